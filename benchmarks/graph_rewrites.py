@@ -40,7 +40,7 @@ def graphs() -> dict[str, tuple[bytes, bytes]]:
     import onnx
 
     from ocrsvc.engines.ppocr.graph import rewrite
-    from ocrsvc.engines.ppocr.runtime import models
+    from ocrsvc.engines.ppocr.runtime import prepare_model
     from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
 
     detection = onnx.load_from_string(built_in_part(DETECTION).shipped)
@@ -48,11 +48,11 @@ def graphs() -> dict[str, tuple[bytes, bytes]]:
     return {
         "detection, layout": (
             detection.SerializeToString(),
-            models.prepare_model(built_in_part(DETECTION)),
+            prepare_model.prepare(built_in_part(DETECTION)),
         ),
         "recognition, int8": (
-            models.prepare_model(built_in_part(RECOGNITION)),
-            models.quantized_recognizer(built_in_part(RECOGNITION)),
+            prepare_model.prepare(built_in_part(RECOGNITION)),
+            prepare_model.prepare_int8(built_in_part(RECOGNITION)),
         ),
     }
 

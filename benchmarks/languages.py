@@ -44,8 +44,7 @@ from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, b
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.recognizer import SURE
-from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
-from ocrsvc.engines.ppocr.runtime.models import read_dictionary
+from ocrsvc.engines.ppocr.runtime.model_parts import read_dictionary, read_parts
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.models.importers.dictionaries import languages_of, letters_of_languages
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
@@ -224,7 +223,7 @@ def _mixed_page(source: random.Random) -> tuple[Pixels, list[str]]:
 
 
 def _mixed(args: argparse.Namespace) -> dict[str, Any]:
-    from test_several_recognizers import make_model
+    from test_scripts_of_a_page import make_model
 
     pages = [_mixed_page(random.Random(seed)) for seed in range(args.pages)]
     figures = {}

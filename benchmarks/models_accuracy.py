@@ -25,7 +25,7 @@ from bench.results import write_result
 from bench.service import ROOT
 
 from ocrsvc.engines.contract import Engine
-from ocrsvc.engines.isolated.child_main import FileReader
+from ocrsvc.engines.isolated.fork_server import read_tasks
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.imaging.codecs.decode import PixelLimits
@@ -64,10 +64,11 @@ def make_reader(one: Measured, settings: Settings) -> Callable[[Path], str | Non
     handle = one.engine.open_handle()
     handle.warm_up()
     limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
-    reader = FileReader(handle, limits, one.engine.traits.wants_gray)
+    gray = one.engine.traits.wants_gray
 
     def read(file: Path) -> str | None:
-        (page,) = reader.read([FileTask(file.read_bytes(), ReadOptions(), math.inf, no_check)])
+        task = FileTask(file.read_bytes(), ReadOptions(), math.inf, no_check)
+        (page,) = read_tasks(handle, [task], limits, gray=gray)
         return page.text if isinstance(page, Page) else None
 
     return read

@@ -18,9 +18,8 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import lines_from_map
 from ocrsvc.engines.ppocr.pipeline.detector import pad
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
-from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
-from ocrsvc.engines.ppocr.runtime.models import read_dictionary
+from ocrsvc.engines.ppocr.runtime import prepare_model
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part, read_dictionary
 from ocrsvc.engines.ppocr.runtime.openvino_session import first_steps
 from ocrsvc.records import Pixels
 
@@ -38,7 +37,7 @@ def run(session: onnxruntime.InferenceSession, pixels: Pixels, outputs: Sequence
 
 @pytest.fixture(scope="module")
 def half_precision() -> bytes:
-    return models.prepare_model(built_in_part(RECOGNITION), batched=True, half_precision=True)
+    return prepare_model.prepare(built_in_part(RECOGNITION), batched=True, half_precision=True)
 
 
 def test_a_line_reads_the_same_in_half_precision(half_precision: bytes) -> None:
@@ -69,8 +68,8 @@ def test_what_decides_stays_in_single_precision_and_what_computes_does_not(half_
 @pytest.mark.parametrize("as_fp16", [False, True], ids=["single", "half"])
 def test_a_page_padded_to_the_grid_has_its_lines_where_it_had_them(as_fp16: bool) -> None:
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)[:288, :608]
-    exact = run(opened(models.prepare_model(built_in_part(DETECTION))), pixels)[0]
-    on_gpu = opened(models.prepare_model(built_in_part(DETECTION), batched=True, half_precision=as_fp16))
+    exact = run(opened(prepare_model.prepare(built_in_part(DETECTION))), pixels)[0]
+    on_gpu = opened(prepare_model.prepare(built_in_part(DETECTION), batched=True, half_precision=as_fp16))
     padded = pad(pixels)
     assert padded.shape == (320, 640, 3)
     found = run(on_gpu, padded)[0][:, :, :288, :608]

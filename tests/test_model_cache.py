@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import clean_environment
 
 from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key, default_folder
@@ -21,9 +18,7 @@ KEY = ModelKey(bytes(range(32)))
 
 
 def keep(cache: ModelCache, data: bytes = MODEL, key: str = "key") -> None:
-    with cache.new_file("model", key, len(data)) as file:
-        assert file is not None
-        file.write_bytes(data)
+    cache.store("model", key, data)
 
 
 def test_what_was_cached_is_found_by_its_key_alone(tmp_path: Path) -> None:
@@ -71,24 +66,26 @@ def test_what_is_damaged_or_could_be_anybodys_is_not_found_and_made_again(
     assert cache.find("model", "key") == (None if file.is_dir() else MODEL)
 
 
-@pytest.mark.parametrize(("folder", "needed_bytes"), [("file", 1), ("folder", 2**62)], ids=["no folder", "no room"])
-def test_what_cannot_be_kept_harms_nothing(tmp_path: Path, folder: str, needed_bytes: int) -> None:
+def test_what_cannot_be_kept_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("not a folder")
-    cache = ModelCache(tmp_path / folder)
-    with cache.new_file("model", "key", needed_bytes) as file:
-        assert file is None
-    assert cache.find("model", "key") is None
+    keep(ModelCache(tmp_path / "file"))
+    assert ModelCache(tmp_path / "file").find("model", "key") is None
+
+    def refuse(*_args: object) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    keep(ModelCache(tmp_path / "new"))
+    assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_what_is_half_written_when_its_maker_fails_is_not_kept(tmp_path: Path) -> None:
+def test_what_a_library_has_half_written_when_it_fails_is_not_kept(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
 
     def fail() -> None:
-        with cache.cached_folder("engine", "key") as folder, cache.new_file("model", "key", 1) as file:
+        with cache.cached_folder("engine", "key") as folder:
             assert folder is not None
-            assert file is not None
             (folder / "sm90.engine").write_bytes(b"half")
-            file.write_bytes(b"half")
             raise RuntimeError("half way")
 
     with pytest.raises(RuntimeError, match="half way"):
@@ -182,58 +179,21 @@ def test_a_folder_that_others_may_write_to_is_no_folder(tmp_path: Path) -> None:
         assert folder is None
 
 
-MAKER = """
-import sys, time
-from pathlib import Path
-from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-
-cache = ModelCache(Path(sys.argv[1]))
-with cache.cached_folder("engine", "key") as folder, cache.new_file("model", "key", 1) as file:
-    (folder / "sm90.engine").write_bytes(b"half")
-    file.write_bytes(b"half")
-    print("made", flush=True)
-    time.sleep(60)
-"""
-
-
-def making(folder: Path) -> list[str]:
-    return sorted(left.name.partition("-")[0] for left in folder.glob("*.making"))
-
-
-def test_what_a_killed_process_was_making_is_removed_and_never_found(tmp_path: Path) -> None:
+def test_what_a_killed_process_was_making_is_never_found_and_removed_a_day_later(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
-    with subprocess.Popen(
-        [sys.executable, "-c", MAKER, tmp_path], env=clean_environment(), stdout=subprocess.PIPE, text=True
-    ) as maker:
-        assert maker.stdout is not None
-        assert maker.stdout.readline() == "made\n"
-        keep(cache, key="other")
-        # Its maker lives.
-        assert making(tmp_path) == ["engine", "model"]
-        maker.kill()
-    assert making(tmp_path) == ["engine", "model"]
+    file, folder = tmp_path / "model-key-x.making", tmp_path / "engine-key-x.making"
+    file.write_bytes(b"half")
+    folder.mkdir()
+    keep(cache, key="other")
     assert cache.find("model", "key") is None
-    assert making(tmp_path) == []
     assert build(cache) == []
-
-
-def test_a_maker_whose_new_folder_is_taken_for_one_without_a_maker_makes_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mkdtemp, taken = tempfile.mkdtemp, list[str]()
-
-    def made_and_removed_once(**how: Any) -> str:
-        made: str = mkdtemp(**how)
-        if not taken:
-            taken.append(made)
-            ModelCache(tmp_path).find("model", "key")
-        return made
-
-    monkeypatch.setattr(tempfile, "mkdtemp", made_and_removed_once)
-    keep(ModelCache(tmp_path))
-    assert len(taken) == 1
-    assert not Path(taken[0]).exists()
-    assert ModelCache(tmp_path).find("model", "key") == MODEL
+    assert file.exists()
+    assert folder.exists()
+    for left in (file, folder):
+        os.utime(left, (0, 0))
+    keep(cache, key="another")
+    assert not file.exists()
+    assert not folder.exists()
 
 
 def test_the_key_tells_its_parts_apart() -> None:
@@ -251,11 +211,7 @@ def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_with_a_key_nothing_plain_is_written_and_the_same_key_finds_it(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, KEY)
-    with cache.new_file("model", "key", len(MODEL)) as file:
-        assert file is not None
-        file.write_bytes(MODEL)
-        assert str(file.readlink()).startswith("/memfd:")
-        assert not [one for one in tmp_path.rglob("*") if one.is_file()]
+    keep(cache)
     [entry] = [one for one in tmp_path.rglob("*") if one.is_file()]
     assert MODEL[:16] not in entry.read_bytes()
     assert cache.find("model", "key") == MODEL

@@ -26,7 +26,7 @@ from ocrsvc.engines.ppocr.graph import rewrite
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
-from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime import prepare_model
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
@@ -159,9 +159,9 @@ def test_zeroing_subnormal_weights_changes_no_output() -> None:
 def test_every_rewrite_applies_to_the_built_in_model(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "ocrsvc.ppocr")
     for kind in (DETECTION, RECOGNITION):
-        models.prepare_model(built_in_part(kind))
-        models.prepare_model(built_in_part(kind), batched=True)
-        models.prepare_model(built_in_part(kind), openvino=True)
+        prepare_model.prepare(built_in_part(kind))
+        prepare_model.prepare(built_in_part(kind), batched=True)
+        prepare_model.prepare(built_in_part(kind), openvino=True)
     assert caplog.text == ""
 
 
@@ -169,10 +169,10 @@ def test_every_rewrite_applies_to_the_built_in_model(caplog: pytest.LogCaptureFi
 def test_the_detector_in_another_layout_finds_what_the_shipped_one_finds(
     features: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "cpu_features", lambda: features)
+    monkeypatch.setattr(prepare_model, "cpu_features", lambda: features)
     shipped = built_in_part(DETECTION).shipped
     page = cv2.resize(load("notice.png"), (640, 320)).astype(np.uint8)
-    expected, found = probabilities(shipped, page), probabilities(models.prepare_model(built_in_part(DETECTION)), page)
+    expected, found = probabilities(shipped, page), probabilities(prepare_model.prepare(built_in_part(DETECTION)), page)
     assert (expected > 0.3).mean() > 0.02
     assert np.abs(expected - found).max() < 2e-3
 
@@ -201,7 +201,7 @@ def test_the_class_chosen_inside_the_graph_is_the_argmax_of_what_the_shipped_mod
 
 
 def test_nothing_in_the_mended_graph_is_computed_for_nobody() -> None:
-    graph = onnx.load_from_string(models.prepare_model(built_in_part(RECOGNITION))).graph
+    graph = onnx.load_from_string(prepare_model.prepare(built_in_part(RECOGNITION))).graph
     read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
     assert [node.name for node in graph.node if not read.intersection(node.output)] == []
     assert [node.op_type for node in graph.node].count("Softmax") == 3  # two inside, one over the characters

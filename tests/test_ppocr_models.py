@@ -26,9 +26,9 @@ from ocrsvc.engines.ppocr.gpu.crops import crop_lines
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import USUAL_THRESHOLDS, Thresholds, lines_from_map, thresholds_of
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, model_input, to_tensor
-from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.runtime import openvino_session, prepare_model
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart, read_parts
+from ocrsvc.engines.ppocr.runtime.model_parts import CLASSES, PRODUCT, ModelPart, read_parts
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import BadModel
@@ -113,8 +113,8 @@ def test_graphs_of_all_opsets_are_rewritten(tmp_path: Path, opset: int) -> None:
 def test_a_recognizer_that_ends_as_ours_chooses_its_classes_by_its_product(tmp_path: Path) -> None:
     (part,) = read_parts(a_version(tmp_path)).recognition.values()
     found = open_model(part, SessionConfig("cpu"))
-    assert found.metadata[models.CLASSES] == "4"
-    assert models.PRODUCT in found.metadata
+    assert found.metadata[CLASSES] == "4"
+    assert PRODUCT in found.metadata
 
 
 def test_lines_are_read_many_at_a_time_too(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_code_for_gpus_reads_with_other_models_too(tmp_path: Path, end: End)
 def test_other_models_are_converted_to_half_precision(tmp_path: Path, end: End) -> None:
     version = a_version(tmp_path, rec=make_recognizer(2, 4, end=end))
     (part,) = read_parts(version).recognition.values()
-    prepared = models.prepare_model(part, batched=True, half_precision=True)
+    prepared = prepare_model.prepare(part, batched=True, half_precision=True)
     session = onnxruntime.InferenceSession(prepared, providers=["CPUExecutionProvider"])
     line = to_tensor(np.full((48, 64), 5, np.uint8))
     best, sure = session.run(["best", "sure"], {session.get_inputs()[0].name: line})
@@ -199,7 +199,7 @@ def test_a_model_that_was_prepared_once_is_found_in_the_cache(tmp_path: Path, mo
     version, cache = a_version(tmp_path / "models"), tmp_path / "cache"
     with opened(version, cache) as handle:
         first = read(handle)
-    monkeypatch.setattr(models, "prepare_model", None)
+    monkeypatch.setattr(prepare_model, "prepare", None)
     with opened(version, cache) as handle:
         assert read(handle).lines == first.lines
 

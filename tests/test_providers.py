@@ -17,8 +17,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
 from ocrsvc.engines.ppocr.engine import BATCH
 from ocrsvc.engines.ppocr.pipeline import detector, recognition_batches
-from ocrsvc.engines.ppocr.runtime import models, providers
 from ocrsvc.engines.ppocr.runtime import open_model as open_model_file
+from ocrsvc.engines.ppocr.runtime import prepare_model, providers
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
@@ -84,9 +84,9 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: GPU_BUILD)
     monkeypatch.setattr(onnxruntime, "InferenceSession", made.open)
     monkeypatch.setattr(
-        models, "prepare_model", lambda *_, half_precision=False, **__: b"half" if half_precision else b"whole"
+        prepare_model, "prepare", lambda *_, half_precision=False, **__: b"half" if half_precision else b"whole"
     )
-    monkeypatch.setattr(models, "input_name", lambda _: "x")
+    monkeypatch.setattr(prepare_model, "input_name", lambda _: "x")
     monkeypatch.setattr(open_model_file, "open_gpu_context", lambda: None)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
     return made

@@ -28,8 +28,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     own_steps,
 )
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, Recognizer
-from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
-from ocrsvc.engines.ppocr.runtime.models import read_dictionary
+from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part, read_dictionary
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecognizer, first_steps
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig

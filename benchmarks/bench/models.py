@@ -59,8 +59,7 @@ class Models:
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import SingleLineRunner
         from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, Script
-        from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
-        from ocrsvc.engines.ppocr.runtime.models import read_dictionary
+        from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part, read_dictionary
         from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
         from ocrsvc.imaging.codecs.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask

@@ -40,7 +40,7 @@ from ocrsvc.records import Page, Task
 from ocrsvc.serving.work_queue import GONE_S
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.child_process import Program
-from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
 
 LOG: Final = logging.getLogger("ocrsvc.isolation")
 
@@ -61,6 +61,7 @@ class Spawner:
         self._first_message = orjson.dumps(
             {"settings": settings.model_dump(mode="json"), "plan": asdict(plan), "model": named, "model_key": key}
         )
+        self._library_threads = plan.library_threads
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
         self._server: Program | None = None
@@ -97,7 +98,9 @@ class Spawner:
 
     def _send(self, message: dict[str, int], fds: list[int]) -> None:
         if self._server is None:
-            self._server = Program(_PROGRAM, environ=os.environ)
+            # Before its numeric libraries load, which read it once.
+            set_library_environment(environ := dict(os.environ), self._library_threads)
+            self._server = Program(_PROGRAM, environ=environ)
             self._server.wire.send(self._first_message)
         socket.send_fds(self._server.wire, [orjson.dumps(message)], fds)
 

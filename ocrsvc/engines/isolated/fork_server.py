@@ -1,14 +1,18 @@
-"""The fork server, which forks and reaps a worker's children: `python -m ocrsvc.engines.isolated.fork_server`.
+"""The fork server of a worker, and what its children run: `python -m ocrsvc.engines.isolated.fork_server`.
 
 It imports what an engine needs and starts no thread (a fork copies only the thread that calls it), no model and nothing
 of CUDA. Commands come over its standard input: it forks a child for each "spawn", kills one for each "kill", reaps
 them, and reports on a dead child's socket how it ended. It ends when the worker's end of that connection is closed; its
 children are killed with it, by it or, when it is killed itself, by the kernel.
+
+A child opens the engine and one handle, and serves one thread of a worker, in its only thread. Image files are decoded
+in it, beside the engine, so that a decoder's crash costs that image only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import logging
@@ -19,26 +23,48 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 import orjson
 
+from ocrsvc.engines.contract import Handle
+from ocrsvc.engines.isolated.messages import (
+    MESSAGE_BYTES,
+    Ready,
+    SharedArea,
+    pack_answers,
+    pack_failure,
+    unpack_tasks,
+)
 from ocrsvc.engines.model.encryption import ModelKey, parse_key
 from ocrsvc.engines.model.version import VersionName
+from ocrsvc.engines.open_engine import open_engine_in_process
+from ocrsvc.errors import EngineFailed, OcrsvcError
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels, open_encoded_image
+from ocrsvc.imaging.engine_input import EngineInput
+from ocrsvc.records import DecodedPage, FileTask, Page, ReadTask, Task
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings, settings_class
-from ocrsvc.system.allocator import limit_arenas
-from ocrsvc.system.sandbox import end_with_parent, forbid_core_dumps, ignore_signals
-from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
+from ocrsvc.system.allocator import give_back, limit_arenas
+from ocrsvc.system.gpu import Siblings, open_gpu_memory_reader
+from ocrsvc.system.memory import read_private_bytes
+from ocrsvc.system.sandbox import end_with_parent, forbid_core_dumps, ignore_signals, raise_oom_score
+from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.event_log import log_as_json
 from ocrsvc.telemetry.loggable import loggable_error
 
 LOG: Final = logging.getLogger("ocrsvc.isolation")
 
-_MESSAGE_BYTES: Final = 1 << 17
+_FIRST_BYTES: Final = 1 << 17
 _SPAWN_FDS: Final = 2
 _FAILED: Final = 70
+_IDLE_S: Final = 1.0
+_GPU_EVERY_S: Final = 1.0
+
+Serve = Callable[[socket.socket, SharedArea], None]
+"""What a child does with its end of the connection; it ends when that returns."""
 
 
 @dataclass(slots=True)
@@ -51,21 +77,10 @@ class _RunningChild:
 
 
 class ForkServer:
-    """The fork server's loop. One thread; commands come in over `control`."""
+    """The fork server's loop. One thread; commands come in over `control`, and each child runs `serve`."""
 
-    def __init__(
-        self,
-        control: socket.socket,
-        settings: Settings,
-        plan: ThreadPlan,
-        model: VersionName | None = None,
-        key: ModelKey | None = None,
-    ) -> None:
-        self._control = control
-        self._settings = settings
-        self._plan = plan
-        self._model = model
-        self._key = key
+    def __init__(self, control: socket.socket, serve: Serve) -> None:
+        self._control, self._serve = control, serve
         self._children: dict[int, _RunningChild] = {}
         self._wake_receiver, self._wake_sender = socket.socketpair()
 
@@ -91,7 +106,7 @@ class ForkServer:
     def _handle_command(self) -> bool:
         """Carry out one command; whether there may be more."""
         try:
-            data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, _SPAWN_FDS)
+            data, fds, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, _SPAWN_FDS)
         except OSError:
             return False
         if not data:
@@ -133,10 +148,7 @@ class ForkServer:
             ends = (child.end for child in self._children.values())
             for held in (self._control, self._wake_receiver, self._wake_sender, *ends):
                 held.close()
-            from ocrsvc.engines.isolated.child_main import serve_worker
-            from ocrsvc.engines.isolated.messages import SharedArea
-
-            serve_worker(end, SharedArea(area_fd), self._settings, self._plan, self._model, self._key)
+            self._serve(end, SharedArea(area_fd))
             code = 0
         except BaseException as error:
             LOG.error("A child ends", exc_info=loggable_error(error))
@@ -180,9 +192,123 @@ def _report_exit(end: socket.socket, how: object) -> None:
         end.send(orjson.dumps({"died": how}), socket.MSG_DONTWAIT)
 
 
+class _GpuMemory:
+    """How much GPU memory this child holds, where NVML reports it. Make it before the engine is loaded."""
+
+    def __init__(self, settings: Settings) -> None:
+        log = logging.getLogger("ocrsvc.isolation.gpu")
+        # The worker, which reads the same GPU, logs it when the GPU cannot be read.
+        log.disabled = True
+        on_cpu = "cpu" in (settings.device, settings.provider)
+        self._reader = None if on_cpu else open_gpu_memory_reader(log, Siblings())
+        self._again_s = 0.0
+        self._last_reading = (0, 0)
+
+    def read(self) -> tuple[int, int]:
+        """Bytes that this process holds, and the GPU's; zeros where NVML does not report them. A second old at most."""
+        if self._reader is not None and time.monotonic() >= self._again_s:
+            self._again_s = time.monotonic() + _GPU_EVERY_S
+            reading = self._reader.read(Siblings())
+            is_listed = reading is not None and self._reader.is_listed
+            self._last_reading = (reading.own_bytes, reading.total_bytes) if reading and is_listed else (0, 0)
+        return self._last_reading
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEngine:
+    """What a child opens: the engine of the settings, with that model of the repository, or its own."""
+
+    settings: Settings
+    plan: ThreadPlan
+    model: VersionName | None
+    key: ModelKey | None
+
+    def serve(self, wire: socket.socket, area: SharedArea) -> None:
+        """Open the engine, say so, and read what comes; returns when the worker has let go."""
+        faulthandler.enable()
+        raise_oom_score()
+        # Ends an opening that takes too long also in native code, and while no thread of the worker waits for it.
+        signal.setitimer(signal.ITIMER_REAL, self.settings.boot_limit_s)
+        gpu_memory = _GpuMemory(self.settings)
+        try:
+            # One page at a time is read here, and whether other children are idle is not known: nothing is borrowed.
+            opened = None if self.model is None else self.model.find(self.settings.models, self.key)
+            engine = open_engine_in_process(self.settings, replace(self.plan, engine_threads=1), opened)
+            handle = engine.open_handle()
+            handle.warm_up()
+        except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits
+            # What the engine itself says it lacks stays lacking; what went wrong otherwise may go well the next time.
+            if not isinstance(failure, OcrsvcError):
+                failure = EngineFailed(f"The engine cannot be opened: {type(failure).__name__}: {failure}.")
+            _send(wire, {"failed": pack_failure(failure)})
+            return
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        _send(
+            wire,
+            {"ready": Ready(os.getpid(), engine.describe(), engine.traits, read_private_bytes(), *gpu_memory.read())},
+        )
+        limits = PixelLimits(self.settings.max_pixels, self.settings.format_max_pixels)
+        while message := _receive(wire):
+            area.has_begun = True
+            try:
+                tasks = unpack_tasks(message, area)
+                place = pack_answers(read_tasks(handle, tasks, limits, gray=engine.traits.wants_gray), area)
+            except Exception as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
+                _send(wire, {"failed": pack_failure(failure)})
+                continue
+            memory = {"private_bytes": read_private_bytes(), "gpu_bytes": gpu_memory.read()[0]}
+            _send(wire, {"answer": place, **memory})
+        # Nobody waits for it; the fork server ends what takes too long.
+        handle.close()
+        engine.close()
+
+
+def read_tasks(handle: Handle, tasks: Sequence[Task], limits: PixelLimits, *, gray: bool) -> list[Page | OcrsvcError]:
+    """One answer for each task, files among them; one at a time, so that no more than one image is in memory."""
+    return [
+        _read_file(handle, task, limits, gray=gray) if isinstance(task, FileTask) else handle.read([task])[0]
+        for task in tasks
+    ]
+
+
+def _read_file(handle: Handle, task: FileTask, limits: PixelLimits, *, gray: bool) -> Page | OcrsvcError:
+    began_s, options = time.perf_counter(), task.options
+    try:
+        task.check()
+        image = decode_pixels(open_encoded_image(task.data, limits), gray=gray and options is not None)
+        task.check()
+        decode_s = time.perf_counter() - began_s
+        if options is None:
+            return DecodedPage.of(Page(image.width, image.height, 0, ()), decode_s, image)
+        view = EngineInput(options)
+        seen = view.apply(image)
+    except OcrsvcError as error:
+        return error
+    [page] = handle.read([ReadTask(seen, view.left, task.deadline, task.check)])
+    return page if isinstance(page, OcrsvcError) else DecodedPage.of(view.restore(page), decode_s)
+
+
+def _receive(wire: socket.socket) -> bytes:
+    """The next request; nothing when the worker has closed its end. Idle memory goes back meanwhile."""
+    for limit_s in (_IDLE_S, None):
+        wire.settimeout(limit_s)
+        try:
+            return wire.recv(MESSAGE_BYTES)
+        except TimeoutError:
+            give_back()
+        except OSError:
+            break
+    return b""
+
+
+def _send(wire: socket.socket, message: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):
+        wire.send(orjson.dumps(message))
+
+
 def preload(engine: str) -> None:
     """Import what the engine needs; what cannot be imported is reported by the child that opens it."""
-    for name in ("ocrsvc.engines.isolated.child_main", "ocrsvc.imaging.geometry", *engines()[engine].preload):
+    for name in ("ocrsvc.imaging.geometry", *engines()[engine].preload):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     # What is imported stays: no garbage collection in a child touches, and so copies, these pages.
@@ -197,20 +323,19 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
-    first: dict[str, Any] = orjson.loads(control.recv(_MESSAGE_BYTES) or b"{}")
+    first: dict[str, Any] = orjson.loads(control.recv(_FIRST_BYTES) or b"{}")
     if not first:
         return
     key = None if first["model_key"] is None else parse_key(first.pop("model_key"))
     if key is not None:
         forbid_core_dumps()
     settings, plan = settings_class().model_validate(first["settings"]), ThreadPlan(**first["plan"])
-    set_library_environment(os.environ, plan.library_threads)
     limit_arenas()
     if settings.log_format == "json":
         log_as_json()
     preload(settings.engine)
     model = None if first["model"] is None else VersionName(**first["model"])
-    ForkServer(control, settings, plan, model, key).run()
+    ForkServer(control, ChildEngine(settings, plan, model, key).serve).run()
 
 
 if __name__ == "__main__":

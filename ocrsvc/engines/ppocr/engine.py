@@ -24,8 +24,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineR
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer, Script
 from ocrsvc.engines.ppocr.pipeline.unwarp import find_grid
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
-from ocrsvc.engines.ppocr.runtime.model_parts import ModelParts, read_parts
-from ocrsvc.engines.ppocr.runtime.models import read_dictionary
+from ocrsvc.engines.ppocr.runtime.model_parts import ModelParts, read_dictionary, read_parts
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.openvino_session import PROVIDER
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig

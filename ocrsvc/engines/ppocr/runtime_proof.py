@@ -9,7 +9,6 @@ that start together one makes the proof.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import math
@@ -32,10 +31,10 @@ from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, model_input
 from ocrsvc.engines.ppocr.pipeline.page import LEAST_CONFIDENCE
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import make_line_runner
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width
-from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, ModelPart
-from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, ModelPart, read_dictionary
+from ocrsvc.engines.ppocr.runtime.open_model import open_model, preparation_code
 from ocrsvc.engines.ppocr.runtime.providers import ON_CPU, Precision, Provider, check_precision, choose_provider
 from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
@@ -188,9 +187,7 @@ def load_choice(cache: ModelCache, parts: Parts, provider: Provider) -> RuntimeC
 
 def store_choice(cache: ModelCache, parts: Parts, provider: Provider, choice: RuntimeChoice) -> bool:
     """Store it; whether the cache took it."""
-    with contextlib.suppress(OSError), cache.new_file(_entry(parts), _key(parts, provider), 0) as file:
-        if file is not None:
-            file.write_text(json.dumps(asdict(choice)), "utf-8")
+    cache.store(_entry(parts), _key(parts, provider), json.dumps(asdict(choice)).encode())
     return load_choice(cache, parts, provider) == choice
 
 
@@ -203,7 +200,7 @@ def _key(parts: Parts, provider: Provider) -> str:
     versions = f"{__version__} {ort.__version__} {openvino_session.version()} {provider}"
     fed = str([part.input_format for part in parts]).encode()
     shipped = (part.shipped for part in parts)
-    return cache_key(*shipped, fed, models.preparation_code(), versions.encode(), _PAGE.read_bytes())
+    return cache_key(*shipped, fed, preparation_code(), versions.encode(), _PAGE.read_bytes())
 
 
 def prove_runtimes(
@@ -319,7 +316,7 @@ def read_lines(part: ModelPart, crops: Sequence[Pixels], runner: ModelRunner) ->
     """What the crops say."""
     threads = SharedThreads(1)
     try:
-        line_runner, characters = make_line_runner(runner, threads), models.read_dictionary(part, runner.metadata)
+        line_runner, characters = make_line_runner(runner, threads), read_dictionary(part, runner.metadata)
         return Recognizer(line_runner, characters, height_px=part.input_format.height_px).read(crops)
     finally:
         threads.close()

@@ -1,4 +1,4 @@
-"""The parts of a model that ppocr runs, a detector and one recognizer or several, as its version says."""
+"""The parts of a model that ppocr runs: a detector, one recognizer or several, and the dictionaries of these."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ Kind = Literal["detection", "recognition"]
 
 DETECTION: Final = "detection"
 RECOGNITION: Final = "recognition"
+
+CHARACTERS: Final = "character"  # the property with a recognizer's dictionary, a text a line
+CLASSES: Final = "ocrsvc.classes"  # the property with the number of a recognizer's classes, which preparation adds
+PRODUCT: Final = "ocrsvc.product"
+"""The property of a recognizer that ends in a product, a bias and a softmax, which preparation adds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,3 +106,39 @@ def built_in_part(kind: Kind) -> ModelPart:
     detection, recognition = model.description.detection, model.description.recognition[0]
     assert detection is not None, "it has both"
     return ModelPart.read(model, detection if kind == DETECTION else recognition)
+
+
+def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]:
+    """The text of each class: blank, those of the dictionary, and the space where the model has it besides.
+
+    `properties` are those of the prepared model. Raises BadModel: there is no dictionary, or it is another model's.
+    """
+    described = part.described
+    assert isinstance(described, Recognition), "a detector has no dictionary"
+    if described.dictionary is not None:
+        texts, source = _texts_in(part, described.dictionary), described.dictionary
+    elif CHARACTERS in properties:
+        texts, source = properties[CHARACTERS].split("\n"), f"its property {CHARACTERS!r}"
+    else:
+        raise BadModel(
+            f"{part} carries no dictionary (its property {CHARACTERS!r}), and model.toml names none.",
+            'Name the file with the text of each class in a line: dictionary = "dict.txt".',
+        )
+    classes = ["", *texts, *([" "] if described.adds_space else [])]
+    wanted = int(properties[CLASSES])
+    if len(classes) != wanted:
+        beside = "the blank and a space" if described.adds_space else "the blank"
+        raise BadModel(
+            f"{part} has {wanted} classes, and its dictionary, {source}, has {len(classes)} with {beside}.",
+            "Name the model's own dictionary in model.toml, and see whether adds_space is right.",
+        )
+    return classes
+
+
+def _texts_in(part: ModelPart, file: str) -> list[str]:
+    """The lines of a dictionary's file. A text may be of spaces, so nothing but the ends of lines is taken off."""
+    try:
+        content = part.version.read(file).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadModel(f"{part.version}: {file} is no text in UTF-8: {error}.", "Copy the dictionary again.") from error
+    return [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]

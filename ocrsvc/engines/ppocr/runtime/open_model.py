@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
 
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.ppocr.pipeline.network_input import HALF, InputFormat
-from ocrsvc.engines.ppocr.runtime import models, openvino_session, providers
+from ocrsvc.engines.ppocr.runtime import openvino_session, providers
 from ocrsvc.engines.ppocr.runtime.io_binding import open_gpu_context
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, ModelPart
-from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecognizer, OpenVinoSession
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, PRODUCT, RECOGNITION, ModelPart
+from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, Head, OpenVinoRecognizer, OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import (
     CPU,
     CUDA,
@@ -39,6 +38,7 @@ from ocrsvc.engines.ppocr.runtime.session import (
     SessionPool,
 )
 from ocrsvc.errors import EngineUnavailable
+from ocrsvc.system.shared_memory import open_memory
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -94,7 +94,9 @@ def _open_on_cpu(part: ModelPart, config: SessionConfig, cache: ModelCache) -> S
         _register_arena()
         options.add_session_config_entry("session.use_env_allocators", "1")
     if config.batched:
-        opened = ort.InferenceSession(models.prepare_model(part, batched=True), options, providers=[(CPU, {})])
+        from ocrsvc.engines.ppocr.runtime import prepare_model
+
+        opened = ort.InferenceSession(prepare_model.prepare(part, batched=True), options, providers=[(CPU, {})])
         return Session([ProfileSession(opened)], config)
     in_int8 = config.precision == "int8" and part.kind == RECOGNITION
     opened = _open_cached(part, options, cache, in_int8=in_int8)
@@ -106,23 +108,31 @@ def _open_cached(
 ) -> ort.InferenceSession:
     """The model as ONNX Runtime optimised it at an earlier start, or as it does now, and cached for a later one."""
     kind = "int8-" if in_int8 else ""
-    versions = ort.__version__.encode(), *([kind.encode()] if kind else [])
-    name, key = kind + part.cache_name, cache_key(part.shipped, models.preparation_code(), *versions)
+    name = kind + part.cache_name
+    key = cache_key(part.shipped, preparation_code(), ort.__version__.encode(), *([kind.encode()] if kind else []))
     if (cached := cache.find(name, key)) is not None:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         return ort.InferenceSession(cached, options, providers=[CPU])
-    prepared = models.quantized_recognizer(part) if in_int8 else models.prepare_model(part)
-    # What is optimised is at most twice as large.
-    with cache.new_file(name, key, 2 * len(prepared)) as file:
-        if file is not None:
-            options.optimized_model_filepath = os.fspath(file)
-        return ort.InferenceSession(prepared, options, providers=[CPU])
+    from ocrsvc.engines.ppocr.runtime import prepare_model
+
+    prepared = prepare_model.prepare_int8(part) if in_int8 else prepare_model.prepare(part)
+    opened = open_memory("model")
+    try:
+        optimised = Path(f"/proc/self/fd/{opened}")
+        options.optimized_model_filepath = os.fspath(optimised)
+        session = ort.InferenceSession(prepared, options, providers=[CPU])
+        cache.store(name, key, optimised.read_bytes())
+    finally:
+        os.close(opened)
+    return session
 
 
 def _open_on_gpu(part: ModelPart, config: SessionConfig, cache: ModelCache, provider: Provider) -> list[Session]:
+    from ocrsvc.engines.ppocr.runtime import prepare_model
+
     providers.load_gpu_libraries(provider)
-    fp32_model = models.prepare_model(part, batched=True) if provider == "tensorrt" else b""
-    cuda_model = models.prepare_model(part, batched=True, half_precision=config.precision == "fp16")
+    fp32_model = prepare_model.prepare(part, batched=True) if provider == "tensorrt" else b""
+    cuda_model = prepare_model.prepare(part, batched=True, half_precision=config.precision == "fp16")
     sessions = [_open_stream_session(fp32_model, cuda_model, config, cache) for _ in range(config.gpu.streams)]
     # A GPU that this build has no kernels for opens a session as well as any, and fails at its first run.
     sessions[0].run(np.zeros(part.smallest_shape, np.float32))
@@ -134,6 +144,8 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
 
     TensorRT chooses by itself where half of the precision will do.
     """
+    from ocrsvc.engines.ppocr.runtime import prepare_model
+
     gpu = open_gpu_context()
     stream = gpu.address if gpu is not None else None
     on_cuda: Providers = [(CUDA, providers.cuda_options(config.gpu, config.precision, stream)), (CPU, {})]
@@ -143,9 +155,8 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
         versions = f"{ort.__version__} {providers.tensorrt_version()}"
         key = cache_key(fp32_model, versions.encode(), config.precision.encode(), str(profile).encode())
         with cache.cached_folder("tensorrt", key) as folder:
-            options = providers.tensorrt_options(
-                models.input_name(fp32_model), profile, config.precision, stream, folder
-            )
+            name = prepare_model.input_name(fp32_model)
+            options = providers.tensorrt_options(name, profile, config.precision, stream, folder)
             parts.append(ProfileSession(_open(fp32_model, config, [(TENSORRT, options), *on_cuda]), profile))
     precision = "fp16" if config.precision == "fp16" else "fp32"
     return Session([*parts, ProfileSession(_open(cuda_model, config, on_cuda))], config, gpu, precision=precision)
@@ -159,7 +170,7 @@ def _open(model: bytes, config: SessionConfig, provider_list: Providers) -> ort.
     return opened
 
 
-@functools.cache
+@cache
 def _register_arena() -> None:
     """One arena for all sessions of the process that keep memory: what one has kept, another need not ask for."""
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
@@ -196,17 +207,15 @@ def open_openvino(part: ModelPart, config: SessionConfig, store: ModelCache) -> 
 
 
 def _open_sessions(part: ModelPart, config: SessionConfig, store: ModelCache) -> list[OpenVinoSession]:
-    prepared = _prepared(part.cache_name, part, partial(models.prepare_model, openvino=True), store)
-    bodies = _compile(part, prepared, config)
+    bodies = _compile(part, _prepared("", part, store), config)
     if part.kind != RECOGNITION:
         return [OpenVinoSession(body, {}, config.arena_values, part.input_format) for body in bodies]
     # Kept as well: the package onnx, which reads it, is 10 MB.
-    properties = json.loads(_prepared(f"metadata-{part.cache_name}", part, models.prepare_properties, store))
-    if models.PRODUCT not in properties:
+    properties = json.loads(_prepared("metadata-", part, store))
+    if PRODUCT not in properties:
         return [OpenVinoSession(body, properties, 0, part.input_format) for body in bodies]
-    prepare = partial(models.prepare_classifier, steps=STEPS)
-    classifiers = _compile(part, _prepared(f"classifier-{STEPS}-{part.cache_name}", part, prepare, store), config)
-    head = cache(partial(models.read_head, part.version, part.file))
+    classifiers = _compile(part, _prepared(f"classifier-{STEPS}-", part, store), config)
+    head = cache(partial(_read_head, part.version, part.file))
     return [
         OpenVinoRecognizer(*both, properties, head, part.input_format) for both in zip(bodies, classifiers, strict=True)
     ]
@@ -246,13 +255,36 @@ def _taking_pixels(model: Any, taken: InputFormat) -> Any:
     return prepared.build()
 
 
-def _prepared(name: str, part: ModelPart, prepare: Callable[[ModelPart], bytes], store: ModelCache) -> bytes:
-    """What `prepare` makes of a model, which the cache keeps: that is quicker than to make it."""
-    entry, key = f"openvino-{name}", cache_key(part.shipped, models.preparation_code())
+def _prepared(what: str, part: ModelPart, store: ModelCache) -> bytes:
+    """The model, its properties or its classifier for OpenVINO, which the cache keeps: quicker than to make them."""
+    entry, key = f"openvino-{what}{part.cache_name}", cache_key(part.shipped, preparation_code())
     found = store.find(entry, key)
     if found is None:
-        found = prepare(part)
-        with contextlib.suppress(OSError), store.new_file(entry, key, 2 * len(found)) as file:
-            if file is not None:
-                file.write_bytes(found)
+        from ocrsvc.engines.ppocr.runtime import prepare_model
+
+        if not what:
+            found = prepare_model.prepare(part, openvino=True)
+        else:
+            is_classifier = what.startswith("classifier")
+            found = (
+                prepare_model.prepare_classifier(part, STEPS)
+                if is_classifier
+                else prepare_model.prepare_properties(part)
+            )
+        store.store(entry, key, found)
     return found
+
+
+def _read_head(version: ModelVersion, file: str) -> Head:
+    from ocrsvc.engines.ppocr.runtime import prepare_model
+
+    return prepare_model.read_head(version, file)
+
+
+@cache
+def preparation_code() -> bytes:
+    """The code that prepares models, which a cached model depends on."""
+    runtime = Path(__file__).parent
+    graph = runtime.parent / "graph"
+    files = (*(graph / f"{name}.py" for name in ("memory_layout", "quantize", "rewrite")), runtime / "prepare_model.py")
+    return b"".join(file.read_bytes() for file in files)

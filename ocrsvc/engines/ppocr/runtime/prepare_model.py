@@ -1,12 +1,13 @@
-"""Rewrites the graphs of models, those that come with the engine and others; what does not apply to one is left out.
+"""Prepares the graphs of models as they are run; what does not apply to a model is left out. Imports `onnx`.
 
-What was rewritten is run beside the file as it came, on noise, and must give the same but for rounding; a graph that
+A rewritten graph is run beside the file as it came, on noise, and must give the same but for rounding; a graph that
 looks as the rewrites want it and is another runs as it came. That takes a fraction of a second, once: the model cache
 keeps what was prepared.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -14,16 +15,20 @@ from typing import Any, Final
 import numpy as np
 import onnx
 import onnxruntime as ort
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import compose, version_converter
 
-from ocrsvc.engines.ppocr.graph import memory_layout, rewrite
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, ModelPart
-from ocrsvc.engines.ppocr.runtime.models import channel_block, load_model, note_recognizer
+from ocrsvc.engines.model.version import ModelVersion
+from ocrsvc.engines.ppocr.graph import fp16, memory_layout, rewrite
+from ocrsvc.engines.ppocr.graph.inspection import has_external_weights
+from ocrsvc.engines.ppocr.graph.quantize import quantize
+from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
+from ocrsvc.engines.ppocr.runtime.model_parts import CLASSES, DETECTION, PRODUCT, ModelPart
 from ocrsvc.engines.ppocr.runtime.openvino_session import first_steps
 from ocrsvc.engines.ppocr.runtime.providers import CPU
 from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS
-from ocrsvc.errors import BadModel
+from ocrsvc.errors import BadModel, EngineUnavailable
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -32,7 +37,6 @@ MOST_DIFFERENCE: Final = 1e-3
 
 _OPSET: Final = 11  # the least that the rewrites write nodes for
 _PREFIX: Final = "given."
-
 _REFUSALS: Final = (ValueError, KeyError, IndexError, StopIteration)
 """What a rewrite raises on a graph that it is not made for."""
 
@@ -40,10 +44,85 @@ Rewriting = Callable[[onnx.ModelProto], None]
 Array = NDArray[Any]
 
 
-def rewritten(part: ModelPart, *, batched: bool, openvino: bool) -> onnx.ModelProto:
-    """The model as it is run; see `models.prepare_model`. Raises BadModel."""
-    proto = _load(part)
+def prepare(part: ModelPart, *, batched: bool = False, half_precision: bool = False, openvino: bool = False) -> bytes:
+    """The model as it is run: for a line or a batch (graph/rewrite.py), perhaps in half precision (graph/fp16.py).
+
+    For OpenVINO a recognizer with a last product ends before it (`rewrite.keep_features`); see `prepare_classifier`.
+    Raises BadModel.
+    """
+    proto = load(part)
     noise = np.random.default_rng(1).uniform(-1, 1, part.smallest_shape).astype(np.float32)
+    shipped = _run_shipped(part, proto, noise)
+    if part.kind == DETECTION:
+        proto = _rewrite_detector(part, proto, noise, shipped, batched=batched)
+    else:
+        proto = _rewrite_recognizer(part, proto, noise, shipped, batched=batched, openvino=openvino)
+    if half_precision:
+        proto = fp16.to_fp16(proto, rewrite.LOGITS if PRODUCT in _properties(proto) else "")
+    return bytes(proto.SerializeToString())
+
+
+def prepare_int8(part: ModelPart) -> bytes:
+    """The prepared recognizer with its large products in eight bits, for a line at a time on a CPU; see graph/quantize.
+
+    The detector gains nothing from it: its time is in large planes of few channels. Raises EngineUnavailable, BadModel.
+    """
+    proto = onnx.load_from_string(prepare(part))
+    if not quantize(proto):
+        raise EngineUnavailable(f"{part} has nothing to be computed in int8.", "Set OCRSVC_PRECISION=auto.")
+    return bytes(proto.SerializeToString())
+
+
+def prepare_properties(part: ModelPart) -> bytes:
+    """The properties of the prepared recognizer, such as its dictionary, as JSON."""
+    return json.dumps(_properties(onnx.load_from_string(prepare(part)))).encode()
+
+
+def prepare_classifier(part: ModelPart, steps: int) -> bytes:
+    """The recognizer's last product and what is chosen from it, for that many steps at once."""
+    return bytes(rewrite.make_classifier(_parsed(part), steps).SerializeToString())
+
+
+def read_head(version: ModelVersion, file: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """A recognizer's last product; see `rewrite.read_head`. Raises BadModel: the file is gone."""
+    return rewrite.read_head(onnx.load_from_string(version.read(file)))
+
+
+def input_name(model: bytes) -> str:
+    """Of the one input of a prepared model."""
+    return str(onnx.load_from_string(model).graph.input[0].name)
+
+
+def load(part: ModelPart) -> onnx.ModelProto:
+    """The graph, in an opset that the rewrites know, with names that none of theirs can be. Raises BadModel."""
+    proto = _parsed(part)
+    found = rewrite.opset_of(proto)
+    try:
+        if found < _OPSET:
+            proto = version_converter.convert_version(proto, _OPSET)
+        return compose.add_prefix(proto, _PREFIX)
+    except (RuntimeError, *_REFUSALS) as error:
+        raise BadModel(
+            f"{part} is of opset {found}, and cannot be made one of {_OPSET}: {error}.", "Export it anew."
+        ) from error
+
+
+def _parsed(part: ModelPart) -> onnx.ModelProto:
+    """The graph of the file. Raises BadModel."""
+    try:
+        proto = onnx.load_from_string(part.shipped)
+    except DecodeError as error:
+        raise BadModel(f"{part} is no ONNX model, or not whole: {error}.", "Copy the file again.") from error
+    if len(proto.graph.input) != 1 or not proto.graph.output:
+        inputs = len(proto.graph.input)
+        raise BadModel(f"{part} has {inputs} inputs, and the engine ppocr feeds one.", "Export it for inference.")
+    if has_external_weights(proto):
+        raise BadModel(f"{part} keeps its weights in another file, which no manifest holds.", "Save it as one file.")
+    return proto
+
+
+def _run_shipped(part: ModelPart, proto: onnx.ModelProto, noise: Array) -> Array:
+    """What the file as it came gives for noise. Raises BadModel: it does not run, or is no model of its kind."""
     try:
         shipped: Array = _run(proto, noise)[0]
     except SESSION_ERRORS as error:
@@ -51,41 +130,27 @@ def rewritten(part: ModelPart, *, batched: bool, openvino: bool) -> onnx.ModelPr
             f"{part} does not run on an input of {noise.shape}: {error}",
             "Check that it is whole, that its batch and width are left open, and its height_px in model.toml.",
         ) from error
-    if part.kind == DETECTION:
-        if shipped.shape != (1, 1, *noise.shape[2:]):
-            raise BadModel(
-                f"{part} gives {shipped.shape} for an input of {noise.shape}, and a detector gives a map of its size.",
-                "Name the detector in [detection].",
-            )
-        return _detector(part, proto, noise, shipped, batched=batched)
-    if shipped.ndim != 3 or len(shipped) != 1 or not shipped.size:
+    if part.kind == DETECTION and shipped.shape != (1, 1, *noise.shape[2:]):
+        raise BadModel(
+            f"{part} gives {shipped.shape} for an input of {noise.shape}, and a detector gives a map of its size.",
+            "Name the detector in [detection].",
+        )
+    if part.kind != DETECTION and (shipped.ndim != 3 or len(shipped) != 1 or not shipped.size):
         raise BadModel(
             f"{part} gives {shipped.shape}, and a recognizer gives (1, steps, classes).",
             "Name the recognizer in [[recognition]].",
         )
-    return _recognizer(part, proto, noise, shipped, batched=batched, openvino=openvino)
+    return shipped
 
 
-def _load(part: ModelPart) -> onnx.ModelProto:
-    """The graph, in an opset that the rewrites know, with names that none of theirs can be. Raises BadModel."""
-    proto = load_model(part)
-    if rewrite.opset_of(proto) >= _OPSET:
-        return compose.add_prefix(proto, _PREFIX)
-    try:
-        return compose.add_prefix(version_converter.convert_version(proto, _OPSET), _PREFIX)
-    except (RuntimeError, *_REFUSALS) as error:
-        found = rewrite.opset_of(proto)
-        raise BadModel(
-            f"{part} is of opset {found}, and cannot be made one of {_OPSET}: {error}.", "Export it anew."
-        ) from error
-
-
-def _detector(
+def _rewrite_detector(
     part: ModelPart, proto: onnx.ModelProto, noise: Array, shipped: Array, *, batched: bool
 ) -> onnx.ModelProto:
     made = _applied(proto, rewrite.zero_subnormal_weights)
     if not batched:
-        for rewriting in (memory_layout.drop_identities, *memory_layout.detector_rewrites(channel_block())):
+        # How many channels ONNX Runtime's convolutions take at once on this processor.
+        block = 16 if b" avx512f " in cpu_features() else 8
+        for rewriting in (memory_layout.drop_identities, *memory_layout.detector_rewrites(block)):
             made = _applied(made, rewriting)
     found = _try(made, noise)
     if found is not None and _are_alike(found[0], shipped):
@@ -94,11 +159,10 @@ def _detector(
     return proto
 
 
-def _recognizer(
+def _rewrite_recognizer(
     part: ModelPart, proto: onnx.ModelProto, noise: Array, shipped: Array, *, batched: bool, openvino: bool
 ) -> onnx.ModelProto:
-    classes = shipped.shape[2]
-    sums = shipped.sum(axis=2)
+    classes, sums = shipped.shape[2], shipped.sum(axis=2)
     shares = bool((shipped >= 0).all() and np.abs(sums - 1).max() < MOST_DIFFERENCE)
     expected = shipped if shares else _softmax(shipped)
     plain = _applied(proto, rewrite.zero_subnormal_weights)
@@ -106,7 +170,7 @@ def _recognizer(
         plain = _applied(plain, memory_layout.drop_identities)
     for has_product, rewriting in _ways(classes, shares=shares, batched=batched):
         made = _copy(plain)
-        note_recognizer(made, classes, has_product=has_product)
+        _add_properties(made, {CLASSES: str(classes)} | ({PRODUCT: "yes"} if has_product else {}))
         if _apply(made, rewriting) and _reads_alike(_try(made, noise), expected, batched=batched):
             return _applied(plain, rewrite.keep_features) if openvino and has_product else made
     raise BadModel(f"{part}: no class can be chosen of what it gives, {shipped.shape}.", "Export it for inference.")
@@ -116,6 +180,15 @@ def _ways(classes: int, *, shares: bool, batched: bool) -> Iterator[tuple[bool, 
     """How the choice of classes can be added: by the last product, or to the scores, whatever makes them."""
     yield True, rewrite.add_argmax_batched if batched else rewrite.add_argmax
     yield False, lambda proto: rewrite.add_argmax_to_scores(proto, classes, shares=shares, batched=batched)
+
+
+def _properties(proto: onnx.ModelProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in proto.metadata_props}
+
+
+def _add_properties(proto: onnx.ModelProto, added: dict[str, str]) -> None:
+    for key, value in added.items():
+        proto.metadata_props.add(key=key, value=value)
 
 
 def _applied(proto: onnx.ModelProto, rewriting: Rewriting) -> onnx.ModelProto:
