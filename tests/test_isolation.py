@@ -29,7 +29,6 @@ from isolation_support import (
     open_files,
     opened_handle,
     pid_of,
-    spawner_for,
     started,
     state_of,
     summary,
@@ -38,8 +37,7 @@ from support import ROOT, clean_environment, wait_until
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.isolated.child import Spawner
-from ocrsvc.engines.isolated.engine import ChildPool
-from ocrsvc.engines.isolated.messages import SharedArea, pack_answers, pack_tasks, unpack_answers, unpack_tasks
+from ocrsvc.engines.isolated.messages import SharedArea, pack_answers, unpack_answers
 from ocrsvc.engines.open_engine import open_engine, open_engine_in_process
 from ocrsvc.errors import (
     BrokenImage,
@@ -79,18 +77,6 @@ def test_it_reads_what_the_engine_itself_would_read(plain: Spawner) -> None:
     own = open_engine_in_process(Settings(engine="fake"), PLAN)
     with opened_handle(spawner=plain) as handle:
         assert handle.read(tasks) == own.open_handle().read(tasks)
-
-
-def test_everything_that_a_request_asks_for_reaches_the_child() -> None:
-    chosen = ReadOptions(rotate="90", words="segmented", model="scripts:stable", tier="small", lang="zh-hant")
-    area = SharedArea()
-    try:
-        (task,) = unpack_tasks(pack_tasks([replace(a_task(noise(1)), options=chosen)], area), area)
-        assert task.options is not None
-        # What is masked is none of the engine's business, and empty.
-        assert replace(task.options, mask=()) == chosen
-    finally:
-        area.close()
 
 
 def test_words_come_through_the_child(plain: Spawner) -> None:
@@ -217,16 +203,6 @@ def test_a_suspect_that_is_read_is_acquitted(slow: Spawner) -> None:
         assert denylist_of(handle).entries() == []
 
 
-def test_an_image_that_failed_for_the_engine_fails_here_and_costs_no_child() -> None:
-    pixels = noise(1)
-    with opened_handle(fake_fault="fail") as handle:
-        first = pid_of(handle)
-        [answer] = handle.read([a_task(pixels)])
-        assert isinstance(answer, EngineFailed)
-        assert crc(pixels) in answer.detail
-        assert pid_of(handle) == first
-
-
 def test_after_its_images_a_child_is_replaced_by_one_that_is_ready_before() -> None:
     pixels = noise(1)
     with opened_handle({"child_max_images": 3}, fake_warm_up_s=2.0) as handle:
@@ -261,15 +237,6 @@ def test_a_limit_below_the_footprint_is_reported_and_left_off(plain: Spawner, ca
         assert pid_of(handle) == first
     assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
     assert "this limit is off" in caplog.text
-
-
-def test_the_memory_limit_is_calibrated_so_that_all_children_and_one_successor_fit() -> None:
-    total_kb = next(
-        int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line
-    )
-    spawner = spawner_for()
-    assert 0 < ChildPool(spawner, Settings(), children=8)._memory_limit_bytes <= total_kb * 1024 * 0.8 / 9
-    assert ChildPool(spawner, Settings(child_memory_bytes=5), children=8)._memory_limit_bytes == 5
 
 
 def test_a_killed_fork_server_is_replaced_and_no_image_is_blamed() -> None:

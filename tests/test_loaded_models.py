@@ -271,21 +271,6 @@ def test_a_version_that_takes_more_than_all_may_is_refused_once_that_is_known() 
         assert machine.opened == ["a/40"]
 
 
-def test_what_a_version_took_is_remembered_for_its_next_load() -> None:
-    with serving(100) as (models, machine, _):
-        memory = ModelMemory(None, lambda: machine.held_bytes, bool)
-        assert memory.expected_bytes(version("a", 40)) == LEAST_BYTES
-        models.preload(version("a", 40))
-        assert models.held_bytes() == 40 * MIB
-        models.preload(version("b", 50))
-        models.preload(version("c", 20))
-        assert machine.closed == ["a/40"]
-        # 40 MiB are not free now, and it is known that it takes as much.
-        machine.now_s = 1.0
-        models.preload(version("a", 40))
-        assert machine.most_bytes <= 110 * MIB
-
-
 def test_a_failure_is_told_to_those_who_wait_and_the_next_try_comes_later() -> None:
     with serving() as (models, machine, _):
         machine.failures["a/10"] = BadModel("a/10: det.onnx is not the file of its manifest.", "Copy it again.")
@@ -361,15 +346,6 @@ def test_whoever_asks_for_others_leaves_a_version_as_long_as_its_load_took() -> 
             asked.result(FAR_S).close()
         assert machine.closed_s == [8.0]
         assert counts.hits == [False, False, True, True, True]
-
-
-def test_what_was_replaced_leaves_however_recently_it_was_loaded() -> None:
-    with serving(15) as (models, machine, _):
-        machine.load_s = 4.0
-        models.lease(version("a")).close()
-        models.retire(version("a"))
-        models.lease(version("b")).close()
-        assert machine.closed_s == [4.0]
 
 
 def test_a_version_is_expected_to_take_what_its_load_took_or_others_of_its_engine_or_many_times_its_files(

@@ -18,7 +18,7 @@ from ocrsvc.models.model_control import CHECK_S, PROOF_LOCK, ModelControl
 from ocrsvc.models.model_name import WantedModel
 from ocrsvc.models.policy import FILE, TENSORFLOW_FILE, parse_policies, read_policies
 from ocrsvc.models.repository import ModelRepository
-from ocrsvc.models.state import DAMAGED_FILE, MOST_VERDICTS, ModelState, StateStore, Verdict, state_folder
+from ocrsvc.models.state import DAMAGED_FILE, MOST_VERDICTS, ModelState, StateStore, Verdict
 from ocrsvc.models.state import FILE as STATE_FILE
 from ocrsvc.models.version_selection import VersionSelector
 from ocrsvc.records import ReadOptions
@@ -290,14 +290,6 @@ def test_a_folder_that_is_not_safe_is_not_written_to(tmp_path: Path, make: Calla
     make(tmp_path / "state")
     with pytest.raises(OperatorError, match="OCRSVC_MODELS_STATE"):
         StateStore(tmp_path / "state").record_verdict("a", ACCEPTED)
-
-
-def test_each_repository_has_a_state_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    one, other = (state_folder(tmp_path / name, None) for name in ("one", "other"))
-    assert one != other
-    assert one.parent == tmp_path / "ocrsvc"
-    assert state_folder(tmp_path, tmp_path / "chosen") == tmp_path / "chosen"
 
 
 def test_who_names_what_does_not_serve_is_told_that_it_is_there(place: Place) -> None:

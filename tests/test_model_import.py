@@ -76,12 +76,6 @@ def test_paddleocr_folders_say_everything_in_their_yml(tmp_path: Path) -> None:
     assert dictionary_of(model) == "\n".join(LETTERS) + "\n"
 
 
-def test_the_height_is_that_of_the_model_or_else_that_of_the_yml(tmp_path: Path) -> None:
-    quoted = ", ".join(f"'{letter}'" for letter in LETTERS)
-    files: Files = {"det.onnx": detector(), "rec.onnx": recognizer(), "inference.yml": RECOGNIZER_CONFIG % quoted}
-    assert found_in(tmp_path, files).description.recognition[0].height_px == 48
-
-
 def test_which_file_is_what_does_not_depend_on_its_name(tmp_path: Path) -> None:
     model = found_in(tmp_path, {"rec.onnx": detector(), "det.onnx": recognizer(), "keys.txt": DICTIONARY})
     assert [file.name for file in model.files.values() if not isinstance(file, bytes)] == ["rec.onnx", "det.onnx"]
@@ -107,21 +101,10 @@ def test_the_number_of_classes_says_whether_a_space_follows(
     assert dictionary_of(model) == DICTIONARY.decode()
 
 
-def test_a_dictionary_keeps_its_spaces(tmp_path: Path) -> None:
-    wide = "\u3000\n \n\x85\n" + DICTIONARY.decode()
-    model = found_in(tmp_path, {**FLAT, "rec.onnx": recognizer(len(LETTERS) + 5), "dict.txt": wide})
-    assert dictionary_of(model) == wide
-
-
 def test_a_dictionary_in_the_model_needs_no_file(tmp_path: Path) -> None:
     model = found_in(tmp_path, {"det.onnx": detector(), "rec.onnx": recognizer(characters="\n".join(LETTERS))})
     assert model.description.recognition[0].dictionary is None
     assert set(model.files) == {"det.onnx", "rec.onnx"}
-
-
-def test_a_property_with_another_end_of_line_gets_a_file(tmp_path: Path) -> None:
-    files: Files = {"det.onnx": detector(), "rec.onnx": recognizer(characters="\r\n".join(LETTERS) + "\r\n")}
-    assert dictionary_of(found_in(tmp_path, files)) == DICTIONARY.decode()
 
 
 def test_the_dictionary_that_fits_is_taken_and_the_nearest_first(tmp_path: Path) -> None:
@@ -190,19 +173,6 @@ def test_more_recognizers_are_named(tmp_path: Path) -> None:
 def test_no_two_recognizers_have_one_name(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match="same name: main, main"):
         find_model(Wanted([put(tmp_path, FLAT)], recognizers={"main": tmp_path / "rec.onnx"}))
-
-
-def test_a_recognizer_of_arabic_runs_from_right_to_left(tmp_path: Path) -> None:
-    letters = "\n".join("ءآأؤإئابةتثجحخدذرزسشصضطظعغفقكلمنهوىي")
-    files: Files = {"det.onnx": detector(), "rec.onnx": recognizer(letters.count("\n") + 3), "dict.txt": letters}
-    [part] = found_in(tmp_path, files).description.recognition
-    assert (part.languages, part.direction) == (("ar",), "rtl")
-
-
-def test_languages_are_those_that_the_dictionary_can_write(tmp_path: Path) -> None:
-    languages = found_in(tmp_path, FLAT).description.languages
-    assert "en" in languages
-    assert not {"zh", "de", "ru"} & set(languages)
 
 
 PADDLE = {"inference.json": "{}", "inference.pdiparams": "0", "inference.yml": DETECTOR_CONFIG}

@@ -304,16 +304,3 @@ def test_the_old_version_leaves_before_the_new_one_is_loaded(worker: Worker) -> 
     assert set(seen) <= {"fake/1", "fake/2", "fake/3", "fake/4"}
     assert worker.open_now == ["fake/4"]
     assert worker.reader.read(PAGE, ReadOptions(), 5.0).engine.version == "4"
-
-
-def test_requests_are_read_by_the_old_version_when_the_new_one_does_not_open(worker: Worker) -> None:
-    worker.broken = {"fake/2"}
-    with asking(worker.reader) as seen:
-        worker.accept(2)
-        for _ in range(2):
-            worker.look()
-            before = seen.total()
-            wait_until(lambda: seen.total() > before + 6, "more answers")  # noqa: B023  called at once
-    assert worker.most_open == 1
-    assert set(seen) == {"fake/1"}
-    assert worker.open_now == ["fake/1"]

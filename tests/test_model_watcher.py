@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -16,11 +15,11 @@ from models_support import make_fake
 
 from ocrsvc.engines.model.files import write_manifest
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.errors import EngineUnavailable, ModelUnavailable, OcrsvcError
+from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.model_control import ModelControl, open_control
 from ocrsvc.models.proof.judgement import Judgement, RefusalKind
-from ocrsvc.models.proof.verdicts import MOST_REASON, machine_basis
+from ocrsvc.models.proof.verdicts import machine_basis
 from ocrsvc.models.watcher import LOAD_LOCK, MOST_FAILURES, ModelWatcher
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -157,13 +156,6 @@ def test_what_cannot_be_opened_at_all_is_logged_once_and_counted_as_refused(
     assert (worker.count(MODEL_REFUSALS, "open"), worker.count(MODEL_REFUSED)) == (1, 1)
 
 
-def test_a_reason_as_long_as_a_model_can_make_it_is_cut(models: Path) -> None:
-    worker = serving_worker(models, lambda one, _serving: Judgement("open" if one.number == 2 else None, "k" * 60_000))
-    bad = make_fake(models, 2)
-    worker.round()
-    assert len(worker.control.store.read().verdicts[bad.digest].reason) == MOST_REASON + 1
-
-
 def test_a_refused_version_is_not_tried_again_until_it_changes(models: Path) -> None:
     worker = serving_worker(models, refuse_even)
     bad = make_fake(models, 2)
@@ -201,18 +193,6 @@ def test_a_version_is_tried_again_when_what_it_was_refused_for_was_mended(
         (models / file).write_text(right)
     worker.round()
     assert worker.proved[2:] == ["fake/2 beside fake/1"]
-
-
-def test_a_version_whose_description_is_mended_is_tried_though_its_manifest_is_the_same(models: Path) -> None:
-    worker = serving_worker(models)
-    bad = make_fake(models, 2)
-    right = (bad.folder / "model.toml").read_text()
-    (bad.folder / "model.toml").write_text("# cut")
-    worker.round()
-    assert worker.proved[1:] == []
-    (bad.folder / "model.toml").write_text(right)
-    worker.round()
-    assert worker.available() == [2]
 
 
 def test_a_copy_of_an_accepted_version_proves_itself(models: Path) -> None:
@@ -274,36 +254,6 @@ def test_one_that_cannot_be_loaded_leaves_the_old_one_serving(models: Path) -> N
     assert [str(version) for version in worker.loaded.versions()] == ["fake/1"]
 
 
-def test_while_a_version_waits_to_be_tried_again_the_old_one_serves(models: Path) -> None:
-    """Though the worker follows another model meanwhile."""
-    make_fake(models, 1, name="other")
-    worker = serving_worker(models)
-    worker.loaded.preload(worker.control.rescan().models["other"].available[0])
-    worker.loaded.room, worker.loaded.broken = 4, {"fake/2"}
-    make_fake(models, 2)
-    assert worker.round() == ["load fake/2"]
-    make_fake(models, 2, name="other")
-    assert worker.round() == ["load other/2", "retire other/1"]
-
-
-def test_tries_to_load_a_version_come_further_apart_up_to_a_minute(models: Path) -> None:
-    worker = serving_worker(models)
-
-    def full(version: ModelVersion, _deadline: float) -> None:
-        tried_s.append(worker.now_s)
-        raise ModelUnavailable(f"There is no room for {version}: all others are being used.")
-
-    tried_s: list[float] = []
-    worker.loaded.preload = full  # type: ignore[method-assign, assignment]
-    make_fake(models, 2)
-    while len(tried_s) < 8:
-        worker.round()
-        worker.now_s += 1
-    waits_s = [later - earlier for earlier, later in pairwise(tried_s)]
-    assert waits_s == sorted(waits_s)
-    assert (waits_s[0], waits_s[-1]) == (1, 60)
-
-
 def test_a_version_that_is_removed_while_it_serves_serves_until_it_is_replaced(models: Path) -> None:
     worker = serving_worker(models)
     shutil.rmtree(models / "fake" / "1")
@@ -323,12 +273,6 @@ def test_a_version_that_is_changed_while_it_serves_is_replaced_when_it_is_accept
     assert worker.control.catalogue().models["fake"].available == before
     assert worker.round() == ["load fake/1", "retire fake/1"]
     assert worker.loaded.versions() != before
-
-
-def test_an_unloaded_version_leaves(models: Path) -> None:
-    worker = serving_worker(models)
-    worker.control.unload("fake")
-    assert worker.round() == ["retire fake/1"]
 
 
 def test_the_last_version_is_not_refused_because_it_does_not_load(models: Path) -> None:

@@ -17,7 +17,6 @@ from web_support import as_base64, json_of, picture, running_reader
 from ocrsvc.adapters.format_values import parse_values
 from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
 from ocrsvc.adapters.umi_ocr.answers import OPTIONS, ImageOptions, options_for
-from ocrsvc.api.openapi import openapi
 from ocrsvc.app import create_app
 from ocrsvc.client.response import Response, model_list_of
 from ocrsvc.engines.model.languages import AUTO, is_tag
@@ -70,11 +69,6 @@ def test_the_answer_names_the_version_that_read(client: FlaskClient, query: str,
     assert f"{answer['engine']['model']}/{answer['engine']['version']}" == version
 
 
-@pytest.mark.parametrize("form", ["hocr", "alto"])
-def test_other_forms_name_it_too(client: FlaskClient, form: str) -> None:
-    assert "fake north 1" in client.post(f"/v1/ocr?model=north&format={form}", data=PAGE).text
-
-
 def test_all_pages_of_all_files_are_read_by_one_version(client: FlaskClient) -> None:
     files = [(io.BytesIO(pdf(GRAY, GRAY)), "a.pdf"), (io.BytesIO(PAGE), "b.png")]
     answer = json_of(client.post("/v1/ocr?lang=th", data={"file": files}))
@@ -110,10 +104,6 @@ def test_the_list_has_every_version(client: FlaskClient) -> None:
     }
 
 
-def test_the_description_is_the_same_with_a_repository(client: FlaskClient) -> None:
-    assert json_of(client.get("/openapi.json")) == openapi()
-
-
 BY_NAME = ("trwebocr", "trwebocr_cpp", "rapidocr_api", "paddlex", "paddlehub", "paddle_serving", "umi_ocr", "ocr_space")
 IN_THE_ADDRESS: list[tuple[str, dict[str, Any]]] = [
     *(SENT[name] for name in BY_NAME),
@@ -127,13 +117,6 @@ def test_every_format_takes_the_choice_in_the_address(client: FlaskClient, path:
     assert readers(client.post(path, **sent)) == ["east/1"]
     assert readers(client.post(f"{path}?lang=ru", **sent)) == ["north/1"]
     assert readers(client.post(f"{path}?model=east/2", **sent)) == ["east/2"]
-
-
-@pytest.mark.parametrize(("path", "sent"), [row for row in IN_THE_ADDRESS if row[0] != "/parse/image"])
-def test_every_format_says_what_there_is(client: FlaskClient, path: str, sent: dict[str, Any]) -> None:
-    response = client.post(f"{path}?lang=ko", **sent)
-    assert "Languages: " in response.text
-    assert response.status_code in {200, 404}
 
 
 @pytest.mark.parametrize(

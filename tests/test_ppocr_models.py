@@ -21,14 +21,11 @@ from ocrsvc.engines.model.description import Detection
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.engines.ppocr.engine import PpocrEngine
-from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
-from ocrsvc.engines.ppocr.gpu.crops import crop_lines
-from ocrsvc.engines.ppocr.gpu.resize import detector_input
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import USUAL_THRESHOLDS, Thresholds, lines_from_map, thresholds_of
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, model_input, to_tensor
 from ocrsvc.engines.ppocr.runtime import openvino_session, prepare_model
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.model_parts import CLASSES, PRODUCT, ModelPart, read_parts
+from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart, read_parts
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import BadModel
@@ -110,13 +107,6 @@ def test_graphs_of_all_opsets_are_rewritten(tmp_path: Path, opset: int) -> None:
         assert read(handle).text == "乙"
 
 
-def test_a_recognizer_that_ends_as_ours_chooses_its_classes_by_its_product(tmp_path: Path) -> None:
-    (part,) = read_parts(a_version(tmp_path)).recognition.values()
-    found = open_model(part, SessionConfig("cpu"))
-    assert found.metadata[CLASSES] == "4"
-    assert PRODUCT in found.metadata
-
-
 def test_lines_are_read_many_at_a_time_too(tmp_path: Path) -> None:
     ends: tuple[End, ...] = "product", "convolution"
     for number, end in enumerate(ends, 1):
@@ -152,12 +142,6 @@ def test_other_models_are_converted_to_half_precision(tmp_path: Path, end: End) 
     best, sure = session.run(["best", "sure"], {session.get_inputs()[0].name: line})
     assert best.tolist() == [[2] * 8]
     assert sure.min() > 0.99
-
-
-def test_the_dictionary_may_be_a_property_of_the_model(tmp_path: Path) -> None:
-    version = a_version(tmp_path / "models", model=TOML, rec=make_recognizer(1, 4, characters=("子", "丑")))
-    with opened(version, tmp_path / "cache") as handle:
-        assert read(handle).text == "子"
 
 
 def test_a_dictionary_keeps_spaces_and_does_without_one_of_its_own(tmp_path: Path) -> None:
@@ -272,17 +256,6 @@ def test_shades_become_what_the_model_takes() -> None:
     gray = pixels[:, :, 0]
     in_colours = to_tensor(np.stack([gray] * 3, axis=2), IMAGENET)
     assert np.array_equal(to_tensor(gray, IMAGENET), in_colours)
-
-
-def test_pixels_on_a_gpu_become_the_same() -> None:
-    pixels = noise(64, 96)
-    made = detector_input(np, pixels, (96, 64), (96, 64), shrink=False, taken=IMAGENET)
-    assert np.allclose(made, to_tensor(pixels, IMAGENET), atol=1e-5)
-    quad = np.array([[0, 0], [96, 0], [96, 64], [0, 64]], np.float32)
-    taken = InputFormat(IMAGENET.mean, IMAGENET.std, 64)
-    assert np.allclose(
-        crop_lines(ArrayBackend(), pixels, [quad], [96], 96, taken), to_tensor(pixels, IMAGENET), atol=1e-5
-    )
 
 
 @pytest.mark.skipif(not openvino_session.is_installed(), reason="the package openvino is not installed")

@@ -325,8 +325,3 @@ def test_every_page_up_to_the_finest_pass_is_in_a_profile_and_its_padding_in_the
     assert set(sides) <= set(detector.SIDES_PX)
     assert any(profile.covers((1, 3, *sides)) for profile in detector.PROFILES)
     assert all(side / (32 * steps) <= 1.43 or side <= 320 for side, steps in zip(sides, (down, across), strict=True))
-
-
-def test_a_strip_beyond_the_grid_is_padded_too() -> None:
-    assert detector.padded_side(2049) == 3072
-    assert detector.padded_side(72_000) == 72_704

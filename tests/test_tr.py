@@ -183,12 +183,6 @@ def test_nonsense_from_tr_is_an_error_with_the_image_s_size_and_leaves_no_trace_
     assert read(handle, noise(14)).lines[0].text == first_line(noise(14))
 
 
-def test_one_call_answers_each_image_in_order(handle: TrHandle) -> None:
-    pages = [noise(seed, 40 + seed, 60) for seed in range(5)]
-    answers = handle.read([task(pixels) for pixels in pages])
-    assert [answer.lines[0].text for answer in answers if isinstance(answer, Page)] == [first_line(p) for p in pages]
-
-
 def test_threads_with_sessions_of_their_own_read_what_each_would_alone(
     double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,17 +200,6 @@ def test_threads_may_share_one_pair_of_sessions(double: Double, monkeypatch: pyt
     engine.close()
     assert answers == expected_of_threads(threads=4, pages=10)
     assert still_open == 2
-
-
-def test_the_double_notices_two_threads_in_one_session(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIBTR_DOUBLE_SLEEP_MS", "200")
-    engine = TrEngine(double.home, shared_sessions=True)
-    answers = read_in_threads(engine, threads=2, pages=1)
-    engine.close()
-    complaint = double.last_complaint
-    double.forget()
-    assert answers != expected_of_threads(threads=2, pages=1)
-    assert complaint == "run: two threads in one session"
 
 
 def expected_of_threads(threads: int, pages: int) -> list[list[str]]:
@@ -239,13 +222,6 @@ def read_in_threads(engine: TrEngine, threads: int, pages: int) -> list[list[str
 
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(live, range(threads)))
-
-
-def test_closed_handles_give_their_session_numbers_back(double: Double) -> None:
-    engine = TrEngine(double.home)
-    for _ in range(MAX_SESSIONS):
-        engine.open_handle().close()
-    assert double.open_sessions == 0
 
 
 def test_more_sessions_than_tr_has_are_refused(double: Double) -> None:
@@ -275,11 +251,6 @@ def test_a_warm_up_runs_without_a_complaint_and_its_failure_makes_the_engine_una
     monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", "negative")
     with pytest.raises(EngineUnavailable, match="-1 lines"):
         handle.warm_up()
-
-
-def test_tr_wants_gray_images_one_at_a_time_and_serial_opens(double: Double) -> None:
-    traits = TrEngine(double.home).traits
-    assert (traits.serial_open, traits.best_batch, traits.wants_gray) == (True, 1, True)
 
 
 def test_no_home_is_refused_naming_the_setting() -> None:
@@ -359,47 +330,3 @@ def test_the_device_is_what_the_library_was_built_for_and_another_is_refused(tr_
     assert TrEngine(tr_home).describe().device == "cpu"
     with pytest.raises(EngineUnavailable, match="OCRSVC_DEVICE=cuda"):
         TrEngine(tr_home, device="cuda")
-
-
-READ_IN_A_PROCESS = """
-import sys
-from pathlib import Path
-import numpy as np
-from ocrsvc.engines.tr.engine import TrEngine
-from ocrsvc.records import Image, ReadTask
-
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-handle = TrEngine(Path(sys.argv[1])).open_handle()
-tasks = [ReadTask(Image(np.zeros((40, 60), np.uint8), "png"))]
-handle.read(tasks)
-before = resident()
-for _ in range(4):
-    handle.read(tasks)
-print(resident() - before)
-"""
-
-
-def read_in_a_process(home: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Read five pages in a process of its own, which prints by how many bytes the last four made it grow."""
-    return subprocess.run(
-        [sys.executable, "-c", READ_IN_A_PROCESS, home],
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def test_the_double_aborts_when_told_to(tr_home: Path) -> None:
-    assert read_in_a_process(tr_home, LIBTR_DOUBLE_ABORT_EVERY="3").returncode == -6
-
-
-@pytest.mark.parametrize(("leak_mib", "least_mib", "most_mib"), [(0, -8, 8), (16, 60, 80)])
-def test_the_double_leaks_as_much_as_it_is_told_to_and_the_binding_nothing(
-    tr_home: Path, leak_mib: int, least_mib: int, most_mib: int
-) -> None:
-    grown = int(read_in_a_process(tr_home, LIBTR_DOUBLE_LEAK_BYTES=str(leak_mib << 20)).stdout)
-    assert least_mib << 20 <= grown <= most_mib << 20

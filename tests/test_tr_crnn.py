@@ -187,10 +187,6 @@ def test_steps_become_text(said: Steps, text: str) -> None:
     assert decode(said, "abc").text == text
 
 
-def test_the_confidence_leaves_blanks_out() -> None:
-    assert decode(steps(0, 1, 1, 2, probabilities=(0.1, 0.6, 0.8, 1.0)), "ab").confidence == pytest.approx(0.8)
-
-
 def test_a_character_outside_the_table_is_an_error() -> None:
     with pytest.raises(EngineFailed, match="character 4 of a table of 3"):
         decode(steps(4), "abc")

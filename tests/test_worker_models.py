@@ -5,23 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from unittest.mock import create_autospec
 
 import pytest
 from models_support import accept, make_fake, make_version
 from support import wait_until
 from web_support import picture, running_reader
 
-from ocrsvc.engines.contract import Engine, EngineTraits
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.errors import BadModel, NotReady, UnknownModel
+from ocrsvc.errors import BadModel, UnknownModel
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
-from ocrsvc.models.loaded_models import LoadedModels
-from ocrsvc.models.loaded_version import ModelMemory
-from ocrsvc.models.version_loader import MOST_NAMES, OTHERS
 from ocrsvc.models.worker_models import WorkerModels, memory_budget, open_worker_models
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.result_cache import MemoryCache, ResultCache
@@ -31,8 +25,7 @@ from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Job
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.metrics_store import MetricsStore
-from ocrsvc.telemetry.model_metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
+from ocrsvc.telemetry.model_metrics import MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 from ocrsvc.worker.watch import ModelsInProcess
 
 PLAN = ThreadPlan(1, 4, 1)
@@ -149,12 +142,6 @@ def test_a_budget_is_bytes_or_a_share(given: str, expected: int) -> None:
     assert memory_budget(settings, PLAN) == pytest.approx(expected, abs=1)
 
 
-@pytest.mark.parametrize("named", ["A", "a/0", "a,b/x", "a b"])
-def test_a_name_that_no_model_can_have_is_refused(named: str) -> None:
-    with pytest.raises(ValueError, match="models_load"):
-        Settings.model_validate({"models_load": named})
-
-
 def test_what_is_loaded_later_counts_as_added(tmp_path: Path, open_models: Opener) -> None:
     versions = [make_fake(tmp_path / "models", 1, name, fake_model_bytes=20 * MIB) for name in "ab"]
     models = open_models(*versions, model="a", models_memory="100MiB")
@@ -170,18 +157,6 @@ def test_what_is_loaded_later_counts_as_added(tmp_path: Path, open_models: Opene
     wait_until(in_process.is_settled)
 
 
-def test_only_so_many_models_have_series_of_their_own(tmp_path: Path) -> None:
-    store, version = MetricsStore(), make_fake(tmp_path / "models", 1, "a")
-    threads: Executor[Job[str]] = Executor(list, threads=0, places=1)
-    engine = create_autospec(Engine, instance=True, traits=EngineTraits())
-    loaded = LoadedModels(lambda _version: engine, threads, ModelMemory(None), metrics=store.worker_metrics())
-    for number in range(2 * MOST_NAMES):
-        loaded.lease(replace(version, name=f"model-{number}")).close()
-    store.claim(0)
-    series = [key[2] for key in store.read() if key[1] == MODEL_LEASES.name]
-    assert (len(series), OTHERS in series) == (MOST_NAMES + 1, True)
-
-
 def test_a_reader_whose_models_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
     values = {"engine": "fake", "models": tmp_path, "models_state": tmp_path / "state", "model": "nowhere"}
     reader = Reader(Settings.model_validate(values), PLAN)
@@ -195,13 +170,6 @@ def read_with(folder: Path, *versions: ModelVersion, **settings: object) -> Abst
     accept(folder, *versions)
     values = {"engine": "fake", "models": folder / "models", "models_state": folder / "state", **settings}
     return running_reader(Settings.model_validate(values), None, 1)
-
-
-def test_before_the_start_no_model_is_unknown(tmp_path: Path) -> None:
-    make_fake(tmp_path / "models", 1, "a")
-    reader = Reader(Settings.model_validate({"engine": "fake", "models": tmp_path / "models", "model": "a"}), PLAN)
-    with pytest.raises(NotReady):
-        reader.read(picture(), ReadOptions(model="b"), FAR_S)
 
 
 def test_the_result_cache_knows_the_model_by_its_files_and_not_by_how_it_was_named(tmp_path: Path) -> None:
@@ -239,11 +207,4 @@ def test_the_newest_that_can_be_loaded_reads_in_place_of_several_that_cannot(
     models.load_ahead()
     assert loaded(models) == [f"{default}/1"]
     with leased(models, model="a") as read_by:
-        assert read_by == "a/1"
-
-
-def test_a_worker_begins_though_a_first_file_of_policies_is_wrong(tmp_path: Path, open_models: Opener) -> None:
-    version = make_fake(tmp_path / "models", 1, "a")
-    (tmp_path / "models" / "models.config").write_text("model_config_list { nonsense }")
-    with leased(open_models(version, model="a")) as read_by:
         assert read_by == "a/1"

@@ -1,10 +1,8 @@
-"""Encrypted model files: the key, and AES-256-GCM in chunks after the STREAM construction. The format: see _HEAD.
+"""Encrypted model files: the key, and AES-256-GCM over a whole file. The format: see _HEAD.
 
-V. T. Hoang, R. Reyhanitabar, P. Rogaway and D. Vizár, "Online Authenticated-Encryption and its Nonce-Reuse
-Misuse-Resistance" (CRYPTO 2015). Each file has a key of its own, which HKDF derives from the operator's key and a
-random salt, so that nonces need be unique within a file only. The nonce of a chunk is a random prefix, the number of
-the chunk, and whether it is the last one: none can be left out, exchanged or added. Every chunk authenticates the head
-and the file's name, so that no file can stand for another one of the same model, or of another model.
+Each file has a key of its own, which HKDF derives from the operator's key and a random salt, so that one nonce serves
+all. The head and the file's name are authenticated too, so that no file can stand for another one of the same model, or
+of another model.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import importlib.util
 import re
 import secrets
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 ACCEPTED: Final = "32 bytes as 64 hexadecimal digits or in base64, such as `ocrsvc models new-key` prints"
-CHUNK_BYTES: Final = 1 << 20  # plain text in each chunk but the last
 _KEY_BYTES: Final = 32
 _ID_BYTES: Final = 8
 _HEXADECIMAL: Final = re.compile(r"[0-9A-Fa-f]{64}")
@@ -36,15 +32,13 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{43}=?")
 _ID_LABEL: Final = b"ocrsvc: id of a key of models"
 _LABELS: Final = b"ocrsvc: key of "
 
-_MAGIC: Final = b"OCRSVCE\x01"
+_MAGIC: Final = b"OCRSVCE\x02"
 _SET_BYTES: Final = 16
-_TAG_BYTES: Final = 16
 _SALT_BYTES: Final = 32
-_PREFIX_BYTES: Final = 7
-# Magic and version; id of the key; id of the set of files; salt; prefix of nonces; the chunks' size as a power of two.
-_HEAD: Final = struct.Struct(f">8s{_ID_BYTES}s{_SET_BYTES}s{_SALT_BYTES}s{_PREFIX_BYTES}sB")
-_NONCE_END: Final = struct.Struct(">I?")
-_MOST_CHUNK_BITS: Final = 26
+_HEAD: Final = struct.Struct(f">8s{_ID_BYTES}s{_SET_BYTES}s{_SALT_BYTES}s")
+"""Magic and version; id of the key; id of the set of files; salt. What AES-GCM made, its tag included, follows."""
+
+_NONCE: Final = bytes(12)
 _INFO: Final = b"ocrsvc: one file"
 
 
@@ -132,16 +126,9 @@ def read_head(content: bytes) -> Head | None:
 
 def encrypt(plain: bytes, name: str, set_id: str, key: ModelKey) -> bytes:
     """A file's content, encrypted; its name in the model's folder is authenticated. Raises EncryptionMissing."""
-    salt, prefix = secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_PREFIX_BYTES)
-    bits = CHUNK_BYTES.bit_length() - 1
-    head = _HEAD.pack(_MAGIC, bytes.fromhex(key.id), bytes.fromhex(set_id), salt, prefix, bits)
-    cipher, bound = _cipher(key, salt), head + name.encode()
-    view = memoryview(plain)
-    sealed = [
-        cipher.encrypt(nonce, view[place : place + CHUNK_BYTES], bound)
-        for place, nonce in _chunks(len(plain), CHUNK_BYTES, prefix)
-    ]
-    return b"".join([head, *sealed])
+    salt = secrets.token_bytes(_SALT_BYTES)
+    head = _HEAD.pack(_MAGIC, bytes.fromhex(key.id), bytes.fromhex(set_id), salt)
+    return head + _cipher(key, salt).encrypt(_NONCE, plain, head + name.encode())
 
 
 def decrypt(content: bytes, name: str, key: ModelKey) -> bytes:
@@ -154,28 +141,13 @@ def decrypt(content: bytes, name: str, key: ModelKey) -> bytes:
         raise CannotDecrypt("is not encrypted")
     if head.key_id != key.id:
         raise CannotDecrypt(f"is encrypted with the key {head.key_id}, and the one given is {key.id}")
-    *_, salt, prefix, bits = _HEAD.unpack_from(content)
-    if bits > _MOST_CHUNK_BITS:
-        raise CannotDecrypt("is damaged")
-    return b"".join(_decrypted(content, content[: _HEAD.size] + name.encode(), _cipher(key, salt), prefix, 1 << bits))
-
-
-def _decrypted(content: bytes, bound: bytes, cipher: AESGCM, prefix: bytes, chunk_bytes: int) -> Iterator[bytes]:
+    cipher, bound = _cipher(key, content[_HEAD.size - _SALT_BYTES : _HEAD.size]), content[: _HEAD.size] + name.encode()
     from cryptography.exceptions import InvalidTag
 
-    view, whole_bytes = memoryview(content)[_HEAD.size :], chunk_bytes + _TAG_BYTES
-    for place, nonce in _chunks(len(view), whole_bytes, prefix):
-        try:
-            yield cipher.decrypt(nonce, view[place : place + whole_bytes], bound)
-        except InvalidTag:
-            raise CannotDecrypt("was damaged, or is not the file that was encrypted under this name") from None
-
-
-def _chunks(length_bytes: int, chunk_bytes: int, prefix: bytes) -> Iterator[tuple[int, bytes]]:
-    """Offset and nonce of each chunk; there is one at least."""
-    places = range(0, max(1, length_bytes), chunk_bytes)
-    for number, place in enumerate(places):
-        yield place, prefix + _NONCE_END.pack(number, number == len(places) - 1)
+    try:
+        return cipher.decrypt(_NONCE, memoryview(content)[_HEAD.size :], bound)
+    except InvalidTag:
+        raise CannotDecrypt("was damaged, or is not the file that was encrypted under this name") from None
 
 
 def _cipher(key: ModelKey, salt: bytes) -> AESGCM:
