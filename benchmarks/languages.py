@@ -223,7 +223,7 @@ def _mixed_page(source: random.Random) -> tuple[Pixels, list[str]]:
 
 
 def _mixed(args: argparse.Namespace) -> dict[str, Any]:
-    from test_scripts_of_a_page import make_model
+    from test_several_recognizers import make_model
 
     pages = [_mixed_page(random.Random(seed)) for seed in range(args.pages)]
     figures = {}
