@@ -17,11 +17,10 @@ from web_support import picture
 
 from ocrsvc.access.admission import BLOCK, SPARE, KeyReservation
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits
-from ocrsvc.access.key_store import Hold, Need, Usage, day_of
+from ocrsvc.access.key_store import Need, day_of
 from ocrsvc.access.manage_keys import add_key, open_store
 from ocrsvc.access.page_counts import SERIES, CountBlock, PageCounts
 from ocrsvc.access.sqlite_store import SqliteStore
-from ocrsvc.errors import KeysUnavailable
 
 DAY, NEXT_DAY = "2027-03-31", "2027-04-01"
 ONE = Need(1, 1, 1)
@@ -62,19 +61,6 @@ def settled(block: CountBlock) -> list[tuple[str, str, int]]:
     return sorted(found)
 
 
-def test_pages_count_once_though_their_worker_died_before_it_noted_that_the_store_has_them(
-    counts: PageCounts, store: SqliteStore, block: CountBlock
-) -> None:
-    block.add("a", DAY, 1)
-    [one] = block.unsettled("a")
-    store.settle("a", block.worker, Hold(), one.series, one.total, one.day)
-    block.add("a", DAY, 5)
-    block.add("a", NEXT_DAY, 2)
-    block.give_up()
-    counts.settle_abandoned(store)
-    assert [store.usage("a", day).today for day in (DAY, NEXT_DAY)] == [6, 2]
-
-
 def test_a_block_that_is_full_says_so_and_has_room_again_when_it_is_settled(
     counts: PageCounts, block: CountBlock
 ) -> None:
@@ -111,23 +97,6 @@ def test_a_worker_takes_a_block_asks_nobody_for_those_that_come_next_and_gives_b
 def test_a_key_with_little_left_is_asked_for_each_request(store: SqliteStore, held: KeyReservation, limit: str) -> None:
     assert held.take(KeyLimits(**{limit: SPARE - 1}), DAY, ONE)
     assert store.usage("acme", DAY)[:2] == (1, 1)
-
-
-def test_of_what_little_is_left_a_worker_takes_no_more_than_it_needs_and_keeps_it_for_the_next(
-    store: SqliteStore, held: KeyReservation
-) -> None:
-    for _ in range(5):
-        assert not held.take(KeyLimits(concurrency=10, pages_a_day=1000), DAY, Need(1, 0, 1))
-        held.finish(Need(1, 0, 1), 1, DAY)
-        assert store.usage("acme", DAY)[:2] == (1, BLOCK)
-    held.settle()
-    assert store.usage("acme", DAY) == Usage(today=5, this_month=5)
-
-
-def test_a_request_does_not_wait_for_others_for_long(held: KeyReservation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.access.admission._LIMIT_S", 0.01)
-    with held._lock, pytest.raises(KeysUnavailable):
-        held.take(LARGE, DAY, ONE)
 
 
 def send_pages_and_kill(server: Server, secret: str, pages: int) -> None:

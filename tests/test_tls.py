@@ -252,8 +252,7 @@ def test_a_worker_follows_its_arbiter(authority: Authority, caplog: pytest.LogCa
 def test_the_log_warns_of_the_end_once_a_day(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     watch, _, _ = watched(authority.issue(valid_days=(-80, 10)), lambda: now[0])
-    watch.look()
-    watch.look()
+    look_twice(watch)
     assert caplog.text.count("The service's certificate expires at") == 1
     now[0] = _DAY_S
     watch.look()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tls_support import Authority
@@ -18,7 +17,6 @@ from tls_support import Authority
 from ocrsvc.connections.handshakes import Handshakes
 from ocrsvc.connections.tls_contexts import HTTP, TlsFiles, make_context
 from ocrsvc.connections.tls_socket import HANDSHAKE_BYTES, MOST_UNSENT_BYTES, NotTls, TlsSocket
-from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
 from ocrsvc.telemetry.metrics_store import MetricsStore
 
 Wires = tuple[socket.socket, socket.socket]
@@ -92,16 +90,6 @@ def connected(beginning: Pair) -> Pair:
     return own, client
 
 
-def test_both_sides_understand_each_other(connected: Pair) -> None:
-    own, client = connected
-    client.write(b"GET / ")
-    assert own.recv(8192) == b"GET / "
-    with pytest.raises(BlockingIOError):
-        own.recv(8192)
-    assert own.sendmsg([b"HTTP/1.1 200 OK", b"body"]) == 19
-    assert client.read() == b"HTTP/1.1 200 OKbody"
-
-
 def test_a_request_that_comes_with_the_end_of_the_handshake_is_there(beginning: Pair) -> None:
     own, client = beginning
     client.step()
@@ -136,17 +124,6 @@ def test_nothing_that_was_received_stays_where_no_poller_sees_it(connected: Pair
         client.write(b"x")
     # Fewer are asked for: the rest would not be reported again.
     assert own.recv(10) == 50 * b"x"
-
-
-def test_half_a_record_is_waited_for(connected: Pair) -> None:
-    own, client = connected
-    real, client.wire = client.wire, Recorder(client.wire)  # type: ignore[assignment]
-    record = client.write(b"a page" * 1000)
-    real.send(record[:3000])
-    with pytest.raises(BlockingIOError):
-        own.recv(8192)
-    real.send(record[3000:])
-    assert own.recv(8192) == b"a page" * 1000
 
 
 def test_what_the_kernel_does_not_take_is_bounded_and_follows(connected: Pair) -> None:
@@ -264,45 +241,6 @@ def shake_hands(handshakes: Handshakes, wires: Wires, client: Client) -> TlsSock
 def handshakes_for(files: TlsFiles, *names: str, **clocks: Callable[[], float]) -> tuple[Handshakes, MetricsStore]:
     store, context = MetricsStore(), make_context(files, HTTP)
     return Handshakes(lambda: context, names, store.common, logging.getLogger("test-tls"), **clocks), store
-
-
-@pytest.mark.parametrize(
-    ("names", "key"),
-    [
-        (("CN=loader:nightly",), "nightly"),
-        (("DNS=loader.example:scanner", "CN=loader:nightly"), "scanner"),
-        (("CN=another:nightly",), None),
-        # Where none is required, none need be shown.
-        ((), None),
-    ],
-)
-def test_a_client_is_known_by_its_certificate(
-    authority: Authority, wires: Wires, names: tuple[str, ...], key: str | None
-) -> None:
-    own, theirs = authority.issue(), authority.issue("theirs", "loader.example", common_name="loader")
-    files = TlsFiles(own.certificate, own.key, authority.file, required=bool(names))
-    handshakes, store = handshakes_for(files, *names)
-    found = shake_hands(handshakes, wires, Client(wires[1], authority.client(theirs if names else None)))
-    assert found.established
-    assert found.client_name == key
-    assert store.read()[TLS_HANDSHAKES.of("ok")][0] == 1
-
-
-@pytest.mark.parametrize("is_shown", [False, True], ids=["none", "of another authority"])
-def test_a_client_without_the_right_certificate_is_refused(
-    authority: Authority, wires: Wires, tmp_path_factory: Any, caplog: pytest.LogCaptureFixture, *, is_shown: bool
-) -> None:
-    own = authority.issue()
-    handshakes, store = handshakes_for(TlsFiles(own.certificate, own.key, authority.file))
-    stranger = Authority(tmp_path_factory.mktemp("stranger")).issue("theirs") if is_shown else None
-    client = Client(wires[1], authority.client(stranger))
-    with caplog.at_level(logging.INFO), pytest.raises(ssl.SSLError):
-        shake_hands(handshakes, wires, client)
-    assert store.read()[TLS_HANDSHAKES.of("refused")][0] == 1
-    assert "A TLS handshake failed: " in caplog.text
-    # The client is told why.
-    with pytest.raises(ssl.SSLError, match="ALERT"):
-        client.read()
 
 
 def test_a_resumed_session_does_not_outlive_the_clients_certificate(authority: Authority) -> None:

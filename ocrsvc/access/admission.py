@@ -53,9 +53,9 @@ class KeyReservation:
         self._scarce_until_s = -_SCARCE_S
 
     def take(self, limits: KeyLimits, day: str, need: Need) -> bool:
-        """Reserve what a request needs; returns whether it is scarce, and so to be settled at once.
+        """Reserve the need of a request; returns whether the key is scarce, and so to be settled at once.
 
-        Raises LimitReached, and reserves nothing, when a limit is reached; KeysUnavailable.
+        Raises LimitReached, and reserves nothing; KeysUnavailable.
         """
         self._acquire()
         try:
@@ -173,7 +173,7 @@ class WorkerReservations:
         return found or self._by_key.setdefault(name, KeyReservation(self._store, self._block, name, self._monotonic))
 
     def settle(self) -> None:
-        """Bring what was counted to the store. Raises KeysUnavailable."""
+        """As of each key."""
         for one in list(self._by_key.values()):
             one.settle()
 
@@ -227,12 +227,9 @@ class Admission:
         self._expected = pages
 
     def expect(self, pages: int) -> None:
-        """Reserve so many pages that are to be read, or found in the cache, beside those that were taken.
+        """Reserve pages that are to be read, or found in the cache, beside those that were taken; all or none.
 
-        Raises:
-            PagesOverQuota: They are more than the key has in a whole day or month.
-            QuotaExceeded: They are more than the key has left; none of them is reserved.
-            KeysUnavailable: The store does not answer.
+        Raises PagesOverQuota for more than the key has in a whole day or month, QuotaExceeded, KeysUnavailable.
         """
         more = pages - self._expected
         if more > 0:
@@ -250,7 +247,7 @@ class Admission:
         self._answered += 1
 
     def settle(self, *, succeeded: bool = True) -> None:
-        """The answer is made: count its pages, or none of a failure; once, for what comes later does nothing.
+        """Count the pages of an answer, or none of a failure; a second call does nothing.
 
         Raises KeysUnavailable when there is no room to keep the count: the answer must not be sent.
         """

@@ -44,12 +44,9 @@ _SECRET_PART: Final = re.compile(rf"({_PREFIX}[0-9a-f]{{{2 * _ID_BYTES}}}_)[A-Za
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What the holder of a key may use, over all workers and machines that share the store; None is no limit.
+    """Limits over all workers and machines that share the store; None is no limit.
 
-    Attributes:
-        requests_per_s: Mean rate; one second's worth may come at once, at least one request.
-        concurrency: Requests admitted and not answered yet.
-        pages_a_day, pages_a_month: Pages answered, by the calendar of UTC.
+    One second's requests may come at once, at least one. Days and months are those of UTC.
     """
 
     requests_per_s: float | None = None
@@ -60,14 +57,10 @@ class KeyLimits:
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """One named API key, without its secret.
+    """One API key, without its secret, by a name without blanks under which its usage is counted.
 
-    Attributes:
-        name: By which operators know it and usage is counted; has no blank.
-        adapters: The wire formats it is for, `api` for the native API; None is all.
-        priority: The highest priority its requests may have.
-        may_cache: Whether its pages may be stored in the result cache and answered from it.
-        expires_at, revoked_at: None is never.
+    `adapters` are the wire formats it is for, `api` for the native API, None for all; `priority` is the highest of its
+    requests; `may_cache` allows the result cache for its pages.
     """
 
     name: str
@@ -121,11 +114,7 @@ class KeySecret:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key as the store has it: its entry, and the secrets that are accepted for it.
-
-    Attributes:
-        document: What was read from the store; a change is refused unless it is still there. None for a new key.
-    """
+    """A key with the secrets that are accepted for it; a change is refused unless its `document` is still stored."""
 
     entry: KeyEntry
     secrets: tuple[KeySecret, ...]
@@ -184,20 +173,14 @@ def is_same(text: str, secret: KeySecret | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The key that a caller sends, empty where there is none; never printed.
-
-    It is `by_browser` by the Basic scheme, which a browser sends by itself whichever page asks.
-    """
+    """The key that a caller sends, or ""; `by_browser` by the Basic scheme, which browsers send whichever page asks."""
 
     secret: str = field(default="", repr=False)
     by_browser: bool = False
 
 
 def credential_of(authorization: str, *others: str) -> Credential:
-    """The key in the header `Authorization` (Bearer, or Basic with the key as the password).
-
-    Else the first other text that is not empty, such as that of the header `X-API-Key`.
-    """
+    """The key in `Authorization` (Bearer, or Basic with the key as password), else in the first other text if any."""
     sent = Authorization.from_header(authorization.strip())
     # As in `curl -u KEY:`, the user name where the password is empty.
     basic = sent is not None and sent.type == "basic" and (sent.password or sent.username)

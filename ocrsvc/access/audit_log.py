@@ -31,12 +31,9 @@ class AuditLog:
         self._append(b"")
 
     def write(self, who: str, action: str, now_s: float, **facts: object) -> None:
-        """Append a line, which is on the disk when this returns. Raises OperatorError.
+        """Append a line, which is on the disk when this returns: `key:NAME` or `user:NAME`, `keys.add`, plain facts.
 
-        Args:
-            who: `key:NAME` or `user:NAME`, see `local_user`.
-            action: Such as `keys.add` or `workers.recycle`.
-            facts: To what, and how; plain values.
+        Raises OperatorError.
         """
         moment = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds")
         line = {"time": moment, "who": who, "action": action, **facts}

@@ -35,12 +35,7 @@ _STALE_S: Final = 5.0
 
 
 class AccessGate:
-    """Admits requests by their keys; made once in each worker. Any thread may call.
-
-    Args:
-        counts: Of all workers of the service; by default there is this one only.
-        slot: This worker's.
-    """
+    """Admits requests by their keys; one for each worker, which has a slot in `counts`. Any thread may call."""
 
     def __init__(
         self,
@@ -78,17 +73,9 @@ class AccessGate:
         self._store.close()
 
     def check(self, secret: str | None, scope: Scope | None = None, adapter: str | None = None) -> KeyEntry:
-        """The key that this secret text belongs to, if it allows this. In memory; never waits.
+        """The key of this secret text, if it is for this scope and wire format; None allows any. Never waits.
 
-        Args:
-            scope: What the request wants to do; None where any valid key is enough.
-            adapter: The wire format it came in, `api` for the native API; None where a key for any format is enough.
-
-        Raises:
-            KeyMissing: There is no secret.
-            KeyRefused: It is wrong, revoked or expired.
-            ScopeMissing: It is not for this scope or adapter.
-            KeysUnavailable: The keys are not known.
+        Raises KeyMissing, KeyRefused for a wrong, revoked or expired secret, ScopeMissing, KeysUnavailable.
         """
         if not secret:
             raise KeyMissing(
@@ -108,21 +95,15 @@ class AccessGate:
         return self._allowed(entry if entry is not None and entry.name == name else None, kept, scope, adapter)
 
     def enter(self, entry: KeyEntry, pages: int = 0) -> Admission:
-        """Admit a request of a key that was checked a moment ago. Raises QuotaExceeded, KeysUnavailable.
-
-        Args:
-            pages: That it takes at least, which are reserved at once: 1 for an image spares a second transaction.
-        """
+        """Admit a request of a key that was just checked, and reserve these pages. Raises as `Admission.expect`."""
         admission = Admission(self._store, self._reservations, entry, self._clock())
         admission.enter(pages)
         return admission
 
     def resume(self, identity: str) -> Admission:
-        """Admit work on a job that a key's holder submitted: its pages count, but it is no request under way.
+        """Admit work on a job that the holder of a key submitted: its pages count, but it is no request under way.
 
-        Raises:
-            KeyRefused: The key with this identity is revoked or expired; another one of its name does not pay.
-            KeysUnavailable: The keys are not known.
+        Raises KeyRefused, also where another key has the name now, and KeysUnavailable.
         """
         entry = self.check_named(identity.partition(" ")[0])
         if entry.identity != identity:

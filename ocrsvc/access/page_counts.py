@@ -41,11 +41,9 @@ class Unsettled(NamedTuple):
 
 
 class PageCounts:
-    """The blocks of all workers of one service. Make it before any fork.
+    """The blocks of all workers of one service, by its name among those that share a store. Make it before any fork.
 
-    Args:
-        service: Its name among those that share a store.
-        slots: How many workers may live at once. Memory is taken only for those that count something.
+    Memory is taken only for slots that count something.
     """
 
     def __init__(self, service: str = "service", slots: int = 1) -> None:
@@ -77,11 +75,7 @@ class PageCounts:
 
 
 class CountBlock:
-    """One worker's block, to be claimed before it is used; any thread of the process that claimed it may call.
-
-    Attributes:
-        worker: The name in the store of the worker that has this slot.
-    """
+    """The block of the worker of a slot, to be claimed before use; any thread of the process that did may call."""
 
     def __init__(self, counts: PageCounts, slot: int) -> None:
         self.worker = f"{counts.service}:{slot}"
