@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +34,8 @@ _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _V4_BITS: Final = (1 << 32) - 1
 _DISCARD_PORT: Final = 9
+# As in `example.org`, `*.example.org:8080`, `*`, `[::1]:*`.
+_HOST_PATTERN: Final = re.compile(r"(\*\.)?(\[.+\]|[^:]+)(?::(\d+|\*))?")
 
 
 def look_up(host: str) -> list[IpAddress]:
@@ -49,31 +52,13 @@ def public_authorities() -> ssl.SSLContext:
 
 
 @dataclass(frozen=True, slots=True)
-class HostPattern:
-    """Hosts of an allow-list: `*` is every host; port 0 is any, None that of the scheme."""
-
-    host: str
-    with_subdomains: bool = False
-    port: int | None = None
-
-    def matches(self, url: Url) -> bool:
-        """Whether the URL's host and port are among these."""
-        port = PORTS[url.scheme] if self.port is None else self.port or url.port
-        if port != url.port:
-            return False
-        if self.with_subdomains:
-            return url.address is None and url.host.endswith("." + self.host)
-        return self.host in {"*", url.host}
-
-
-@dataclass(frozen=True, slots=True)
 class OutgoingPolicy:
-    """The hosts, and the networks that are not public, that may be connected to; bounds of an answer and its time.
+    """Patterns of hosts, and networks that are not public, to which it may connect; bounds of an answer and its time.
 
     `most_bytes` holds for it received and decompressed. `look_up` is called once for each host, and raises OSError.
     """
 
-    hosts: tuple[HostPattern, ...]
+    hosts: tuple[str, ...]
     private: tuple[Network, ...] = ()
     most_bytes: int = 64 << 20
     most_s: float = 20.0
@@ -93,7 +78,7 @@ class OutgoingPolicy:
 
     def check_host(self, url: Url) -> None:
         """Raises UrlRefused for a host or a port that is not on the list."""
-        if not any(pattern.matches(url) for pattern in self.hosts):
+        if not any(_matches(pattern, url) for pattern in self.hosts):
             raise UrlRefused(
                 "The URL leads to a host or a port that this service does not ask.",
                 "Send the file itself, or ask the operator to allow the host.",
@@ -140,14 +125,14 @@ def _is_own(address: IpAddress) -> bool:
     return own.partition("%")[0] == str(address)
 
 
-def parse_pattern(text: str) -> HostPattern:
-    """A checked setting: `example.org`, `*.example.org`, `*`, `[::1]`, each with a port or `:*`."""
-    host, _, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
-    host, port = (host, port) if host else (text, "")
-    wanted_port = None if not port else 0 if port == "*" else int(port)
-    if host.startswith("*."):
-        return HostPattern(host[2:], with_subdomains=True, port=wanted_port)
-    return HostPattern(host.strip("[]"), port=wanted_port)
+def _matches(pattern: str, url: Url) -> bool:
+    """Whether a pattern, which the settings have checked, has the URL's host and port."""
+    subdomains, host, port = _HOST_PATTERN.fullmatch(pattern).groups()  # type: ignore[union-attr]
+    if port != "*" and url.port != int(port or PORTS[url.scheme]):
+        return False
+    if subdomains:
+        return url.address is None and url.host.endswith("." + host)
+    return host.strip("[]") in {"*", url.host}
 
 
 def policy_of_files(settings: Settings) -> OutgoingPolicy:
@@ -161,4 +146,4 @@ def policy_of_callbacks(settings: Settings) -> OutgoingPolicy:
 
 
 def _policy(hosts: Iterable[str], private: Iterable[str], most_bytes: int, most_s: float) -> OutgoingPolicy:
-    return OutgoingPolicy(tuple(map(parse_pattern, hosts)), tuple(map(ip_network, private)), most_bytes, most_s)
+    return OutgoingPolicy(tuple(hosts), tuple(map(ip_network, private)), most_bytes, most_s)

@@ -35,26 +35,24 @@ def parse_json(body: bytes, share: Share | None = None) -> dict[str, object]:
 def parse_any_json(body: bytes, share: Share | None = None) -> object:
     """The value in a body of JSON in UTF-8, with or without a byte order mark, in linear time.
 
-    The request's memory account keeps the value's texts. Raises CallerError for a malformed body, BodyTooLarge for too
-    many values, and as `Share.take`.
+    The request's memory account keeps the most that its texts may take. Raises CallerError for a malformed body,
+    BodyTooLarge for too many values, and as `Share.take`.
     """
     for sign, name, most in _BOUNDS:
         if _has_more(body, sign, most):
             raise BodyTooLarge(f"The JSON body has more than {most} {name}.", "Send several requests.")
     share = share or unlimited()
-    share.take(most_bytes := len(body) * _width(body))
+    share.take(len(body) * _width(body))
     # The parser copies what it reads.
     with share.holding(len(body)):
         try:
-            value = orjson.loads(body.removeprefix(BOM))
+            return orjson.loads(body.removeprefix(BOM))
         except orjson.JSONDecodeError as error:
             # Not its cause: that has the whole text.
             raise CallerError(
                 f"The body is not JSON: {error.msg} at character {error.pos}.",
                 'Send an object such as {"image": "<base64>"}.',
             ) from None
-    share.give_back(most_bytes - _text_bytes(value))
-    return value
 
 
 def _has_more(body: bytes, sign: bytes, most: int) -> bool:
@@ -73,14 +71,3 @@ def _width(body: bytes) -> int:
     if body.isascii() and (b"\\" not in body or _ESCAPES not in body):
         return 1
     return 4 if _WIDEST.search(body) else 2
-
-
-def _text_bytes(value: object) -> int:
-    """What the texts in a value take."""
-    total_bytes, left = 0, [value]
-    for each in left:
-        if isinstance(each, str):
-            total_bytes += each.__sizeof__()
-        elif isinstance(each, dict | list):
-            left += [*each, *each.values()] if isinstance(each, dict) else each
-    return total_bytes
