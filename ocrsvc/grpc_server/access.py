@@ -1,7 +1,7 @@
-"""API keys over gRPC: checked in memory when a call begins, on the loop's thread, and charged for each message.
+"""API keys over gRPC: checked in memory when a call begins, and charged for each message.
 
 Each message that needs the engine is admitted in a pool thread, so a revoked key or a replaced secret ends a stream
-too. Quick methods are free, as over HTTP: the loop answers them and waits for no store.
+too. Quick methods are free, as over HTTP.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CallAccess:
         self._gate, self._routes = gate, routes
 
     def check(self, sent: Mapping[str, str], method: Method, client_name: str | None) -> KeyEntry | None:
-        """The key in a call's metadata, else that of the client's certificate; None for a method that is open.
+        """The key in a call's metadata or of the client's certificate; None for an open method.
 
         Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable.
         """
@@ -40,10 +40,9 @@ class CallAccess:
 
     @contextmanager
     def admitted(self, name: str, secret_id: str, method: Method, call: Call) -> Iterator[Call]:
-        """Admit one message by the key and the secret that its call began with; in a pool thread.
+        """Admit one message by the key and the secret of its call, in a pool thread.
 
-        Its pages count when the block ends without an error. Raises as `AccessGate.check` and `enter`; KeysUnavailable
-        at the end of the block, when the pages cannot be counted.
+        Its pages count when the block ends without an error. Raises as `AccessGate.check`, `enter` and `settle`.
         """
         if method.scope == "operate":
             # Operators' calls are free.

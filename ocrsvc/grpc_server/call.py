@@ -29,7 +29,7 @@ from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER
 
 _MASK: Final = HEADER.lower()
 _LISTS: Final = frozenset({PARENT_HEADER, STATE_HEADER, _MASK})
-# The metadata in which proxies name their caller.
+# Proxies name their caller in these.
 _FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip", "via"})
 _NO_METHOD: Final = Method(None, lambda _message, _call: None)
 _HEADERS: Final = [
@@ -54,10 +54,10 @@ class Stream:
     call: Call
     reader: MessageReader
     share: Share
-    # Of the budget for messages that are not being answered yet; `share` holds them too.
+    # Messages that are not being answered yet; `share` holds them too.
     arriving: Share
     record: CallRecord
-    # It is served where no memory is left, as long as it is small.
+    # A small call that is served even where no memory is left.
     is_exempt: bool
     # When its client last sent or took something, or an answer was made.
     active_s: float
@@ -65,7 +65,7 @@ class Stream:
     message_s: float = 0.0
     # Admits each message by the call's API key.
     admit: Admission = nullcontext
-    # Who it counts for; None until it does.
+    # The caller that it counts for, once it does.
     caller: str | None = None
     unacknowledged: int = 0
     is_busy: bool = False
@@ -107,9 +107,9 @@ class Stream:
             self.share.take(self._held_bytes)
 
     def send(self, sender: Sender, clock: Callable[[], float]) -> int:
-        """Send what flow control and the socket allow, and the status behind the last answer; how many bytes it were.
+        """Send what flow control and the socket allow, and the status after the last answer; returns the bytes sent.
 
-        Raises ProtocolError if the client has reset the stream: h2 knows it before its event comes.
+        Raises ProtocolError for a stream that the client has reset: h2 knows it before its event comes.
         """
         moved_bytes = self._send_answers(sender)
         now_s = clock()
@@ -144,9 +144,9 @@ class Stream:
         return [] if sent else [*_HEADERS, *self.record.headers()]
 
     def is_stalled(self, sender: Sender, now_s: float) -> bool:
-        """Whether the client does not read its answers: its window is closed, or the client takes nothing at all.
+        """Whether the client does not read: the stream's window is closed, or the client takes nothing at all.
 
-        While the client takes other answers, a stream may wait for the connection's window, or for its turn.
+        A client that takes other answers may keep a stream waiting for the connection's window, or for its turn.
         """
         if not self.stall.is_stalled(now_s):
             return False
@@ -154,10 +154,7 @@ class Stream:
         return own is None or own.outbound_flow_control_window <= 0 or sender.stall.is_stalled(now_s)
 
     def overdue(self, now_s: float, message_limit_s: float, draining_s: float | None) -> CallFailed | None:
-        """The status of a call that has taken too long; None while it has not.
-
-        A message may take `message_limit_s` to arrive. `draining_s` is when the worker began to drain, if it does.
-        """
+        """The status of a call that has taken too long; `draining_s` is when the worker began to drain."""
         silent_s = now_s - max(draining_s or 0.0, self.active_s)
         if self.trailers is not None or self.out:
             # Only its rate limits what is being sent; meanwhile its client may be unable to send the rest.
@@ -311,7 +308,7 @@ class Calls:
             self._forget(stream)
 
     def _open(self, number: int, sent: Mapping[str, str]) -> Stream:
-        """A call that nothing is checked of yet; it is counted."""
+        """A new call, counted and not checked yet."""
         state, now_s = self.state, self.active_s
         method = state.methods.get(sent.get(":path", ""), _NO_METHOD)
         record = state.call_metrics.begin(sent, method, self.caller)
@@ -344,7 +341,7 @@ class Calls:
             stream.caller = caller
 
     def _check_key(self, stream: Stream, sent: Mapping[str, str]) -> str:
-        """Who the call counts for: its key's owner, or an address where no key is required. Raises OcrsvcError."""
+        """The caller that the call counts for: its key's owner, or a network without keys. Raises OcrsvcError."""
         access, method = self.state.access, stream.method
         key = access.check(sent, method, self.client_name) if access is not None else None
         if access is None or key is None:
@@ -357,7 +354,7 @@ class Calls:
 
     @contextlib.contextmanager
     def _guarded(self, stream: Stream) -> Iterator[None]:
-        """What is refused in the block ends this call alone."""
+        """A refusal in the block ends this call alone."""
         try:
             yield
         except (CallFailed, OcrsvcError) as failure:
@@ -467,10 +464,7 @@ class Calls:
 
 
 def make_answer(method: Method, message: ReceivedMessage, call: Call, memory: Budget, admit: Admission) -> Answer:
-    """Answer one message, in any thread. Raises OcrsvcError, CallFailed.
-
-    The call's share holds the message, and releases all that is taken here; the answer takes a share of `memory`.
-    """
+    """Answer one message, in any thread; the answer takes a share of `memory`. Raises OcrsvcError, CallFailed."""
     # Pixels that an engine still works on are in a part of their own, which is not released here.
     with call.share as share, admit(call) as admitted:
         if call.gone.is_set():

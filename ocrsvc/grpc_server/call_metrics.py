@@ -27,10 +27,10 @@ _OUR_FAULT: Final = frozenset({Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.
 
 @dataclass(slots=True)
 class CallRecord:
-    """What is known of one call while it is under way; its code is CANCELLED until it has its status.
+    """One call under way; its code is CANCELLED until it has its status.
 
-    `name` is service and method, if they exist, and nothing else that a caller may write, as in `path`; `id` is the
-    client's own, if it may be logged. The seconds of a stream, how long the client kept it open, are not timed.
+    `name` is service and method if they exist, and never the caller's own text, as `path`; `id` is the client's own if
+    it may be logged. A stream is not timed.
     """
 
     adapter: str
@@ -92,7 +92,7 @@ class CallMetrics:
             self.access_log.put(_event(record, why, seconds))
 
     def _note(self, error: BaseException, record: CallRecord, why: str) -> None:
-        """Keep a failure for operators. Failures that only gRPC knows are malformed calls, without an HTTP status."""
+        """Keep a failure for operators; one that only gRPC knows is a malformed call without an HTTP status."""
         if self.error_recorder is None:
             return
         known = error if isinstance(error, OcrsvcError) else None

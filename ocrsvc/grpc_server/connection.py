@@ -1,7 +1,7 @@
 """One HTTP/2 connection: its frames, one turn at a time, and its graceful end; without sockets and threads.
 
-To end gracefully, the first GOAWAY refuses nothing, because calls may be on their way. Once the client has seen it (it
-answers the ping behind it), a second one names the last call that is served.
+At a graceful end the first GOAWAY refuses nothing, because calls may be on their way. Once the client has answered the
+ping after it, a second one names the last call that is served.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PING: Final = b"goodbye!"
 
 
 class _Connection(H2Connection):
-    # It remembers how each stream was closed, for late frames; 100 are under way at most.
+    # How each stream was closed is kept for late frames; at most 100 are open.
     MAX_CLOSED_STREAMS = 2048
 
 
@@ -38,12 +38,10 @@ class Connection:
     """One connection of a client; `caller` is the address of the peer."""
 
     def __init__(self, state: ServerState, clock: Callable[[], float] = time.monotonic, caller: str = "") -> None:
-        self._state = state
-        self._clock = clock
-        self.caller = caller
+        self._state, self._clock, self.caller = state, clock, caller
         self._h2 = _open_h2()
         self._sender = Sender(self._h2)
-        # What is to be sent; the caller removes from its front what it has sent.
+        # Bytes to be sent; the socket's owner removes those that it has sent.
         self.out = self._sender.out
         self._limits = FrameLimits(clock)
         self._frames = FrameSplitter(self._limits.check)
@@ -56,10 +54,8 @@ class Connection:
         self.draining_s: float | None = None
         # The last GOAWAY was sent, or the client has sent its own: no more calls begin.
         self._is_final = False
-        # The client has sent its settings.
-        self.has_settings = False
-        # The connection is to be closed at once.
-        self.broken = False
+        # Whether the client has sent its settings, and whether the connection is to be closed at once.
+        self.has_settings = self.broken = False
         self._sender.collect()
 
     @property
@@ -80,10 +76,7 @@ class Connection:
         self.go_on()
 
     def go_on(self) -> None:
-        """One turn: handle the received frames until its time is over.
-
-        Few bytes may ask for much work, and the other connections must not wait for all of it.
-        """
+        """One turn: handle received frames until its time is over, because few bytes may ask for much work."""
         end_s = self._clock() + self._state.turn_s
         with self._exchange():
             while piece := self._frames.split():
@@ -144,7 +137,7 @@ class Connection:
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
-        """Send what the block produces; whatever is wrong, the client's fault or ours, breaks this connection alone."""
+        """Send what the block produces; an error, the client's or ours, ends this connection alone."""
         try:
             yield
         except ProtocolError:

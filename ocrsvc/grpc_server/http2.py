@@ -1,9 +1,7 @@
 """HTTP/2 frames: received ones are split and checked before h2 sees them, and those to be sent wait for the socket.
 
-Given several frames in one piece, h2 answers a connection error and ignores the frames behind it; given one frame at a
-time, its caller can stop between two of them. h2 also holds a frame of any announced length until it is complete.
-
-Bytes of an answer that wait for the socket still count as the answer's memory.
+With several frames in one piece, h2 ignores those after a connection error; with one at a time, the caller can stop
+between two of them. h2 also holds a frame of any announced length until it is complete.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ _MOST_BYTES: Final = {
 
 
 class FrameRefused(Exception):
-    """The connection is to be ended, with this code in its GOAWAY; the text is for the log."""
+    """The connection ends with this code in its GOAWAY; the text is for the log."""
 
     def __init__(self, code: ErrorCodes, text: str) -> None:
         super().__init__(text)
@@ -49,7 +47,7 @@ class FrameSplitter:
     """Holds received bytes until a frame is complete. Bytes that are not HTTP/2 are split somewhere."""
 
     def __init__(self, check: Callable[[int, int, int], object]) -> None:
-        # Called with the type, the flags and the length of each frame once its header is there.
+        # Called with the type, the flags and the length of each frame as soon as its header is complete.
         self._check = check
         # Bytes received and not yet returned.
         self.data = bytearray()
@@ -83,18 +81,16 @@ class FrameSplitter:
 
 
 class FrameLimits:
-    """Limits the size of each frame and header block, and how many frames without payload one connection may send.
+    """Limits the size of frames and header blocks, and the number of frames without payload.
 
-    Such frames come out of an allowance. It grows with payload, time, answers and the bytes that the client reads, so
-    a client that uses the connection for calls never exhausts it.
+    The allowance for those grows with payload, time, answers and the bytes that the client reads, so a client that
+    makes calls never exhausts it.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self._clock, self._filled_s = clock, clock()
         self._allowed = float(limits.BURST_FRAMES)
-        self._filled_s = clock()
-        self._block_bytes = 0
-        self._continuations = 0
+        self._block_bytes = self._continuations = 0
         # A header block has begun and not ended.
         self.in_block = False
 
@@ -170,7 +166,7 @@ class Sender:
 
     def __init__(self, h2: H2Connection) -> None:
         self.h2 = h2
-        # What the socket is to take; the socket's owner removes from the front what it has sent.
+        # Bytes to be sent; the socket's owner removes those that it has sent.
         self.out = bytearray()
         # Answers wait for the socket, rather than for their client.
         self.is_throttled = False

@@ -1,6 +1,6 @@
 """gRPC messages: split, decompressed, bounded before they are parsed, and packed.
 
-Fields are counted before parsing: two bytes, such as an empty field of a repeated one, can become a hundred in memory.
+Fields are counted before parsing: two bytes, such as an empty repeated field, can take a hundred in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.request_guard import take_body
 
 ENCODINGS: Final = {"gzip": 31, "deflate": 15}
-"""Compressions that are read, and the window bits of each in zlib."""
+"""The accepted compressions, and the window bits of each in zlib."""
 
 _PREFIX: Final = struct.Struct(">BI")
 PREFIX_BYTES: Final = _PREFIX.size
@@ -35,16 +35,16 @@ _FIXED_BYTES: Final = {1: 8, 3: 0, 4: 0, 5: 4}
 
 @dataclass(slots=True)
 class ReceivedMessage:
-    """A message as received; `encoding`, if any, is one of ENCODINGS, and decompresses to `most_bytes` at most."""
+    """A received message; `encoding` is one of ENCODINGS or None, `most_bytes` limits the decompressed size."""
 
     data: memoryview
     encoding: str | None
     most_bytes: int
 
     def parse(self, kind: Any, share: Share) -> Any:
-        """A message of this class; the share keeps its memory in place of the received bytes, which are dropped.
+        """A message of this class; the share holds it in place of the received bytes, which are dropped.
 
-        Raises CallFailed, QueueFull while other requests hold the memory, BodyTooLarge if there is not enough.
+        Raises CallFailed, QueueFull, BodyTooLarge.
         """
         take_body(self.data)
         data = self.decompress(share)
@@ -70,8 +70,7 @@ class MessageReader:
     """Splits what arrives on one stream into messages, one at a time; `encoding` is the value of grpc-encoding."""
 
     def __init__(self, encoding: str, most_bytes: int) -> None:
-        self._encoding = encoding
-        self._most_bytes = most_bytes
+        self._encoding, self._most_bytes = encoding, most_bytes
         # Bytes received and not yet taken.
         self.data = bytearray()
 
@@ -121,7 +120,7 @@ class MessageReader:
 
 @dataclass(slots=True)
 class Answer:
-    """What is left to send of an answer with its prefix; the share holds its memory until the client has taken it."""
+    """The unsent rest of an answer; the share holds its memory until the client has taken it."""
 
     data: memoryview
     share: Share

@@ -1,4 +1,4 @@
-"""What a gRPC service is made of: methods, the calls that they answer, and the statuses of failed calls."""
+"""The parts of a gRPC service: methods, the calls that they answer, and the statuses of failed calls."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LOGGER: Final = logging.getLogger("ocrsvc.rpc")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """What a method knows of a call, whose answer must be there at `deadline`, in monotonic seconds.
+    """A call as its method sees it; `deadline` is in monotonic seconds.
 
-    `gone` is set once the client has cancelled it or disconnected. `client_name` is the key that its verified TLS
-    certificate stands for, `key` the one that admitted it; `address` is the peer's, empty on a Unix socket.
+    `gone` is set once the client has cancelled it or disconnected. `client_name` is the key of its verified TLS
+    certificate, `key` the one that admitted it; `address` is the peer's, empty on a Unix socket.
     """
 
     deadline: float
@@ -54,11 +54,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a service, by the class of its requests and what answers one, which raises OcrsvcError or CallFailed.
+    """A method of a service: the class of its requests, and a function that answers one or raises.
 
-    It answers in a pool thread, or in the loop if it is `quick`: it needs neither the engine nor time. A `streaming`
-    method answers any number of requests in their order. Calls count under `adapter`, and their API keys must allow
-    `scope`; `error_fields` are trailers beside the status of a failed one.
+    It answers in a pool thread, or in the loop if it is `quick`: without the engine and at once. A `streaming` method
+    answers any number of requests in their order. Calls count under `adapter`, and their API keys must allow `scope`;
+    `error_fields` are trailers beside the status of a failed call.
     """
 
     request: Any
@@ -109,8 +109,7 @@ class CallFailed(Exception):
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(code, message)
-        self.code = code
-        self.message = message
+        self.code, self.message = code, message
 
 
 def failure_of(error: BaseException) -> CallFailed:

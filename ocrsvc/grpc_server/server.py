@@ -1,7 +1,7 @@
 """The gRPC server of a worker: accepts connections, moves their bytes, and ends them gracefully.
 
-One loop owns all sockets and all HTTP/2 state, so neither needs a lock, and a slow reader delays no other client. The
-arbiter makes the listening sockets, and all workers share them: what one does not accept, another does.
+One loop owns all sockets and all HTTP/2 state, so neither needs a lock, and a slow reader delays no other client. All
+workers share the arbiter's listening sockets: another worker accepts what this one does not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Transport:
 
     sock: socket.socket | TlsSocket
     connection: Connection
-    # The memory of the connection without its calls; it holds nothing if none was left when the client came.
+    # The connection's memory without its calls; empty where none was left when the client came.
     share: Share
     selector: selectors.BaseSelector
     # All transports of the server; this one leaves them when it is closed.
@@ -180,26 +180,18 @@ class Transport:
 
 
 class RpcServer:
-    """The gRPC side of one worker; closes its copies of the listeners when it drains.
-
-    `handshakes` are those of TLS, on every listener but Unix sockets; None is plain.
-    """
+    """The gRPC side of one worker; `handshakes` are those of TLS, for every listener but Unix sockets."""
 
     def __init__(
         self, listeners: Sequence[socket.socket], state: ServerState, handshakes: Handshakes | None = None
     ) -> None:
-        self.state = state
-        self._handshakes = handshakes
-        self._listeners = list(listeners)
+        self.state, self._handshakes, self._listeners = state, handshakes, list(listeners)
         self._transports: set[Transport] = set()
         with contextlib.ExitStack() as opened:
             self._selector = opened.enter_context(selectors.DefaultSelector())
             self._wake_read, self._wake_write = os.pipe()
             opened.pop_all()
-        self._accepting = False
-        self._paused = False
-        self._draining = False
-        self._aborted = False
+        self._accepting = self._paused = self._draining = self._aborted = False
         self._thread = threading.Thread(target=self._run_loop, name="rpc-loop", daemon=True)
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -309,13 +301,13 @@ class RpcServer:
             listener.close()
 
     def _accept(self, listener: socket.socket, _events: int) -> bool:
-        """Accept one connection, if there is one: another worker may take what stays in the kernel's queue."""
+        """Accept one connection, if there is one; another worker may take the others."""
         try:
             sock, address = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return False
         except OSError:
-            # For want of files, for example: the loop would try again and again without a pause.
+            # Such as no free file descriptors: without a pause the loop would try again at once.
             self._paused = True
             message = "A connection cannot be accepted; it is tried again %g times a second"
             self.state.warn(message, 1 / limits.CHECK_S, exc_info=True)
@@ -349,7 +341,7 @@ class RpcServer:
 
 
 def connection_to_close(transports: Collection[Transport]) -> Transport:
-    """The connection to close for a new one: of the address with the most, without a call, silent for longest."""
+    """The connection to close for a new one: of the busiest address, without a call, silent for longest."""
     counts = Counter(transport.connection.caller for transport in transports)
 
     def rank(transport: Transport) -> tuple[int, bool, float]:

@@ -1,4 +1,4 @@
-"""What the connections of a gRPC server share: methods, memory, keys, metrics, and the threads that answer."""
+"""The state that all connections of a gRPC server share: methods, memory, keys, metrics, and threads."""
 
 from __future__ import annotations
 
