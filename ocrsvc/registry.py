@@ -173,7 +173,7 @@ def _adapter(name: str, port: int | None, *, grpc: bool = False, **more: Any) ->
 
 _ADAPTERS: Final = (
     _adapter("trwebocr", 8089),
-    _adapter("trwebocr_cpp", 6006),
+    AdapterEntry("trwebocr_cpp", 6006, "ocrsvc.adapters.trwebocr.http:make_trwebocr_cpp"),
     AdapterEntry(
         "kserve_v2",
         8000,

@@ -113,9 +113,9 @@ def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> An
         v2_models.checked_parameters(_parameters(output.parameters))
     outputs = [output.name for output in request.outputs]
     asked = v2_models.InferRequest(tensor.name, elements, batch, outputs, _parameters(request.parameters))
-    inferred = v2_models.infer_arrays(model, served, asked, call.left_s, call.context)
-    response = response_class(model_name=inferred.name, model_version=inferred.version, id=request.id)
-    for array in inferred.arrays:
+    arrays, read = v2_models.infer_arrays(model, served, asked, call.left_s, call.context)
+    response = response_class(model_name=read.name, model_version=read.version, id=request.id)
+    for array in arrays:
         _add(response, array, raw=bool(request.raw_input_contents))
     return response
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.format_values import parse_object
 from ocrsvc.adapters.kserve import v2_models
-from ocrsvc.adapters.kserve.v2_models import InferredArrays, InferRequest, find_model
+from ocrsvc.adapters.kserve.v2_models import InferRequest, find_model
 from ocrsvc.adapters.model_protocols import tensors
-from ocrsvc.adapters.model_protocols.ocr_model import OcrModel, ServedModel
+from ocrsvc.adapters.model_protocols.ocr_model import Inference, OcrModel, ServedModel
 from ocrsvc.adapters.model_protocols.operators import caller_of_request
 from ocrsvc.adapters.model_protocols.rest import (
     View,
@@ -95,7 +95,7 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
         served = find_model(models, name, version or "")
         header_length = request.headers.get(HEADER_LENGTH)
         sent = parse_received(lambda body: _read_request(body, header_length, request.share))
-        return _answer(sent, v2_models.infer_arrays(model, served, sent.asked, request.left_s, request.context))
+        return _answer(sent, *v2_models.infer_arrays(model, served, sent.asked, request.left_s, request.context))
 
     def described(describe: Callable[[ServedModel], object]) -> View:
         def answer(name: str = tensors.NAME, version: str | None = None) -> Response:
@@ -224,13 +224,11 @@ def _flat(values: list[object], depth: int = 0) -> list[str]:
     return texts
 
 
-def _answer(sent: _HttpRequest, inferred: InferredArrays) -> Response:
+def _answer(sent: _HttpRequest, outputs: Sequence[Array], read: Inference) -> Response:
     raw: list[bytes] = []
     head: dict[str, object] = {"id": sent.id} if sent.id else {}
-    head |= {"model_name": inferred.name, "model_version": inferred.version}
-    head["outputs"] = [
-        _output(array, raw, binary=sent.outputs.get(array.name, sent.binary)) for array in inferred.arrays
-    ]
+    head |= {"model_name": read.name, "model_version": read.version}
+    head["outputs"] = [_output(array, raw, binary=sent.outputs.get(array.name, sent.binary)) for array in outputs]
     members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if not raw:
         return compressed(Response(members, content_type=JSON_TYPE))

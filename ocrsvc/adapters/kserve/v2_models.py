@@ -10,16 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from ocrsvc import __version__
-from ocrsvc.adapters.model_protocols import tensors
-from ocrsvc.adapters.model_protocols.ocr_model import (
-    MOST_DIGITS,
-    ONLY,
-    OcrModel,
-    ServedModel,
-    ServedModels,
-    limit_in,
-    options_in,
-)
+from ocrsvc.adapters.model_protocols import ocr_model, tensors
+from ocrsvc.adapters.model_protocols.ocr_model import ONLY, Inference, OcrModel, ServedModel, ServedModels
 from ocrsvc.adapters.model_protocols.operators import Caller
 from ocrsvc.adapters.model_protocols.tensors import IMAGE, MAX_BATCH, NAME, PLATFORM, Array, BadTensor, NotOffered
 from ocrsvc.adapters.paddlex.http import infer as infer_as_paddlex
@@ -51,7 +43,7 @@ def find_model(models: ServedModels, name: str, version: str = "") -> ServedMode
     """The model with this name and version. Raises UnknownModel; BadTensor for a version that is no number."""
     if version and not (version.isascii() and version.isdecimal()):
         raise BadTensor(f"The model version {version[:40]!r} is not a whole number.", _versions_of(models, name))
-    number = int(version or 0) if len(version) <= MOST_DIGITS else 0
+    number = int(version or 0) if len(version) <= ocr_model.MOST_DIGITS else 0
     found = models.find(name, number if version else None)
     if found is not None:
         return found
@@ -224,15 +216,6 @@ class InferRequest:
     parameters: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class InferredArrays:
-    """The requested outputs, and the name and the version of the model that read them."""
-
-    arrays: list[Array]
-    name: str
-    version: str
-
-
 def only_input(inputs: Sequence[T]) -> T:
     """The one input of a request. Raises BadTensor."""
     if len(inputs) != 1:
@@ -249,12 +232,12 @@ def checked_parameters(of_output: Mapping[str, object]) -> Mapping[str, object]:
 
 def infer_arrays(
     model: OcrModel, served: ServedModel, asked: InferRequest, limit_s: float, context: RequestContext
-) -> InferredArrays:
-    """The requested outputs, within `limit_s` or the request's own timeout.
+) -> tuple[list[Array], Inference]:
+    """The requested outputs and the model that read them, within `limit_s` or the request's own timeout.
 
     Raises as OcrModel.infer; BadTensor for unknown outputs; BadOption.
     """
-    limit_s = limit_in(asked.parameters, limit_s)
+    limit_s = ocr_model.limit_in(asked.parameters, limit_s)
     wanted = tensors.wanted_outputs(asked.outputs, asked.name)
     if asked.name == tensors.JSON_IN:
         if len(asked.elements) != 1:
@@ -262,8 +245,10 @@ def infer_arrays(
         # As PaddleX's "high-stability serving" puts its JSON into tensors of a model.
         _, answer = infer_as_paddlex(asked.elements[0], model.reader, limit_s, context, served.option)
         array = Array(tensors.JSON_OUT, "BYTES", asked.batch, [answer.decode()])
-        return InferredArrays([array], served.name, str(served.number))
+        return [array], Inference([], served.name, str(served.number))
     images = [tensors.image_of(element, context.share) for element in asked.elements]
-    options = replace(options_in(asked.parameters, has_models=model.models.has_repository), model=served.option)
+    options = replace(
+        ocr_model.options_in(asked.parameters, has_models=model.models.has_repository), model=served.option
+    )
     read = model.infer(images, options, limit_s, context, served)
-    return InferredArrays(tensors.arrays_of(read.pages, wanted, asked.batch), read.name, read.version)
+    return tensors.arrays_of(read.pages, wanted, asked.batch), read

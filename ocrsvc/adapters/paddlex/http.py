@@ -23,23 +23,14 @@ from ocrsvc.adapters.format_values import NotServed
 from ocrsvc.adapters.paddlex.word_boxes import frame_lines, to_word_members
 from ocrsvc.errors import BadOption, CallerError, OcrsvcError
 from ocrsvc.formats.boxes import to_boxes, to_frames, to_scores, whole
+from ocrsvc.http import responses
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_any_json
 from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import (
-    JSON_TYPE,
-    NO_IMAGE,
-    as_json,
-    clamp_side_px,
-    drawn_page,
-    is_url,
-    is_wrong_path,
-    read_pages,
-    rotate_option,
-)
+from ocrsvc.http.responses import JSON_TYPE, NO_IMAGE, as_json, drawn_page, is_url
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Check, Image, Page, ReadOptions
@@ -109,8 +100,8 @@ class Members(BaseModel):
         """The reading options."""
         side = self.text_det_limit_side_len
         return ReadOptions(
-            rotate=rotate_option(self.use_doc_orientation_classify),
-            max_side=clamp_side_px(side) if side is not None and self.text_det_limit_type == "max" else None,
+            rotate=responses.rotate_option(self.use_doc_orientation_classify),
+            max_side=responses.clamp_side_px(side) if side is not None and self.text_det_limit_type == "max" else None,
             min_confidence=self.text_rec_score_thresh,
             characters=self.return_word_box,
         )
@@ -206,7 +197,7 @@ def success(
     """The answer for a file, as JSON. Raises as `Reader.read` and `Reader.decoded_image`."""
     deadline = time.monotonic() + limit_s
     options = asked.options if model is None else replace(asked.options, model=model)
-    file = read_pages(reader, data, options, limit_s, context, most=MOST_PAGES)
+    file = responses.read_pages(reader, data, options, limit_s, context, most=MOST_PAGES)
     for _, error in file.errors:
         # The format has no place for a page that failed.
         raise error
@@ -240,7 +231,7 @@ def failure_envelope(error: Exception, failure: OcrsvcError, log_id: object = No
         status, message = UNPROCESSABLE, f"{INVALID_FILE}. {message}"
     elif type(error) is CallerError:
         status, message = UNPROCESSABLE, json.dumps([validation_error("json_invalid", "body", message)])
-    elif is_wrong_path(failure):
+    elif responses.is_wrong_path(failure):
         message = failure.title
     return status, {"logId": _log_id(log_id), "errorCode": status, "errorMsg": message}
 

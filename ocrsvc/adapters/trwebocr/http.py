@@ -1,7 +1,7 @@
-"""The API of TrWebOCR (alisen39/TrWebOCR, port 8089) over HTTP.
+"""The APIs of TrWebOCR (alisen39/TrWebOCR, port 8089) and TrWebOCR.cpp (SamuraiBUPT/TrWebOCR.cpp, port 6006).
 
-Its success response to the letter; its errors in its own shape but with true statuses, where the original answers 500
-or a 200 that is none. chineseocr_lite has the same address with another response: a setting chooses.
+Their success responses to the letter; their errors in their own shapes, but with true statuses, where the originals
+answer 500 or 200. chineseocr_lite has TrWebOCR's address with another response: a setting chooses.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from flask import Blueprint, Response
 from numpy.typing import NDArray
 
 from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.errors import BadOption, NothingSent
+from ocrsvc.errors import BadOption, CallerError, NothingSent
 from ocrsvc.formats.boxes import Boxes, to_boxes
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import drawn_page
+from ocrsvc.http.responses import NO_IMAGE, drawn_page
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Page, ReadOptions
 
@@ -33,6 +33,7 @@ SHORTEST_SIDE_PX: Final = 64
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
+TEXT_TYPE: Final = "text/plain; charset=UTF-8"
 SUCCESS: Final = "成功"
 NOTHING_SENT: Final = "没有传入参数"
 BAD_COMPRESS: Final = "compress参数类型有误，只能是int类型"
@@ -74,7 +75,7 @@ def _check_short_side() -> None:
 
 
 def _max_side() -> int | None:
-    """The longest side that the field `compress` allows, in pixels; None for one below 1. Raises BadOption."""
+    """The longest side in the field `compress`, in pixels; None for one below 1. Raises BadOption."""
     sent = request.content.text("compress")
     if sent is None:
         return DEFAULT_COMPRESS_PX
@@ -85,7 +86,7 @@ def _max_side() -> int | None:
 
 @contextmanager
 def _drawn(reader: Reader, data: bytes, page: Page) -> Iterator[bytes]:
-    """The image with its lines framed, while its answer is made. Decoded again, because engines may see it in gray."""
+    """The image with frames around its lines. It is decoded again, because engines may see it in gray."""
     check = request.make_check()
     with request.share.part() as held:
         with reader.decoded_image(data, limit_s=request.left_s, context=request.context) as image:
@@ -94,7 +95,7 @@ def _drawn(reader: Reader, data: bytes, page: Page) -> Iterator[bytes]:
 
 
 def _success(began_s: float, picture: bytes, raw_out: bytes, *, is_drawn_first: bool = False) -> Response:
-    """The answer, of pieces that are JSON already: a drawn page is copied once only."""
+    """The answer, joined of JSON pieces: a drawn page is copied once only."""
     members = [b'"raw_out": ', raw_out, b', "speed_time": %a' % round(time.monotonic() - began_s, 2)]
     if is_drawn_first:
         members = [b'"img_detected": ', picture, b", ", *members]
@@ -107,13 +108,13 @@ def _success(began_s: float, picture: bytes, raw_out: bytes, *, is_drawn_first: 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     message = NOTHING_SENT if isinstance(error, NothingSent) else str(failure)
-    # As the standard library writes it, which is what clients of the original have seen: spaces, ASCII only.
+    # The original writes JSON as the standard library: with spaces, ASCII only.
     answer = json.dumps({"code": failure.status, "msg": message})
     return Response(answer, failure.status, content_type="application/json")
 
 
 def shrunk_size(width: int, height: int, max_side: int) -> tuple[int, int]:
-    """Size in pixels of a width x height image after TrWebOCR's shrinking; it never enlarges, nor below one pixel."""
+    """Width and height in pixels after TrWebOCR's shrinking, which never enlarges; one pixel at least."""
     scale = max(width, height) / max_side
     if scale <= 1:
         return width, height
@@ -121,7 +122,7 @@ def shrunk_size(width: int, height: int, max_side: int) -> tuple[int, int]:
 
 
 def shrink_page(page: Page, max_side: int | None) -> Page:
-    """The page in the frame of its image shrunk to a longest side of `max_side` pixels; None leaves it as it is."""
+    """The page scaled to a longest side of at most `max_side` pixels; None leaves it as it is."""
     width, height = shrunk_size(page.width, page.height, max_side or max(page.width, page.height))
     if (width, height) == (page.width, page.height):
         return page
@@ -150,12 +151,40 @@ def to_numbered(page: Page) -> list[list[object]]:
 
 
 def to_rects(boxes: Boxes) -> NDArray[np.float64]:
-    """The rectangles that boxes stand for, (N, 5): centre x and y, width, height, angle.
+    """The boxes as rectangles for OpenCV's boxPoints, (N, 5): centre x and y, width along the line, height, angle.
 
-    Pixels and clockwise degrees, as OpenCV's boxPoints takes them; the width runs along the line. A box that is no
-    rectangle keeps its centre and its first two sides.
+    Pixels and clockwise degrees. A box that is no rectangle keeps its centre and its first two sides.
     """
     along, across = boxes[:, 1] - boxes[:, 0], boxes[:, 2] - boxes[:, 1]
     angles = np.degrees(np.arctan2(along[:, 1], along[:, 0]))
     lengths = [np.hypot(side[:, 0], side[:, 1]) for side in (along, across)]
     return np.column_stack([boxes.mean(axis=1), *lengths, angles]).round(_DIGITS)
+
+
+def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
+    """POST /api/trocr and GET /hi over a reader."""
+    blueprint = make_blueprint("trwebocr_cpp", _cpp_failure)
+
+    @blueprint.post("/api/trocr", strict_slashes=False)
+    def trocr() -> Response:
+        page = context.read(request.content.first_image(("file",), ("img_base64", "file"))).page
+        return Response("".join(f"{line.text}|" for line in page.lines), content_type=TEXT_TYPE)
+
+    @blueprint.get("/hi")
+    def hi() -> Response:
+        return Response("Hello World!", content_type="text/plain")
+
+    return blueprint
+
+
+def _cpp_failure(error: Exception) -> Response:
+    """In the original's words where it has any."""
+    failure = failure_of(error)
+    text = str(failure)
+    if isinstance(error, NothingSent):
+        text = "Missing file or img_base64 parameter"
+    elif isinstance(error, NO_IMAGE):
+        text = "Failed to load image"
+    elif type(error) is CallerError:
+        text = "Invalid JSON data"
+    return Response(text, failure.status, content_type=TEXT_TYPE)

@@ -12,8 +12,7 @@ import orjson
 from flask import Response
 
 from ocrsvc.adapters.format_values import Coded, HeldOutput
-from ocrsvc.adapters.turboocr.failures import code_of, error_members
-from ocrsvc.adapters.turboocr.page_values import to_document_page, to_results
+from ocrsvc.adapters.turboocr.answers import code_of, error_members, to_document_page, to_results
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, PageParameters
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, UnsupportedImage
 from ocrsvc.formats.document import DocumentResult, options_for, write_document

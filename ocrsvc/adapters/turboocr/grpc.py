@@ -10,10 +10,9 @@ import orjson
 from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.format_values import Coded
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
+from ocrsvc.adapters.turboocr.answers import as_original, code_of, to_results
 from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer
-from ocrsvc.adapters.turboocr.failures import as_original, code_of
 from ocrsvc.adapters.turboocr.http import RESPONSE_MODE, capabilities_of
-from ocrsvc.adapters.turboocr.page_values import to_results
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, document_parameters, page_parameters, to_image_file
 from ocrsvc.errors import NotReady, OcrsvcError
 from ocrsvc.grpc_server.method import Call, Method, Methods

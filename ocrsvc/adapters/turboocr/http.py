@@ -9,22 +9,10 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext, make_blueprint
 from ocrsvc.adapters.format_values import Coded
+from ocrsvc.adapters.turboocr import parameters
+from ocrsvc.adapters.turboocr.answers import answer_failure, to_results
 from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer, respond_by_page
-from ocrsvc.adapters.turboocr.failures import answer_failure
-from ocrsvc.adapters.turboocr.page_values import to_results
-from ocrsvc.adapters.turboocr.parameters import (
-    DEFAULT_DPI,
-    MAX_SIDE_PX,
-    MODES,
-    DocumentParameters,
-    PageParameters,
-    check_size,
-    document_parameters,
-    first_values,
-    page_parameters,
-    read_size,
-    to_image_file,
-)
+from ocrsvc.adapters.turboocr.parameters import DocumentParameters, PageParameters, first_values, page_parameters
 from ocrsvc.errors import NothingSent, NotReady
 from ocrsvc.http.parsed_body import MAX_IMAGES, limited_parsing
 from ocrsvc.http.request import request
@@ -73,12 +61,12 @@ class _Views:
 
     def pixels(self) -> Response:
         sent = first_values(request.args.items(multi=True))
-        size = read_size(sent, request.headers)
+        size = parameters.read_size(sent, request.headers)
         # Wrong dimensions are refused before the body is taken.
-        size_bytes = check_size(*size)
+        size_bytes = parameters.check_size(*size)
         body = request.take_body()
         with limited_parsing(request.share, size_bytes, request.deadline):
-            data = to_image_file(body, size, request.share)
+            data = parameters.to_image_file(body, size, request.share)
         return self._read(data, page_parameters(sent))
 
     def batch(self) -> Response:
@@ -92,7 +80,7 @@ class _Views:
         return _timed(as_json({"batch_results": entries, "errors": errors}), readings)
 
     def pdf(self) -> Response:
-        asked = document_parameters(first_values(request.content.fields))
+        asked = parameters.document_parameters(first_values(request.content.fields))
         answer = answer_pdf(self._call(_pdf(), asked))
         if answer.pages:
             response = as_json({"pages": answer.pages})
@@ -111,7 +99,7 @@ class _Views:
         return _timed(_markdown(answer.file), answer.readings)
 
     def stream(self) -> Response:
-        asked = document_parameters(first_values(request.content.fields))
+        asked = parameters.document_parameters(first_values(request.content.fields))
         return respond_by_page(self._call(_raw_image(), asked))
 
     def health(self) -> Response:
@@ -133,14 +121,14 @@ class _Views:
 def capabilities_of(settings: Settings) -> dict[str, object]:
     """The server's description, which is in the gRPC health answer too."""
     features = {"layout": True, "tables": True, "formulas": False, "autorotate": True, "profile_endpoint": False}
-    modes = list(MODES) if settings.pdf_dpi else []
+    modes = list(parameters.MODES) if settings.pdf_dpi else []
     return {
         "build": "cpu",
         "features": {**features, "grpc_response_mode": RESPONSE_MODE},
-        "pdf": {"modes": modes, "default_dpi": DEFAULT_DPI, "max_pages": settings.max_pages},
+        "pdf": {"modes": modes, "default_dpi": parameters.DEFAULT_DPI, "max_pages": settings.max_pages},
         "limits": {
             "max_body_mb": max(1, settings.max_body_bytes >> 20),
-            "max_image_dim": MAX_SIDE_PX,
+            "max_image_dim": parameters.MAX_SIDE_PX,
             "max_batch_images": MAX_IMAGES,
         },
         "endpoints": list(ENDPOINTS),

@@ -14,33 +14,13 @@ import orjson
 from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
+from ocrsvc import errors
 from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes
 from ocrsvc.adapters.format_values import Coded, HeldOutput, code_in, parse_values
-from ocrsvc.adapters.umi_ocr.answers import (
-    DOCUMENT_OPTIONS,
-    OK,
-    OPTIONS,
-    DocumentOptions,
-    options_for,
-)
-from ocrsvc.adapters.umi_ocr.document_files import (
-    AskedFiles,
-    Making,
-    asked_files,
-    from_front,
-    pages_of,
-    write_files,
-)
-from ocrsvc.errors import (
-    BadOption,
-    BodyTooLarge,
-    BrokenImage,
-    CallerError,
-    EncryptedDocument,
-    TooManyPages,
-    UnknownModel,
-    UnsupportedImage,
-)
+from ocrsvc.adapters.umi_ocr import answers, document_files
+from ocrsvc.adapters.umi_ocr.answers import DocumentOptions
+from ocrsvc.adapters.umi_ocr.document_files import AskedFiles, Making
+from ocrsvc.errors import CallerError
 from ocrsvc.formats.document import Output
 from ocrsvc.formats.json_stream import JsonText, write_list
 from ocrsvc.http.field_values import as_text
@@ -58,12 +38,12 @@ NOT_JSON, NO_ID, UNKNOWN_ID, NOT_THERE = 101, 102, 103, 101
 NO_FILE, BAD_KIND, BAD_OPTIONS, BAD_VALUE = 101, 103, 107, 108
 BAD_DOCUMENT, ENCRYPTED, NO_SUCH_PAGE = 201, 202, 204
 CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
-    (EncryptedDocument, ENCRYPTED),
-    (BrokenImage, BAD_DOCUMENT),
-    (UnsupportedImage, BAD_DOCUMENT),
-    (TooManyPages, NO_SUCH_PAGE),
-    (BadOption, BAD_VALUE),
-    (UnknownModel, BAD_VALUE),
+    (errors.EncryptedDocument, ENCRYPTED),
+    (errors.BrokenImage, BAD_DOCUMENT),
+    (errors.UnsupportedImage, BAD_DOCUMENT),
+    (errors.TooManyPages, NO_SUCH_PAGE),
+    (errors.BadOption, BAD_VALUE),
+    (errors.UnknownModel, BAD_VALUE),
 )
 
 _LONGEST_NAME: Final = 100
@@ -98,7 +78,8 @@ class _DocumentViews:
 
     def options(self) -> Response:
         reader = self._context.reader
-        return as_json({**(options_for(reader.models()) if reader.has_models else OPTIONS), **DOCUMENT_OPTIONS})
+        of_images = answers.options_for(reader.models()) if reader.has_models else answers.OPTIONS
+        return as_json({**of_images, **answers.DOCUMENT_OPTIONS})
 
     def upload(self) -> Response:
         content = request.content
@@ -111,7 +92,7 @@ class _DocumentViews:
         read_options = options.read_options(has_models=self._context.reader.has_models)
         pages = partial(numbers_of, options, most=self._context.settings.job_pages)
         kept = options.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        return as_json({"code": OK, "data": self._tasks.add(part.data, read_options, pages, kept, name).id})
+        return as_json({"code": answers.OK, "data": self._tasks.add(part.data, read_options, pages, kept, name).id})
 
     def result(self) -> Response:
         """A task's progress, and the pages read."""
@@ -148,14 +129,14 @@ class _DocumentViews:
         """Make files of the pages; the answer has their address."""
         sent = request.content.members
         with self._asked_for(sent) as job:
-            asked = asked_files(job, sent)
+            asked = document_files.asked_files(job, sent)
             self._tasks.files.path(
                 lambda: job.result_path(asked.name) if asked.is_named_fully else None,
                 lambda check: self._made(job, asked, check),
                 with_pdf=asked.has_pdf,
             )
         url = f"{request.host_url}{PATH[1:]}download/{job.id}/{quote(asked.name)}"
-        return as_json({"code": OK, "data": url, "name": asked.name})
+        return as_json({"code": answers.OK, "data": url, "name": asked.name})
 
     def _made(self, job: Job, asked: AskedFiles, check: Check) -> Path:
         context = self._context
@@ -166,7 +147,9 @@ class _DocumentViews:
             if asked.has_pdf and job.record().options.get("mask"):
                 picture_of = context.reader.picture_maker(job.data(), request.deadline, request.context)
             making = Making(context.settings.pdf_dpi, request.left_s, check, picture_of)
-            return self._tasks.jobs.make_file(job, asked.name, lambda output: write_files(job, asked, making, output))
+            return self._tasks.jobs.make_file(
+                job, asked.name, lambda output: document_files.write_files(job, asked, making, output)
+            )
 
     def download(self, task_id: str, name: str) -> Response:
         with self._tasks.found(task_id, NotFound()) as job:
@@ -180,7 +163,7 @@ class _DocumentViews:
     def clear(self, task_id: str) -> Response:
         with self._tasks.found(task_id, Coded(NOT_THERE, f"{task_id[:100]} does not exist.")) as job:
             self._tasks.jobs.clear(job)
-        return as_json({"code": OK, "data": "Success"})
+        return as_json({"code": answers.OK, "data": "Success"})
 
     def _asked_for(self, sent: Mapping[str, Any]) -> AbstractContextManager[Job]:
         """The task that is named. Raises Coded when there is none, or none any more."""
@@ -204,12 +187,12 @@ def name_of(sent: str) -> str:
 
 def numbers_of(options: DocumentOptions, count: int, most: int) -> list[int]:
     """The numbers of the chosen pages. Raises Coded for none, TooManyPages above `most`."""
-    within = range(from_front(options.first, count), from_front(options.last, count) + 1)
+    within = range(document_files.from_front(options.first, count), document_files.from_front(options.last, count) + 1)
     numbers = sorted({number for number in (options.listed or within) if 1 <= number <= count})
     if not numbers:
         raise Coded(NO_SUCH_PAGE, f"[Error] None of the pages asked for is there: the document has {count}.")
     if len(numbers) > most:
-        raise TooManyPages(
+        raise errors.TooManyPages(
             f"{len(numbers)} pages are asked for; the limit is {most} (OCRSVC_JOB_PAGES).",
             "Ask for fewer at a time, with pageRangeStart and pageRangeEnd.",
         )
@@ -220,7 +203,7 @@ def _options_of(sent: object) -> DocumentOptions:
     """The checked options. Raises Coded for invalid JSON, BadOption for a wrong value."""
     try:
         options = parse_json(as_text(sent).encode("utf-8", "replace")) if sent else {}
-    except BodyTooLarge:
+    except errors.BodyTooLarge:
         raise
     except CallerError as error:
         raise Coded(BAD_OPTIONS, f"[Error] Invalid JSON format: {error.detail}") from error
@@ -232,11 +215,11 @@ def _write_result(
 ) -> None:
     """Write the answer with these pages, one at a time. Raises FileNotFoundError for a cleared task."""
     output.write(orjson.dumps(progress)[:-1] + b',"data":')
-    pages = pages_of(job, check, kind, after, upto - after)
+    pages = document_files.pages_of(job, check, kind, after, upto - after)
     if kind == "text":
         with JsonText(output) as text:
             for page in pages:
-                if page["code"] == OK:
+                if page["code"] == answers.OK:
                     text.write(page["data"].encode())
     else:
         write_list(pages, output)
@@ -255,7 +238,7 @@ def _progress(job: Job) -> dict[str, Any]:
     """The state of a task. Raises FileNotFoundError for a cleared one."""
     progress, count = job.progress(), len(job.record().numbers)
     answer: dict[str, Any] = {
-        "code": OK,
+        "code": answers.OK,
         "processed_count": job.page_count(),
         "pages_count": count,
         "is_done": progress.state in {"success", "failure"},

@@ -19,20 +19,8 @@ from pydantic import Field
 
 from ocrsvc.adapters.context import AdapterContext, add_routes, make_blueprint
 from ocrsvc.adapters.format_values import Coded, RequestValues, code_in, parse_values
-from ocrsvc.adapters.umi_ocr.answers import (
-    CODES,
-    ENGINE_FAILED,
-    NO_TEXT,
-    NOT_JSON,
-    OK,
-    OPTIONS,
-    REFUSED,
-    UNREADABLE_IMAGES,
-    ImageOptions,
-    checked_members,
-    options_for,
-    to_answer,
-)
+from ocrsvc.adapters.umi_ocr import answers
+from ocrsvc.adapters.umi_ocr.answers import ImageOptions
 from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
@@ -64,15 +52,15 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
     @blueprint.post("/api/ocr")
     def ocr() -> Response:
         began_s = time.monotonic()
-        _, sent = checked_members("base64", missing="请求中缺少 base64 字段。", may_be_empty=True)
+        _, sent = answers.checked_members("base64", missing="请求中缺少 base64 字段。", may_be_empty=True)
         options = parse_values(ImageOptions, sent)
         data = request.content.first_image((), ("base64",))
         page = context.read(data, options.read_options(has_models=reader.has_models)).page
-        return _as_html(to_answer(page, options, time.monotonic() - began_s))
+        return _as_html(answers.to_answer(page, options, time.monotonic() - began_s))
 
     @blueprint.get("/api/ocr/get_options")
     def get_options() -> Response:
-        return _as_html(options_for(reader.models()) if reader.has_models else OPTIONS)
+        return _as_html(answers.options_for(reader.models()) if reader.has_models else answers.OPTIONS)
 
     @blueprint.get("/")
     @blueprint.get("/umiocr")
@@ -82,7 +70,7 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
     @blueprint.post(QR_CODES)
     def qr_codes() -> Response:
         began_s = time.monotonic()
-        members, options = checked_members("base64", "text", missing='指令中不存在 "base64" 或 "text"')
+        members, options = answers.checked_members("base64", "text", missing='指令中不存在 "base64" 或 "text"')
         if "base64" not in members:
             return _as_html(draw_code(members["text"], options))
         # The codes are found in every direction.
@@ -108,9 +96,9 @@ def _failure(error: Exception) -> Response:
     # The original reports a broken engine in a 200, too; a refusal keeps its status for clients that retry.
     in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
     of_documents = request.path.startswith(PATH)
-    code = (code_of(error) if of_documents else None) or code_in(CODES, error, NOT_JSON)
-    code = code or (ENGINE_FAILED if failure.code in _ENGINE_FAILURES else REFUSED)
-    if request.path == QR_CODES and code in UNREADABLE_IMAGES:
+    code = (code_of(error) if of_documents else None) or code_in(answers.CODES, error, answers.NOT_JSON)
+    code = code or (answers.ENGINE_FAILED if failure.code in _ENGINE_FAILURES else answers.REFUSED)
+    if request.path == QR_CODES and code in answers.UNREADABLE_IMAGES:
         code = UNREADABLE
     answer = _as_html({"code": code, "data": str(failure)}, 200 if in_a_200 else failure.status)
     if of_documents:
@@ -142,7 +130,7 @@ class _Drawing(RequestValues):
 def to_codes(page: Page, spent_s: float) -> dict[str, object]:
     """The codes of a page as Umi-OCR has them, or its code for none."""
     if not page.barcodes:
-        return {"code": NO_TEXT, "data": "QR code not found in the image."}
+        return {"code": answers.NO_TEXT, "data": "QR code not found in the image."}
     data = [
         {
             "orientation": _orientation(code.box),
@@ -153,7 +141,7 @@ def to_codes(page: Page, spent_s: float) -> dict[str, object]:
         }
         for code in page.barcodes
     ]
-    return {"code": OK, "data": data, "time": round(spent_s, 4), "timestamp": time.time()}
+    return {"code": answers.OK, "data": data, "time": round(spent_s, 4), "timestamp": time.time()}
 
 
 def draw_code(text: Any, options: Mapping[str, Any]) -> dict[str, object]:
@@ -170,7 +158,7 @@ def draw_code(text: Any, options: Mapping[str, Any]) -> dict[str, object]:
     width, height = max(round(asked.w), 1), max(round(asked.h), 1)
     scale = max(1, min(width // pixels.shape[1], height // pixels.shape[0]))
     _, jpeg = cv2.imencode(".jpg", np.ascontiguousarray(pixels.repeat(scale, 0).repeat(scale, 1)))
-    return {"code": OK, "data": b64encode(jpeg.tobytes()).decode()}
+    return {"code": answers.OK, "data": b64encode(jpeg.tobytes()).decode()}
 
 
 def _orientation(box: Box) -> int:
