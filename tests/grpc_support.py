@@ -1,4 +1,4 @@
-"""What the gRPC tests share: a server over the known engine, and callers that use grpcio's own channel."""
+"""gRPC tests: a server over the known engine, and callers that use grpcio's own channel."""
 
 from __future__ import annotations
 
@@ -48,12 +48,8 @@ def serving(
     listener = listener or socket.create_server(("127.0.0.1", 0))
     most_bytes = options.get("most_bytes", 1 << 26)
     shared = SharedLimits(Budget(16 * most_bytes), Callers(0))
-    defaults: dict[str, Any] = {
-        "threads": 8,
-        "limit_s": 30.0,
-        "shared": shared,
-        "call_metrics": CallMetrics(MetricsStore().common),
-    }
+    metrics = CallMetrics(MetricsStore().common)
+    defaults: dict[str, Any] = {"threads": 8, "limit_s": 30.0, "shared": shared, "call_metrics": metrics}
     state = ServerState(methods, access=access, **defaults | {"most_bytes": most_bytes} | options)
     server = RpcServer([listener], state)
     server.start()
@@ -67,6 +63,14 @@ def serving(
 def calling(port: int, options: Any = None) -> Iterator[grpc.Channel]:
     """A channel as a client makes it, with stock settings unless told otherwise."""
     with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+        yield channel
+
+
+@contextmanager
+def served(methods: Methods, options: Any = UNLIMITED, **how: Any) -> Iterator[grpc.Channel]:
+    """A channel to a server of these methods."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    with serving(methods, listener, **how), calling(listener.getsockname()[1], options) as channel:
         yield channel
 
 
@@ -128,11 +132,8 @@ class Gate:
 @contextmanager
 def gated(*, streaming: bool = False, **how: Any) -> Iterator[tuple[Gate, grpc.Channel]]:
     """A server of the method, and a channel to it."""
-    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    with (
-        serving(gate.method(streaming=streaming), listener, **how),
-        calling(listener.getsockname()[1], UNLIMITED) as channel,
-    ):
+    gate = Gate()
+    with served(gate.method(streaming=streaming), **how) as channel:
         yield gate, channel
 
 

@@ -18,15 +18,12 @@ DATA, HEADERS, PRIORITY, RESET, SETTINGS, _, PING, GOAWAY, WINDOW, CONTINUATION 
 END_STREAM, END_HEADERS, PADDED = 1, 4, 8
 METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
 TURBOOCR: Final = "/ocr.OCRService/"
+LIVE: Final = "/inference.GRPCInferenceService/ServerLive"
 STREAM_METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 _FRAME_BYTES: Final = 1 << 14
 _MB: Final = 1_000_000
-_FIELDS: Final = (
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":authority", "localhost"),
-)
+_FIELDS: Final = ((":method", "POST"), (":scheme", "http"), (":authority", "localhost"))
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -175,6 +172,56 @@ def _turboocr_pixels(size: int) -> Iterator[bytes]:
     yield greeting() + call(1, lying, TURBOOCR + "Recognize")
     yield call(3, honest, TURBOOCR + "Recognize")
 
+
+_BLOCK: Final = frame(HEADERS, 0, 1, fields())
+"""Headers that do not end."""
+_TRAILERS: Final = bytes(Encoder().encode([(f"x-{number}", "y" * 250) for number in range(80)]))
+_METADATA: Final = (("x", "y" * 10_000), ("z", "y" * 10_000), ("grpc-timeout", "1" * 9_000))
+
+
+def begin(stream: int, path: str = METHOD, *more: tuple[str, str]) -> bytes:
+    """The headers of a call."""
+    return frame(HEADERS, END_HEADERS, stream, fields(path, *more))
+
+
+def _setting(number: int, value: int) -> bytes:
+    return frame(SETTINGS, 0, 0, struct.pack(">HI", number, value))
+
+
+FLOODS: Final[Mapping[str, Callable[[int], Iterator[bytes]]]] = {
+    "large_continuations": _flood(_BLOCK, frame(CONTINUATION, 0, 1, bytes(1 << 20))),
+    "small_continuations": _flood(_BLOCK, frame(CONTINUATION, 0, 1, b"\x82")),
+    # A frame of 16 MB; and one whose kind has 8 bytes.
+    "large_frame": _flood(_open_call() + b"\xff\xff\xff\0\0\0\0\0\1", bytes(1 << 16)),
+    "large_ping": _flood(b"\xff\xff\xff\6\0\0\0\0\0", bytes(1 << 16)),
+    # Sizes of the header table, and all settings that there can be.
+    "table_sizes": _flood(b"", _setting(1, 2**32 - 1) + _setting(1, 0)),
+    "unknown_settings": _of_streams(lambda number: _setting(100 + number % 65_000, 1)),
+    "padding": _flood(_open_call(), frame(DATA, PADDED, 1, b"\xff" + bytes(255))),
+    "small_data": _flood(_open_call() + frame(DATA, 0, 1, b"\0\0\x10\0\0"), frame(DATA, 0, 1, b"x")),
+    # Windows that make the server reset their streams.
+    "resets_by_the_server": _of_streams(
+        lambda stream: begin(stream) + frame(WINDOW, 0, stream, struct.pack(">I", 2**31 - 1))
+    ),
+    # 30 kB of headers behind each body, before it in Huffman's code, and as many headers as a block has room for.
+    "trailers": _of_streams(lambda stream: begin(stream) + frame(HEADERS, END_HEADERS | END_STREAM, stream, _TRAILERS)),
+    "large_metadata": _of_streams(lambda stream: begin(stream, METHOD, *_METADATA)),
+    "small_headers": _of_streams(lambda stream: frame(HEADERS, END_HEADERS, stream, fields() + b"\0\1x\0" * 7000)),
+}
+"""Frames without end, whose connection is ended."""
+
+HELD: Final[Mapping[str, Callable[[int], Iterator[bytes]]]] = {
+    "half_a_frame": lambda _: iter([greeting() + _open_call() + b"\0\x80\0\0\0\0\0\0\1" + bytes(30_000)]),
+    # Each stream with the beginning of a large message.
+    "beginnings": _of_streams(
+        lambda stream: begin(stream) + frame(DATA, 0, stream, struct.pack(">BI", 0, 1 << 25) + b"x" * 100)
+    ),
+    "large_messages": _large_message,
+    "small_messages": _flood(_open_call(STREAM_METHOD), frame(DATA, 0, 1, bytes(_FRAME_BYTES // 5 * 5))),
+    "answers_without_window": _of_streams(lambda stream: call(stream, b"", LIVE), (4, 0)),
+    "window_of_a_byte": _small_window,
+}
+"""Frames that only make the server hold what it has received, or has to send."""
 
 _KSERVE_INPUT: Final = b"\x2a\x00"
 _RAW_CONTENT: Final = b"\x3a\x00"

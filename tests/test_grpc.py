@@ -1,4 +1,4 @@
-"""gRPC: what the services answer to stock clients, and how the server treats calls, streams, limits and its own end."""
+"""gRPC: the services' answers to stock clients, and the server's calls, streams, limits and end."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import errno
 import gc
 import json
 import os
-import re
 import socket
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +32,7 @@ from grpc_support import (
     known_model,
     model_over,
     raw_outputs,
+    served,
     services_raising,
     serving,
     strings,
@@ -43,8 +42,18 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, ResponseReceived, StreamEnded, TrailersReceived
-from support import ROOT, Server, run_server, start_server, wait_until
-from web_support import CONFIDENCE, TEXT, DeafReader, KnownEngine, as_base64, json_of, picture, running_app
+from support import ROOT, run_server, start_server, wait_until
+from web_support import (
+    CONFIDENCE,
+    TEXT,
+    DeafReader,
+    KnownEngine,
+    as_base64,
+    json_of,
+    picture,
+    running_app,
+    running_reader,
+)
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
@@ -219,20 +228,15 @@ def test_an_error_does_not_keep_what_was_sent_until_the_garbage_collector_comes(
         gc.enable()
 
 
-def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
-    call = unary(channel, V2 + "TraceSetting", ANSWER)
-    assert code_of(lambda: call(infer_request(), timeout=PATIENCE_S)) is grpc.StatusCode.UNIMPLEMENTED
-
-
-def test_what_is_no_message_is_reported(channel: grpc.Channel) -> None:
+def test_an_unknown_method_and_a_malformed_message_are_reported(channel: grpc.Channel) -> None:
+    unknown = unary(channel, V2 + "TraceSetting", ANSWER)
+    assert code_of(lambda: unknown(infer_request(), timeout=PATIENCE_S)) is grpc.StatusCode.UNIMPLEMENTED
     call = channel.unary_unary(INFER)
     assert code_of(lambda: call(b"\xff\xff", timeout=PATIENCE_S)) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_too_large_a_message_fails_its_call_and_nothing_else() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    where = listener.getsockname()[1]
-    with known_model() as methods, serving(methods, listener, most_bytes=1 << 20), calling(where, UNLIMITED) as channel:
+    with known_model() as methods, served(methods, most_bytes=1 << 20) as channel:
         request = infer_request(bytes(3 << 20))
         assert code_of(lambda: infer(channel, request)) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert infer(channel, infer_request(picture())).model_name == "ocr"
@@ -243,12 +247,7 @@ def test_too_large_a_message_fails_its_call_and_nothing_else() -> None:
     [(QueueFull("Full.", "", 3), grpc.StatusCode.UNAVAILABLE), (EngineFailed("Bad."), grpc.StatusCode.INTERNAL)],
 )
 def test_what_the_service_refuses_is_reported_by_the_status(error: Exception, code: grpc.StatusCode) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    with (
-        serving(services_raising(error)[1], listener),
-        calling(listener.getsockname()[1]) as channel,
-        pytest.raises(grpc.RpcError) as caught,
-    ):
+    with served(services_raising(error)[1]) as channel, pytest.raises(grpc.RpcError) as caught:
         infer(channel, infer_request(picture()))
     assert caught.value.code() is code
     pushback = dict(caught.value.trailing_metadata()).get("grpc-retry-pushback-ms")
@@ -256,9 +255,8 @@ def test_what_the_service_refuses_is_reported_by_the_status(error: Exception, co
 
 
 def test_the_clients_deadline_reaches_the_reader() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
     reader, methods = services_raising(DeadlineExceeded("Late."))
-    with serving(methods, listener), calling(listener.getsockname()[1]) as channel:
+    with served(methods) as channel:
         for request, timeout_s in (
             (infer_request(picture()), 5),
             (infer_request(picture()), 3600),
@@ -294,14 +292,11 @@ def test_paddlex_clients_of_triton_are_served(channel: grpc.Channel) -> None:
     body = b'{"file": "%s", "fileType": 1, "visualize": false, "logId": "me"}' % as_base64(picture()).encode()
     response = infer(channel, paddlex(body))
     assert list(response.outputs[0].shape) == [1, 1]
-    answer = ast.literal_eval(strings(raw_outputs(response)["output"])[0].replace("false", "False"))
+    answer = json.loads(strings(raw_outputs(response)["output"])[0])
     assert (answer["errorCode"], answer["logId"]) == (0, "me")
     assert answer["result"]["ocrResults"][0]["prunedResult"]["rec_texts"][0] == TEXT
-
-
-def test_what_is_wrong_in_paddlexs_json_is_reported_in_its_envelope(channel: grpc.Channel) -> None:
-    response = infer(channel, paddlex(b"{}"))
-    assert '"errorCode":422' in strings(raw_outputs(response)["output"])[0]
+    wrong = infer(channel, paddlex(b"{}"))
+    assert '"errorCode":422' in strings(raw_outputs(wrong)["output"])[0]
 
 
 def predict_request(
@@ -330,18 +325,12 @@ def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None
     assert [dim.size for dim in response.outputs["boxes"].tensor_shape.dim] == [2, 2, 4, 2]
     assert list(response.outputs["counts"].int_val) == [2, 2]
     assert len(response.outputs["scores"].float_val) == 4
-
-
-def test_tensorflow_servings_output_filter_counts(channel: grpc.Channel) -> None:
-    request = predict_request(picture())
-    request.output_filter.append("text")
-    assert list(tfs(channel, "Predict", request).outputs) == ["text"]
-
-
-def test_an_empty_element_is_an_empty_page_to_tensorflow_servings_clients(channel: grpc.Channel) -> None:
-    outputs = tfs(channel, "Predict", predict_request(b"", picture())).outputs
-    assert list(outputs["counts"].int_val) == [0, 2]
-    assert [text.decode() for text in outputs["texts"].string_val] == ["", "", TEXT, SEEN]
+    request = predict_request(b"", picture())
+    request.output_filter.extend(["text", "counts"])
+    # perf_analyzer has nothing but empty elements to send.
+    outputs = tfs(channel, "Predict", request).outputs
+    assert (set(outputs), list(outputs["counts"].int_val)) == ({"text", "counts"}, [0, 2])
+    assert [text.decode() for text in outputs["text"].string_val] == ["", f"{TEXT}\n{SEEN}"]
 
 
 def test_an_output_that_is_named_again_and_again_is_answered_once(channel: grpc.Channel) -> None:
@@ -351,22 +340,18 @@ def test_an_output_that_is_named_again_and_again_is_answered_once(channel: grpc.
     assert [output.name for output in infer(channel, request).outputs] == ["text"]
 
 
-def test_tensorflow_servings_model_describes_itself(channel: grpc.Channel) -> None:
+def test_tensorflow_servings_model_describes_itself_and_has_a_status(channel: grpc.Channel) -> None:
     request = MESSAGES[TFS + "GetModelMetadataRequest"](metadata_field=["signature_def"])
     request.model_spec.name = "ocr"
     packed: any_pb2.Any = tfs(channel, "GetModelMetadata", request).metadata["signature_def"]
     assert packed.type_url == "type.googleapis.com/tensorflow.serving.SignatureDefMap"
-    signatures = MESSAGES["tensorflow.serving.SignatureDefMap"].FromString(packed.value)
-    signature = signatures.signature_def["serving_default"]
+    signature = MESSAGES[TFS + "SignatureDefMap"].FromString(packed.value).signature_def["serving_default"]
     assert signature.inputs["image"].dtype == 7
     assert set(signature.outputs) == {"text", "texts", "scores", "boxes", "counts"}
-
-
-def test_tensorflow_servings_model_has_a_status(channel: grpc.Channel) -> None:
     request = MESSAGES[TFS + "GetModelStatusRequest"]()
     request.model_spec.name = "ocr"
-    served = tfs(channel, "GetModelStatus", request, "ModelService").model_version_status[0]
-    assert (served.version, served.state, served.status.error_code) == (1, 30, 0)
+    one = tfs(channel, "GetModelStatus", request, "ModelService").model_version_status[0]
+    assert (one.version, one.state, one.status.error_code) == (1, 30, 0)
     request.model_spec.version_label = "beta"
     assert code_of(lambda: tfs(channel, "GetModelStatus", request, "ModelService")) is grpc.StatusCode.NOT_FOUND
 
@@ -441,11 +426,11 @@ class HeldEngine(KnownEngine):
 
 
 def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
-    engine, listener = HeldEngine(), socket.create_server(("127.0.0.1", 0))
-    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=lambda: engine)
-    reader.start()
-    methods = make_services(model_over(reader))
-    with serving(methods, listener), calling(listener.getsockname()[1]) as channel:
+    engine = HeldEngine()
+    with (
+        running_reader(opener=lambda: engine, threads=1) as reader,
+        served(make_services(model_over(reader))) as channel,
+    ):
         call = unary(channel, INFER, ANSWER)
         first = call.future(infer_request(picture()), timeout=PATIENCE_S)
         assert engine.shown.acquire(timeout=PATIENCE_S)
@@ -456,7 +441,6 @@ def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
         wait_until(lambda: reader.waiting() == 0)
         engine.go.set()
         assert first.result().model_name == "ocr"
-    reader.stop(5.0)
     assert engine.count == 1
 
 
@@ -710,25 +694,21 @@ def test_a_broken_frame_ends_the_connection_with_a_reason(wire: Wire) -> None:
     assert wire.until(ConnectionTerminated).error_code == ErrorCodes.PROTOCOL_ERROR
 
 
-def text_fields(line: str, name: str) -> str:
-    """The text form of a message in a recording; the PoC cut it at a number of letters, so what is cut is left out."""
-    return re.sub(r"^\w+ ", "", line) if line.startswith(name) else ""
-
-
-def recorded(name: str) -> list[str]:
-    """The lines of a recording."""
+def recorded(name: str) -> list[tuple[str, str]]:
+    """The calls of a recording: a method, and its request in the text form, which the PoC cut at some length."""
     file = GOLDEN / name
     if not file.is_file():
         pytest.skip(f"the recording {file} is not at hand; OCRSVC_SHARED names the folder that holds wire/golden")
-    return [line for line in file.read_text().splitlines() if line and line != "up"]
+    lines = [line.partition(" ") for line in file.read_text().splitlines() if line and line != "up"]
+    return [(method, text) for method, _, text in lines]
 
 
 def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -> None:
-    lines = recorded("perf_analyzer_grpc.txt")
-    names = [line.split()[0] for line in lines]
-    assert names == ["ModelMetadata", "ModelConfig", "ServerMetadata", "ModelStatistics", "ModelInfer"]
-    for line, name in zip(lines[:4], names, strict=False):
-        request = text_format.Parse(text_fields(line, name), MESSAGES[f"inference.{name}Request"]())
+    calls = recorded("perf_analyzer_grpc.txt")
+    names = ["ModelMetadata", "ModelConfig", "ServerMetadata", "ModelStatistics", "ModelInfer"]
+    assert [name for name, _ in calls] == names
+    for name, text in calls[:4]:
+        request = text_format.Parse(text, MESSAGES[f"inference.{name}Request"]())
         unary(channel, V2 + name, f"inference.{name}Response")(request, timeout=PATIENCE_S)
     request = infer_request(picture(), picture())
     request.parameters["triton_enable_empty_final_response"].bool_param = True
@@ -738,11 +718,11 @@ def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -
 
 
 def test_the_calls_that_perf_analyzer_made_for_tensorflow_serving_are_answered(channel: grpc.Channel) -> None:
-    metadata, predicted = recorded("perf_analyzer_tfs.txt")
-    request = text_format.Parse(text_fields(metadata, "GetModelMetadata"), MESSAGES[TFS + "GetModelMetadataRequest"]())
+    (_, metadata), (_, predicted) = recorded("perf_analyzer_tfs.txt")
+    request = text_format.Parse(metadata, MESSAGES[TFS + "GetModelMetadataRequest"]())
     assert tfs(channel, "GetModelMetadata", request).model_spec.name == "ocr"
     # It sends no image at all.
-    empty = text_format.Parse(text_fields(predicted, "Predict"), MESSAGES[TFS + "PredictRequest"]())
+    empty = text_format.Parse(predicted, MESSAGES[TFS + "PredictRequest"]())
     outputs = tfs(channel, "Predict", empty).outputs
     assert (outputs["counts"].int_val, outputs["text"].string_val) == ([0], [b""])
     empty.inputs["image"].string_val.append(picture())
@@ -781,41 +761,24 @@ def test_no_call_fails_while_workers_are_replaced() -> None:
         assert failures == []
 
 
-def numbers_of(server: Server) -> dict[str, float]:
-    """What /metrics tells, by name and labels as written."""
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE_S) as answer:
-        lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
-    return {name: float(number) for name, _, number in (line.rpartition(" ") for line in lines)}
-
-
 def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped() -> None:
-    env = {
-        "OCRSVC_GRPC_BIND": "127.0.0.1:0",
-        "OCRSVC_WORKERS": "1",
-        "OCRSVC_FAKE_LATENCY_S": "1",
-        "OCRSVC_ACCESS_LOG": "json",
-    }
-    with run_server(env) as server:
+    env = {"OCRSVC_GRPC_BIND": "127.0.0.1:0", "OCRSVC_WORKERS": "1", "OCRSVC_FAKE_LATENCY_S": "1"}
+    with run_server(env | {"OCRSVC_ACCESS_LOG": "json"}) as server:
         port = int(server.wait_for(r"Listening for gRPC at: 127.0.0.1:(\d+)")[1])
         with calling(port) as channel:
             v2(channel, "ServerReady")
             call = unary(channel, INFER, ANSWER).future(infer_request(picture()), timeout=PATIENCE_S)
             # Answered behind the call, on the same connection: so the call is under way.
             v2(channel, "ServerReady")
-            numbers = numbers_of(server)
+            # The call, and the request that asks.
+            assert server.metric("ocrsvc_in_flight_requests") == 2
+            assert server.metric('ocrsvc_worker_in_flight_requests{slot="0"}') == 2
+            assert server.metric('ocrsvc_requests_total{code="ok",door="grpc_kserve_v2",status="OK"}') == 2
             server.process.terminate()
             assert strings(raw_outputs(call.result())["texts"])[0] == "64x32"
-        # The call, and the request that asks.
-        assert numbers["ocrsvc_in_flight_requests"] == 2
-        assert numbers['ocrsvc_worker_in_flight_requests{slot="0"}'] == 2
-        assert numbers['ocrsvc_requests_total{code="ok",door="grpc_kserve_v2",status="OK"}'] == 2
         entry = json.loads(server.wait_for(r'(\{.*"path":"/inference.GRPCInferenceService/ModelInfer".*\})')[1])
-        assert (entry["door"], entry["status"], entry["code"], entry["client"]) == (
-            "grpc_kserve_v2",
-            0,
-            "ok",
-            "127.0.0.1",
-        )
+        known = (entry["door"], entry["status"], entry["code"], entry["client"])
+        assert known == ("grpc_kserve_v2", 0, "ok", "127.0.0.1")
         assert min(entry["bytes_in"], entry["bytes_out"]) > 100
         assert entry["seconds"] >= 1
 

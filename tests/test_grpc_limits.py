@@ -15,8 +15,7 @@ from grpc_doubles import EMPTY, REQUEST, HoldingServer, Pair, StubServer, prefix
 from grpc_support import ANSWER, MESSAGES, PATIENCE_S, Gate, calling, gated, serving, unary
 from h2.events import StreamReset
 from h2.settings import SettingCodes
-from hostile_frames import DATA, frame, greeting
-from hostile_grpc import begin, large_metadata, small_data, small_messages
+from hostile_frames import DATA, FLOODS, HELD, begin, frame, greeting
 
 from ocrsvc.errors import QueueFull
 from ocrsvc.grpc_server import limits as grpc_limits
@@ -349,9 +348,9 @@ def stored(size: int) -> bytes:
 
 INFER = "inference.ModelInferRequest"
 PARSERS: dict[str, Callable[[int], Any]] = {
-    "frames of a byte": lambda size: fed(b"".join(small_data())[:size]),
-    "empty messages": lambda size: fed(b"".join(small_messages())[:size]),
-    "headers": lambda size: fed(b"".join(large_metadata())[:size]),
+    "frames of a byte": lambda size: fed(b"".join(FLOODS["small_data"](size))[:size]),
+    "empty messages": lambda size: fed(b"".join(HELD["small_messages"](size))[:size]),
+    "headers": lambda size: fed(b"".join(FLOODS["large_metadata"](size))[:size]),
     "pieces of a message": read_by_the_byte,
     "empty fields": lambda size: parsed(INFER, b"\x2a\x00" * (size // 2)),
     "numbers": lambda size: parsed(INFER, b"\x2a" + b"\xff\xff\x7f" + b"\x1a\xff\xff\x7f" + b"\x01" * size),

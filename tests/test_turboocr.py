@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -14,12 +12,11 @@ import grpc
 import pytest
 from documents import pdf
 from flask.testing import FlaskClient
-from grpc_support import MESSAGES, UNLIMITED, calling, known_model, services_raising, serving, unary
+from grpc_support import MESSAGES, known_model, served, services_raising, unary
 from web_support import TEXT, as_base64, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
 from ocrsvc.adapters.turboocr.parameters import swap_colours
-from ocrsvc.grpc_server.method import Methods
 from ocrsvc.settings.settings import Settings
 
 PNG = picture(64, 32)
@@ -39,13 +36,6 @@ SERVICE = "/ocr.OCRService/"
 def client() -> Iterator[FlaskClient]:
     with running_app(Settings(dialects=("turboocr",), max_pages=4, max_pixels=10_000_000)) as app:
         yield app.test_client()
-
-
-@contextmanager
-def served(methods: Methods) -> Iterator[grpc.Channel]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    with serving(methods, listener), calling(listener.getsockname()[1], UNLIMITED) as opened:
-        yield opened
 
 
 @pytest.fixture
