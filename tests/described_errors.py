@@ -9,78 +9,33 @@ from ocrsvc import errors
 
 Errors = Sequence[type[errors.OcrsvcError]]
 
+_REQUEST_ERRORS: Final[Errors] = (
+    *(errors.CallerError, errors.NothingSent, errors.BadBase64, errors.BadOption, errors.UrlRefused),
+    *(errors.UnknownModel, errors.BodyTimeout, errors.BodyTooLarge, errors.RequestStopsWorker, errors.TooManyAtOnce),
+)
+_FILE_ERRORS: Final[Errors] = (
+    *(errors.UnsupportedImage, errors.BrokenImage, errors.EncryptedDocument),
+    *(errors.ImageTooLarge, errors.TooManyPages),
+)
+# OcrsvcError stands for the unexpected.
+_SERVICE_ERRORS: Final[Errors] = (
+    *(errors.QueueFull, errors.NotReady, errors.ResourcesExhausted, errors.DeadlineExceeded, errors.OcrsvcError),
+)
+
 READING_ERRORS: Final[Errors] = (
-    errors.CallerError,
-    errors.NothingSent,
-    errors.BadBase64,
-    errors.BadOption,
-    errors.UrlRefused,
-    errors.UrlUnavailable,
-    errors.UnknownModel,
-    errors.BodyTimeout,
-    errors.BodyTooLarge,
-    errors.ImageTooLarge,
-    errors.UnsupportedImage,
-    errors.BrokenImage,
-    errors.EncryptedDocument,
-    errors.TooManyPages,
-    errors.ImageCrashesEngine,
-    errors.RequestStopsWorker,
-    errors.TooManyAtOnce,
-    errors.ClientGone,
-    errors.OcrsvcError,
-    errors.EngineFailed,
-    errors.QueueFull,
-    errors.NotReady,
-    errors.ModelUnavailable,
-    errors.ResourcesExhausted,
-    errors.DeadlineExceeded,
+    *(*_REQUEST_ERRORS, *_FILE_ERRORS, *_SERVICE_ERRORS, errors.UrlUnavailable, errors.ImageCrashesEngine),
+    *(errors.ClientGone, errors.EngineFailed, errors.ModelUnavailable),
 )
-
-"""OcrsvcError stands for the unexpected."""
-
 KEY_ERRORS: Final[Errors] = (
-    errors.KeyMissing,
-    errors.KeyRefused,
-    errors.ScopeMissing,
-    errors.PagesOverQuota,
-    errors.QuotaExceeded,
-    errors.KeysUnavailable,
+    *(errors.KeyMissing, errors.KeyRefused, errors.ScopeMissing),
+    *(errors.PagesOverQuota, errors.QuotaExceeded, errors.KeysUnavailable),
 )
-
 SUBMIT_ERRORS: Final[Errors] = (
-    errors.CallerError,
-    errors.NothingSent,
-    errors.BadBase64,
-    errors.BadOption,
-    errors.UrlRefused,
-    errors.UnknownModel,
-    errors.BodyTimeout,
-    errors.BodyTooLarge,
-    errors.UnsupportedImage,
-    errors.BrokenImage,
-    errors.EncryptedDocument,
-    errors.ImageTooLarge,
-    errors.TooManyPages,
-    errors.RequestStopsWorker,
-    errors.KeyReused,
-    errors.TooManyAtOnce,
-    errors.TooManyJobs,
-    errors.QueueFull,
-    errors.NotReady,
-    errors.ResourcesExhausted,
-    errors.JobsOff,
-    errors.DeadlineExceeded,
-    errors.OcrsvcError,
+    *(*_REQUEST_ERRORS, *_FILE_ERRORS, *_SERVICE_ERRORS),
+    *(errors.KeyReused, errors.TooManyJobs, errors.JobsOff),
 )
-
 FIND_JOB_ERRORS: Final[Errors] = (errors.UnknownJob, errors.JobsOff)
-
 JOB_RESULT_ERRORS: Final[Errors] = (
-    errors.BadOption,
-    *FIND_JOB_ERRORS,
-    errors.JobNotDone,
-    errors.JobFailed,
-    errors.QueueFull,
-    errors.DeadlineExceeded,
+    *(*FIND_JOB_ERRORS, errors.BadOption, errors.JobNotDone, errors.JobFailed),
+    *(errors.QueueFull, errors.DeadlineExceeded),
 )

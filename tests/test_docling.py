@@ -7,26 +7,19 @@ import json
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from documents import BLACK, GRAY, pdf
-from flask.testing import FlaskClient
-from jobs_support import reading_jobs
+from jobs_support import JobsApp
 from outgoing_support import response, serving
-from support import wait_until
-from web_support import TEXT, KnownEngine, as_base64, json_of, picture, running_app
+from web_support import TEXT, as_base64, json_of, picture, running_app
 
 from ocrsvc.adapters.docling.conversion import Conversion, parse_conversion, values_of_form
-from ocrsvc.app import create_app
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 PNG = picture(64, 32)
 WHITE = b"1 g 0 0 10000 10000 re f"
@@ -34,13 +27,8 @@ WAIT_S = 30.0
 SEEN = "200x100 auto True False None"
 
 
-@dataclass
-class Place:
-    """The adapter in this process, and what is behind it."""
-
-    client: FlaskClient
-    jobs: JobStore
-    reader: Reader
+class Place(JobsApp):
+    """How the adapter is asked."""
 
     def convert(self, data: bytes, name: str = "a.pdf", path: str = "/v1/convert/file", **fields: Any) -> Any:
         """The response to a form with one file."""
@@ -60,25 +48,14 @@ class Place:
     def done(self, data: bytes, **fields: Any) -> str:
         """The id of a task that is done."""
         task_id = self.job(data, **fields)
-        with self.working():
-            wait_until(lambda: self.ask(task_id)["task_status"] in {"success", "failure"})
+        self.work_until(lambda: self.ask(task_id)["task_status"] in {"success", "failure"})
         return task_id
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Tasks are read within the block."""
-        with reading_jobs(self.jobs, self.reader):
-            yield
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    settings = Settings(max_pages=12)
-    reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**8, 3600.0)
-    reader.start()
-    yield Place(create_app(settings, reader, jobs=jobs).test_client(), jobs, reader)
-    reader.stop(5.0)
+    with Place.running(tmp_path_factory.mktemp("jobs"), Settings(max_pages=12)) as found:
+        yield found
 
 
 def test_each_format_that_is_asked_for_is_answered_and_no_other(place: Place) -> None:
@@ -149,12 +126,9 @@ def test_a_pdfs_own_text_is_taken_where_that_is_asked_for(fields: list[tuple[str
     assert asked.read_options(has_models=False).text_layer == text_layer
 
 
-def test_without_ocr_no_engine_reads(place: Place) -> None:
+def test_without_ocr_no_engine_reads_and_what_is_no_document_fails_in_a_200(place: Place) -> None:
     answer = json_of(place.convert(pdf(GRAY), do_ocr="false"))
     assert (answer["status"], answer["document"]["md_content"].strip()) == ("success", "")
-
-
-def test_what_is_no_document_fails_in_a_200(place: Place) -> None:
     answer = json_of(place.convert(b"hello", "a.docx"))
     assert answer["status"] == "failure"
     assert "plain text" in answer["errors"][0]["error_message"]
@@ -255,9 +229,11 @@ def test_a_task_is_asked_after_and_fetched(place: Place) -> None:
     assert answer["document"]["json_content"]["texts"][-1]["text"] == SEEN
 
 
-def test_a_task_comes_as_an_archive(place: Place) -> None:
+def test_a_task_comes_as_an_archive_and_fails_where_a_page_fails_if_the_caller_wants_so(place: Place) -> None:
     response = place.client.get(f"/v1/result/{place.done(pdf(GRAY), target_type='zip')}")
     assert zipfile.ZipFile(io.BytesIO(response.data)).namelist() == ["a.md"]
+    answer = json_of(place.client.get(f"/v1/result/{place.done(pdf(GRAY, BLACK), abort_on_error='true')}"))
+    assert (answer["status"], answer["document"]["md_content"]) == ("failure", None)
 
 
 @pytest.mark.parametrize("path", ["/v1/status/poll/{}", "/v1/result/{}"])
@@ -297,8 +273,3 @@ def test_the_time_of_a_request_is_that_of_all_its_documents(place: Place, monkey
     response = place.client.post("/v1/convert/file", data={"files": files, "document_timeout": "60"})
     assert response.status_code == 200, response.text
     assert 60 >= limits[0] >= limits[1] + 0.02 >= limits[2] + 0.04
-
-
-def test_a_task_fails_where_a_page_fails_and_the_caller_wants_all_or_nothing(place: Place) -> None:
-    answer = json_of(place.client.get(f"/v1/result/{place.done(pdf(GRAY, BLACK), abort_on_error='true')}"))
-    assert (answer["status"], answer["document"]["md_content"]) == ("failure", None)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import requests
-from browser_support import Open, in_browser, launched_browser, opening
+from browser_support import Open, faint, in_browser, launched_browser, opening
 from flask import Flask
 from keys_support import answer as answer_request
 from keys_support import bearer, keys_in
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 from support import Server, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
 
@@ -288,33 +288,6 @@ def test_the_page_fits_a_phone_in_light_and_dark(opened: Open, busy_server: Serv
     expect(page.locator("#workers tbody tr")).to_have_count(1)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     assert faint(page) == []
-
-
-def faint(page: Page) -> list[str]:
-    """Texts whose contrast with what is behind them is below 4.5 (WCAG 2.2, 1.4.3)."""
-    found: list[str] = page.evaluate(
-        """() => {
-            const rgba = (text) => text.match(/[\\d.]+/g).map(Number);
-            const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
-                .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
-                .reduce((sum, c, index) => sum + c * [0.2126, 0.7152, 0.0722][index], 0);
-            const behind = (element) => {
-                for (let at = element; at; at = at.parentElement) {
-                    const colour = rgba(getComputedStyle(at).backgroundColor);
-                    if (colour.length < 4 || colour[3] === 1) return colour;
-                }
-                return [255, 255, 255];
-            };
-            return [...document.querySelectorAll('body *')]
-                .filter((element) => element.offsetParent && !element.childElementCount && element.textContent.trim())
-                .filter((element) => {
-                    const [one, two] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
-                    return (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05) < 4.5;
-                })
-                .map((element) => element.outerHTML);
-        }"""
-    )
-    return found
 
 
 def test_the_keys_and_what_is_used_of_them_are_listed_without_their_secrets(tmp_path: Path) -> None:

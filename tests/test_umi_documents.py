@@ -20,9 +20,8 @@ import pypdfium2
 import pytest
 import requests
 from documents import BLACK, GRAY, pdf, with_text
-from golden import read_golden
+from golden import differences, read_golden
 from jobs_support import JobsApp, post_document, reading_jobs
-from json_structure import differences
 from support import Server, run_server, wait_until
 from web_support import TEXT, KnownEngine, json_of, picture
 
