@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from image_support import box
 
 from ocrsvc.batch.destination import Destination, WrittenFile
 from ocrsvc.batch.outputs.output_formats import FileResults, open_writers
 from ocrsvc.batch.pages import PageGroup, SourceFile, failure_of, result_of
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict
-from ocrsvc.records import Box, Line, Page, ReadOptions, Word
+from ocrsvc.records import Line, Page, ReadOptions, Word
 
 READER = {"engine": "fake", "model": "none", "version": "1"}
-
-
-def box(left: float, top: float, right: float, bottom: float) -> Box:
-    return ((left, top), (right, top), (right, bottom), (left, bottom))
 
 
 def line(text: str, top: float = 10.0, words: Sequence[Word] | None = None) -> Line:
@@ -54,10 +52,5 @@ def write(folder: Path, name: str, *files: FileResults) -> WrittenFile:
 
 def tree(folder: Path) -> Mapping[str, bytes]:
     """The content of every file below a folder."""
-    return dict(sorted(_files(folder)))
-
-
-def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    for file in folder.rglob("*"):
-        if file.is_file():
-            yield file.relative_to(folder).as_posix(), file.read_bytes()
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}

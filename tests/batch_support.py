@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
+import cv2
+import numpy as np
 import orjson
+import pytest
 
 from ocrsvc.batch import run_file, start
 from ocrsvc.batch.destination import Destination, HashedFile
@@ -80,13 +84,9 @@ class FaultyWork(WorkFile):
 
 
 class DoubleReader:
-    """Reads pages without an engine; their text names them and the reader.
+    """Reads pages without an engine; their text names the file's version and the reader.
 
-    Args:
-        name: Of the reader: it is in what it reads.
-        failing: Names of files that the engine fails on, as long as they are in it.
-        refused: Names of files that are no images.
-        before: Called before each page, with the file's name.
+    The engine fails on files that are `failing`, those `refused` are no images; `before` is called before each page.
     """
 
     at_once = 2
@@ -143,10 +143,7 @@ class _Loader:
 
 @contextlib.contextmanager
 def opened(
-    folder: Path | FaultyFolder,
-    files: Sequence[SourceFile],
-    reader: DoubleReader,
-    **asked: Any,
+    folder: Path | FaultyFolder, files: Sequence[SourceFile], reader: DoubleReader, **asked: Any
 ) -> Iterator[Run]:
     """A command's run over these files, as `start.open_run` makes it; `asked` are fields of its BatchRequest."""
     destination = folder if isinstance(folder, FaultyFolder) else FaultyFolder(folder)
@@ -165,18 +162,30 @@ def opened(
         yield stack.enter_context(open_run(destination, request, RunCounts(lambda: 0.0)))
 
 
-def execute(
-    folder: Path | FaultyFolder,
-    files: Sequence[SourceFile],
-    reader: DoubleReader,
-    **asked: Any,
-) -> RunCounts:
+def execute(folder: Path | FaultyFolder, files: Sequence[SourceFile], reader: DoubleReader, **asked: Any) -> RunCounts:
     """Begin a run or continue it, as one command does; see `opened`."""
     with opened(folder, files, reader, **asked) as run:
         return run.execute()
 
 
-def output(folder: Path, below: str = "") -> list[dict[str, object]]:
+def use_fake_engine(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
+    """Have commands in this process read with the fake engine, in threads, and with more settings."""
+    for name, value in ({"ENGINE": "fake", "ISOLATION": "thread"} | settings).items():
+        monkeypatch.setenv(f"OCRSVC_{name}", value)
+
+
+def draw_images(folder: Path, count: int) -> list[str]:
+    """Make a folder with images, each of another size; gives their texts, as the fake engine reads them."""
+    folder.mkdir()
+    texts = []
+    for number in range(count):
+        image = np.full((20 + number, 40, 3), 255, np.uint8)
+        cv2.imwrite(str(folder / f"{number:03d}.png"), image)
+        texts.append(f"{zlib.crc32(image.data):08x}")
+    return texts
+
+
+def output(folder: Path, below: str = "") -> list[dict[str, Any]]:
     """The lines of the output, in the order of its files."""
     names = sorted((folder / below).glob("pages-*.jsonl"))
     return [orjson.loads(line) for name in names for line in name.read_bytes().splitlines()]

@@ -35,14 +35,9 @@ _BUSY = (
 
 @dataclass
 class Plan:
-    """Which requests meet which fault.
+    """Which requests meet which fault: a share `rate` of those whose first line has `match`, drawn from `kinds`.
 
-    Attributes:
-        rate: Share of the requests.
-        kinds: Faults to draw from.
-        silent_s, slow_s: How long no answer comes.
-        match: Only requests whose first line has this.
-        next_faults: Met by the next requests, before any is drawn.
+    `next_faults` are met by the next requests first; `silent_s` and `slow_s` are how long no answer comes.
     """
 
     rate: float = 0.0
@@ -54,13 +49,7 @@ class Plan:
 
 
 class FaultyS3:
-    """The proxy; its port is where clients connect.
-
-    Args:
-        upstream: Port of the real server.
-        plan: Faults; may be changed at any time.
-        seed: Of the draws.
-    """
+    """The proxy before the server at the port `upstream`; its plan may be changed at any time."""
 
     def __init__(self, upstream: int, plan: Plan | None = None, seed: int = 1) -> None:
         self.plan = plan or Plan()

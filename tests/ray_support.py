@@ -17,11 +17,7 @@ _STORE_BYTES = 80 * 2**20
 
 
 class TwoNodes:
-    """A cluster with a CPU on each of two nodes.
-
-    Attributes:
-        address: HOST:PORT, as in RAY_ADDRESS.
-    """
+    """A cluster with a CPU on each of two nodes; `address` is HOST:PORT, as in RAY_ADDRESS."""
 
     def __init__(self, process: subprocess.Popen[str], address: str) -> None:
         self._process = process

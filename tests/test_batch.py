@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
-import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
+from batch_support import draw_images, output, use_fake_engine
+from support import ROOT, wait_until
 
+from ocrsvc.batch.dry_run import SAMPLE_PAGES, Pace, count_sources, measure_pace
+from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile
 from ocrsvc.cli.main import run
 
 
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with seven images, which the fake engine reads."""
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
-    folder = tmp_path / "pages"
-    folder.mkdir()
-    for number in range(7):
-        cv2.imwrite(str(folder / f"{number}.png"), np.full((20 + number, 40, 3), 255, np.uint8))
-    return folder
-
-
-def records(out: Path) -> list[dict[str, object]]:
-    """All lines of the output, in the order of its files."""
-    return [json.loads(line) for file in sorted(out.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
+    use_fake_engine(monkeypatch)
+    draw_images(tmp_path / "pages", 7)
+    return tmp_path / "pages"
 
 
 def test_the_same_command_goes_on_and_repeats_nothing(pages: Path, tmp_path: Path) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
     # A slash at the end of a folder is no other source.
     assert run(["batch", f"{pages}/", "--part-pages", "3", "--out", str(out), "--limit", "4"]) == 75
-    assert (len(records(out)), len(records(out / "unfinished"))) == (3, 1)
+    assert (len(output(out)), len(output(out, "unfinished"))) == (3, 1)
     for folder in (out, whole):
         assert run(["batch", str(pages), "--part-pages", "3", "--out", str(folder)]) == 0
-    assert not records(out / "unfinished")
+    assert not output(out, "unfinished")
     written = [[file.read_bytes() for file in sorted(folder.glob("*.jsonl"))] for folder in (out, whole)]
     assert written[0] == written[1]
     assert len(written[0]) == 3
-    assert [record["source"] for record in records(out)] == [str(pages / f"{number}.png") for number in range(7)]
-    assert all(record["error"] is None for record in records(out))
+    assert [record["source"] for record in output(out)] == [str(pages / f"{number:03}.png") for number in range(7)]
+    assert all(record["error"] is None for record in output(out))
 
 
 def test_it_says_at_the_end_what_all_commands_have_read(
     pages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (pages / "0.png").write_text("no image")
+    (pages / "000.png").write_text("no image")
     out = tmp_path / "out"
     command = ["batch", str(pages), "--out", str(out), "--no-report"]
     assert run([*command, "--limit", "3"]) == 75
@@ -63,8 +63,8 @@ def test_it_says_at_the_end_what_all_commands_have_read(
     assert f"all is in {out}" in last
     assert run([*command, "--exit-zero"]) == 0
     # A file that is no image costs itself alone.
-    errors = [record["error"] for record in records(out)]
-    assert [error and error["code"] for error in errors] == ["unsupported_image", *[None] * 6]  # type: ignore[index]
+    errors = [record["error"] for record in output(out)]
+    assert [error and error["code"] for error in errors] == ["unsupported_image", *[None] * 6]
 
 
 @pytest.mark.parametrize(
@@ -116,3 +116,229 @@ def test_help_is_in_groups_and_a_wrong_argument_is_not_hidden_behind_it(capsys: 
     said = capsys.readouterr().err.splitlines()
     assert len(said) < 6
     assert said[-1] == "Error: Invalid value for '--limit': '0' is not a whole number above 0."
+
+
+SOON_S = 60.0
+
+
+@contextmanager
+def started(pages: Path, out: Path, *more: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
+    """`ocrsvc batch` with the fake engine, in a process group of its own, which is killed at the end."""
+    environment = os.environ | {"OCRSVC_ENGINE": "fake"} | {f"OCRSVC_{key}": value for key, value in settings.items()}
+    command = [sys.executable, "-m", "ocrsvc", "batch", str(pages), "--out", str(out), "--part-pages", "20", *more]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def known_pages(out: Path) -> int:
+    """Pages with a result: in parts of the output, and in the work file."""
+    known = 20 * len(list(out.glob("_ocrsvc/parts/*.json")))
+    for work in out.glob("_ocrsvc/work/*.sqlite"):
+        with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{work}?mode=ro", uri=True)) as db:
+            known += db.execute("SELECT count(*) FROM page").fetchone()[0]
+    return known
+
+
+def wait_for_growth(out: Path, by_pages: int) -> None:
+    """Return once so many more pages are known."""
+    before = known_pages(out)
+    wait_until(lambda: known_pages(out) >= before + by_pages, "more pages", SOON_S)
+
+
+def test_a_run_that_is_killed_and_then_interrupted_goes_on_with_the_same_command(tmp_path: Path) -> None:
+    pages, out = tmp_path / "pages", tmp_path / "out"
+    draw_images(pages, 120)
+    with started(pages, out, FAKE_LATENCY_S="0.05"):
+        wait_for_growth(out, 25)
+    with started(pages, out, FAKE_LATENCY_S="0.05") as interrupted:
+        wait_for_growth(out, 25)
+        interrupted.send_signal(signal.SIGINT)
+        _, messages = interrupted.communicate(timeout=SOON_S)
+    assert interrupted.returncode == 75
+    assert "give the same command again" in messages
+    with started(pages, out) as last:
+        _, messages = last.communicate(timeout=SOON_S)
+    assert last.returncode == 0, messages
+    assert [record["source"] for record in output(out)] == sorted(map(str, pages.iterdir()))
+    assert run(["batch", "--verify", "--out", str(out)]) == 0
+
+
+def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
+    pages, out = tmp_path / "pages", tmp_path / "out"
+    draw_images(pages, 9)
+    with started(pages, out, FAKE_FAULT="hang") as hanging:
+        wait_until(lambda: list(out.glob("_ocrsvc/begun/*")), "a page that is being read", SOON_S)
+        hanging.send_signal(signal.SIGINT)
+        assert hanging.stderr is not None
+        assert "SIGINT: finishing" in hanging.stderr.readline() + hanging.stderr.readline()
+        hanging.send_signal(signal.SIGINT)
+        assert hanging.wait(SOON_S) == -signal.SIGINT
+
+
+@pytest.mark.parametrize(("fault", "code"), [("crash", "image_crashes_engine"), ("hang", "deadline_exceeded")])
+def test_a_page_that_crashes_or_hangs_the_engine_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, code: str
+) -> None:
+    text = draw_images(tmp_path / "pages", 12)[5]
+    use_fake_engine(monkeypatch, ISOLATION="process", FAKE_FAULT=fault, FAKE_FAULT_ON=text, DEADLINE_S="5")
+    out = tmp_path / "out"
+    assert run(["batch", str(tmp_path / "pages"), "--out", str(out), "--attempts", "1"]) == 1
+    failed = [(record["source"], record["error"]["code"]) for record in output(out) if record["error"]]
+    assert (len(output(out)), failed) == (12, [(str(tmp_path / "pages" / "005.png"), code)])
+
+
+def test_engine_processes_that_leak_are_replaced_while_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = {"FAKE_LEAK_BYTES": "20MB", "CHILD_MEMORY_BYTES": "200MB", "ENGINE_THREADS": "1"}
+    use_fake_engine(monkeypatch, ISOLATION="process", **more)
+    draw_images(tmp_path / "pages", 30)
+    with caplog.at_level("INFO", "ocrsvc.isolation"):
+        assert run(["batch", str(tmp_path / "pages"), "--out", str(tmp_path / "out")]) == 0
+    assert len(output(tmp_path / "out")) == 30
+    assert "RECYCLED: memory" in caplog.text
+
+
+def test_another_engine_or_other_settings_that_change_results_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_fake_engine(monkeypatch)
+    draw_images(tmp_path / "pages", 3)
+    command = ["batch", str(tmp_path / "pages"), "--out", str(tmp_path / "out")]
+    assert run([*command, "--limit", "1"]) == 75
+    monkeypatch.setenv("OCRSVC_FAKE_TEXT", "more")
+    assert run(command) == 65
+    assert "fake_text=more" in capsys.readouterr().err
+    monkeypatch.delenv("OCRSVC_FAKE_TEXT")
+    monkeypatch.setenv("OCRSVC_LOG_LEVEL", "error")
+    assert run(command) == 0
+
+
+def source(name: str, pages: int = 1, size: int = 100) -> SourceFile:
+    return SourceFile(name, name, "", size, pages, range(1, pages + 1))
+
+
+def test_files_pages_and_bytes_are_counted_by_kind() -> None:
+    counts = count_sources([source("a.PDF", 3), source("b/b.pdf", 2, 50), source("c.jpg"), source("no-end")])
+    assert counts.kinds == {".pdf": (2, 5, 150), ".jpg": (1, 1, 100), "none": (1, 1, 100)}
+    assert counts.total == (4, 7, 350)
+    assert [(group.file.name, *group.pages) for group in counts.sample[2:5]] == [
+        ("a.PDF", 3),
+        ("b/b.pdf", 1),
+        ("b/b.pdf", 2),
+    ]
+    many = count_sources(source(f"a.{number}") for number in range(100))
+    assert (len(many.kinds), many.kinds["other"][0]) == (31, 70)
+
+
+def test_every_page_is_as_likely_to_be_in_the_sample() -> None:
+    counts = count_sources([source("long.pdf", 1500), *(source(f"{number}.jpg") for number in range(500))])
+    assert len(counts.sample) == SAMPLE_PAGES
+    kinds = Counter(group.file.name.endswith(".pdf") for group in counts.sample)
+    # Three of four are expected to be of the one long file; less than half has a chance of 1 in 500.
+    assert kinds[True] > SAMPLE_PAGES / 2
+    assert len({(group.file.name, group.pages) for group in counts.sample}) == SAMPLE_PAGES
+
+
+class TimedReader:
+    """Reads a page in so many seconds of a clock of its own."""
+
+    at_once = 1
+    is_elsewhere = False
+
+    def __init__(self, *seconds: float, error: str = "") -> None:
+        self.now, self._seconds, self._error, self._read = 0.0, seconds, error, 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def start(self) -> dict[str, str]:
+        return {}
+
+    def read(self, group: PageGroup) -> Iterator[PageResult]:
+        seconds = self._seconds[self._read % len(self._seconds)]
+        self._read += 1
+        self.now += seconds
+        yield PageResult(group.indexes[0], b"{}", self._error, False, seconds, 1.0, 1, "w")
+
+    def close(self) -> None:
+        pass
+
+
+def paced(reader: TimedReader, pages: int) -> Pace | None:
+    return measure_pace(reader, count_sources([source("a.pdf", pages)]).sample, reader.clock)
+
+
+def test_the_pace_is_that_of_the_sample_without_the_first_reading() -> None:
+    pace = paced(TimedReader(50.0, 2.0, 1.0, 3.0, 2.0), 4)
+    assert pace is not None
+    assert (pace.pages, pace.failed, pace.pages_per_s) == (4, 0, 0.5)
+    # The standard deviation of 2, 1, 3 and 2 is 0.816.
+    assert pace.spread == pytest.approx(1.96 * 0.8165 / 2 / 2, rel=1e-3)
+    assert (pace.seconds_for(1000), pace.seconds_for(1000, 10)) == (2000, 200)
+
+
+@pytest.mark.parametrize(
+    ("reader", "pages", "counts"),
+    [
+        # It ends after SAMPLE_S.
+        (TimedReader(25.0), 20, (3, 0)),
+        (TimedReader(1.0, error="broken_image"), 3, (3, 3)),
+        (TimedReader(1.0), 0, None),
+    ],
+)
+def test_a_sample_may_be_slow_or_fail_or_be_empty(
+    reader: TimedReader, pages: int, counts: tuple[int, int] | None
+) -> None:
+    pace = paced(reader, pages)
+    assert (pace and (pace.pages, pace.failed)) == counts
+
+
+def test_the_command_estimates_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_fake_engine(monkeypatch)
+    draw_images(tmp_path / "pages", 3)
+    command = ["batch", str(tmp_path / "pages"), "--dry-run", "--out", str(tmp_path / "out")]
+    assert run([*command, "--machines", "5", "--price-per-hour", "0.5"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[:3]] == [
+        ["kind", "files", "pages"],
+        [".png", "3", "3"],
+        ["all", "3", "3"],
+    ]
+    assert lines[4].startswith("3 pages read: ")
+    assert [line.split("  ")[0] for line in lines[5:]] == ["this machine", "5 such machines", "price"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_source_has_no_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["batch", str(tmp_path), "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["all", "0", "0", "0", "B"]
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        ([], 65, "No source is named"),
+        (["pages"], 65, "--out is missing"),
+        (["pages", "--attempts", "0"], 2, "is not a whole number above 0"),
+        (["pages", "--machines", "x"], 2, "is not a whole number from 1 to 1000000"),
+        (["pages", "--machines", "9" * 5000], 2, "is not a whole number from 1 to 1000000"),
+        (["pages", "--at-once", "1001"], 2, "is not a whole number from 1 to 1000"),
+        (["pages", "--actors", "1.5"], 2, "is not a whole number"),
+        (["pages", "--patience", "-3"], 2, "is not a number from 0"),
+        *((["pages", "--price-per-hour", price], 2, "is not a number from 0") for price in ("1e10", "nan", "x")),
+    ],
+)
+def test_what_is_missing_or_no_number_is_refused(
+    more: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["batch", *more]) == code
+    assert said in capsys.readouterr().err

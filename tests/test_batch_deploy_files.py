@@ -138,10 +138,11 @@ def test_a_task_with_more_to_read_comes_back_until_it_has_done_so_too_often(slur
     assert ended(slurm, CODE="75", SHARDS="9") == (0, [read, "scontrol requeue 40_3"])
     Path(slurm["NOTES"]).write_text("")
     assert ended(slurm, CODE="75", SHARDS="9", SLURM_RESTART_COUNT="20") == (75, [read])
-
-
-def test_a_task_that_has_no_shard_is_refused(slurm: dict[str, str]) -> None:
+    Path(slurm["NOTES"]).write_text("")
+    # A task without a shard is refused, and the array has as many tasks as shards.
     assert ended(slurm, CODE="0", SHARDS="3") == (2, [])
+    text = SLURM.read_text(encoding="utf-8")
+    assert ("#SBATCH --array=0-7\n" in text, "SHARDS=${SHARDS:-8}\n" in text) == (True, True)
 
 
 def test_a_signal_to_the_script_has_the_run_finish_what_it_reads(slurm: dict[str, str]) -> None:
@@ -151,9 +152,3 @@ def test_a_signal_to_the_script_has_the_run_finish_what_it_reads(slurm: dict[str
     process.send_signal(signal.SIGTERM)
     assert process.wait(_SOON_S) == 0
     assert notes.read_text().splitlines()[1:] == ["TERM", "scontrol requeue 40_3"]
-
-
-def test_the_array_has_as_many_tasks_as_shards() -> None:
-    text = SLURM.read_text(encoding="utf-8")
-    assert "#SBATCH --array=0-7\n" in text
-    assert "SHARDS=${SHARDS:-8}\n" in text

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
+import string
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+import pikepdf
 import pyarrow.dataset
 import pyarrow.parquet
+import pypdfium2
 import pytest
-from batch_outputs_support import READER, Outcome, box, line, page, results, tree, write
-from hypothesis import HealthCheck, given, settings
+from batch_outputs_support import READER, Outcome, line, page, results, tree, write
+from batch_support import draw_images, use_fake_engine
+from documents import GRAY, pdf, tiff
+from hypothesis import given
 from hypothesis import strategies as st
+from image_support import box
 
 from ocrsvc.batch.destination import Destination
-from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, open_writers
+from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults, check_formats, open_writers
+from ocrsvc.batch.outputs.source_files import ENDINGS, source_path
 from ocrsvc.batch.verify import verify
 from ocrsvc.cli.main import run
-from ocrsvc.errors import BadOption, BrokenImage
+from ocrsvc.errors import BadOption, BrokenImage, OcrsvcError, ResourcesExhausted, SourceGone
 from ocrsvc.records import Barcode, Cell, Character, MaskedPart, Page, ReadOptions, Region, Table, Word
 
 FAILED = BrokenImage("This PNG is cut off.", "Send it whole.")
@@ -35,7 +44,7 @@ def full_page() -> Page:
     words = (Word("ab", 0.75, box(20, 10, 60, 30), characters), Word("*", 0.25, box(70, 10, 180, 30)))
     cell = Cell(0, 0, 1, 2, box(20, 10, 180, 30), "ab *", (0,))
     return Page(
-        *(200, 100, 90, (line("ab *", words=words), line("c", 50.0, words=()))),
+        *(200, 100, 90, (replace(line("ab *", words=words), source="ocr"), line("c", 50.0, words=()))),
         tables=(Table(box(20, 10, 180, 30), 1, 2, (cell,)),),
         regions=(Region("text", 0.5, box(0, 0, 200, 100), (0, 1)),),
         barcodes=(Barcode("QRCode", "https://a.example", box(150, 60, 190, 90)),),
@@ -77,13 +86,6 @@ def test_parquet_and_packed_lines_hold_what_json_holds(tmp_path: Path) -> None:
     assert packed == (tmp_path / "pages-00000.jsonl").read_bytes()
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.lists(st.lists(st.text(max_size=8), max_size=3), min_size=1, max_size=5))
-def test_any_text_comes_back_from_parquet(tmp_path: Path, texts: list[list[str]]) -> None:
-    write(tmp_path, "parquet", *(results(f"{at}.png", [page(*lines)]) for at, lines in enumerate(texts)))
-    assert [[found["text"] for found in row["lines"]] for row in parquet_rows(tmp_path, "page")] == texts
-
-
 def test_a_row_for_each_line_or_word_and_one_for_what_has_none(tmp_path: Path) -> None:
     for name in ("parquet:line", "parquet:word"):
         write(tmp_path, name, *FILES)
@@ -96,20 +98,12 @@ def test_a_row_for_each_line_or_word_and_one_for_what_has_none(tmp_path: Path) -
     assert (first["left"], first["top"], first["right"], first["bottom"]) == (20, 10, 180, 30)
     assert (first["confidence"], first["box"]) == (0.9876, [[20, 10], [180, 10], [180, 30], [20, 30]])
     assert lines[2]["error"]["code"] == "broken_image"
+    assert [row["line_source"] for row in (*lines[:2], *words[:2])] == ["ocr", None, "ocr", "ocr"]
     assert [(row["page"], row["line"], row["word"], row["text"]) for row in words[:5]] == [
         *((1, 0, 0, "ab"), (1, 0, 1, "*"), (1, 1, None, None)),
         *((2, None, None, None), (3, None, None, None)),
     ]
     assert (words[1]["left"], words[1]["confidence"]) == (70, 0.25)
-
-
-@pytest.mark.parametrize(("rows", "count"), [("line", 3), ("word", 4)])
-def test_rows_of_lines_and_words_say_where_the_line_comes_from(tmp_path: Path, rows: str, count: int) -> None:
-    own, read = line("ab *", words=full_page().lines[0].words), line("c")
-    mixed = Page(200, 100, 0, (replace(own, source="text_layer"), replace(read, source="ocr")))
-    write(tmp_path, f"parquet:{rows}", results("a.pdf", [mixed, FAILED], asked=ASKED))
-    found = [row["line_source"] for row in parquet_rows(tmp_path, rows)]
-    assert found == [*["text_layer"] * (count - 2), "ocr", None]
 
 
 @pytest.mark.parametrize("name", [name for name in BATCH_FORMATS if name != "pdf"])
@@ -194,36 +188,179 @@ def test_formats_that_cannot_be_are_refused(names: list[str], options: dict[str,
     assert said in str(refused.value)
 
 
-def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.batch.outputs.output_formats.find_spec", lambda _name: None)
-    with pytest.raises(BadOption, match=r"ocrsvc\[parquet\]"):
-        check_formats(["parquet"], {})
-    check_formats(["jsonl", "pdf"], {})
-
-
 def test_the_command_writes_all_formats_of_the_same_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    use_fake_engine(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "in").mkdir()
-    for number in range(3):
-        cv2.imwrite(f"in/{number}.png", np.full((40, 60, 3), 255, np.uint8))
+    draw_images(tmp_path / "in", 3)
     (tmp_path / "in" / "x.png").write_text("no image")
     assert run(["batch", "in", "--out", "out", "--part-pages", "2", "--format", "jsonl,parquet,text,pdf"]) == 1
     rows = pyarrow.dataset.dataset("out/parquet", format="parquet").to_table().sort_by("source").to_pylist()
     lines = [json.loads(row) for file in sorted(Path("out/jsonl").iterdir()) for row in file.read_bytes().splitlines()]
     assert without_nulls(rows) == without_nulls(lines)
-    assert sorted(tree(Path("out/text/in"))) == ["0.png.txt", "1.png.txt", "2.png.txt", "x.png.txt"]
-    assert sorted(tree(Path("out/pdf/in"))) == ["0.png.pdf", "1.png.pdf", "2.png.pdf"]
+    assert sorted(tree(Path("out/text/in"))) == ["000.png.txt", "001.png.txt", "002.png.txt", "x.png.txt"]
+    assert sorted(tree(Path("out/pdf/in"))) == ["000.png.pdf", "001.png.pdf", "002.png.pdf"]
     assert "in/x.png has no file in the format pdf" in caplog.text
     assert verify(Destination(Path("out"))).problems == []
-    written_bytes = Path("out/pdf/in/1.png.pdf").stat().st_size
-    Path("out/pdf/in/1.png.pdf").write_bytes(b"other")
-    Path("out/text/in/2.png.txt").unlink()
-    other = f"pdf/in/1.png.pdf is not what was written: it has 5 bytes, and {written_bytes} were written."
+    written_bytes = Path("out/pdf/in/001.png.pdf").stat().st_size
+    Path("out/pdf/in/001.png.pdf").write_bytes(b"other")
+    Path("out/text/in/002.png.txt").unlink()
+    other = f"pdf/in/001.png.pdf is not what was written: it has 5 bytes, and {written_bytes} were written."
     assert verify(Destination(Path("out"))).problems == [
         f"pdf/_files/pdf-00000.jsonl: {other}",
-        "text/_files/text-00001.jsonl: text/in/2.png.txt is not there.",
+        "text/_files/text-00001.jsonl: text/in/002.png.txt is not there.",
     ]
+
+
+FAILED = BrokenImage("This page is damaged.")
+READ = page("正品促销 hello", "second")
+
+
+def texts(data: bytes) -> list[list[str]]:
+    """The lines that pdfium finds on each page."""
+    with pypdfium2.PdfDocument(data) as document:
+        return [found.get_textpage().get_text_range().split("\r\n") for found in document]
+
+
+def encoded(suffix: str) -> bytes:
+    return cv2.imencode(suffix, np.full((100, 200, 3), 255, np.uint8))[1].tobytes()
+
+
+def written(folder: Path, name: str, outcomes: Sequence[Outcome], data: bytes) -> bytes | None:
+    """The PDF of a source, if there is one."""
+    write(folder, "pdf", results(name, outcomes, data))
+    return tree(folder).get(f"{name}.pdf")
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".tif", ".webp"])
+def test_a_picture_becomes_a_page_with_its_text(suffix: str, tmp_path: Path) -> None:
+    made = written(tmp_path, f"scans/a{suffix}", [READ], encoded(suffix))
+    assert made is not None
+    assert texts(made) == [["正品促销 hello", "second"]]
+
+
+def test_the_pages_of_a_pdf_that_were_read_have_text_and_the_others_stay(tmp_path: Path) -> None:
+    made = written(tmp_path, "a.pdf", [READ, FAILED, page("third"), None], pdf(GRAY, GRAY, GRAY, GRAY))
+    assert made is not None
+    assert texts(made) == [["正品促销 hello", "second"], [""], ["third"], [""]]
+
+
+def test_a_pdf_none_of_whose_pages_was_read_stays_as_it_is(tmp_path: Path) -> None:
+    data = pdf(GRAY, GRAY)
+    assert written(tmp_path, "a.pdf", [FAILED, FAILED], data) == data
+    assert written(tmp_path, "empty.pdf", [page(), FAILED], data) is not None
+
+
+def test_the_pages_of_a_tiff_are_those_of_its_pdf(tmp_path: Path) -> None:
+    made = written(tmp_path, "a.tif", [page("one"), FAILED, page("three")], tiff([200, 150, 100]))
+    assert made is not None
+    assert texts(made) == [["one"], [""], ["three"]]
+    with pikepdf.open(io.BytesIO(made)) as document:
+        pictures = [len(found.obj["/Resources"].get("/XObject", {})) for found in document.pages]
+    assert pictures == [1, 0, 1]
+
+
+def gone() -> bytes:
+    raise SourceGone("a.png has changed since the run was planned.")
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        # What could not be read once is not decoded again here.
+        (results("a.bmp", [FAILED], encoded(".bmp")), "broken_image"),
+        (results("a.png", [FAILED], b"no image"), "unsupported_image"),
+        (results("a.pdf", [READ], b"%PDF-1.7 and no more"), "broken_image"),
+        (replace(results("a.png", [READ], b""), load=gone), "source_gone"),
+    ],
+)
+def test_a_source_that_cannot_be_a_pdf_costs_itself_alone_and_is_named(
+    file: FileResults, code: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listing = write(tmp_path, "pdf", file, results("b.png", [READ], encoded(".png")))
+    bad, good = (json.loads(row) for row in tree(tmp_path)[listing.name].splitlines())
+    assert (bad["source"], bad["error"]["code"]) == (file.file.name, code)
+    assert good["file"] == "b.png.pdf"
+    assert sorted(tree(tmp_path)) == [listing.name, "b.png.pdf"]
+    assert f"{file.file.name} has no file in the format pdf" in caplog.text
+
+
+def test_what_the_machine_lacks_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lay(*_arguments: object) -> None:
+        raise ResourcesExhausted("No process.", "Try again.")
+
+    monkeypatch.setattr("ocrsvc.formats.pdf.searchable._lay_text", lay)
+    with pytest.raises(OcrsvcError, match="No process"):
+        write(tmp_path, "pdf", results("a.pdf", [READ], pdf(GRAY)))
+    assert tree(tmp_path) == {}
+
+
+def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
+    files = [
+        results("a.pdf", [READ, FAILED], pdf(GRAY, GRAY)),
+        results("b.tif", [READ, READ], tiff([200, 150])),
+        results("c.jpg", [READ], encoded(".jpg")),
+    ]
+    assert write(tmp_path / "once", "pdf", *files) == write(tmp_path / "again", "pdf", *files)
+    assert tree(tmp_path / "once") == tree(tmp_path / "again")
+
+
+ODD = st.sampled_from(
+    [
+        *("/", "..", ".", "@", "@root", "@up", "%2E", "~0123456789abcdef", "a.txt", ".pdf", "://"),
+        *("_ocrsvc", "_files", "Unfinished"),
+    ]
+)
+NAMES = st.lists(st.one_of(ODD, st.text(string.ascii_letters + "/.%@~ _#:\\é中\ud800\n", max_size=12)), min_size=1).map(
+    "".join
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("scans/a.pdf", "scans/a.pdf.txt"),
+        ("/data/scans/a.pdf", "@root/data/scans/a.pdf.txt"),
+        ("../x/a.pdf", "@up/x/a.pdf.txt"),
+        ("s3://bucket/k/a.png", "@s3/bucket/k/a.png.txt"),
+        ("shards/00.tar/17.jpg", "shards/00.tar/17.jpg.txt"),
+        ("宋体 扫描/第1页.jpg", "宋体 扫描/第1页.jpg.txt"),
+        ("a.txt/b.png", "a%2Etxt/b.png.txt"),
+        ("pages-00000.jsonl/b.png", "pages-00000%2Ejsonl/b.png.txt"),
+        ("_ocrsvc/run.json", "%5Focrsvc/run.json.txt"),
+        ("_files/text.png", "%5Ffiles/text.png.txt"),
+        ("unfinished/a.png", "%75nfinished/a.png.txt"),
+        ("C:\\scans\\a.png", "C%3A%5Cscans%5Ca.png.txt"),
+        ("100%.png", "100%25.png.txt"),
+    ],
+)
+def test_a_file_is_called_like_its_source(name: str, expected: str) -> None:
+    assert source_path(name, ".txt") == expected
+
+
+@given(NAMES, st.sampled_from(ENDINGS))
+def test_no_name_leads_out_of_the_destination(name: str, ending: str) -> None:
+    path = source_path(name, ending)
+    parts = path.split("/")
+    assert not {"", "_ocrsvc", "_files", "unfinished"} & {part.lower() for part in parts}
+    assert not any(part.startswith(".") for part in parts)
+    assert all(len(part.encode()) <= 210 for part in parts)
+    assert len(path.encode()) <= 820
+    assert path.endswith(ending)
+
+
+@given(NAMES, NAMES, st.sampled_from(ENDINGS), st.sampled_from(ENDINGS))
+def test_two_sources_have_two_files_and_neither_is_in_the_other(one: str, two: str, first: str, second: str) -> None:
+    if (one, first) == (two, second):
+        return
+    path, other = source_path(one, first), source_path(two, second)
+    assert path != other
+    assert not other.startswith(f"{path}/")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "/".join(["folder"] * 300), "中" * 200 + "/" + "文" * 300])
+def test_a_name_that_is_too_long_is_cut_and_stays_its_own(name: str) -> None:
+    path = source_path(name, ".hocr")
+    assert max(len(part.encode()) for part in path.split("/")) <= 210
+    assert path != source_path(f"{name}x", ".hocr")

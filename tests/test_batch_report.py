@@ -15,14 +15,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from batch_support import use_fake_engine
 from browser_support import in_browser, launched_browser, opening
 from playwright.sync_api import Browser
 
-from ocrsvc.batch.pages import Load, SourceFile
+from ocrsvc.batch.pages import SourceFile
 from ocrsvc.batch.report import MOST_BYTES, MOST_PAGES, SIDE_PX, make_pictures, page_table, plots_of, worked_seconds
 from ocrsvc.batch.work_file import PageFacts
 from ocrsvc.cli.main import run
-from ocrsvc.errors import SourceGone
 
 ODD = "<script>alert(1)<script>&amp; 'x\".png"
 LARGE_PNG = cv2.imencode(".png", np.zeros((5000, 8100), np.uint8))[1].tobytes()
@@ -31,8 +31,7 @@ LARGE_PNG = cv2.imencode(".png", np.zeros((5000, 8100), np.uint8))[1].tobytes()
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Thirty images, and one with an odd name that is none; the fake engine reads them."""
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    use_fake_engine(monkeypatch)
     folder = tmp_path / "pages"
     folder.mkdir()
     noise = np.random.default_rng(1).integers(0, 256, (300, 400, 3), np.uint8)
@@ -151,39 +150,25 @@ FILE = SourceFile("a", "a", "", 10, 1, range(1, 2))
 WIDE_PNG = cv2.imencode(".png", np.full((50, 900, 3), 255, np.uint8))[1].tobytes()
 
 
-def gone(_file: SourceFile) -> bytes:
-    raise SourceGone("a is gone.")
+def test_a_picture_that_cannot_be_made_says_why() -> None:
+    for size, data, missing in (
+        (1_000_000_000, b"", "the file is too large"),
+        (10, b"", "broken_image"),
+        (10, LARGE_PNG, "image_too_large"),
+    ):
+        [picture] = make_pictures([(replace(FILE, size=size), 1)], lambda _file, data=data: data)  # type: ignore[misc]
+        assert picture.missing == missing
 
 
-@pytest.mark.parametrize(
-    ("size", "load", "missing"),
-    [
-        (1_000_000_000, lambda _file: b"", "the file is too large"),
-        (10, lambda _file: b"", "broken_image"),
-        (10, lambda _file: LARGE_PNG, "image_too_large"),
-        (10, gone, "source_gone"),
-    ],
-    ids=["file", "broken", "pixels", "gone"],
-)
-def test_a_picture_that_cannot_be_made_says_why(size: int, load: Load, missing: str) -> None:
-    [picture] = make_pictures([(replace(FILE, size=size), 1)], load)
-    assert picture.missing == missing
-
-
-@pytest.mark.parametrize("hangs", [False, True])
-def test_pictures_end_with_their_time_also_where_a_source_hangs(
-    monkeypatch: pytest.MonkeyPatch, *, hangs: bool
-) -> None:
-    now_s, let_go, loads = [0.0], threading.Event(), iter(range(3))
+def test_pictures_end_with_their_time_where_a_source_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go, loads = threading.Event(), iter(range(3))
     monkeypatch.setattr("ocrsvc.batch.report.TIME_S", 0.5)
 
     def load(_file: SourceFile) -> bytes:
-        if next(loads) == 1:
-            now_s[0] = 0.5 * (not hangs)
-            assert let_go.wait() if hangs else True
+        assert next(loads) != 1 or let_go.wait()
         return WIDE_PNG
 
-    first, *_, last = make_pictures([(FILE, 1)] * 3, load, lambda: now_s[0])
+    first, *_, last = make_pictures([(FILE, 1)] * 3, load)
     let_go.set()
     assert (first.width, last.missing) == (SIDE_PX, "there was no time for it")
 

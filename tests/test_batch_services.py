@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import itertools
 import json
 import os
@@ -10,28 +9,33 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from email.message import Message
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import cv2
-import numpy as np
+import orjson
 import pytest
+from batch_support import draw_images, use_fake_engine
 from documents import tiff
+from http_stand_in import Reply, replying
 from support import run_server, start_server, wait_until
 
 from ocrsvc.access.api_keys import KeyEntry
 from ocrsvc.access.manage_keys import add_key, open_store
-from ocrsvc.batch.pages import PageGroup, SourceFile
-from ocrsvc.batch.readers.service_reader import GroupAdmission, pages_option
+from ocrsvc.batch.human_readable import visible
+from ocrsvc.batch.readers.service_reader import GroupAdmission, page_of, parse_answer
 from ocrsvc.cli.main import run
+from ocrsvc.client.address import services_of
 from ocrsvc.client.balancer import Rules
+from ocrsvc.client.response import Response, retry_after_s
+from ocrsvc.errors import BadOption, OcrsvcError, ServerError
 
 # anyio's: a connection that is given up, as the client is closed, before anybody has tried it.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'connect_tcp:RuntimeWarning")
 
 ENGINE = {"name": "fake", "model": "none", "version": "1"}
 NEITHER = {"neither.png": "unsupported_image"}
-Reply = Callable[[bytes], bytes | None]
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +48,7 @@ def two() -> Iterator[str]:
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """A folder with thirty images, and a file that is none."""
-    (folder := tmp_path / "pages").mkdir()
-    for number in range(30):
-        cv2.imwrite(str(folder / f"{number:02}.png"), np.full((20 + number, 40, 3), 255, np.uint8))
+    draw_images(folder := tmp_path / "pages", 30)
     (folder / "neither.png").write_text("no image")
     return folder
 
@@ -61,8 +63,7 @@ def pages(images: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake engine; services that fail are left alone for a tenth of the time."""
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    use_fake_engine(monkeypatch)
     monkeypatch.setattr("ocrsvc.client.balancer.Rules", partial(Rules, first_ejection_s=0.1))
     monkeypatch.setattr("ocrsvc.client.attempts._LONGEST_PAUSE_S", 0.1)
     monkeypatch.setattr("ocrsvc.batch.readers.service_reader._PAUSE_S", 0.1)
@@ -98,7 +99,7 @@ def test_a_document_is_sent_once_for_a_group_of_its_pages(tmp_path: Path) -> Non
         bodies.append(body)
         return answer_of_pages(list(range(1, 41)))
 
-    with replying(reply) as url:
+    with answering(reply) as url:
         assert batch(file, url) == 0
     # Of 16, 16 and 8 pages, and of the blank page.
     assert sum(body == file.read_bytes() for body in bodies) == len(bodies) - 1 == 3
@@ -131,7 +132,7 @@ def test_pages_of_a_service_that_falls_silent_are_read_by_another_when_their_tim
         # The lock is held: those that come later wait for it as long.
         return answer_of_pages([1]) if next(asked) < 5 or done.wait(60) else None
 
-    with replying(silent_later) as silent, replying(lambda _: answer_of_pages([1])) as good:
+    with answering(silent_later) as silent, answering(lambda _: answer_of_pages([1])) as good:
         try:
             assert batch(images, f"{silent},{good}", "--at-once", "2", "--attempts", "9") == 0
         finally:
@@ -143,7 +144,7 @@ def test_when_all_are_gone_the_run_stops_and_goes_on_later(
     pages: Path, two: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left = iter(range(10))
-    with replying(lambda _: answer_of_pages([1]) if next(left, None) is not None else None) as url:
+    with answering(lambda _: answer_of_pages([1]) if next(left, None) is not None else None) as url:
         assert batch(pages, url, "--patience", "0.5", "--attempts", "1") == 75
     said = capsys.readouterr().err
     assert "No service has answered for" in said
@@ -168,21 +169,9 @@ def test_services_that_are_not_there_stop_the_run_before_it_begins(
 )
 def test_a_file_whose_answers_are_none_costs_itself_alone(images: Path, wrong: bytes | None, code: str) -> None:
     bad = wrong and answer_of_pages([1]).replace(b'"lines": []', wrong)
-    with replying(lambda body: bad if body == b"no image" else answer_of_pages([1])) as url:
+    with answering(lambda body: bad if body == b"no image" else answer_of_pages([1])) as url:
         assert batch(images, url, "--attempts", "1", "--at-once", "4") == 1
     assert failures(images) == {"neither.png": code}
-
-
-def test_a_file_over_which_services_died_by_chance_is_sent_again(images: Path) -> None:
-    broken = itertools.count()
-
-    def reply(body: bytes) -> bytes | None:
-        # As often as one request goes to services in all.
-        return None if body == b"no image" and next(broken) < 5 else answer_of_pages([1])
-
-    with replying(reply) as url:
-        assert batch(images, url, "--attempts", "1") == 0
-    assert next(broken) > 5
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +202,7 @@ def test_a_service_that_begins_to_read_with_another_model_stops_the_run(
     images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     versions = iter(["1"] * 5 + ["2"] * 100)
-    with replying(lambda _: answer_of_pages([1], ENGINE | {"version": next(versions)})) as url:
+    with answering(lambda _: answer_of_pages([1], ENGINE | {"version": next(versions)})) as url:
         assert batch(images, url, "--at-once", "1") != 0
     assert "reads with fake none 2" in capsys.readouterr().err
 
@@ -225,15 +214,6 @@ def test_a_service_that_takes_little_at_once_is_not_kept_idle_by_refusals(pages:
         # Those of the beginning, and few later: each idles the service for a second.
         assert 0 < server.metric("ocrsvc_refused_total") <= 24
     assert len(output(pages).splitlines()) == 51
-
-
-@pytest.mark.parametrize(
-    ("numbers", "total", "option"),
-    [((1,), 1, {}), ((1,), 2, {"pages": "1-1"}), ((3, 4, 5), 9, {"pages": "3-5"}), ((3, 5), 9, {"pages": "3,5"})],
-)
-def test_the_pages_of_a_group_are_named(numbers: tuple[int, ...], total: int, option: dict[str, str]) -> None:
-    file = SourceFile("a", "a", "", 1, total, range(1, total + 1))
-    assert pages_option(PageGroup(file, numbers, numbers)) == option
 
 
 def test_groups_are_under_way_within_their_number_and_bytes_and_a_larger_file_alone() -> None:
@@ -260,35 +240,97 @@ def answer_of_pages(numbers: list[int], engine: dict[str, str] = ENGINE) -> byte
 
 
 @contextmanager
-def replying(reply: Reply) -> Iterator[str]:
-    """A service that answers a body so, one after the other, or breaks the connection for None; its address."""
-    lock = threading.Lock()
+def answering(reply: Callable[[bytes], bytes | None]) -> Iterator[str]:
+    """A service that answers a body so, or breaks the connection for None; its address."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(headers: Message, body: bytes) -> Reply | None:
+        assert headers["X-Priority"] == "batch"
+        found = reply(body)
+        return None if found is None else (200, {}, found)
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            assert self.headers["X-Priority"] == "batch"
-            with lock:
-                answer = reply(body)
-            if answer is None:
-                self.close_connection = True
-                return
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    with replying(answer) as url:
+        yield url
 
-        def log_message(self, *_: object) -> None:
-            pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        listening.daemon_threads = True
-        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.server_port}"
-        finally:
-            listening.shutdown()
-            thread.join()
+BOX = [[0, 0], [9, 0], [9, 9], [0, 9]]
+LINE = {"text": "a", "confidence": 0.5, "box": BOX}
+PAGE = {"page": 1, "width": 9, "height": 9, "angle": 0, "text": "a", "lines": [LINE]}
+
+
+def answered(page: Any) -> Any:
+    body = orjson.dumps({"engine": {"name": "fake"}, "pages": [page]})
+    return page_of(parse_answer(Response(200, None, body, "http://a:1")).data, 1)
+
+
+def test_a_page_is_taken_as_it_is() -> None:
+    assert answered(PAGE) == PAGE
+    assert answered(PAGE | {"lines": []}) == PAGE | {"lines": []}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        1,
+        "page",
+        {"page": 1},
+        PAGE | {"text": 1},
+        PAGE | {"width": "9"},
+        PAGE | {"height": 1 << 40},
+        PAGE | {"angle": True},
+        PAGE | {"lines": {}},
+        PAGE | {"lines": [1]},
+        PAGE | {"lines": [LINE | {"text": None}]},
+        PAGE | {"lines": [LINE | {"confidence": "x"}]},
+        PAGE | {"lines": [LINE | {"confidence": 1e308}]},
+        PAGE | {"lines": [LINE | {"box": BOX[:3]}]},
+        PAGE | {"lines": [LINE | {"box": [[0, "x"]] * 4}]},
+        PAGE | {"lines": [LINE | {"words": 1}]},
+        PAGE | {"barcodes": "x"},
+    ],
+)
+def test_what_is_no_page_fails_as_one(page: Any) -> None:
+    assert isinstance(answered(page), ServerError)
+
+
+@pytest.mark.parametrize(
+    "error", ["x", 1, [], {}, {"status": "abc"}, {"status": 400, "code": ["x"]}, {"status": 10**18, "detail": {"a": 1}}]
+)
+def test_an_error_of_any_form_is_the_error_of_its_page(error: Any) -> None:
+    assert isinstance(answered({"page": 1, "error": error}), OcrsvcError)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["9" * 5000, "Mon, 20 Nov 1995 19:12:08 -" + "9" * 20, "Mon, 20 Nov " + "9" * 14 + " 19:12:08 GMT", "\xb2", "-1"],
+)
+def test_a_retry_after_of_any_form_is_a_number_and_an_explanation_is_cut(value: str) -> None:
+    assert 0 <= retry_after_s(value) < 10**9
+    error = answered({"page": 1, "error": {"status": 400, "detail": "x" * 10**7, "remedy": "y" * 10**7}})
+    assert len(error.detail) + len(error.remedy) < 10_000
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:dragon@host", "me:dragon@host", "http://me:dragon@[::1", "http://host?token=dragon"]
+)
+def test_an_address_with_a_secret_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(BadOption) as refused:
+        services_of(url)
+    assert "dragon" not in f"{refused.value}{refused.value.__cause__}"
+
+
+def test_names_do_not_command_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_fake_engine(monkeypatch)
+    assert visible("a\x1b[31m\x9b\u202e\r中文 é\t\n") == "a\\x1b[31m\\x9b\\u202e\\r中文 é\t\n"
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    (folder / "a\x1b]0;title\x07.png").write_text("no image")
+    (folder / "b.\x1b[2J").write_text("no image")
+    command = ["batch", str(folder), "--out", str(out), "--format", "jsonl,pdf"]
+    assert run(command) == 1
+    (folder / "new\x1b[31m.png").write_text("no image")
+    assert run(command) != 0
+    said = capfd.readouterr()
+    assert r"new\x1b[31m.png" in said.err
+    assert "\x1b" not in said.out + said.err + (out / "report.html").read_text()

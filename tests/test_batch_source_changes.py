@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from batch_sources_support import document, plan, png, write_tar
+from batch_support import output, use_fake_engine
 
 from ocrsvc.batch import run_file
 from ocrsvc.batch.pages import SourceFile
@@ -24,8 +24,7 @@ from ocrsvc.errors import RunChanged
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with images, an archive, a document, and what is no image."""
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    use_fake_engine(monkeypatch)
     (folder := tmp_path / "scans").mkdir()
     for number in range(3):
         (folder / f"{number}.png").write_bytes(png(number))
@@ -129,5 +128,4 @@ def test_of_two_updates_at_once_one_counts_and_the_run_goes_on(folder: Path, mon
 
 def sources_in(out: Path) -> list[str]:
     """The sources of all lines of the output, in its order."""
-    lines = [line for file in sorted(out.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
-    return [json.loads(line)["source"] for line in lines]
+    return [line["source"] for line in output(out)]

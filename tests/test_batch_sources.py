@@ -11,6 +11,7 @@ import threading
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from batch_sources_support import document, load, names, plan, png
@@ -44,33 +45,26 @@ def test_a_folder_is_planned_in_the_order_of_its_names_with_the_pages_of_documen
     assert names(files, folder) == ["a.png", "b/deep/y.PNG", "b/no_extension", "b/x.png", "c.jpg", "d.pdf", "e.tif"]
     assert [file.total for file in files] == [1, 1, 1, 1, 1, 3, 2]
     assert load(files[3]) == png(3)
+    assert plan(folder / "e.tif", folder, is_sorted=True) == files
+    # A file that is named is planned whatever it is.
+    assert names(plan(folder / "README.md"), folder) == ["README.md"]
     assert counts.skipped == {".md": 1, ".json": 1, "hidden": 1}
 
 
-def test_a_file_that_is_named_is_planned_whatever_it_is(folder: Path) -> None:
-    assert names(plan(folder / "README.md"), folder) == ["README.md"]
+def test_the_content_of_a_file_says_what_it_is(tmp_path: Path) -> None:
+    for name, data, total in (("a.png", document(3), 3), ("a.pdf", png(), 1)):
+        (tmp_path / name).write_bytes(data)
+        (file,) = plan(tmp_path / name)
+        assert (len(file.pages), file.total, load(file)) == (total, total, data)
 
 
-@pytest.mark.parametrize(("name", "data", "total"), [("a.png", document(3), 3), ("a.pdf", png(), 1)])
-def test_the_content_of_a_file_says_what_it_is(tmp_path: Path, name: str, data: bytes, total: int) -> None:
-    (tmp_path / name).write_bytes(data)
-    (file,) = plan(tmp_path)
-    assert (len(file.pages), file.total, load(file)) == (total, total, data)
-
-
-def test_a_damaged_document_is_one_page(tmp_path: Path) -> None:
-    (tmp_path / "scan.pdf").write_bytes(document(3)[:200])
-    (file,) = plan(tmp_path, pages="2-")
-    assert (list(file.pages), file.total) == ([1], 0)
-    with pytest.raises(BrokenImage, match="damaged"):
-        load(file)
-
-
-def test_pages_of_a_document_that_could_not_be_counted_are_not_lost(tmp_path: Path) -> None:
-    (tmp_path / "scan.pdf").write_bytes(document(3) + bytes(3000))
-    (file,) = plan(tmp_path, most_file_bytes=3000)
-    with pytest.raises(SourceGone, match="3 pages, of which 1 is planned"):
-        load(file)
+def test_a_document_that_is_damaged_or_could_not_be_counted_is_one_page_and_loses_none(tmp_path: Path) -> None:
+    for data, said in ((document(3)[:200], "damaged"), (document(3) + bytes(3000), "3 pages, of which 1 is planned")):
+        (tmp_path / "scan.pdf").write_bytes(data)
+        (file,) = plan(tmp_path, pages="2-", most_file_bytes=3000)
+        assert (list(file.pages), file.total) == ([1], 0)
+        with pytest.raises((BrokenImage, SourceGone), match=said):
+            load(file)
 
 
 @pytest.mark.parametrize(
@@ -143,16 +137,20 @@ def test_a_file_that_is_found_twice_is_planned_once_and_with_different_pages_ref
         plan(f"@{tmp_path / 'list'}", folder)
 
 
-@pytest.mark.parametrize(("pages", "planned", "without"), [("2", 2, 5), ("1", 7, 0), ("3-", 1, 6)])
-def test_pages_are_chosen_of_each_document(folder: Path, pages: str, planned: int, without: int) -> None:
-    assert len(plan(folder, pages=pages, counts=(counts := PlanningCounts()))) == planned
-    assert counts.without_pages == without
-
-
-def test_include_and_exclude_choose_by_name(folder: Path) -> None:
-    files = plan(folder, include=("*.png", "*.jpg"), exclude=("**/b/**",), counts=(counts := PlanningCounts()))
-    assert names(files, folder) == ["a.png", "c.jpg"]
-    assert counts.left_out == 7
+@pytest.mark.parametrize(
+    ("options", "planned", "counted"),
+    [
+        ({"pages": "2"}, 2, {"without_pages": 5}),
+        ({"pages": "1"}, 7, {"without_pages": 0}),
+        ({"pages": "3-"}, 1, {"without_pages": 6}),
+        ({"include": ("*.png", "*.jpg"), "exclude": ("**/b/**",)}, 2, {"left_out": 7}),
+    ],
+)
+def test_pages_and_names_are_chosen(
+    folder: Path, options: dict[str, Any], planned: int, counted: dict[str, int]
+) -> None:
+    assert len(plan(folder, counts=(counts := PlanningCounts()), **options)) == planned
+    assert {name: getattr(counts, name) for name in counted} == counted
 
 
 def test_the_output_of_a_run_is_no_source(folder: Path) -> None:
@@ -221,19 +219,15 @@ def test_names_that_are_no_utf8_become_valid_text_and_are_found(tmp_path: Path) 
         file.name.encode()
 
 
-def test_a_file_that_is_larger_than_the_limit_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / "large.png").open("wb") as file:
-        file.truncate(1 << 40)
-    (planned,) = plan(tmp_path)
-    with pytest.raises(BodyTooLarge, match=str(1 << 40)):
-        load(planned)
-
-
-def test_a_file_that_has_changed_since_is_not_read(folder: Path) -> None:
-    (file,) = plan(folder / "a.png")
-    (folder / "a.png").write_bytes(png(9) + b" ")
-    with pytest.raises(SourceGone, match="changed"):
-        load(file)
+def test_a_file_that_is_larger_than_the_limit_or_has_changed_since_is_not_read(tmp_path: Path) -> None:
+    for name, size, said in (("large.png", 1 << 40, str(1 << 40)), ("small.png", 10, "changed")):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+        (planned,) = plan(tmp_path / name)
+        if name == "small.png":
+            os.utime(tmp_path / name, (1, 1))
+        with pytest.raises((BodyTooLarge, SourceGone), match=said):
+            load(planned)
 
 
 def pages_of(folder: Path, sample: str | None, seed: int = 0) -> list[tuple[str, int]]:
@@ -246,23 +240,11 @@ def test_a_sample_has_its_size_is_the_same_each_time_and_in_order(folder: Path) 
     assert first == pages_of(folder, "4", 1) != other
     assert [page for page in every if page in first] == first
     assert pages_of(folder, "99") == pages_of(folder, "100%") == every
-
-
-def test_a_share_is_taken_by_the_page_alone(folder: Path) -> None:
+    for wrong in ("", "-1", "101%", "5 %", "1e3", "half"):
+        with pytest.raises(BadOption):
+            plan(folder, sample=wrong)
+    # A share is taken by the page alone.
     assert set(pages_of(folder / "b", "50%")) <= set(pages_of(folder, "50%"))
-    plan(folder, sample="50%", counts=(counts := PlanningCounts()))
-    assert counts.not_sampled == len(pages_of(folder, None)) - len(pages_of(folder, "50%"))
-
-
-@pytest.mark.parametrize("sample", ["", "-1", "101%", "5 %", "1e3", "half"])
-def test_a_sample_that_is_none_is_refused(folder: Path, sample: str) -> None:
-    with pytest.raises(BadOption):
-        plan(folder, sample=sample)
-
-
-def test_sorted_is_by_name_over_all_sources(folder: Path) -> None:
-    sources = folder / "e.tif", folder / "b", folder / "a.png"
-    assert plan(*sources, is_sorted=True) == sorted(plan(*sources), key=lambda file: file.name)
 
 
 @given(st.sets(st.binary(max_size=12) | st.text(alphabet="\\x89af", max_size=8).map(str.encode)))

@@ -44,11 +44,6 @@ def batching(model: Callable[[str, Sequence[str]], Sequence[str]], limits: Limit
         batcher.close()
 
 
-def test_a_single_piece_does_not_wait_longer_than_it_may() -> None:
-    with batching(Model(), SOON) as batcher:
-        assert batcher.submit("narrow", "a", 1).result(FAR_S) == "A"
-
-
 def test_what_comes_while_a_batch_runs_goes_together_in_the_next() -> None:
     gate = threading.Event()
     model = Model(gate)
@@ -67,22 +62,6 @@ def test_a_full_batch_does_not_wait() -> None:
         futures = [batcher.submit("wide", text, 50) for text in "ab"]
         assert [future.result(FAR_S / 2) for future in futures] == ["A", "B"]
     assert model.runs == [("wide", ["a", "b"])]
-
-
-def test_buckets_do_not_mix() -> None:
-    model = Model()
-    with batching(model, LATE) as batcher:
-        futures = [batcher.submit(bucket, bucket, 1) for bucket in ("narrow", "wide", "narrow")]
-    assert [future.result(0) for future in futures] == ["NARROW", "WIDE", "NARROW"]
-    assert sorted(model.runs) == [("narrow", ["narrow", "narrow"]), ("wide", ["wide"])]
-
-
-def test_a_piece_that_costs_more_than_a_batch_runs_alone() -> None:
-    model = Model()
-    with batching(model, LATE) as batcher:
-        futures = [batcher.submit("wide", text, cost) for text, cost in (("a", 500), ("b", 1))]
-    assert [future.result(0) for future in futures] == ["A", "B"]
-    assert model.runs == [("wide", ["a"]), ("wide", ["b"])]
 
 
 def test_only_the_guilty_piece_of_a_batch_fails() -> None:

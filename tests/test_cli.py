@@ -95,12 +95,8 @@ def test_check_tells_what_is_installed_which_engines_open_and_why_others_do_not(
     assert "  fake: opens (" in done.stdout
     assert "  ppocr: opens (" in done.stdout
     assert "  tr: does not open: " in done.stdout
-
-
-def test_check_fails_when_the_engine_of_the_settings_does_not_open() -> None:
     done = ocrsvc("check", OCRSVC_ENGINE="tr")
-    assert done.returncode == 69
-    assert done.stderr.startswith("ocrsvc: The engine tr")
+    assert (done.returncode, done.stderr[:22]) == (69, "ocrsvc: The engine tr,")
 
 
 def test_two_builds_of_onnx_runtime_in_one_environment_are_a_loud_failure() -> None:
@@ -115,11 +111,6 @@ def test_serve_passes_gunicorns_flags_on() -> None:
     assert command[:3] == [sys.executable, "-m", "gunicorn"]
     assert command[5:8] == ["-w", "2", "--threads=5"]
     assert Path(command[4]).is_file()
-
-
-def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"]) == 0
-    assert capsys.readouterr().out == "ocrsvc 0.1.0\n"
 
 
 @pytest.mark.parametrize("args", [[], ["read"], ["fly"], ["settings", "--nope"]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import json
 import re
 import socket
@@ -11,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from email.message import Message
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -21,15 +21,15 @@ import cv2
 import numpy as np
 import pytest
 from documents import tiff
+from http_stand_in import Reply, replying
 from models_support import make_several
 from support import ROOT, Server, ocrsvc, run_program, run_server
-from web_support import running_app
 
 from ocrsvc import errors
 from ocrsvc.client import AsyncClient, Client
 from ocrsvc.client.client import Outcome
-from ocrsvc.client.request import MODELS_PATH, ImageInput, Options, body_of, headers_of, query_of
-from ocrsvc.client.response import Answer, Response, answer_of, model_list_of, retry_after_s
+from ocrsvc.client.request import ImageInput, Options, body_of, headers_of, query_of
+from ocrsvc.client.response import Answer, Response, answer_of, retry_after_s
 from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
 from ocrsvc.http.options import OPTIONS
 
@@ -40,14 +40,6 @@ PAGE = cv2.imencode(".png", WHITE)[1].tobytes()
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with run_server({"OCRSVC_WORKERS": "1"}) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def busy() -> Iterator[Server]:
-    """Reads one image at a time, in 50 ms, and lets one wait: the rest is refused with Retry-After 1."""
-    env = {"OCRSVC_ENGINE_THREADS": "1", "OCRSVC_QUEUE_SIZE": "1", "OCRSVC_FAKE_LATENCY_S": "0.05"}
-    with run_server({"OCRSVC_WORKERS": "1"} | env) as server:
         yield server
 
 
@@ -62,61 +54,27 @@ def first_lines(outcomes: list[Outcome]) -> list[str]:
 
 
 @contextmanager
-def scripted(*answers: tuple[int, dict[str, str], bytes] | None) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """A server that gives these answers, one a request, the last for ever; None breaks the connection.
+def scripted(*answers: Reply | None) -> Iterator[tuple[str, list[Message]]]:
+    """A server that gives these answers, the last for ever; its address, and the headers of the requests it gets."""
+    seen: list[Message] = []
 
-    Yields its address and the headers of the requests that it gets.
-    """
-    seen: list[dict[str, str]] = []
+    def reply(headers: Message, _body: bytes) -> Reply | None:
+        seen.append(headers)
+        return answers[min(len(seen), len(answers)) - 1]
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            answer = answers[min(len(seen), len(answers) - 1)]
-            seen.append(dict(self.headers))
-            if answer is None:
-                self.close_connection = True
-                return
-            status, headers, body = answer
-            self.send_response(status)
-            for name, value in (headers | {"Content-Length": str(len(body))}).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.server_port}", seen
-        finally:
-            listening.shutdown()
-            thread.join()
+    with replying(reply) as url:
+        yield url, seen
 
 
-def problem(status: int, code: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+def problem(status: int, code: str, **headers: str) -> Reply:
     """A problem as the service answers it."""
     members = {"code": code, "detail": "So it is.", "remedy": "Do this.", "id": "abc", "title": "T", "status": status}
     return status, {name.replace("_", "-"): value for name, value in headers.items()}, json.dumps(members).encode()
 
 
-Scripted = tuple[int, dict[str, str], bytes]
-
-GOOD: Scripted = (
-    200,
-    {},
-    json.dumps(
-        {
-            "id": "abc",
-            "engine": {"name": "x"},
-            "timing": {"total_s": 0.5},
-            "pages": [{"page": 1, "width": 9, "height": 8, "angle": 0, "text": "hello"}],
-        }
-    ).encode(),
-)
+HELLO = {"page": 1, "width": 9, "height": 8, "angle": 0, "text": "hello"}
+ANSWER = {"id": "abc", "engine": {"name": "x"}, "timing": {"total_s": 0.5}, "pages": [HELLO]}
+GOOD: Reply = (200, {}, json.dumps(ANSWER).encode())
 
 
 # Reading
@@ -147,12 +105,9 @@ def test_an_array_keeps_its_colours_on_the_way() -> None:
     again = cv2.imdecode(np.frombuffer(body_of(pixels), np.uint8), cv2.IMREAD_COLOR)
     assert again is not None
     assert np.array_equal(pixels, again)
-
-
-@pytest.mark.parametrize("pixels", [np.zeros((2, 2)), np.zeros((2, 2, 4), np.uint8), np.zeros(4, np.uint8)])
-def test_an_array_that_is_no_image_is_refused(pixels: np.ndarray) -> None:
-    with pytest.raises(errors.BadOption, match="shape"):
-        body_of(pixels)
+    for wrong in (np.zeros((2, 2, 2), np.uint8), np.zeros((2, 2, 4), np.uint8), np.zeros(4, np.uint8)):
+        with pytest.raises(errors.BadOption, match="shape"):
+            body_of(wrong)
 
 
 def test_options_reach_the_service(server: Server) -> None:
@@ -195,6 +150,8 @@ def test_a_model_of_several_reads_and_one_that_is_not_there_is_refused(tmp_path:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_ISOLATION": "process", **make_several(tmp_path)}
     with run_server(env) as server, Client(server.url) as client:
         assert [one.labels for one in client.models().models if one.name == "east"] == [("stable",), ("canary",)]
+        (own,) = [one for one in client.models().models if one.name == "ppocr"]
+        assert (own.version, own.tier, own.languages) == (1, "small", BUILT_IN_DESCRIPTION.languages)
         answer = client.read(PAGE, model="east:canary", lang="en")
         assert (answer.engine["model"], answer.engine["version"]) == ("east", "2")
         assert client.read(PAGE, lang="ru").text.endswith("north/1")
@@ -205,28 +162,16 @@ def test_a_model_of_several_reads_and_one_that_is_not_there_is_refused(tmp_path:
     assert north == ["north/1", "available", "-", "tiny", "ru", "th", "-", "fake", "-", "-"]
 
 
-def test_a_list_of_models_has_every_member_of_each_version() -> None:
-    with running_app() as app:
-        response = app.test_client().get(MODELS_PATH)
-    (only,) = model_list_of(Response(response.status_code, None, response.data)).models
-    assert (only.name, only.version, only.state, only.tier) == ("ppocr", 1, "AVAILABLE", "small")
-    assert only.languages == BUILT_IN_DESCRIPTION.languages
-    with pytest.raises(errors.ServerError, match="not one of this service"):
-        model_list_of(Response(200, None, b'{"models": ["ocr"]}'))
-
-
-def read_many(
-    url: str | list[str], pictures: Iterable[ImageInput], at_once: int = 3, timeout_s: float = 60.0
-) -> list[Outcome]:
-    with Client(url, timeout_s=timeout_s) as client:
+def read_many(url: str | list[str], pictures: Iterable[ImageInput], at_once: int = 3, **how: Any) -> list[Outcome]:
+    with Client(url, **{"timeout_s": 60.0} | how) as client:
         return list(client.read_many(pictures, at_once=at_once))
 
 
 def read_many_later(
-    url: str | list[str], pictures: Iterable[ImageInput], at_once: int = 3, timeout_s: float = 60.0
+    url: str | list[str], pictures: Iterable[ImageInput], at_once: int = 3, **how: Any
 ) -> list[Outcome]:
     async def main() -> list[Outcome]:
-        async with AsyncClient(url, timeout_s=timeout_s) as client:
+        async with AsyncClient(url, **{"timeout_s": 60.0} | how) as client:
             return [outcome async for outcome in client.read_many(pictures, at_once=at_once)]
 
     return asyncio.run(main())
@@ -268,22 +213,7 @@ def test_what_fails_where_the_pictures_come_from_leaves_nothing_under_way(server
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("ocrsvc-client")]
 
 
-def test_leaving_an_asynchronous_iterator_cancels_what_is_under_way(server: Server) -> None:
-    async def main() -> int:
-        async with AsyncClient(server.url) as client:
-            async with aclosing(client.read_many([PAGE] * 9, at_once=3)) as outcomes:
-                await anext(outcomes)
-            return len(asyncio.all_tasks())
-
-    assert asyncio.run(main()) == 1
-
-
 # Overload, recycling, broken connections
-
-
-@both_ways
-def test_more_requests_than_places_all_get_their_answers(busy: Server, read: ReadMany) -> None:
-    assert first_lines(read(busy.url, map(page_of, range(20, 30)), 10)) == [f"{width}x20" for width in range(20, 30)]
 
 
 @pytest.mark.parametrize(("status", "code"), [(429, "too_many_at_once"), (503, "queue_full"), (503, "not_ready")])
@@ -302,18 +232,6 @@ def test_a_wait_that_would_pass_the_deadline_is_not_begun() -> None:
             client.read(PAGE)
         assert time.monotonic() - began < 20
     assert (refused.value.retry_after_s, len(seen)) == (30, 1)
-
-
-def test_a_connection_that_breaks_before_the_answer_is_made_anew() -> None:
-    with scripted(None, None, GOOD) as (url, seen), Client(url) as client:
-        assert client.read(PAGE).text == "hello"
-    assert len(seen) == 3
-
-
-def test_the_service_is_told_how_long_the_answer_is_worth_waiting_for() -> None:
-    with scripted(GOOD) as (url, seen), Client(url) as client:
-        client.read(PAGE, timeout_s=60)
-    assert 40 < float(seen[0]["X-Request-Timeout"]) < 60
 
 
 # Errors
@@ -335,9 +253,7 @@ def test_the_service_is_told_how_long_the_answer_is_worth_waiting_for() -> None:
         ((200, {}, b'{"pages": [{}]}'), errors.ServerError),
     ],
 )
-def test_an_error_comes_back_as_its_class(
-    answer: tuple[int, dict[str, str], bytes], expected: type[errors.OcrsvcError]
-) -> None:
+def test_an_error_comes_back_as_its_class(answer: Reply, expected: type[errors.OcrsvcError]) -> None:
     status, _, body = answer
     with pytest.raises(expected) as caught:
         answer_of(Response(status, None, body))
@@ -399,17 +315,10 @@ def test_the_pages_of_a_document_come_with_their_numbers_and_errors(server: Serv
     with Client(server.url) as client:
         answer = client.read(tiff([40] * 6), pages="2,5-")
     assert ([page.number for page in answer.pages], answer.pages_total, answer.failed) == ([2, 5, 6], 6, {})
-    partly = {"id": "a", "engine": {}, "timing": {}, "pages": [page_of_answer(1), FAILED]}
+    failed = {"page": 2, "error": {"code": "engine_failed", "status": 500}}
+    partly = {"id": "a", "engine": {}, "timing": {}, "pages": [HELLO, failed]}
     result = answer_of(Response(200, None, json.dumps(partly).encode()))
     assert ([page.number for page in result.pages], type(result.failed[2])) == ([1], errors.EngineFailed)
-
-
-FAILED = {"page": 2, "error": {"code": "engine_failed", "status": 500}}
-
-
-def page_of_answer(number: int) -> dict[str, Any]:
-    """A page as the service answers it."""
-    return {"page": number, "width": 1, "height": 1, "angle": 0, "text": "", "lines": []}
 
 
 def test_the_command_line_reads_by_a_service(server: Server, tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import ROOT, Server, run_server, start_server, wait_until
-from test_client import GOOD, PAGE, ReadMany, Scripted, both_ways, first_lines, page_of, problem, scripted
+from http_stand_in import Reply
+from support import Server, run_server, start_server, wait_until
+from test_client import GOOD, PAGE, ReadMany, both_ways, first_lines, page_of, problem, scripted
 from tls_support import Authority
 
 from ocrsvc import errors
-from ocrsvc.cli import main
 from ocrsvc.client import AsyncClient, Client
 from ocrsvc.client.balancer import Rules
 from ocrsvc.client.request import PATH, Request
@@ -95,12 +95,6 @@ def test_pages_are_read_by_several_services_that_are_small(two: list[Server], re
     assert min(server.metric("ocrsvc_images_total") - count for server, count in zip(two, before, strict=True)) >= 1
 
 
-def test_the_command_line_reads_by_several(two: list[Server], capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["read", "--url", ",".join(server.url for server in two), str(ROOT / "tests/pages/notice.png")]
-    assert main.run(command) == 0
-    assert capsys.readouterr().out.startswith("640x300\n")
-
-
 def test_a_refusal_is_sent_elsewhere_at_once_and_its_time_is_kept() -> None:
     full = problem(503, "queue_full", Retry_After="60")
     with scripted(full) as (a, seen_a), scripted(GOOD) as (b, seen_b), Client([a, b]) as client:
@@ -110,17 +104,8 @@ def test_a_refusal_is_sent_elsewhere_at_once_and_its_time_is_kept() -> None:
         assert (len(seen_a), len(seen_b), states(client)) == (1, 8, ["refusing", "open"])
 
 
-def test_when_all_refuse_the_shortest_time_is_waited() -> None:
-    soon, late = problem(503, "queue_full", Retry_After="1"), problem(429, "too_many_at_once", Retry_After="60")
-    with scripted(soon, GOOD) as (a, seen_a), scripted(late) as (b, seen_b), Client([a, b]) as client:
-        began = time.monotonic()
-        assert client.read(PAGE).text == "hello"
-        assert 1 <= time.monotonic() - began < 40
-        assert (len(seen_a), len(seen_b)) == (2, 1)
-
-
 @pytest.mark.parametrize("failing", [None, (502, {}, b"<h1>Bad gateway</h1>"), (200, {}, b"<h1>Welcome</h1>")])
-def test_a_service_that_breaks_or_talks_nonsense_is_left_alone(failing: Scripted | None) -> None:
+def test_a_service_that_breaks_or_talks_nonsense_is_left_alone(failing: Reply | None) -> None:
     with scripted(failing) as (a, seen), scripted(GOOD) as (b, _), Client([a, b]) as client:
         assert {client.read(PAGE).text for _ in range(20)} == {"hello"}
         assert (len(seen), states(client)) == (3, ["ejected", "open"])
@@ -214,15 +199,6 @@ def test_after_a_fork_parent_and_child_have_connections_of_their_own(two: list[S
             os._exit(2)
         assert first_lines(list(client.read_many([page_of(32)] * 4))) == ["32x20"] * 4
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-
-
-def test_an_asynchronous_client_goes_from_one_event_loop_to_the_next_and_asks_no_proxy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    with scripted(GOOD) as (url, _):
-        client = AsyncClient(url)
-        assert [asyncio.run(client.read(PAGE)).text for _ in range(2)] == ["hello", "hello"]
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")

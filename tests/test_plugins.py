@@ -19,7 +19,6 @@ import requests
 from support import ROOT, Server, ocrsvc, start_server
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.records import Pixels
 from ocrsvc.registry import AdapterEntry, EngineEntry, EntryError, with_plugins
 from ocrsvc.settings.group import SettingsGroup, setting
@@ -85,17 +84,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(python)
 
 
-def code(text: str, scale: int) -> Pixels:
-    """A QR code with its margin, so many pixels a module."""
-    small = cast(Pixels, cv2.QRCodeEncoder.create().encode(text))
-    return small.repeat(scale, axis=0).repeat(scale, axis=1)
-
-
 def page() -> bytes:
-    """A page with a large QR code above a small one."""
+    """A page with a large QR code above a small one; each module has so many pixels."""
     pixels = np.full((600, 900), 255, np.uint8)
     for text, scale, x, y in (("a large one", 8, 50, 40), ("a small one", 4, 600, 350)):
-        square = code(text, scale)
+        square = cast(Pixels, cv2.QRCodeEncoder.create().encode(text)).repeat(scale, axis=0).repeat(scale, axis=1)
         pixels[y : y + len(square), x : x + len(square)] = square
     return bytes(cv2.imencode(".png", pixels)[1])
 
@@ -119,11 +112,6 @@ def server(request: pytest.FixtureRequest, python: str) -> Iterator[Server]:
         assert server.stop() == 0, server.log
 
 
-def get(server: Server, path: str) -> requests.Response:
-    """One GET."""
-    return requests.get(f"{server.url}{path}", timeout=_ANSWER_S)
-
-
 def test_the_engine_reads_a_page_over_the_native_api(server: Server) -> None:
     answer = requests.post(f"{server.url}/v1/ocr", data=page(), timeout=_ANSWER_S).json()
     assert answer["engine"]["name"] == "qr"
@@ -137,23 +125,17 @@ def test_a_page_is_read_over_the_new_wire_format(server: Server) -> None:
     answer = requests.post(f"{server.url}/csv", data=page(), timeout=_ANSWER_S)
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/csv; charset=utf-8")
     assert answer.text.splitlines() == ["text;confidence;x;y", "a large one;1.0;66.0;56.0"]
-
-
-def test_the_new_wire_format_answers_its_failures_itself(server: Server) -> None:
-    answer = requests.post(f"{server.url}/csv", data="no image", timeout=_ANSWER_S)
-    assert (answer.status_code, answer.headers["Content-Type"]) == (415, "text/plain; charset=utf-8")
+    failed = requests.post(f"{server.url}/csv", data="no image", timeout=_ANSWER_S)
+    assert (failed.status_code, failed.headers["Content-Type"]) == (415, "text/plain; charset=utf-8")
 
 
 def test_version_and_metrics_tell_their_names(server: Server) -> None:
     requests.post(f"{server.url}/csv", data=page(), timeout=_ANSWER_S)
-    assert get(server, "/version").json()["engine"]["name"] == "qr"
-    metrics = get(server, "/metrics").text
+    assert requests.get(f"{server.url}/version", timeout=_ANSWER_S).json()["engine"]["name"] == "qr"
+    metrics = requests.get(f"{server.url}/metrics", timeout=_ANSWER_S).text
     assert 'ocrsvc_requests_total{code="ok",door="csv",status="200"}' in metrics
-    assert 'name="qr"' in next(line for line in metrics.splitlines() if line.startswith("ocrsvc_engine_info{"))
-
-
-def test_the_arbiter_loads_neither_the_engine_nor_the_adapter(server: Server) -> None:
     assert "numpy" not in Path(f"/proc/{server.pid}/maps").read_text(encoding="utf-8")
+    assert 'name="qr"' in next(line for line in metrics.splitlines() if line.startswith("ocrsvc_engine_info{"))
 
 
 def test_their_settings_are_listed_and_described(python: str) -> None:
@@ -233,22 +215,11 @@ def test_what_an_entry_names_and_does_not_exist_stops_the_start(tmp_path: Path, 
     assert server.wait_for("broken:open_bent cannot be loaded: AttributeError: module 'broken' has no attribute")
 
 
-def loaded(*names: str) -> list[str]:
-    """The names of what becomes of entry points that name entries of this module."""
-    points = [EntryPoint(name, f"test_plugins:{name}", "ocrsvc.engines") for name in names]
-    return list(with_plugins((EngineEntry("fake", ""),), points, EngineEntry))
-
-
-@pytest.mark.parametrize("name", ["TAKEN", "RESERVED", "LOUD", "PACKAGE", "MISSING"])
-def test_an_entry_that_cannot_be_used_is_refused(name: str) -> None:
-    with pytest.raises(EntryError, match=rf"The plug-in {name} = test_plugins:{name} \(entry point ocrsvc\.engines"):
-        loaded(name)
-
-
-def test_of_two_plug_ins_with_one_name_the_second_is_refused() -> None:
-    point = EntryPoint("again", "test_plugins:GOOD", "ocrsvc.engines")
-    with pytest.raises(EntryError, match="'good', which is taken"):
-        with_plugins((), [point, point], EngineEntry)
+def test_an_entry_that_cannot_be_used_is_refused() -> None:
+    for names in (["TAKEN"], ["RESERVED"], ["LOUD"], ["PACKAGE"], ["MISSING"], ["GOOD", "GOOD"]):
+        points = [EntryPoint(name, f"test_plugins:{name}", "ocrsvc.engines") for name in names]
+        with pytest.raises(EntryError, match=rf"The plug-in {names[0]} = test_plugins:{names[0]} \(entry point ocrsvc"):
+            with_plugins((EngineEntry("fake", ""),), points, EngineEntry)
 
 
 @pytest.mark.parametrize(
@@ -265,9 +236,3 @@ def test_settings_that_cannot_be_used_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("ocrsvc.settings.settings.adapters", lambda: {"good": entry})
     with pytest.raises(SettingsError, match=sentence):
         settings_class.__wrapped__()
-
-
-def test_messages_are_declared_in_files_anywhere(tmp_path: Path) -> None:
-    file = tmp_path / "bent.proto"
-    file.write_text('syntax = "proto3";\npackage bent;\nmessage Answer { string text = 1; }\n', encoding="utf-8")
-    assert Messages(str(file))["bent.Answer"](text="a").SerializeToString() == b"\x0a\x01a"

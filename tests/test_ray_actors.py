@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batch_support import draw_images, use_fake_engine
+from ray_support import TwoNodes, two_nodes
+from support import clean_environment, wait_until
 
 from ocrsvc import __version__
 from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of
@@ -17,7 +25,8 @@ from ocrsvc.batch.readers.ray_actors import Actor, ActorArguments, ActorPool, Ac
 from ocrsvc.batch.readers.ray_reader import RayReader, check_listens, settings_to_send
 from ocrsvc.batch.request import ClusterRequest
 from ocrsvc.cli.batch import actor_options_of
-from ocrsvc.errors import BadOption, ClusterUnavailable, RunChanged, SourceGone
+from ocrsvc.cli.main import run
+from ocrsvc.errors import BadOption, ClusterUnavailable, OcrsvcError, RunChanged, SourceGone
 from ocrsvc.records import ReadOptions
 
 NODE = {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 1.0}}
@@ -30,18 +39,15 @@ class Handle:
 
     def __init__(self) -> None:
         self.said: list[object] = []
-        self.node = SimpleNamespace(remote=lambda: self)
-        self.start = SimpleNamespace(remote=lambda: self)
+        self.node = self.start = SimpleNamespace(remote=lambda: self)
 
 
 class Cluster:
     """A pool over a cluster that says what the test says."""
 
     def __init__(self, request: ClusterRequest, free: Mapping[str, float] | None = None) -> None:
-        self.now = 0.0
-        self.free = dict(free or {"CPU": 4.0})
-        self.handles: list[Handle] = []
-        self.killed: list[Handle] = []
+        self.now, self.free = 0.0, dict(free or {"CPU": 4.0})
+        self.handles, self.killed = list[Handle](), list[Handle]()
         ray: Any = SimpleNamespace(
             kill=self.killed.append,
             nodes=lambda: [NODE],
@@ -69,10 +75,11 @@ class Cluster:
         self.pool.adapt()
         return len(self.handles) - before
 
-    def answer(self, handle: Handle, said: object) -> None:
-        """The actor is placed, and answers its start."""
-        handle.said.append(said)
-        self.pool.adapt()
+    def answer(self, *answers: object) -> None:
+        """The first actors are placed, and answer their start one after the other."""
+        for handle, said in zip(self.handles, answers, strict=False):
+            handle.said.append(said)
+            self.pool.adapt()
 
 
 def pool_of(*at_once: int) -> ActorPool:
@@ -113,13 +120,6 @@ def test_a_page_that_is_read_alone_waits_until_an_actor_has_nothing_else() -> No
     assert pool._free() is pool.actors[0]
 
 
-def test_whatever_waits_for_an_actor_ends_with_the_run() -> None:
-    pool = pool_of()
-    pool.fail(ClusterUnavailable("The run has ended."))
-    with pytest.raises(ClusterUnavailable), pool.taken():
-        pass
-
-
 def reader_with(*answers: object, has_file: bool = True) -> tuple[RayReader, list[object]]:
     """A reader whose actor answers so ("read", None where it lacks the file, () where it ends), and what it is sent."""
     sent: list[object] = []
@@ -141,14 +141,11 @@ def reader_with(*answers: object, has_file: bool = True) -> tuple[RayReader, lis
     return reader, sent
 
 
-def test_a_file_that_a_node_lacks_is_sent_and_later_ones_at_once() -> None:
+def test_a_file_that_a_node_lacks_is_sent_and_fails_if_no_machine_has_it() -> None:
     reader, sent = reader_with(None, "read", "read")
     for _ in range(2):
         assert [result.error for result in reader.read(GROUP)] == ["", "", ""]
     assert sent == [None, b"data", b"data"]
-
-
-def test_a_file_that_no_machine_has_fails_as_it_does_in_one_process() -> None:
     reader, _ = reader_with(None, has_file=False)
     error = SourceGone("1 cannot be read.")
     assert list(reader.read(GROUP)) == [failure_of(GROUP, number, error) for number in GROUP.pages]
@@ -171,14 +168,11 @@ def started(model: str = "m", version: str = __version__) -> ActorStarted:
 def test_as_many_actors_are_asked_for_as_there_is_room_for() -> None:
     cluster = Cluster(ClusterRequest(cpus=2.0))
     assert cluster.adapt() == 2
-    for handle in cluster.handles:
-        cluster.answer(handle, started())
+    cluster.answer(started(), started())
     assert cluster.pool.at_once == 6
     cluster.free = {"CPU": 0.5}
     assert cluster.adapt(2) == 0
-
-
-def test_parts_of_a_gpu_are_counted_exactly() -> None:
+    # Parts of a GPU are counted exactly.
     assert room_in(ClusterRequest(cpus=0.1, gpus=0.1), {"CPU": 1.0, "GPU": 1.0}) == 10
     assert room_in(ClusterRequest(options={"resources": {"scanner": 1}}), {"CPU": 8.0}) == 0
 
@@ -187,39 +181,37 @@ def test_an_actor_that_finds_no_room_is_withdrawn_unless_it_was_asked_for_by_num
     for request, withdrawn in ((ClusterRequest(), 3), (ClusterRequest(actors=4), 0)):
         cluster = Cluster(request)
         assert cluster.adapt() == 4
-        cluster.answer(cluster.handles[0], started())
+        cluster.answer(started())
         cluster.adapt(61)
         assert len(cluster.killed) == withdrawn
 
 
-def test_an_actor_that_ends_is_replaced() -> None:
-    cluster = Cluster(ClusterRequest(actors=1))
-    cluster.adapt()
-    cluster.answer(cluster.handles[0], started())
-    cluster.pool.remove(cluster.pool.actors[0], "Its node has died.")
-    assert (cluster.killed, cluster.pool.actors) == ([cluster.handles[0]], [])
-    assert cluster.adapt(2) == 1
-
-
-def test_actors_with_another_engine_are_not_used() -> None:
+def test_actors_that_end_are_replaced_and_those_with_another_engine_are_not_used() -> None:
     cluster = Cluster(ClusterRequest(actors=3))
     cluster.adapt()
-    for handle, said in zip(cluster.handles, (started(), started("other"), started(version="0")), strict=True):
-        cluster.answer(handle, said)
+    cluster.answer(started(), started("other"), started(version="0"))
     assert (len(cluster.pool.actors), cluster.killed) == (1, cluster.handles[1:])
     assert cluster.adapt(2) == 0
+    cluster.pool.remove(cluster.pool.actors[0], "Its node has died.")
+    assert (len(cluster.killed), cluster.pool.actors) == (3, [])
+    assert cluster.adapt(31) == 3
 
 
-def test_a_first_actor_of_another_version_or_without_an_engine_stops_the_run() -> None:
-    for said, error in (
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
         (started(version="0"), RunChanged),
         (SourceGone("The model is damaged.", "Install it again."), ClusterUnavailable),
         (ImportError("No module named 'ocrsvc'"), ClusterUnavailable),
-    ):
-        cluster = Cluster(ClusterRequest())
-        cluster.adapt()
-        with pytest.raises(error):
-            cluster.answer(cluster.handles[0], said)
+    ],
+)
+def test_a_first_actor_of_another_version_or_without_an_engine_stops_the_run(
+    said: object, error: type[OcrsvcError]
+) -> None:
+    cluster = Cluster(ClusterRequest())
+    cluster.adapt()
+    with pytest.raises(error):
+        cluster.answer(said)
 
 
 def test_a_run_without_an_actor_says_what_is_lacking_and_is_given_up_in_the_end() -> None:
@@ -257,3 +249,64 @@ def test_settings_are_sent_without_secrets() -> None:
 def test_options_of_actors_are_checked(text: str) -> None:
     with pytest.raises(BadOption):
         actor_options_of(text)
+
+
+_SOON_S = 60.0
+_PAGES = 120
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[TwoNodes]:
+    if find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    # A socket's path may have 107 characters: pytest's own folders are too deep.
+    with tempfile.TemporaryDirectory(prefix="ray") as folder, two_nodes(Path(folder)) as nodes:
+        yield nodes
+
+
+def batch(
+    cluster: TwoNodes, sources: list[str], out: Path, *more: str, fds: tuple[int, ...] = ()
+) -> subprocess.Popen[str]:
+    """The command, begun."""
+    environment = clean_environment(
+        {
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "RAY_ADDRESS": cluster.address,
+            "OCRSVC_ENGINE": "fake",
+            "OCRSVC_ISOLATION": "thread",
+            "OCRSVC_FAKE_LATENCY_S": "0.05",
+        }
+    )
+    command = [sys.executable, "-m", "ocrsvc", "batch", *sources, "--out", str(out), "--on", "ray", *more]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, pass_fds=fds)
+
+
+def written(out: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in out.glob("*.jsonl")}
+
+
+def test_actors_that_no_node_has_room_for_are_named_with_what_there_is(cluster: TwoNodes, tmp_path: Path) -> None:
+    process = batch(cluster, [str(tmp_path)], tmp_path / "out", "--gpus-per-actor", "0.5", "--actor-wait", "1")
+    said = process.communicate(timeout=_SOON_S)[1]
+    assert process.returncode == 69, said
+    assert "Each needs 1 CPU, 0.5 GPU; the cluster has" in said
+    assert "No node is large enough." in said
+
+
+def test_a_node_that_dies_costs_nothing_and_the_output_is_as_of_one_process(
+    cluster: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_fake_engine(monkeypatch)
+    draw_images(pages := tmp_path / "pages", _PAGES)
+    with (pages / "000.png").open("rb") as file:
+        # Every process has files of its own by this name: no actor reads this one but from what it is sent.
+        sources = [str(pages), f"/proc/self/fd/{file.fileno()}"]
+        process = batch(cluster, sources, tmp_path / "ray", "--part-pages", "20", fds=(file.fileno(),))
+        wait_until(lambda: list((tmp_path / "ray").glob("*.jsonl")), "a part that is written", _SOON_S)
+        cluster.kill_second()
+        said = process.communicate(timeout=_SOON_S)[1]
+        assert process.returncode == 0, said
+        assert run(["batch", *sources, "--out", str(tmp_path / "local"), "--part-pages", "20"]) == 0
+    assert written(tmp_path / "ray") == written(tmp_path / "local")
+    assert f"{_PAGES + 1} pages read, 0 failed" in said
+    assert "has ended; its" in said

@@ -14,9 +14,10 @@ import numpy as np
 import pikepdf
 import pypdfium2
 import pytest
-from batch_outputs_support import box, line
+from batch_outputs_support import line
 from documents import GRAY, assemble, pdf, stream, tiff, with_text
 from hostile_files import PDFS
+from image_support import box
 from numpy.typing import NDArray
 from PIL import Image
 

@@ -14,16 +14,7 @@ from hypothesis import strategies as st
 from support import ROOT, ocrsvc
 
 from ocrsvc.cli.main import run
-from ocrsvc.cli.tune import (
-    Load,
-    Measurement,
-    SettingValues,
-    batches,
-    choose,
-    precisions,
-    to_toml,
-    workers_and_threads,
-)
+from ocrsvc.cli.tune import Load, Measurement, SettingValues, batches, choose, precisions, to_toml, workers_and_threads
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
 
@@ -40,9 +31,6 @@ def test_every_candidate_is_a_setting_that_is_accepted_and_is_tried_once(cpus: f
     assert len({tuple(sorted(knobs.items())) for knobs in tried}) == len(tried) <= 12
     for knobs in tried + batches(tried[0]) + precisions(tried[0]):
         Settings.model_validate(dict(knobs))
-
-
-def test_two_cores_are_shared_in_all_ways_that_make_sense() -> None:
     shared = [(knobs["workers"], knobs["engine_threads"]) for knobs in workers_and_threads(2.0, "cpu")]
     assert shared == [(1, 2), (1, 3), (2, 1), (2, 2)]
 

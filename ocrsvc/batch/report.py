@@ -101,7 +101,6 @@ def write_report(destination: Destination, load: Load) -> str:
 
 
 def _facts(destination: Destination, plan: Plan, table: Table, load: Load) -> dict[str, Any]:
-    """What the template shows of the pages."""
     failures = table("SELECT error, count(*) FROM page WHERE error != '' GROUP BY 1 ORDER BY 2 DESC, 1")
     counts = "count(*), total(attempts > 1), total(lines), min(at - seconds)"
     [(known, tries, lines, began)] = table(f"SELECT {counts} FROM page")  # noqa: S608  constants
@@ -228,21 +227,17 @@ class Picture(NamedTuple):
     missing: str = ""
 
 
-def make_pictures(
-    pages: Sequence[tuple[SourceFile, int]], load: Load, clock: Callable[[], float] = time.monotonic
-) -> list[Picture]:
+def make_pictures(pages: Sequence[tuple[SourceFile, int]], load: Load) -> list[Picture]:
     """The picture of each page, from 1, or why there is none; returns when the time is over, whatever hangs."""
     made: list[Picture] = []
-    end_s = clock() + TIME_S
+    end_s = time.monotonic() + TIME_S
 
     def check() -> None:
-        if clock() >= end_s:
+        if time.monotonic() >= end_s:
             raise DeadlineExceeded("The time for pictures is over.")
 
     def make() -> None:
         for file, number in pages:
-            if clock() >= end_s:
-                return
             made.append(_make(load, file, number, check))
 
     # An archive may be searched for long, and a file system of another machine may not answer at all.

@@ -38,8 +38,7 @@ _Event = Callable[[], object]
 class Run:
     """Works on `parts` until all are in the output, the limit is reached, or `drain` is called.
 
-    `reopened` are those of them that are in the output with failures that are tried again; `threads` are those that
-    read, once they are started.
+    `reopened` parts are in the output with failures that are tried again; `threads` are those that read, once started.
     """
 
     def __init__(
@@ -81,11 +80,9 @@ class Run:
         self._events.put(lambda: self._writing.shutdown(wait=False, cancel_futures=True))
 
     def execute(self) -> RunCounts:
-        """Do all of it.
+        """Do all of it; what was committed stands, whatever is raised.
 
-        Raises:
-            OcrsvcError: The reader cannot go on.
-            OSError, sqlite3.Error: Destination or work folder cannot be written. What was committed stands.
+        Raises OcrsvcError where the reader cannot go on, OSError and sqlite3.Error where nothing can be written.
         """
         self._counts.begin()
         try:
@@ -115,10 +112,9 @@ class Run:
                 # Also where the clock was set back.
                 if not 0 <= time.time() - self._committed < COMMIT_S:
                     self._commit()
-            elif self._copies:
-                # Nothing else is on its way.
-                self._copy(is_last=True)
-            else:
+                continue
+            self._copy()
+            if not (self._in_flight or self._in_writing):
                 return
 
     def _begin_groups(self) -> None:
@@ -201,15 +197,13 @@ class Run:
             self._write(part)
 
     def _commit(self) -> None:
-        """Make durable what was noted, and copy what can be copied now."""
         self._work.commit()
         self._committed = time.time()
         self._counts.commit(self._committed)
-        if self._copies and not self._is_apart:
-            self._copy(is_last=False)
+        if not self._is_apart:
+            self._copy()
 
     def _write(self, part: int) -> None:
-        """Have a part written whose pages all have a result."""
         self._work.commit()
         del self._left[part]
         if not self._drain.is_set():
@@ -218,7 +212,6 @@ class Run:
             written.add_done_callback(lambda found: self._events.put(partial(self._take_part, part, found)))
 
     def _take_part(self, part: int, written: Future[Manifest]) -> None:
-        """A part was written, or was given up."""
         self._in_writing -= 1
         if written.cancelled():
             return
@@ -257,27 +250,28 @@ class Run:
             self._events.put(partial(self._copies.append, (group, first)))
         return first == own
 
-    def _copy(self, *, is_last: bool) -> None:
-        """Copy results to pages of files with the same content; read those that have nothing to copy, now or later."""
+    def _copy(self) -> None:
+        """Copy results to pages of files with the same content, and read pages that have nothing to copy."""
         copies, self._copies = self._copies, []
         for group, first in copies:
-            unread, is_coming = self._copy_group(group, first)
-            if is_coming and not is_last:
-                self._copies.append((group.only(unread), first))
-            elif unread and not self._drain.is_set():
+            later, unread = self._copy_group(group, first)
+            if later:
+                self._copies.append((group.only(later), first))
+            if unread and not self._drain.is_set():
                 self._begin([group.only(unread)], is_to_be_read=True)
 
-    def _copy_group(self, group: PageGroup, first: int) -> tuple[list[int], bool]:
-        """Copy what can be copied; gives the other pages of the group, and whether any of them may be copied later."""
+    def _copy_group(self, group: PageGroup, first: int) -> tuple[list[int], list[int]]:
+        """Copy what can be copied; gives the pages that may be copied later, and those that have nothing to copy."""
         source, _ = self._plan.page(first)
-        unread, is_coming = [], False
+        later, unread = [], []
         for number, index in zip(group.pages, group.indexes, strict=True):
             original = first + source.pages.index(number) if number in source.pages else index
             error = self._work.errors(range(original, original + 1)).get(original)
             record = self._work.record(original) if error == "" else None
             if record is not None:
                 self._note(copied_result(record, source.name, group, number), 1)
+            elif original != index and error is None and self._plan.part_of(original) in self._left:
+                later.append(number)
             else:
                 unread.append(number)
-                is_coming |= original != index and error is None and self._plan.part_of(original) in self._left
-        return unread, is_coming
+        return later, unread

@@ -104,7 +104,6 @@ def open_run(
 
 
 def _join(threads: list[threading.Thread]) -> None:
-    """Wait for threads that read; they end once the reader is closed."""
     for thread in threads:
         thread.join(_JOIN_S)
 

@@ -146,7 +146,6 @@ def batch(**given: Any) -> int:
 
 
 def _check_modes(args: SimpleNamespace) -> None:
-    """Raises BadOption where the command lacks what it needs."""
     if not (args.sources or args.report or args.verify):
         raise BadOption("No source is named.", "Name files or folders that are to be read.")
     if "" in args.sources:
@@ -163,7 +162,6 @@ def _check_modes(args: SimpleNamespace) -> None:
 
 
 def _request_of(args: SimpleNamespace) -> BatchRequest:
-    """What the options ask for. Raises BadOption, SettingsError, OperatorError."""
     shard, shards = shard_of(args.shard)
     access, actor_options = args.access, actor_options_of(args.actor_options)
     chosen = args.reading.pages, args.column, args.include, args.exclude, args.sample, args.seed, args.sorted
@@ -217,7 +215,6 @@ def _failures_named(destination: Destination) -> Iterator[None]:
 
 
 def _read(destination: Destination, args: SimpleNamespace) -> int:
-    """Plan or go on, read, and say how it went."""
     from ocrsvc.batch.progress import showing
     from ocrsvc.batch.sources.source_files import PlanningCounts
     from ocrsvc.batch.start import open_run
@@ -261,7 +258,6 @@ def _draining(work: Run) -> Iterator[None]:
 
 
 def _verify(destination: Destination) -> int:
-    """Check that every page is in the output once, and print what is wrong."""
     from ocrsvc.batch.verify import verify
 
     found = verify(destination)

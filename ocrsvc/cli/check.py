@@ -76,7 +76,6 @@ def _open_once(engine: str) -> str:
 
 
 def _describe_machine(settings: Settings) -> Iterator[str]:
-    """Versions, CPUs, GPU devices and the thread plan."""
     gpus = ", ".join(sorted(file.name for file in Path("/dev").glob("nvidia[0-9]*")))
     registered = (("engine", engines()), ("adapter", adapters()), ("format", output_formats()))
     plugins = [

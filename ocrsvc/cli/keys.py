@@ -32,6 +32,8 @@ _COLUMNS: Final = (
     *("priority", "cache", "ends"),
 )
 _NATIVE_API: Final = "api"
+_SAID: Final = frozenset({"name", "revoked_at"})
+"""What the audit log does not say again of an entry."""
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_S: Final = 10 * 366 * 86_400
 _MOST: Final = 10**12
@@ -49,11 +51,14 @@ def _change(
     may_cache: bool | None,
     **limits: Any,
 ) -> Change:
-    """What the options give; what they do not stays: of a new key the defaults, else what it has."""
+    """The change that the options ask for; a new key has the defaults else."""
     given: dict[str, Any] = {"scopes": frozenset(scope) or None, "priority": priority, "may_cache": may_cache}
     given = {name: value for name, value in given.items() if value is not None}
     if adapter:
-        given["adapters"] = _adapters_of(adapter)
+        known = ("all", _NATIVE_API, *adapters())
+        if wrong := set(adapter) - set(known):
+            raise OperatorError(f"--adapter is {min(wrong)[:40]!r}.", f"Accepted is {', '.join(known)}.")
+        given["adapters"] = None if "all" in adapter else frozenset(adapter)
     most = {name: None if number == "none" else number for name, number in limits.items() if number is not None}
 
     def change(entry: KeyEntry, now_s: float) -> KeyEntry:
@@ -61,14 +66,6 @@ def _change(
         return replace(entry, limits=replace(entry.limits, **most), **given, **end)
 
     return change
-
-
-def _adapters_of(names: Sequence[str]) -> frozenset[str] | None:
-    """The formats of these names; None for all. Raises OperatorError."""
-    known = ("all", _NATIVE_API, *adapters())
-    if wrong := set(names) - set(known):
-        raise OperatorError(f"--adapter is {min(wrong)[:40]!r}.", f"Accepted is {', '.join(known)}.")
-    return None if "all" in names else frozenset(names)
 
 
 def _end_of(text: str, now_s: float) -> float | None:
@@ -160,7 +157,7 @@ def _opened() -> Iterator[KeyStore]:
 
 @contextmanager
 def _audited(action: str, name: str) -> Iterator[tuple[KeyStore, float, dict[str, object]]]:
-    """The store, the time, and what is written to the audit log at the end, unless the block is left by an exception.
+    """The store, the time, and facts for the audit log, written at the end of a block that raises nothing.
 
     A secret that was printed by then is valid, whatever becomes of the log. Raises OperatorError, KeysUnavailable.
     """
@@ -183,7 +180,7 @@ def _add(name: str, change: Change) -> None:
     with _audited("add", name) as (store, now_s, facts):
         entry = change(KeyEntry(name, created_at=now_s), now_s)
         _print_secret(add_key(store, entry))
-        facts["entry"] = _settled(entry)
+        facts["entry"] = {name: value for name, value in entry.as_dict().items() if name not in _SAID}
 
 
 @keys.command("change", examples=("ocrsvc keys change acme --pages-a-month none --expires never",))
@@ -198,7 +195,7 @@ def _edit(name: str, change: Change) -> None:
             print(f"The key {name} is so already: nothing is changed.", file=sys.stderr)
             raise click.exceptions.Exit
         change_key(store, key, entry)
-        facts["entry"] = _settled(entry)
+        facts["entry"] = {name: value for name, value in entry.as_dict().items() if name not in _SAID}
 
 
 @keys.command("list", examples=("ocrsvc keys list", "ocrsvc keys list --json"))
@@ -258,10 +255,6 @@ def _callback_secret(name: str) -> None:
         print(secret_of_key(service_secret, key_named(store, name).entry.identity), flush=True)
 
 
-def _settled(entry: KeyEntry) -> dict[str, Any]:
-    return {name: value for name, value in entry.as_dict().items() if name not in {"name", "revoked_at"}}
-
-
 def _print_secret(text: str) -> None:
     print(text, flush=True)
     print("This is the only time it is shown: the store keeps its hash.", file=sys.stderr)
@@ -276,13 +269,9 @@ def _row(entry: KeyEntry, usage: Usage, now_s: float) -> Sequence[str]:
         "all" if entry.adapters is None else ",".join(sorted(entry.adapters)),
         "-" if limits.requests_per_s is None else f"{limits.requests_per_s:g}",
         "-" if limits.concurrency is None else f"{usage.requests} of {limits.concurrency}",
-        _of(usage.today, limits.pages_a_day),
-        _of(usage.this_month, limits.pages_a_month),
+        str(usage.today) if limits.pages_a_day is None else f"{usage.today} of {limits.pages_a_day}",
+        str(usage.this_month) if limits.pages_a_month is None else f"{usage.this_month} of {limits.pages_a_month}",
         entry.priority,
         "yes" if entry.may_cache else "no",
         "never" if entry.expires_at is None else f"{datetime.fromtimestamp(entry.expires_at, UTC):%Y-%m-%d %H:%M}",
     )
-
-
-def _of(used: int, most: int | None) -> str:
-    return str(used) if most is None else f"{used} of {most}"

@@ -101,7 +101,6 @@ def _page_source(url: str | None, access: Access, engine: str | None) -> PageSou
 
 
 def _address(text: str) -> tuple[str, int]:
-    """Raises OperatorError."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
         raise OperatorError(f"--http is {text!r}.", "Write it as 127.0.0.1:8765.")

@@ -145,7 +145,7 @@ def _entry(
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    """Of a version; a whole model, whose folder cannot be listed, has the number 0."""
+    # A whole model, whose folder cannot be listed, has the number 0.
     return f"{entry['name']}/{entry['version']}" if entry["version"] else entry["name"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Collection
@@ -73,13 +74,12 @@ def _read_pidfile(named: Path | None) -> int:
 
 def find_arbiter(pid: int) -> Process:
     """The arbiter with this process id. Raises OperatorError when there is none, or it is something else."""
-    arbiter = _process(pid)
-    if arbiter is None:
+    if (arbiter := _process(pid)) is None:
         raise OperatorError(f"There is no process {pid}.", f"Is the service running? {_REMEDY}")
     called = _read(pid, "cmdline").replace("\0", " ").strip()
     if "gunicorn" not in called and "ocrsvc" not in called:
         raise OperatorError(f"Process {pid} is no gunicorn: {called[:100]!r}.", _REMEDY)
-    if not _catches(pid, signal.SIGHUP) or not _catches(pid, signal.SIGUSR2):
+    if not {signal.SIGHUP, signal.SIGUSR2} <= _caught(pid):
         raise OperatorError(f"Process {pid} is not the arbiter of this service: {called[:100]!r}.", _REMEDY)
     return arbiter
 
@@ -90,8 +90,8 @@ def workers_of(pid: int) -> frozenset[Process]:
     A child that catches SIGHUP has the arbiter's handlers still: it was forked just now, and is fresh anyway.
     """
     children = map(_process, map(int, _read(pid, f"task/{pid}/children").split()))
-    catching = (child for child in children if child and _catches(child.pid, signal.SIGUSR2))
-    return frozenset(child for child in catching if not _catches(child.pid, signal.SIGHUP))
+    both = {signal.SIGHUP, signal.SIGUSR2}
+    return frozenset(child for child in children if child and _caught(child.pid) & both == {signal.SIGUSR2})
 
 
 def _ask(worker: Process) -> None:
@@ -105,7 +105,7 @@ def _ask(worker: Process) -> None:
 
 
 def _wait(arbiter: Process, old: Collection[Process], end_s: float) -> frozenset[Process]:
-    """Those that are still there when the time is over; empty as soon as none is. Raises OperatorError."""
+    """Those that are left when the time is over or none is. Raises OperatorError where the service has ended."""
     left = frozenset(old)
     while left and time.monotonic() < end_s:
         time.sleep(_CHECK_S)
@@ -124,10 +124,10 @@ def _process(pid: int) -> Process | None:
     return Process(pid, int(fields[19])) if fields and fields[0] not in "ZX" else None
 
 
-def _catches(pid: int, number: signal.Signals) -> bool:
-    lines = _read(pid, "status").splitlines()
-    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
-    return bool(caught >> (number - 1) & 1)
+def _caught(pid: int) -> set[signal.Signals]:
+    found = re.search(r"^SigCgt:\s*([0-9a-f]+)", _read(pid, "status"), re.MULTILINE)
+    bits = int(found[1], 16) if found else 0
+    return {number for number in signal.Signals if bits >> (number - 1) & 1}
 
 
 def _read(pid: int, name: str) -> str:

@@ -65,7 +65,6 @@ def reference() -> str:
 
 
 def _section(title: str, names: Iterable[str]) -> str:
-    """A heading, and the table of some settings."""
     rows = [
         f"| `{variable_of(name)}` | {_default(name)} | {unit_of(name)} | {accepted(name)} | {help_of(name)} |"
         for name in names
@@ -75,7 +74,6 @@ def _section(title: str, names: Iterable[str]) -> str:
 
 
 def _default(name: str) -> str:
-    """The default in words."""
     default = settings_class().model_fields[name].get_default(call_default_factory=True)
     if default is None:
         return "planned" if name in ThreadPlan.__dataclass_fields__ else "none"

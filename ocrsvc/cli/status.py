@@ -56,14 +56,10 @@ def _cell(value: object) -> str:
 
 
 def _parse(text: str) -> Samples:
-    """Name, labels and value of each sample in Prometheus' text format."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    return [
-        (sample.name, sample.labels, sample.value)
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    ]
+    families = text_string_to_metric_families(text)
+    return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
 
 
 def _describe_numbers(samples: Samples) -> Iterator[str]:

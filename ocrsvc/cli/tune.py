@@ -266,7 +266,6 @@ def _client(url: str, pages: Iterator[bytes], until_s: float) -> list[float | No
 
 
 def _family_bytes(pid: int) -> int:
-    """Resident memory of a process and all below it."""
     with suppress(OSError):
         own = read_rss_bytes(Path(f"/proc/{pid}/statm"))
         lists = [file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children")]

@@ -87,7 +87,6 @@ def open_writers(names: Sequence[str], reader: Mapping[str, str], below: str = "
 def _write_lines(
     folder: str, ending: str, destination: Destination, part: int, files: Iterator[FileResults], *, replace: bool
 ) -> WrittenFile:
-    """Write JSON Lines."""
     name = f"{folder}pages-{part:05d}.{ending}"
     with destination.writing(name, replace=replace) as output, ExitStack() as packing:
         is_packed = ending.endswith(".gz")

@@ -83,7 +83,6 @@ def _write_part(
 
 
 def _write_text(form: OutputFormat, engine: EngineInfo, results: FileResults, output: HashedFile) -> None:
-    """The pages, one at a time."""
     pages = (_page_of(orjson.loads(results.record(number))) for number in results.pages)
     for part in text_parts(form, pages, len(results.pages), engine):
         output.write(part.encode(errors="replace"))

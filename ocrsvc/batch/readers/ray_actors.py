@@ -235,7 +235,6 @@ class ActorPool:
             self._changed.notify_all()
 
     def _missing(self, now: float) -> int:
-        """How many actors to ask for."""
         there = len(self.actors) + len(self._starting)
         if now < self._ask_at_s:
             return 0
@@ -248,7 +247,6 @@ class ActorPool:
         return max(room, 0 if there else 1)
 
     def _nodes(self) -> list[Mapping[str, float]]:
-        """The resources of each node."""
         return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
     def _refuse(self, starting: Actor, reason: str) -> None:

@@ -92,7 +92,6 @@ class RayReader:
             self._ray.shutdown()
 
     def _adapt(self) -> None:
-        """The thread that looks after the actors."""
         try:
             while not self._closed.wait(_ADAPT_S if self._pool.actors else _ADAPT_S / 5):
                 self._pool.adapt()
@@ -164,7 +163,6 @@ def settings_to_send(environment: Mapping[str, str], cluster: ClusterRequest) ->
 
 
 def _actor_options(request: ClusterRequest) -> dict[str, Any]:
-    """Ray's options of an actor."""
     own = {
         "num_cpus": request.cpus,
         "num_gpus": request.gpus,

@@ -165,7 +165,6 @@ class ServiceReader:
         return self._ask(_BLANK, query, _BLANK_LIMIT_S)
 
     def _ask(self, body: bytes, query: Mapping[str, str], limit_s: float) -> Answered:
-        """Raises as `Client.ask`."""
         answered = self._services.ask(Request("POST", PATH, query, body), parse_answer, limit_s)
         self._answered_s = self._clock()
         return answered

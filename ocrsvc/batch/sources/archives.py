@@ -258,7 +258,6 @@ class ZipArchive:
 
 @contextmanager
 def _broken(what: str) -> Iterator[None]:
-    """What zipfile raises is BrokenArchive."""
     try:
         yield
     except _ZIP_ERRORS as error:

@@ -64,7 +64,6 @@ def _match(names: list[str], patterns: list[str]) -> bool:
 
 
 def _folder_of(pattern: str) -> str:
-    """The folder below which a pattern's matches lie."""
     folder, slash, _ = _SPECIAL.split(pattern, maxsplit=1)[0].rpartition("/")
     return folder or slash
 

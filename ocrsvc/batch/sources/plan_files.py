@@ -139,7 +139,6 @@ class _Planner:
         return replace(found, kind=LINKED, place=table.address)
 
     def _plan(self, found: Found, ranges: Ranges, total: int | None) -> Iterator[SourceFile]:
-        """What is planned of a file, or of a member of an archive."""
         name, include = found.address if found.kind == LINKED else found.name, self._request.include
         if (include and not _matches_any(name, include)) or _matches_any(name, self._request.exclude):
             self._counts.left_out += 1

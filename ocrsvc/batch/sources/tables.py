@@ -297,7 +297,6 @@ def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
 
 
 def _error_of(error: Exception) -> list[Any]:
-    """Class and arguments of the error that the parent raises."""
     if isinstance(error, OSError) and error.errno is not None:
         return ["OSError", error.errno, error.strerror]
     if isinstance(error, MemoryError):

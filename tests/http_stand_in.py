@@ -1,0 +1,47 @@
+"""A server that stands in for a service: it answers POSTs as a test says, one after the other."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email.message import Message
+
+Reply = tuple[int, dict[str, str], bytes]
+"""Status, headers and body."""
+
+
+@contextmanager
+def replying(reply: Callable[[Message, bytes], Reply | None]) -> Iterator[str]:
+    """The address of a server that answers what has these headers and body so; None breaks the connection."""
+    lock = threading.Lock()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            with lock:
+                answer = reply(self.headers, body)
+            if answer is None:
+                self.close_connection = True
+                return
+            self.send_response(answer[0])
+            for name, value in (answer[1] | {"Content-Length": str(len(answer[2]))}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer[2])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        listening.daemon_threads = True
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_port}"
+        finally:
+            listening.shutdown()
+            thread.join()
