@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any, Final, cast
 
 import fetch_clients
@@ -45,20 +47,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client.
+    """One client, by the `adapter` that it speaks to as OCRSVC_DIALECTS names it; `key` names its recording and test.
 
-    Attributes:
-        key: Names its recording, and its test.
-        adapter: The format, as OCRSVC_DIALECTS names it.
-        name: Of the client, in the table's words.
-        source: What is fetched.
-        run: Given the place and what was fetched, runs the client, which must end well; what it printed.
-        said: What it must have printed.
-        answered: What must stand in the answers to its recorded requests.
-        refused: How many of the recorded requests are asked in order to be refused.
-        port: The one that it has hard-wired.
-        also: A second source that it needs.
-        repeats: Whether it sends the same whatever is answered, so that a recording can stand in for it.
+    `run`, given the place and what was fetched, runs it, which must end well, and gives what it printed: `said` must be
+    in that, and `answered` in the answers to its recorded requests, of which so many are `refused`. The `port` is one
+    that it has hard-wired. What it sends `repeats` where it does not depend on the answers: a recording can stand in.
     """
 
     key: str
@@ -95,16 +88,8 @@ def run(place: Place, command: Sequence[object], env: dict[str, str] | None = No
     return done.stdout + done.stderr
 
 
-def _script(place: Place, client: Path) -> str:
-    return run(place, [sys.executable, client])
-
-
 def _page_as_base64(place: Place) -> str:
     return base64.b64encode((place.folder / "page.png").read_bytes()).decode()
-
-
-def _rapidocr_curl(place: Place, curl: Path) -> str:
-    return run(place, [curl, "-sSF", "image_file=@page.png", f"{place.url}/ocr"])
 
 
 def _trwebocr_readme(place: Place, readme: Path) -> str:
@@ -113,25 +98,6 @@ def _trwebocr_readme(place: Place, readme: Path) -> str:
     here = [re.sub(r"http://[\d.]+:8089", place.url, snippet) for snippet in snippets]
     tell = "\nprint(res.json()['data']['raw_out'])"
     return "".join(run(place, [sys.executable, "-W", "ignore", "-c", snippet + tell]) for snippet in here)
-
-
-def _chineseocr_lite(place: Place, curl: Path) -> str:
-    return run(place, [curl, "-sSF", "file=@page.png", "-F", "compress=960", f"http://{place.poly}/api/tr-run/"])
-
-
-def _pipeline_http(place: Place, client: Path) -> str:
-    return run(place, [sys.executable, client, "--image_dir", "pages"])
-
-
-def _pipeline_rpc(place: Place, client: Path) -> str:
-    python = fetch_clients.PADDLE_SERVING.place()
-    return run(place, [python, client, "--image_dir", "pages"], {"PYTHONPATH": str(_SCRIPTS / "stand_ins")})
-
-
-def _paddlehub_curl(place: Place, curl: Path) -> str:
-    sent = json.dumps({"images": [_page_as_base64(place)]})
-    command = [curl, "-sSH", "Content-Type:application/json", "-X", "POST", "--data", sent]
-    return run(place, [*command, f"{place.url}/predict/ocr_system"])
 
 
 def _paddlex_snippet(place: Place, python: Path) -> str:
@@ -147,21 +113,6 @@ def _paddlex_snippet(place: Place, python: Path) -> str:
     return run(place, [python, "-c", code])
 
 
-def _mcp(place: Place, python: Path) -> str:
-    tool = [python, "-m", "paddleocr_mcp", "--model", "PP-OCRv5", "--ppocr_source", "self_hosted"]
-    command = [sys.executable, _SCRIPTS / "mcp_stdio.py", place.folder / "page.png", *tool]
-    quiet = {"FASTMCP_CHECK_FOR_UPDATES": "off", "FASTMCP_SHOW_SERVER_BANNER": "false"}
-    return run(place, [*command, "--self-hosted-base-url", place.url], quiet)
-
-
-def _triton(what: str) -> Callable[[Place, Path], str]:
-    def with_place(place: Place, python: Path) -> str:
-        address = place.http if what == "http" else place.grpc
-        return run(place, [python, _SCRIPTS / "triton.py", what, address, "page.png", SIZE])
-
-    return with_place
-
-
 def _perf_analyzer(*words: str) -> Callable[[Place, Path], str]:
     def with_place(place: Place, program: Path) -> str:
         sent = {"data": [{"image": {"b64": _page_as_base64(place)}}]}
@@ -174,23 +125,6 @@ def _perf_analyzer(*words: str) -> Callable[[Place, Path], str]:
         return run(place, command, {"LD_LIBRARY_PATH": fetch_clients.PERF_ANALYZER.libraries()})
 
     return with_place
-
-
-def _min_tfs(place: Place, python: Path) -> str:
-    return run(place, [python, _SCRIPTS / "min_tfs.py", *place.grpc.split(":"), "page.png", SIZE])
-
-
-def _rest_curl(place: Place, curl: Path) -> str:
-    sent = json.dumps({"instances": [{"b64": _page_as_base64(place)}]})
-    asked = [f"{place.url}/v1/models/ocr", f"{place.url}/v1/models/ocr/metadata"]
-    read = [curl, "-sSd", sent, "-X", "POST", f"{place.url}/v1/models/ocr:predict"]
-    return "".join(run(place, command) for command in ([curl, "-sS", *asked], read))
-
-
-def _kserve_v1_curl(place: Place, curl: Path) -> str:
-    sent = json.dumps({"instances": [{"image": {"b64": _page_as_base64(place)}}]})
-    read = [curl, "-sSH", "Content-Type: application/json", "-d", sent, f"{place.url}/v1/models/ocr:predict"]
-    return run(place, [curl, "-sS", f"{place.url}/v1/models"]) + run(place, read)
 
 
 def _umi_manual(place: Place, manual: Path) -> str:
@@ -221,65 +155,26 @@ def _ocr_space_wrapper(place: Place, module: Path) -> str:
     return run(place, ["node", "-e", code])
 
 
-def _docling(place: Place, python: Path) -> str:
-    return run(place, [python, _SCRIPTS / "docling_client.py", place.url, "page.png", "document.pdf"])
+def _commands(lines: Sequence[str], env: dict[str, str], also: Source | None) -> Callable[[Place, Path], str]:
+    """What runs some command lines, whose placeholders rows.yaml explains."""
 
+    def call(place: Place, at: Path) -> str:
+        needed = place.folder if also is None else also.place()
+        names = {"at": at, "also": needed, "beside": needed.parent, "python": sys.executable, "scripts": _SCRIPTS}
+        names |= {"url": place.url, "http": place.http, "poly": place.poly, "grpc": place.grpc}
+        names |= {"folder": place.folder, "page": _page_as_base64(place)}
 
-def _open_webui(place: Place, module: Path) -> str:
-    return run(place, [sys.executable, _SCRIPTS / "open_webui_loader.py", module, place.url, "document.pdf"])
+        def filled(text: str) -> str:
+            return Template(text).substitute(names)
 
-
-def _turboocr_curl(place: Place, curl: Path) -> str:
-    raw = ["-X", "POST", f"{place.url}/ocr/raw", "--data-binary", "@page.png", "-H", "Content-Type: image/png"]
-    sent = json.dumps({"image": _page_as_base64(place)})
-    plain = ["-X", "POST", f"{place.url}/ocr", "-H", "Content-Type: application/json", "-d", sent]
-    return run(place, [curl, "-sS", *raw]) + run(place, [curl, "-sS", *plain])
-
-
-def _turboocr_sdk(protocol: str) -> Callable[[Place, Path], str]:
-    def call(place: Place, python: Path) -> str:
-        where = place.url if protocol == "http" else place.grpc
-        return run(place, [python, _SCRIPTS / "turboocr_sdk.py", protocol, where, "page.png", "document.pdf"])
+        where = {name: filled(value) for name, value in env.items()}
+        return "".join(run(place, [filled(word) for word in shlex.split(line)], where) for line in lines)
 
     return call
-
-
-def _mistralai(part: str) -> Callable[[Place, Path], str]:
-    def call(place: Place, python: Path) -> str:
-        return run(place, [python, _SCRIPTS / "mistralai_sdk.py", part, place.url])
-
-    return call
-
-
-def _litellm(place: Place, python: Path) -> str:
-    # It asks another host for prices otherwise.
-    return run(place, [python, _SCRIPTS / "litellm_ocr.py", place.url], {"LITELLM_LOCAL_MODEL_COST_MAP": "True"})
-
-
-def _open_webui_mistral(place: Place, loader: Path) -> str:
-    command = [fetch_clients.OPEN_WEBUI.place(), _SCRIPTS / "open_webui_mistral.py", loader, place.url]
-    return run(place, command, {"PYTHONPATH": str(_SCRIPTS / "stand_ins")})
-
-
-def _librechat(place: Place, crud: Path) -> str:
-    modules = fetch_clients.ESBUILD.place().parent
-    return run(place, ["node", _SCRIPTS / "librechat_mistral.js", crud, place.url, modules])
-
-
-def _azure_sdk(place: Place, python: Path) -> str:
-    return run(place, [python, _SCRIPTS / "azure_read_sdk.py", place.url])
-
-
-def _paperless_remote(place: Place, parser: Path) -> str:
-    return run(place, [fetch_clients.AZURE_READ.place(), _SCRIPTS / "paperless_remote.py", parser, place.url])
-
-
-def _native_curl(place: Place, curl: Path) -> str:
-    return run(place, [curl, "-sSF", "file=@page.png", f"{place.url}/v1/ocr"])
 
 
 def _runner(named: str | list[str]) -> Callable[[Place, Path], str]:
-    """What runs a client: a function above, or what one makes of its arguments."""
+    """A function above, or what one makes of its arguments."""
     name, *arguments = [named] if isinstance(named, str) else named
     function = globals()[f"_{name}"]
     return cast("Callable[[Place, Path], str]", function(*arguments) if arguments else function)
@@ -288,7 +183,9 @@ def _runner(named: str | list[str]) -> Callable[[Place, Path], str]:
 def _client(row: dict[str, Any]) -> Client:
     sources: dict[str, Any] = {name: getattr(fetch_clients, row[name]) for name in ("source", "also") if name in row}
     lists: dict[str, Any] = {name: tuple(row[name]) for name in ("said", "answered") if name in row}
-    return Client(**(row | sources | lists | {"run": _runner(row["run"])}))
+    lines, env, named = (row.pop(name, None) for name in ("commands", "env", "run"))
+    runs = _commands(lines, env or {}, sources.get("also")) if lines else _runner(named)
+    return Client(**(row | sources | lists | {"run": runs}))
 
 
 CLIENTS: Final = tuple(map(_client, yaml.safe_load((_SCRIPTS / "rows.yaml").read_text("utf-8"))))

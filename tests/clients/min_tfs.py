@@ -1,6 +1,6 @@
 """Runs the unmodified min-tfs-client against the service, in an environment of its own.
 
-python min_tfs.py HOST PORT IMAGE EXPECTED_FIRST_LINE
+python min_tfs.py HOST:PORT IMAGE EXPECTED_FIRST_LINE
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from min_tfs_client.tensors import tensor_proto_to_ndarray
 
 def main() -> None:
     """Ask for a prediction; this client sends texts, not bytes, so the image goes as base64."""
-    host, port, file, expected = sys.argv[1:]
+    address, file, expected = sys.argv[1:]
+    host, port = address.split(":")
     client = TensorServingClient(host, int(port))
     image = base64.b64encode(Path(file).read_bytes()).decode()
     outputs = client.predict_request("ocr", {"image": np.array([image])}).outputs
