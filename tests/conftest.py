@@ -19,38 +19,10 @@ if TYPE_CHECKING:
 _LEAVING_S = 30.0
 _DAY_S = 86400.0
 _LONGEST_S = 90.0
-# Files that take more than 10 s begin first, so that no process is left with one when the others have ended.
+# Files that take more than a minute in all begin first, so that no process is left with one when the others have ended.
 _LONG_FILES = (
-    "hostile",
-    "recycling",
-    "upgrades",
-    "isolated_server",
-    "gpu_imaging",
-    "os_faults",
-    "overload",
-    "deploy",
-    "models_server",
-    "event_loop",
-    "fuzz",
-    "ray_reader",
-    "openvino",
-    "locustfiles",
-    "ops_page",
-    "server",
-    "client",
-    "model_swap_server",
-    "web_page",
-    "client_several",
-    "request_framing",
-    "operators",
-    "hosts_keys",
-    "many_hosts",
-    "unwarp",
-    "wheel",
-    "plugins",
-    "telemetry_recycling",
-    "mcp",
-    "adapters",
+    *("recycling", "hostile", "batch_sources_tables", "cli", "ppocr", "operators", "server", "jobs_answers", "mcp"),
+    *("recognition_batches", "isolated_server", "request_memory", "isolation", "os_faults", "upgrades", "web_page"),
 )
 
 
@@ -93,7 +65,7 @@ def free_port() -> Iterator[int]:
 
 @pytest.fixture
 def one_day() -> None:
-    """A test of pages a day is over before midnight (UTC), at which they begin anew: just before, it waits for that."""
+    """Keeps a test of pages a day away from midnight (UTC), at which they begin anew."""
     left_s = _DAY_S - time.time() % _DAY_S
     if left_s < _LONGEST_S:
         time.sleep(left_s)

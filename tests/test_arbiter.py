@@ -21,32 +21,44 @@ import pytest
 from gunicorn.arbiter import Arbiter
 from gunicorn.config import Config
 from gunicorn.errors import HaltServer
-from gunicorn.pidfile import Pidfile
 
-from ocrsvc.engines.isolated.engine import ChildPool, IsolatedHandle
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.request_guard import InFlightTable
-from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker import gunicorn_internals
 from ocrsvc.worker.boot import _is_final
-from ocrsvc.worker.gunicorn_internals import LastingArbiter, PidFile, RecyclingWorker, remove_stale, take_over
+from ocrsvc.worker.gunicorn_internals import LastingArbiter, PidFile, RecyclingWorker, take_over
 from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.logger import LastingLogger
 from ocrsvc.worker.replacement_controller import ReplacementController
 
 
-def arbiter(pid: int = os.getpid()) -> LastingArbiter:
+def arbiter(pid: int = os.getpid(), pidfile: Path | None = None) -> LastingArbiter:
     """gunicorn's arbiter, taken over before it has forked anything."""
     server = Arbiter.__new__(Arbiter)
     server.pid, server.log, server.WORKERS, server.timeout = pid, logging.getLogger("test-arbiter"), {}, 30
-    server._num_workers, server.SIG_QUEUE = 0, queue.SimpleQueue()
-    server.cfg = SimpleNamespace(pidfile=None, child_exit=lambda _server, worker: worker.ended.append(1))
-    hung_requests = HungRequests(InFlightTable(8), CrashDenylist(8, 60.0), server.log)
-    take_over(server, ReplacementController(WorkerTable()), hung_requests, bool)
+    server._num_workers, server.SIG_QUEUE, server.LISTENERS = 0, queue.SimpleQueue(), []
+    server.reexec_pid = server.master_pid = server.dirty_arbiter_pid = 0
+    server.systemd = False
+    cfg = {"graceful_timeout": 30.0, "reuse_port": False, "pidfile": None}
+    server.cfg = SimpleNamespace(**cfg, child_exit=lambda _server, worker: worker.ended.append(1))
+    service: Any = SimpleNamespace(
+        controller=ReplacementController(WorkerTable()),
+        hung_requests=HungRequests(InFlightTable(8), CrashDenylist(8, 60.0), server.log),
+        each_second=bool,
+        close_grpc_listeners=bool,
+    )
+    take_over(server, service, None if pidfile is None else str(pidfile))
     assert isinstance(server, LastingArbiter)
     return server
+
+
+def ended_child() -> int:
+    """The id of a child process that somebody else has waited for."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
 
 
 def failing(error: BaseException) -> Callable[..., Any]:
@@ -80,11 +92,9 @@ def test_what_ends_the_service_or_a_workers_process_is_let_through(
 
 
 def test_a_worker_that_somebody_else_has_waited_for_is_counted_out() -> None:
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
     server, worker = arbiter(), SimpleNamespace(ended=[], slot_number=0)
-    server.WORKERS[child.pid] = worker
-    server.kill_worker(child.pid, signal.SIGTERM)
+    server.WORKERS[pid := ended_child()] = worker
+    server.kill_worker(pid, signal.SIGTERM)
     assert (server.WORKERS, worker.ended) == ({}, [1])
 
 
@@ -93,7 +103,7 @@ def test_a_worker_that_cannot_boot_does_not_end_the_service_while_another_loads(
 ) -> None:
     server = arbiter()
     server.cfg.child_exit = lambda server, worker: server.controller.after_exit(server, worker)
-    server._num_workers, server.reexec_pid, server.dirty_arbiter_pid = 2, 0, 0
+    server._num_workers = 2
     server.cfg.nworkers_changed = server.controller.count_changed
     server.controller.worker_table.head.base = 2
     for pid in (11, 12):
@@ -112,7 +122,6 @@ def test_a_worker_that_cannot_boot_does_not_end_the_service_while_another_loads(
 def test_a_worker_that_did_not_hear_that_it_should_end_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     server = arbiter()
-    server.cfg.graceful_timeout, server.systemd = 30.0, False
     for pid, state in ((11, State.BOOTING), (12, State.DRAINING)):
         place = server.controller.worker_table.allocate(0.0)
         server.controller.worker_table.entry(place).state = state
@@ -124,27 +133,24 @@ def test_a_worker_that_did_not_hear_that_it_should_end_is_told_again(monkeypatch
             server.WORKERS.clear()
 
     monkeypatch.setattr(server, "kill_worker", kill)
-    monkeypatch.setattr(server, "reap_workers", lambda: None)
+    monkeypatch.setattr(Arbiter, "reap_workers", lambda _: None)
     monkeypatch.setattr(gunicorn_internals, "_SIGNAL_AGAIN_S", 0.01)
-    monkeypatch.setattr(gunicorn_internals, "_STOP_CHECK_S", 0.01)
     server.stop()
     assert sent == [(11, signal.SIGTERM), (12, signal.SIGTERM), (11, signal.SIGTERM)]
 
 
-def test_a_service_that_gives_up_at_a_reload_removes_its_pid_file_and_stops_to_the_end(
+def test_a_service_that_gives_up_at_a_reload_keeps_its_pid_file_until_it_stops_to_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Arbiter, "reload", failing(HaltServer("hopeless")))
-    server = arbiter()
-    server.pidfile = pid_file = PidFile(str(tmp_path / "pid"), server.pid)
+    server = arbiter(pidfile=tmp_path / "pid")
     with pytest.raises(HaltServer):
         server.reload()
-    assert server.pidfile is pid_file
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
+    assert server.pidfile is not None
     server.cfg.child_exit = lambda server, worker: server.controller.after_exit(server, worker)
-    server.cfg.graceful_timeout, server.systemd, server.controller.worker_table.head.boot_failures = 0.0, False, 3
-    server.WORKERS[child.pid] = SimpleNamespace(pid=child.pid, slot_number=server.controller.worker_table.allocate(0.0))
+    server.cfg.graceful_timeout, server.controller.worker_table.head.boot_failures = 0.0, 3
+    pid, slot_number = ended_child(), server.controller.worker_table.allocate(0.0)
+    server.WORKERS[pid] = SimpleNamespace(pid=pid, slot_number=slot_number)
     server.stop()
     assert server.WORKERS == {}
 
@@ -193,48 +199,51 @@ def test_a_pid_file_is_written_when_it_can_be_and_nothing_else_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
-    server = arbiter()
-    server._pidfile_name = str(tmp_path / "run" / "pid")
-    server._move_pidfile(None)
-    (tmp_path / "run").mkdir()
-    assert list((tmp_path / "run").iterdir()) == []
+    folder = tmp_path / "run"
+    server = arbiter(pidfile=folder / "pid")
     server.manage_workers()
-    assert [found.name for found in (tmp_path / "run").iterdir()] == ["pid"]
-    assert (tmp_path / "run" / "pid").read_text() == f"{os.getpid()}\n"
+    folder.mkdir()
+    server.manage_workers()
+    assert [found.name for found in folder.iterdir()] == ["pid"]
+    assert (folder / "pid").read_text() == f"{os.getpid()}\n"
     assert server.pidfile is not None
+    # What gunicorn does at a reload, before it goes on, and at the end.
     server.pidfile.unlink()
+    assert list(folder.iterdir()) == []
     server.manage_workers()
-    assert list((tmp_path / "run").iterdir()) == []
+    assert [found.name for found in folder.iterdir()] == ["pid"]
 
 
-@pytest.mark.parametrize("left", ["99999999999\n", "-1\n", "1" * 5000, "text", "\xff"])
+@pytest.mark.parametrize("asked", ["pid", "other", None])
+def test_a_reload_keeps_the_pid_file_moves_it_or_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None
+) -> None:
+    monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
+    monkeypatch.setattr(Arbiter, "setup", lambda _server, _app: None)
+    server = arbiter(pidfile=tmp_path / "pid")
+    server.manage_workers()
+    server.cfg.pidfile = asked and str(tmp_path / asked)
+    server.cfg.set = lambda name, value: setattr(server.cfg, name, value)
+    server.setup(None)
+    server.manage_workers()
+    assert server.cfg.pidfile is None, "gunicorn would write it"
+    assert [found.name for found in tmp_path.iterdir()] == ([asked] if asked else [])
+
+
+@pytest.mark.parametrize("left", ["99999999999\n", "-1\n", "0", "1" * 5000, "text", "\xff"])
 def test_whatever_an_old_pid_file_says_stops_neither_the_start_nor_the_service(tmp_path: Path, left: str) -> None:
     path = tmp_path / "pid"
     path.write_text(left, encoding="latin-1")
-    remove_stale(str(path))
-    # As gunicorn does at the start, before it calls a hook.
-    Pidfile(str(path)).create(os.getpid())
-    path.write_text(left, encoding="latin-1")
-    server = arbiter()
-    server._pidfile_name = str(path)
-    server._move_pidfile(None)
+    PidFile(str(path)).write()
     assert path.read_text() == f"{os.getpid()}\n"
-
-
-def test_nothing_that_a_pid_file_does_ends_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
-    monkeypatch.setattr(PidFile, "create", failing(OverflowError()))
-    server = arbiter()
-    server._pidfile_name = str(tmp_path / "pid")
-    server._move_pidfile(PidFile(server._pidfile_name, server.pid))
-    server.manage_workers()
 
 
 def test_a_pid_file_of_another_living_process_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text(f"{os.getppid()}\n")
-    remove_stale(str(tmp_path / "pid"))
-    with pytest.raises(RuntimeError, match="lives"):
-        PidFile(str(tmp_path / "pid"), os.getpid()).create(os.getpid())
+    pidfile = PidFile(str(tmp_path / "pid"))
+    with pytest.raises(FileExistsError, match="lives"):
+        pidfile.write()
+    pidfile.unlink()
     assert (tmp_path / "pid").read_text() == f"{os.getppid()}\n"
 
 
@@ -251,16 +260,6 @@ def test_only_what_an_engine_says_itself_is_taken_for_the_last_word(cause: Excep
     error = EngineUnavailable("x")
     error.__cause__ = cause
     assert _is_final(error) is is_final
-
-
-def test_a_child_that_cannot_be_started_is_not_the_engines_last_word() -> None:
-    def spawn(*_: object) -> None:
-        raise OSError(24, "Too many open files")
-
-    pool = ChildPool(SimpleNamespace(spawn=spawn), Settings())  # type: ignore[arg-type]
-    with pytest.raises(EngineUnavailable, match="Too many open files") as raised:
-        IsolatedHandle(pool, CrashDenylist(8, 60.0))
-    assert not _is_final(raised.value)
 
 
 def test_a_worker_that_leaves_while_it_loads_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:

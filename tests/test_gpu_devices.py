@@ -16,7 +16,7 @@ from support import run_server, wait_until
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.gpu import Siblings, _handle_of, find_gpus, pin_gpu
+from ocrsvc.system.gpu import Siblings, find_gpus, pin_gpu
 from ocrsvc.system.thread_plan import gpus_for, plan
 from ocrsvc.telemetry.worker_table import Granted, Head, Reason, Snapshot, State, WorkerTable
 from ocrsvc.worker import boot
@@ -108,27 +108,6 @@ def test_a_pinned_process_sees_its_gpu_only_in_the_order_of_nvidia_smi() -> None
     assert kept == {"CUDA_VISIBLE_DEVICES": PART, "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
 
 
-@pytest.mark.parametrize(("gpu", "handle"), [("1", "by index 1"), (PART, f"by uuid {PART}"), (UUID, "by index 1")])
-def test_nvml_looks_at_the_gpu_that_a_worker_is_pinned_to(gpu: str, handle: str) -> None:
-    class NotSupported(Exception):
-        pass
-
-    def no_parts(_: object) -> tuple[int, int]:
-        raise NotSupported
-
-    nvml = SimpleNamespace(
-        NVMLError_NotSupported=NotSupported,
-        nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda index: f"by index {index}",
-        nvmlDeviceGetHandleByUUID=lambda uuid: f"by uuid {uuid}",
-        nvmlDeviceGetUUID=lambda found: UUID if found == "by index 1" else "GPU-other",
-        nvmlDeviceGetMigMode=no_parts,
-    )
-    environ: dict[str, str] = {}
-    pin_gpu(environ, gpu)
-    assert _handle_of(nvml, environ["CUDA_VISIBLE_DEVICES"]) == handle
-
-
 class Crowd:
     """Workers that exist in the worker table only."""
 
@@ -159,24 +138,6 @@ def test_a_successor_takes_the_gpu_of_whom_it_replaces(leaver: int) -> None:
         crowd.fork()
     crowd.worker_table.entry(leaver).granted = Granted.SUCCESSOR
     assert crowd.gpu(crowd.fork()) == crowd.gpu(leaver)
-
-
-def test_who_replaces_the_dead_takes_the_gpu_that_they_left() -> None:
-    crowd = Crowd(2)
-    for _ in range(4):
-        crowd.fork()
-    crowd.worker_table.free(1)
-    crowd.worker_table.entry(3).state = State.DRAINING
-    assert [crowd.gpu(crowd.fork()) for _ in range(2)] == [1, 1]
-
-
-def test_a_worker_reckons_with_those_on_its_own_gpu_only() -> None:
-    crowd = Crowd(2)
-    for place in (crowd.fork() for _ in range(4)):
-        crowd.worker_table.entry(place).gpu_bytes = 10**place
-    crowd.worker_table.entry(3).state = State.BOOTING
-    assert crowd.worker_table.gpu_use_of_others(besides=0) == (100, True)
-    assert crowd.worker_table.gpu_use_of_others(besides=1) == (1000, False)
 
 
 def test_after_a_reload_with_other_gpus_each_worker_is_reckoned_on_its_own() -> None:

@@ -20,22 +20,20 @@ from typing import Any
 
 import gunicorn.arbiter
 import gunicorn.glogging
-import gunicorn.pidfile
 import gunicorn.sock
 import gunicorn.workers.base
 import gunicorn.workers.gthread
 import gunicorn.workers.workertmp
 import pytest
 
-from ocrsvc.worker.gunicorn_internals import LastingArbiter, PidFile, RecyclingWorker
+from ocrsvc.worker.gunicorn_internals import LastingArbiter, RecyclingWorker
 from ocrsvc.worker.logger import LastingLogger
 
 KNOWN = Path(__file__).with_name("gunicorn.json")
-OURS = (RecyclingWorker, LastingArbiter, LastingLogger, PidFile)
+OURS = (RecyclingWorker, LastingArbiter, LastingLogger)
 THEIRS = (
     gunicorn.arbiter.Arbiter,
     gunicorn.glogging.Logger,
-    gunicorn.pidfile.Pidfile,
     gunicorn.sock.BaseSocket,
     gunicorn.workers.base.Worker,
     gunicorn.workers.gthread.PollableMethodQueue,

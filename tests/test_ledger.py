@@ -17,7 +17,7 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.decode_job import DecodeJob, make_read_request
 from ocrsvc.records import EngineTimes, Page, ReadOptions
-from ocrsvc.telemetry.ledger import MOST_SEGMENTS, NO_LEDGER, STAGES, Ledger, Segment, server_timing
+from ocrsvc.telemetry.ledger import MOST_SEGMENTS, STAGES, Ledger, Segment, server_timing
 
 
 @pytest.fixture
@@ -88,12 +88,6 @@ def test_a_long_document_keeps_few_segments_and_counts_every_second(clock: Clock
         ledger.enter("decode" if number % 2 else "wait")
     assert len(ledger.segments) == MOST_SEGMENTS
     assert sum(ledger.seconds().values()) == 9999.0
-
-
-def test_what_nobody_asks_about_is_not_noted() -> None:
-    with NO_LEDGER.during("decode"):
-        NO_LEDGER.note_page((Segment("detect", 0.0, 1.0),))
-    assert NO_LEDGER.segments == []
 
 
 def test_the_header_has_milliseconds_and_their_sum() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import yaml
-from alert_cases import CASES, Case, failing
 from support import ROOT
 from test_metrics import failures
 
@@ -26,6 +25,7 @@ from ocrsvc.telemetry.metric import BUCKETS_S, Metric
 from ocrsvc.telemetry.metrics import CALLERS_LIMITS, COUNTED, METRICS, SERVICE_FAULTS
 
 RULES_FILE = ROOT / "deploy" / "prometheus" / "alerts.yml"
+RULE_TESTS, KIND = ROOT / "tests" / "alerts_test.yml", "promql_expr_test"
 USUAL = Objectives()
 _LONG_S = 60.0
 _NAME = re.compile(r"\b(?:ocrsvc_[a-z0-9_]+|process_[a-z_]+_seconds)\b")
@@ -176,91 +176,16 @@ def test_the_rules_count_the_failures_and_refusals_that_the_service_calls_its_ow
     assert set(re.findall(r'reason!~"([^"]+)"', text)) == {"|".join(CALLERS_LIMITS)}
 
 
-def test_prometheus_finds_nothing_wrong_with_the_rules() -> None:
+def test_prometheus_finds_nothing_wrong_with_the_rules_and_every_alert_fires_in_its_cases_and_in_no_others() -> None:
     assert "SUCCESS" in promtool("check", "rules", str(RULES_FILE))
+    assert "SUCCESS" in promtool("test", "rules", str(RULE_TESTS))
 
 
 def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
-    alerts = {rule["alert"] for rule in rules() if "alert" in rule}
-    for fires in (True, False):
-        assert {case.alert for case in CASES if case.fires is fires} == alerts
-
-
-def test_every_alert_fires_in_its_cases_and_in_no_others(tmp_path: Path) -> None:
-    """Each case is a job of its own, so that all of them are evaluated together; but for the lack of any job."""
-    apart = [case for case in CASES if case.alert == "OcrsvcAbsent"]
-    together = [[case for case in CASES if case.step == step and case not in apart] for step in ("1m", "10m")]
-    check_rules(tmp_path, [unit_test(cases) for cases in [*together, *([case] for case in apart)]])
-
-
-def test_an_alert_says_what_is_wrong_and_what_to_look_at(tmp_path: Path) -> None:
-    test = {**unit_test(list(CASES[:1])), "alert_rule_test": [expected_alert()]}
-    assert CASES[0].series == failing("0+10x90", "0+60x90")
-    check_rules(tmp_path, [test])
-
-
-def check_rules(folder: Path, tests: list[dict[str, Any]]) -> None:
-    """Run unit tests of the rules, each in a file of its own."""
-    files = []
-    for number, test in enumerate(tests):
-        files.append(folder / f"{number}.yml")
-        # YAML contains JSON.
-        files[-1].write_text(
-            json.dumps({"rule_files": [str(RULES_FILE)], "evaluation_interval": test["interval"], "tests": [test]})
-        )
-    assert promtool("test", "rules", *map(str, files)).count("SUCCESS") == len(files)
-
-
-def unit_test(cases: list[Case]) -> dict[str, Any]:
-    """Cases as promtool reads them; the jobs are called job-0, job-1, …, but for those that the cases name."""
-    jobs = {f"job-{number}": case for number, case in enumerate(cases)}
-    return {
-        "interval": cases[0].step,
-        "input_series": [
-            {"series": labelled(name, job), "values": values}
-            for job, case in jobs.items()
-            for name, values in case.series.items()
-        ],
-        "promql_expr_test": [
-            {
-                "expr": f"count(ALERTS{{{firing(case, job)}}}) or vector(0)",
-                "eval_time": case.at,
-                "exp_samples": [{"labels": "{}", "value": int(case.fires)}],
-            }
-            for job, case in jobs.items()
-        ],
-    }
-
-
-def firing(case: Case, job: str) -> str:
-    """What the alert of a case is found by; that no job is there has none."""
-    return f'alertname="{case.alert}", alertstate="firing", job=~"|{job}|other"'
-
-
-def labelled(series: str, job: str) -> str:
-    """A series with the labels that Prometheus adds, as far as it does not have them."""
-    name, _, labels = series.rstrip("}").partition("{")
-    own = {label.partition("=")[0] for label in labels.split(",") if label}
-    added = [f'{label}="{value}"' for label, value in (("job", job), ("instance", "a")) if label not in own]
-    return f"{name}{{{','.join(filter(None, (labels, *added)))}}}"
-
-
-def expected_alert() -> dict[str, Any]:
-    """One alert with everything that it says: 10 of 70 images fail in each minute."""
-    return {
-        "eval_time": "70m",
-        "alertname": "OcrsvcErrorBudgetBurnsFast",
-        "exp_alerts": [
-            {
-                "exp_labels": {"severity": "critical", "job": "job-0"},
-                "exp_annotations": {
-                    "summary": "14.29% of images fail through the service's fault; the objective is 0.500%",
-                    "action": "Look at ocrsvc_failures_total by code: queue_full and deadline_exceeded want more "
-                    "workers or fewer callers, internal and engine_failed stand in the log with the id of the request.",
-                },
-            }
-        ],
-    }
+    cases = [case for test in yaml.safe_load(RULE_TESTS.read_text("utf-8"))["tests"] for case in test.get(KIND, ())]
+    for fires in (1, 0):
+        found = {case["expr"].split('"')[1] for case in cases if case["exp_samples"][0]["value"] == fires}
+        assert found == {rule["alert"] for rule in rules() if "alert" in rule}
 
 
 # The dashboard

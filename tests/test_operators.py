@@ -1,35 +1,33 @@
-"""Metrics and /ops for operators: who may ask, what they see, and `ocrsvc status` and `recycle` on a real service."""
+"""For operators: health, metrics and /ops; who may ask, what they see, `ocrsvc status` and `recycle` on a service."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 from flask import Flask
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from support import Server, ocrsvc, run_server, wait_until
-from web_support import as_base64, json_of, picture, running_app
-from werkzeug.serving import make_server
-from werkzeug.wrappers import Response
+from support import Server, ocrsvc, repeating, run_server, wait_until
+from web_support import INFO, as_base64, client_raising, json_of, picture, running_app
 
-from ocrsvc.cli.main import run
+from ocrsvc import __version__
 from ocrsvc.cli.service import address_of, refusal_of
 from ocrsvc.cli.status import describe_overview
+from ocrsvc.errors import NotReady
 from ocrsvc.http.origins import is_local
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import METRICS
-from ocrsvc.telemetry.worker_table import Reason
 
 _ANSWER_S = 20.0
 _SOON_S = 20.0
@@ -77,6 +75,60 @@ def ready_server() -> Iterator[Server]:
         yield server
 
 
+# Health, readiness and version of one worker.
+
+NOT_LOADED = NotReady("The engine is not loaded yet.")
+
+
+def test_a_worker_without_an_engine_is_alive() -> None:
+    response = client_raising(NOT_LOADED).get("/healthz")
+    assert (response.status_code, json_of(response)) == (200, {"status": "ok"})
+
+
+def test_a_worker_without_an_engine_is_not_ready_and_says_when_to_ask_again() -> None:
+    response = client_raising(NOT_LOADED).get("/readyz")
+    assert (response.status_code, response.content_type) == (503, "application/problem+json")
+    assert json_of(response)["code"] == "not_ready"
+    assert int(response.headers["Retry-After"]) >= 1
+
+
+def test_a_worker_is_ready_when_its_engine_is_warm_and_no_longer_when_it_stops() -> None:
+    with running_app() as app:
+        response = app.test_client().get("/readyz")
+        assert (response.status_code, json_of(response)) == (200, {"status": "ready"})
+    assert app.test_client().get("/readyz").status_code == 503
+
+
+def test_the_version_names_the_service_the_engine_and_the_libraries() -> None:
+    with running_app() as app:
+        answer = json_of(app.test_client().get("/version"))
+    assert (answer["name"], answer["version"]) == ("ocrsvc", __version__)
+    assert (answer["engine"]["name"], answer["engine"]["provider"]) == (INFO.name, INFO.provider)
+    assert answer["libraries"]["python"] == platform.python_version()
+    assert {"flask", "numpy"} <= set(answer["libraries"])
+    assert ("openvino" in answer["libraries"]) is (find_spec("openvino") is not None)
+
+
+def test_the_version_can_be_asked_before_the_engine_is_loaded() -> None:
+    assert json_of(client_raising(NOT_LOADED).get("/version"))["engine"] is None
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version", "/openapi.json"])
+def test_no_cache_may_keep_what_is_only_true_now(path: str) -> None:
+    with running_app() as app:
+        response = app.test_client().get(path)
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers["X-Request-Id"]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version", "/openapi.json", "/hi"])
+def test_head_is_get_without_the_body(path: str) -> None:
+    with running_app() as app:
+        get, head = app.test_client().get(path), app.test_client().head(path)
+    assert (head.status_code, head.data) == (200, b"")
+    assert head.headers["Content-Length"] == get.headers["Content-Length"]
+
+
 # What is counted.
 
 
@@ -105,23 +157,6 @@ def test_requests_and_failed_images_are_counted_by_adapter_status_and_code() -> 
     assert found["ocrsvc_failures_total{code=unsupported_image}"] == 2
     assert found["ocrsvc_refused_total{reason=not_ready}"] == 1
     assert found["ocrsvc_request_seconds_count{door=api}"] == 4
-
-
-@pytest.mark.parametrize("kind", ["text", "openmetrics"])
-def test_the_numbers_are_well_formed_and_named_as_prometheus_asks(kind: str) -> None:
-    accept = "application/openmetrics-text; version=1.0.0" if kind == "openmetrics" else "text/plain"
-    with running_app() as app:
-        app.test_client().post("/v1/ocr", data=picture())
-        response = app.test_client().get("/metrics", headers={"Accept": accept})
-    assert response.content_type.startswith("application/openmetrics-text" if kind == "openmetrics" else "text/plain")
-    parse = parse_openmetrics if kind == "openmetrics" else parse_text
-    families = {family.name: family for family in parse(response.get_data(as_text=True))}
-    assert {"ocrsvc_requests", "ocrsvc_request_seconds", "process_start_time_seconds"} <= {
-        name.removesuffix("_total") for name in families
-    }
-    for family in families.values():
-        assert family.documentation.endswith(".")
-        assert family.name.startswith(("ocrsvc_", "process_"))
 
 
 def test_the_table_holds_every_metric_and_no_other() -> None:
@@ -214,23 +249,6 @@ def test_counters_survive_a_worker_that_is_killed_and_its_successor_is_counted()
         assert found["ocrsvc_workers_most"] == 1
 
 
-def test_a_worker_that_dies_while_it_loads_is_a_boot_failure_for_ever() -> None:
-    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_WARM_UP_S": "0.7"}) as server:
-        os.kill(server.workers()[0], signal.SIGUSR2)
-        server.wait_for("Loading the engine fake", count=2)
-        os.kill(max(server.workers()), signal.SIGKILL)
-        server.wait_for("RECYCLED worker .*: operator")
-        found = numbers(server)
-        assert (found["ocrsvc_boot_failures_total"], found["ocrsvc_boot_failures_in_a_row"]) == (1, 0)
-        assert found["ocrsvc_recycles_total{reason=operator}"] == 1
-        assert found["ocrsvc_workers_most"] == 2
-
-
-def test_every_reason_to_recycle_has_its_counter(ready_server: Server) -> None:
-    found = {key for key in numbers(ready_server) if key.startswith("ocrsvc_recycles_total")}
-    assert len(found) == len(Reason) - 1
-
-
 def test_images_that_wait_are_seen_from_every_worker() -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "2"}
     with run_server(env) as server:
@@ -315,39 +333,17 @@ def test_status_asks_where_the_service_listens(bind: str, url: str) -> None:
     assert address_of(bind) == url
 
 
-def test_status_says_when_nobody_answers(free_port: int) -> None:
-    done = ocrsvc("status", f"http://127.0.0.1:{free_port}")
-    assert (done.returncode, done.stdout) == (78, "")
-    assert "does not answer" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_status_and_health_say_when_nobody_answers(free_port: int) -> None:
+    for command in ("status", "health"):
+        done = ocrsvc(command, f"http://127.0.0.1:{free_port}")
+        assert (done.returncode, done.stdout) == (78, "")
+        assert "does not answer" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 def test_health_ends_with_0_where_the_service_is_ready(ready_server: Server) -> None:
     done = ocrsvc("health", ready_server.url)
     assert (done.returncode, done.stdout, done.stderr) == (0, '{"status":"ready"}\n', "")
-
-
-@pytest.mark.parametrize(("status", "said"), [(503, "answers 503"), (None, "does not answer")])
-def test_health_fails_where_no_engine_is_warm_and_where_nobody_answers(
-    status: int | None, said: str, capsys: pytest.CaptureFixture[str], free_port: int
-) -> None:
-    with serving(free_port, Response(status=status)) if status else nullcontext():
-        assert run(["health", f"http://127.0.0.1:{free_port}"]) == 78
-    assert said in capsys.readouterr().err
-
-
-@contextmanager
-def serving(port: int, answer: Response) -> Iterator[None]:
-    """A server that answers every request with this."""
-    server = make_server("127.0.0.1", port, answer)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.mark.parametrize(
@@ -372,21 +368,11 @@ def test_recycle_replaces_every_worker_and_loses_no_request(tmp_path: Path) -> N
     env = {"OCRSVC_WORKERS": "2", "OCRSVC_PIDFILE": pidfile, "OCRSVC_AUDIT_LOG": str(audit)}
     with run_server(env) as server:
         server.wait_for("READY in", count=2)
-        old, done, statuses = set(server.workers()), threading.Event(), []
-
-        def ask() -> None:
-            while not done.is_set():
-                statuses.append(post(server))
-
-        client = threading.Thread(target=ask)
-        client.start()
-        try:
+        old, statuses = set(server.workers()), list[int]()
+        with repeating(lambda: statuses.append(post(server))):
             recycled = ocrsvc("recycle", "--timeout", "60", OCRSVC_PIDFILE=pidfile, OCRSVC_AUDIT_LOG=str(audit))
             server.process.send_signal(signal.SIGHUP)
             wait_until(lambda: "service.reload" in audit.read_text("utf-8"), "the reload is in the audit log")
-        finally:
-            done.set()
-            client.join()
         assert (recycled.returncode, recycled.stderr) == (0, "")
         assert "all 2 workers are replaced" in recycled.stdout
         assert not old & set(server.workers())

@@ -11,16 +11,14 @@ import re
 import shutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import requests
-from support import ROOT, Server, repeating, run_server, start_server, wait_until
-from web_support import picture
+from support import ROOT, Server, run_server, start_server, wait_until
+from test_recycling import PAGE, asking
 
 sys.path.insert(0, str(ROOT / "tests" / "doubles"))
 
@@ -29,7 +27,6 @@ from os_faults import Faults
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc is not on PATH")
 
 _ANSWER_S = 30.0
-PAGE = picture()
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +47,6 @@ def server(faults: Faults, pid_file: Path) -> Iterator[Server]:
     with run_server(env, ["--timeout", "4"]) as server:
         server.wait_for("READY in", count=2)
         yield server
-
-
-@contextmanager
-def asking(server: Server) -> Iterator[list[int]]:
-    """Statuses of requests, one after the other, each on a connection of its own; a broken connection is a 0."""
-    statuses: list[int] = []
-
-    def ask() -> None:
-        try:
-            statuses.append(requests.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code)
-        except requests.ConnectionError:
-            statuses.append(0)
-        threading.Event().wait(0.01)
-
-    with repeating(ask):
-        yield statuses
 
 
 def count(server: Server, message: str) -> int:
@@ -96,7 +77,7 @@ def test_a_successor_that_is_refused_costs_nothing_and_comes_later(
 ) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
     (old, _), refused, recycled = server.workers(), count(server, message), count(server, "RECYCLED")
-    with asking(server) as statuses:
+    with asking(server, keeps=False) as statuses:
         with faults.refused(call, error, path=path):
             os.kill(old, signal.SIGUSR2)
             wait_for_next(server, message, refused)
@@ -106,19 +87,9 @@ def test_a_successor_that_is_refused_costs_nothing_and_comes_later(
     assert not re.search("exited with code (?!70)", server.log)
 
 
-def test_accepting_goes_on_when_there_are_descriptors_again(server: Server, faults: Faults) -> None:
-    with asking(server) as statuses:
-        wait_until(lambda: statuses, "an answer")
-        with faults.refused("accept4", errno.EMFILE):
-            server.wait_for("No connection can be accepted")
-        before = len(statuses)
-        wait_until(lambda: len(statuses) > before + 3, "answers again")
-    assert set(statuses) == {200}
-
-
 def test_a_clock_that_jumps_ends_no_worker(server: Server, faults: Faults) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
-    with asking(server) as statuses:
+    with asking(server, keeps=False) as statuses:
         for by_s in (-10 * 365 * 86_400, 365 * 86_400):
             (old, _), recycled, timeouts = server.workers(), count(server, "RECYCLED"), count(server, "WORKER TIMEOUT")
             with faults.clock_moved(by_s):
@@ -132,7 +103,7 @@ def test_a_clock_that_jumps_ends_no_worker(server: Server, faults: Faults) -> No
 def test_a_pid_file_whose_folder_is_gone_is_written_when_it_is_back(server: Server, pid_file: Path) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
     refused = count(server, "The pid file cannot be written")
-    with asking(server) as statuses:
+    with asking(server, keeps=False) as statuses:
         shutil.rmtree(pid_file.parent)
         server.process.send_signal(signal.SIGHUP)
         wait_for_next(server, "The pid file cannot be written", refused)
@@ -159,7 +130,7 @@ def test_a_stopped_worker_is_killed_and_replaced_while_the_other_serves(server: 
     wait_until(lambda: is_settled(server), "both workers are ready")
     stopped, _ = server.workers()
     os.kill(stopped, signal.SIGSTOP)
-    with asking(server) as statuses:
+    with asking(server, keeps=False) as statuses:
         wait_until(lambda: stopped not in server.workers(), "it is killed")
         wait_until(lambda: len(server.workers()) == 2, "it is replaced")
         wait_until(lambda: is_settled(server), "both workers are ready")

@@ -43,18 +43,19 @@ def is_alive(pid: int) -> bool:
 
 
 @contextmanager
-def asking(server: Server) -> Iterator[list[int]]:
-    """Statuses of requests that go on, one after the other, while the block runs; a broken connection is a 0."""
+def asking(server: Server, *, keeps: bool = True) -> Iterator[list[int]]:
+    """Statuses of requests, one after the other, on a kept connection or new ones; a broken connection is a 0."""
     statuses: list[int] = []
-    session = requests.Session()
+    kept = requests.Session()
 
     def ask() -> None:
         try:
-            statuses.append(session.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code)
+            client = kept if keeps else requests
+            statuses.append(client.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code)
         except requests.ConnectionError:
             statuses.append(0)
 
-    with session, repeating(ask):
+    with kept, repeating(ask):
         yield statuses
 
 
@@ -217,12 +218,17 @@ def test_a_successor_that_is_killed_while_it_loads_costs_nothing() -> None:
             server.wait_for(f"RECYCLED worker {old}: operator")
         assert set(statuses) == {200}
         assert len(server.workers()) == 1
+        # In the metrics the failed boot stays, though a later one was good.
+        expected = {"boot_failures_total": 1, "boot_failures_in_a_row": 0, "workers_most": 2}
+        assert {name: server.metric(f"ocrsvc_{name}") for name in expected} == expected
 
 
-def test_more_or_fewer_workers_by_signal_do_not_last() -> None:
+def test_more_or_fewer_workers_by_signal_do_not_last_and_a_second_arbiter_is_refused() -> None:
     with run_server({"OCRSVC_WORKERS": "2"}) as server:
         server.wait_for("READY in", count=2)
         before = server.workers()
+        server.process.send_signal(signal.SIGUSR2)
+        server.wait_for("SIGUSR2 to the arbiter is refused")
         # One after the other: signals of one kind that wait together are one signal.
         for change, name, count in (
             (signal.SIGTTIN, "ttin", 1),
@@ -233,15 +239,6 @@ def test_more_or_fewer_workers_by_signal_do_not_last() -> None:
             server.wait_for(f"Handling signal: {name}", count=count)
         assert post(server) == 200
         assert server.workers() == before
-
-
-def test_a_second_arbiter_beside_the_first_is_refused() -> None:
-    with run_server({"OCRSVC_WORKERS": "1"}) as server:
-        before = server.workers()
-        server.process.send_signal(signal.SIGUSR2)
-        server.wait_for("SIGUSR2 to the arbiter is refused")
-        wait_until(lambda: server.workers() == before, server.log)
-        assert post(server) == 200
 
 
 def test_a_worker_that_hangs_while_it_drains_is_killed_with_its_stacks_in_the_log() -> None:
@@ -342,9 +339,9 @@ def soak(args: str) -> tuple[int, dict[str, Any]]:
     ("args", "reasons"),
     [
         # Memory, SIGHUP, SIGTTIN and SIGTTOU at once.
-        ("--requests 2000 --leak 1500000 --signal-every 0.7", {"rss_soft", "rss_growth", "reload"}),
+        ("--requests 1500 --leak 2000000 --signal-every 0.7", {"rss_soft", "rss_growth", "reload"}),
         (
-            "--requests 1500 --gpu --gpu-bytes 1200000000 --leak 600000 --signal-every 0",
+            "--requests 1000 --gpu --gpu-bytes 1200000000 --leak 900000 --signal-every 0",
             {"gpu_soft", "gpu_hard", "gpu_growth"},
         ),
     ],
@@ -364,11 +361,3 @@ def test_a_gpu_without_room_for_a_third_model_loses_nothing_either() -> None:
     code, result = soak("--requests 1000 --gpu --gpu-bytes 640000000 --leak 200000 --signal-every 0")
     assert (code, result["failures"]) == (0, {})
     assert result["drain_first"] >= 1
-
-
-def test_the_same_gpu_without_recycling_ends_out_of_memory() -> None:
-    """The control: the soak above can fail."""
-    code, result = soak("--requests 1000 --gpu --gpu-bytes 640000000 --by nothing --signal-every 0")
-    assert code == 1
-    assert set(result["failures"]) == {"status 500"}
-    assert result["failures"]["status 500"] > 500

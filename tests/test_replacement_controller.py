@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocrsvc.telemetry.worker_table import NOBODY, Granted, Head, Reason, Snapshot, State, WorkerEntry, WorkerTable
-from ocrsvc.worker.replacement_controller import ReplacementController, backoff_s, is_next_to_load, next_grant
+from ocrsvc.worker.replacement_controller import ReplacementController, is_next_to_load, next_grant
 
 BASE = 3
 
@@ -163,59 +162,6 @@ def want(processes: Processes, pid: int, reason: Reason = Reason.RSS_SOFT) -> No
     processes.entry(pid).reason, processes.entry(pid).wanted_s = reason, processes.now_s
 
 
-def test_the_successor_is_forked_before_the_old_worker_is_touched_and_the_count_comes_back() -> None:
-    processes = all_ready()
-    old = processes.pids(State.READY)[1]
-    want(processes, old)
-    processes.turn()
-    assert processes.pids(State.READY) == sorted(set(processes.WORKERS) - set(processes.pids(State.BOOTING)))
-    (new,) = processes.pids(State.BOOTING)
-    assert processes.entry(old).successor == processes.WORKERS[new].slot_number
-    processes.make_ready(new)
-    processes.drain_replaced()
-    assert processes.pids(State.DRAINING) == [old]
-    processes.reap(old)
-    processes.turn()
-    assert (processes.num_workers, len(processes.WORKERS), processes.ended) == (BASE, BASE, [])
-    assert processes.controller.worker_table.head.recycles[Reason.RSS_SOFT] == 1
-
-
-def test_a_successor_that_dies_leaves_the_old_worker_serving_and_the_next_try_waits() -> None:
-    processes = all_ready()
-    old = processes.pids(State.READY)[0]
-    want(processes, old)
-    processes.turn()
-    processes.reap(processes.pids(State.BOOTING)[0])
-    processes.turn()
-    assert (len(processes.WORKERS), processes.entry(old).state, processes.entry(old).granted) == (BASE, State.READY, 0)
-    assert processes.controller.worker_table.head.boot_failures == 1
-    processes.now_s += 1.1
-    processes.turn()
-    assert processes.entry(old).granted == 1
-
-
-def test_a_worker_that_dies_while_its_successor_loads_is_not_missed() -> None:
-    processes = all_ready()
-    old = processes.pids(State.READY)[0]
-    want(processes, old)
-    processes.turn()
-    processes.reap(old)
-    processes.settle()
-    assert (len(processes.pids(State.READY)), processes.num_workers) == (BASE, BASE)
-
-
-def test_a_reload_replaces_every_worker_and_never_holds_more_than_one_model_above_the_base() -> None:
-    processes = all_ready()
-    old = set(processes.WORKERS)
-    processes.hang_up()
-    assert set(processes.WORKERS) == old, "nothing is forked before the next look"
-    processes.settle()
-    assert not old & set(processes.WORKERS)
-    assert (len(processes.pids(State.READY)), processes.cfg.workers, processes.cfg.graceful_timeout) == (BASE, BASE, 30)
-    assert processes.controller.worker_table.head.most_live == BASE + 1
-    assert processes.ended == []
-
-
 def test_a_reload_leaves_a_worker_that_runs_out_of_memory_its_place_in_front() -> None:
     processes = all_ready()
     *_, pid = processes.pids(State.READY)
@@ -235,18 +181,6 @@ def test_after_a_reload_the_model_is_not_taken_to_be_as_large_as_before() -> Non
     assert Granted.SUCCESSOR in [processes.entry(pid).granted for pid in processes.pids(State.READY)]
 
 
-def test_the_service_ends_with_a_reason_when_nothing_was_ever_ready() -> None:
-    processes = Processes(1)
-    for _ in range(2):
-        processes.reap(processes.pids(State.BOOTING)[0])
-        processes.now_s += 60.0
-        processes.turn()
-    with pytest.raises(HaltServer) as halt:
-        processes.reap(processes.pids(State.BOOTING)[0])
-    assert halt.value.exit_status == 3
-    assert "3 workers could not start" in str(halt.value.reason)
-
-
 def test_the_service_ends_at_once_when_the_engine_cannot_be_opened_here_and_says_so_once() -> None:
     processes = all_ready()
     processes.controller.worker_table.head.ever_ready, processes.controller.worker_table.head.unusable = 0, 1
@@ -255,20 +189,6 @@ def test_the_service_ends_at_once_when_the_engine_cannot_be_opened_here_and_says
         processes.reap(first)
     processes.reap(second)
     assert len(processes.WORKERS) == 1
-
-
-def test_once_a_worker_was_ready_no_number_of_failed_boots_ends_the_service() -> None:
-    processes = all_ready()
-    want(processes, processes.pids(State.READY)[0])
-    for _ in range(20):
-        processes.now_s += 61.0
-        processes.turn()
-        processes.reap(processes.pids(State.BOOTING)[0])
-    assert len(processes.pids(State.READY)) == BASE
-
-
-def test_the_back_off_doubles_up_to_a_minute() -> None:
-    assert [backoff_s(failures) for failures in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]
 
 
 def test_without_room_for_a_second_model_a_worker_goes_first_one_at_a_time_while_others_serve() -> None:
@@ -461,33 +381,6 @@ def test_a_wait_that_began_while_somebody_served_is_short_once_nobody_does(endin
     assert not processes.controller.is_backing_off()
 
 
-def test_a_service_whose_first_forks_are_refused_ends_with_the_reason() -> None:
-    processes = Processes(BASE)
-    for pid in list(processes.WORKERS):
-        processes.entry(pid).state = State.DRAINING
-        processes.reap(pid)
-    processes.refusing = True
-    for _ in range(2):
-        processes.now_s += 60.0
-        processes.turn()
-    processes.now_s += 60.0
-    with pytest.raises(HaltServer):
-        processes.turn()
-
-
-def test_a_service_does_not_end_while_a_worker_still_loads() -> None:
-    processes = Processes(BASE)
-    loading, *others = processes.WORKERS
-    processes.refusing = True
-    for pid in others:
-        processes.reap(pid)
-    for _ in range(5):
-        processes.now_s += 60.0
-        processes.turn()
-    with pytest.raises(HaltServer):
-        processes.reap(loading)
-
-
 @pytest.mark.parametrize(("unusable", "failures"), [(1, 1), (0, 3)])
 def test_those_that_load_decide_whether_the_service_ends_and_no_other_begins_to(unusable: int, failures: int) -> None:
     processes = Processes(2)
@@ -503,16 +396,6 @@ def test_those_that_load_decide_whether_the_service_ends_and_no_other_begins_to(
     processes.make_ready(loading)
     processes.turn()
     assert len(processes.WORKERS) == 2, "it was the one that had failed"
-
-
-def test_a_drain_that_takes_too_long_is_ended_as_gunicorn_ends_a_worker() -> None:
-    processes = all_ready()
-    pid = processes.pids(State.READY)[0]
-    entry = processes.entry(pid)
-    entry.pid, entry.state, entry.drained_s = pid, State.DRAINING, processes.now_s
-    processes.now_s += 35.1
-    processes.controller.run_once(processes)
-    assert processes.killed == [(pid, signal.SIGKILL)]
 
 
 def test_a_worker_of_which_nobody_told_that_it_ended_leaves_no_slot_behind() -> None:

@@ -74,19 +74,9 @@ def test_a_worker_goes_for_its_requests_and_its_age(requests: int, age_s: float,
     assert reason_to_replace(readings("rss", requests=requests, age_s=age_s), ALL) is reason
 
 
-def test_what_is_most_pressing_is_reported() -> None:
-    found = Readings(1000, 3600.0, 15.0, rss=at(1000 * MB), gpu=at(800 * MB))
-    assert reason_to_replace(found, ALL) is Reason.RSS_HARD
-    assert [reason for reason in Reason if reason.is_urgent] == [Reason.RSS_HARD, Reason.GPU_HARD]
-
-
 def test_without_limits_a_worker_stays_for_ever() -> None:
     much = Usage(10**15, 0, 10**15, 1e15)
     assert reason_to_replace(Readings(10**9, 10.0**9, 1e9, rss=much, gpu=much), Limits()) is Reason.NONE
-
-
-def test_without_a_reading_of_the_gpu_its_limits_are_not_reached() -> None:
-    assert reason_to_replace(Readings(1, 1.0, 1.0, rss=at(FOOTPRINT)), Limits(gpu=Bounds(1, 1))) is Reason.NONE
 
 
 def test_the_trend_is_that_of_the_last_seconds_and_the_leap_the_largest_ever() -> None:
@@ -95,12 +85,6 @@ def test_the_trend_is_that_of_the_last_seconds_and_the_leap_the_largest_ever() -
         trend.add(float(second), now)
     # From second 2 (410) to second 7 (460).
     assert trend.add(7.0, 460) == Usage(460, 90, 300, 10.0)
-
-
-def test_a_trend_of_less_than_a_second_says_nothing() -> None:
-    trend = MemoryTrend(0)
-    trend.add(0.0, 100)
-    assert trend.add(0.9, 10**9).growth_bytes_per_s == 0.0
 
 
 def life(kind: str, growths: list[int], bounds: Bounds, footprint: int) -> Iterator[tuple[int, Reason]]:
@@ -127,14 +111,6 @@ def test_a_leak_of_up_to_one_batch_a_check_never_reaches_the_hard_limit_unseen(
     now, reason = next((now, reason) for now, reason in life(kind, growths, bounds, FOOTPRINT) if reason)
     assert now < bounds.hard_bytes
     assert reason.name.endswith(("SOFT", "GROWTH"))
-
-
-@given(kind=st.sampled_from(KINDS), leak=st.integers(1, 100 * MB), times=st.floats(2.01, 50))
-def test_a_steady_leak_is_seen_before_the_hard_limit_without_any_soft_one(kind: str, leak: int, times: float) -> None:
-    bounds = Bounds(hard_bytes=FOOTPRINT + int(leak * times) + 1)
-    now, reason = next((now, reason) for now, reason in life(kind, [leak] * 52, bounds, FOOTPRINT) if reason)
-    assert reason.name.endswith("GROWTH")
-    assert now < bounds.hard_bytes
 
 
 AMOUNTS = {

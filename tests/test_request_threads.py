@@ -56,18 +56,6 @@ def test_so_many_begin_at_once_and_one_more_when_one_ends_or_is_settled() -> Non
     assert starts.left_s() == 0
 
 
-def test_while_the_loop_works_one_begins_at_a_time() -> None:
-    starts = StartLimiter(3, 0.005, Clock(100.0))
-    starts.throttle()
-    only = starts.begin()
-    assert starts.left_s() > 0
-    starts.release()
-    assert starts.left_s() == 0
-    starts.throttle()
-    starts.end(only)
-    assert starts.left_s() == 0
-
-
 def test_who_waits_while_the_loop_works_begins_when_it_lets_go() -> None:
     starts = StartLimiter(3, FOR_EVER_S)
     starts.throttle()

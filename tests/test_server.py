@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
 import requests
 from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
+from web_support import picture
 
 from ocrsvc.worker.event_loop import STOP_LINGER_S
 
@@ -26,16 +25,9 @@ _SETTINGS_TYPE = b"\4"
 _EMPTY_SETTINGS = b"\0\0\0" + _SETTINGS_TYPE + b"\0" * 5
 
 
-def png() -> bytes:
-    """A small white page."""
-    done, data = cv2.imencode(".png", np.full((40, 120), 255, np.uint8))
-    assert done
-    return data.tobytes()
-
-
 def post(server: Server) -> requests.Response:
     """One page sent to the native API."""
-    return requests.post(f"{server.url}/v1/ocr", files={"file": ("page.png", png())}, timeout=_ANSWER_S)
+    return requests.post(f"{server.url}/v1/ocr", files={"file": ("page.png", picture())}, timeout=_ANSWER_S)
 
 
 def get(server: Server, path: str) -> requests.Response:
@@ -76,54 +68,44 @@ def test_a_ready_service_reads_a_page_and_ends_with_code_zero() -> None:
     assert answer.json()["engine"]["name"] == "fake"
 
 
-def test_the_plan_is_reported_at_the_start() -> None:
-    with run_server({"OCRSVC_ENGINE_THREADS": "3", "OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "9"}) as server:
-        server.wait_for(
-            r"ocrsvc \d\S+ engine=fake device=\w+ plan: workers=1 threads=9 engine_threads=3 library_threads=1"
-        )
-        server.wait_for("Jobs and uploaded files are kept until the service ends")
-
-
-def test_gunicorns_flags_win_over_the_settings() -> None:
-    env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "9", "OCRSVC_BIND": "127.0.0.1:1"}
+def test_the_plan_is_reported_at_the_start_and_gunicorns_flags_win_over_the_settings() -> None:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "9", "OCRSVC_BIND": "127.0.0.1:1", "OCRSVC_ENGINE_THREADS": "3"}
     with run_server(env, ["-w", "2", "--threads", "5"]) as server:
-        server.wait_for("plan: workers=2 threads=5")
+        plan = "workers=2 threads=5 engine_threads=3 library_threads=1"
+        server.wait_for(rf"ocrsvc \d\S+ engine=fake device=\w+ plan: {plan}")
+        server.wait_for("Jobs and uploaded files are kept until the service ends")
         server.wait_for("READY in", count=2)
         assert len(server.workers()) == 2
         assert get(server, "/healthz").status_code == 200
 
 
-@pytest.mark.parametrize("library", ["libcuda", "onnxruntime", "cv2", "numpy", "libtr", "libcrnn"])
-def test_the_arbiter_loads_neither_a_model_nor_a_numeric_library(library: str, ready_server: Server) -> None:
-    assert library not in mapped(ready_server.pid)
-
-
-def test_importing_the_application_loads_no_engine() -> None:
+@pytest.mark.parametrize(
+    ("env", "modules", "unneeded"),
+    [
+        ({"OCRSVC_ENGINE": "ppocr"}, "wsgi", ("onnxruntime", "rapidocr", "onnx", "tr", "cupy")),
+        (
+            {"OCRSVC_ENGINE": "fake", "OCRSVC_OPS": "open"},
+            "wsgi, ocrsvc.worker.boot, ocrsvc.worker.service_context, ocrsvc.grpc_services",
+            tuple(f"ocrsvc.models.{name}" for name in ("watcher", "proof.prover", "importers.find_model")),
+        ),
+    ],
+    ids=["engine", "repository"],
+)
+def test_importing_the_application_loads_nothing_that_is_not_needed_yet(
+    env: dict[str, str], modules: str, unneeded: tuple[str, ...]
+) -> None:
     code = (
-        "import sys, wsgi; loaded = {'onnxruntime', 'rapidocr', 'onnx', 'tr', 'cupy'} & set(sys.modules);"
-        "maps = open('/proc/self/maps').read(); print(loaded, 'libcuda' in maps)"
+        f"import sys, {modules}; print(set({unneeded}) & set(sys.modules), 'libcuda' in open('/proc/self/maps').read())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=clean_environment({"OCRSVC_ENGINE": "ppocr"}),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
+        [sys.executable, "-c", code], env=clean_environment(env), cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "set() False\n"
 
 
-def test_without_a_repository_nothing_of_one_is_loaded() -> None:
-    code = (
-        "import sys, wsgi, ocrsvc.worker.boot, ocrsvc.worker.service_context, ocrsvc.grpc_services;"
-        "unneeded = {f'ocrsvc.models.{name}' for name in ('watcher', 'proof.prover', 'importers.find_model')};"
-        "print(unneeded & set(sys.modules))"
-    )
-    environment = clean_environment({"OCRSVC_ENGINE": "fake", "OCRSVC_OPS": "open"})
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, check=True)
-    assert done.stdout.split(b"\n")[0] == b"set()"
+@pytest.mark.parametrize("library", ["libcuda", "onnxruntime", "cv2", "numpy", "libtr", "libcrnn"])
+def test_the_arbiter_loads_neither_a_model_nor_a_numeric_library(library: str, ready_server: Server) -> None:
+    assert library not in mapped(ready_server.pid)
 
 
 @pytest.mark.parametrize(
@@ -239,13 +221,6 @@ def test_what_is_connected_when_the_service_ends_is_answered_and_what_comes_late
         assert (over_http[:12], over_grpc[3:4]) == (b"HTTP/1.1 200", _SETTINGS_TYPE)
         # While the worker keeps these two connections, for STOP_LINGER_S.
         wait_until(lambda: all(map(is_refused, addresses)), "connections are refused", within_s=STOP_LINGER_S - 1)
-
-
-def test_a_worker_that_is_killed_is_replaced() -> None:
-    with run_server() as server:
-        os.kill(server.workers()[0], signal.SIGKILL)
-        server.wait_for("READY in", count=2)
-        assert post(server).status_code == 200
 
 
 def test_the_installed_package_serves_from_any_folder(tmp_path: Path) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from ocrsvc.cli.settings import reference, show
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.describe import accepted, groups, help_of
 from ocrsvc.settings.group import Percentage, bytes_of
-from ocrsvc.settings.load import gather, read_settings
+from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings, settings_class
 
 
@@ -27,17 +26,6 @@ def toml(folder: Path, text: str) -> Path:
     file = folder / "ocrsvc.toml"
     file.write_text(text, encoding="utf-8")
     return file
-
-
-@pytest.mark.parametrize(
-    "variable",
-    [
-        *("ENGINE", "DEVICE", "TR_HOME", "BIND", "WORKERS", "THREADS", "ENGINE_THREADS", "QUEUE_SIZE", "DEADLINE_S"),
-        *("MAX_BODY_BYTES", "MAX_PIXELS", "MAX_REQUESTS", "FAKE_LATENCY_S", "FAKE_LEAK_BYTES", "TR_SHARED_SESSIONS"),
-    ],
-)
-def test_the_names_that_others_rely_on_exist(variable: str) -> None:
-    assert variable.lower() in Settings.model_fields
 
 
 def test_every_setting_says_what_it_does_and_what_it_accepts() -> None:
@@ -63,12 +51,6 @@ def test_a_variable_wins_over_the_file_and_the_file_over_the_default(tmp_path: P
     assert (settings.workers, settings.queue_size, settings.engine, settings.deadline_s) == (4, 5, "fake", 60.0)
 
 
-def test_each_value_knows_where_it_came_from(tmp_path: Path) -> None:
-    file = toml(tmp_path, "queue_size = 5\nworkers = 3\n")
-    given = gather({"OCRSVC_WORKERS": "4", "PATH": "/bin"}, file)
-    assert {name: item.source for name, item in given.items()} == {"workers": "environment", "queue_size": "file"}
-
-
 def test_an_empty_variable_counts_as_not_set() -> None:
     assert read_settings({"OCRSVC_WORKERS": "", "OCRSVC_CONFIG": ""}).workers is None
 
@@ -79,7 +61,6 @@ def test_an_empty_variable_counts_as_not_set() -> None:
         ("4096", 4096),
         ("4kB", 4000),
         ("4KiB", 4096),
-        ("64MiB", 67_108_864),
         ("64 mib", 67_108_864),
         ("1GB", 1_000_000_000),
         ("1.5GiB", 1_610_612_736),
@@ -96,12 +77,9 @@ def test_sizes_in_bytes_may_carry_a_unit(text: str, count: int) -> None:
         ("OCRSVC_ENGINE", "tesseract"),
         ("OCRSVC_DEVICE", "gpu"),
         ("OCRSVC_WORKERS", "0"),
-        ("OCRSVC_WORKERS", "many"),
         ("OCRSVC_WORKERS", "2.5"),
-        ("OCRSVC_THREADS", "-1"),
         ("OCRSVC_DEADLINE_S", "0"),
         ("OCRSVC_DEADLINE_S", "nan"),
-        ("OCRSVC_DEADLINE_S", "inf"),
         ("OCRSVC_DEADLINE_S", "10s"),
         ("OCRSVC_MAX_BODY_BYTES", "64 parsecs"),
         ("OCRSVC_MAX_BODY_BYTES", "10"),
@@ -205,11 +183,6 @@ def test_tables_and_lists_are_read_and_pixel_limits_left_out_keep_their_default(
     assert (given["gif"], given["webp"], given["png"]) == (1000, 2000, read_settings({}).format_max_pixels["png"])
     settings = read_settings({}, toml(tmp_path, 'fake_fault_on = ["a", "b"]\n[format_max_pixels]\ngif = 1000\n'))
     assert (settings.fake_fault_on, settings.format_max_pixels["gif"]) == (("a", "b"), 1000)
-
-
-def test_settings_cannot_be_changed() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        read_settings({}).workers = 3
 
 
 def test_passwords_in_addresses_are_never_told() -> None:

@@ -15,7 +15,6 @@ from ocrsvc.system.thread_plan import (
     ThreadPlan,
     device_for,
     plan,
-    plan_for,
     set_library_environment,
 )
 
@@ -42,20 +41,9 @@ def test_a_gpu_takes_two_workers_whatever_the_cpus() -> None:
     assert plan(32, "cuda", 64) == ThreadPlan(workers=2, threads=76, engine_threads=4)
 
 
-def test_http_threads_can_fill_the_queue_and_the_engine_and_leave_some_for_health_checks() -> None:
-    made = plan(2, "cpu", 100)
-    assert made.threads > 100 + made.engine_threads
-
-
 def test_numbers_that_the_operator_fixed_are_kept_and_the_others_follow() -> None:
     assert plan(8, "cpu", 64, workers=3, threads=7, engine_threads=5) == ThreadPlan(3, 7, 5)
     assert plan(8, "cpu", 64, workers=4).engine_threads == 2
-
-
-def test_gunicorns_flags_win_over_the_settings() -> None:
-    settings = read_settings({"OCRSVC_WORKERS": "2", "OCRSVC_THREADS": "9"})
-    made = plan_for(settings, workers=5, threads=6)
-    assert (made.workers, made.threads) == (5, 6)
 
 
 @pytest.mark.parametrize(

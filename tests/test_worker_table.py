@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ocrsvc.telemetry.worker_table import NOBODY, SLOTS, Reason, Snapshot, State, WorkerEntry, WorkerTable
+from ocrsvc.telemetry.worker_table import NOBODY, Reason, Snapshot, State, WorkerEntry, WorkerTable
 
 
 def test_a_child_process_writes_what_its_parent_reads() -> None:
@@ -64,14 +64,6 @@ def test_the_lowest_free_entry_is_taken_and_the_most_that_lived_is_kept() -> Non
     worker_table.free(1)
     assert worker_table.allocate(0.0) == 1
     assert (worker_table.head.high, worker_table.head.most_live) == (3, 3)
-
-
-def test_the_table_holds_as_many_workers_as_it_says() -> None:
-    worker_table = WorkerTable()
-    for _ in range(SLOTS):
-        worker_table.allocate(0.0)
-    with pytest.raises(StopIteration):
-        worker_table.allocate(0.0)
 
 
 def test_the_loads_are_those_of_the_siblings_that_accept() -> None:

@@ -52,10 +52,7 @@ _LAST_LINES_S: Final = 1.0
 
 
 def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
-    """Right after the fork, before the application is imported: everything that the reader depends on, and the reader.
-
-    Ends the process when that fails.
-    """
+    """Right after the fork: make everything that the application depends on. Ends the process when that fails."""
     # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
     signal.signal(signal.SIGTERM, worker.handle_exit)
     service.controller.in_worker(worker)
@@ -167,9 +164,9 @@ def _start_samplers(service: ServiceContext, reader: Reader) -> None:
 
 
 def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:
-    """What reads the GPU, once it is this worker's turn to load on it; None when there is none, or none is used.
+    """The GPU's reader, once it is this worker's turn to load; None without a GPU.
 
-    Two that load at once could not tell whose memory is whose, and would need room for the peaks of both.
+    Of two that load at once it is unknown whose memory is whose, and both peaks would need room.
     """
     settings, table = service.settings, service.controller.worker_table
     if "cpu" in (settings.device, settings.provider):
@@ -261,7 +258,7 @@ def _note_ready(
     on_check = _begin_tls(service, worker)
     # While a thread that is refused still ends this worker.
     stuck = reader.stuck_threads
-    Watch(worker, limits, entry.rss_bytes, entry.gpu_bytes, boot_s, gauge, stuck, on_check, models).start()
+    Watch(worker, limits, boot_s, gauge, stuck, on_check, models).start()
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     # SIGTERM may have come meanwhile.
     if entry.state != State.DRAINING:
@@ -316,10 +313,7 @@ def _is_final(error: OcrsvcError) -> bool:
 
 @contextmanager
 def _heartbeat(worker: RecyclingWorker, limit_s: float = math.inf) -> Iterator[None]:
-    """Tell the arbiter that the worker lives while its main thread is busy; end the process when that takes longer.
-
-    A native call that never returns cannot be ended otherwise.
-    """
+    """Give heartbeats while the main thread is busy, in a native call perhaps; end a process that takes longer."""
     done, end_s = threading.Event(), time.monotonic() + limit_s
 
     def beat() -> None:

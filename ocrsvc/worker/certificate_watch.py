@@ -33,7 +33,7 @@ def open_certificates(settings: Settings, before: Certificates | None, *, is_sta
 
 
 class CertificateWatch:
-    """The arbiter's part: reads changed files, tells the workers, and warns before a certificate ends."""
+    """The arbiter's part: reads changed files, has the workers follow, and warns before a certificate ends."""
 
     def __init__(
         self, head: Head, metrics: WorkerMetrics, log: logging.Logger, clock: Callable[[], float] = time.monotonic
@@ -43,16 +43,20 @@ class CertificateWatch:
         self._head, self._metrics, self._log, self._clock = head, metrics, log, clock
         self._warned_s = -_DAY_S
 
+    def open(self, settings: Settings, *, is_start: bool) -> Certificates | None:
+        """See `open_certificates`; a failure is counted."""
+        try:
+            return open_certificates(settings, self.certificates, is_start=is_start)
+        except SettingsError:
+            self._metrics.count(TLS_READS, "failed")
+            raise
+
     def begin(self, certificates: Certificates | None) -> None:
         """These are the service's from now on, at the start and after each SIGHUP."""
         self.certificates = certificates
         if certificates is not None:
             self._head.certificates = certificates.generation
             self._metrics.put(TLS_NOT_AFTER, certificates.current.certificate.not_after_s)
-
-    def note_failure(self) -> None:
-        """Changed certificates were not taken."""
-        self._metrics.count(TLS_READS, "failed")
 
     def look(self) -> None:
         """Once a second."""
@@ -66,7 +70,7 @@ class CertificateWatch:
         try:
             certificates.read_again()
         except SettingsError as error:
-            self.note_failure()
+            self._metrics.count(TLS_READS, "failed")
             self._log.error("The certificates stay as they were: %s", error)
             return
         self._head.certificates = certificates.generation

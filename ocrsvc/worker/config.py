@@ -108,11 +108,7 @@ def _check_tls(config: Any, settings: Settings) -> None:
 
 
 def listen(address: str) -> socket.socket:
-    """A listening socket for gRPC at "host:port", "[IPv6]:port" or "unix:path"; shared by all workers.
-
-    As gunicorn's for HTTP, never with SO_REUSEPORT, which gives each worker a queue of its own that is lost with it.
-    Raises SettingsError.
-    """
+    """A listening socket for gRPC at "host:port", "[IPv6]:port" or "unix:path". Raises SettingsError."""
     try:
         if address.startswith("unix:"):
             return _listen_unix(Path(address.removeprefix("unix:")))

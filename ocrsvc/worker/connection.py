@@ -42,59 +42,35 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What requests may take before a thread sees them.
-
-    Attributes:
-        memory: For all of them together.
-        quick_paths: Those that the reserved threads answer.
-        check_head: Says why a body is not even received; None where everybody is served.
-        caller_header: The field in which the nearest proxy names the caller; empty for none.
-    """
+    """What requests may take before a thread sees them; the memory is for all of them together."""
 
     memory: Budget
     most_body_bytes: int = sys.maxsize
     deadline_s: float = 3600.0
+    # Those that the reserved threads answer.
     quick_paths: frozenset[str] = frozenset()
+    # Says why a body is not even received; None where API keys are not wanted.
     check_head: HeadCheck | None = None
+    # The field in which the nearest proxy names the caller; empty for none.
     caller_header: str = ""
 
 
 @dataclass(slots=True)
 class Head:
-    """A head as gunicorn's parser has read it.
-
-    Attributes:
-        request: gunicorn's; None where the head is wrong.
-        error: What is wrong with it.
-        rest: What came behind it.
-        body_bytes: Of the body that it announces; None for chunks.
-        expects_continue: Whether the client sends that only after an answer.
-    """
+    """A head as gunicorn's parser has read it: its request, or what is wrong with it."""
 
     request: Any = None
     error: BaseException | None = None
+    # What came behind the head.
     rest: bytes = b""
+    # Length of the body that it announces; None for chunks.
     body_bytes: int | None = 0
+    # Whether the client sends that only after an answer.
     expects_continue: bool = False
 
 
 class Connection:
-    """What the event loop knows of a connection.
-
-    Attributes:
-        tls: The socket, where it speaks TLS.
-        head: The last one that was whole.
-        received: What has come of the head of the next request.
-        ahead: What has come behind the request that is being answered.
-        body: That request's body; None where its head is wrong.
-        caller: Who takes turns with others for a thread: the address, or what a proxy says it is.
-        is_quick: Whether the request needs neither the engine nor time: health checks, metrics, pages, wrong heads.
-        unsent: What the kernel has not taken of the answer; the rest of `file` follows that.
-        sent_bytes, pace: What it has taken, since the answer's thread left it to the loop, and how quickly.
-        is_kept: Whether the next request may come on it, by the request's thread.
-        limit_s: When its handshake, its head or its rest is over, monotonic.
-        close_s, close_bytes: While it closes: until when, and how much of what is still sent is thrown away.
-    """
+    """What the event loop knows of a connection."""
 
     def __init__(self, sock: Any, client: Any, server: Any, parse: Callable[[bytes], Head]) -> None:
         sock.setblocking(False)
@@ -102,21 +78,25 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self.sock, self.client, self.server, self._parse = sock, client, server, parse
         self.tls = sock if isinstance(sock, TlsSocket) else None
+        # The last head that was whole; what has come of the next one; what came behind the request that is answered.
         self.head, self.received, self.ahead = Head(), bytearray(), b""
+        # The request's body; None where its head is wrong.
         self.body: ReceivedBody | None = None
+        # Takes turns with others for a thread. A quick request needs neither the engine nor time.
         self.caller, self.is_quick = "", True
-        self.unsent: deque[memoryview] = deque()
-        self.file: FilePart | None = None
-        self.sent_bytes, self.pace = 0, Pace(0.0, 0.0)
+        # The answer; what has left of it since its thread left it to the loop, and how quickly.
+        self.sender, self.sent_bytes, self.pace = Sender(sock), 0, Pace(0.0, 0.0)
+        # Whether the next request may come on it, by the request's thread.
         self.is_kept = False
+        # When its handshake, its head or its rest is over, monotonic; while it closes: until when, and how much of what
+        # is still sent is thrown away.
         self.limit_s = self.close_s = 0.0
         self.close_bytes = 0
 
     @property
-    def is_sending(self) -> bool:
-        """Whether the kernel has not taken all of the answer."""
-        is_left = bool(self.unsent) or (self.file is not None and self.file.left_bytes > 0)
-        return is_left or (self.tls is not None and self.tls.unsent_bytes > 0)
+    def unsent(self) -> deque[memoryview]:
+        """What the kernel has not taken of the answer; the rest of a file follows it."""
+        return self.sender.unsent
 
     def receive(self, most_bytes: int) -> bytes | None:
         """What the client sent next; empty when it sends no more, None when nothing is there yet."""
@@ -154,25 +134,15 @@ class Connection:
         """Whether to look at a key before the rest of the body comes; for a small one the connection would be lost."""
         left_bytes = body.wanted_bytes
         is_small = left_bytes is not None and left_bytes <= SMALL_BODY_BYTES
-        # Who asks first sends nothing before the answer.
+        # A client that asks first sends nothing before the answer.
         return not body.settled and (not is_small or self.head.expects_continue)
 
     def send_more(self, most_bytes: int) -> None:
-        """Send what the kernel takes of the answer, at most so much and a piece. Raises OSError."""
+        """Send what the kernel takes of the answer, about `most_bytes` at most. Raises OSError."""
         end_bytes = self.sent_bytes + most_bytes
         with suppress(BlockingIOError):
-            if self.tls is not None:
-                self.tls.flush()
-            while self.sent_bytes < end_bytes:
-                if not self.unsent and self.file is not None and self.file.left_bytes:
-                    self.unsent.append(self.file.read())
-                if not self.unsent:
-                    return
-                sent = self.sock.send(self.unsent[0][:most_bytes])
-                self.sent_bytes += sent
-                self.unsent[0] = self.unsent[0][sent:]
-                if not self.unsent[0]:
-                    self.unsent.popleft()
+            while self.sender.is_left and self.sent_bytes < end_bytes:
+                self.sent_bytes += self.sender.send(most_bytes)
 
     def note_taken(self, now_s: float) -> None:
         """What has arrived at the client since the last time, whatever waits in the kernel."""
@@ -189,10 +159,7 @@ class Connection:
 
     def forget_request(self) -> None:
         """Its answer has left, or never will: what it held is free again."""
-        self.unsent.clear()
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+        self.sender.forget()
         if self.body is not None:
             self.body.discard()
             self.body.share.release()
@@ -227,12 +194,10 @@ class FilePart:
 
 
 class Sender:
-    """What gunicorn's response takes for its socket; used by the thread of one request, which never waits for a client.
+    """Sends one answer, and never waits for a client: gunicorn's response takes it for its socket.
 
-    gunicorn sends the head, and then the body. A worker that is killed in between leaves half a response at a proxy,
-    which cannot ask another worker any more. So the head goes with the first piece of the body, in one call.
-
-    What the kernel has not taken yet, `unsent` and the rest of `file`, is for the event loop.
+    The head goes with the first piece of the body: a worker that is killed in between would leave half an answer at a
+    proxy, which could not ask another worker. The event loop sends `unsent` and the rest of `file`.
     """
 
     def __init__(self, sock: Any) -> None:
@@ -241,6 +206,15 @@ class Sender:
         self.unsent: deque[memoryview] = deque()
         self.file: FilePart | None = None
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the kernel has not taken all of it."""
+        return self._left_bytes > 0 or (self.file is not None and self.file.left_bytes > 0)
+
+    @property
+    def _left_bytes(self) -> int:
+        return sum(map(len, self.unsent)) + (0 if self._tls is None else self._tls.unsent_bytes)
+
     def sendall(self, data: bytes | memoryview) -> None:
         """Keep the head until something follows; send, or leave for later, the rest. Raises OSError."""
         if self._head is None:
@@ -248,7 +222,8 @@ class Sender:
             return
         head, self._head = self._head, b""
         self.unsent.extend(memoryview(piece) for piece in (head, data) if piece)
-        self._send()
+        with suppress(BlockingIOError):
+            self.send()
 
     def sendfile(self, file: BinaryIO, offset: int, count: int) -> None:
         """Send a file's first piece, and leave the rest to the event loop. Raises OSError."""
@@ -261,7 +236,7 @@ class Sender:
             self.sendall(b"")
 
     def push(self, limit_s: float) -> int:
-        """Send what is left, and wait for the client so long at most; the bytes that are still left. Raises ClientGone.
+        """Send what is left, and wait for the client for `limit_s` at most; the bytes still left. Raises ClientGone.
 
         For an answer in pieces, between which much time passes: what stays here leaves with the next piece.
         """
@@ -270,44 +245,51 @@ class Sender:
         poll.register(self._sock, select.POLLOUT)
         try:
             while self._left_bytes and poll.poll(max(0.0, 1000 * (end_s - time.monotonic()))):
-                self._send()
+                with suppress(BlockingIOError):
+                    self.send()
         except OSError as error:
             raise ClientGone("The client closed its connection before the end of its answer.") from error
         return self._left_bytes
 
-    @property
-    def _left_bytes(self) -> int:
-        """What the kernel has not taken."""
-        return sum(map(len, self.unsent)) + (0 if self._tls is None else self._tls.unsent_bytes)
+    def send(self, most_bytes: int = sys.maxsize) -> int:
+        """Send what the kernel takes in one call, `most_bytes` of a long piece at most; how many bytes it took.
 
-    def _send(self) -> None:
-        """Send what the kernel takes at once. Raises OSError."""
-        pieces, sent = list(islice(self.unsent, _PIECES_AT_ONCE)), 0
-        with suppress(BlockingIOError):
-            if pieces:
-                sent = self._sock.sendmsg(pieces, [], socket.MSG_DONTWAIT)
-            elif self._tls is not None:
+        Raises BlockingIOError when it takes nothing now, OSError.
+        """
+        if not self.unsent and self.file is not None and self.file.left_bytes:
+            self.unsent.append(self.file.read())
+        pieces = list(islice(self.unsent, _PIECES_AT_ONCE))
+        if not pieces:
+            if self._tls is not None:
                 self._tls.flush()
-        for piece in pieces:
-            self.unsent.popleft()
-            if sent < len(piece):
-                self.unsent.appendleft(piece[sent:])
-                return
-            sent -= len(piece)
+            return 0
+        if len(pieces[0]) > most_bytes:
+            pieces = [pieces[0][:most_bytes]]
+        sent = left_bytes = int(self._sock.sendmsg(pieces, [], socket.MSG_DONTWAIT))
+        while left_bytes:
+            piece = self.unsent.popleft()
+            if left_bytes < len(piece):
+                self.unsent.appendleft(piece[left_bytes:])
+            left_bytes -= min(left_bytes, len(piece))
+        return sent
+
+    def forget(self) -> None:
+        """Its answer has left, or never will."""
+        self.unsent.clear()
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
 
 def caller_of(request: Any, client: Any, header: str) -> str:
-    """Who sends it, as `http.request.Request.caller` has it where there are no keys; empty over a Unix socket.
-
-    The header is the field in which the nearest proxy names the caller; empty for none.
-    """
+    """The caller, as `http.request.Request.caller` has it without API keys; empty over a Unix socket."""
     sent = [value for name, value in request.headers if name == header.upper()] if header else []
     named: str = sent[-1].rpartition(",")[2].strip() if sent else ""
     return named or (network_of(client[0]) if isinstance(client, tuple) else "")
 
 
 def _seconds(request: Any, deadline_s: float) -> float:
-    """How long the body may take: what the client says, if that is less. The application reports what is no number."""
+    """Seconds that the body may take: the client's, if that is less. The application reports what is no number."""
     for name, value in request.headers:
         if name == _TIMEOUT_HEADER:
             with suppress(ValueError):

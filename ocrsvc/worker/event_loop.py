@@ -1,10 +1,8 @@
 """The event loop of a worker, which waits for its connections so that no thread has to.
 
-gunicorn's gthread gives a thread to a connection from its first byte on. Here the loop goes on with TLS handshakes,
-receives heads and bodies, sends what the kernel did not take of a response, and lingers over connections that close
-(RFC 9112 section 9.6); each of these is a state of the connection in the poller, with limits in time, rate and memory.
-A thread gets a request when it is whole. What is not accepted stays in the kernel's queue, where any worker may take
-it. Everything here runs on the loop's thread, except `balance`, `stop` and `_call`.
+TLS handshakes, heads, bodies, what the kernel did not take of a response, and lingering closes (RFC 9112 section 9.6)
+are states of a connection in the poller, with limits in time, rate and memory. A thread gets a request when it is
+whole. Everything here runs on the loop's thread, except `balance`, `stop` and `_call`.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import re
 import selectors
 import socket
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -31,17 +28,17 @@ from ocrsvc.worker.load_sharing import LoadSharing
 from ocrsvc.worker.request_threads import RequestThreads
 
 HEAD_S: Final = 10.0
-"""How long the head of a request may take to arrive, and a handshake: the first one counts from the connection on, so
-that silent connections are closed too, later ones from their first byte on."""
+"""For the head of a request to arrive, and for a handshake: the first one counts from the connection on, so that silent
+connections are closed too, later ones from their first byte on."""
 
 CROWDED_HEAD_S: Final = 1.0
-"""The same while a worker holds as many connections as it may: those that wait for a head are closed for others."""
+"""The same while a worker holds all the connections that it may."""
 
 HEAD_BYTES: Final = 1 << 16
 """The longest head; a longer one is answered 431. Below it gunicorn's own limits hold."""
 
 STOP_LINGER_S: Final = 5.0
-"""How long a stopping worker keeps idle connections open, for a request that may be under way, at most.
+"""How long a stopping worker keeps idle connections open, for a request that may be under way.
 
 Well below the 10 s after which container runtimes kill what they have asked to stop."""
 
@@ -51,7 +48,7 @@ SCARCE_SHARE: Final = 0.75
 _TURN_S: Final = 1.0
 _CHECK_S: Final = 0.25
 _CLOSE_S: Final = 2.0
-# A client that still sends is listened to for a while, so that the reset does not cost it our answer.
+# What a client still sends is read for a while, so that the reset does not cost it our answer.
 _CLOSE_BYTES: Final = 1 << 27
 _RECEIVE_BYTES: Final = 1 << 18
 _SEND_BYTES: Final = 1 << 20
@@ -59,12 +56,12 @@ _HEAD_PIECE_BYTES: Final = 8192
 # The end of a head, or a line that ends as no line of a head may: the parser refuses that at once.
 _HEAD_END: Final = re.compile(rb"\r\n\r\n|(?<!\r)\n")
 _HEAD_END_BYTES: Final = 4
-# Accepting fails for as long as descriptors are missing: tried again so often, logged so often.
+# While descriptors are missing, accepting is tried and logged this often.
 _PAUSE_S: Final = 0.1
 _LOG_INTERVAL_S: Final = 10.0
 # How long new connections are left to an idle sibling; then they are accepted all the same.
 _YIELD_S: Final = 0.02
-# Of a crowd everybody is seen soon, whoever came last, and what was accepted before is not left alone for long.
+# The last of a crowd is seen soon, and what was accepted before is not left alone for long.
 _AT_ONCE: Final = 64
 
 _NO_SNIFF: Final = b"Connection: close\r\nX-Content-Type-Options: nosniff\r\n"
@@ -78,17 +75,9 @@ _NOT_TLS: Final = b"HTTP/1.1 400 Bad Request\r\n%sContent-Type: text/plain\r\nCo
 
 
 class EventLoop:
-    """See the module.
+    """See the module. `cfg` and `log` are gunicorn's; `parser` makes, for a client's address, what parses its heads.
 
-    Args:
-        cfg, log: gunicorn's.
-        parser: Makes, for the address of a client, what parses its heads.
-        answer: Answers a request in one of the threads; whether the next one may come on its connection.
-
-    Attributes:
-        handshakes: Those of HTTP connections, but for Unix sockets; None where HTTP is plain.
-        kept: Connections that wait between two requests, the one that waits longest first.
-        takes_rest: Whether it takes what waits to be accepted when it stops: no sibling will.
+    `answer` runs a request in a thread, and says whether the next one may come on its connection.
     """
 
     def __init__(
@@ -103,13 +92,15 @@ class EventLoop:
     ) -> None:
         self._cfg, self._log, self._listeners, self._load, self.limits = cfg, log, listeners, load, limits
         self._parser, self._answer = parser, answer
+        # None where HTTP is plain; Unix sockets always are.
         self.handshakes: Handshakes | None = None
-        self.connections, self.kept = 0, deque[Connection]()
+        self.connections = 0
+        # Those in the poller; of these, those between two requests.
+        self._waiting, self.kept = set[Connection](), set[Connection]()
+        # With `takes_rest` it also takes what waits to be accepted when it stops: no sibling will.
         self.is_stopping = self.takes_rest = self._is_accepting = False
         self._linger_s = min(float(cfg.keepalive), STOP_LINGER_S)
         self._yield_end_s = self._quiet_until_s = self._checked_s = 0.0
-        # Those in the poller, but for kept ones between two requests.
-        self._waiting: set[Connection] = set()
         self._poller = selectors.DefaultSelector()
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
         wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -119,7 +110,7 @@ class EventLoop:
         self.threads = RequestThreads(cfg.threads)
 
     def run(self, notify: Callable[[], object]) -> None:
-        """Serve until `stop`; then answer what is there, for the graceful timeout at most. Calls `notify` each turn."""
+        """Serve until `stop`; then answer what is there, within the graceful timeout. Calls `notify` each turn."""
         while not self.is_stopping:
             notify()
             self._set_accepting(self.connections < self._cfg.worker_connections)
@@ -137,7 +128,7 @@ class EventLoop:
         self._call(lambda: None)
 
     def turn(self, timeout_s: float) -> None:
-        """Wait for what is to be done, but not longer than until something here is due; threads come second."""
+        """Wait for what is to be done, until something here is due at most; threads come second."""
         if self.handshakes is not None:
             self.handshakes.begin_turn()
         timeout_s = min(timeout_s, _CHECK_S) if self._waiting else timeout_s
@@ -168,7 +159,7 @@ class EventLoop:
     # Accepting.
 
     def accept(self, listener: Any) -> None:
-        """Take the connections that wait, or leave them; no more than one where a sibling has less to do."""
+        """Take the connections that wait, or leave them; only one where a sibling has less to do."""
         for accepted in range(1, _AT_ONCE + 1):
             if (accepted > 1 and self.is_stopping) or self._begins_yield():
                 return
@@ -188,7 +179,8 @@ class EventLoop:
         wire = sock if handshakes is None else handshakes.begin(sock)
         conn = Connection(wire, client, listener.getsockname(), self._parser(client))
         self.connections += 1
-        self._guarded(conn, self._begin_head if handshakes is None else self._begin_handshake)
+        begin = self._begin_head if handshakes is None else partial(self._wait_for_head, act=self._on_handshake)
+        self._guarded(conn, begin)
 
     def _begins_yield(self) -> bool:
         """Whether to leave what is there to a less busy sibling for a moment; never twice in a row: nobody starves."""
@@ -200,7 +192,7 @@ class EventLoop:
         return True
 
     def _pause_accepting(self, error: OSError) -> None:
-        """No descriptors, no memory: what waits stays in the kernel's queue for a moment, and the rest is served on."""
+        """No descriptors, no memory: what waits stays in the kernel's queue for a moment."""
         now_s = time.monotonic()
         if now_s >= self._quiet_until_s:
             self._quiet_until_s = now_s + _LOG_INTERVAL_S
@@ -209,7 +201,7 @@ class EventLoop:
         self._set_accepting(enabled=False)
 
     def _set_accepting(self, enabled: bool) -> None:  # noqa: FBT001  what it is set to
-        """Accept connections or leave them in the kernel's queue; each turn asks for them again."""
+        """Accept connections, or leave them in the kernel's queue."""
         enabled = enabled and time.monotonic() >= self._yield_end_s
         if enabled == self._is_accepting:
             return
@@ -226,9 +218,9 @@ class EventLoop:
                     self._poller.unregister(listener)
 
     def _end_accepting(self) -> None:
-        """Stopping: what comes from now on is refused at once, and kept or silent connections are not waited for long.
+        """Stopping: what comes from now on is refused, and idle connections are not waited for long.
 
-        The last that close a listener reset what is connected and was not accepted: it is accepted before.
+        The last process that closes a listener resets what waits there to be accepted: it is accepted before.
         """
         self._set_accepting(enabled=False)
         listeners, self._listeners = list(self._listeners), []
@@ -237,7 +229,7 @@ class EventLoop:
                 self._accept_rest(listener)
             listener.close()
         end_s = time.monotonic() + self._linger_s
-        for conn in (*self.kept, *self._waiting):
+        for conn in self._waiting:
             conn.limit_s = min(conn.limit_s, end_s)
 
     def _accept_rest(self, listener: Any) -> None:
@@ -252,7 +244,7 @@ class EventLoop:
     def balance(self, request: Any) -> None:
         """Pool thread, before a request: ask its client to connect anew when others wait, or a sibling has less to do.
 
-        Kept connections stay with their worker for ever otherwise, however busy it is and however idle the next.
+        Kept connections would stay with a busy worker for ever.
         """
         if not self._load.waits:
             return
@@ -265,7 +257,7 @@ class EventLoop:
     # One connection: from its handshake to its head, body, answer and close.
 
     def _guarded(self, conn: Connection, act: Callable[[Connection], None]) -> None:
-        """Act on a connection; whatever goes wrong ends this one alone, and never the loop."""
+        """Act on a connection; an error ends this one alone, and never the loop."""
         try:
             act(conn)
         except Exception as error:  # noqa: BLE001  whatever it is
@@ -273,7 +265,7 @@ class EventLoop:
             self._drop(conn)
 
     def _listen(self, conn: Connection, act: Callable[[Connection], None], event: int = selectors.EVENT_READ) -> None:
-        """Act whenever the connection can be read, or written, instead of what was done then before."""
+        """From now on act so whenever the connection can be read, or written."""
         change = self._poller.modify if conn in self._waiting else self._poller.register
         change(conn.sock, event, lambda _sock: self._guarded(conn, act))
         self._waiting.add(conn)
@@ -286,9 +278,6 @@ class EventLoop:
     def _wait_for_head(self, conn: Connection, act: Callable[[Connection], None]) -> None:
         conn.limit_s = time.monotonic() + (self._linger_s if self.is_stopping else HEAD_S)
         self._listen(conn, act)
-
-    def _begin_handshake(self, conn: Connection) -> None:
-        self._wait_for_head(conn, self._on_handshake)
 
     def _on_handshake(self, conn: Connection) -> None:
         """More of a handshake is there, or its client has gone."""
@@ -365,10 +354,10 @@ class EventLoop:
         done.add_done_callback(lambda future: self._call(partial(self.finish, conn, future)))
 
     def finish(self, conn: Connection, done: Future[bool]) -> None:
-        """A thread has answered: send the rest of the answer, and then keep the connection or begin to close it."""
+        """A thread has answered: send the rest of the answer, then keep the connection or close it."""
         self._load.count(-1)
         conn.is_kept = not done.cancelled() and done.exception() is None and done.result()
-        self._guarded(conn, self._go_on_sending if conn.is_sending else self._end_answer)
+        self._guarded(conn, self._go_on_sending if conn.sender.is_left else self._end_answer)
 
     def _go_on_sending(self, conn: Connection) -> None:
         now_s = time.monotonic()
@@ -382,7 +371,7 @@ class EventLoop:
         except OSError:
             self._drop(conn)
             return
-        if not conn.is_sending:
+        if not conn.sender.is_left:
             self._stop_listening(conn)
             self._end_answer(conn)
 
@@ -403,12 +392,11 @@ class EventLoop:
     def _keep(self, conn: Connection) -> None:
         """Wait for the next request on a connection; when the worker stops, not for long."""
         conn.limit_s = time.monotonic() + (self._linger_s if self.is_stopping else self._cfg.keepalive)
-        self._poller.register(conn.sock, selectors.EVENT_READ, lambda _: self._guarded(conn, self._on_kept))
-        self.kept.append(conn)
+        self._listen(conn, self._on_kept)
+        self.kept.add(conn)
 
     def _on_kept(self, conn: Connection) -> None:
         """A kept connection begins its next request, or ends."""
-        self._poller.unregister(conn.sock)
         self.kept.remove(conn)
         self._begin_head(conn)
 
@@ -443,8 +431,9 @@ class EventLoop:
             self._drop(conn)
 
     def _drop(self, conn: Connection) -> None:
-        """Close at once, whatever the connection is about."""
+        """Close at once."""
         self._stop_listening(conn)
+        self.kept.discard(conn)
         if self.handshakes is not None and conn.tls is not None:
             self.handshakes.note_end(conn.tls)
         self.connections -= 1
@@ -457,8 +446,7 @@ class EventLoop:
         return bool(self.connections >= self._cfg.worker_connections)
 
     def end_late(self, now_s: float) -> None:
-        """End what is over its limit: handshakes, heads, silent connections, slow bodies and readers, long closes."""
-        self._close_idle(now_s)
+        """End what is over its limit: handshakes, heads, idle connections, slow bodies and readers, long closes."""
         if now_s - self._checked_s < _CHECK_S and not self.is_stopping:
             return
         self._checked_s = now_s
@@ -469,7 +457,7 @@ class EventLoop:
         """End what this connection is about, if that takes too long or too much."""
         memory = self.limits.memory
         scarce = self._is_crowded or memory.held_bytes > SCARCE_SHARE * memory.total_bytes
-        if conn.is_sending and not conn.close_s:
+        if conn.sender.is_left and not conn.close_s:
             conn.note_taken(now_s)
             if conn.pace.is_too_slow(now_s, scarce=scarce, stall_s=READER_STALL_S):
                 self._log.info("Cut off a client that takes its answer too slowly: %s", conn.client)
@@ -482,21 +470,13 @@ class EventLoop:
         elif conn.close_s:
             if conn.close_s <= now_s:
                 self._drop(conn)
-        elif conn.limit_s <= now_s + (HEAD_S - CROWDED_HEAD_S if self._is_crowded else 0):
+        elif conn.limit_s <= now_s + self._early_s(conn):
             # A head is late, or none has begun.
             if conn.received:
                 self._refuse(conn, _TOO_LATE)
             else:
                 self._drop(conn)
 
-    def _close_idle(self, now_s: float) -> None:
-        """Close kept connections at their limit, and soon while there are as many connections as there may be."""
-        while self.kept:
-            conn = self.kept[0]
-            early_s = self._cfg.keepalive - CROWDED_HEAD_S if self._is_crowded else 0.0
-            if conn.limit_s - early_s > now_s:
-                return
-            self.kept.popleft()
-            with suppress(KeyError, ValueError):
-                self._poller.unregister(conn.sock)
-            self._drop(conn)
+    def _early_s(self, conn: Connection) -> float:
+        """By how much the limits of what waits for a head are shorter, for others that want to connect."""
+        return (self._cfg.keepalive if conn in self.kept else HEAD_S) - CROWDED_HEAD_S if self._is_crowded else 0.0

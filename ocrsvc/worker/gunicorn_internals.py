@@ -1,12 +1,10 @@
 """What this service replaces in gunicorn 27.0.1, or relies on though gunicorn does not promise it: all of it is here.
 
-Besides this file only the documented logger class (logger.py) and gunicorn's exceptions are used. What each piece is
-for stands beside it; tests/test_gunicorn.py has a digest of each method that is replaced or relied on, and says what to
-do at an upgrade.
+The reason for each piece stands beside it; tests/test_gunicorn.py has a digest of each method that is replaced or
+relied on, and says what to do at an upgrade.
 
-gunicorn ends the whole service, with the workers that serve, at any error that its arbiter's main loop does not expect:
-a fork, a temporary file or a pid file that is refused. Here each of them is a line in the log, and is tried again
-later. The service ends only on a signal, or when no worker was ever ready (see replacement_controller.py).
+gunicorn ends the whole service, with the workers that serve, at any error that its arbiter's main loop does not expect.
+Here each is a line in the log and is tried again; the service ends on a signal, or when no worker was ever ready.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 import faulthandler
 import math
 import os
-import queue
 import signal
 import sys
 import threading
@@ -26,9 +23,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from gunicorn import pidfile, sock
+from gunicorn import sock
 from gunicorn.arbiter import Arbiter
-from gunicorn.errors import HaltServer
 from gunicorn.http.body import ChunkedReader, LengthReader
 from gunicorn.http.errors import InvalidHeader, NoMoreData
 from gunicorn.http.parser import RequestParser
@@ -39,7 +35,6 @@ from ocrsvc.system.gpu import Siblings
 from ocrsvc.telemetry.worker_table import Reason, State, WorkerEntry, WorkerTable
 from ocrsvc.worker.connection import Connection, Head, RequestLimits, Sender
 from ocrsvc.worker.event_loop import EventLoop
-from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.load_sharing import LoadSharing
 from ocrsvc.worker.replacement_controller import BOOT_FAILED, ReplacementController
 from ocrsvc.worker.replacement_limits import request_replacement
@@ -47,19 +42,16 @@ from ocrsvc.worker.replacement_limits import request_replacement
 if TYPE_CHECKING:
     # It is imported where gRPC is served only.
     from ocrsvc.grpc_server.server import RpcServer
+    from ocrsvc.worker.service_context import ServiceContext
 
-# What is refused each second is logged this often.
+# An error that comes again each second is logged this often.
 _LOG_INTERVAL_S: Final = 10.0
 _PAUSE_S: Final = 1.0
 # A turn of the arbiter's main loop takes about a second.
 _STANDSTILL_S: Final = 2.0
-# After a second signal that asks to end at once.
-_QUICK_STOP_S: Final = 2.0
-_STOP_CHECK_S: Final = 0.1
 _SIGNAL_AGAIN_S: Final = 1.0
 # No exit code of a process is as large; as an exit code it is BOOT_FAILED.
 _NEVER: Final = 256 + BOOT_FAILED
-_PIDFILE_MODE: Final = 0o644
 # Before the arbiter, which gives a stopping service just the graceful timeout, ends it by force.
 _STACKS_SHARE: Final = 0.9
 _STDERR: Final = 2
@@ -68,11 +60,7 @@ _WAIT_S: Final = 1.0
 
 
 class HeadParser:
-    """gunicorn's parser for one connection, which gets whole heads from the event loop and never reads a socket.
-
-    It gives a request the reader of its body, of which only the framing is looked at, and sends 100-continue itself
-    when the application runs, which is when the body is here already.
-    """
+    """gunicorn's parser for one connection: it gets whole heads from the event loop, and never reads a socket."""
 
     def __init__(self, cfg: Any, client: Any) -> None:
         self._parser = RequestParser(cfg, iter(()), client)
@@ -104,11 +92,7 @@ def _check_host(request: Any) -> None:
 
 
 class Heartbeat:
-    """When a worker was last alive, in its entry; instead of the file that gunicorn asks for the same.
-
-    A file is born with the wall clock's time and compared with the monotonic clock, and cannot be touched on a disk
-    that has become read-only.
-    """
+    """When a worker was last alive, in its entry; gunicorn's file compares the wall clock with the monotonic one."""
 
     def __init__(self, worker: RecyclingWorker) -> None:
         self._worker = worker
@@ -134,19 +118,14 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
 
     Of gthread only `handle_request` is used, which runs the application. Its loop closes connections while it waits
     (2 s for each that lingers), gives threads to silent connections, and keeps clients with a busy worker for ever.
-    The arbiter gives a worker its entry before the fork, boot.py its limits after it and its watch when it is READY.
-
-    Attributes:
-        most_requests: After which it is replaced; 0 is no limit.
-        engine_threads: Requests that the engine works on at once.
-        loop, load: From the import of the application on.
-        flush_log: Waits until the lines so far are written, for a short while.
-        grpc_server: Drains when this worker does; the worker lives on until it is finished, or the time is over.
     """
 
+    # From before the fork.
     worker_table: WorkerTable
     slot_number: int
+    # From after the fork, see boot.py.
     limits: RequestLimits
+    # From the import of the application on.
     loop: EventLoop
     load: LoadSharing
     tmp: Any
@@ -155,11 +134,13 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         super().__init__(*args)
         file, self.tmp = self.tmp, Heartbeat(self)
         file.close()
-        # With its random part. gunicorn itself would stop at this number, without a successor.
+        # With its random part; 0 is no limit. gunicorn itself would stop at this number, without a successor.
         self.most_requests: int = 0 if self.max_requests == sys.maxsize else self.max_requests
         self.max_requests: int = sys.maxsize
         self.engine_threads: int = self.cfg.threads
+        # Waits, for a short while, until the lines so far are written.
         self.flush_log: Callable[[], object] = bool
+        # Drains when this worker does; the worker lives on until it is finished, or the time is over.
         self.grpc_server: RpcServer | None = None
         self._draining = threading.Lock()
 
@@ -177,7 +158,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         self.load = LoadSharing(self.worker_table, self.slot_number, self.engine_threads)
         parser = partial(HeadParser, self.cfg)
         self.loop = EventLoop(self.cfg, self.log, self.sockets, self.load, self.limits, parser, self.answer)
-        # So many are kept as gthread lets be kept.
+        # gthread's own bound of kept connections.
         self.keepalived_conns = self.loop.kept
         Worker.init_process(self)
 
@@ -233,7 +214,8 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
 
     def answer(self, conn: Connection) -> bool:
         """A request's thread: whether the next one may come; what the client does not take is left to the loop."""
-        request, sender = conn.head.request, Sender(conn.sock)
+        request = conn.head.request
+        sender = conn.sender = Sender(conn.sock)
         if conn.body is not None:
             conn.body.push = sender.push
         try:
@@ -248,109 +230,100 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
             self.log.exception("The answer cannot be sent")
         except Exception as error:  # noqa: BLE001  gunicorn answers it
             self.handle_error(request, conn.sock, conn.client, error)
-        finally:
-            conn.unsent, conn.file = sender.unsent, sender.file
         return False
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        """A request's thread: answer what never reached the application, such as a head that is wrong."""
+        """A request's thread: answer what never reached the application, such as a wrong head."""
 
         def send(answer: bytes) -> None:
-            # The header that every answer has.
+            # Every answer has this header.
             client.sendall(answer.replace(b"\r\n", b"\r\nX-Content-Type-Options: nosniff\r\n", 1))
 
         super().handle_error(req, SimpleNamespace(sendall=send, gettimeout=client.gettimeout), addr, exc)
 
 
-class PidFile(pidfile.Pidfile):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn's pid file: whatever is in it stops nothing, and it is written whole or not at all."""
+class PidFile:
+    """The service's pid file, written whole or not at all; gunicorn calls `unlink`, at a reload and at the end.
 
-    fname: str
+    gunicorn's own ends the service when it cannot be written or read, or names what can be no process.
+    """
 
-    def __init__(self, name: str, pid: int) -> None:
-        super().__init__(name)
-        self.pid: int = pid
+    def __init__(self, name: str) -> None:
+        self.path, self._pid, self._is_written = Path(name), os.getpid(), False
 
-    def validate(self) -> int | None:
-        """The living process that the file names; None for any other text. Raises OSError when it cannot be read."""
-        try:
-            pid: int | None = super().validate()
-        except (OverflowError, ValueError):
-            return None
-        # A negative number would be a group of processes.
-        return pid if pid and pid > 0 else None
-
-    def create(self, pid: int) -> None:
-        """Write it. Raises OSError, and RuntimeError where it is another living process's."""
-        other = self.validate()
-        if other == pid:
+    def write(self) -> None:
+        """Write it, if that is still to be done. Raises OSError, also where it is another living process's."""
+        if self._is_written:
             return
-        if other:
-            raise RuntimeError(f"process {other} lives, and {self.fname} is its pid file")
-        fresh = Path(f"{self.fname}.{pid}")
+        other = _living_process(self.path)
+        if other not in (None, self._pid):
+            raise FileExistsError(f"process {other} lives, and {self.path} is its pid file")
+        fresh = self.path.with_name(f"{self.path.name}.{self._pid}")
         try:
-            fresh.write_text(f"{pid}\n", encoding="ascii")
-            fresh.chmod(_PIDFILE_MODE)
-            fresh.replace(self.fname)
+            fresh.write_text(f"{self._pid}\n", encoding="ascii")
+            fresh.chmod(0o644)
+            fresh.replace(self.path)
         except OSError:
             with suppress(OSError):
                 fresh.unlink()
             raise
+        self._is_written = True
+
+    def unlink(self) -> None:
+        """Remove it, if it is this service's."""
+        self._is_written = False
+        with suppress(OSError):
+            if _living_process(self.path) == self._pid:
+                self.path.unlink()
 
 
-def remove_stale(name: str) -> None:
-    """Remove a file that names no living process; at the start, which gunicorn ends at a number that can be none."""
-    with suppress(OSError):
-        if PidFile(name, os.getpid()).validate() is None:
-            Path(name).unlink()
+def _living_process(path: Path) -> int | None:
+    """The living process that a pid file names; None for any other text."""
+    try:
+        pid = int(path.read_text("latin-1"))
+    except (OSError, ValueError):
+        return None
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        pass
+    except (OSError, OverflowError):
+        return None
+    # 0 and less are groups of processes.
+    return pid if pid > 0 else None
 
 
-def take_over(
-    server: Any,
-    controller: ReplacementController,
-    hung_requests: HungRequests,
-    each_second: Callable[[], object],
-    drain_s: Callable[[], float] = float,
-    on_stop: Callable[[], object] = bool,
-) -> None:
-    """Make gunicorn's arbiter this one; from `on_starting`, since the command `gunicorn` makes its own.
-
-    Args:
-        each_second: Must not wait for anything.
-        drain_s: How long to serve on after SIGTERM, not ready, before the workers stop.
-        on_stop: Called when the service stops, before its workers do.
-    """
+def take_over(server: Any, service: ServiceContext, pidfile: str | None = None) -> None:
+    """Make gunicorn's arbiter a LastingArbiter; from `on_starting`, since the command `gunicorn` makes its own."""
     server.__class__ = LastingArbiter
-    server.controller, server.hung_requests = controller, hung_requests
-    server._each_second, server._drain_s, server._on_stop = each_second, drain_s, on_stop  # noqa: SLF001
-    server.begin()
+    server.begin(service, pidfile)
 
 
 class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     """gunicorn's arbiter, which goes on when the operating system refuses something. Runs in its main thread.
 
-    `spawn_worker` returns in the arbiter only: a worker's process leaves it by SystemExit, which nothing here may keep
-    from it.
+    A worker's process leaves `spawn_worker` by SystemExit, which nothing here may catch.
     """
 
-    controller: ReplacementController
-    hung_requests: HungRequests
+    service: ServiceContext
     pid: int
     LISTENERS: list[Any]
-    _each_second: Callable[[], object]
-    _drain_s: Callable[[], float]
-    _on_stop: Callable[[], object]
-
-    def begin(self) -> None:
-        """What a constructor would do; gunicorn's has already run, and has written the pid file."""
-        self._stop_at_s = math.inf
-        self._logged_s: dict[str, float] = {}
-        self._last_turn_s = time.monotonic()
-        self._pidfile_name, self._is_pidfile_due = self.cfg.pidfile, False
-        self.pidfile: PidFile | None = PidFile(self._pidfile_name, self.pid) if self._pidfile_name else None
 
     # The exit code of a worker that ends the service: none, for what one could not do another may.
     WORKER_BOOT_ERROR = _NEVER
+
+    def begin(self, service: ServiceContext, pidfile: str | None) -> None:
+        """What a constructor would do; gunicorn's has already run."""
+        self.service = service
+        self._stop_at_s = self._signal_again_s = math.inf
+        self._logged_s: dict[str, float] = {}
+        self._last_turn_s = time.monotonic()
+        self.pidfile = PidFile(pidfile) if pidfile else None
+
+    @property
+    def controller(self) -> ReplacementController:
+        """The service's."""
+        return self.service.controller
 
     @property
     def APP_LOAD_ERROR(self) -> int:  # noqa: N802  gunicorn's name
@@ -360,8 +333,12 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     def setup(self, app: Any) -> None:
         """The configuration, at a reload; the pid file is kept here, for gunicorn cannot fail to write it and go on."""
         super().setup(app)
-        self._pidfile_name = self.cfg.pidfile
+        name, before = self.cfg.pidfile, self.pidfile
         self.cfg.set("pidfile", None)
+        if before is None or str(before.path) != name:
+            self.pidfile = PidFile(name) if name else None
+            if before is not None:
+                before.unlink()
 
     def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
         """The signals that came, after a second at most."""
@@ -389,16 +366,15 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         return pid
 
     def manage_workers(self) -> None:
-        """Fork those that are missing, end those that are too many."""
+        """Fork those that are missing, end those that are too many; write a pid file that is still to be written."""
         with self._logging_errors("The workers are counted again in a second"):
             super().manage_workers()
-        self._write_pidfile()
+        with self._logging_errors("The pid file cannot be written; the next try is in a second"):
+            if self.pidfile is not None:
+                self.pidfile.write()
 
     def murder_workers(self) -> None:
-        """Once a second: reap workers, decide which one is replaced, and end workers that do not answer.
-
-        Raises StopIteration, as gunicorn's own handlers do, when the wait after SIGTERM is over.
-        """
+        """Once a second: reap workers, replace one, end those without a heartbeat. Raises StopIteration to stop."""
         if time.monotonic() >= self._stop_at_s:
             raise StopIteration
         self._reset_after_standstill()
@@ -408,17 +384,23 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         with self._logging_errors("Workers that do not answer are ended later"):
             super().murder_workers()
         with self._logging_errors("What operators look at is noted again in a second"):
-            self._each_second()
+            self.service.each_second()
 
     def reap_workers(self) -> None:
-        """Wait for those that have ended; one that is missed is found a second later."""
+        """Wait for those that have ended; one that is missed is found a second later. Called by `stop` too."""
         with self._logging_errors("The workers that ended are waited for again in a second"):
             super().reap_workers()
+        if time.monotonic() >= self._signal_again_s:
+            self._signal_again_s = time.monotonic() + _SIGNAL_AGAIN_S
+            # A worker that was just forked still has the arbiter's handlers, and what is sent to it then is lost.
+            for pid, worker in list(self.WORKERS.items()):
+                if self.controller.worker_table.entry(worker.slot_number).state != State.DRAINING:
+                    self.kill_worker(pid, signal.SIGTERM)
 
     def kill_worker(self, pid: int, sig: int) -> None:
         """Send a signal; a worker that somebody else has waited for is counted out."""
         if pid in self.WORKERS:
-            self.hung_requests.note_signal(pid, self.WORKERS[pid].slot_number, sig, self.timeout)
+            self.service.hung_requests.note_signal(pid, self.WORKERS[pid].slot_number, sig, self.timeout)
         with self._logging_errors(f"Worker {pid} cannot be sent signal {sig:d}"):
             try:
                 os.kill(pid, sig)
@@ -434,7 +416,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def handle_term(self) -> None:
         """SIGTERM: be not ready for a while, in which everything is answered, and then stop. The second: stop."""
-        wait_s = self._drain_s()
+        wait_s = self.service.settings.drain_s
         if not wait_s or self._stop_at_s < math.inf:
             raise StopIteration
         self._stop_at_s = time.monotonic() + wait_s
@@ -449,77 +431,27 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def reload(self) -> None:
         """SIGHUP: what cannot be read or done leaves the service as it was."""
-        cfg, pidfile = self.cfg, self.pidfile
-        # gunicorn would remove the pid file, and fail to write the next.
-        self.pidfile = None
-        try:
-            with self._logging_errors("SIGHUP is not followed to its end"):
-                super().reload()
-        except HaltServer:
-            # It is removed at the end.
-            self.pidfile = pidfile
-            raise
+        cfg = self.cfg
+        with self._logging_errors("SIGHUP is not followed to its end"):
+            super().reload()
         if self.cfg is cfg:
             self.app.cfg = cfg
             os.environ.update(cfg.env)
-        self._move_pidfile(pidfile)
 
     def stop(self, graceful: bool = True) -> None:  # noqa: FBT001, FBT002  gunicorn's signature
-        """Stop all workers; as gunicorn does it, by a clock that never jumps."""
+        """Stop all workers. gunicorn calls `reap_workers` while it waits for them."""
         self.controller.stop(self.cfg)
-        self._close_listeners()
-        self._on_stop()
-        self.kill_workers(signal.SIGTERM if graceful else signal.SIGQUIT)
-        end_s = time.monotonic() + self.cfg.graceful_timeout
-        again_s = time.monotonic() + _SIGNAL_AGAIN_S
-        while self.WORKERS and time.monotonic() < end_s:
-            if graceful and self._is_quick_stop_requested():
-                self.log.info("Quick shutdown requested")
-                graceful = False
-                self.kill_workers(signal.SIGQUIT)
-                end_s = time.monotonic() + _QUICK_STOP_S
-            if time.monotonic() >= again_s:
-                again_s += _SIGNAL_AGAIN_S
-                self._signal_again()
-            self.reap_workers()
-            time.sleep(_STOP_CHECK_S)
-        self.kill_workers(signal.SIGKILL)
-        self.reap_workers()
-
-    def _signal_again(self) -> None:
-        """A worker that was just forked still has the arbiter's handlers, and what is sent to it then is lost."""
-        for pid, worker in list(self.WORKERS.items()):
-            if self.controller.worker_table.entry(worker.slot_number).state != State.DRAINING:
-                self.kill_worker(pid, signal.SIGTERM)
-
-    def _is_quick_stop_requested(self) -> bool:
-        with suppress(queue.Empty):
-            return self.SIG_QUEUE.get_nowait() in (signal.SIGINT, signal.SIGQUIT)
-        return False
-
-    def _close_listeners(self) -> None:
         listeners, self.LISTENERS = self.LISTENERS, []
         for listener in listeners:
             with self._logging_errors("A listener is not removed"):
                 sock.close_sockets([listener], not self.systemd)
-
-    def _move_pidfile(self, before: PidFile | None) -> None:
-        """Keep the pid file, or that of the new configuration."""
-        name = self._pidfile_name
-        if before is not None and before.fname != name:
-            before.unlink()
-        self.pidfile, self._is_pidfile_due = PidFile(name, self.pid) if name else None, True
-        self._write_pidfile()
-
-    def _write_pidfile(self) -> None:
-        """Write the pid file, if that is still to be done. Without one the service serves all the same."""
-        with self._logging_errors("The pid file cannot be written; the next try is in a second"):
-            if self.pidfile is not None and self._is_pidfile_due:
-                self.pidfile.create(self.pid)
-                self._is_pidfile_due = False
+        self.service.close_grpc_listeners()
+        if graceful:
+            self._signal_again_s = time.monotonic() + _SIGNAL_AGAIN_S
+        super().stop(graceful)
 
     def _reset_after_standstill(self) -> None:
-        """After the whole service was stopped for a while (a frozen container), nobody has answered in time."""
+        """After the whole service was stopped for a while (a frozen container), no worker has answered in time."""
         now_s = time.monotonic()
         if now_s - self._last_turn_s > max(self.timeout / 2, _STANDSTILL_S):
             self.controller.reset_heartbeats()

@@ -1,8 +1,7 @@
 """gunicorn's configuration and hooks: what happens when in the arbiter and in each worker.
 
-The arbiter loads neither model nor numeric library; its hooks hand over to the replacement controller. Each worker runs
-`post_fork` (plans, and makes its reader), imports the application, runs `post_worker_init` (loads and warms the engine;
-only then does it accept requests, and watch over itself), and `worker_exit` last.
+A worker runs `post_fork` (makes its reader), imports the application, runs `post_worker_init` (loads and warms the
+engine; only then does it accept requests), and `worker_exit` last. The arbiter loads no model and no numeric library.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import ocrsvc
 from ocrsvc import __version__
 from ocrsvc.access.audit_log import audit_log_of
 from ocrsvc.access.manage_keys import check_store, settle_rest
-from ocrsvc.connections.certificates import Certificates
 from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.model.key_source import hide_variable, is_read_again, read_model_key
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
@@ -36,9 +34,8 @@ from ocrsvc.telemetry.metrics import BOOT_FAILURES, LINES_DROPPED
 from ocrsvc.telemetry.tracing import check_tracing
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import boot
-from ocrsvc.worker.certificate_watch import open_certificates
 from ocrsvc.worker.config import address_of, check_server, configuration, listen
-from ocrsvc.worker.gunicorn_internals import LastingArbiter, RecyclingWorker, remove_stale, take_over
+from ocrsvc.worker.gunicorn_internals import LastingArbiter, RecyclingWorker, take_over
 from ocrsvc.worker.logger import count_lost_lines
 from ocrsvc.worker.service_context import ServiceContext
 
@@ -52,36 +49,33 @@ _services: list[ServiceContext] = []
 
 
 def configuration_or_exit() -> Mapping[str, object]:
-    """gunicorn's settings, from ours; for gunicorn.conf.py.
+    """gunicorn's settings, from ours; at the start and at each SIGHUP, before any numeric library is loaded.
 
-    Runs in the arbiter, at the start and at each SIGHUP, before any numeric library is loaded. Wrong settings are
-    reported on stderr; at the start they end the process with exit code 78, at a SIGHUP the ones before stay.
+    Wrong settings are logged; at the start they end the process with code 78, at a SIGHUP the ones before stay.
     """
     set_library_environment(os.environ)
+    is_start = not _services
     try:
         settings = read_settings()
         check_tracing(settings, os.environ)
-        certificates = _open_certificates(settings)
-        before = _services[0].model_key if _services else None
-        model_key = open_model_key(settings, before, is_start=not _services)
-        # Nothing that processes and threads have is a secret of models.
-        settings = settings.model_copy(update={"models_key": None})
+        service = ServiceContext(settings) if is_start else _services[0]
+        certificates = service.certificate_watch.open(settings, is_start=is_start)
+        service.model_key = open_model_key(settings, service.model_key, is_start=is_start)
     except SettingsError as error:
-        if not _services:
+        if is_start:
             _write_line(f"ocrsvc cannot start: {error.title.lower()}.\n{error}")
             sys.exit(error.exit_code)
         _write_line(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}")
     else:
-        if not _services:
-            _services.append(ServiceContext(settings))
-        _services[0].settings = settings
-        _services[0].model_key = model_key
-        _services[0].certificate_watch.begin(certificates)
+        _services[:] = [service]
+        # Nothing that processes and threads have is a secret of models.
+        service.settings = settings.model_copy(update={"models_key": None})
+        service.certificate_watch.begin(certificates)
     [service] = _services
     # Here, because each worker sees its own GPU only.
     service.gpus = gpus_for(service.settings)
     gunicorns = dict(configuration(service.settings, service.plan()))
-    # gunicorn would bind all of them again while the workers still hold the old ones, fail, and end the service.
+    # gunicorn would bind all of them again while the workers hold the old ones, fail, and end the service.
     service.addresses = service.addresses or gunicorns["bind"]
     if gunicorns["bind"] != service.addresses:
         _write_line("ocrsvc keeps its addresses: they are read at the start only.")
@@ -90,34 +84,15 @@ def configuration_or_exit() -> Mapping[str, object]:
 
 
 def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: bool) -> ModelKey | None:
-    """At the start and at each SIGHUP: the key of encrypted models, which is then in the environment no more.
-
-    The one before stays where it cannot be read again.
-
-    Raises SettingsError where it cannot be read, or does not decrypt a version that is to be loaded.
-    """
+    """At the start and each SIGHUP: the key of encrypted models, hidden from here on. Raises SettingsError."""
     key = read_model_key(settings) if is_start or is_read_again(settings) else before
     hide_variable()
-    if settings.models is not None and (is_start or _is_other(key, before)):
+    is_other = (key and key.id) != (before and before.id)
+    if settings.models is not None and (is_start or is_other):
         from ocrsvc.models.repository import ModelRepository
 
         ModelRepository(settings.models, key).check_key()
     return key
-
-
-def _is_other(key: ModelKey | None, before: ModelKey | None) -> bool:
-    return (key and key.id) != (before and before.id)
-
-
-def _open_certificates(settings: Settings) -> Certificates | None:
-    """The TLS certificates that the settings name. Raises SettingsError."""
-    watch = _services[0].certificate_watch if _services else None
-    try:
-        return open_certificates(settings, watch.certificates if watch is not None else None, is_start=watch is None)
-    except SettingsError:
-        if watch is not None:
-            watch.note_failure()
-        raise
 
 
 def _write_line(text: str) -> None:
@@ -149,15 +124,12 @@ def on_starting(server: LastingArbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
     service = current_service()
     settings = service.settings
-    take_over(
-        *(server, service.controller, service.hung_requests, service.each_second),
-        drain_s=lambda: service.settings.drain_s,
-        on_stop=service.close_grpc_listeners,
-    )
+    take_over(server, service, service.pidfile)
     server.log.error_log.addFilter(service.hung_requests.without_guess)
     count_lost_lines(server.log, lambda: service.metrics.common.count(LINES_DROPPED))
     try:
         check_server(server.cfg, settings)
+        _write_pidfile(server)
         service.grpc_listeners = tuple(map(listen, settings.grpc_bind))
         if settings.keys is not None:
             check_store(settings.keys)
@@ -175,6 +147,15 @@ def on_starting(server: LastingArbiter) -> None:
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
     if service.jobs is not None and settings.tasks_dir is None:
         server.log.info("Jobs and uploaded files are kept until the service ends: OCRSVC_TASKS_DIR is not set.")
+
+
+def _write_pidfile(server: LastingArbiter) -> None:
+    """Raises SettingsError where the pid file cannot be written, or is another service's."""
+    try:
+        if server.pidfile is not None:
+            server.pidfile.write()
+    except OSError as error:
+        raise SettingsError(f"The pid file cannot be written: {error}.", "Choose another one.") from error
 
 
 def _check_policies(settings: Settings) -> None:
@@ -195,9 +176,12 @@ def _allow_many_files() -> None:
 
 def nworkers_changed(server: LastingArbiter, count: int, before: int | None) -> None:
     """Arbiter: at the start, at each reload, and at SIGTTIN and SIGTTOU."""
-    if before is None and server.cfg.pidfile:
-        remove_stale(server.cfg.pidfile)
-    current_service().controller.count_changed(server, count, before)
+    service = current_service()
+    if before is None:
+        # gunicorn would write it right now, and end at one that it cannot write.
+        service.pidfile = server.cfg.pidfile
+        server.cfg.set("pidfile", None)
+    service.controller.count_changed(server, count, before)
 
 
 def on_reload(server: LastingArbiter) -> None:

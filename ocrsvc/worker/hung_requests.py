@@ -1,9 +1,8 @@
 """Finds the request that stopped a worker, when the arbiter kills the worker or finds it dead.
 
-A worker that does not answer its heartbeat is killed by gunicorn. Just before, the CPU time of the threads that have a
-request on record is read: whichever keeps the interpreter computes, while all others wait for it. The body of that
-request is refused from then on. A worker that died without being killed leaves no such proof; a body is refused when
-two workers died while no other body was being worked on, and no request with it was answered in between.
+Just before gunicorn kills a worker without a heartbeat, the CPU time of its threads that have a request on record is
+read: the one that keeps the interpreter computes, and its request's body is refused from then on. A worker that died by
+itself proves less: a body is refused when two died while no other body was being worked on.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.request_guard import InFlight, InFlightTable
 
 CPU_SHARE: Final = 0.1
-"""Of the timeout: CPU time from which a thread may be what kept the others waiting; a busy machine gives it little."""
+"""Share of the timeout: CPU time from which a thread may have kept the others waiting."""
 
 _TIE: Final = 0.5
 _MOST_LOGGED: Final = 10
@@ -39,14 +38,14 @@ class HungRequests:
         self._asked_to_end: set[int] = set()
 
     def note_signal(self, pid: int, worker: int, sig: int, timeout_s: float) -> None:
-        """A worker is about to get a signal; gunicorn sends SIGABRT to one that does not answer, and to no other."""
+        """A worker is about to get a signal; gunicorn sends SIGABRT only to one that gives no heartbeat."""
         if sig == signal.SIGABRT:
             self.note_kill(pid, worker, timeout_s)
         elif sig in _ENDS:
             self._asked_to_end.add(pid)
 
     def note_kill(self, pid: int, worker: int, timeout_s: float) -> None:
-        """A worker is about to be killed because it does not answer: look at its threads while they are there."""
+        """A worker is about to be killed because it gives no heartbeat: look at its threads while they are there."""
         self._killed.add(pid)
         in_flight = self._table.read(worker)
         used_s = [cpu_s_of(pid, request.thread) - request.cpu_s for request in in_flight]
@@ -104,10 +103,7 @@ class HungRequests:
 
 
 def blamed(in_flight: Sequence[InFlight], used_s: Sequence[float], timeout_s: float) -> list[InFlight]:
-    """The requests whose threads computed while the worker did not answer, for so long at least; most often one.
-
-    `used_s` are the CPU seconds that the thread of each has used since its stage began.
-    """
+    """The requests whose threads computed meanwhile, most often one; `used_s` are their CPU seconds so far."""
     least_s = max(CPU_SHARE * timeout_s, _TIE * max(used_s, default=0.0))
     pairs = zip(in_flight, used_s, strict=True)
     return [request for request, cpu_s in pairs if request.stage.is_risky and cpu_s >= least_s]
@@ -123,7 +119,6 @@ def cpu_s_of(pid: int, thread: int) -> float:
 
 
 def _described(request: InFlight) -> str:
-    """A request as operators need it: nothing of what it contains."""
     digest = request.digest.hex() or "-"
     return (
         f"id={request.id} route={request.route} bytes={request.size} hash={digest} stage={request.stage.name.lower()}"

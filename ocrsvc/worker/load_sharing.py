@@ -10,41 +10,30 @@ from ocrsvc.telemetry.worker_table import WorkerTable
 
 
 def is_busier(own: int, others: Iterable[int], engine_threads: int) -> bool:
-    """Whether a worker has requests that wait for its engine while a sibling has clearly fewer in flight.
-
-    `own` are its requests in flight, `others` those of each sibling that accepts.
-    """
+    """Whether requests wait for a worker's engine while a sibling, of `others`, has clearly fewer in flight."""
     return own > engine_threads and own - min(others, default=own) >= max(2, own // 8)
 
 
 class LoadSharing:
-    """The requests in flight of one worker among its siblings; for any thread.
-
-    Attributes:
-        in_threads: Those that the threads of requests have, or that wait for one.
-    """
+    """The requests in flight of one worker among its siblings; for any thread."""
 
     def __init__(self, table: WorkerTable, slot_number: int, engine_threads: int) -> None:
         self._table, self._slot_number, self._engine_threads = table, slot_number, engine_threads
-        self.in_threads = self._beside = 0
+        # Those that the threads of requests have, or that wait for one; and all.
+        self.in_threads = self.in_flight = 0
         self._counting = threading.Lock()
 
     def count(self, change: int) -> None:
         """Requests come to the threads, or are answered."""
         with self._counting:
             self.in_threads += change
-            self._note()
+        self.count_beside(change)
 
     def count_beside(self, change: int) -> None:
         """Requests that take the engine, but none of the threads here, begin or are over."""
         with self._counting:
-            self._beside += change
-            self._note()
-
-    @property
-    def in_flight(self) -> int:
-        """All of them."""
-        return self.in_threads + self._beside
+            self.in_flight += change
+            self._table.entry(self._slot_number).in_flight = self.in_flight
 
     @property
     def waits(self) -> bool:
@@ -61,6 +50,3 @@ class LoadSharing:
 
     def _others(self) -> Iterable[int]:
         return self._table.requests_in_flight(besides=self._slot_number)
-
-    def _note(self) -> None:
-        self._table.entry(self._slot_number).in_flight = self.in_flight

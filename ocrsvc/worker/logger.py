@@ -1,8 +1,4 @@
-"""gunicorn's logger, as text or JSON, which survives files that cannot be written or opened again.
-
-A full disk, or a pipe that nobody reads, costs lines of the log and nothing else; a file that cannot be opened again at
-SIGUSR1 or SIGHUP is tried again at each line.
-"""
+"""gunicorn's logger, as text or JSON: a full disk costs lines, a file that is refused is tried at each line."""
 
 from __future__ import annotations
 
@@ -94,10 +90,7 @@ def count_lost_lines(log: LastingLogger, on_drop: Callable[[], object]) -> None:
 
 
 def log_in_background(log: LastingLogger, worker: int, on_drop: Callable[[], object]) -> BackgroundHandler:
-    """Worker, after its fork: have a thread write what gunicorn, this package and all others log.
-
-    `worker` is its slot in the worker table; `on_drop` is called for each line that is lost.
-    """
+    """Worker, after its fork: have a thread write what gunicorn, this package and all others log; counts lost lines."""
     targets, handlers = logging.getLogger(TARGETS), list(log.error_log.handlers)
     targets.propagate, targets.handlers[:] = False, handlers
     count_lost_lines(log, on_drop)

@@ -1,8 +1,8 @@
 """The arbiter's side of the worker table: forks, replaces and kills workers. All of it runs in its main thread.
 
-gunicorn keeps `num_workers` processes alive. Everything here only ever sets that number to what the worker table says
-(the base, and one for a granted successor), so that no signal that comes twice, or never, or from somebody else can
-make it drift. It is never lowered before the worker that was replaced is reaped: gunicorn would end the oldest one.
+gunicorn keeps `num_workers` processes alive. That number is only ever set to what the worker table says, so that no
+lost, doubled or foreign signal can make it drift; and not lowered before the worker that was replaced is reaped, for
+gunicorn ends the oldest one.
 """
 
 from __future__ import annotations
@@ -36,19 +36,10 @@ _ALONE_BACKOFF_S: Final = 4.0
 _CHANGED_AT_RELOAD: Final = ("workers", "graceful_timeout")
 
 
-def wanted_workers(base: int, workers: Sequence[Snapshot]) -> int:
-    """How many processes there should be now: the base, and one more for each granted successor."""
-    return min(base + sum(worker.granted is Granted.SUCCESSOR for worker in workers), SLOTS)
-
-
 def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[Snapshot, Granted] | None:
-    """The worker that is replaced now, and how; None while anything else is under way.
+    """The worker that is replaced now, by the most pressing reason, and how; None while anything is under way.
 
-    The one with the most pressing reason, and of those the one that has wanted it longest.
-
-    One at a time: nobody is granted while a worker loads or drains, while another grant holds, or while a worker that
-    died is still to be forked again, because each of these holds, or will hold, a model of its own. So whoever goes
-    first, because two models do not fit, leaves the rest of the base behind, all of them ready.
+    Each worker that loads, drains, or is to be forked again holds, or will hold, a model of its own.
     """
     unsettled = any(worker.granted or worker.state in (State.BOOTING, State.DRAINING) for worker in workers)
     waiting = [worker for worker in workers if worker.wants]
@@ -73,12 +64,12 @@ def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
 
 
 def is_next_to_load(own: int, workers: Sequence[Snapshot]) -> bool:
-    """Whether the worker with the entry `own` is the first of those that load; on GPUs they load one after the other.
+    """Whether a worker is the first of those that load; where there are GPUs, they load one after the other.
 
-    On several GPUs too: they keep the same engines of TensorRT in the same folder, and find what the first has built.
+    On several GPUs too: they keep TensorRT's engines in one folder, and find what the first has built.
     """
     loading = [worker for worker in workers if worker.state is State.BOOTING]
-    return own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot if loading else True
+    return not loading or own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot
 
 
 def backoff_s(failures: int) -> float:
@@ -90,22 +81,25 @@ class ReplacementController:
     """The arbiter's decisions, over one worker table. Made once; survives each reload of the configuration."""
 
     def __init__(self, worker_table: WorkerTable, clock: Callable[[], float] = time.monotonic) -> None:
-        self.worker_table = worker_table
-        self._clock = clock
+        self.worker_table, self._head, self._clock = worker_table, worker_table.head, clock
         self._saved_config: dict[str, object] = {}
         self._ended = False
         # All that were ever used, so that a number means the same GPU after a reload with others.
         self._gpus: list[str] = []
 
-    def count_changed(self, arbiter: Any, count: int, before: int | None) -> None:
-        """gunicorn wants another number of workers: at the start that is the base, later it is put right again."""
-        if before is None:
-            self.worker_table.head.base = count
-        else:
-            self._set_count(arbiter)
+    @property
+    def is_settled(self) -> bool:
+        """Whether the service ends no more for what a worker cannot do: one was ready, or it ends already."""
+        return bool(self._head.ever_ready) or self._ended
+
+    # Forks.
+
+    def is_backing_off(self) -> bool:
+        """Whether it is too early for another worker, or those that still load decide whether the service ends."""
+        return self._is_hopeless() or self._clock() < self._head.backoff_until_s
 
     def before_fork(self, worker: Any, gpus: Sequence[str] = (), boot_limit_s: float = 0.0) -> None:
-        """Give the new worker its entry, and one of the GPUs; if a worker was granted a successor, this is it.
+        """Give the new worker its entry, and a GPU; it is the successor of one that was granted it, if there is one.
 
         Until its first heartbeat a worker may take `boot_limit_s` and gunicorn's timeout to import the application.
         """
@@ -118,15 +112,8 @@ class ReplacementController:
                 self.worker_table.entry(snapshot.slot).successor = worker.slot_number
                 return
 
-    def is_backing_off(self) -> bool:
-        """Whether it is too early for another worker: the last ones died before they were ready, or were refused.
-
-        After too many of them those that still load decide whether the service ends, which others would only put off.
-        """
-        return self._is_hopeless() or self._clock() < self.worker_table.head.backoff_until_s
-
     def fork_refused(self, arbiter: Any, error: Exception) -> None:
-        """A worker could not be forked: nobody waits for it any more, and the next try is later."""
+        """A worker could not be forked: take its entry and grant back, and try again later."""
         self._free_missing(arbiter)
         wait_s = self._back_off()
         arbiter.log.error(
@@ -136,10 +123,10 @@ class ReplacementController:
         self._set_count(arbiter)
         self._give_up_if_hopeless()
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether the service does not end any more for what a worker cannot do: one was ready, or it ends already."""
-        return bool(self.worker_table.head.ever_ready) or self._ended
+    def in_worker(self, worker: Any) -> None:
+        """Worker, after its fork: record its own process id, and restore the settings that a reload has set to 0."""
+        self.restore_config(worker.cfg)
+        self.worker_table.entry(worker.slot_number).pid = os.getpid()
 
     def gpu_name(self, gpu: int) -> str:
         """The GPU that the number in an entry means, as CUDA_VISIBLE_DEVICES accepts it."""
@@ -150,56 +137,65 @@ class ReplacementController:
         if not gpus:
             return 0
         self._gpus += [gpu for gpu in gpus if gpu not in self._gpus]
-        leaving = (State.DRAINING,)
-        staying = [worker for worker in self.worker_table.live() if not worker.granted and worker.state not in leaving]
-        names = [self._gpus[worker.gpu] for worker in staying if worker.slot != slot_number]
-        return self._gpus.index(min(gpus, key=names.count))
+        live = [worker for worker in self.worker_table.live() if worker.slot != slot_number]
+        staying = [worker for worker in live if not worker.granted and worker.state is not State.DRAINING]
+        return self._gpus.index(min(gpus, key=[self._gpus[worker.gpu] for worker in staying].count))
 
-    def in_worker(self, worker: Any) -> None:
-        """Worker, after its fork: record its own process id, and restore the settings that a reload has set to 0."""
-        self.restore_config(worker.cfg)
-        self.worker_table.entry(worker.slot_number).pid = os.getpid()
+    # Each turn of the arbiter's loop.
 
     def run_once(self, arbiter: Any) -> None:
-        """On each turn of the arbiter's loop: grant, count, and kill what drains for too long. Idempotent."""
+        """Grant, count, and kill what drains for too long. Idempotent."""
         self.restore_config(arbiter.cfg)
         self._free_missing(arbiter)
-        self._shorten_back_off()
-        self._give_up_if_hopeless()
+        self._after_change()
         workers = self.worker_table.live()
-        if grant := next_grant(self.worker_table.head, workers, self._clock()):
+        if grant := next_grant(self._head, workers, self._clock()):
             self._grant(arbiter, *grant)
         self._set_count(arbiter)
-        for snapshot in workers:
-            self._kill_if_stuck(arbiter, snapshot)
+        limit_s = arbiter.cfg.graceful_timeout + _KILL_AFTER_S
+        for worker in workers:
+            drains_s = self._clock() - worker.drained_s if worker.state is State.DRAINING else 0.0
+            if drains_s > limit_s and worker.pid in arbiter.WORKERS:
+                arbiter.log.error("Worker %s drains for more than %.0f s; it is killed.", worker.pid, limit_s)
+                arbiter.kill_worker(worker.pid, signal.SIGKILL)
 
-    def after_exit(self, arbiter: Any, worker: Any) -> None:
-        """A worker was reaped: free its entry, and take back the grant if it was a successor that never served."""
-        entry = self.worker_table.entry(worker.slot_number)
-        if entry.state == State.BOOTING:
-            self._note_failed_boot(arbiter, worker)
-        elif entry.reason and entry.state == State.DRAINING:
-            self.worker_table.head.recycles[entry.reason] += 1
-            arbiter.log.info(
-                "RECYCLED worker %s: %s, requests=%s rss_bytes=%s gpu_bytes=%s drained in %.1f s",
-                *(worker.pid, Reason(entry.reason).name.lower(), entry.requests, entry.rss_bytes, entry.gpu_bytes),
-                self._clock() - entry.drained_s,
-            )
-        self._free(worker.slot_number)
-        self.worker_table.head.exited_s = self._clock()
-        self._set_count(arbiter)
-        self._shorten_back_off()
-        self._give_up_if_hopeless()
+    def count_changed(self, arbiter: Any, count: int, before: int | None) -> None:
+        """gunicorn wants another number of workers: at the start that is the base, later it is put right again."""
+        if before is None:
+            self._head.base = count
+        else:
+            self._set_count(arbiter)
+
+    def _set_count(self, arbiter: Any) -> None:
+        granted = sum(worker.granted is Granted.SUCCESSOR for worker in self.worker_table.live())
+        count = min(self._head.base + granted, SLOTS)
+        if arbiter.num_workers != count:
+            arbiter.num_workers = count
+
+    def _grant(self, arbiter: Any, worker: Snapshot, granted: Granted) -> None:
+        self.worker_table.entry(worker.slot).granted, reason = granted, worker.reason.name.lower()
+        if granted is Granted.SUCCESSOR:
+            arbiter.log.info("Worker %s gets a successor: %s", worker.pid, reason)
+            return
+        self._head.drain_first += 1
+        alone = "it is the only one, so requests wait as long as the load takes"
+        arbiter.log.warning(
+            "Worker %s is to DRAIN FIRST: %s. A second model (%s bytes and the largest leap) does not fit beside it on "
+            "the GPU, which has %s free; its successor loads after it is gone; %s.",
+            *(worker.pid, reason, self._head.gpu_footprint_bytes, worker.gpu_free_bytes),
+            alone if self._head.base == 1 else "others serve on",
+        )
+
+    # Reloads, standstills and the end.
 
     def reload(self, arbiter: Any) -> None:
         """SIGHUP: every worker wants a successor, one after the other.
 
-        gunicorn goes on to fork `cfg.workers` new workers at once, to end the old ones before those have loaded, and to
-        wait for them up to `graceful_timeout`. Both are 0 until `run_once`, which follows before anything is forked.
+        gunicorn would fork `cfg.workers` at once, and wait up to `graceful_timeout`: both are 0 until `run_once`.
         """
-        self.worker_table.head.base = arbiter.cfg.workers
+        self._head.base = arbiter.cfg.workers
         # Another engine may be larger or smaller: the first that is ready reports it.
-        self.worker_table.head.gpu_footprint_bytes = 0
+        self._head.gpu_footprint_bytes = 0
         self._saved_config = {name: getattr(arbiter.cfg, name) for name in _CHANGED_AT_RELOAD}
         for name in _CHANGED_AT_RELOAD:
             arbiter.cfg.set(name, 0)
@@ -208,59 +204,45 @@ class ReplacementController:
             if snapshot.state is not State.DRAINING and not entry.reason:
                 entry.wanted_s, entry.reason = self._clock(), Reason.RELOAD
 
-    def _grant(self, arbiter: Any, worker: Snapshot, granted: Granted) -> None:
-        head, reason = self.worker_table.head, worker.reason.name.lower()
-        self.worker_table.entry(worker.slot).granted = granted
-        if granted is Granted.SUCCESSOR:
-            arbiter.log.info("Worker %s gets a successor: %s", worker.pid, reason)
-            return
-        head.drain_first += 1
-        alone = (
-            "it is the only one, so requests wait as long as the load takes" if head.base == 1 else "others serve on"
-        )
-        arbiter.log.warning(
-            "Worker %s is to DRAIN FIRST: %s. A second model (%s bytes and the largest leap) does not fit beside it on "
-            "the GPU, which has %s free; its successor loads after it is gone; %s.",
-            *(worker.pid, reason, head.gpu_footprint_bytes, worker.gpu_free_bytes, alone),
-        )
-
-    def _set_count(self, arbiter: Any) -> None:
-        count = wanted_workers(self.worker_table.head.base, self.worker_table.live())
-        if arbiter.num_workers != count:
-            arbiter.num_workers = count
-
     def restore_config(self, cfg: Any) -> None:
         """Restore the settings that `reload` has set to 0."""
         while self._saved_config:
             cfg.set(*self._saved_config.popitem())
 
     def reset_heartbeats(self) -> None:
-        """Nobody was able to answer for a while, the arbiter itself included: the heartbeats count from now."""
+        """Count the heartbeats from now: nothing was able to run for a while, the arbiter itself included."""
         for snapshot in self.worker_table.live():
             entry = self.worker_table.entry(snapshot.slot)
             entry.alive_s = max(entry.alive_s, self._clock())
 
     def stop(self, cfg: Any) -> None:
-        """The service ends: whether any worker ever worked does not matter any more."""
+        """The service ends: it matters no more whether any worker was ever ready."""
         self._ended = True
         self.restore_config(cfg)
 
-    def _back_off(self) -> float:
-        """One more worker that was never ready; seconds until the next may be tried."""
-        head = self.worker_table.head
-        head.boot_failures += 1
-        wait_s = min(backoff_s(head.boot_failures), self._longest_back_off_s())
-        head.backoff_until_s = self._clock() + wait_s
-        return wait_s
+    # Exits and failed boots.
 
-    def _shorten_back_off(self) -> None:
-        """Shorten the wait when the workers that served when it began have gone since."""
-        head = self.worker_table.head
-        head.backoff_until_s = min(head.backoff_until_s, self._clock() + self._longest_back_off_s())
-
-    def _longest_back_off_s(self) -> float:
-        serves = any(worker.state is State.READY for worker in self.worker_table.live())
-        return LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S
+    def after_exit(self, arbiter: Any, worker: Any) -> None:
+        """A worker was reaped: free its entry, and take back the grant if it was a successor that never served."""
+        entry = self.worker_table.entry(worker.slot_number)
+        if entry.state == State.BOOTING:
+            wait_s = self._back_off()
+            arbiter.log.error(
+                "Worker %s died before it was ready, as did the %s before it; the next one loads in %.0f s. "
+                "The workers that serve go on. Its own lines above say why.",
+                *(worker.pid, self._head.boot_failures - 1, wait_s),
+            )
+        elif entry.reason and entry.state == State.DRAINING:
+            self._head.recycles[entry.reason] += 1
+            arbiter.log.info(
+                "RECYCLED worker %s: %s, requests=%s rss_bytes=%s gpu_bytes=%s drained in %.1f s",
+                *(worker.pid, Reason(entry.reason).name.lower(), entry.requests, entry.rss_bytes, entry.gpu_bytes),
+                self._clock() - entry.drained_s,
+            )
+        self._free(worker.slot_number)
+        self._head.exited_s = self._clock()
+        self._set_count(arbiter)
+        self._after_change()
 
     def _free_missing(self, arbiter: Any) -> None:
         """Free the entries of workers that were never forked, or whose end was not reported."""
@@ -268,32 +250,6 @@ class ReplacementController:
         for snapshot in self.worker_table.live():
             if snapshot.slot not in places:
                 self._free(snapshot.slot)
-
-    def _note_failed_boot(self, arbiter: Any, worker: Any) -> None:
-        wait_s = self._back_off()
-        arbiter.log.error(
-            "Worker %s died before it was ready, as did the %s before it; the next one loads in %.0f s. "
-            "The workers that serve go on. Its own lines above say why.",
-            *(worker.pid, self.worker_table.head.boot_failures - 1, wait_s),
-        )
-
-    def _is_hopeless(self) -> bool:
-        """Whether nothing ever worked, and it was tried often enough."""
-        head = self.worker_table.head
-        return not head.ever_ready and bool(head.unusable or head.boot_failures >= _BOOT_TRIES)
-
-    def _give_up_if_hopeless(self) -> None:
-        """Raises HaltServer, which ends the service, when nothing ever worked; once, for it reaps the others too."""
-        head = self.worker_table.head
-        # One that still loads may yet serve.
-        loads = any(worker.state is State.BOOTING for worker in self.worker_table.live())
-        if self._ended or loads or not self._is_hopeless():
-            return
-        self._ended = True
-        message = "The engine cannot be opened, and no worker was ever ready; its own lines above say why."
-        if not head.unusable:
-            message = f"{head.boot_failures} workers could not start, and none was ever ready; the lines above say why."
-        raise HaltServer(message, BOOT_ERROR)
 
     def _free(self, gone: int) -> None:
         """Free an entry; the worker that waited for this successor serves on, and asks again."""
@@ -303,10 +259,36 @@ class ReplacementController:
                 entry = self.worker_table.entry(snapshot.slot)
                 entry.successor, entry.granted = NOBODY, Granted.NOTHING
 
-    def _kill_if_stuck(self, arbiter: Any, snapshot: Snapshot) -> None:
-        limit_s = arbiter.cfg.graceful_timeout + _KILL_AFTER_S
-        if snapshot.state is not State.DRAINING or self._clock() - snapshot.drained_s <= limit_s:
+    def _back_off(self) -> float:
+        """One more worker was never ready; seconds until the next may be tried."""
+        self._head.boot_failures += 1
+        wait_s = min(backoff_s(self._head.boot_failures), self._longest_back_off_s())
+        self._head.backoff_until_s = self._clock() + wait_s
+        return wait_s
+
+    def _longest_back_off_s(self) -> float:
+        serves = any(worker.state is State.READY for worker in self.worker_table.live())
+        return LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S
+
+    def _after_change(self) -> None:
+        """Shorten the wait when the workers that served when it began have gone; end a hopeless service."""
+        self._head.backoff_until_s = min(self._head.backoff_until_s, self._clock() + self._longest_back_off_s())
+        self._give_up_if_hopeless()
+
+    def _is_hopeless(self) -> bool:
+        """Whether nothing ever worked, and it was tried often enough."""
+        tried = self._head.unusable or self._head.boot_failures >= _BOOT_TRIES
+        return not self._head.ever_ready and bool(tried)
+
+    def _give_up_if_hopeless(self) -> None:
+        """Raises HaltServer, which ends the service, when nothing ever worked; once, for it reaps the others too."""
+        # One that still loads may yet serve.
+        loads = any(worker.state is State.BOOTING for worker in self.worker_table.live())
+        if self._ended or loads or not self._is_hopeless():
             return
-        if snapshot.pid in arbiter.WORKERS:
-            arbiter.log.error("Worker %s drains for more than %.0f s; it is killed.", snapshot.pid, limit_s)
-            arbiter.kill_worker(snapshot.pid, signal.SIGKILL)
+        self._ended = True
+        message = "The engine cannot be opened, and no worker was ever ready; its own lines above say why."
+        if not self._head.unusable:
+            failures = self._head.boot_failures
+            message = f"{failures} workers could not start, and none was ever ready; the lines above say why."
+        raise HaltServer(message, BOOT_ERROR)

@@ -56,13 +56,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What one check of a worker found.
-
-    `replacement_lead_s` is the time from the request for a successor until it serves.
-    """
+    """What one check of a worker found."""
 
     requests: int
     age_s: float
+    # From the request for a successor until it serves.
     replacement_lead_s: float = 0.0
     rss: Usage = field(default_factory=Usage)
     gpu: Usage = field(default_factory=Usage)
@@ -72,9 +70,8 @@ class MemoryTrend:
     """How one kind of memory grew in the last five seconds; used by one thread."""
 
     def __init__(self, footprint_bytes: int) -> None:
+        self._footprint_bytes, self._max_step_bytes = footprint_bytes, 0
         self._samples: deque[tuple[float, int]] = deque()
-        self._footprint_bytes = footprint_bytes
-        self._max_step_bytes = 0
 
     def add(self, now_s: float, now_bytes: int) -> Usage:
         """Add a sample; times never go back."""
@@ -83,16 +80,14 @@ class MemoryTrend:
         self._samples.append((now_s, now_bytes))
         while now_s - self._samples[0][0] > _TREND_S:
             self._samples.popleft()
-        return Usage(now_bytes, self._footprint_bytes, self._max_step_bytes, self._growth_bytes_per_s())
+        first_s, first_bytes = self._samples[0]
+        # Samples that span less than a second say nothing.
+        growth_bytes_per_s = (now_bytes - first_bytes) / (now_s - first_s) if now_s - first_s >= 1.0 else 0.0
+        return Usage(now_bytes, self._footprint_bytes, self._max_step_bytes, growth_bytes_per_s)
 
     def break_off(self) -> None:
         """Begin anew: models were loaded or closed, which is no growth."""
         self._samples.clear()
-
-    def _growth_bytes_per_s(self) -> float:
-        """Over the samples that are kept; 0 while they span less than a second."""
-        (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
-        return (last - first) / (last_s - first_s) if last_s - first_s >= 1.0 else 0.0
 
 
 def reason_to_replace(readings: Readings, limits: Limits) -> Reason:
@@ -122,18 +117,13 @@ def _is_over(usage: Usage, limit_bytes: int) -> bool:
 
 
 def _will_be_over(usage: Usage, bounds: Bounds, replacement_lead_s: float) -> bool:
-    return 0 < bounds.hard_bytes <= expected_bytes(usage, bounds.hard_bytes, replacement_lead_s)
+    """Whether the hard limit will be reached by the next check, or by the time a successor could serve.
 
-
-def expected_bytes(usage: Usage, limit_bytes: int, replacement_lead_s: float) -> int:
-    """Memory to be expected by the next check, or by the time a successor could serve: the larger of both.
-
-    The trend counts only when half of the headroom is used up: every worker grows quickly at first, and one that is
-    replaced for that is replaced by another that does the same.
+    The trend counts only when half of the headroom is used up: every worker grows quickly at first.
     """
-    halfway = 2 * usage.now_bytes >= usage.footprint_bytes + limit_bytes
+    halfway = 2 * usage.now_bytes >= usage.footprint_bytes + bounds.hard_bytes
     trend_bytes = round(usage.growth_bytes_per_s * replacement_lead_s) if halfway else 0
-    return usage.now_bytes + max(usage.max_step_bytes, trend_bytes, 0)
+    return 0 < bounds.hard_bytes <= usage.now_bytes + max(usage.max_step_bytes, trend_bytes, 0)
 
 
 def calibrate(
@@ -147,9 +137,8 @@ def calibrate(
 ) -> Bounds:
     """The limits of one of several workers for its resident memory, of which it may hold `reserved_bytes` besides.
 
-    All workers at their limit and one successor after its warm-up fill 80 % (soft) or 90 % (hard) of the memory. A
-    limit that the worker has reached already when it starts to serve cannot be kept by replacing it, and is left off.
-    What the operator set stays: 0 is no limit, None asks for a calibrated one.
+    All workers at their limit and one successor fill 80 % (soft) or 90 % (hard) of the memory. What the operator set
+    stays; 0 is no limit.
     """
     reserved_bytes *= workers
     limits = ((soft, _SOFT_SHARE * memory_bytes - reserved_bytes), (hard, _HARD_SHARE * memory_bytes - reserved_bytes))
@@ -161,9 +150,8 @@ def calibrate_gpu(
 ) -> Bounds:
     """The same for its GPU memory, 85 % (soft) and 95 % (hard) of which are filled; without what others hold there.
 
-    By all workers at their limit, and one successor, if that leaves each worker at least half of the headroom that
-    it would have without a successor. Else by all workers alone: then a worker drains first when it is replaced, but
-    is not replaced all the time.
+    By all workers and one successor, if that leaves each worker half of the headroom that it would have without; else
+    by the workers alone: then one drains first when it is replaced, but is not replaced all the time.
     """
     alone = _GPU_SOFT_SHARE * gpu_memory_bytes / workers
     beside = alone - footprint_bytes / workers

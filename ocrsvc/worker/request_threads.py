@@ -1,9 +1,4 @@
-"""The threads of requests: callers take turns for them, few requests begin at once, and quick ones have their own.
-
-A caller who sends two hundred requests in a moment would otherwise have them all in front of anybody else's, and as
-many threads as there are would ask for the interpreter at once: the event loop, which accepts those of everybody, would
-wait for each of them, again and again.
-"""
+"""The threads of requests: callers take turns for them, few requests begin at once, and quick ones have their own."""
 
 from __future__ import annotations
 
@@ -19,9 +14,9 @@ from ocrsvc.registry import adapters
 from ocrsvc.serving.limiter import CallerTurns
 
 AT_ONCE: Final = 3
-"""So many requests begin at once: more threads that compute than this only take the interpreter from each other."""
+"""Requests that begin at once: more threads that compute only take the interpreter from each other."""
 SETTLED_S: Final = 0.005
-"""After which a request begins no more: most are over by then, or wait for the engine, a process or the disk."""
+"""How long a request begins: most are over by then, or wait for the engine, a process or the disk."""
 # However many requests wait for the engine: health checks and operators find a thread.
 _RESERVED: Final = 2
 # Every other path is slow until it is listed here, so a new route can never delay a health check. What operators look
@@ -34,7 +29,7 @@ T = TypeVar("T")
 
 
 def quick_paths(names: Iterable[str]) -> frozenset[str]:
-    """The whole paths that the reserved threads answer where the adapters of these names are on: health and figures."""
+    """The whole paths that the reserved threads answer where these adapters are on: health and figures."""
     of_adapters = (path for name in names for path in adapters()[name].health_paths)
     return frozenset((*HEALTH_PATHS, *of_adapters, *_QUICK, *_QUICK_OPS))
 
@@ -47,10 +42,7 @@ def is_quick(method: str, path: str, known: frozenset[str]) -> bool:
 
 
 class StartLimiter:
-    """Which requests begin now: a few at once, each for a moment at most, so that a long one holds up nobody.
-
-    For any thread; `settled_s` is the moment.
-    """
+    """Which requests begin now: a few at once, each for `settled_s` at most. For any thread."""
 
     def __init__(
         self, at_once: int = AT_ONCE, settled_s: float = SETTLED_S, clock: Callable[[], float] = time.monotonic
@@ -62,11 +54,11 @@ class StartLimiter:
         self._until_s: dict[object, float] = {}
 
     def throttle(self) -> None:
-        """One at a time is to begin, because something else is more urgent."""
+        """Let one at a time begin: something else is more urgent."""
         self._is_one_enough = True
 
     def release(self) -> None:
-        """As many as may are to begin again."""
+        """Let as many as may begin again."""
         if self._is_one_enough:
             with self._changed:
                 self._is_one_enough = False
@@ -96,7 +88,7 @@ class StartLimiter:
 
 
 class RequestThreads:
-    """So many running threads that callers take turns for, and a few for quick requests. Raises RuntimeError."""
+    """Running threads that callers take turns for, and a few for quick requests. Raises RuntimeError."""
 
     def __init__(self, threads: int, starts: StartLimiter | None = None) -> None:
         self._reserved, self._pool = start_pool(_RESERVED, "reserved"), start_pool(threads, "request")
@@ -104,7 +96,7 @@ class RequestThreads:
         self._waiting: CallerTurns[Callable[[], object]] = CallerTurns()
         self._added = 0
         self._lock = threading.Lock()
-        # One thread at a time waits until it may begin, so that whose turn it is is decided as late as can be.
+        # One thread at a time waits until it may begin, so that the next caller is chosen as late as can be.
         self._next = threading.Lock()
 
     def add_quick(self, run: Callable[[], T]) -> Future[T]:
@@ -136,7 +128,7 @@ class RequestThreads:
             pool.shutdown(wait)
 
     def _run_next(self) -> None:
-        """Pool thread: as often as requests were added, each time the one whose turn it is then."""
+        """Pool thread, once for each request that was added: run the one whose turn it is now."""
         with self._next:
             begun = self._starts.begin()
             with self._lock:

@@ -49,17 +49,15 @@ _LAST_SPANS_S: Final = 1.0
 
 
 class ServiceContext:
-    """Made once, in the arbiter; a worker inherits it by fork, and fills its own part.
-
-    The settings come to the workers by fork too: a file that is edited later cannot make a worker that is replaced
-    differ from its siblings, or fail.
-    """
+    """Made once, in the arbiter; a worker inherits it, settings included, by fork, and fills its own part."""
 
     def __init__(self, settings: Settings) -> None:
         # Those of the last reload that was right.
         self.settings = settings
         # Those that the workers share, by name; seen before a worker is given one.
         self.gpus: tuple[str, ...] = ()
+        # gunicorn's, as it was at the start; it is told of none, see gunicorn_internals.PidFile.
+        self.pidfile: str | None = None
         # Where gunicorn listens, as it was at the start.
         self.addresses: object = None
         self.controller = ReplacementController(WorkerTable())
@@ -196,17 +194,11 @@ class ServiceContext:
 
 @dataclass(slots=True)
 class WorkerContext:
-    """One worker's own. What it does not have, such as keys or an access log, is None.
-
-    Attributes:
-        slot: The number of its entry in the worker table; None in a process without gunicorn's hooks.
-        limits: What all requests to this worker may take together.
-        models_watcher: Has new versions of models proved, and switches to them.
-        closing: What ends with the worker, the last first.
-    """
+    """One worker's own; None is what it does not have."""
 
     metrics: WorkerMetrics
     error_recorder: ErrorRecorder
+    # The number of its entry in the worker table.
     slot: int | None = None
     reader: Reader | None = None
     limits: SharedLimits | None = None
@@ -214,4 +206,5 @@ class WorkerContext:
     gate: AccessGate | None = None
     models_watcher: ModelWatcher | None = None
     tracer: Tracer = field(default_factory=NoTracer)
+    # What ends with the worker, the last first.
     closing: ExitStack = field(default_factory=ExitStack)

@@ -1,9 +1,8 @@
 """The watch of a worker over itself, and over the arbiter.
 
-A watching thread reads memory, requests and stuck threads ten times a second. Once there is a reason, the worker writes
-it to its entry in the worker table and wakes the arbiter; it serves on until its successor is READY, and drains then.
-At a hard limit, with all engine threads stuck, or when the arbiter says so, it drains at once. Another thread ends it
-when the arbiter is gone.
+Ten times a second a thread reads memory, requests and stuck threads. With a reason the worker wakes the arbiter, serves
+on until its successor is READY, and drains; at a hard limit, with all engine threads stuck, or when told, it drains
+now.
 """
 
 from __future__ import annotations
@@ -53,14 +52,11 @@ _WAIT_S: Final = 1.0
 
 
 class ModelsInProcess:
-    """The models that a worker loads and closes, since it was ready; what they take is not held against its limits.
-
-    Attributes:
-        room_bytes: What they may take more than when it was ready.
-    """
+    """The models that a worker loads and closes once it is ready; their memory is not held against its limits."""
 
     def __init__(self, models: LoadedModels) -> None:
         self._models, self._ready_bytes = models, models.held_bytes()
+        # What they may take more than when it was ready.
         self.room_bytes = max(0, (models.budget_bytes or 0) - self._ready_bytes)
 
     def added_bytes(self) -> int:
@@ -74,27 +70,17 @@ class ModelsInProcess:
 
 @dataclass(slots=True)
 class Watch:
-    """What a worker watches over itself, from when it is READY until it drains.
-
-    Attributes:
-        worker: A RecyclingWorker.
-        limits: For its requests, age and memory.
-        rss_bytes, gpu_bytes: What it holds after its warm-up.
-        boot_s: How long it took from the fork until it was ready, less what it waited for others.
-        gauge: Reads the GPU; None without one.
-        stuck_threads: How many engine threads will not come back.
-        on_check: Called each time.
-        models: None where they are in child processes.
-    """
+    """What a worker watches over itself, from when it is READY until it drains."""
 
     worker: Any
     limits: Limits
-    rss_bytes: int
-    gpu_bytes: int = 0
+    # From the fork until it was ready, less what it waited for others.
     boot_s: float = 0.0
     gauge: GpuMemoryReader | None = None
     stuck_threads: Callable[[], int] = int
+    # Called each time.
     on_check: Callable[[], object] = bool
+    # None where they are in child processes.
     models: ModelsInProcess | None = None
     _woken_s: float = field(default=0.0, init=False)
     _gave_back_s: float = field(default=0.0, init=False)
@@ -107,17 +93,18 @@ class Watch:
     def _run(self) -> None:
         """Begin again after an error: nobody would replace a worker that does not watch itself."""
         entry = self.worker.entry
+        warm_bytes = entry.rss_bytes, entry.gpu_bytes
         while entry.state == State.BOOTING:
             time.sleep(CHECK_S)
         while entry.state == State.READY:
             try:
-                self._watch()
+                self._watch(*warm_bytes)
             except Exception:
                 self.worker.log.exception("The watch over this worker begins again")
                 time.sleep(_WAIT_S)
 
-    def _watch(self) -> None:
-        rss, gpu = MemoryTrend(self.rss_bytes), MemoryTrend(self.gpu_bytes)
+    def _watch(self, rss_bytes: int, gpu_bytes: int) -> None:
+        rss, gpu = MemoryTrend(rss_bytes), MemoryTrend(gpu_bytes)
         entry = self.worker.entry
         while entry.state == State.READY:
             now_s = time.monotonic()
@@ -138,7 +125,7 @@ class Watch:
             self._note_stuck()
             self._request_successor(now_s)
             self.on_check()
-            self._give_back_memory(now_s, own_bytes - self.rss_bytes)
+            self._give_back_memory(now_s, own_bytes - rss_bytes)
             if self._must_drain():
                 self.worker.drain()
             time.sleep(CHECK_S)
