@@ -240,8 +240,10 @@ _FORMATS: Final = (
     OutputFormat(
         "tsv", "text/tab-separated-values", ".tsv", "TSV", "Tesseract's columns", "ocrsvc.formats.plain_text:tsv_parts"
     ),
-    OutputFormat("hocr", "text/vnd.hocr+html", ".hocr", "hOCR", "hOCR 1.2", "ocrsvc.formats.hocr:hocr_parts"),
-    OutputFormat("alto", "application/alto+xml", ".alto.xml", "ALTO", "ALTO XML 4", "ocrsvc.formats.alto:alto_parts"),
+    OutputFormat("hocr", "text/vnd.hocr+html", ".hocr", "hOCR", "hOCR 1.2", "ocrsvc.formats.hocr_and_alto:hocr_parts"),
+    OutputFormat(
+        "alto", "application/alto+xml", ".alto.xml", "ALTO", "ALTO XML 4", "ocrsvc.formats.hocr_and_alto:alto_parts"
+    ),
     OutputFormat(
         "md",
         "text/markdown",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.joined_lines import part_joined_lines
+from ocrsvc.engines.ppocr.pipeline.joined_lines import part_joined_lines
 
 LEFT, RIGHT, TOPS = (20, 280), (320, 580), range(20, 220, 30)
 

@@ -19,6 +19,7 @@ LAYERS = {
     "readings": 1,
     "settings": 1,
     "system": 2,
+    "text": 2,
     "imaging": 3,
     "masking": 3,
     "telemetry": 3,

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from table_pages import Sheet, draw_paragraph, draw_table, finish
 
 from ocrsvc.engines.layout.layout_model import LAYOUT_MODEL, REACH, STRIDES_PX, TYPES, decode, find_regions
+from ocrsvc.engines.layout.regions import FoundRegion, assign_lines
 from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import ClientGone, EngineFailed
 from ocrsvc.imaging.geometry import restore_page, turn
-from ocrsvc.imaging.regions import FoundRegion, assign_lines
 from ocrsvc.records import Box, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, no_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

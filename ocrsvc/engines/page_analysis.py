@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from ocrsvc.engines.contract import Engine, Handle
 from ocrsvc.engines.layout.layout_model import find_regions
+from ocrsvc.engines.layout.regions import assign_lines
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.barcodes import find_barcodes
 from ocrsvc.imaging.pdf.merge_text import merge_text, own_page, without_text
-from ocrsvc.imaging.regions import assign_lines
 from ocrsvc.imaging.tables.find_tables import find_tables
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadTask

@@ -16,8 +16,7 @@ Kind = Literal["heading", "paragraph", "item", "table"]
 
 _LEVELS: Final = ((1.8, 1), (1.45, 2), (1.22, 3))
 """Least height of a heading's letters, of that of the page's other text, and its level."""
-_HARDLY_LARGER: Final = 3
-"""The level of headings that may be lines of a paragraph whose boxes are larger by chance."""
+_HARDLY_LARGER: Final = 3  # the level of headings that may be lines of a paragraph whose boxes are larger by chance
 _SECTION: Final = re.compile(r"§?\s?(\d{1,2}(?:\.\d{1,2}){1,4})\.?\s+[^\W\d_]{2}")
 _OF_SECTION: Final = ((3, 0.85), (2, 1.05))
 """Of a section's number, how many parts it has, and how high its letters are at least."""
@@ -149,7 +148,6 @@ def _tables_by_line(tables: Sequence[Table]) -> dict[int, Table]:
 
 
 def _placed_lines(page: Page, body: BodySize) -> Iterator[_Placed]:
-    """The lines that belong to blocks, on the upright page."""
     regions = {line: at for at, region in enumerate(page.regions) for line in region.lines}
     for number, line in enumerate(page.lines):
         region = regions.get(number, -1)
@@ -160,7 +158,6 @@ def _placed_lines(page: Page, body: BodySize) -> Iterator[_Placed]:
 
 
 def _frame_of(line: Line, page: Page) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom on the page turned upright."""
     match page.angle:
         case 90:
             points = [(page.height - y, x) for x, y in line.box]
@@ -175,7 +172,6 @@ def _frame_of(line: Line, page: Page) -> tuple[float, float, float, float]:
 
 
 def _add_run(blocks: list[Block], run: Sequence[_Placed], regions: Sequence[Region]) -> None:
-    """The blocks of lines that no table divides."""
     before: _Placed | None = None
     for column, lines in _columns(run):
         for line in lines:
@@ -220,7 +216,6 @@ def _without_false_headings(blocks: Sequence[Block]) -> list[Block]:
 
 
 def _columns(run: Sequence[_Placed]) -> Iterator[tuple[_Column, Sequence[_Placed]]]:
-    """Lines that follow one below the other, with what they have in common."""
     begin = 0
     for at in range(1, len(run) + 1):
         if at == len(run) or not _is_below(run[at - 1], run[at]):
@@ -250,7 +245,6 @@ def _column_of(lines: Sequence[_Placed]) -> _Column:
 
 
 def _pitch(one: _Placed, other: _Placed) -> float:
-    """From the middle of a line to that of the next, of their size."""
     return (other.top + other.bottom - one.top - one.bottom) / max(1.0, one.size + other.size)
 
 
@@ -278,7 +272,6 @@ def _flows_on(before: _Placed, line: _Placed, column: _Column) -> bool:
 
 
 def _begins(block: Block, before: _Placed, line: _Placed, level: int, column: _Column, first: _Placed) -> bool:
-    """Whether a line begins a block, after the last line of this one."""
     is_one_heading = level and block.level and max(line.ratio, before.ratio) < _ALIKE * min(line.ratio, before.ratio)
     if (level != block.level and not is_one_heading) or line.region != before.region or block.kind == "table":
         return True

@@ -162,8 +162,6 @@ def _files_of(
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """Pages that can be iterated again and again."""
-
     iterate: Callable[[], Iterator[Page]]
 
     def __iter__(self) -> Iterator[Page]:

@@ -47,7 +47,6 @@ def drawing_bytes(pixels: Pixels, page: Page) -> int:
 
 
 def _canvas(pixels: Pixels, page: Page) -> Pixels:
-    """The image in colour, of the page's size."""
     if pixels.shape[:2] != (page.height, page.width):
         pixels = cast(Pixels, cv2.resize(pixels, (page.width, page.height), interpolation=cv2.INTER_AREA))
     return cast(Pixels, cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR)) if pixels.ndim == 2 else pixels

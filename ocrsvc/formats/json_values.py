@@ -44,13 +44,11 @@ def page_to_dict(page: Page, number: int, asked: ReadOptions = DEFAULTS, *, line
 
 
 def _to_dict(part: Region | Cell | Barcode | MaskedPart) -> dict[str, object]:
-    """Its fields, with numbers rounded."""
     answer = {field.name: getattr(part, field.name) for field in fields(part)} | {"box": _box_to_list(part.box)}
     return answer | {"confidence": round(part.confidence, CONFIDENCE_DIGITS)} if isinstance(part, Region) else answer
 
 
 def _table_to_dict(table: Table) -> dict[str, object]:
-    """Its box, counts and cells, and the whole as HTML and Markdown."""
     return {
         "box": _box_to_list(table.box),
         "rows": table.rows,
@@ -66,7 +64,6 @@ def _box_to_list(box: Box) -> list[list[float]]:
 
 
 def _lines_to_dicts(lines: Sequence[Line]) -> list[dict[str, object]]:
-    """The lines, with their words and where they come from, if these are known."""
     words = iter(_words_to_dicts([word for line in lines for word in line.words or ()]))
     return [
         answer
@@ -77,7 +74,6 @@ def _lines_to_dicts(lines: Sequence[Line]) -> list[dict[str, object]]:
 
 
 def _words_to_dicts(words: Sequence[Word]) -> list[dict[str, object]]:
-    """The words, those with characters with them."""
     characters = iter(_to_dicts([character for word in words for character in word.characters]))
     return [
         answer | {"characters": list(islice(characters, len(word.characters)))} if word.characters else answer

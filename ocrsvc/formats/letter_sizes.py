@@ -22,15 +22,12 @@ _ADVANCES: Final = (
 """Widths of letters in ems, in the mean of common typefaces; of other letters and digits the next."""
 _USUAL_ADVANCE: Final = 0.56
 _WIDE_ADVANCE: Final = 1.0
-_WIDE: Final = 0x2E80
-"""The first of the characters that are as wide as high: Chinese, Japanese and Korean."""
+_WIDE: Final = 0x2E80  # the first of the characters that are as wide as high: Chinese, Japanese and Korean
 _LEAST_EMS: Final = 0.3
 _ADVANCE: Final = {letter: advance for letters, advance in _ADVANCES for letter in letters}
 _SURELY_LARGER: Final = 1.05
-_MOST_LESS, _MOST_MORE = 1 / 1.15, 1.3
-"""Of the size that a line's height gives, between which its width corrects it."""
-_STEPS: Final = 8
-"""Of a pixel, in which widths of letters are counted."""
+_MOST_LESS, _MOST_MORE = 1 / 1.15, 1.3  # of the size that a line's height gives, between which its width corrects it
+_STEPS: Final = 8  # of a pixel, in which widths of letters are counted
 
 
 class BodySize:

@@ -76,7 +76,6 @@ def _item(text: str, number: int) -> tuple[str, int]:
 
 
 def _begun(text: str) -> str:
-    """A text at the beginning of a block, escaped."""
     # What is no sign becomes a blank, which would hide the beginning.
     inline = _inline(text).strip()
     return _BEGINNING.sub(lambda found: f"{found[0]}\\", inline, count=1)

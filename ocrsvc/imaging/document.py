@@ -154,8 +154,6 @@ def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) ->
 
 
 class _PdfDocument(Document):
-    """A PDF."""
-
     def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> None:
         super().__init__(data, limits)
         self._take, self._canvas_bytes = take, 0

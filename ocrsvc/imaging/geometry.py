@@ -71,7 +71,6 @@ def move_page(page: Page, x: int, y: int, width: int, height: int) -> Page:
 
 
 def _map_page(page: Page, move: Callable[[Quads], Quads]) -> Page:
-    """The page with all its boxes moved."""
 
     def put(placed: Placed) -> Placed:
         return replace(placed, box=as_box(move(np.array(placed.box, np.float32))))

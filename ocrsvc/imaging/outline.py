@@ -107,6 +107,5 @@ def _through(quad: Quad, points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _pieces(outline: Outline) -> list[Quad]:
-    """The straight pieces of a line, in reading order."""
     last = len(outline) - 1
     return [outline[[i, i + 1, last - i - 1, last - i]] for i in range(len(outline) // 2 - 1)]

@@ -16,9 +16,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrsvc.engines.layout.regions import FoundRegion
 from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.imaging.geometry import turn
-from ocrsvc.imaging.regions import FoundRegion
 from ocrsvc.records import Check, Pixels, RegionType
 
 STRIDES_PX: Final = (8, 16, 32, 64)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-ADVANCE: Final = 0.5
-"""How wide each letter is, of the size of the font."""
-DESCENT: Final = 0.2
-"""How far it reaches below the line that letters stand on, of the size of the font."""
+ADVANCE: Final = 0.5  # how wide each letter is, of the size of the font
+DESCENT: Final = 0.2  # how far it reaches below the line that letters stand on, of the size of the font
 
 _EM: Final = 1000
 _ASCENT: Final = 800
@@ -65,19 +63,19 @@ _MAP_END: Final = b"endcmap\nCMapName currentdict /CMap defineresource pop\nend\
 
 
 class FontParts(NamedTuple):
-    """The objects of the font in a document: dictionaries without their references, and streams packed by Flate."""
+    """The objects of the font in a document: dictionaries without their references, and streams packed by Flate.
+
+    `font` lacks /DescendantFonts, an array of `letters`, and /ToUnicode; `letters` lack /FontDescriptor, which is
+    `description`, and /CIDToGIDMap; that lacks /FontFile2, which is `file`, of `file_bytes` before it was packed.
+    """
 
     font: bytes
-    """Lacks /DescendantFonts, an array of `letters`, and /ToUnicode."""
     letters: bytes
-    """Lacks /FontDescriptor, which is `description`, and /CIDToGIDMap."""
     description: bytes
-    """Lacks /FontFile2, which is `file`."""
     to_unicode: bytes
     to_glyph: bytes
     file: bytes
     file_bytes: int
-    """Of the file, not packed."""
 
 
 def font_parts(codes: FontCodes) -> FontParts:
@@ -128,11 +126,7 @@ def _font_file(tables: Mapping[bytes, bytes]) -> bytes:
     directory, body = b"", b""
     for tag, table in tables.items():
         padded = table + bytes(-len(table) % 4)
-        checksum = sum(_words_of(padded)) & 0xFFFFFFFF
+        checksum = sum(struct.unpack(f">{len(padded) // 4}I", padded)) & 0xFFFFFFFF
         directory += struct.pack(">4sIII", tag, checksum, at + len(body), len(table))
         body += padded
     return struct.pack(">IHHHH", 1 << 16, len(tables), 128, 3, 16 * len(tables) - 128) + directory + body
-
-
-def _words_of(data: bytes) -> Sequence[int]:
-    return struct.unpack(f">{len(data) // 4}I", data)

@@ -20,23 +20,23 @@ from ocrsvc.records import Pixels
 _JPEG_COLOURS: Final = {1: b"/DeviceGray", 3: b"/DeviceRGB", 4: b"/DeviceCMYK"}
 _PACKING: Final = 6
 _LEAST_DPI, _MOST_DPI = 100.0, 2400.0
-_USUAL_DPI: Final = 200.0
-"""Of what states no resolution, or that of a screen."""
+_USUAL_DPI: Final = 200.0  # of what states no resolution, or that of a screen
 _TURNED: Final = frozenset({5, 6, 7, 8})
 
 
 @dataclass(frozen=True, slots=True)
 class PageImage:
-    """An image, ready to be written into a PDF; `width` and `height` are those of its samples, in pixels."""
+    """An image, ready to be written into a PDF; `width` and `height` are those of its samples, in pixels.
+
+    `orientation` is EXIF's number from 1 to 8, by which the samples are turned for display; `dpi` is as displayed;
+    `head` has the entries of its dictionary that say how its samples are stored.
+    """
 
     width: int
     height: int
     orientation: int
-    """EXIF's number from 1 to 8: how the samples are turned for display."""
     dpi: Resolution
-    """Pixels an inch, across and down as displayed."""
     head: bytes
-    """Entries of its dictionary that say how its samples are stored."""
     content: Sequence[bytes | memoryview]
 
     @property
@@ -87,7 +87,6 @@ def _jpeg_head(raw: bytes) -> bytes | None:
 
 
 def _of_png(png: Png, raw: bytes, orientation: int, dpi: Resolution) -> PageImage:
-    """Its samples as they are packed."""
     colours = 3 if png.kind == RGB else 1
     space = b"/DeviceRGB" if png.kind == RGB else b"/DeviceGray"
     if png.kind == PALETTE:
@@ -119,7 +118,6 @@ def _is_bilevel(pixels: Pixels) -> bool:
 
 
 def _dpi_of(encoded: EncodedImage) -> Resolution:
-    """What the file states, as displayed."""
     stated = encoded.dpi
     if stated is None or not all(_LEAST_DPI <= dpi <= _MOST_DPI for dpi in stated):
         return _USUAL_DPI, _USUAL_DPI

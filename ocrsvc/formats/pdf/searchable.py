@@ -151,7 +151,6 @@ def _texts_of(result: DocumentResult) -> Iterator[NumberedText]:
 
 
 def _pages_of(result: DocumentResult) -> Iterator[tuple[int, Page | None]]:
-    """Those that were read and those that failed, in order."""
     read: Iterator[tuple[int, Page | None]] = ((page.number, page) for page in result.pages)
     failed: list[tuple[int, Page | None]] = [(number, None) for number in sorted(result.failed)]
     return heapq.merge(read, failed, key=lambda pair: pair[0])

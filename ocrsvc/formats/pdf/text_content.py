@@ -62,27 +62,17 @@ class PageFrame:
 def frame_of(media: Sequence[float], crop: Sequence[float], turn: int) -> PageFrame:
     """The frame of a page with these boxes, as they stand in the file; without one that is sound, of a letter."""
     whole = _box_of(media) or _NO_BOX
-    part = _box_of(crop)
-    return PageFrame((_common(whole, part) if part else None) or whole, turn // 90 % 4 * 90)
+    left, bottom, right, top = _box_of(crop) or whole
+    common = (max(whole[0], left), max(whole[1], bottom), min(whole[2], right), min(whole[3], top))
+    has_area = common[0] < common[2] and common[1] < common[3]
+    return PageFrame(common if has_area else whole, turn // 90 % 4 * 90)
 
 
 def _box_of(numbers: Sequence[float]) -> Frame | None:
     if len(numbers) != 4 or not all(map(math.isfinite, numbers)):
         return None
-    x0, y0, x1, y1 = numbers
-    return _unless_empty((min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)))
-
-
-def _common(one: Frame, other: Frame) -> Frame | None:
-    lefts, rights = zip(one[:2], other[:2], strict=True), zip(one[2:], other[2:], strict=True)
-    left, bottom = (max(pair) for pair in lefts)
-    right, top = (min(pair) for pair in rights)
-    return _unless_empty((left, bottom, right, top))
-
-
-def _unless_empty(box: Frame) -> Frame | None:
-    left, bottom, right, top = box
-    return box if left < right and bottom < top else None
+    (left, right), (bottom, top) = sorted(numbers[0::2]), sorted(numbers[1::2])
+    return (left, bottom, right, top) if left < right and bottom < top else None
 
 
 def page_content(lines: Iterable[TextLine], to_points: ToPoints, font: bytes, codes: FontCodes) -> bytes:

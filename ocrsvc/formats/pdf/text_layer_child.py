@@ -74,7 +74,6 @@ class _Layers:
             )
 
     def _inherited(self, page: Any) -> dict[str, Any]:
-        """What the page has of what pages inherit."""
         found: dict[str, Any] = {}
         node = page
         for _ in range(_DEEPEST):

@@ -11,11 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from ocrsvc.imaging.text_direction import visual_order
 from ocrsvc.records import Box, LineSource, Page
+from ocrsvc.text.text_direction import visual_order
 
-_LEAST_GAP: Final = 0.25
-"""Between two words, of the height of their line; below 0.15 poppler joins them."""
+_LEAST_GAP: Final = 0.25  # between two words, of the height of their line; below 0.15 poppler joins them
 
 _LEAST_BEND: Final = 0.3
 """How far apart, across their line, the middles of a bent line's words lie, of the height of the tallest.
@@ -95,7 +94,6 @@ def _middles_of(box: Box, words: Words, tallest: float) -> list[float]:
 
 
 def _height_above(line: Box, word: Box) -> float:
-    """How far the middle of a word lies above the lower side of its line, in pixels."""
     (end_x, end_y), (start_x, start_y) = line[2], line[3]
     across, down = end_x - start_x, end_y - start_y
     above = sum((x - start_x) * down - (y - start_y) * across for x, y in word) / 4
@@ -169,7 +167,6 @@ def _begins_of(words: Sequence[str], text: str) -> list[int]:
 
 
 def _sides_of(corners: Box, line: Box) -> tuple[float, float]:
-    """Where a word begins and ends along its line, by the lower corners."""
     (end_x, end_y), (start_x, start_y) = line[2], line[3]
     across, down = end_x - start_x, end_y - start_y
     length = (across * across + down * down) or 1.0

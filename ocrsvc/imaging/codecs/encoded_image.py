@@ -138,7 +138,6 @@ def _finite(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _empty(samples: Samples, *, gray: bool) -> Pixels:
-    """Room for the flat page."""
     return np.empty(samples.shape[:2] if gray or samples.ndim == 2 else (*samples.shape[:2], 3), np.uint8)
 
 
@@ -173,7 +172,6 @@ def _composite(bgra: Samples, *, gray: bool) -> Pixels:
 
 
 def _split_alpha(bgra: Samples, *, gray: bool) -> tuple[Pixels, Pixels]:
-    """Colour, gray where that is asked for, and alpha."""
     eight = _to_8_bits(bgra)
     colour = cv2.cvtColor(eight, cv2.COLOR_BGRA2GRAY if gray else cv2.COLOR_BGRA2BGR)
     return _u8(colour), _u8(cv2.extractChannel(eight, 3))
@@ -184,7 +182,6 @@ def _over_black(colour: Pixels, alpha: Pixels) -> Pixels:
 
 
 def _with_channels_of(alpha: Pixels, colour: Pixels) -> Pixels:
-    """Alpha with as many channels as the colour has."""
     return alpha if colour.ndim == 2 else _u8(cv2.merge([alpha, alpha, alpha]))
 
 

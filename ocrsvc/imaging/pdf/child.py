@@ -152,7 +152,6 @@ class _Drawer:
             pdfium.FPDF_ClosePage(page)
 
     def _only_image(self, page: Any) -> Any:
-        """The image that is all that a page shows; None for other pages. Invisible text does not count."""
         pdfium, only = self._pdfium, None
         for item, kind, depth, *_ in objects_of(pdfium, page):
             mode = pdfium.FPDFTextObj_GetTextRenderMode(item) if kind == pdfium.FPDF_PAGEOBJ_TEXT else None

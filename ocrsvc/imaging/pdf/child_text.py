@@ -169,7 +169,6 @@ def _walk(pdfium: Any, items: Iterable[Any], depth: int, matrix: Matrix, clip: F
 
 
 def _matrix_in(pdfium: Any, form: Any, matrix: Matrix) -> Matrix:
-    """The matrix of what a form draws that has this one itself."""
     inner = pdfium.FS_MATRIX()
     pdfium.FPDFPageObj_GetMatrix(form, inner)
     a, b, c, d, e, f = (getattr(inner, name) for name in "abcdef")
@@ -215,7 +214,6 @@ def _is_opaque_rectangle(pdfium: Any, item: Any) -> bool:
 
 
 def _bounds_on_page(pdfium: Any, item: Any, matrix: Matrix, clip: Frame) -> Frame:
-    """The frame of the visible part of an object, in points of the page."""
     sides = [ctypes.c_float() for _ in range(4)]
     pdfium.FPDFPageObj_GetBounds(item, *sides)
     left, bottom, right, top = (side.value for side in sides)

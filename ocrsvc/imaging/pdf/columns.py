@@ -211,7 +211,6 @@ def _fixed_fonts(level: Level) -> Flags:
 
 
 def _find_channels(whites: _Whites, rows: Indices, bases: Numbers, order: Indices, level: Level) -> list[_Channel]:
-    """All white that goes down through rows, from the top."""
     usable = np.flatnonzero(whites.may_part | whites.is_parted | whites.is_ruled)
     ends = np.searchsorted(whites.row[usable], np.arange(len(bases) + 1))
     starts = np.searchsorted(rows, np.arange(len(bases) + 1))
@@ -247,7 +246,6 @@ def _find_channels(whites: _Whites, rows: Indices, bases: Numbers, order: Indice
 
 
 def _is_column(channel: _Channel, whites: _Whites) -> bool:
-    """Whether enough rows have it."""
     if len(channel.whites) < _LEAST_ROWS or not whites.may_part[channel.whites].any():
         return False
     return len(channel.whites) >= _ROWS_WITHOUT_EDGE or _has_edge(channel, whites)
@@ -263,7 +261,6 @@ def _has_edge(channel: _Channel, whites: _Whites) -> bool:
 
 
 def _cuts(channels: Sequence[_Channel], whites: _Whites, line_of: Indices, codes: Sequence[int]) -> Flags:
-    """At which whites lines are parted."""
     cut = np.zeros(len(whites.row), np.bool_)
     numbered, is_sure = np.zeros_like(cut), np.zeros_like(cut)
     is_apart = np.zeros(len(line_of), np.bool_)

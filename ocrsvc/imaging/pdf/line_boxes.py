@@ -12,16 +12,15 @@ import numpy as np
 from ocrsvc.imaging.geometry import Quads, as_boxes, headings, upright_boxes
 from ocrsvc.imaging.pdf.characters import Indices, Numbers, PageCharacters
 from ocrsvc.imaging.pdf.lines import TextLine
-from ocrsvc.imaging.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.records import Box, Character, Line, ReadOptions, Word
+from ocrsvc.text.word_split import Segmenter, by_character, open_jieba, word_begins
 
 CONFIDENCE: Final = 1.0  # of text that is what its file says
 
 _MARGIN: Final = 0.06  # by how much a line's box is higher than its ink, above and below, in ems
 _ASCENT, _DESCENT, _WIDTH = 0.75, 0.2, 0.55
 """What a character takes where its ink is not known along its line, in ems."""
-_CORNERS: Final = [0, 1, 2, 1, 2, 3, 0, 3]
-"""Of left, top, right and bottom, clockwise from the top left."""
+_CORNERS: Final = [0, 1, 2, 1, 2, 3, 0, 3]  # of left, top, right and bottom, clockwise from the top left
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from ocrsvc.imaging.pdf.runs import (
     join_runs,
     read_level,
 )
-from ocrsvc.imaging.text_direction import MOSTLY, RIGHT_TO_LEFT, logical_order
+from ocrsvc.text.text_direction import MOSTLY, RIGHT_TO_LEFT, logical_order
 
 # pdfium gives them for a hyphen at the end of a line, whose word goes on in the next.
 HYPHENS: Final = (0x2, 0xAD, 0xFFFE)
@@ -119,7 +119,6 @@ def _lines_along(
 def _parted(
     level: Level, runs: Runs, lines: list[list[int]], codes: NDArray[np.uint32], find_ruled: RuleFinder | None
 ) -> tuple[Runs, list[list[int]]]:
-    """Runs, and the numbers of those that are lines, parted where the page shows columns."""
     line_of = np.full(len(level.left), -1, np.intp)
     for number, line in enumerate(lines):
         for run in line:

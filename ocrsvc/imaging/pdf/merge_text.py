@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ocrsvc.imaging.geometry import Quads, turn_points
 from ocrsvc.imaging.reading_order.blocks import reading_order
-from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.records import Image, Line, OwnText, Page, Pixels
+from ocrsvc.text.text_direction import runs_from_right_to_left
 
 _MOST_COVERED: Final = 0.4  # of a line that the engine has read, what may lie in boxes of own text
 _GRID_PX: Final = 4
@@ -60,7 +60,6 @@ def order_of(texts: Sequence[str], quads: Quads, angle: int) -> list[int]:
 
 
 def _besides(page: Page, own: OwnText) -> list[Line]:
-    """The engine's lines that do not lie in those of the page's own text."""
     covered = np.zeros((page.height // _GRID_PX + 1, page.width // _GRID_PX + 1), np.uint8)
     for quad in _quads(own.lines):
         cv2.fillConvexPoly(covered, np.round(quad / _GRID_PX).astype(np.int32), 1)
@@ -73,13 +72,11 @@ def _besides(page: Page, own: OwnText) -> list[Line]:
 
 
 def _frame(points: NDArray[np.generic], shape: Sequence[int], margin: int = 0) -> list[int]:
-    """Left, top, right and bottom of pixels around some points, within an image of this shape."""
     ends = np.array([points.min(axis=0) - margin, points.max(axis=0) + margin])
     return [int(side) for side in np.clip(ends, 0, (shape[1] - 1, shape[0] - 1)).reshape(-1)]
 
 
 def _colour_around(pixels: Pixels, corners: NDArray[np.int32]) -> Sequence[float]:
-    """The median of what lies just outside of a box."""
     left, top, right, bottom = _frame(corners, pixels.shape, _BORDER_PX)
     border = [pixels[top, left : right + 1], pixels[bottom, left : right + 1]]
     border += [pixels[top : bottom + 1, left], pixels[top : bottom + 1, right]]

@@ -95,7 +95,6 @@ class Pdf:
         return image_size_px(self._points(number, check), (across, down), self._limits)
 
     def _points(self, number: int, check: Check) -> tuple[float, float]:
-        """Width and height of a page in points."""
         width, height = self._ask(f"size {number}", _page(number), check, "points", 2)
         return width, height
 
@@ -142,7 +141,6 @@ class Pdf:
                 os.ftruncate(self._canvas, size_bytes)
 
     def _start(self, check: Check) -> int:
-        """A child that has the file open; how many pages that has."""
         self._child = ChildProcess(_PROGRAM, self._memory_bytes, 0, (self._file, self._canvas), check)
         (count,) = self._ask("open", "The PDF", check, "pages", 1)
         return min(int(count), _MOST_PAGES)

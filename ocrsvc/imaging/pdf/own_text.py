@@ -124,7 +124,6 @@ def _once(characters: PageCharacters) -> PageCharacters:
 
 
 def _described(placed: PlacedLines, kept: Sequence[int], options: ReadOptions, *, is_all: bool) -> OwnText:
-    """Records of these lines in reading order, no line twice."""
     chosen = _different(placed, kept)
     lines, quads = [placed.lines[one] for one in chosen], placed.quads[chosen]
     angle = page_angle(lines, quads) if options.rotate == "auto" else int(options.rotate)
@@ -144,7 +143,6 @@ def _different(placed: PlacedLines, kept: Sequence[int]) -> list[int]:
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    """What two frames share, as a part of the smaller one."""
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
     least = min((frame[2] - frame[0]) * (frame[3] - frame[1]) for frame in (one, other))

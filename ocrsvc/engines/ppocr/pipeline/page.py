@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText
 from ocrsvc.engines.model.description import Direction
+from ocrsvc.engines.ppocr.pipeline.joined_lines import part_joined_lines
 from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
 from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, ink_columns, words_of
 from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
-from ocrsvc.imaging.joined_lines import part_joined_lines
 from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.leveling import level_quads
 from ocrsvc.imaging.reading_order.rules import find_rules
-from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.records import Check, EngineTimes, Line, Page, Pixels, ReadTask, Spaces, no_check
+from ocrsvc.text.text_direction import runs_from_right_to_left
 
 TALL = 1.5  # across / along from which a box holds a line that runs down the page
 SAMPLE_LINES = 4
