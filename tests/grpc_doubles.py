@@ -1,4 +1,4 @@
-"""A gRPC connection without a socket: methods that answer when the test lets them, and the client at its other end."""
+"""A gRPC connection without a socket: methods that answer when the test lets them, and its client."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, ResponseReceived, TrailersReceived
 from h2.settings import SettingCodes
 
-from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.messages import Answer
-from ocrsvc.grpc_server.method import CallFailed, Method
+from ocrsvc.grpc_server.method import Method
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.grpc_server.server_state import Outcome, ServerState
+from ocrsvc.grpc_server.server_state import Outcome, ServerState, outcome_of
 from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
 from ocrsvc.telemetry.metrics_store import MetricsStore
 
@@ -27,8 +26,6 @@ def prefixed(message: bytes, packed: int = 0) -> bytes:
 
 
 EMPTY = prefixed(b"")
-
-
 REQUEST = Messages("health.proto")["grpc.health.v1.HealthCheckRequest"]
 
 
@@ -74,13 +71,6 @@ class StubServer(ServerState):
 
     def warn(self, message: str, *values: object, exc_info: bool = False) -> None:  # noqa: ARG002
         self.refused.append(str(values[-1]))
-
-
-def outcome_of(make: Callable[[], Answer]) -> Outcome:
-    try:
-        return make()
-    except (CallFailed, OcrsvcError) as failure:
-        return failure
 
 
 class HoldingServer(StubServer):
@@ -129,6 +119,16 @@ class Pair:
             self.answers += isinstance(event, DataReceived)
         del self.connection.out[:]
         self.connection.receive(self.client.data_to_send())
+
+    def at(self, now_s: float) -> None:
+        """Have the time limits checked at this time."""
+        self.now_s = now_s
+        self.connection.check_time_limits()
+
+    def answer(self, host: HoldingServer) -> None:
+        """Have the next answer made, and carry it."""
+        host.answer()
+        self.move()
 
     def call(self, number: int, *messages: bytes, end: bool = False, encoding: str = "identity") -> None:
         headers = {":method": "POST", ":scheme": "http", ":authority": "x", ":path": "/t/Echo"}

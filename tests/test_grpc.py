@@ -47,6 +47,7 @@ from web_support import (
     CONFIDENCE,
     TEXT,
     DeafReader,
+    HeldEngine,
     KnownEngine,
     as_base64,
     json_of,
@@ -60,7 +61,6 @@ from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
 from ocrsvc.grpc_server.call import Calls
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Page, ReadTask
 from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -405,24 +405,6 @@ def echo(channel: grpc.Channel) -> Any:
 def echo_all(channel: grpc.Channel, requests: Iterable[Any]) -> Any:
     stream = channel.stream_stream("/t/Echo", lambda sent: sent.SerializeToString(), MESSAGES[ANSWER].FromString)
     return stream(iter(requests), timeout=PATIENCE_S)
-
-
-class HeldEngine(KnownEngine):
-    """Reads nothing before it is told to, and counts what it was shown."""
-
-    def __init__(self) -> None:
-        self.shown = threading.Semaphore(0)
-        self.count = 0
-        self.go = threading.Event()
-
-    def open_handle(self) -> HeldEngine:
-        return self
-
-    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        self.count += len(tasks)
-        self.shown.release()
-        assert self.go.wait(PATIENCE_S)
-        return super().read(tasks)
 
 
 def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:

@@ -20,7 +20,7 @@ from hostile_frames import DATA, FLOODS, HELD, begin, frame, greeting
 from ocrsvc.errors import QueueFull
 from ocrsvc.grpc_server import limits as grpc_limits
 from ocrsvc.grpc_server.connection import Connection
-from ocrsvc.grpc_server.messages import MessageReader, escaped, parse, timeout_s
+from ocrsvc.grpc_server.messages import MessageReader, parse
 from ocrsvc.grpc_server.method import Call, CallFailed, Method
 from ocrsvc.grpc_server.server import Transport, connection_to_close
 from ocrsvc.serving.decompression import decompress
@@ -73,8 +73,7 @@ def test_an_answer_that_finds_no_memory_is_refused() -> None:
     pair = Pair(host)
     pair.call(1, EMPTY, end=True)
     assert host.memory.take(60_000)
-    host.answer()
-    pair.move()
+    pair.answer(host)
     assert (pair.status(1), host.memory.held_bytes) == ("14", 60_000)
 
 
@@ -97,8 +96,7 @@ def test_memory_of_an_image_that_outlives_its_call_is_released_once() -> None:
     host.methods = {"/t/Echo": Method(REQUEST, answer)}
     pair = Pair(host)
     pair.call(1, EMPTY, end=True)
-    host.answer()
-    pair.move()
+    pair.answer(host)
     assert host.memory.held_bytes == 5000
     held[0].give_back(5000)
     assert host.memory.held_bytes == 0
@@ -177,11 +175,9 @@ def test_a_stream_that_stops_in_a_message_or_is_silent_for_long_is_ended(
 ) -> None:
     pair = Pair(HoldingServer())
     pair.call(1, sent)
-    pair.now_s = after_s - 2
-    pair.connection.check_time_limits()
+    pair.at(after_s - 2)
     assert len(pair.connection.calls) == 1
-    pair.now_s = after_s
-    pair.connection.check_time_limits()
+    pair.at(after_s)
     pair.move()
     assert pair.status(1) == status
 
@@ -191,11 +187,9 @@ def test_a_frame_or_a_header_block_that_does_not_end_ends_the_connection(rest: b
     host = StubServer()
     pair = Pair(host)
     pair.connection.receive(rest)
-    pair.now_s = 29.0
-    pair.connection.check_time_limits()
+    pair.at(29.0)
     assert not pair.connection.broken
-    pair.now_s = 31.0
-    pair.connection.check_time_limits()
+    pair.at(31.0)
     assert pair.connection.broken
     assert host.refused == ["a frame or a header block that does not end"]
 
@@ -209,15 +203,12 @@ def test_an_incomplete_frame_does_not_end_a_connection_that_reads_nothing_until_
     host.answer()
     pair.connection.receive(b"\0\0\x08\0\0\0\0\0\1abc")
     for now_s in (15.0, 31.0):
-        pair.now_s = now_s
-        pair.connection.check_time_limits()
+        pair.at(now_s)
     assert not pair.connection.broken
     pair.connection.out.clear()
-    pair.now_s = 60.0
-    pair.connection.check_time_limits()
+    pair.at(60.0)
     assert not pair.connection.broken
-    pair.now_s = 62.0
-    pair.connection.check_time_limits()
+    pair.at(62.0)
     assert pair.connection.broken
 
 
@@ -227,8 +218,7 @@ def test_an_answer_that_is_being_sent_outlives_the_deadline_of_its_call() -> Non
     pair = Pair(host, window=0)
     pair.call(1, prefixed(TEXT), end=True)
     host.answer()
-    pair.now_s = 6.0
-    pair.connection.check_time_limits()
+    pair.at(6.0)
     pair.client.increment_flow_control_window(1 << 16, 1)
     pair.move()
     assert pair.status(1) == "0"
@@ -243,8 +233,7 @@ def test_a_stream_whose_answer_is_being_sent_is_not_silent(*, leaving: bool) -> 
     if leaving:
         pair.connection.drain()
     host.answer()
-    pair.now_s = 6.0
-    pair.connection.check_time_limits()
+    pair.at(6.0)
     # h2's client takes no goodbye while it has calls.
     pair.connection.out.clear()
     for _ in range(2):
@@ -255,8 +244,7 @@ def test_a_stream_whose_answer_is_being_sent_is_not_silent(*, leaving: bool) -> 
         pair.connection.check_time_limits()
     pair.move()
     assert (pair.answers, pair.status(1)) == (2, None)
-    pair.now_s = 12.0
-    pair.connection.check_time_limits()
+    pair.at(12.0)
     pair.move()
     assert pair.status(1) == "4"
 
@@ -335,11 +323,6 @@ def parsed(message: str, data: bytes) -> None:
         return
 
 
-def refused(text: str) -> None:
-    with pytest.raises(CallFailed):
-        timeout_s(text)
-
-
 def stored(size: int) -> bytes:
     """What zlib cannot pack."""
     packer = zlib.compressobj(0)
@@ -360,8 +343,6 @@ PARSERS: dict[str, Callable[[int], Any]] = {
     "keys": lambda size: parsed("baidu.paddle_serving.pipeline_serving.Request", b"\x12\x00" * (size // 2)),
     "dimensions": lambda size: parsed("tensorflow.serving.PredictRequest", b"\x12\x02\x12\x00" * (size // 4)),
     "packed": lambda size: decompress(stored(size), 15, 1 << 24),
-    "times": lambda size: refused("1" * size),
-    "status texts": lambda size: escaped("%" * size),
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -54,6 +55,23 @@ class KnownEngine:
 
     def close(self) -> None:
         pass
+
+
+class HeldEngine(KnownEngine):
+    """Reads nothing before it is told to (`go`), and counts the tasks that it was shown."""
+
+    def __init__(self) -> None:
+        self.shown, self.go = threading.Semaphore(0), threading.Event()
+        self.count = 0
+
+    def open_handle(self) -> HeldEngine:
+        return self
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        self.count += len(tasks)
+        self.shown.release()
+        assert self.go.wait(60.0)
+        return super().read(tasks)
 
 
 def _read(task: ReadTask) -> Page | OcrsvcError:
