@@ -1,7 +1,4 @@
-"""What an API adapter is made from, over HTTP and over gRPC; `ocrsvc.registry` lists the adapters.
-
-Documents that are read while no client waits are jobs (`ocrsvc.jobs`) in the adapter's name.
-"""
+"""What an API adapter is made from, over HTTP and gRPC; `ocrsvc.registry` lists the adapters."""
 
 from __future__ import annotations
 

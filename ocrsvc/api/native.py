@@ -132,10 +132,7 @@ def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
 
 
 def _accepted() -> str:
-    """The format whose media type the header Accept names, else JSON, which browsers get, too.
-
-    Raises BadOption for a client that takes only a zip: it says of which formats by `format`.
-    """
+    """The format whose media type Accept names, else JSON. Raises BadOption for a zip of no formats."""
     if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
         return JSON
     names = {JSON_TYPE: JSON} | {form.media_type: name for name, form in output_formats().items()}
@@ -165,10 +162,7 @@ def _answer(files: Sequence[FileRead], asked: RequestedOptions, *, total_s: floa
 
 
 def _numbered_pages(files: Sequence[FileRead]) -> list[tuple[int, dict[str, object], Outcome]]:
-    """Every page with its number, and its source where files have several pages.
-
-    The number is that in a lone file; in several files it is counted on from file to file.
-    """
+    """Every page with its number, counted through all files, and its source where files have several pages."""
     if len(files) == 1:
         return [(number, {}, outcome) for number, outcome in files[0].pages]
     has_source = any(file.total > 1 for file in files)

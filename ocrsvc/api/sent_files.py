@@ -16,11 +16,7 @@ URL_FIELD: Final = "url"
 
 
 def sent_files(content: Content, url_files: UrlFiles) -> list[bytes | OcrsvcError]:
-    """The files in order, one from a URL last; in place of base64 that cannot be decoded, its error.
-
-    Raises:
-        OcrsvcError: As `Content.images`, and as `UrlFiles.fetch`.
-    """
+    """The files in order, one from a URL last; bad base64 is its error. Raises as `images` and `fetch`."""
     fetched = fetch_named(content, url_files)
     if fetched is None:
         return content.images(IMAGE_FIELDS, IMAGE_FIELDS)
@@ -36,12 +32,7 @@ def file_names(content: Content, count: int) -> list[str]:
 
 
 def fetch_named(content: Content, url_files: UrlFiles) -> FetchedFile | None:
-    """The file of which a request names the URL; None where it names none, or none is fetched here.
-
-    Raises:
-        BadOption: It names several.
-        OcrsvcError: As `UrlFiles.fetch`.
-    """
+    """The file at the URL in a request; None where there is none, or none is fetched. Raises BadOption; as `fetch`."""
     sent = [value for name, value in content.fields if name == URL_FIELD and value is not None]
     if not sent or not url_files.is_on:
         return None

@@ -23,10 +23,7 @@ class CallAccess:
         self._gate, self._routes = gate, routes
 
     def check(self, sent: Mapping[str, str], method: Method, client_name: str | None) -> KeyEntry | None:
-        """The key in a call's metadata or of the client's certificate; None for an open method.
-
-        Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable.
-        """
+        """A call's key; None for an open method. Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable."""
         if self._routes.is_open(sent.get(":path", "")):
             return None
         secret = _secret_of(sent)

@@ -42,10 +42,7 @@ class ReceivedMessage:
     most_bytes: int
 
     def parse(self, kind: Any, share: Share) -> Any:
-        """A message of this class; the share holds it in place of the received bytes, which are dropped.
-
-        Raises CallFailed, QueueFull, BodyTooLarge.
-        """
+        """A message of this class, held by the share in place of the received bytes. Raises CallFailed, QueueFull."""
         take_body(self.data)
         data = self.decompress(share)
         self.data, received_bytes = memoryview(b""), share.held_bytes

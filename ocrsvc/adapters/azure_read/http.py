@@ -1,7 +1,4 @@
-"""Azure Document Intelligence: documentModels/prebuilt-read:analyze, its results, and searchable PDFs of them.
-
-A document is a job (`ocrsvc.jobs`); any worker answers questions about it.
-"""
+"""Azure Document Intelligence: documentModels/prebuilt-read:analyze as jobs, its results, and searchable PDFs."""
 
 from __future__ import annotations
 

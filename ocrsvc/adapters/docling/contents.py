@@ -38,10 +38,7 @@ _DIGITS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """One document: its name and its `count` pages, iterated once for each format.
-
-    `errors` say why other pages were not read: their numbers, or None for the whole document, and a sentence.
-    """
+    """One document and its `count` pages; `errors` are other pages (None: the document), and a sentence each."""
 
     filename: str
     pages: Iterable[Page]
@@ -78,10 +75,7 @@ def write_answer(converted: Converted, asked: Conversion, spent_s: float, output
 
 
 def write_task_answer(job: Job, output: IO[bytes], check: Check) -> None:
-    """Write the answer of a task whose pages are all read, a page at a time.
-
-    Raises CallerError for an archive of a document without pages, FileNotFoundError for a cleared task.
-    """
+    """Write the answer of a read task. Raises CallerError for an archive without pages; FileNotFoundError."""
     record, asked = job.record(), Conversion.model_validate(job.record().asked)
     errors = [(row["number"], row["error"]) for row in job.pages() if "error" in row] if job.failed_pages() else []
     count = 0 if errors and asked.stops_at_error else job.page_count() - len(errors)

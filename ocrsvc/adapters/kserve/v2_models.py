@@ -1,7 +1,4 @@
-"""Models in the words of the KServe v2 protocol and of Triton: descriptions, statistics, loading and inference.
-
-Descriptions are the members of JSON objects, which are those of the protocol's gRPC messages too.
-"""
+"""Models in the words of KServe v2 and Triton; descriptions are the members of the JSON and of gRPC's messages."""
 
 from __future__ import annotations
 
@@ -105,10 +102,7 @@ def _entry(one: VersionStatus) -> Node:
 
 
 def statistics_of(model: OcrModel, name: str, version: str) -> Node:
-    """The counts of a version, of all serving versions of a model, or of all serving versions. Raises as `find_model`.
-
-    An image is one execution: nothing is batched for the engine here.
-    """
+    """The counts of a version, of a model, or of all that serve; an image is one execution. Raises as `find_model`."""
     if not model.models.has_repository:
         find_model(model.models, name or NAME, version)
         return model_statistics(model.store.read())
@@ -170,10 +164,7 @@ def _statistics(model: ServedModel, success: Node, fail: Node, stages: tuple[Nod
 
 
 def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Callable[[], Caller]) -> None:
-    """Load a model; without a repository it is loaded. `parameters` are names.
-
-    Raises as `ModelOperations.load`; NotOffered for a model that comes with the request.
-    """
+    """Load a model of the repository. Raises as `ModelOperations.load`; NotOffered for a model in the request."""
     if model.operations is None:
         find_model(model.models, name)
         return
@@ -204,10 +195,7 @@ def _known(models: ServedModels, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """One inference request: its one input is an image, or PaddleX's JSON in a tensor of the shape `batch`.
-
-    No names of outputs ask for all. Reading options and a timeout are taken from the parameters.
-    """
+    """An image, or PaddleX's JSON in a tensor of the shape `batch`; no `outputs` ask for all."""
 
     name: str
     elements: Sequence[bytes]
@@ -233,10 +221,7 @@ def checked_parameters(of_output: Mapping[str, object]) -> Mapping[str, object]:
 def infer_arrays(
     model: OcrModel, served: ServedModel, asked: InferRequest, limit_s: float, context: RequestContext
 ) -> tuple[list[Array], Inference]:
-    """The requested outputs and the model that read them, within `limit_s` or the request's own timeout.
-
-    Raises as OcrModel.infer; BadTensor for unknown outputs; BadOption.
-    """
+    """The requested outputs and the model that read them. Raises as OcrModel.infer; BadTensor, BadOption."""
     limit_s = ocr_model.limit_in(asked.parameters, limit_s)
     wanted = tensors.wanted_outputs(asked.outputs, asked.name)
     if asked.name == tensors.JSON_IN:

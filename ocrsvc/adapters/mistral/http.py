@@ -65,10 +65,7 @@ class OcrRequest(RequestValues):
 
 
 def document_data(sent: object, files: UploadedFiles | None, context: AdapterContext) -> bytes:
-    """The bytes of the member `document`, counted in the request's account of memory; `files` are the uploaded ones.
-
-    Raises BadOption, NothingSent, BadBase64, NoSuchFile, SignatureRefused, and for other URLs as `UrlFiles.fetch`.
-    """
+    """The bytes of the member `document`, counted in the share. Raises CallerError; for other URLs as `fetch`."""
     members = sent if isinstance(sent, Mapping) else {}
     kind = members.get("type") or next((name for name in _TYPES if name in members), None)
     if kind not in _TYPES:

@@ -157,10 +157,7 @@ class UploadedFiles:
         return f"{EXPIRES}={expires_s}&{SIGNATURE}={self._signature(file.id, str(expires_s))}"
 
     def signed_id(self, url: str) -> str | None:
-        """The id in a URL that this service has signed, on any host: behind proxies it has several names.
-
-        None for a URL of another service. Raises SignatureRefused for one of ours that is wrong or has expired.
-        """
+        """The id in a URL signed by this service, on any host; None for others' URLs. Raises SignatureRefused."""
         if len(url) > _LONGEST_URL or SIGNATURE not in url:
             return None
         try:

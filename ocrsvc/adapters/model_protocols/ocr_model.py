@@ -1,7 +1,4 @@
-"""The models that the serving protocols offer, and the reading of a request's images.
-
-With a repository these are its models, and `ocr`, an alias of the default one; without, `ocr` in its version 1.
-"""
+"""The serving protocols' models: the repository's, and `ocr`, an alias of the default; else `ocr` in version 1."""
 
 from __future__ import annotations
 
@@ -43,10 +40,7 @@ MOST_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model's version that would read now; `numbers` are all versions that may serve, ascending.
-
-    `option` is its reading option `model`; None leaves the choice to the service.
-    """
+    """A version that would read now, all `numbers` that may serve, ascending, and its reading option `model`."""
 
     name: str
     number: int
@@ -118,10 +112,7 @@ class ServedModels:
 
 
 class OcrModel:
-    """The reader as a model with tensors, whose requests are counted; for all threads.
-
-    `store` has the counts of the whole service. Without a repository `operations` is None.
-    """
+    """The reader as a model with tensors; `store` counts for the whole service, `operations` need a repository."""
 
     def __init__(
         self,
@@ -147,10 +138,7 @@ class OcrModel:
         context: RequestContext,
         served: ServedModel = ONLY,
     ) -> Inference:
-        """One page for each image. The first image that fails fails the request, because no tensor can say so.
-
-        Raises as Reader.read; the message of one of several images has its number.
-        """
+        """A page for each image; one that fails fails the request, as no tensor can say so. Raises as Reader.read."""
         began_s, metrics = time.monotonic(), self._worker_metrics
         try:
             readings = self._read(images, options, limit_s, context)

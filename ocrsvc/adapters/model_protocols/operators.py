@@ -67,10 +67,7 @@ class ModelOperations:
         self._settings, self._models, self._audit = settings, models, audit_log_of(settings)
 
     def load(self, caller: Caller, name: str) -> None:
-        """Load a model; returns when every worker answers requests for it.
-
-        Raises ModelRefused, OperatorsOnly, UnknownModel, DeadlineExceeded, OperatorError.
-        """
+        """Load a model in all workers. Raises ModelRefused, OperatorsOnly, UnknownModel, DeadlineExceeded."""
         with self._action(caller, "models.load", model=name):
             self._models().control.load(name)
         self._wait(caller, (name,))
@@ -82,10 +79,7 @@ class ModelOperations:
         time.sleep(_FOLLOWED_S)
 
     def configure(self, caller: Caller, config: Any) -> None:
-        """Replace the repository's policies by TensorFlow Serving's message ModelServerConfig.
-
-        Raises BadOption for a wrong one, or a label of a version that may not serve; as `load`.
-        """
+        """Replace the policies by TensorFlow Serving's ModelServerConfig. Raises BadOption; as `load`."""
         assert self._settings.models is not None
         self._check_caller(caller)
         try:
@@ -132,10 +126,7 @@ class ModelOperations:
                     )
 
     def _wait(self, caller: Caller, names: tuple[str, ...]) -> None:
-        """Wait until every version of these models is proved, and load their newest ones here.
-
-        Raises ModelRefused where a new version was refused, or none may serve; DeadlineExceeded; as `preload`.
-        """
+        """Wait until these models are proved, and load their newest versions. Raises ModelRefused, DeadlineExceeded."""
         models, end_s = self._models(), time.monotonic() + caller.limit_s
         catalogue = models.control.rescan()
         new = [one for name in names if name in catalogue.models for one in catalogue.models[name].candidates]

@@ -76,10 +76,7 @@ def compressed(response: Response) -> Response:
 
 
 def parse_received(parse: Callable[[bytes], T]) -> T:
-    """The result of `parse` for the whole decompressed body, which is freed.
-
-    Raises NotOffered for an unknown encoding, CallerError, BodyTooLarge, QueueFull, and as `parse`.
-    """
+    """The result of `parse` for the whole decompressed body, which is freed. Raises OcrsvcError."""
     deadline, body = request.deadline, _decompressed(request.take_body())
     with limited_parsing(request.share, len(body), deadline):
         return parse(body)

@@ -42,10 +42,7 @@ class NotOffered(OcrsvcError, status=501, code="not_offered", title="Not offered
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output, with a datatype of the Open Inference Protocol.
-
-    `dims` are the lengths for one image; -1 is the number of lines. A batch has the number of images in front.
-    """
+    """One input or output of the Open Inference Protocol; -1 in `dims`, those of one image, is the number of lines."""
 
     name: str
     datatype: str
@@ -118,10 +115,7 @@ def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:
 
 
 def unpack_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
-    """The elements of a BYTES tensor, each after its length, a little-endian uint32. Raises BadTensor.
-
-    A lone image without its length is taken too: perf_analyzer sends files so.
-    """
+    """The elements of a BYTES tensor, each after a little-endian uint32; a lone image may lack it (perf_analyzer)."""
     view, at, elements = memoryview(raw), 0, []
     for _ in range(count):
         if len(view) - at < _LENGTH.size:

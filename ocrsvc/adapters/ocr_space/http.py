@@ -1,7 +1,4 @@
-"""The API of OCR.space over HTTP.
-
-The caller's errors are reported in an HTTP 200 with IsErroredOnProcessing, as there; refusals keep their true status.
-"""
+"""The API of OCR.space; the caller's errors are reported in an HTTP 200 with IsErroredOnProcessing, as there."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The pipeline service of Paddle Serving over gRPC.
-
-As over its HTTP gateway: what is wrong with an image is reported by err_no in a response, what is refused by the
-status.
-"""
+"""Paddle Serving's pipeline service over gRPC; a bad image is reported by err_no, a refusal by the status."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The API of PaddleHub Serving (port 8868 for ocr_system) over HTTP.
-
-Its success response to the letter. What the caller got wrong is reported in an HTTP 200 with a status of its own, as
-there; what the service refuses keeps its true status beside it.
-"""
+"""The API of PaddleHub Serving (port 8868); the caller's errors are reported in an HTTP 200 with a status, as there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""PaddleX's basic serving (PaddleOCR 3.x, port 8080) over HTTP.
-
-`infer` is for its "high-stability serving", where the same JSON travels inside a tensor of a Triton model.
-"""
+"""PaddleX's basic serving (PaddleOCR 3.x, port 8080), and the same JSON in a tensor of Triton (`infer`)."""
 
 from __future__ import annotations
 
@@ -125,10 +122,7 @@ def parse_members(sent: Mapping[str, Any]) -> Members:
 
 
 def file_of(asked: Members, share: Share, fetch: Callable[[str], bytes] | None = None) -> bytes:
-    """The bytes in `file`, or at its URL, counted in the share.
-
-    Raises WrongFile for a URL without a `fetch`, and for another kind than `fileType`; as `decode_base64` and `fetch`.
-    """
+    """The bytes in `file`, or at its URL. Raises WrongFile; as `decode_base64` and `fetch`."""
     sent = asked.file
     if not is_url(sent):
         data = sent if isinstance(sent, bytes) and is_image(sent) else decode_base64(sent, share)

@@ -1,8 +1,4 @@
-"""The API of rapidocr_api (RapidAI/RapidOCRAPI, port 9003) over HTTP.
-
-Its success response to the letter; its errors as FastAPI shapes them, with true statuses where the original answers
-500. `return_word_box` is RapidOCR's own flag, which the original does not hand on.
-"""
+"""The API of rapidocr_api (RapidAI/RapidOCRAPI, port 9003); `return_word_box` is RapidOCR's own flag."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""TensorFlow Serving's REST API (port 8501), and KServe's v1 protocol, which has its paths and its JSON.
-
-Predictions have one row form in both; a response is the union of what the clients of both read.
-"""
+"""TensorFlow Serving's REST API (port 8501), and KServe's v1 protocol, which has its paths and its JSON."""
 
 from __future__ import annotations
 
@@ -106,10 +103,7 @@ def _predict(model: OcrModel, name: str, version: str | None = None, label: str 
 
 
 def _status(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
-    """The versions' states. Raises UnknownModel.
-
-    Without the name of a version, the HTTP status says whether one serves.
-    """
+    """The versions' states; without a version, the HTTP status says whether one serves. Raises UnknownModel."""
     found = find_versions(model.models, name, version, label)
     ready = any(one.state == "AVAILABLE" for one in found)
     members = {"name": found[0].name, "ready": ready, "model_version_status": [_version_status(one) for one in found]}

@@ -66,10 +66,7 @@ class DocumentAnswer:
 
 
 def batch_answer(outcomes: Sequence[Outcome], asked: PageParameters) -> list[tuple[dict[str, Any], str | None]]:
-    """For each image its results, or an empty entry with the error, and the error's code.
-
-    Raises the first error where no image could be read.
-    """
+    """Each image's results, or an empty entry with the error, and its code. Raises the first error where all fail."""
     failed = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
     if failed and len(failed) == len(outcomes):
         raise failed[0]

@@ -44,10 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """How files are made: pages were drawn at `dpi`, and `check` is called for each one.
-
-    `picture_of` draws a page with what is masked in black; None where nothing is masked.
-    """
+    """How files are made: `picture_of` draws a page with what is masked in black; None where nothing is."""
 
     dpi: int
     limit_s: float

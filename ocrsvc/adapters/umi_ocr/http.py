@@ -1,8 +1,4 @@
-"""The API of Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224) over HTTP.
-
-Its success response to the letter. The caller's errors are reported in an HTTP 200 with a code, as there; refusals
-keep their true status.
-"""
+"""The API of Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224); the caller's errors are reported in an HTTP 200, as there."""
 
 from __future__ import annotations
 
@@ -107,10 +103,7 @@ def _failure(error: Exception) -> Response:
 
 
 def _as_html(answer: object, status: int = 200) -> Response:
-    """JSON labelled as HTML, as in the original, with escapes for what a browser would take for markup.
-
-    Text that a client sent, or wrote on an image, comes back in it.
-    """
+    """JSON labelled as HTML, as in the original; a client wrote some of it, so it has escapes for all markup."""
     body = orjson.dumps(answer)
     for sign in (b"<", b">", b"&"):
         body = body.replace(sign, b"\\u%04x" % sign[0])
