@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable
 from typing import IO, Final
 
+from ocrsvc.formats.pdf.image_pdf import PdfObjects
 from ocrsvc.records import Line, Page
 
 _POINTS_PER_INCH: Final = 72
@@ -28,49 +29,18 @@ _FONT: Final = (
 
 def write_text_pdf(pages: Iterable[Page], count: int, dpi: int, output: IO[bytes]) -> None:
     """Write a PDF of `count` pages that were drawn at `dpi`; memory holds one of them."""
-    file = _PdfFile(output)
+    pdf = PdfObjects(output)
     kids = b" ".join(b"%d 0 R" % (_FIRST_PAGE + _OBJECTS_PER_PAGE * at) for at in range(count))
-    file.add(b"<< /Type /Catalog /Pages 2 0 R >>")
-    file.add(b"<< /Type /Pages /Count %d /Kids [%b] >>" % (count, kids))
-    file.add(_FONT)
+    pdf.add(1, [b"<< /Type /Catalog /Pages 2 0 R >>"])
+    pdf.add(2, [b"<< /Type /Pages /Count %d /Kids [%b] >>" % (count, kids)])
+    pdf.add(3, [_FONT])
     for at, page in enumerate(pages):
-        for content in _page_objects(page, _FIRST_PAGE + _OBJECTS_PER_PAGE * at, _POINTS_PER_INCH / dpi):
-            file.add(content)
-    file.finish()
-
-
-class _PdfFile:
-    """Writes a file of numbered objects."""
-
-    def __init__(self, output: IO[bytes]) -> None:
-        self._output, self._at = output, 0
-        self._places: list[int] = []
-        self._write(b"%PDF-1.5\n%\xe2\xe3\xcf\xd3\n")
-
-    def add(self, content: bytes) -> None:
-        self._places.append(self._at)
-        self._write(b"%d 0 obj\n%b\nendobj\n" % (len(self._places), content))
-
-    def finish(self) -> None:
-        begin, size = self._at, len(self._places) + 1
-        self._write(b"xref\n0 %d\n0000000000 65535 f \n" % size)
-        for place in self._places:
-            self._write(b"%010d 00000 n \n" % place)
-        self._write(b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (size, begin))
-
-    def _write(self, data: bytes) -> None:
-        self._output.write(data)
-        self._at += len(data)
-
-
-def _page_objects(page: Page, number: int, scale: float) -> list[bytes]:
-    """A page and its content, numbered from `number` on."""
-    drawn = zlib.compress(b"\n".join(_drawn(line, page.height, scale) for line in page.lines if line.text))
-    return [
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %.2f %.2f] /Resources << /Font << /F 3 0 R >> >> "
-        b"/Contents %d 0 R >>" % (page.width * scale, page.height * scale, number + 1),
-        b"<< /Length %d /Filter /FlateDecode >>\nstream\n%b\nendstream" % (len(drawn), drawn),
-    ]
+        number, scale = _FIRST_PAGE + _OBJECTS_PER_PAGE * at, _POINTS_PER_INCH / dpi
+        frame = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %.2f %.2f] " % (page.width * scale, page.height * scale)
+        pdf.add(number, [frame, b"/Resources << /Font << /F 3 0 R >> >> /Contents %d 0 R >>" % (number + 1)])
+        drawn = zlib.compress(b"\n".join(_drawn(line, page.height, scale) for line in page.lines if line.text))
+        pdf.add_stream(number + 1, b"/Filter /FlateDecode", [drawn])
+    pdf.end()
 
 
 def _drawn(line: Line, height: int, scale: float) -> bytes:

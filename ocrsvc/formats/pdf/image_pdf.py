@@ -32,16 +32,55 @@ _TURNS: Final = {
 """By EXIF orientation: what brings the samples' unit square onto the page's."""
 
 
-class ImagePdf:
-    """A PDF that is being written; complete once `finish` has returned. Every method raises OSError."""
+class PdfObjects:
+    """Writes the numbered objects of a PDF, the first of which is its catalogue; complete once `end` has returned.
+
+    Every method raises OSError.
+    """
 
     def __init__(self, output: Output) -> None:
         self._output = output
         self._places: dict[int, int] = {}
         self._size, self._hash = 0, hashlib.sha256()
+        self._write([b"%PDF-1.5\n%\xe2\xe3\xcf\xd3\n"])
+
+    def add(self, number: int, content: Iterable[bytes | memoryview]) -> None:
+        """Add an object, in pieces."""
+        self._places[number] = self._size
+        self._write([b"%d 0 obj\n" % number, *content, b"\nendobj\n"])
+
+    def add_stream(self, number: int, head: bytes, content: Sequence[bytes | memoryview]) -> None:
+        """Add a stream with these members of its dictionary."""
+        size = sum(map(len, content))
+        self.add(number, [b"<< %b /Length %d >>\nstream\n" % (head, size), *content, b"\nendstream"])
+
+    def end(self) -> None:
+        """The table of the objects' places, and where it is; the file's name is that of its content."""
+        place, count = self._size, len(self._places) + 1
+        rows = b"".join(b"%010d 00000 n \n" % self._places[number] for number in range(1, count))
+        name = self._hash.hexdigest()[:32].encode()
+        self._write(
+            [
+                b"xref\n0 %d\n0000000000 65535 f \n%b" % (count, rows),
+                b"trailer\n<< /Size %d /Root %d 0 R /ID [<%b> <%b>] >>\n" % (count, _CATALOG, name, name),
+                b"startxref\n%d\n%%%%EOF\n" % place,
+            ]
+        )
+
+    def _write(self, parts: Iterable[bytes | memoryview]) -> None:
+        for part in parts:
+            self._output.write(part)
+            self._hash.update(part)
+            self._size += len(part)
+
+
+class ImagePdf(PdfObjects):
+    """A PDF of pictures that is being written; complete once `finish` has returned."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(output)
         self._pages = 0
         self._codes = FontCodes()
-        self._write([b"%PDF-1.5\n%\xe2\xe3\xcf\xd3\n"])
 
     def add_page(self, image: PageImage, text: PageText | None) -> None:
         """A page of this picture, with what was read on it, if anything was."""
@@ -55,70 +94,43 @@ class ImagePdf:
             content += page_content(text.lines, to_points, b"F", self._codes)
         resources = b"/Font << /F %d 0 R >> /XObject << /I %d 0 R >>" % (_FONT, number + 2)
         self._add_page(number, (wide, high), resources)
-        self._add_stream(number + 1, b"/Filter /FlateDecode", [zlib.compress(content, 9)])
+        self.add_stream(number + 1, b"/Filter /FlateDecode", [zlib.compress(content, 9)])
         size = b"/Type /XObject /Subtype /Image /Width %d /Height %d " % (image.width, image.height)
-        self._add_stream(number + 2, size + image.head, image.content)
+        self.add_stream(number + 2, size + image.head, image.content)
         self._pages += 1
 
     def add_blank_page(self) -> None:
         """In place of one that cannot be shown."""
         number = _FIRST_PAGE + _OBJECTS_OF_PAGE * self._pages
         self._add_page(number, _BLANK_POINTS, b"")
-        self._add_stream(number + 1, b"", [])
-        self._add(number + 2, [b"null"])
+        self.add_stream(number + 1, b"", [])
+        self.add(number + 2, [b"null"])
         self._pages += 1
 
     def finish(self) -> None:
         """Write what holds the pages together."""
         numbers = range(_FIRST_PAGE, _FIRST_PAGE + _OBJECTS_OF_PAGE * self._pages, _OBJECTS_OF_PAGE)
         kids = b" ".join(b"%d 0 R" % number for number in numbers)
-        self._add(_CATALOG, [b"<< /Type /Catalog /Pages %d 0 R >>" % _PAGES])
-        self._add(_PAGES, [b"<< /Type /Pages /Count %d /Kids [%b] >>" % (self._pages, kids)])
+        self.add(_CATALOG, [b"<< /Type /Catalog /Pages %d 0 R >>" % _PAGES])
+        self.add(_PAGES, [b"<< /Type /Pages /Count %d /Kids [%b] >>" % (self._pages, kids)])
         self._add_font(font_parts(self._codes))
-        self._end()
+        self.end()
 
     def _add_page(self, number: int, size: tuple[float, float], resources: bytes) -> None:
         wide, high = map(number_of, size)
         head = b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 %b %b] " % (_PAGES, wide, high)
-        self._add(number, [head, b"/Resources << %b >> /Contents %d 0 R >>" % (resources, number + 1)])
+        self.add(number, [head, b"/Resources << %b >> /Contents %d 0 R >>" % (resources, number + 1)])
 
     def _add_font(self, parts: FontParts) -> None:
-        self._add(
+        self.add(
             _FONT,
             [parts.font[:-2], b"/DescendantFonts [%d 0 R] /ToUnicode %d 0 R >>" % (_LETTERS, _TO_UNICODE)],
         )
-        self._add(
+        self.add(
             _LETTERS,
             [parts.letters[:-2], b"/FontDescriptor %d 0 R /CIDToGIDMap %d 0 R >>" % (_DESCRIPTION, _TO_GLYPH)],
         )
-        self._add(_DESCRIPTION, [parts.description[:-2], b"/FontFile2 %d 0 R >>" % _FONT_FILE])
-        self._add_stream(_TO_UNICODE, b"/Filter /FlateDecode", [parts.to_unicode])
-        self._add_stream(_TO_GLYPH, b"/Filter /FlateDecode", [parts.to_glyph])
-        self._add_stream(_FONT_FILE, b"/Filter /FlateDecode /Length1 %d" % parts.file_bytes, [parts.file])
-
-    def _add_stream(self, number: int, head: bytes, content: Sequence[bytes | memoryview]) -> None:
-        size = sum(map(len, content))
-        self._add(number, [b"<< %b /Length %d >>\nstream\n" % (head, size), *content, b"\nendstream"])
-
-    def _add(self, number: int, content: Iterable[bytes | memoryview]) -> None:
-        self._places[number] = self._size
-        self._write([b"%d 0 obj\n" % number, *content, b"\nendobj\n"])
-
-    def _write(self, parts: Iterable[bytes | memoryview]) -> None:
-        for part in parts:
-            self._output.write(part)
-            self._hash.update(part)
-            self._size += len(part)
-
-    def _end(self) -> None:
-        """The table of the objects' places, and where it is; the file's name is that of its content."""
-        place, count = self._size, len(self._places) + 1
-        rows = b"".join(b"%010d 00000 n \n" % self._places[number] for number in range(1, count))
-        name = self._hash.hexdigest()[:32].encode()
-        self._write(
-            [
-                b"xref\n0 %d\n0000000000 65535 f \n%b" % (count, rows),
-                b"trailer\n<< /Size %d /Root %d 0 R /ID [<%b> <%b>] >>\n" % (count, _CATALOG, name, name),
-                b"startxref\n%d\n%%%%EOF\n" % place,
-            ]
-        )
+        self.add(_DESCRIPTION, [parts.description[:-2], b"/FontFile2 %d 0 R >>" % _FONT_FILE])
+        self.add_stream(_TO_UNICODE, b"/Filter /FlateDecode", [parts.to_unicode])
+        self.add_stream(_TO_GLYPH, b"/Filter /FlateDecode", [parts.to_glyph])
+        self.add_stream(_FONT_FILE, b"/Filter /FlateDecode /Length1 %d" % parts.file_bytes, [parts.file])
