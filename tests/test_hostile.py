@@ -25,7 +25,6 @@ from pydantic.alias_generators import to_camel
 from support import Server, repeating, reserved_port, run_server
 from web_support import running_app
 
-from ocrsvc.adapters.format_values import parse_values
 from ocrsvc.adapters.kserve import v2_http
 from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
@@ -120,10 +119,7 @@ def _parse_foreign_options(data: bytes) -> None:
         lambda: ocr_space_http.read_options(sent, has_models=True),
         lambda: rapidocr_api_http._options(sent),
         lambda: paddle_serving_http.to_lists(Content(fields=(("key", [word]), ("value", [word])))),
-        *(
-            partial(parse_values, DocumentOptions, {str(one.alias): word})
-            for one in DocumentOptions.model_fields.values()
-        ),
+        *(partial(DocumentOptions.from_sent, {str(one.alias): word}) for one in DocumentOptions.model_fields.values()),
         *(partial(parse_members, {"file": "QUJD", to_camel(name): word}) for name in Members.model_fields),
         partial(check_signature, word),
     ]
@@ -343,9 +339,9 @@ def test_areas_to_be_ignored_cost_little_however_many_there_are() -> None:
 
     def ignore() -> None:
         some, everything = areas, [*areas, [[0, 0], [9, 9]]]
-        assert umi_ocr.to_answer(page, parse_values(ImageOptions, {"tbpu.ignoreArea": some}), 0.0)["code"] == umi_ocr.OK
+        assert umi_ocr.to_answer(page, ImageOptions.from_sent({"tbpu.ignoreArea": some}), 0.0)["code"] == umi_ocr.OK
         assert (
-            umi_ocr.to_answer(page, parse_values(ImageOptions, {"tbpu.ignoreArea": everything}), 0.0)["code"]
+            umi_ocr.to_answer(page, ImageOptions.from_sent({"tbpu.ignoreArea": everything}), 0.0)["code"]
             == umi_ocr.NO_TEXT
         )
 

@@ -121,7 +121,7 @@ def test_an_import_that_descends_is_fine() -> None:
 
 
 # What several formats have in common lies below them.
-COMMON = {"context", "format_values", "model_protocols"}
+COMMON = {"context", "model_protocols"}
 # Clients of PaddleX send its JSON in a tensor of KServe v2.
 SHARED = {"kserve": {"paddlex"}}
 

@@ -14,7 +14,6 @@ from models_support import make_several
 from test_adapters import SENT
 from web_support import as_base64, json_of, picture, running_reader
 
-from ocrsvc.adapters.format_values import parse_values
 from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
 from ocrsvc.adapters.umi_ocr.answers import OPTIONS, ImageOptions, options_for
 from ocrsvc.app import create_app
@@ -215,5 +214,5 @@ def test_the_languages_of_ocr_space_are_tags_and_mean_nothing_without_a_reposito
     sent = Content(fields=(("language", "CHT"),))
     assert read_options(sent, has_models=True).lang == "zh-hant"
     assert read_options(sent, has_models=False).lang is None
-    assert parse_values(ImageOptions, {"ocr.language": ["what", "ever"]}).read_options(has_models=False).lang is None
+    assert ImageOptions.from_sent({"ocr.language": ["what", "ever"]}).read_options(has_models=False).lang is None
     assert options_for(ModelList("gone", ())) == OPTIONS

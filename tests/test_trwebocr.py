@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from urllib3.filepost import encode_multipart_formdata
 from web_support import TEXT, as_base64, json_of, picture, running_app
 
-from ocrsvc.adapters.trwebocr.http import shrunk_size, to_rects
+from ocrsvc.adapters.trwebocr.http import to_rects
 from ocrsvc.settings.settings import Settings
 
 TR, CPP = "/api/tr-run/", "/api/trocr"
@@ -141,7 +141,9 @@ def test_cpp_reads_every_way_of_sending(client: FlaskClient, way: str) -> None:
         ((1700, 850), "-1", "1700x850"),
         ((1700, 850), " 850 ", "850x425"),
         ((1700, 850), "+850", "850x425"),
+        # int(x / scale + 0.5), as in the original: 1001 / 10.01 = 100, 1000 / 10.01 = 99.9.
         ((1000, 1001), "100", "100x100"),
+        ((333, 250), "100", "100x75"),
         ((64, 32), "1600", "64x32"),
     ],
 )
@@ -156,21 +158,6 @@ def test_tr_shrinks_to_the_longest_side_and_answers_in_pixels_of_the_shrunk_imag
     # The engine's first line runs from (1/4, 1/4) to (3/4, 1/2) of the page.
     assert first == pytest.approx([width / 2, height * 3 / 8, width / 2, height / 4, 0], abs=0.5)
     assert read_uri(data["img_detected"]).shape == (height, width, 3)
-
-
-@pytest.mark.parametrize(
-    ("size", "max_side", "expected"),
-    [
-        # int(x / scale + 0.5), as in the original: 1001 / 10.01 = 100, 1000 / 10.01 = 99.9.
-        ((1000, 1001), 100, (100, 100)),
-        ((3000, 7), 10, (10, 1)),
-        ((333, 250), 100, (100, 75)),
-    ],
-)
-def test_the_shrunk_size_is_rounded_as_in_the_original(
-    size: tuple[int, int], max_side: int, expected: tuple[int, int]
-) -> None:
-    assert shrunk_size(*size, max_side) == expected
 
 
 @pytest.mark.parametrize("angle", [-80, -45, -10, 0, 10, 45, 80, 135, 180])

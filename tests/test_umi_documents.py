@@ -24,7 +24,6 @@ from jobs_support import JobsApp, post_document, reading_jobs
 from support import Server, run_server, wait_until
 from web_support import TEXT, HeldEngine, json_of, picture, running_reader
 
-from ocrsvc.adapters.format_values import parse_values
 from ocrsvc.adapters.umi_ocr.answers import DocumentOptions
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
@@ -120,7 +119,7 @@ def test_pages_that_were_told_are_not_told_again_unless_asked(place: Place) -> N
     ],
 )
 def test_pages_are_chosen_as_the_original_does(options: dict[str, Any], pages: list[int]) -> None:
-    assert numbers_of(parse_values(DocumentOptions, options), 5, 5) == pages
+    assert numbers_of(DocumentOptions.from_sent(options), 5, 5) == pages
 
 
 def test_an_area_is_ignored_only_on_the_pages_that_it_is_meant_for(place: Place) -> None:

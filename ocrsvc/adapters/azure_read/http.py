@@ -13,8 +13,14 @@ from pydantic import AfterValidator, Field
 from pydantic.alias_generators import to_camel
 
 from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, Asked, moment
-from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes, make_blueprint
-from ocrsvc.adapters.format_values import Listed, RequestValues, parse_values
+from ocrsvc.adapters.context import (
+    AdapterContext,
+    Listed,
+    RequestValues,
+    StoredDocuments,
+    add_job_routes,
+    make_blueprint,
+)
 from ocrsvc.errors import CallerError, NothingSent, OcrsvcError, UnsupportedImage
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.error_responses import failure_of
@@ -115,7 +121,7 @@ class _Views:
             raise UnsupportedImage(text, "Send a PDF, TIFF, PNG or JPEG.")
         if model not in {READ, LAYOUT}:
             raise _ModelNotFound(f"There is no model {model[:40]!r} here.", f"Ask for {READ} or {LAYOUT}.")
-        query = parse_values(_AnalyzeQuery, request.args)
+        query = _AnalyzeQuery.from_sent(request.args)
         version, dpi = query.api_version, self._context.settings.pdf_dpi
         content, index_type = query.output_content_format, query.string_index_type
         asked = Asked(model, version, content, index_type, is_pdf(data), bool(query.output), dpi)

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
-from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.format_values import NotServed, RequestValues, parse_values
+from ocrsvc.adapters.context import AdapterContext, NotServed, RequestValues
 from ocrsvc.engines.model.languages import AUTO, parse_language
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent
 from ocrsvc.http.base64text import decode_base64
@@ -124,7 +123,7 @@ def parse_conversion(values: Mapping[str, object], target: object) -> Conversion
         # docling's clients ask for this first, and for `inbody` after this answer.
         text = "The target presigned_url needs artifact storage to be configured, and there is none here."
         raise BadOption(text, "Ask for the target inbody or zip.")
-    return parse_values(Conversion, {**values, "target": target})
+    return Conversion.from_sent({**values, "target": target})
 
 
 def values_of_form(fields: Sequence[tuple[str, object]]) -> dict[str, object]:

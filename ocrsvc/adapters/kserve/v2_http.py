@@ -12,8 +12,7 @@ import orjson
 from flask import Blueprint, Response
 from pydantic import BaseModel
 
-from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.format_values import parse_object
+from ocrsvc.adapters.context import AdapterContext, parse_object
 from ocrsvc.adapters.kserve import v2_models
 from ocrsvc.adapters.kserve.v2_models import InferRequest, find_model
 from ocrsvc.adapters.model_protocols import tensors

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from flask import Blueprint, Response
 from pydantic import Field, PlainValidator
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.adapters.format_values import RequestValues, parse_values
+from ocrsvc.adapters.context import AdapterContext, RequestValues, make_blueprint
 from ocrsvc.adapters.mistral.uploaded_files import FileViews, NoSuchFile, UploadedFiles
 from ocrsvc.errors import BadOption, NothingSent
 from ocrsvc.formats.blocks import Block, Kind, blocks_of
@@ -101,7 +100,7 @@ def make_mistral(context: AdapterContext) -> Blueprint:
     @blueprint.post("/v1/ocr")
     def ocr() -> Response:
         members = request.content.members
-        asked = parse_values(OcrRequest, members)
+        asked = OcrRequest.from_sent(members)
         data = document_data(members.get("document"), files, context)
         read = _read(context, data, asked)
         pages = [

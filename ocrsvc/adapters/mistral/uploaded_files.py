@@ -19,8 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 from flask import Blueprint, Response
 from pydantic import Field
 
-from ocrsvc.adapters.context import add_job_routes
-from ocrsvc.adapters.format_values import RequestValues, parse_values
+from ocrsvc.adapters.context import RequestValues, add_job_routes
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
@@ -206,13 +205,13 @@ class FileViews:
         part = next((part for part in content.files if part.name == "file" and part.data), None)
         if part is None:
             raise NothingSent("No file was sent.", "Send it in the field 'file' of a form.")
-        parse_values(_Form, content.members)
+        _Form.from_sent(content.members)
         name = (part.filename or "document")[-_LONGEST_NAME:].encode("utf-8", "replace").decode()
         return as_json(self._described(self._files.add(part.data, name, *owner_of_request()), part.data))
 
     def _list(self) -> Response:
         """The caller's own files, the newest first."""
-        asked, owner = parse_values(_Query, request.args), owner_of_request()
+        asked, owner = _Query.from_sent(request.args), owner_of_request()
         own = [
             file
             for file in self._files.all()
@@ -228,7 +227,7 @@ class FileViews:
         return as_json({**self._described(self._files.find_own(file_id)), "deleted": False})
 
     def _sign(self, file_id: str) -> Response:
-        query = self._files.signed_query(self._files.find_own(file_id), parse_values(_Query, request.args).expiry)
+        query = self._files.signed_query(self._files.find_own(file_id), _Query.from_sent(request.args).expiry)
         return as_json({"url": f"{request.host_url}{PATH[1:]}/{file_id}/content?{query}"})
 
     def _download(self, file_id: str) -> Response:

@@ -11,8 +11,7 @@ from pydantic import AfterValidator, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from ocrsvc.adapters.context import NO_ADDRESSES, AdapterContext, Route, make_blueprint
-from ocrsvc.adapters.format_values import NotServed, RequestValues, parse_values
+from ocrsvc.adapters.context import NO_ADDRESSES, AdapterContext, NotServed, RequestValues, Route, make_blueprint
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError, UnknownModel
 from ocrsvc.formats.boxes import to_boxes, to_frames
 from ocrsvc.http.error_responses import failure_of
@@ -76,7 +75,7 @@ def make_ocr_space(context: AdapterContext) -> Blueprint:
 
 def read_options(content: Content, *, has_models: bool) -> ReadOptions:
     """The reading options; without a model repository the language decides nothing. Raises BadOption."""
-    asked = parse_values(_Asked, content.members)
+    asked = _Asked.from_sent(content.members)
     lang, rotate = asked.language if has_models else None, rotate_option(asked.detect_orientation)
     return ReadOptions(rotate=rotate, lang=lang, words=asked.is_overlay_required)
 

@@ -12,8 +12,7 @@ from typing import Final
 import orjson
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.adapters.format_values import placed_texts
+from ocrsvc.adapters.context import AdapterContext, make_blueprint, placed_texts
 from ocrsvc.errors import CallerError, NothingSent
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.error_responses import failure_of

@@ -7,8 +7,7 @@ from typing import Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.adapters.format_values import placed_texts
+from ocrsvc.adapters.context import AdapterContext, make_blueprint, placed_texts
 from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request

@@ -15,8 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.adapters.format_values import NotServed
+from ocrsvc.adapters.context import AdapterContext, NotServed, make_blueprint
 from ocrsvc.adapters.paddlex.word_boxes import frame_lines, to_word_members
 from ocrsvc.errors import BadOption, CallerError, OcrsvcError
 from ocrsvc.formats.boxes import to_boxes, to_frames, to_scores, whole

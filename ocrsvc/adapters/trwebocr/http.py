@@ -113,19 +113,12 @@ def _failure(error: Exception) -> Response:
     return Response(answer, failure.status, content_type="application/json")
 
 
-def shrunk_size(width: int, height: int, max_side: int) -> tuple[int, int]:
-    """Width and height in pixels after TrWebOCR's shrinking, which never enlarges; one pixel at least."""
-    scale = max(width, height) / max_side
-    if scale <= 1:
-        return width, height
-    return max(1, int(width / scale + 0.5)), max(1, int(height / scale + 0.5))
-
-
 def shrink_page(page: Page, max_side: int | None) -> Page:
-    """The page scaled to a longest side of at most `max_side` pixels; None leaves it as it is."""
-    width, height = shrunk_size(page.width, page.height, max_side or max(page.width, page.height))
-    if (width, height) == (page.width, page.height):
+    """The page scaled to a longest side of at most `max_side` pixels, rounded as in the original; None: as it is."""
+    scale = max(page.width, page.height) / (max_side or max(page.width, page.height))
+    if scale <= 1:
         return page
+    width, height = (max(1, int(side / scale + 0.5)) for side in (page.width, page.height))
     x_scale, y_scale = width / page.width, height / page.height
     lines = tuple(replace(line, box=_scale(line.box, x_scale, y_scale)) for line in page.lines)
     masked = page.masked and tuple(replace(part, box=_scale(part.box, x_scale, y_scale)) for part in page.masked)

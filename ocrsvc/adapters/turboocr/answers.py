@@ -9,7 +9,7 @@ import numpy as np
 from flask import Response
 
 from ocrsvc import errors
-from ocrsvc.adapters.format_values import Coded, code_in, placed_texts
+from ocrsvc.adapters.context import Coded, code_in, placed_texts
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, Mode, PageParameters
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.markup import to_html

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 from flask import Response
 
-from ocrsvc.adapters.format_values import Coded, HeldOutput
+from ocrsvc.adapters.context import Coded, HeldOutput
 from ocrsvc.adapters.turboocr.answers import code_of, error_members, to_document_page, to_results
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, PageParameters
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, UnsupportedImage

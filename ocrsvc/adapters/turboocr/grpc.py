@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from ocrsvc.adapters.context import GrpcService
-from ocrsvc.adapters.format_values import Coded
+from ocrsvc.adapters.context import Coded, GrpcService
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.adapters.turboocr.answers import as_original, code_of, to_results
 from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer

@@ -7,8 +7,7 @@ from typing import Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.adapters.format_values import Coded
+from ocrsvc.adapters.context import AdapterContext, Coded, make_blueprint
 from ocrsvc.adapters.turboocr import parameters
 from ocrsvc.adapters.turboocr.answers import answer_failure, to_results
 from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer, respond_by_page

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 from werkzeug.datastructures import Headers
 
-from ocrsvc.adapters.format_values import Coded, NotServed, RequestValues, parse_values
+from ocrsvc.adapters.context import Coded, NotServed, RequestValues
 from ocrsvc.errors import BadOption
 from ocrsvc.http.field_values import as_text
 from ocrsvc.records import ReadOptions, TextLayer
@@ -96,7 +96,7 @@ def first_values(fields: Iterable[tuple[str, object]]) -> dict[str, object]:
 
 def page_parameters(sent: Mapping[str, object]) -> PageParameters:
     """The checked parameters of pages. Raises BadOption, Coded."""
-    return _checked(parse_values(PageParameters, sent))
+    return _checked(PageParameters.from_sent(sent))
 
 
 def document_parameters(sent: Mapping[str, object]) -> DocumentParameters:
@@ -104,7 +104,7 @@ def document_parameters(sent: Mapping[str, object]) -> DocumentParameters:
     dpi = str(sent.get("dpi") or DEFAULT_DPI)
     if not (dpi.isascii() and dpi.isdecimal() and len(dpi) <= 3 and LEAST_DPI <= int(dpi) <= MOST_DPI):
         raise Coded("INVALID_DPI", f"DPI must be between {LEAST_DPI} and {MOST_DPI}.")
-    asked = _checked(parse_values(DocumentParameters, sent))
+    asked = _checked(DocumentParameters.from_sent(sent))
     if asked.output == "pdf" and (asked.markdown or asked.autorotate):
         raise BadOption("The parameter output=pdf goes neither with markdown=1 nor with autorotate=1.", "Send one.")
     if (asked.as_pages and not asked.markdown) or (asked.min_confidence is not None and asked.output != "pdf"):

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from pydantic import Field
 
-from ocrsvc.adapters.format_values import Coded, RequestValues, placed_texts
+from ocrsvc.adapters.context import Coded, RequestValues, placed_texts
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, NothingSent, UnknownModel, UnsupportedImage
 from ocrsvc.formats.boxes import to_boxes, to_frames
 from ocrsvc.http.field_values import shown

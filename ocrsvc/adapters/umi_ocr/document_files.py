@@ -13,7 +13,7 @@ from typing import IO, Any, Final, TypeVar
 
 import orjson
 
-from ocrsvc.adapters.format_values import Coded
+from ocrsvc.adapters.context import Coded
 from ocrsvc.adapters.umi_ocr.answers import ENGINE_FAILED, OK, DocumentOptions, to_answer
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.errors import BrokenImage

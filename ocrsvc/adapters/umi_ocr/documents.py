@@ -15,8 +15,7 @@ from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
 from ocrsvc import errors
-from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes
-from ocrsvc.adapters.format_values import Coded, HeldOutput, code_in, parse_values
+from ocrsvc.adapters.context import AdapterContext, Coded, HeldOutput, StoredDocuments, add_job_routes, code_in
 from ocrsvc.adapters.umi_ocr import answers, document_files
 from ocrsvc.adapters.umi_ocr.answers import DocumentOptions
 from ocrsvc.adapters.umi_ocr.document_files import AskedFiles, Making
@@ -207,7 +206,7 @@ def _options_of(sent: object) -> DocumentOptions:
         raise
     except CallerError as error:
         raise Coded(BAD_OPTIONS, f"[Error] Invalid JSON format: {error.detail}") from error
-    return parse_values(DocumentOptions, options)
+    return DocumentOptions.from_sent(options)
 
 
 def _write_result(

@@ -13,8 +13,7 @@ import orjson
 from flask import Blueprint, Response
 from pydantic import Field
 
-from ocrsvc.adapters.context import AdapterContext, add_routes, make_blueprint
-from ocrsvc.adapters.format_values import Coded, RequestValues, code_in, parse_values
+from ocrsvc.adapters.context import AdapterContext, Coded, RequestValues, add_routes, code_in, make_blueprint
 from ocrsvc.adapters.umi_ocr import answers
 from ocrsvc.adapters.umi_ocr.answers import ImageOptions
 from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
@@ -49,7 +48,7 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
     def ocr() -> Response:
         began_s = time.monotonic()
         _, sent = answers.checked_members("base64", missing="请求中缺少 base64 字段。", may_be_empty=True)
-        options = parse_values(ImageOptions, sent)
+        options = ImageOptions.from_sent(sent)
         data = request.content.first_image((), ("base64",))
         page = context.read(data, options.read_options(has_models=reader.has_models)).page
         return _as_html(answers.to_answer(page, options, time.monotonic() - began_s))
@@ -142,7 +141,7 @@ def draw_code(text: Any, options: Mapping[str, Any]) -> dict[str, object]:
     if not isinstance(text, str):
         raise Coded(NOT_DRAWN, f"[Error] text is {shown(text)[:40]}: it is to be a text.")
     try:
-        asked = parse_values(_Drawing, options)
+        asked = _Drawing.from_sent(options)
         level, has_zone = _LEVELS.get(round(asked.ec_level)), round(asked.quiet_zone) != 0
         pixels = draw_barcode(text, asked.format, level=level, quiet_zone=has_zone)
     except BadOption as error:
