@@ -65,13 +65,6 @@ def basic(name: str, password: str) -> Mapping[str, str]:
 # Where a key is read.
 
 
-def test_a_key_is_read_in_each_place(client: FlaskClient, keys: Keys) -> None:
-    secret = keys.secrets["reader"]
-    for headers in (bearer(secret), {"X-API-Key": secret}, basic("", secret), basic("anna", secret), basic(secret, "")):
-        response = client.post(OCR, data=PAGE, headers=headers)
-        assert response.status_code == 200, headers
-
-
 @pytest.mark.parametrize("place", ["query", "form", "header"])
 def test_no_other_place_is_read_where_a_format_has_none(client: FlaskClient, keys: Keys, place: str) -> None:
     secret = keys.secrets["reader"]

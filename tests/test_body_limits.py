@@ -123,32 +123,6 @@ def test_clients_that_stop_in_the_middle_of_a_body_do_not_keep_the_threads_and_g
         assert said in answer
 
 
-@pytest.mark.parametrize(
-    ("headers", "piece"),
-    [(("Content-Length: 1000",), b"a"), (("Transfer-Encoding: chunked",), b"1\r\na\r\n")],
-)
-def test_a_byte_at_a_time_gets_round_no_deadline(server: Server, headers: tuple[str, ...], piece: bytes) -> None:
-    with server.connect() as wire:
-        wire.sendall(head("X-Request-Timeout: 1", *headers))
-        stop = time.monotonic() + 30
-        while not select.select([wire], [], [], 0.1)[0] and time.monotonic() < stop:
-            wire.sendall(piece)
-        assert wire.recv(65536).startswith(b"HTTP/1.1 408 ")
-
-
-def test_a_slow_but_steady_upload_is_read_and_its_connection_goes_on(server: Server) -> None:
-    """The pauses are the client's own; however long the machine stretches them, the deadline is far away."""
-    pieces = [PNG[at : at + len(PNG) // 8 + 1] for at in range(0, len(PNG), len(PNG) // 8 + 1)]
-    with server.connect() as wire:
-        wire.sendall(head(f"Content-Length: {len(PNG)}"))
-        for piece in pieces:
-            assert not select.select([wire], [], [], 0.05)[0]
-            wire.sendall(piece)
-        assert wire.recv(65536).startswith(b"HTTP/1.1 200 ")
-        wire.sendall(head(f"Content-Length: {len(PNG)}", "Connection: close") + PNG)
-        assert read_to_end(wire).startswith(b"HTTP/1.1 200 ")
-
-
 @pytest.fixture
 def slow_server() -> Iterator[Server]:
     env = {"OCRSVC_FAKE_LATENCY_S": "1.5", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_QUEUE_SIZE": "16"}

@@ -132,19 +132,6 @@ def test_requests_mean_the_same_wherever_they_are_cut(sent: list[bytes], data: s
     assert seen == expected
 
 
-@pytest.mark.parametrize("request_number", range(len(REQUESTS)))
-def test_a_request_reaches_a_thread_only_when_it_is_whole(request_number: int) -> None:
-    request = REQUESTS[request_number]
-    end = len(request)
-    with loop_with_a_client() as (loop, client):
-        for at in range(0, end - 1, max(1, end // 200)):
-            reach(loop, client, request[at : min(end - 1, at + max(1, end // 200))])
-            assert not loop.ready
-        reach(loop, client, request[end - 1 : end])
-        assert len(loop.ready) == 1
-        assert loop.parse(loop.ready[0])[0] in {"GET", "POST"}
-
-
 @pytest.mark.parametrize(
     "sent", [b"\n", b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: x\n", b"\r\n\n", b"GET / HTTP/1.1\r\nHost: x\r\n\n"]
 )

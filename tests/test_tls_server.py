@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import ssl
 import statistics
 import subprocess
@@ -23,7 +22,6 @@ import pytest
 import requests
 from documents import GRAY, pdf
 from grpc_support import MESSAGES, V2, unary
-from image_support import encoded, noise
 from support import Server, read_to_end, repeating, run_server, start_server, wait_until
 from tls_support import RSA, Authority, environment
 from web_support import picture
@@ -244,26 +242,6 @@ def test_a_goodbye_that_comes_with_a_request_ends_the_connection_after_its_answe
         wire.sendall(to_server.read())
         to_client.write(read_to_end(wire))
     assert tls.read(1 << 16).startswith(b"HTTP/1.1 200 OK\r\n")
-
-
-def test_clients_that_read_late_hold_nobody_and_get_everything(server: Server, authority: Authority) -> None:
-    body = encoded(noise(1, 1500, 1500))
-    head = b"POST /api/tr-run/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
-    with ExitStack() as stack:
-        clients = []
-        for _ in range(6):
-            wire = stack.enter_context(socket.socket())
-            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            wire.settimeout(_ANSWER_S)
-            wire.connect(server.address)
-            clients.append(stack.enter_context(authority.client().wrap_socket(wire, server_hostname="localhost")))
-            clients[-1].sendall(head % len(body) + body)
-        with session_of(authority) as session:
-            assert session.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code == 200
-        for tls in clients:
-            announced, _, rest = read_to_end(tls).partition(b"\r\n\r\n")
-            assert f"Content-Length: {len(rest)}" in announced.decode()
-            assert len(rest) > 1 << 20
 
 
 @contextmanager
