@@ -123,7 +123,7 @@ def test_clients_that_stop_in_the_middle_of_a_body_do_not_keep_the_threads_and_g
         assert said in answer
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def slow_server() -> Iterator[Server]:
     env = {"OCRSVC_FAKE_LATENCY_S": "1.5", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_QUEUE_SIZE": "16"}
     with run_server({**env, "OCRSVC_WORKERS": "1", "OCRSVC_CALLER_REQUESTS": "12"}) as running:

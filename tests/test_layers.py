@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support import ROOT
@@ -91,10 +90,12 @@ def climbing(module: str, source: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("module", modules())
-def test_a_module_imports_only_from_layers_below(module: str) -> None:
-    source = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
-    assert climbing(module, source) == []
+def source_of(module: str) -> str:
+    return ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+
+
+def test_modules_import_only_from_layers_below() -> None:
+    assert [wrong for module in modules() for wrong in climbing(module, source_of(module))] == []
 
 
 @pytest.mark.parametrize(
@@ -126,12 +127,12 @@ COMMON = {"context", "model_protocols"}
 SHARED = {"kserve": {"paddlex"}}
 
 
-@pytest.mark.parametrize("module", [module for module in modules() if module.startswith("ocrsvc.adapters.")])
-def test_an_adapter_does_not_know_the_others(module: str) -> None:
-    source = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
-    product = module.split(".")[2]
-    others = {target.split(".")[2] for target in imports_of(source) if target.startswith("ocrsvc.adapters.")}
-    assert others - {product, *COMMON} <= SHARED.get(product, set())
+def test_an_adapter_does_not_know_the_others() -> None:
+    for module in (module for module in modules() if module.startswith("ocrsvc.adapters.")):
+        product = module.split(".")[2]
+        imports = (target for target in imports_of(source_of(module)) if target.startswith("ocrsvc.adapters."))
+        others = {target.split(".")[2] for target in imports} - {product, *COMMON}
+        assert others <= SHARED.get(product, set()), module
 
 
 def test_every_layer_of_the_table_exists() -> None:
@@ -141,19 +142,14 @@ def test_every_layer_of_the_table_exists() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("__init__.py")), ids=lambda file: str(file.relative_to(ROOT)))
-def test_an_init_file_is_empty_but_for_the_version_and_the_client(file: Path) -> None:
-    body = ast.parse(file.read_text(encoding="utf-8")).body
-    names = [ast.unparse(node).split(" = ")[0] for node in body if isinstance(node, ast.Assign)]
+def test_init_files_are_empty_but_for_the_version_and_the_client() -> None:
     expected = {PACKAGE: ["__version__"], PACKAGE / "client": ["__all__"]}
-    assert names == expected.get(file.parent, [])
-    assert all(isinstance(node, ast.Assign | ast.Expr) for node in body) or file.parent == PACKAGE / "client"
+    for file in PACKAGE.rglob("__init__.py"):
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+        names = [ast.unparse(node).split(" = ")[0] for node in body if isinstance(node, ast.Assign)]
+        assert names == expected.get(file.parent, []), file
+        assert all(isinstance(node, ast.Assign | ast.Expr) for node in body) or file.parent == PACKAGE / "client"
 
 
 def test_a_module_begins_with_what_it_does() -> None:
-    silent = [
-        module
-        for module in modules()
-        if not ast.get_docstring(ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text("utf-8")))
-    ]
-    assert silent == []
+    assert [module for module in modules() if not ast.get_docstring(ast.parse(source_of(module)))] == []
