@@ -16,12 +16,13 @@ from ocrsvc.api.jobs import add_jobs
 from ocrsvc.api.native import make_api
 from ocrsvc.api.operators import make_operators, make_ops
 from ocrsvc.api.web_page import make_page
+from ocrsvc.connections.policy import policy_of_files
 from ocrsvc.http.admission import Admission, KeyCheck, guarded, shared_limits_of
 from ocrsvc.http.error_responses import install
 from ocrsvc.http.origins import install_browser_headers
 from ocrsvc.http.request import Request
 from ocrsvc.http.request_metrics import RequestCounter, RequestMetrics, metrics_of_one_process
-from ocrsvc.http.url_files import url_files_of
+from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.registry import adapters, resolve
@@ -67,7 +68,7 @@ def create_app(
     if limits.guard is not None:
         # As Flask documents for middleware.
         app.wsgi_app = guarded(app.wsgi_app, limits.guard)  # type: ignore[method-assign]
-    url_files = url_files_of(settings)
+    url_files = UrlFiles(policy_of_files(settings), settings.url_fetches)
     api = make_api(reader, url_files, settings)
     add_jobs(api, settings, reader, jobs, url_files)
     app.register_blueprint(api)

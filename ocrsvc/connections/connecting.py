@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
 from contextlib import ExitStack
 from typing import Final, TypeVar
 
@@ -104,7 +103,7 @@ def _look_up(url: Url, look_up: LookUp, deadline: Deadline) -> list[IpAddress]:
     while True:
         try:
             return found.result(deadline.step_s())
-        except NotYet:
+        except TimeoutError:
             continue
         except (OSError, UnicodeError) as error:
             raise unavailable(url, f"its name is not known: {error}") from error

@@ -29,7 +29,6 @@ _NAME_IN_HEADER: Final = re.compile(r"filename\s*=\s*(?:\"([^\"]*)\"|([^\s;]+))"
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 # For the head, beside twice the body's bytes for the sizes of chunks.
 _HEAD_BYTES: Final = 1 << 20
-_SEND_BYTES: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +187,7 @@ class _Wire(io.RawIOBase):
     def sendall(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
-            piece = left[:_SEND_BYTES]
-            left = left[self._deadline.repeat(self._wire, partial(self._wire.send, piece)) :]
+            left = left[self._deadline.repeat(self._wire, partial(self._wire.send, left)) :]
 
     def close(self) -> None:
         """http.client closes it before the body is read; `_exchange` closes the connection."""
@@ -207,7 +205,9 @@ def _exchange(
     try:
         connection = http.client.HTTPConnection(url.host, url.port)
         connection.sock = cast(Any, _Wire(wire, deadline, 2 * policy.most_bytes + _HEAD_BYTES))
-        yield _response(connection, method, url, headers, body)
+        own = {"Host": url.authority, "User-Agent": "ocrsvc", "Accept-Encoding": "identity", "Connection": "close"}
+        connection.request(method, url.target, body or None, {**own, **headers})
+        yield connection.getresponse()
     except OSError as error:
         raise unavailable(url, f"the connection broke: {error}") from error
     except (http.client.HTTPException, ValueError) as error:
@@ -216,17 +216,3 @@ def _exchange(
         ) from error
     finally:
         wire.close()
-
-
-def _response(
-    connection: http.client.HTTPConnection, method: str, url: Url, headers: Mapping[str, str], body: bytes
-) -> http.client.HTTPResponse:
-    """Raises OSError, HTTPException, ValueError."""
-    own = {"Host": url.authority, "User-Agent": "ocrsvc", "Accept-Encoding": "identity", "Connection": "close"}
-    if body or method == "POST":
-        own["Content-Length"] = str(len(body))
-    connection.putrequest(method, url.target, skip_host=True, skip_accept_encoding=True)
-    for name, value in {**own, **headers}.items():
-        connection.putheader(name, value)
-    connection.endheaders(body or None)
-    return connection.getresponse()

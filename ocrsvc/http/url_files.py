@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from ocrsvc.connections.fetching import FetchedFile, fetch_file
-from ocrsvc.connections.policy import OutgoingPolicy, policy_of_files
+from ocrsvc.connections.policy import OutgoingPolicy
 from ocrsvc.errors import ClientGone, QueueFull, TooManyAtOnce
 from ocrsvc.http.request import Request, current_request
 from ocrsvc.serving.request_guard import waiting
-from ocrsvc.settings.settings import Settings
 
 _OFF: Final = OutgoingPolicy(())
 _REMEDY: Final = "Send the request again after the time that Retry-After names."
@@ -67,11 +66,6 @@ class UrlFiles:
                 self._fetching[caller] -= 1
                 # Drops the names of callers without any.
                 self._fetching += Counter()
-
-
-def url_files_of(settings: Settings) -> UrlFiles:
-    """As the settings want them."""
-    return UrlFiles(policy_of_files(settings), settings.url_fetches)
 
 
 def _check(request: Request) -> None:

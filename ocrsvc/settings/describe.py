@@ -89,7 +89,7 @@ def _describe_kind(name: str, kind: Any) -> str:
 
 
 def _describe_bounds(field: FieldInfo) -> str:
-    """The bounds in words, with a leading space; empty when there are none."""
+    """The bounds in words, with a leading space."""
     names = ("ge", "gt", "le")
     bounds = {name: getattr(bound, name) for name in names for bound in field.metadata if hasattr(bound, name)}
     words = {"ge": " from {}", "gt": " above {}", "le": " to {}" if "ge" in bounds else " up to {}"}

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, Secr
 from ocrsvc.settings.group import ByteCount, MemoryAmount, SettingsGroup, setting, split_list
 
 _FORMATS: Final = ("jpeg", "png", "bmp", "pnm", "tiff", "webp", "gif", "pdf")
-_FORMAT_MAX_PIXELS: Final = dict.fromkeys(_FORMATS, 50_000_000) | {
+_FORMAT_PIXELS: Final = dict.fromkeys(_FORMATS, 50_000_000) | {
     "tiff": 40_000_000,
     "webp": 30_000_000,
     "gif": 20_000_000,
@@ -28,9 +28,9 @@ def _complete_formats(value: object) -> object:
         value = {key.strip(): limit.strip() for key, _, limit in (part.partition("=") for part in value.split(","))}
     if not isinstance(value, Mapping):
         return value
-    if unknown := set(value) - set(_FORMAT_MAX_PIXELS):
+    if unknown := set(value) - set(_FORMAT_PIXELS):
         raise ValueError(f"unknown formats {sorted(map(str, unknown))}")
-    return _FORMAT_MAX_PIXELS | dict(value)
+    return _FORMAT_PIXELS | dict(value)
 
 
 def _check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -154,10 +154,10 @@ class LimitSettings(SettingsGroup, title="Limits"):
         between=(1, 2**31 - 1),
     )
     format_max_pixels: FormatPixels = setting(
-        _FORMAT_MAX_PIXELS,
+        _FORMAT_PIXELS,
         "Most pixels per image format, beside max_pixels: the lower one holds; formats left out keep their default.",
         "pixels",
-        accepted="format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_MAX_PIXELS),
+        accepted="format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_PIXELS),
     )
     max_pages: int = setting(
         50,
