@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from tempfile import TemporaryFile
 from typing import Any
@@ -16,24 +16,32 @@ from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, Pdf
 from ocrsvc.records import Check, Page, Pixels, no_check
 
+HELVETICA = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
 
-def pdf(*contents: bytes, size: tuple[float, float] = (72, 36), extra: bytes = b"", resources: bytes = b"") -> bytes:
-    """A PDF with a page for each content stream; `size` is in points, `resources` is added to every page's."""
+
+def pdf(
+    *contents: bytes,
+    size: tuple[float, float] = (72, 36),
+    extra: bytes = b"",
+    page: bytes = b"",
+    resources: bytes = b"",
+    fonts: bytes = b"/F 3 0 R",
+    objects: Mapping[int, bytes] | None = None,
+) -> bytes:
+    """A PDF with a page for each content stream; `size` is in points.
+
+    `extra` is added to the catalog, `page` and `resources` to every page's dictionaries; further objects are 3 to 9 and
+    from 50 on.
+    """
     kids = b" ".join(b"%d 0 R" % (10 + 2 * index) for index in range(len(contents)))
-    objects = {1: b"<< /Type /Catalog /Pages 2 0 R %s >>" % extra}
-    objects[2] = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(contents))
-    objects[3] = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    whole = {1: b"<< /Type /Catalog /Pages 2 0 R %s >>" % extra, 3: HELVETICA, **(objects or {})}
+    whole[2] = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(contents))
+    head = b"/Type /Page /Parent 2 0 R /MediaBox [0 0 %g %g] %s " % (*size, page)
     for index, content in enumerate(contents):
-        page = 10 + 2 * index
-        box = b"[0 0 %g %g]" % size
-        fonts = b"<< /Font << /F 3 0 R >> %s >>" % resources
-        objects[page] = b"<< /Type /Page /Parent 2 0 R /MediaBox %s /Contents %d 0 R /Resources %s >>" % (
-            box,
-            page + 1,
-            fonts,
-        )
-        objects[page + 1] = stream(content)
-    return assemble(objects)
+        number = 10 + 2 * index
+        own = b"/Contents %d 0 R /Resources << /Font << %s >> %s >>" % (number + 1, fonts, resources)
+        whole[number], whole[number + 1] = b"<< %s %s >>" % (head, own), stream(content)
+    return assemble(whole)
 
 
 def stream(content: bytes, head: bytes = b"") -> bytes:

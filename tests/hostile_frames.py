@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Final
 
-from hostile_files import FILES, PDFS, jpeg
-from hostile_text_layers import pdf_of_text
+from hostile_files import FILES, PDFS, jpeg, pdf_of_text
 from hostile_wire import Conversation
 from hpack import Encoder
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote_plus
 
-from hostile_files import CODES, FILES, PDFS, jpeg, noise, pdf_of_noise, small_pdf
+from hostile_files import CODES, FILES, PDFS, TEXT_LAYERS, jpeg, noise, pdf_of_noise, small_pdf
 from hostile_frames import FRAMES
-from hostile_text_layers import TEXT_LAYERS
 from hostile_texts import FORMS, JSON_VALUES, MULTIPARTS, PRESSES, TEXTS
 from hostile_wire import CONVERSATIONS, Conversation, MakePieces, header_conversations, query_conversations, request
 

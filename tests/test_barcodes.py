@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
-from web_support import as_base64, json_of
+from web_support import as_base64, json_of, picture, running_reader
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import BadOption, DeadlineExceeded
@@ -19,7 +19,6 @@ from ocrsvc.imaging.barcodes import MOST_TEXT, draw_barcode, find_barcodes
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 SOON_S = 60.0
 CORNER = (40, 60)
@@ -36,28 +35,24 @@ def page_with(*codes: tuple[str, str], scale: int = 4) -> Pixels:
     return page
 
 
-def png(pixels: Pixels) -> bytes:
-    """As a file."""
-    return cv2.imencode(".png", pixels)[1].tobytes()
+def png_with(*codes: tuple[str, str]) -> bytes:
+    """Such a page as a file."""
+    return cv2.imencode(".png", page_with(*codes))[1].tobytes()
 
 
 @pytest.fixture(scope="module", params=["thread", "process"])
 def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
     """A reader with the engine fake, in this process and in a child."""
-    reader = Reader(Settings(engine="fake", isolation=request.param), ThreadPlan(1, 4, 1))
-    reader.start()
-    yield reader
-    reader.stop(5.0)
+    with running_reader(Settings(engine="fake", isolation=request.param), opener=None, threads=1) as reader:
+        yield reader
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[FlaskClient]:
     """A client of an application that has all of Umi-OCR's addresses."""
     settings = Settings(engine="fake", usual_ports=("umi_ocr",))
-    reader = Reader(settings, ThreadPlan(1, 4, 1))
-    reader.start()
-    yield create_app(settings, reader).test_client()
-    reader.stop(5.0)
+    with running_reader(settings, opener=None, threads=1) as reader:
+        yield create_app(settings, reader).test_client()
 
 
 @pytest.mark.parametrize("kind", ["QRCode", "DataMatrix", "Aztec", "PDF417", "Code128"])
@@ -95,7 +90,7 @@ def test_the_search_on_a_large_page_ends_when_nobody_waits_any_more() -> None:
 
 
 def test_codes_come_beside_the_text_from_top_to_bottom(reader: Reader) -> None:
-    image = png(page_with(("5901234123457", "EAN13"), ("https://example.org", "QRCode")))
+    image = png_with(("5901234123457", "EAN13"), ("https://example.org", "QRCode"))
     page = reader.read(image, ReadOptions(barcodes=True), SOON_S).page
     assert [(code.type, code.text) for code in page.barcodes] == [
         ("EAN13", "5901234123457"),
@@ -105,12 +100,13 @@ def test_codes_come_beside_the_text_from_top_to_bottom(reader: Reader) -> None:
 
 
 def test_only_reads_no_text(reader: Reader) -> None:
-    page = reader.read(png(page_with(("abc", "QRCode"))), ReadOptions(barcodes="only"), SOON_S).page
+    page = reader.read(png_with(("abc", "QRCode")), ReadOptions(barcodes="only"), SOON_S).page
     assert (page.lines, [code.text for code in page.barcodes]) == ((), ["abc"])
+    assert reader.read(png_with(("abc", "QRCode")), ReadOptions(), SOON_S).page.barcodes == ()
 
 
 def test_boxes_are_of_the_whole_page_whatever_the_engine_saw(reader: Reader) -> None:
-    image = png(page_with(("abc", "QRCode")))
+    image = png_with(("abc", "QRCode"))
     whole = reader.read(image, ReadOptions(barcodes="only"), SOON_S).page.barcodes[0].box
     options = ReadOptions(barcodes="only", region=(20, 30, 300, 300), rotate="90")
     part = reader.read(image, options, SOON_S).page.barcodes[0].box
@@ -119,12 +115,8 @@ def test_boxes_are_of_the_whole_page_whatever_the_engine_saw(reader: Reader) -> 
     assert whole[0] == pytest.approx((CORNER[0] + 16, CORNER[1] + 16), abs=4.0)
 
 
-def test_nothing_is_looked_for_unless_it_is_asked_for(reader: Reader) -> None:
-    assert reader.read(png(page_with(("abc", "QRCode"))), ReadOptions(), SOON_S).page.barcodes == ()
-
-
 def test_what_codes_say_is_masked(reader: Reader) -> None:
-    image = png(page_with(("card 4111111111111111", "QRCode")))
+    image = png_with(("card 4111111111111111", "QRCode"))
     page = reader.read(image, ReadOptions(barcodes=True, mask=("card",)), SOON_S).page
     assert "4111111111111111" not in page.barcodes[0].text
     assert page.barcodes[0].text.startswith("card *")
@@ -147,7 +139,7 @@ def test_what_cannot_be_drawn_is_refused(text: str, kind: str, level: str | None
 
 
 def test_the_native_api_lists_codes(client: FlaskClient) -> None:
-    image = png(page_with(("abc", "QRCode")))
+    image = png_with(("abc", "QRCode"))
     (page,) = json_of(client.post("/v1/ocr?barcodes=only", data=image))["pages"]
     assert [(code["type"], code["text"], len(code["box"])) for code in page["barcodes"]] == [("QRCode", "abc", 4)]
     assert page["lines"] == []
@@ -182,7 +174,7 @@ def test_umi_ocr_reads_what_it_has_drawn(client: FlaskClient) -> None:
         ({"text": "abc", "options": []}, 803),
         ({"base64": as_base64(b"no image at all")}, 202),
         ({"base64": "!!!"}, 202),
-        ({"base64": as_base64(png(np.full((90, 90), 255, np.uint8)))}, 101),
+        ({"base64": as_base64(picture(90, 90, 255))}, 101),
     ],
 )
 def test_umi_ocr_says_what_is_wrong_in_its_codes(client: FlaskClient, members: dict[str, Any], code: int) -> None:

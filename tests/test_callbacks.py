@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from callbacks_support import SECRET, done_job, receiver, send_due, sender_of, verified
+from jobs_support import SECRET, done_job, receiver, send_due, sender_of, verified
 from pydantic import SecretStr
 from support import Clock
 
@@ -243,33 +243,6 @@ def test_callers_take_turns_and_no_caller_or_host_has_more_than_its_share(jobs: 
     ]
     send_due(sender_of(jobs, post))
     assert len(begun) == 7
-
-
-def test_a_caller_whose_hosts_never_answer_delays_no_callback_of_another(jobs: JobStore) -> None:
-    for number in range(20):
-        done_job(jobs, f"dead{number}.example", "attacker")
-    other = done_job(jobs, "told.example", "other")
-    other_told, lock, at_once, most = threading.Event(), threading.Lock(), 0, 0
-
-    def post(url: str, *_: object) -> int:
-        nonlocal at_once, most
-        if "told.example" in url:
-            other_told.set()
-            return 204
-        with lock:
-            at_once += 1
-            most = max(most, at_once)
-        assert other_told.wait(WAIT_S)
-        with lock:
-            at_once -= 1
-        raise UrlUnavailable("No answer.")
-
-    sender = sender_of(jobs, post, 1)
-    sender.threads.start()
-    assert other_told.wait(WAIT_S)
-    sender.threads.stop(WAIT_S)
-    assert state_of(other) == ("delivered", 1)
-    assert most <= 2
 
 
 def test_two_workers_that_find_the_same_jobs_due_send_each_message_once(jobs: JobStore) -> None:

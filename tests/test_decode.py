@@ -9,8 +9,6 @@ import os
 import struct
 import subprocess
 import sys
-import threading
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -82,12 +80,9 @@ def stored(page: Pillow.Image) -> NDArray[np.uint8]:
     return pixels if pixels.ndim == 2 else pixels[..., ::-1]
 
 
-COMPRESSED: list[tuple[str, dict[str, Any]]] = [
-    ("TIFF", {"compression": kind}) for kind in ("tiff_lzw", "tiff_deflate", "packbits")
-]
 LOSSLESS: list[tuple[Callable[[], Pillow.Image], str, dict[str, Any]]] = [
     *((colour_page, name, {}) for name in ("PNG", "BMP", "TIFF", "PPM", "GIF")),
-    *((colour_page, name, options) for name, options in COMPRESSED),
+    *((colour_page, "TIFF", {"compression": kind}) for kind in ("tiff_lzw", "tiff_deflate", "packbits")),
     (colour_page, "WEBP", {"lossless": True}),
     *((black_and_white_page, name, {}) for name in ("PNG", "BMP", "TIFF", "PPM", "GIF")),
     (black_and_white_page, "TIFF", {"compression": "group4"}),
@@ -264,9 +259,6 @@ def entry_of(value: int, kind: int = 3, count: int = 1) -> bytes:
 
 BROKEN_EXIF = {
     "zero": tiff_block(entry_of(0)),
-    "nine": tiff_block(entry_of(9)),
-    "255": tiff_block(entry_of(255)),
-    "65535": tiff_block(entry_of(65_535)),
     "wrong type": tiff_block(entry_of(6, kind=2)),
     "empty": b"",
     "no TIFF": b"hello, world",
@@ -326,9 +318,9 @@ def test_what_is_no_image_is_refused_by_its_name(data: bytes, name: str) -> None
     assert "JPEG, PNG" in caught.value.remedy
 
 
-def cut(name: str, share: float) -> bytes:
+def cut(name: str, share: float, **options: Any) -> bytes:
     noise = np.random.default_rng(1).integers(0, 256, (64, 64, 3), np.uint8)
-    data = file_of(Pillow.fromarray(noise), name)
+    data = file_of(Pillow.fromarray(noise), name, **options)
     return data[: int(len(data) * share)]
 
 
@@ -351,6 +343,9 @@ DAMAGED = {
     "half a GIF": cut("GIF", 0.5),
     "a GIF header": b"GIF89a\x01\0\x01\0\0\0\0",
     "half a PPM": cut("PPM", 0.5),
+    # Pillow writes the directory first, so that a cut loses pixels.
+    "a third of a TIFF": cut("TIFF", 0.3, compression="tiff_lzw"),
+    "nine tenths of a TIFF": cut("TIFF", 0.9, compression="tiff_lzw"),
     "a PPM without a size": b"P6\nhello",
     "a PGM of level 0": b"P5 1 1 0 \0",
 }
@@ -360,14 +355,6 @@ DAMAGED = {
 def test_what_is_damaged_is_refused(data: bytes) -> None:
     with pytest.raises(BrokenImage):
         read(data)
-
-
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
-def test_a_cut_tiff_is_refused(share: float) -> None:
-    strips = file_of(gray_page().resize((400, 400)), "TIFF", compression="tiff_lzw")
-    # Pillow writes the directory first, so that a cut loses pixels.
-    with pytest.raises(BrokenImage):
-        read(strips[: int(len(strips) * share)])
 
 
 @pytest.mark.parametrize(("name", "end_bytes"), [("JPEG", 2), ("PNG", 12)])
@@ -569,31 +556,3 @@ def test_a_malformed_input_gets_an_answer_that_its_manifest_allows(row: dict[str
     except OcrsvcError as error:
         status = error.status
     assert status in row["expect"]
-
-
-def ticks_while_decoding(data: bytes) -> int:
-    """How often another thread runs in the middle half of a decode."""
-    seen: list[float] = []
-    done = threading.Event()
-
-    def tick() -> None:
-        while not done.is_set():
-            seen.append(time.perf_counter())
-
-    ticking = threading.Thread(target=tick)
-    ticking.start()
-    began_s = time.perf_counter()
-    decode(data, LIMITS, gray=False)
-    ended_s = time.perf_counter()
-    done.set()
-    ticking.join()
-    quarter_s = (ended_s - began_s) / 4
-    return sum(began_s + quarter_s < moment < ended_s - quarter_s for moment in seen)
-
-
-@pytest.mark.parametrize("name", ["JPEG", "PNG"])
-def test_other_threads_run_while_an_image_is_decoded(name: str) -> None:
-    pixels = np.random.default_rng(1).integers(0, 256, (1500, 2000, 3), np.uint8)
-    data = file_of(Pillow.fromarray(pixels), name, **({"compress_level": 1} if name == "PNG" else {}))
-    # A decoder that keeps the interpreter to itself lets nobody run in any attempt; a busy machine may in one.
-    assert any(ticks_while_decoding(data) > 10 for _ in range(5))

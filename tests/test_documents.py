@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from typing import Any
 
 import pytest
@@ -31,7 +30,6 @@ from ocrsvc.pipeline.decode_job import make_read_request
 from ocrsvc.pipeline.documents import Documents
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
-from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -374,72 +372,30 @@ def test_a_program_that_wants_too_much_memory_is_stopped(monkeypatch: pytest.Mon
         drawn(document)
 
 
-@pytest.mark.parametrize(
-    ("points", "dpi", "size"),
-    [
-        ((612, 792), 200, (1700, 2200)),
-        # At 200 dpi it would be 4 megapixels; a quarter of them are half as many a side.
-        ((720, 720), 200, (1000, 1000)),
-        ((0.1, 0.1), 72, (1, 1)),
-        ((10_000, 10), 200, (20_000, 20)),
-    ],
-)
-def test_a_page_is_drawn_as_large_as_its_limits_allow(
-    points: tuple[float, float], dpi: int, size: tuple[int, int]
-) -> None:
-    limit = MEGAPIXEL if points[0] == 720 else 4 * MEGAPIXEL
-    assert size_px(*points, DrawingLimits(dpi, limit, 20_000)) == size
-
-
-@pytest.mark.parametrize("points", [(0, 10), (float("nan"), 10), (-1, 10), (float("inf"), 10), (2000, 2000)])
-def test_a_page_without_a_size_or_with_too_large_a_one_is_not_drawn(points: tuple[float, float]) -> None:
-    with pytest.raises(CallerError):
-        size_px(*points, DrawingLimits(200, MEGAPIXEL, 20_000))
-
-
-def test_a_limiter_bounds_those_at_once_and_those_that_wait() -> None:
-    limiter, waits, leave = Limiter(at_once=1, waiting=1), threading.Event(), threading.Event()
-    done: list[str] = []
-
-    def wait() -> None:
-        with limiter.take(waits.set):
-            done.append("second")
-
-    with limiter.take(bool):
-        thread = threading.Thread(target=wait)
-        thread.start()
-        assert waits.wait(10)
-        with pytest.raises(QueueFull), limiter.take(bool):
-            done.append("third")
-        leave.set()
-    thread.join(10)
-    with limiter.take(bool):
-        done.append("later")
-    assert done == ["second", "later"]
-
-
-def test_documents_of_several_callers_do_not_mix(client: FlaskClient) -> None:
-    sizes = [(36 * scale, 36) for scale in range(1, 6)]
-    answers: dict[int, Any] = {}
-
-    def ask(at: int) -> None:
-        answers[at] = json_of(post(client, pdf(GRAY, GRAY, size=sizes[at])))
-
-    threads = [threading.Thread(target=ask, args=(at,)) for at in range(len(sizes))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [[page["width"] for page in answers[at]["pages"]] for at in range(5)] == [
-        [100 * scale] * 2 for scale in range(1, 6)
-    ], json.dumps(answers)
-
-
 def test_what_a_child_draws_on_cannot_be_taken_away_while_it_is_read() -> None:
     with open_pdf(pdf(GRAY)) as document:
         drawn(document)
         with pytest.raises(PermissionError):
             os.ftruncate(document._canvas, 4096)
+
+
+@pytest.mark.parametrize(
+    ("points", "most_pixels", "size"),
+    [
+        ((612, 792), 4 * MEGAPIXEL, (1700, 2200)),
+        # At 200 dpi it would be 4 megapixels; a quarter of them are half as many a side.
+        ((720, 720), MEGAPIXEL, (1000, 1000)),
+        ((0.1, 0.1), MEGAPIXEL, (1, 1)),
+        ((10_000, 10), MEGAPIXEL, (20_000, 20)),
+        *(((side, 10), MEGAPIXEL, None) for side in (0, -1, float("nan"), float("inf"))),
+        ((2000, 2000), MEGAPIXEL, None),
+    ],
+)
+def test_a_page_is_drawn_as_large_as_its_limits_allow_or_refused(
+    points: tuple[float, float], most_pixels: int, size: tuple[int, int] | None
+) -> None:
+    with nullcontext() if size else pytest.raises(CallerError):
+        assert size_px(*points, DrawingLimits(200, most_pixels, 20_000)) == size
 
 
 def test_more_documents_than_half_the_places_do_not_wait_to_be_opened() -> None:

@@ -1,25 +1,33 @@
-"""TSV, hOCR and ALTO output: what was read, in files that any parser reads, whatever the text is."""
+"""Output formats: any text in files that any parser reads, and files of whole documents."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import pypdfium2
 import pytest
+from documents import pdf, tiff
 from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT
-from web_support import picture
+from web_support import picture, running_reader
 
-from ocrsvc.formats.document import text_parts
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Line, Page, Word
-from ocrsvc.registry import OutputFormat, output_formats
+from ocrsvc.errors import DeadlineExceeded
+from ocrsvc.formats.document import DocumentResult, options_for, text_parts, write_document
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.readings import EngineInfo, Reading
+from ocrsvc.records import Line, Page, ReadOptions, Word, no_check
+from ocrsvc.registry import OutputFormat, needs_of, output_formats
+from ocrsvc.settings.settings import Settings
 
 HTML = "{http://www.w3.org/1999/xhtml}"
 ALTO = "{http://www.loc.gov/standards/alto/ns-v4#}"
@@ -189,3 +197,56 @@ def test_a_format_of_a_plug_in_is_known_everywhere(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(image)]
     done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
     assert (done.returncode, done.stdout) == (0, "fake: 2 lines"), done.stderr
+
+
+# Files of documents
+
+FAKE = EngineInfo("fake", "fake", "1", "cpu", "fp32", "none")
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    with running_reader(Settings(engine="fake"), opener=None, threads=1) as reader:
+        yield reader
+
+
+def pages_of(reader: Reader, file: bytes) -> list[Page]:
+    with closing(reader.read_files_by_page([file], ReadOptions(), 60)) as read:
+        return [page.outcome.page for page in read if isinstance(page.outcome, Reading)]
+
+
+def made(name: str, file: bytes, pages: list[Page], limit_s: float = 60) -> bytes:
+    output = io.BytesIO()
+    write_document(name, DocumentResult(file, pages, len(pages), FAKE), output, limit_s, no_check)
+    return output.getvalue()
+
+
+def test_formats_have_pages_read_with_what_they_need_and_leave_what_is_asked_for() -> None:
+    assert needs_of(["json", "text", "pdf", "md"]) == {"words": True, "tables": True}
+    assert options_for(["pdf", "md"], ReadOptions(layout=True)) == ReadOptions(layout=True, words=True, tables=True)
+    assert options_for(["pdf"], ReadOptions(words="segmented")) == ReadOptions(words="segmented")
+    assert options_for(["json", "ndjson", "alto"], ReadOptions()) == ReadOptions()
+
+
+def test_pages_of_a_file_come_one_by_one_and_the_rest_can_be_given_up(reader: Reader) -> None:
+    read = reader.read_files_by_page([tiff([40, 50, 60])], ReadOptions(), 60)
+    first = next(read)
+    read.close()
+    assert (first.number, first.total, first.chosen) == (1, 3, 3)
+    assert [page.width for page in pages_of(reader, tiff([40, 50, 60]))] == [40, 50, 60]
+
+
+def test_text_that_a_page_has_itself_is_not_written_over_it_again(reader: Reader) -> None:
+    file = pdf(b"BT /F 12 Tf 10 40 Td (own text) Tj ET", size=(300, 72))
+    (page,) = pages_of(reader, file)
+    first, *others = page.lines
+    lines = (replace(first, text="own text", source="text_layer"), *(replace(line, source="ocr") for line in others))
+    with pypdfium2.PdfDocument(made("pdf", file, [replace(page, lines=lines)])) as document:
+        found = document[0].get_textpage().get_text_range()
+    assert (found.count("own text"), others[0].text in found) == (1, True)
+
+
+def test_a_searchable_pdf_that_comes_too_late_is_given_up(reader: Reader) -> None:
+    file = tiff([200])
+    with pytest.raises(DeadlineExceeded):
+        made("pdf", file, pages_of(reader, file), limit_s=0)

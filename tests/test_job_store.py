@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from callbacks_support import done_job, receiver, send_due, sender_of
 from documents import GRAY, pdf
-from jobs_support import put_result_file
+from jobs_support import done_job, put_result_file, receiver, send_due, sender_of
 from support import Clock
 from web_support import json_of
 
@@ -297,17 +296,6 @@ def test_a_result_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore,
     with pytest.raises(OSError, match="No space"):
         small.make_file(job, "a", lambda output: Path(output.name).write_bytes(b"1234"))
     assert files_of(small.folder) == before
-
-
-def test_a_caller_that_fills_the_store_over_http_keeps_no_other_out(reader: Reader, tmp_path: Path) -> None:
-    settings = Settings(caller_header="X-Real-IP")
-    client = create_app(settings, reader, jobs=JobStore(tmp_path, 10**6, 100.0, most_jobs=3)).test_client()
-
-    def upload(caller: str) -> int:
-        form = {"file": (io.BytesIO(DOCUMENT), "a.pdf")}
-        return client.post("/api/doc/upload", data=form, headers={"X-Real-IP": caller}).status_code
-
-    assert [upload(caller) for caller in ("hog", "hog", "hog", "hog", "other", "other")] == [200] * 3 + [503, 200, 503]
 
 
 def test_what_cannot_be_stored_now_is_asked_to_come_back(reader: Reader, tmp_path: Path, request: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from documents import BLACK, GRAY, pdf
-from jobs_support import JobsApp, post_document
+from jobs_support import SECRET, JobsApp, post_document
 from web_support import TEXT, as_base64, json_of
 
 from ocrsvc.app import create_app
@@ -19,7 +18,6 @@ from ocrsvc.jobs.job import RECORD
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.settings.settings import Settings
 
-SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
 THREE = pdf(GRAY, BLACK, GRAY)
 
 

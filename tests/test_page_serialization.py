@@ -92,9 +92,3 @@ def test_what_is_not_a_page_is_refused(spoil: Callable[[Any], None]) -> None:
 def test_other_json_is_refused(value: object) -> None:
     with pytest.raises(InvalidData):
         unpack_page(value)
-
-
-def test_numbers_that_are_not_finite_are_refused() -> None:
-    line = Line("a", 1.0, ((float("nan"), 0.0), *BOX[1:]))
-    with pytest.raises(InvalidData):
-        unpack_page(packed(Page(9, 9, 0, (line,))))

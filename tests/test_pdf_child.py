@@ -7,7 +7,6 @@ import fcntl
 import gc
 import json
 import logging
-import math
 import mmap
 import os
 import resource
@@ -17,14 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from documents import GRAY, drawn, open_pdf, pdf, with_text
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from support import clean_environment, wait_until
 from test_umi_documents import READ
 from web_support import KnownEngine, json_of, running_app
@@ -170,16 +167,6 @@ def test_a_stopped_process_gives_its_turn_back_at_the_deadline(monkeypatch: pyte
         reader.stop(5.0)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.binary(max_size=2 * MESSAGE_BYTES) | st.from_regex(r"[a-z]+( [0-9eE.+-]{1,20}){0,9}").map(str.encode))
-def test_a_message_is_a_word_and_numbers_that_can_be_reckoned_with_or_is_refused(message: bytes) -> None:
-    with suppress(ValueError):
-        word, numbers = child_process._read_answer(message)
-        assert " " not in word
-        assert len(message) <= MESSAGE_BYTES
-        assert all(math.isfinite(number) for number in numbers)
-
-
 # What is the service's fault
 
 
@@ -197,27 +184,6 @@ def test_a_process_that_does_not_get_ready_is_not_the_file_s_fault(
     messages = [record.message for record in caplog.records if "did not start" in record.message]
     # The code may be another: that with which it ended, or that with which it was.
     assert 1 <= len(messages) <= 2
-
-
-@pytest.mark.usefixtures("_double")
-def test_a_slow_start_is_not_counted_as_the_file_s_time(
-    monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[bytes]]
-) -> None:
-    now_s = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-
-    def check() -> None:
-        if not now_s[0] and started and is_stopped(started[0].pid):
-            now_s[0] += 10 * SOON_S
-            os.kill(started[0].pid, signal.SIGCONT)
-
-    with open_pdf(file_that(ready="!stop"), check=check) as document:
-        assert now_s[0] > SOON_S
-        assert document.count == 2
-
-
-def is_stopped(process: int) -> bool:
-    return Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "T"
 
 
 def lowest_free_number() -> int:
@@ -392,30 +358,6 @@ def test_a_pdf_s_process_gives_up_what_this_kernel_lets_it_and_lets_others_go_fi
     if "Seccomp" not in held:
         pytest.skip("this kernel has no seccomp")
     assert (held["Seccomp"], held["NoNewPrivs"], held["Threads"]) == ("2", "1", "1")
-
-
-def test_others_go_first_while_it_still_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def spawn(_command: object, *, stdin: int, **_how: object) -> subprocess.Popen[bytes]:
-        processes.append(subprocess.Popen(sleeps, stdin=stdin))
-        return processes[0]
-
-    def check() -> None:
-        assert os.getpriority(os.PRIO_PROCESS, processes[0].pid) > os.getpriority(os.PRIO_PROCESS, 0)
-        raise DeadlineExceeded("looked")
-
-    monkeypatch.setattr(child_process, "_spawn", spawn)
-    with pytest.raises(DeadlineExceeded, match="looked"):
-        child_process.ChildProcess("any", 0, 0, (), check)
-
-
-def test_a_pdf_s_process_loads_nothing_but_pdfium_s_own_functions() -> None:
-    program = "import sys; from ocrsvc.imaging.pdf.child import load_pdfium; load_pdfium(); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout.split()
-    assert "pypdfium2_raw.bindings" in loaded
-    assert {"pypdfium2", "inspect", "logging"}.isdisjoint(loaded)
 
 
 def test_the_file_itself_cannot_be_changed_by_who_draws_it() -> None:

@@ -80,14 +80,6 @@ def test_all_apis_wait_for_the_same_places(place: Place) -> None:
     assert {name: send().status_code for name, send in ways.items()} == dict.fromkeys(ways, 200)
 
 
-def test_a_pdf_that_is_made_already_waits_for_nobody(place: Place) -> None:
-    job_id = place.read_job()
-    made = place.client.get(f"/v1/jobs/{job_id}/result?format=pdf")
-    with place.reader.pdf_making.take(no_check):
-        again = place.client.get(f"/v1/jobs/{job_id}/result?format=pdf")
-    assert (made.status_code, again.status_code, again.data) == (200, 200, made.data)
-
-
 class WatchedLimiter(Limiter):
     """One at once and one that waits, which is told."""
 

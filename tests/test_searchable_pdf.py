@@ -151,13 +151,6 @@ def test_streams_of_the_pages_are_as_they_were() -> None:
         assert now.pages[0].obj["/Contents"][1].read_raw_bytes() == was.pages[0].obj["/Contents"].read_raw_bytes()
 
 
-def test_a_page_of_text_adds_little() -> None:
-    lines = tuple(line(f"Line {at} with some words of this and that kind", 2.0 * at) for at in range(50))
-    pages = [replace(READ, lines=lines, number=at) for at in range(1, 11)]
-    before = pdf(*[GRAY] * 10)
-    assert len(with_text(before, pages)) - len(before) < 10 * 2500
-
-
 def test_text_lies_where_it_was_read_on_a_page_that_is_cropped_and_turned_and_on_a_picture() -> None:
     whole = io.BytesIO()
     document = pypdfium2.PdfDocument(pdf(GRAY, size=(300, 200)))
@@ -306,17 +299,6 @@ def test_a_sign_alone_does_not_bend_a_line_whose_boxes_are_tight(
     page = Page(380, 140, 0, (line,))
     assert [len(pieces) for _, pieces in text_of(page).lines] == [len(texts)]
     assert by_poppler(images_pdf(png(picture(380, 140)), read=page)) == [[line.text]]
-
-
-def test_signs_alone_stand_between_the_words_of_a_bent_line() -> None:
-    line = bent_line(BENT[0], 20)
-    words = list(line.words or ())
-    (left, top), (right, end), below_right, below_left = words[3].box
-    words[3] = replace(words[3], box=((left, top + 11), (right, end + 11), below_right, below_left))
-    found, expected = (text_of(Page(380, 140, 0, (one,))).lines for one in (replace(line, words=tuple(words)), line))
-    heights = [np.mean(one[0][1::2]) - np.mean(other[0][1::2]) for one, other in zip(found, expected, strict=True)]
-    # The course between its neighbours is straight, and so 3.4 above the arc.
-    assert max(map(abs, heights)) < 4.0
 
 
 @needs_poppler

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import orjson
 import pytest
+from batch_outputs_support import box
 from documents import GRAY
 from text_layer_pages import image, mapped, page_pdf, text, type3, with_image
 from web_support import KnownEngine, picture, running_app, running_reader
@@ -21,7 +22,6 @@ from ocrsvc.engines.isolated.messages import SharedArea, pack_tasks, unpack_task
 from ocrsvc.engines.page_analysis import AnalysingEngine
 from ocrsvc.errors import BadOption, BrokenImage, OcrsvcError
 from ocrsvc.formats.page_serialization import pack_page, unpack_page
-from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.pdf.merge_text import merge_text
@@ -57,8 +57,7 @@ def _seen(task: ReadTask) -> Page:
     if not len(rows):
         return Page(task.image.width, task.image.height, 0, ())
     left, top, right, bottom = (float(side) for side in (columns.min(), rows.min(), columns.max(), rows.max()))
-    box = ((left, top), (right, top), (right, bottom), (left, bottom))
-    return Page(task.image.width, task.image.height, 0, (Line("seen", 0.5, box),))
+    return Page(task.image.width, task.image.height, 0, (Line("seen", 0.5, box(left, top, right, bottom)),))
 
 
 @pytest.fixture(scope="module")
@@ -281,15 +280,10 @@ def test_a_region_has_the_text_inside_it_alone(pages: Any, running: Any) -> None
 
 
 def test_the_middle_of_a_line_that_is_read_beside_own_text_is_not_read_again() -> None:
-    own = OwnText((line_at("own text", 100, 100, 300, 120),))
-    read = [line_at("own tex", 105, 98, 296, 124), line_at("other", 100, 140, 300, 160)]
+    own = OwnText((Line("own text", 1.0, box(100, 100, 300, 120)),))
+    read = [Line("own tex", 1.0, box(105, 98, 296, 124)), Line("other", 1.0, box(100, 140, 300, 160))]
     merged = merge_text(Page(400, 300, 0, tuple(read)), own)
     assert said(merged) == ["own text", "other"]
-
-
-def line_at(said: str, *sides: float) -> Line:
-    left, top, right, bottom = sides
-    return Line(said, 1.0, ((left, top), (right, top), (right, bottom), (left, bottom)))
 
 
 # Scripts
@@ -356,7 +350,7 @@ def test_pages_are_packed_with_their_sources_and_come_back(pages: Any) -> None:
 
 
 def test_own_text_goes_to_an_engine_in_another_process() -> None:
-    own = OwnText((line_at("own", 1, 2, 3, 4),), 90, is_all=True)
+    own = OwnText((Line("own", 1.0, box(1, 2, 3, 4)),), 90, is_all=True)
     task = ReadTask(Image(np.zeros((20, 30), np.uint8), "pdf"), AUTO, 9e9, own=own)
     with closing(SharedArea()) as area:
         [unpacked] = unpack_tasks(pack_tasks([task], area), area)
@@ -374,9 +368,3 @@ def test_the_api_and_the_client_say_where_lines_come_from() -> None:
     [page] = answer_of(Response(answer.status_code, None, answer.data)).pages
     assert [(line.source, len(line.words or ())) for line in page.lines] == [("text_layer", 9)]
     assert wrong.status_code == 400
-
-
-def test_a_searchable_pdf_does_not_have_own_text_laid_over_it_again(pages: Any) -> None:
-    [page] = pages(mixed())
-    assert len(page.lines) == 2
-    assert [piece for _, pieces in text_of(page, is_over_own=True).lines for piece, *_ in pieces] == ["seen"]

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import closing
 
-from documents import assemble, stream
+from documents import pdf, stream
 
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
@@ -24,29 +24,10 @@ def page_pdf(
     font: bytes = HELVETICA % b"",
     more: Mapping[int, bytes] | None = None,
     resources: bytes = b"",
-    size: tuple[float, float] = SIZE,
 ) -> bytes:
-    """A PDF with a page for each content stream.
-
-    Args:
-        contents: Content streams, in which /F is the font and /S the standard one.
-        page: More of each page's dictionary, as /Rotate 90.
-        font: The font.
-        more: Further objects, from number 50 on.
-        resources: More of each page's resources.
-        size: Points.
-    """
-    kids = b" ".join(b"%d 0 R" % (10 + 2 * index) for index in range(len(contents)))
-    objects = {1: b"<< /Type /Catalog /Pages 2 0 R >>", 3: font, 4: HELVETICA % b"", **(more or {})}
-    objects[2] = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(contents))
-    for index, content in enumerate(contents):
-        number = 10 + 2 * index
-        objects[number] = (
-            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %g %g] /Contents %d 0 R "
-            b"/Resources << /Font << /F 3 0 R /S 4 0 R >> %s >> %s >>"
-        ) % (*size, number + 1, resources, page)
-        objects[number + 1] = stream(content)
-    return assemble(objects)
+    """A PDF of this size as of `documents.pdf`, with a font /F, the standard font /S and objects from number 50 on."""
+    objects = {3: font, 4: HELVETICA % b"", **(more or {})}
+    return pdf(*contents, size=SIZE, page=page, resources=resources, fonts=b"/F 3 0 R /S 4 0 R", objects=objects)
 
 
 def text(said: bytes, x: float = 20, y: float = 150, size: float = 12, more: bytes = b"") -> bytes:
@@ -94,7 +75,7 @@ def with_image(pixels: bytes, width: int, height: int) -> dict[str, object]:
 
 
 def own_lines(file: bytes, mode: str = "auto") -> list[str]:
-    """What the first page's own text says, by its lines."""
+    """The lines of the first page's own text."""
     options = ReadOptions(text_layer=mode)  # type: ignore[arg-type]
     with closing(open_document(file, PixelLimits(1 << 27), 200, bool, bool)) as document:
         page = document.own_page(1, options, bool, bool)
