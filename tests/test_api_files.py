@@ -19,7 +19,7 @@ from PIL import Image
 from web_support import json_of, picture
 
 from ocrsvc.app import create_app
-from ocrsvc.formats.file_names import disposition_of, stem_of
+from ocrsvc.formats.document import disposition_of, stem_of
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from image_support import box
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 
@@ -21,7 +22,7 @@ from ocrsvc.formats.blocks import join_lines
 from ocrsvc.formats.letter_sizes import BodySize
 from ocrsvc.formats.markdown import markdown_by_page, markdown_parts
 from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Box, Cell, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, Table
+from ocrsvc.records import Cell, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, Table
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
 
@@ -36,10 +37,6 @@ def markdown_of(*pages: Page) -> str:
 
 BODY = 30
 LEFT = 100
-
-
-def box(left: float, top: float, right: float, bottom: float) -> Box:
-    return (left, top), (right, top), (right, bottom), (left, bottom)
 
 
 def line(text: str, top: float, *, left: float = LEFT, size: float = BODY, right: float | None = None) -> Line:
@@ -253,9 +250,7 @@ the clerk writes down the name and the hour of every ship that comes into the ha
 there are fewer than twenty while in summer when the ferries run late there may be as many as sixty and still
 """
 HEADINGS = ("a short title", "the keeping of the harbour books", "the keeping of the harbour books and")
-HANZI = (
-    "港务所为每一艘进港的船只留下记录由一位职员写明船名国旗和时间平日里不过二十艘到了夏天渡轮晚点也许会有六十艘之多"
-)
+HANZI = "港务所为每一艘进港的船只留下记录由一位职员写明船名国旗和时间平日里不过二十艘到了夏天渡轮晚点也许会有六十艘之多"
 HAN_HEADINGS = ("港务记录", "港务所的船只进港记录方法")
 
 

@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 import orjson
 import pytest
-from batch_outputs_support import box
 from documents import GRAY
+from image_support import box
 from text_layer_pages import image, mapped, page_pdf, text, type3, with_image
 from web_support import KnownEngine, picture, running_app, running_reader
 

@@ -21,11 +21,11 @@ from ocrsvc.formats.document import (
     DocumentResult,
     NamedResult,
     OutputFile,
+    disposition_of,
     files_of,
     write_zip,
     zip_name,
 )
-from ocrsvc.formats.file_names import disposition_of
 from ocrsvc.http.options import RequestedOptions
 from ocrsvc.http.request import request
 from ocrsvc.imaging.document import is_pdf

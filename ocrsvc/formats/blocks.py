@@ -29,8 +29,7 @@ _LEAST_CUT: Final = 25
 # Of the line's height, unless said otherwise.
 _INDENT: Final = (0.8, 8.0)
 _FREE_AT_END: Final = 2.0
-_FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25
-"""Of the width of the column, at the end of a paragraph; and of one without a sign that ends sentences."""
+_FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # of the column's width, at the end of a paragraph or of an open sentence
 _WIDER_GAP: Final = 0.45
 _MOST_GAP: Final = 2.5
 _OVERLAP: Final = 0.3

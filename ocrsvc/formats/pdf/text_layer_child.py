@@ -54,24 +54,16 @@ class _Layers:
     def save(self, result: int) -> None:
         """Write everything into an open file."""
         self._complete_font()
-        pikepdf = self._pikepdf
-        # Streams stay as they are packed.
-        how = {
-            "compress_streams": False,
-            "stream_decode_level": pikepdf.StreamDecodeLevel.none,
-            "deterministic_id": True,
-        }
+        how = {"object_stream_mode": self._pikepdf.ObjectStreamMode.preserve}
         if self._pdf.is_encrypted:
-            # Whom it restricts it goes on restricting; that takes random numbers, and streams that qpdf may pack anew.
-            how = {"encryption": True}
+            # Its restrictions stay; that takes random numbers, and streams that qpdf may pack anew.
+            how |= {"encryption": True}
+        else:
+            # Streams stay as they are packed.
+            as_packed = self._pikepdf.StreamDecodeLevel.none
+            how |= {"compress_streams": False, "stream_decode_level": as_packed, "deterministic_id": True}
         with os.fdopen(os.dup(result), "w+b", buffering=1 << 20) as output:
-            self._pdf.save(
-                output,
-                preserve_pdfa=False,
-                fix_metadata_version=False,
-                object_stream_mode=pikepdf.ObjectStreamMode.preserve,
-                **how,
-            )
+            self._pdf.save(output, preserve_pdfa=False, fix_metadata_version=False, **how)
 
     def _inherited(self, page: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -100,17 +92,11 @@ class _Layers:
 
     def _begin_with(self, page: Any, content: bytes) -> None:
         """Before what the page draws itself: whatever that leaves of its coordinates, the text is where it belongs."""
-        pikepdf = self._pikepdf
-        before = page.get("/Contents")
-        first = self._packed(content)
-        match before:
-            case pikepdf.Array():
-                rest = list(before)
-            case pikepdf.Stream():
-                rest = [before]
-            case _:
-                rest = []
-        page["/Contents"] = pikepdf.Array([first, *rest])
+        pikepdf, before = self._pikepdf, page.get("/Contents")
+        rest = [before] if isinstance(before, pikepdf.Stream) else []
+        if isinstance(before, pikepdf.Array):
+            rest = list(before)
+        page["/Contents"] = pikepdf.Array([self._packed(content), *rest])
 
     def _complete_font(self) -> None:
         parse, parts = self._pikepdf.Object.parse, font_parts(self._codes)
