@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
+import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,9 +16,11 @@ from typing import Any, Literal
 from unittest import mock
 
 import cv2
+import image_support
 import numpy as np
 import orjson
 import pytest
+from PIL import Image
 
 from ocrsvc.batch import run_file, start
 from ocrsvc.batch.destination import Destination, HashedFile
@@ -24,6 +28,9 @@ from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of, re
 from ocrsvc.batch.progress import RunCounts
 from ocrsvc.batch.request import BatchRequest, SourceRequest
 from ocrsvc.batch.run import Run
+from ocrsvc.batch.sources.load_files import SourceLoader
+from ocrsvc.batch.sources.plan_files import find_sources
+from ocrsvc.batch.sources.source_files import PlanningCounts
 from ocrsvc.batch.start import open_run
 from ocrsvc.batch.work_file import WorkFile
 from ocrsvc.errors import EngineFailed, UnsupportedImage
@@ -195,3 +202,46 @@ def is_each_page_once(folder: Path, files: Sequence[SourceFile]) -> bool:
     """Whether the output is the pages of these files, in their order."""
     wanted = [(file.name, number) for file in files for number in file.pages]
     return [(line["source"], line["page"]) for line in output(folder)] == wanted
+
+
+def png(shade: int = 255) -> bytes:
+    """A small image; each shade has bytes of its own."""
+    return image_support.png(40, 20, shade)
+
+
+def document(pages: int, form: str = "PDF") -> bytes:
+    """A PDF or TIFF with so many pages."""
+    images = [Image.new("L", (40, 20), 200 + number) for number in range(pages)]
+    out = io.BytesIO()
+    images[0].save(out, form, save_all=True, append_images=images[1:])
+    return out.getvalue()
+
+
+def plan(*sources: str | Path, counts: PlanningCounts | None = None, **options: Any) -> list[SourceFile]:
+    """What is planned of these sources."""
+    request = SourceRequest(tuple(map(str, sources)), **options)
+    return list(find_sources(request, PlanningCounts() if counts is None else counts))
+
+
+def names(files: list[SourceFile], below: Path) -> list[str]:
+    """The names of planned files, seen from a folder."""
+    return [file.name.removeprefix(f"{below}/") for file in files]
+
+
+def load(file: SourceFile, most_bytes: int = 1 << 26) -> bytes:
+    """The bytes of a planned file, loaded as another process does it."""
+    loader = SourceLoader(most_bytes)
+    try:
+        return loader(file)
+    finally:
+        loader.close()
+
+
+def write_tar(path: Path, members: dict[str, bytes], mode: str = "w", form: int = tarfile.PAX_FORMAT) -> Path:
+    """A tar with these members, by the standard library."""
+    with tarfile.open(path, mode, format=form) as tar:  # type: ignore[call-overload]
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import re
 import socket
-import socketserver
 import subprocess
 import sys
 import threading
@@ -15,9 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from io import BufferedIOBase
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from support import reserved_port
 
@@ -59,18 +58,25 @@ class FaultyS3:
         self._connections: set[socket.socket] = set()
         proxy = self
 
-        class Handler(socketserver.StreamRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
             def handle(self) -> None:
                 proxy._connections.add(self.connection)
                 with suppress(OSError):
-                    while proxy.pass_on(self.rfile, self.connection, upstream):
-                        pass
+                    super().handle()
 
-        class Proxy(socketserver.ThreadingTCPServer):
-            # Closing waits for the threads.
-            daemon_threads, block_on_close, allow_reuse_address, request_queue_size = False, True, True, 128
+            def pass_on(self) -> None:
+                proxy._pass_on(self, upstream)
 
-        self._server = Proxy(("127.0.0.1", 0), Handler)
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = pass_on  # noqa: N815  the contract's
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        # Closing waits for the threads.
+        self._server.daemon_threads, self._server.block_on_close = False, True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
@@ -88,37 +94,31 @@ class FaultyS3:
         self._server.server_close()
         self._thread.join()
 
-    def pass_on(self, client: BufferedIOBase, connection: socket.socket, upstream: int) -> bool:
-        """One request and its answer; whether another may follow on the connection."""
-        head = _read_head(client)
-        if not head:
-            return False
-        fault = self._fault_of(head)
-        size = _length_of(head)
-        if b"100-continue" in head.lower():
-            connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if fault == "torn":
-            client.read(size // 2)
-            return _cut(connection)
-        body = client.read(size)
+    def _pass_on(self, client: BaseHTTPRequestHandler, upstream: int) -> None:
+        """One request and its answer."""
+        fault = self._fault_of(client.command, client.requestline)
+        size = int(client.headers.get("Content-Length", 0))
+        body = client.rfile.read(size // 2 if fault == "torn" else size)
         if fault == "busy":
-            kind = b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: "
-            connection.sendall(kind + str(len(_BUSY)).encode() + b"\r\n\r\n" + (b"" if _is_head(head) else _BUSY))
-            return True
-        answer = _ask(upstream, head, body)
-        if fault in ("lost", "silent"):
-            if fault == "silent":
-                time.sleep(self.plan.silent_s)
-            return _cut(connection)
-        if fault == "slow":
-            time.sleep(self.plan.slow_s)
-        connection.sendall(answer)
-        return True
+            return _answer(client, 503, {"Content-Type": "application/xml", "Content-Length": str(len(_BUSY))}, _BUSY)
+        if fault != "torn":
+            server = HTTPConnection("127.0.0.1", upstream, timeout=30)
+            with closing(server):
+                server.request(client.command, client.path, body, dict(client.headers))
+                response = server.getresponse()
+                data = response.read()
+            if fault in ("silent", "slow"):
+                time.sleep(self.plan.silent_s if fault == "silent" else self.plan.slow_s)
+            if fault not in ("lost", "silent"):
+                return _answer(client, response.status, dict(response.getheaders()), data)
+        client.close_connection = True
+        return _cut(client.connection)
 
-    def _fault_of(self, head: bytes) -> str:
-        line = head.partition(b"\r\n")[0].decode("latin-1")
+    def _fault_of(self, method: str, line: str) -> str:
         with self._lock:
-            self.requests[_kind_of(line)] += 1
+            is_listing = method == "GET" and ("list-type=" in line or "uploads" in line)
+            is_delete = method == "POST" and "delete" in line
+            self.requests["LIST" if is_listing else "DELETE" if is_delete else method] += 1
             plan, fault = self.plan, ""
             if plan.match in line:
                 if plan.next_faults:
@@ -127,6 +127,18 @@ class FaultyS3:
                     fault = self._random.choice(plan.kinds)
             self.faults[fault] += bool(fault)
             return fault
+
+
+def _answer(client: BaseHTTPRequestHandler, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    client.send_response(status)
+    for name, value in headers.items():
+        if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+            client.send_header(name, value)
+    length = next((value for name, value in headers.items() if name.lower() == "content-length"), str(len(body)))
+    client.send_header("Content-Length", length)
+    client.end_headers()
+    if client.command != "HEAD":
+        client.wfile.write(body)
 
 
 @contextmanager
@@ -192,41 +204,6 @@ def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("The S3 server does not start")
 
 
-def _read_head(client: BufferedIOBase) -> bytes:
-    lines = []
-    while line := client.readline(65536):
-        lines.append(line)
-        if line == b"\r\n":
-            return b"".join(lines)
-    return b""
-
-
-def _length_of(head: bytes) -> int:
-    match = re.search(rb"(?im)^content-length: *(\d+)", head)
-    return int(match[1]) if match else 0
-
-
-def _is_head(head: bytes) -> bool:
-    return head.startswith(b"HEAD ")
-
-
-def _kind_of(line: str) -> str:
-    method = line.partition(" ")[0]
-    if method == "GET" and ("list-type=" in line or "uploads" in line):
-        return "LIST"
-    return "DELETE" if method == "POST" and "delete" in line else method
-
-
-def _ask(port: int, head: bytes, body: bytes) -> bytes:
-    """The whole answer of the real server."""
-    lines = [line for line in head.split(b"\r\n") if not line.lower().startswith((b"connection:", b"expect:"))]
-    with socket.create_connection(("127.0.0.1", port), 30) as server:
-        server.sendall(b"\r\n".join([lines[0], b"Connection: close", *lines[1:]]) + body)
-        answer = b"".join(iter(lambda: server.recv(1 << 20), b""))
-    return re.sub(rb"(?im)^connection: close\r\n", b"", answer, count=1)
-
-
-def _cut(connection: socket.socket) -> bool:
+def _cut(connection: socket.socket) -> None:
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-    return False

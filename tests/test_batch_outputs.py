@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import string
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,7 +212,6 @@ def test_the_command_writes_all_formats_of_the_same_pages(
     ]
 
 
-FAILED = BrokenImage("This page is damaged.")
 READ = page("正品促销 hello", "second")
 
 
@@ -227,38 +225,30 @@ def encoded(suffix: str) -> bytes:
     return cv2.imencode(suffix, np.full((100, 200, 3), 255, np.uint8))[1].tobytes()
 
 
-def written(folder: Path, name: str, outcomes: Sequence[Outcome], data: bytes) -> bytes | None:
-    """The PDF of a source, if there is one."""
-    write(folder, "pdf", results(name, outcomes, data))
-    return tree(folder).get(f"{name}.pdf")
+READ_TEXT = ["正品促销 hello", "second"]
 
 
-@pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".tif", ".webp"])
-def test_a_picture_becomes_a_page_with_its_text(suffix: str, tmp_path: Path) -> None:
-    made = written(tmp_path, f"scans/a{suffix}", [READ], encoded(suffix))
-    assert made is not None
-    assert texts(made) == [["正品促销 hello", "second"]]
-
-
-def test_the_pages_of_a_pdf_that_were_read_have_text_and_the_others_stay(tmp_path: Path) -> None:
-    made = written(tmp_path, "a.pdf", [READ, FAILED, page("third"), None], pdf(GRAY, GRAY, GRAY, GRAY))
-    assert made is not None
-    assert texts(made) == [["正品促销 hello", "second"], [""], ["third"], [""]]
-
-
-def test_a_pdf_none_of_whose_pages_was_read_stays_as_it_is(tmp_path: Path) -> None:
-    data = pdf(GRAY, GRAY)
-    assert written(tmp_path, "a.pdf", [FAILED, FAILED], data) == data
-    assert written(tmp_path, "empty.pdf", [page(), FAILED], data) is not None
-
-
-def test_the_pages_of_a_tiff_are_those_of_its_pdf(tmp_path: Path) -> None:
-    made = written(tmp_path, "a.tif", [page("one"), FAILED, page("three")], tiff([200, 150, 100]))
-    assert made is not None
-    assert texts(made) == [["one"], [""], ["three"]]
-    with pikepdf.open(io.BytesIO(made)) as document:
-        pictures = [len(found.obj["/Resources"].get("/XObject", {})) for found in document.pages]
-    assert pictures == [1, 0, 1]
+@pytest.mark.parametrize(
+    ("name", "outcomes", "data", "expected"),
+    [
+        *((f"scans/a{suffix}", [READ], encoded(suffix), [READ_TEXT]) for suffix in (".jpg", ".png", ".bmp", ".webp")),
+        ("a.pdf", [READ, FAILED, page("third"), None], pdf(*[GRAY] * 4), [READ_TEXT, [""], ["third"], [""]]),
+        ("none.pdf", [FAILED, FAILED], pdf(GRAY, GRAY), [[""], [""]]),
+        ("empty.pdf", [page(), FAILED], pdf(GRAY, GRAY), [[""], [""]]),
+        ("a.tif", [page("one"), FAILED, page("three")], tiff([200, 150, 100]), [["one"], [""], ["three"]]),
+    ],
+)
+def test_a_source_becomes_a_pdf_with_the_text_of_those_pages_that_were_read(
+    tmp_path: Path, name: str, outcomes: list[Outcome], data: bytes, expected: list[list[str]]
+) -> None:
+    write(tmp_path, "pdf", results(name, outcomes, data))
+    made = tree(tmp_path)[f"{name}.pdf"]
+    assert texts(made) == expected
+    assert (made == data) == (name == "none.pdf")
+    if name == "a.tif":
+        with pikepdf.open(io.BytesIO(made)) as document:
+            pictures = [len(found.obj["/Resources"].get("/XObject", {})) for found in document.pages]
+        assert pictures == [1, 0, 1]
 
 
 def gone() -> bytes:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batch_sources_support import document, plan, png, write_tar
-from batch_support import output, use_fake_engine
+from batch_support import document, output, plan, png, use_fake_engine, write_tar
 
 from ocrsvc.batch import run_file
 from ocrsvc.batch.pages import SourceFile

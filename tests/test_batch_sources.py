@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batch_sources_support import document, load, names, plan, png
+from batch_support import document, load, names, plan, png
 from hypothesis import given
 from hypothesis import strategies as st
 

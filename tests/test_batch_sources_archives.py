@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from batch_sources_support import document, load, names, plan, png, write_tar
+from batch_support import document, load, names, plan, png, write_tar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batch_sources_support import document, load, plan, png
+from batch_support import document, load, plan, png
 
 from ocrsvc.batch.request import SourceRequest
 from ocrsvc.batch.sources.load_files import SourceLoader
