@@ -22,10 +22,8 @@ from ocrsvc.errors import BadOption
 FILE: Final = "file://"
 _EXTRA: Final = "ocrsvc[objectstore]"
 PACKAGES: Final = dict.fromkeys(("s3", "s3a", "http", "https", "memory"), _EXTRA) | {
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("az", "abfs"), "adlfs"),
     "hf": "huggingface_hub",
 }
 """The protocols, each with what `pip install` needs for it."""
@@ -68,11 +66,8 @@ def check_no_secrets(url: str) -> None:
     """Raises BadOption for a URL that holds a password or a token: the plan and the report name it."""
     parts = urlsplit(url)
     if "@" in parts.netloc:
-        raise BadOption(
-            f"{without_secrets(url)} holds a user or password, which would be written into the plan and the report.",
-            "Leave it out, and give it where the library of the object store looks for it: AWS_… for s3://, ~/.netrc "
-            "for https://. See docs/batch.md.",
-        )
+        what = f"{without_secrets(url)} holds a user or password, which would be written into the plan and the report."
+        raise BadOption(what, "Leave it out: see docs/batch.md for where to give it, such as AWS_… or ~/.netrc.")
     if any(_SECRET.search(name.partition("=")[0].lower()) for name in parts.query.split("&")):
         raise BadOption(
             f"{without_secrets(url)} is signed, and the signature would be written into the plan and the report.",
@@ -184,10 +179,7 @@ class Objects:
                 yield from self.below(entry.url.rstrip("/"))
 
     def put_file(self, url: str, file: Path, *, replace: bool = True) -> None:
-        """Write an object, in pieces if it is large; it appears whole.
-
-        Raises FileExistsError where there is one that must not be replaced.
-        """
+        """Write an object, which appears whole. Raises FileExistsError where one may not be replaced."""
         mode = "overwrite" if replace else "create"
         self._send("PUT", url, lambda system, path: system.put_file(str(file), path, mode=mode))
 
@@ -224,8 +216,7 @@ class Objects:
 def open_objects(url: str) -> Objects:
     """What reads and writes the objects of a URL's protocol; one for each process.
 
-    Raises:
-        BadOption: The protocol is unknown, its package is missing, or the URL holds a password.
+    Raises BadOption where the protocol is unknown, its package is missing, or the URL holds a secret.
     """
     check_no_secrets(url)
     protocol = protocol_of(url)
@@ -254,10 +245,9 @@ def _objects_of(protocol: str, _pid: int) -> Objects:
         with _OPENING:
             system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError as error:
-        raise BadOption(
-            f"{protocol}:// needs a package that is not installed: {error}.",
-            f"pip install '{PACKAGES[protocol]}'" + (f" '{_EXTRA}'" if PACKAGES[protocol] != _EXTRA else ""),
-        ) from error
+        more = "" if PACKAGES[protocol] == _EXTRA else f" '{_EXTRA}'"
+        what = f"{protocol}:// needs a package that is not installed: {error}."
+        raise BadOption(what, f"pip install '{PACKAGES[protocol]}'{more}") from error
     if protocol in ("s3", "s3a"):
         system.retries = 1
     return Objects(protocol, system)

@@ -1,4 +1,4 @@
-"""How a run stands: what is counted, and how it is shown: by rich on a terminal, in lines, and to Prometheus."""
+"""How a run stands: counted, and shown by rich on a terminal, in lines, and to Prometheus."""
 
 from __future__ import annotations
 
@@ -48,9 +48,8 @@ _GAUGES: Final = {
 class RunCounts:
     """What one command has done; the thread of its run counts, and any may look. `clock` gives monotonic seconds.
 
-    `planned` are the pages of its shard, `done_before` and `failed_before` those with a result of earlier commands,
-    `source_bytes` those of files, each page its share of its file; `committed` is Unix time. `worker_pages` and
-    `worker_seconds` are by worker, waits for an engine included.
+    `planned` are its pages, `done_before` and `failed_before` those with a result of earlier commands. Each page
+    counts its share of its file's `source_bytes`; `committed` is Unix time; `worker_seconds` include waits for engines.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -167,14 +166,13 @@ def line_of(now: RunCounts) -> str:
 def writing_lines(
     counts: RunCounts, output: TextIO, wait: Callable[[threading.Event, float], bool] = threading.Event.wait
 ) -> Iterator[None]:
-    """A thread writes a line every few seconds; `wait` waits for the event or so long."""
+    """A thread writes a line every few seconds."""
     closed = threading.Event()
 
     def write() -> None:
         while not wait(closed, INTERVAL_S):
             if counts.planned:
-                output.write(f"ocrsvc: {line_of(counts)}\n")
-                output.flush()
+                print(f"ocrsvc: {line_of(counts)}", file=output, flush=True)
 
     thread = threading.Thread(target=write, name="progress", daemon=True)
     thread.start()
@@ -226,8 +224,8 @@ def address_of(text: str) -> tuple[str, int]:
 @contextmanager
 def _serving_metrics(counts: RunCounts, host: str, port: int, output: TextIO) -> Iterator[None]:
     """Prometheus is answered at the address, in threads of its own. Raises BadOption."""
-    from prometheus_client import start_http_server
-    from prometheus_client.registry import Collector, CollectorRegistry
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.registry import Collector
 
     class RunMetrics(Collector):
         def collect(self) -> Iterator[Metric]:
@@ -238,10 +236,8 @@ def _serving_metrics(counts: RunCounts, host: str, port: int, output: TextIO) ->
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise BadOption(
-            f"--metrics-port {host}:{port} cannot be opened: {error.strerror or error}.",
-            "Name another port, or end what has it.",
-        ) from error
+        what = f"--metrics-port {host}:{port} cannot be opened: {error.strerror or error}."
+        raise BadOption(what, "Name another port, or end what has it.") from error
     output.write(f"ocrsvc: metrics at http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics\n")
     try:
         yield

@@ -31,10 +31,9 @@ Listed = Iterator[tuple[Found, Ranges | None]]
 
 
 def find_all(sources: tuple[str, ...], counts: PlanningCounts, *, only_local: bool = False) -> Listed:
-    """The files of all sources, each once.
+    """The files of all sources, each once; `only_local` leaves out standard input and other machines' files.
 
-    `only_local` leaves out what is not on this machine, and standard input. Raises SourceGone, and BadOption for a list
-    that is malformed, or names one file twice with different pages.
+    Raises SourceGone, and BadOption for a malformed list, or a file that is named twice with different pages.
     """
     seen: set[int] = set()
     has_ranges = False
@@ -100,10 +99,7 @@ def _find_source(source: str, counts: PlanningCounts) -> Iterator[Found]:
 
 
 def _walk(top: str, counts: PlanningCounts, pattern: str = "**") -> Iterator[Found]:
-    """The files below a folder, depth first; one folder's sorted entries for each level are held.
-
-    Raises SourceGone for a pattern that nothing matches.
-    """
+    """The files below a folder, depth first, in the order of names. Raises SourceGone where nothing matches."""
     stack, is_empty = [(top, True)], pattern != "**"
     while stack:
         path, is_folder = stack.pop()

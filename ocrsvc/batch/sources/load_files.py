@@ -33,10 +33,9 @@ _DPI: Final = 100
 
 
 class SourceLoader:
-    """Loads files, for any thread; can be pickled, and works in any process. `close` it.
+    """Loads files, for any thread and, as it can be pickled, any process; `close` it.
 
-    The documents that were loaded last are kept, and with `keeps_all` other files, too: with deduplication they are
-    loaded twice.
+    It keeps documents that were loaded last, and with `keeps_all` other files, too, which deduplication loads twice.
     """
 
     def __init__(
@@ -53,10 +52,10 @@ class SourceLoader:
         return partial(SourceLoader, self._most_bytes, keeps_all=self._keeps_all, kept_bytes=self._kept_bytes), ()
 
     def __call__(self, file: SourceFile) -> bytes:
-        """The bytes of a file; a thread that asks while another loads it waits for that.
+        """The bytes of a file; threads wait for one that loads it.
 
-        Raises SourceGone where it is no longer what was planned, BrokenArchive, CallerError where it is too large or a
-        document that cannot be opened, and ResourcesExhausted.
+        Raises SourceGone where it has changed, BrokenArchive, CallerError for what is too large or cannot be opened,
+        and ResourcesExhausted.
         """
         if file.total == 1 and not self._keeps_all:
             return self._load_planned(file)

@@ -57,12 +57,10 @@ class PlanningCounts:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file, a member of an archive or a row of a table, that may be planned.
+    """A file, a member of an archive or a row of a table, that may be planned; see SourceFile.
 
-    `name` is valid text, `address`, `kind` and `place` are as in SourceFile. `version` is that of the file, "" where it
-    cannot be looked at, `size` 0 where it is not known. `head` has the first bytes: None where they are to be read, ""
-    where the name decides. What is `is_named` is planned whatever it is. `problem` says why it cannot be read, and
-    `path` is of the file that a table's row names.
+    `size` is 0 where unknown. `head` are the first bytes: None where they are to be read, "" where the name decides.
+    What `is_named` is planned whatever it is; `problem` says why it cannot be read; `path` is what a table's row names.
     """
 
     name: str
@@ -104,10 +102,7 @@ class MemberNames:
         self._times: dict[int, int] = {}
 
     def name(self, path: bytes) -> str:
-        """The name of the next member with this path; .. becomes __, and the second of one name is NAME#2.
-
-        Raises BrokenArchive for too many members.
-        """
+        """The name of the next member with this path; .. becomes __. Raises BrokenArchive for too many members."""
         if len(self._times) >= MOST_MEMBERS:
             raise too_many_members(f"more than {MOST_MEMBERS:,}")
         parts = (part for part in bytes_name(path).split("/") if part not in {"", "."})

@@ -1,8 +1,8 @@
 """Parquet and Arrow files of images, read in one child process with a memory limit, whatever sizes they claim.
 
-The process is this file as a program. A request is a JSON object: `table` (kind, address, version, column), `row`, and
-`most_bytes` for the image in that row, or null for what is known of the rows from there on, none at the end. An answer
-is a JSON object: `error`, a class with its arguments, or `size`, which says how many bytes follow.
+The process is this file as a program. It gets JSON objects: `table` (kind, address, version, column), `row`, and
+`most_bytes` for that row's image, or null to list the rows from there on. It answers with a JSON object: `error`, a
+class with its arguments, or `size`, the number of bytes that follow.
 """
 
 from __future__ import annotations
@@ -115,11 +115,7 @@ class TableArchive:
         self._table = (kind, address, look_at(address).version)
 
     def members(self, archive: Found) -> Iterator[Found]:
-        """As Archive.members.
-
-        The column is read where it has paths, where its first image is a document, whose pages are to be counted, and
-        where only its end says how many rows there are.
-        """
+        """As Archive.members; reads the column where it has paths or documents, whose pages are to be counted."""
         row = 0
         while found := orjson.loads(self._tables.ask((*self._table, self._column), row)):
             for size, head, path, problem in found:
@@ -139,8 +135,8 @@ class TableArchive:
 class _Table:
     """In the process: a table with the column that holds images, or paths of them.
 
-    Rows are read one at a time: what one unpacks to is known only afterwards, as a dictionary may say each of its
-    values a thousand times. What was read last is kept, so that callers need not ask quite in order.
+    Rows are read one at a time, as a dictionary may say each of its values a thousand times. The last ones are kept:
+    callers do not ask quite in order.
     """
 
     def __init__(self, kind: str, address: str, column: str | None) -> None:
