@@ -89,10 +89,9 @@ def ocrsvc() -> None:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run one command with these arguments, by default the process's own.
+    """Run one command with these arguments, by default the process's own, and give its exit code.
 
-    Returns:
-        The exit code: 0, or after sysexits.h what the first failure says (`ocrsvc.errors`); 2 for a wrong command line.
+    It is 0, or after sysexits.h what the first failure says (`ocrsvc.errors`); 2 for a wrong command line.
     """
     if shell := os.environ.get(_COMPLETION):
         return shell_complete(ocrsvc, {}, "ocrsvc", _COMPLETION, shell)

@@ -8,6 +8,7 @@ class with its arguments, or `size`, the number of bytes that follow.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import threading
@@ -24,10 +25,8 @@ import orjson
 from ocrsvc.batch.objects import look_at, open_file
 from ocrsvc.batch.sources.source_files import HEAD_BYTES, Found, too_large
 from ocrsvc.errors import BadOption, BodyTooLarge, BrokenArchive, OcrsvcError, SourceGone
-from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.sandbox import end_with_parent, limit_resources
-from ocrsvc.system.thread_plan import set_library_environment
 
 MEMORY_BYTES: Final = 400_000_000
 """A row of 64 MiB takes up to 260 MB while it is unpacked, Python and pyarrow 60 MB."""
@@ -47,6 +46,8 @@ _FREE_ROWS: Final = 1_000_000
 """That may be empty, or the same."""
 _IMAGES: Final = ("image", "img", "bytes", "content")
 _PATHS: Final = ("path", "image_path", "file_name", "file", "image")
+# PDF and TIFF, as `imaging.document` knows them, whose libraries take the process half a second to load.
+_DOCUMENT: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,16}%PDF-|II[*+]\0|MM\0[*+]")
 _BINARY: Final = ("binary", "large_binary", "binary_view")
 _TEXT: Final = ("string", "large_string", "string_view")
 
@@ -83,6 +84,8 @@ class Tables:
     def _ask(self, request: bytes) -> tuple[dict[str, Any], bytes]:
         """The answer. Raises ConnectionError where the process has ended, and TimeoutError."""
         if self._program is None:
+            from ocrsvc.system.thread_plan import set_library_environment
+
             environ = os.environ | _ENVIRONMENT
             set_library_environment(environ)
             self._program = Program(__name__, (os.getpid(),), environ=environ)
@@ -188,7 +191,7 @@ class _Table:
         if not self._is_parquet or self._has_paths:
             return False
         first = self._value(0) if self._starts[-1] else None
-        return first is None or not first.is_valid or not may_have_pages(bytes(first.as_buffer()[:HEAD_BYTES]))
+        return first is None or not first.is_valid or not _DOCUMENT.match(bytes(first.as_buffer()[:HEAD_BYTES]))
 
     def _value(self, row: int) -> Any:
         """The value in a row; None behind the last."""
