@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from support import wait_until
 from web_support import KnownEngine, json_of, picture
 
 from ocrsvc.app import create_app
@@ -80,12 +80,10 @@ def under_way(app: Flask, engine: Gated, **more: Any) -> Iterator[Future[Any]]:
         assert asked.result(SOON_S).status_code == 200
 
 
-def wait_for_waiting(engine: Gated, images: int) -> None:
-    """Until so many images wait for the engine."""
+def waiting(engine: Gated) -> int:
+    """How many images wait for the engine."""
     assert engine.reader is not None
-    end_s = time.monotonic() + SOON_S
-    while engine.reader.waiting() < images:
-        assert time.monotonic() < end_s
+    return engine.reader.waiting()
 
 
 def caller_of(environ: dict[str, Any], header: str) -> str:
@@ -114,13 +112,10 @@ def test_the_cap_is_the_callers_own_and_is_free_again_after_the_answer() -> None
     with gated_app(caller_requests=1) as (app, engine):
         with under_way(app, engine, **from_address("10.0.0.1")):
             assert post(app, b"junk", **from_address("10.0.0.2")).status_code == 415
+            # A health check counts for no caller.
+            assert app.test_client().get("/healthz", **from_address("10.0.0.1")).status_code == 200
         for data, status in ((PNG, 200), (b"junk", 415), (b"", 400), (PNG, 200)):
             assert post(app, data, **from_address("10.0.0.1")).status_code == status
-
-
-def test_health_checks_count_for_nobody() -> None:
-    with gated_app(caller_requests=1) as (app, engine), under_way(app, engine):
-        assert app.test_client().get("/healthz").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -161,13 +156,13 @@ def test_a_customer_with_a_whole_ipv6_network_is_one_caller(address: str, expect
 
 def test_a_full_queue_refuses_before_the_body_is_read() -> None:
     with gated_app(queue_size=1) as (app, engine), under_way(app, engine), ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(post, app)
-        wait_for_waiting(engine, 1)
+        asked = pool.submit(post, app)
+        wait_until(lambda: waiting(engine) == 1)
         refused = post(app, environ_overrides={"wsgi.input": Untouched(), "CONTENT_LENGTH": "0"})
         assert (refused.status_code, json_of(refused)["code"]) == (503, "queue_full")
         assert int(refused.headers["Retry-After"]) >= 1
         engine.gate.set()
-        assert waiting.result(SOON_S).status_code == 200
+        assert asked.result(SOON_S).status_code == 200
 
 
 def test_bodies_share_a_budget_and_give_it_back_on_every_way() -> None:
@@ -179,9 +174,7 @@ def test_bodies_share_a_budget_and_give_it_back_on_every_way() -> None:
             assert post(app, b"small junk").status_code == 415
         for data, status in ((bytes(50_000), 415), (large[:41_000], 200), (bytes(60_001), 413), (large, 200)) * 3:
             assert post(app, data).status_code == status
-
-
-def test_the_largest_body_comes_in_however_small_the_budget() -> None:
+    # The largest body comes in, however small the budget.
     with gated_app(request_memory_bytes=1024) as (app, engine):
         engine.gate.set()
         assert post(app, PNG + bytes(100_000)).status_code == 200
@@ -198,7 +191,7 @@ def test_a_priority_that_is_none_is_refused_at_every_door(path: str, sent: str) 
 def test_batch_requests_leave_places_to_interactive_ones(how: dict[str, Any]) -> None:
     with gated_app(queue_size=4) as (app, engine), under_way(app, engine), ThreadPoolExecutor(4) as pool:
         batch = [pool.submit(post, app, **how) for _ in range(3)]
-        wait_for_waiting(engine, 3)
+        wait_until(lambda: waiting(engine) == 3)
         refused = post(app, **how)
         assert "3 places that batch requests may take" in json_of(refused)["detail"]
         interactive = pool.submit(post, app)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from support import Clock
 
 from ocrsvc.engines.isolated.crash_handling import digest_of
-from ocrsvc.records import Image, ReadOptions, ReadTask
+from ocrsvc.records import Image, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist, Entry
 
 
@@ -20,20 +19,16 @@ def mark(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def test_what_is_noted_is_found_and_listed() -> None:
+def test_what_is_noted_is_found_and_listed_until_it_was_read_after_all() -> None:
     denylist = CrashDenylist(4, 60.0)
+    denylist.note(mark(7), 1, "hang")
     denylist.note(mark(7), 2, "SIGSEGV")
     [entry] = denylist.entries()
     assert (entry.hash, entry.cause, entry.crashes, entry.is_refused) == (f"{7:032x}", "SIGSEGV", 2, True)
     assert 59 < entry.left_s <= 60
     assert (denylist.crashes(mark(7)), denylist.crashes(mark(8))) == (2, 0)
-
-
-def test_a_new_count_takes_the_place_of_the_old_one() -> None:
-    denylist = CrashDenylist(4, 60.0)
-    denylist.note(mark(7), 1, "hang")
-    denylist.note(mark(7), 2, "SIGABRT")
-    assert [(entry.crashes, entry.cause) for entry in denylist.entries()] == [(2, "SIGABRT")]
+    denylist.clear(mark(7))
+    assert denylist.crashes(mark(7)) == 0
 
 
 def test_an_entry_expires_and_the_denylist_is_empty_again() -> None:
@@ -47,31 +42,14 @@ def test_an_entry_expires_and_the_denylist_is_empty_again() -> None:
     assert (denylist.is_empty(), denylist.crashes(mark(7)), denylist.entries()) == (True, 0, [])
 
 
-def test_when_it_is_full_the_entry_that_expires_first_makes_room() -> None:
+@pytest.mark.parametrize("waits_s", [(1, 1), (50, 20)], ids=["the first to expire", "one that has expired"])
+def test_when_it_is_full_the_entry_that_expires_first_makes_room(waits_s: tuple[int, int]) -> None:
     clock = Clock(1000.0)
     denylist = CrashDenylist(2, 60.0, clock)
-    for number in (1, 2, 3):
-        clock.now_s += 1
+    for number, wait_s in zip((1, 2, 3), (*waits_s, 0), strict=True):
         denylist.note(mark(number), 2, "hang")
+        clock.now_s += wait_s
     assert sorted(int(entry.hash, 16) for entry in denylist.entries()) == [2, 3]
-
-
-def test_expired_entries_make_room_before_living_ones() -> None:
-    clock = Clock(1000.0)
-    denylist = CrashDenylist(2, 60.0, clock)
-    denylist.note(mark(1), 2, "hang")
-    clock.now_s += 50
-    denylist.note(mark(2), 2, "hang")
-    clock.now_s += 20
-    denylist.note(mark(3), 2, "hang")
-    assert sorted(int(entry.hash, 16) for entry in denylist.entries()) == [2, 3]
-
-
-def test_an_image_that_was_read_after_all_is_forgotten() -> None:
-    denylist = CrashDenylist(4, 60.0)
-    denylist.note(mark(7), 1, "hang")
-    denylist.clear(mark(7))
-    assert denylist.crashes(mark(7)) == 0
 
 
 @pytest.mark.parametrize(("asked", "forgotten", "left"), [(f"{1:032x}", 1, [2]), (None, 2, []), ("nothing", 0, [1, 2])])
@@ -128,32 +106,28 @@ def a_task(seed: int = 0) -> ReadTask:
     return ReadTask(Image(np.random.default_rng(seed).integers(0, 256, (40, 30, 3), np.uint8), "png"))
 
 
-def with_one_pixel_changed(task: ReadTask) -> ReadTask:
-    pixels = task.image.pixels.copy()
-    pixels[5, 5, 0] ^= 1
+def with_pixels(task: ReadTask, pixels: Pixels) -> ReadTask:
     return replace(task, image=replace(task.image, pixels=pixels))
 
 
-def reshaped(task: ReadTask) -> ReadTask:
-    return replace(task, image=replace(task.image, pixels=task.image.pixels.reshape(30, 40, 3)))
+ONE_CHANGED = a_task().image.pixels.copy()
+ONE_CHANGED[5, 5, 0] ^= 1
 
 
 @pytest.mark.parametrize(
-    "change",
+    "other",
     [
-        with_one_pixel_changed,
-        reshaped,
-        lambda task: replace(task, options=ReadOptions(detect=False)),
-        lambda task: replace(task, options=ReadOptions(rotate="0")),
-        lambda task: replace(task, options=ReadOptions(upright_boxes=True)),
-        lambda task: replace(task, options=ReadOptions(unwarp=False)),
+        with_pixels(a_task(), ONE_CHANGED),
+        with_pixels(a_task(), a_task().image.pixels.reshape(30, 40, 3)),
+        *(
+            replace(a_task(), options=ReadOptions(**options))
+            for options in ({"detect": False}, {"rotate": "0"}, {"upright_boxes": True}, {"unwarp": False})
+        ),
     ],
 )
-def test_what_the_engine_would_see_otherwise_is_another_image(change: Callable[[ReadTask], ReadTask]) -> None:
-    assert digest_of(change(a_task())) != digest_of(a_task())
-
-
-def test_the_same_pixels_from_another_file_are_the_same_image() -> None:
-    task = a_task()
-    other = replace(task, image=Image(task.image.pixels.copy(), "jpeg"), deadline=5.0)
-    assert digest_of(task) == digest_of(other)
+def test_what_the_engine_would_see_otherwise_is_another_image_and_the_same_pixels_are_the_same(
+    other: ReadTask,
+) -> None:
+    assert digest_of(other) != digest_of(a_task())
+    same = replace(a_task(), image=Image(a_task().image.pixels.copy(), "jpeg"), deadline=5.0)
+    assert digest_of(same) == digest_of(a_task())

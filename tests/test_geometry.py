@@ -1,7 +1,8 @@
-"""Box arithmetic, against worked sums and hand-made pictures."""
+"""Boxes and outlines of lines, against worked sums and hand-made pictures."""
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from ocrsvc.imaging.geometry import (
     turn_points,
     upright_box,
 )
+from ocrsvc.imaging.outline import Outline, cut, extent, parts_of
 from ocrsvc.records import Box, Character, Line, Page, Pixels, Word
 
 
@@ -118,24 +120,65 @@ def test_a_quad_is_cut_out_and_straightened() -> None:
     pixels: Pixels = np.zeros((50, 50), np.uint8)
     pixels[10:20, 30:34] = 200  # 4 wide, 10 tall
     tall = np.array([[34, 10], [34, 20], [30, 20], [30, 10]], np.float32)  # read downwards
-    cut = crop(pixels, tall, width=10, height=4)
-    assert cut.shape == (4, 10)
-    assert (cut[1:-1, 1:-1] == 200).all()
-
-
-def test_a_large_quad_is_averaged_down_and_not_sampled() -> None:
+    piece = crop(pixels, tall, width=10, height=4)
+    assert piece.shape == (4, 10)
+    assert (piece[1:-1, 1:-1] == 200).all()
+    # A large one is averaged down and not sampled.
     stripes: Pixels = np.zeros((400, 400), np.uint8)
     stripes[:, ::2] = 200
-    cut = crop(stripes, np.array(frame(0, 0, 400, 400), np.float32), width=40, height=40)
-    assert abs(float(cut[5:-5, 5:-5].mean()) - 100) < 5
-    assert float(cut[5:-5, 5:-5].std()) < 5
+    small = crop(stripes, np.array(frame(0, 0, 400, 400), np.float32), width=40, height=40)[5:-5, 5:-5]
+    assert abs(float(small.mean()) - 100) < 5
+    assert float(small.std()) < 5
 
 
-def test_sides_are_measured_along_and_across_the_reading_direction() -> None:
-    assert sides(np.array(frame(10, 10, 40, 20), np.float32)) == (30.0, 10.0)
+def test_sides_are_measured_along_and_across_and_an_upright_box_stays_wherever_reading_begins() -> None:
+    quad = np.array(frame(10, 10, 40, 20), np.float32)
+    assert sides(quad) == (30.0, 10.0)
+    for turns in range(4):
+        begun = np.roll(quad, -turns, axis=0)
+        assert upright_box(begun).tolist() == begun.tolist()
 
 
-@pytest.mark.parametrize("turns", range(4))
-def test_an_upright_box_stays_as_it_is_wherever_reading_begins(turns: int) -> None:
-    quad = np.roll(np.array(frame(10, 10, 40, 20), np.float32), -turns, axis=0)
-    assert upright_box(quad).tolist() == quad.tolist()
+def test_parts_of_a_quad_seen_at_a_slant_are_nearer_where_it_is_far() -> None:
+    # The left side is twice as far away as the right: where its diagonals meet is the middle of what it shows.
+    trapezium = np.array([[0, 10], [60, 0], [60, 40], [0, 30]], np.float32)
+    (left,) = parts_of(trapezium, np.array([[0.0, 0.0, 0.5, 1.0]]))
+    assert np.allclose(left, np.array([[0, 10], [20, 20 / 3], [20, 100 / 3], [0, 30]]), atol=1e-3)
+
+
+def test_parts_of_a_quad_are_the_same_parts_of_its_crop() -> None:
+    pixels: Pixels = np.zeros((100, 200), np.uint8)
+    quad = np.array([[30, 30], [170, 45], [165, 80], [25, 70]], np.float32)
+    (part,) = parts_of(quad, np.array([[0.25, 0.5, 0.5, 1.0]]))
+    cv2.fillPoly(pixels, [np.rint(part).astype(np.int32)], (255,))
+    rows, columns = np.nonzero(cut(pixels, quad, width=80, height=20) > 127)
+    assert np.allclose([columns.min(), rows.min(), columns.max(), rows.max()], [20, 10, 40, 19], atol=1)
+
+
+def arc() -> Outline:
+    """A line 20 px thick along a quarter of a circle of 100 px."""
+    angles = np.radians(np.linspace(-135, -45, 9))
+    rim = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return np.concatenate([150 + 110 * rim, (150 + 90 * rim)[::-1]]).astype(np.float32)
+
+
+@pytest.mark.parametrize("begin", [0.0, 0.1, 0.45, 0.8])
+def test_parts_of_a_curved_line_are_the_same_parts_of_its_crop(begin: float) -> None:
+    outline = arc()
+    (part,) = parts_of(outline, np.array([[begin, 0.25, begin + 0.1, 0.75]]))
+    pixels: Pixels = np.zeros((200, 300), np.uint8)
+    cv2.fillPoly(pixels, [np.rint(part * 16).astype(np.int32)], (255,), shift=4)
+    width = round(extent(outline)[0])
+    rows, columns = np.nonzero(cut(pixels, outline, width, 20) > 127)
+    assert np.allclose([columns.min() / width, (columns.max() + 1) / width], [begin, begin + 0.1], atol=0.02)
+    assert np.allclose([rows.min(), rows.max() + 1], [5, 15], atol=2)
+
+
+@pytest.mark.parametrize(
+    "corners", [[(5, 5)] * 4, [(0, 0), (10, 0), (10, 0), (0, 0)], [(0, 0), (5, 5), (9, 9), (2, 2)]]
+)
+def test_parts_of_a_quad_without_an_area_are_on_it(corners: list[tuple[int, int]]) -> None:
+    quad = np.array(corners, np.float32)
+    (part,) = parts_of(quad, np.array([[0.2, 0.2, 0.6, 0.6]]))
+    assert (part >= quad.min(axis=0)).all()
+    assert (part <= quad.max(axis=0)).all()

@@ -10,6 +10,7 @@ import sys
 import types
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bent_page import bend
 from curved_pages import bent, flat_page
 from gpu_session_double import WARM_PX, GpuSessionDouble, put_in_place
 from numpy.typing import NDArray
+from ppocr_support import LINE, load, read, text_of
 from strict_arrays import OnGpu, StrictArrays, on_gpu
 
 from ocrsvc.engines.line_recognizer import LineText
@@ -41,10 +43,9 @@ from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
 from ocrsvc.imaging.geometry import Quad, crop
-from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
+from ocrsvc.records import Check, Pixels, ReadTask, no_check
 from ocrsvc.serving.batcher import Limits
 
-PAGES = Path(__file__).parent / "pages"
 SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
 SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
 OVER = pytest.mark.parametrize("gpu", [ArrayBackend(), StrictArrays()], ids=["numpy", "strict"])
@@ -57,31 +58,26 @@ def noise(*shape: int) -> Pixels:
 
 
 @pytest.mark.parametrize(
-    ("shape", "size"),
+    ("shape", "size", "shrink"),
     [
-        pytest.param((300, 420, 3), (192, 128), id="colour"),
-        pytest.param((300, 420), (192, 128), id="gray"),
-        pytest.param((320, 480, 3), (240, 160), id="halved"),
-        pytest.param((480, 480), (160, 160), id="a third"),
-        pytest.param((300, 420, 3), (416, 288), id="hardly smaller"),
-        pytest.param((20, 1500, 3), (960, 32), id="a strip, wider than tall"),
-        pytest.param((1200, 25), (32, 960), id="a strip, taller than wide"),
-        pytest.param((250, 333), (352, 224), id="one side rounded up"),
+        pytest.param((300, 420, 3), (192, 128), True, id="colour"),
+        pytest.param((300, 420), (192, 128), True, id="gray"),
+        pytest.param((320, 480, 3), (240, 160), True, id="halved"),
+        pytest.param((480, 480), (160, 160), True, id="a third"),
+        pytest.param((300, 420, 3), (416, 288), True, id="hardly smaller"),
+        pytest.param((20, 1500, 3), (960, 32), True, id="a strip, wider than tall"),
+        pytest.param((1200, 25), (32, 960), True, id="a strip, taller than wide"),
+        pytest.param((250, 333), (352, 224), True, id="one side rounded up"),
+        *(((100, 400, 3), (640, 160), False), ((300, 420), (640, 448), False)),
+        *(((1, 1), (64, 64), False), ((64, 96), (96, 64), False)),
     ],
 )
-def test_shrinking_is_that_of_opencv_to_a_gray_level(shape: tuple[int, ...], size: tuple[int, int]) -> None:
+def test_resizing_is_that_of_opencv_to_a_gray_level(
+    shape: tuple[int, ...], size: tuple[int, int], *, shrink: bool
+) -> None:
     page = noise(*shape)
-    expected = cv2.resize(page, size, interpolation=cv2.INTER_AREA).astype(np.float32)
-    assert np.abs(resize(np, page, size, shrink=True) - expected).max() <= 1
-
-
-@pytest.mark.parametrize(
-    ("shape", "size"), [((100, 400, 3), (640, 160)), ((300, 420), (640, 448)), ((1, 1), (64, 64)), ((64, 96), (96, 64))]
-)
-def test_enlarging_is_that_of_opencv_to_a_gray_level(shape: tuple[int, ...], size: tuple[int, int]) -> None:
-    page = noise(*shape)
-    expected = cv2.resize(page, size, interpolation=cv2.INTER_LINEAR).astype(np.float32)
-    assert np.abs(resize(np, page, size, shrink=False) - expected).max() <= 1
+    expected = cv2.resize(page, size, interpolation=cv2.INTER_AREA if shrink else cv2.INTER_LINEAR)
+    assert np.abs(resize(np, page, size, shrink=shrink) - expected.astype(np.float32)).max() <= 1
 
 
 @OVER
@@ -115,12 +111,8 @@ def test_the_mask_is_the_cpus_and_the_boxes_are_too(gpu: ArrayBackend) -> None:
     found = lines_from_mask(mask, likely, 640, 320, certain=CERTAIN).outlines
     assert len(found) == 4  # the first is fainter than a box may be
     assert np.array_equal(found, lines_from_map(table, 640, 320).outlines)
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1)])
-def test_a_map_of_one_row_or_column_has_a_mask_too(shape: tuple[int, int]) -> None:
-    mask, _ = unpack_map(pack_map(np, np.ones(shape, np.float32), MAP_THRESHOLD))
-    assert np.array_equal(mask, np.ones(shape, np.uint8))
+    for shape in ((1, 1), (1, 7), (7, 1)):
+        assert np.array_equal(unpack_map(pack_map(np, np.ones(shape, np.float32), MAP_THRESHOLD))[0], np.ones(shape))
 
 
 def lines_of(height: int, width: int, count: int) -> tuple[list[Quad], list[int]]:
@@ -150,14 +142,9 @@ def test_lines_are_cut_as_opencv_cuts_them_to_a_gray_level(gpu: ArrayBackend, sh
         assert np.abs(levels - planes).max() <= 1.01
         assert np.abs(levels - planes).mean() < 0.2
         assert not row[:, :, width:].any()
-
-
-def test_a_line_is_cut_the_same_bit_by_bit_alone_and_in_any_batch() -> None:
-    page = noise(300, 500, 3)
-    quads, widths = lines_of(300, 500, 9)
-    together = crop_lines(ArrayBackend(), page, quads, widths, 320, USUAL)
-    for row, quad, width in zip(together, quads, widths, strict=True):
-        assert np.array_equal(crop_lines(ArrayBackend(), page, [quad], [width], 320, USUAL)[0], row)
+        # Alone a line is cut bit by bit as in any batch.
+        alone = gpu.download(crop_lines(gpu, gpu.upload(page), [quad], [width], 320, USUAL))
+        assert np.array_equal(alone[0], row)
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
@@ -201,16 +188,6 @@ def in_memory(engine: PpocrEngine) -> PageHandle:
     return PageHandle(engine._detector, engine._scripts, engine._shared_threads)
 
 
-def read(handle: PageHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:
-    (page,) = handle.read([ReadTask(Image(pixels, "png"), options or ReadOptions())])
-    assert isinstance(page, Page)
-    return page
-
-
-def load(file: Path) -> Pixels:
-    return np.asarray(cv2.imread(str(file)), np.uint8)
-
-
 def corpus() -> list[Path]:
     """Small pages of three kinds, where the corpus is there: Chinese and Latin on a screen, a photo, a scan."""
     manifest = SHARED / "corpus" / "manifest.jsonl"
@@ -221,8 +198,9 @@ def corpus() -> list[Path]:
 
 
 def test_pages_read_the_same_from_the_gpu_and_from_memory(engine: PpocrEngine) -> None:
-    files = [*(PAGES / name for name in ("notice.png", "notice_turned_180.png")), *corpus()]
-    for file in files:
+    assert engine.describe().provider == "CUDAExecutionProvider, pixels prepared by strict"
+    # An absolute path stands for itself.
+    for file in ("notice.png", "notice_turned_180.png", *map(str, corpus())):
         pixels = load(file)
         there, here = read(engine.open_handle(), pixels), read(in_memory(engine), pixels)
         assert here.lines, file
@@ -235,20 +213,20 @@ def test_pages_read_the_same_from_the_gpu_and_from_memory(engine: PpocrEngine) -
 
 def test_a_page_whose_lines_bend_is_flattened_for_the_gpu_too(engine: PpocrEngine) -> None:
     page, truth = flat_page(20)
-    read_there = read(engine.open_handle(), np.asarray(bent(page, 70.0)[0], np.uint8))
-    expected, found = " ".join(truth).split(), read_there.text.split()
+    curved = np.asarray(bent(page, 70.0)[0], np.uint8)
+    flattened = read(engine.open_handle(), curved)
+    expected, found = " ".join(truth).split(), flattened.text.split()
     assert sum(word in found for word in expected) >= 0.97 * len(expected)
-    as_it_is = read(engine.open_handle(), np.asarray(bent(page, 70.0)[0], np.uint8), ReadOptions(unwarp=False))
-    assert as_it_is != read_there
+    assert read(engine.open_handle(), curved, unwarp=False) != flattened
 
 
 def test_what_is_read_on_a_gpu_is_what_the_cpu_reads_and_in_few_shapes(engine: PpocrEngine) -> None:
-    pixels = load(PAGES / "notice.png")
+    pixels = load("notice.png")
     with ThreadPoolExecutor(4) as pool:
         handles = (engine.open_handle(), in_memory(engine)) * 2
         pages = list(pool.map(lambda handle: read(handle, pixels), handles))
     # The padding makes a box 4 px taller, and a full stop is lost; docs/design/accuracy-and-speed.md has the corpus.
-    letters = "".join(filter(str.isalnum, (PAGES / "notice.txt").read_text("utf-8")))
+    letters = "".join(filter(str.isalnum, text_of("notice")))
     assert ["".join(filter(str.isalnum, page.text)) for page in pages] == [letters] * 4
     assert {(1, 3, *size) for size in WARM_PX} <= GpuSessionDouble.shapes
     for lines, _, height, width in GpuSessionDouble.shapes:
@@ -256,9 +234,9 @@ def test_what_is_read_on_a_gpu_is_what_the_cpu_reads_and_in_few_shapes(engine: P
 
 
 def test_a_line_as_large_as_a_page_is_read_without_a_pass_for_each_of_its_samples(engine: PpocrEngine) -> None:
-    pixels = cv2.resize(load(PAGES / "line.png"), None, fx=6, fy=6, interpolation=cv2.INTER_LINEAR)
-    page = read(engine.open_handle(), np.asarray(pixels, np.uint8), ReadOptions(detect=False))
-    assert page.text == "The library closes at 15:00 today."
+    pixels = cv2.resize(load("line.png"), None, fx=6, fy=6, interpolation=cv2.INTER_LINEAR)
+    page = read(engine.open_handle(), np.asarray(pixels, np.uint8), detect=False)
+    assert page.text == LINE
     quad = np.array([[0, 0], [3600, 0], [3600, 300], [0, 300]], np.float32)
     quads = [quad, quad / np.float32(3), quad / np.float32(6)]
     largest, large, small = samples(quads, [496] * 3, 48)
@@ -266,29 +244,24 @@ def test_a_line_as_large_as_a_page_is_read_without_a_pass_for_each_of_its_sample
 
 
 def test_a_curved_line_reads_the_same_from_the_gpu_and_from_memory(engine: PpocrEngine) -> None:
-    pixels = bend(load(PAGES / "line.png"), 500, (700, 560))
+    pixels = bend(load("line.png"), 500, (700, 560))
     there, here = read(engine.open_handle(), pixels), read(in_memory(engine), pixels)
-    assert there.text == here.text == "The library closes at 15:00 today."
+    assert there.text == here.text == LINE
     assert np.abs(np.subtract(there.lines[0].box, here.lines[0].box)).max() <= 1
 
 
 def test_options_are_the_same_on_the_gpu(engine: PpocrEngine) -> None:
-    line = load(PAGES / "line.png")
-    for options in (ReadOptions(detect=False), ReadOptions(detect=False, decoder="beam")):
-        assert read(engine.open_handle(), line, options).text == "The library closes at 15:00 today."
+    for decoder in ("greedy", "beam"):
+        assert read(engine.open_handle(), load("line.png"), detect=False, decoder=decoder).text == LINE
     assert read(engine.open_handle(), np.full((40, 60), 255, np.uint8)).lines == ()
 
 
 def test_pages_read_the_same_alone_and_beside_others(engine: PpocrEngine) -> None:
-    pages = [load(PAGES / "notice.png"), np.ascontiguousarray(load(PAGES / "line.png")[:, :, 1])]
+    pages = [load("notice.png"), np.ascontiguousarray(load("line.png")[:, :, 1])]
     alone = [read(engine.open_handle(), page) for page in pages]
     with ThreadPoolExecutor(2) as pool:
         beside = list(pool.map(lambda page: read(engine.open_handle(), page), pages))
     assert [page.text for page in beside] == [page.text for page in alone]
-
-
-def test_what_prepares_pixels_is_reported(engine: PpocrEngine) -> None:
-    assert engine.describe().provider == "CUDAExecutionProvider, pixels prepared by strict"
 
 
 class Full(StrictArrays):
@@ -307,7 +280,7 @@ def test_a_page_for_which_the_gpu_has_no_room_is_prepared_in_memory(
     assert viewer is not None
     full = type(viewer)(Full(), viewer.detector, viewer.scripts)
     handle = PageHandle(engine._detector, engine._scripts, engine._shared_threads, gpu_pipeline=full)
-    assert read(handle, load(PAGES / "line.png")).text == "The library closes at 15:00 today."
+    assert read(handle, load("line.png")).text == LINE
     assert "no room for a page of 600 x 50 pixels (out of memory" in caplog.text
 
 
@@ -327,10 +300,8 @@ def test_an_engine_does_without_a_gpu_that_fails_and_says_so(
     assert isinstance(runs, BatchRunner)
     assert engine._open_gpu_pipeline(Broken(), parts, {"main": runs._session}, SMALL) is None
     (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert (
-        "not by cupy 0: on a page drawn to try it it fails with RuntimeError: cudaErrorInsufficientDriver at (100, 400)"
-        in message
-    )
+    fault = "it fails with RuntimeError: cudaErrorInsufficientDriver at (100, 400)"
+    assert f"not by cupy 0: on a page drawn to try it {fault}" in message
     assert "OCRSVC_IMAGING=cpu" in message
 
 
@@ -352,11 +323,8 @@ def test_another_text_is_a_fault_and_the_same_is_none() -> None:
     def view(text: str, task: ReadTask) -> InMemoryPageReader:
         return InMemoryPageReader(task.image.pixels, lambda _: [], Says(text))
 
-    assert find_fault(lambda task: view("a", task), lambda task: view("a", task)) is None
-    assert (
-        find_fault(lambda task: view("b", task), lambda task: view("a", task))
-        == "it reads 'b' where 'a' is read without it"
-    )
+    assert find_fault(partial(view, "a"), partial(view, "a")) is None
+    assert find_fault(partial(view, "b"), partial(view, "a")) == "it reads 'b' where 'a' is read without it"
 
 
 def test_the_drawn_pages_hold_text_that_the_models_read(engine: PpocrEngine) -> None:
@@ -380,16 +348,12 @@ class Pool:
         self.free = 0
 
 
-def stub_cupy(monkeypatch: pytest.MonkeyPatch, memory: Pool, pinned: Pool) -> None:
+def test_free_memory_of_the_gpu_is_given_back_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, pinned = Pool(arrays.MAX_FREE_BYTES), Pool(arrays.MAX_FREE_PINNED_BLOCKS)
     cupy: Any = types.ModuleType("cupy")
     cupy.__version__ = "14.2.0"
     cupy.get_default_memory_pool, cupy.get_default_pinned_memory_pool = lambda: memory, lambda: pinned
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-
-
-def test_free_memory_of_the_gpu_is_given_back_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, pinned = Pool(arrays.MAX_FREE_BYTES), Pool(arrays.MAX_FREE_PINNED_BLOCKS)
-    stub_cupy(monkeypatch, memory, pinned)
     gpu = CupyBackend()
     gpu.trim()
     assert (memory.free, pinned.free) == (arrays.MAX_FREE_BYTES, arrays.MAX_FREE_PINNED_BLOCKS)
@@ -399,7 +363,7 @@ def test_free_memory_of_the_gpu_is_given_back_beyond_a_limit(monkeypatch: pytest
     assert (memory.free, pinned.free) == (0, 0)
 
 
-def test_a_gpu_is_looked_for_only_where_the_models_run_on_one(
+def test_a_gpu_is_looked_for_only_where_the_models_run_on_one_and_left_out_where_cupy_does_not_load(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
@@ -408,11 +372,6 @@ def test_a_gpu_is_looked_for_only_where_the_models_run_on_one(
     assert caplog.text == ""
     assert find_backend("auto", "cuda") is None
     assert "cupy is not installed" in caplog.text
-
-
-def test_a_cupy_that_cannot_be_loaded_is_reported_and_left_out(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails from here on
     assert find_backend("auto", "cuda") is None

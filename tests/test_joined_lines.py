@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from ppocr_support import rectangle
 
 from ocrsvc.engines.ppocr.pipeline.joined_lines import part_joined_lines
 
@@ -22,14 +23,12 @@ def drawn(*columns: tuple[int, int]) -> NDArray[np.uint8]:
 
 
 def quad(begin: int, end: int, top: int) -> NDArray[np.float32]:
-    return np.array([[begin, top], [end, top], [end, top + 20], [begin, top + 20]], np.float32)
+    return rectangle(begin, top, end, top + 20)
 
 
 def test_a_line_across_a_gutter_is_parted_where_the_next_column_begins() -> None:
     lines = [quad(*column, top) for top in TOPS[1:] for column in (LEFT, RIGHT)]
-
     parts = part_joined_lines(drawn(LEFT, RIGHT), [quad(20, 580, 20), *lines])
-
     assert len(parts) == len(lines) + 2
     ends = [(part[:, 0].min(), part[:, 0].max()) for part in parts[:2]]
     assert ends == [pytest.approx(LEFT, abs=6), pytest.approx(RIGHT, abs=6)]
@@ -38,5 +37,4 @@ def test_a_line_across_a_gutter_is_parted_where_the_next_column_begins() -> None
 @pytest.mark.parametrize("columns", [((20, 580),), (LEFT, RIGHT)], ids=["text", "white where nothing else begins"])
 def test_other_lines_stay_whole(columns: tuple[tuple[int, int], ...]) -> None:
     lines = [quad(20, 580, top) for top in TOPS]
-
     assert len(part_joined_lines(drawn(*columns), lines)) == len(lines)

@@ -27,6 +27,7 @@ WIDE, NARROW = picture(64, 32), picture(48, 32)
 DOCUMENT = pdf(GRAY, GRAY, GRAY)
 B64 = as_base64(DOCUMENT)
 IMAGES = [as_base64(WIDE), as_base64(NARROW)]
+MISTRAL = {"document": {"document_url": f"data:application/pdf;base64,{B64}"}}
 
 
 class LateEngine(KnownEngine):
@@ -75,11 +76,8 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
         "/v2/models/ocr/infer",
         {"json": {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [2], "data": IMAGES}]}},
     ),
-    "mistral": ("/v1/ocr", {"json": {"document": {"document_url": f"data:application/pdf;base64,{B64}"}}}),
-    "mistral some pages": (
-        "/v1/ocr",
-        {"json": {"pages": [0, 1], "document": {"document_url": f"data:application/pdf;base64,{B64}"}}},
-    ),
+    "mistral": ("/v1/ocr", {"json": MISTRAL}),
+    "mistral some pages": ("/v1/ocr", {"json": {"pages": [0, 1], **MISTRAL}}),
     "ocr_space": ("/parse/image", form("file")),
     "paddlehub": ("/predict/ocr_system", {"json": {"images": IMAGES}}),
     "paddlex": ("/ocr", {"json": {"file": B64, "fileType": 0}}),

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from ppocr_support import give_up_at
 from table_pages import Sheet, draw_paragraph, draw_table, finish
 
 from ocrsvc.engines.layout.layout_model import LAYOUT_MODEL, REACH, STRIDES_PX, TYPES, decode, find_regions
 from ocrsvc.engines.layout.regions import FoundRegion, assign_lines
 from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.engines.open_engine import open_engine_in_process
-from ocrsvc.errors import ClientGone, EngineFailed
+from ocrsvc.errors import DeadlineExceeded, EngineFailed
 from ocrsvc.imaging.geometry import restore_page, turn
 from ocrsvc.records import Box, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, no_check
 from ocrsvc.settings.settings import Settings
@@ -47,9 +48,7 @@ def test_lines_belong_to_the_region_that_holds_them_and_the_rest_is_text() -> No
     ]
     assert regions[0].box == ((5.0, 5.0), (150.0, 5.0), (150.0, 35.0), (5.0, 35.0))
     assert regions[3].box == ((200.0, 300.0), (300.0, 300.0), (300.0, 350.0), (200.0, 350.0))
-
-
-def test_of_several_regions_a_line_belongs_to_the_surest() -> None:
+    # Of several regions a line belongs to the surest.
     large = FoundRegion("table", 0.6, (0.0, 0.0, 400.0, 400.0))
     regions = assign_lines(PAGE, [TITLE, TEXT, large])
     assert [(region.type, region.lines) for region in regions] == [("title", (0,)), ("text", (1, 2)), ("table", (3, 4))]
@@ -97,17 +96,15 @@ def test_boxes_are_decoded_from_the_distributions_of_their_sides() -> None:
     boxes, classes = decode(*outputs([(0, 9, 2, 0.75, (1, 1, 3, 2))]), 64, 64)
     assert classes.tolist() == [2]
     assert boxes.tolist() == [pytest.approx([4, 4, 36, 28, 0.75], abs=1e-3)]
+    # None reaches beyond the page.
+    boxes, _ = decode(*outputs([(0, 0, 0, 0.9, (5, 5, 5, 5))]), 64, 64)
+    assert boxes[0, :4].tolist() == pytest.approx([0, 0, 44, 44], abs=1e-3)
 
 
 def test_of_boxes_of_one_thing_the_surest_remains_and_faint_ones_go() -> None:
     same = [(0, 27, 0, 0.6, (2, 2, 2, 2)), (0, 28, 1, 0.9, (3, 2, 1, 2)), (0, 0, 0, 0.3, (1, 1, 1, 1))]
     boxes, classes = decode(*outputs(same), 64, 64)
     assert (classes.tolist(), len(boxes)) == ([1], 1)
-
-
-def test_a_box_does_not_reach_beyond_the_page() -> None:
-    boxes, _ = decode(*outputs([(0, 0, 0, 0.9, (5, 5, 5, 5))]), 64, 64)
-    assert boxes[0, :4].tolist() == pytest.approx([0, 0, 44, 44], abs=1e-3)
 
 
 def drawn() -> tuple[Pixels, Page]:
@@ -125,6 +122,7 @@ def test_the_model_finds_text_and_a_table(degrees: int) -> None:
     pixels, page = drawn()
     regions = assign_lines(page, find_regions(np.ascontiguousarray(turn(pixels, degrees)), -degrees % 360, no_check))
     tables = [region for region in regions if region.type == "table"]
+    assert len(TYPES) == 10
     assert len(tables) == 1
     assert tables[0].confidence > 0.8
     inside = {page.lines[number].text for number in tables[0].lines}
@@ -133,27 +131,16 @@ def test_the_model_finds_text_and_a_table(degrees: int) -> None:
     assert not inside & paragraphs
 
 
-def test_the_model_has_a_type_for_each_of_its_classes() -> None:
-    assert len(TYPES) == 10
-
-
 def test_a_page_has_the_same_regions_alone_and_beside_others() -> None:
     pixels, _ = drawn()
-    alone, found = find_regions(pixels, 0, no_check), []
-    threads = [threading.Thread(target=lambda: found.append(find_regions(pixels, 0, no_check))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [alone] * 3
+    alone = find_regions(pixels, 0, no_check)
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda _: find_regions(pixels, 0, no_check), range(3))) == [alone] * 3
 
 
-def test_whoever_has_gone_waits_for_no_turn() -> None:
-    def check() -> None:
-        raise ClientGone("Nobody waits.")
-
-    with LAYOUT_MODEL._turn, pytest.raises(ClientGone):
-        find_regions(np.zeros((50, 50), np.uint8), 0, check)
+def test_a_wait_for_the_models_turn_ends_where_the_answer_is_not_wanted_any_more() -> None:
+    with LAYOUT_MODEL._turn, pytest.raises(DeadlineExceeded):
+        find_regions(np.zeros((50, 50), np.uint8), 0, give_up_at(1))
 
 
 def test_without_onnx_runtime_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

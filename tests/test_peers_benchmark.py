@@ -1,4 +1,4 @@
-"""benchmarks/peers.py and peers_table.py: which percentiles are told, and that each system has a name in the table."""
+"""benchmarks/peers.py, peers_table.py and stage_times.py: percentiles, names, and functions whose time is taken."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ print(json.dumps([quantile(range(count), {share}) for count in {counts}]))
     assert json.loads(run_beside_benchmarks(code)) == told
 
 
-def test_every_system_has_a_name_in_the_table() -> None:
+def test_every_system_has_a_name_in_the_table_and_every_stage_is_a_function_of_the_service() -> None:
     code = """
 from bench.peer_systems import NAMES
-import peers_table
+import peers_table, stage_times
 print([name for name in NAMES if name not in peers_table.NAMES])
+stage_times.Stopwatch().install()
 """
     assert run_beside_benchmarks(code).strip() == "[]"
 

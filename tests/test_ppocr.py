@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import sys
 import time
@@ -19,6 +18,7 @@ import pytest
 from bent_page import bend
 from numpy.typing import NDArray
 from onnx import numpy_helper
+from ppocr_support import LINE, give_up_at, load, read, text_of
 from support import page_handle
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
@@ -32,15 +32,10 @@ from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, bui
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import DeadlineExceeded
-from ocrsvc.records import Check, Decoder, Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.records import Decoder, Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.work_queue import RequestContext, make_check
 
-PAGES = Path(__file__).parent / "pages"
-NOTICE = [line.split() for line in (PAGES / "notice.txt").read_text("utf-8").splitlines()]
-
-
-def load(name: str) -> Pixels:
-    return np.asarray(cv2.imread(str(PAGES / name)), np.uint8)
+NOTICE = "".join(text_of("notice").split())
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +43,6 @@ def handle() -> Iterator[PageHandle]:
     with page_handle(threads=2) as handle:
         handle.warm_up()
         yield handle
-
-
-def read(handle: PageHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:
-    (page,) = handle.read([ReadTask(Image(pixels, "png"), options or ReadOptions())])
-    assert isinstance(page, Page)
-    return page
 
 
 def words(page: Page) -> str:
@@ -66,31 +55,24 @@ def words(page: Page) -> str:
 )
 def test_a_page_is_read_whatever_way_it_is_turned(handle: PageHandle, name: str, angle: int) -> None:
     page = read(handle, load(name))
-    assert words(page) == "".join(word for line in NOTICE for word in line)
+    assert words(page) == NOTICE
     assert page.angle == angle
     assert all(line.confidence > 0.9 for line in page.lines)
 
 
-def test_boxes_lie_around_their_lines(handle: PageHandle) -> None:
-    page = read(handle, load("notice.png"))
+def test_boxes_lie_around_their_lines_and_gray_pixels_read_like_colour(handle: PageHandle) -> None:
+    colour = load("notice.png")
+    page = read(handle, colour)
     tops = [line.box[0][1] for line in page.lines]
     assert np.allclose(tops, [30, 104, 166, 226], atol=14)  # tests/pages/make.py draws at 24, 100, 162, 224
     assert all(20 <= line.box[0][0] <= 40 for line in page.lines)
+    assert read(handle, np.ascontiguousarray(colour[:, :, 0])).text == page.text
 
 
-def test_gray_pixels_read_like_colour(handle: PageHandle) -> None:
-    colour = load("notice.png")
-    assert read(handle, np.ascontiguousarray(colour[:, :, 0])).text == read(handle, colour).text
-
-
-def test_one_line_is_read_without_detection(handle: PageHandle) -> None:
-    page = read(handle, load("line.png"), ReadOptions(detect=False))
-    assert page.text == "The library closes at 15:00 today."
-
-
-def test_a_line_along_an_arc_is_read(handle: PageHandle) -> None:
+def test_one_line_is_read_without_detection_and_along_an_arc_with_it(handle: PageHandle) -> None:
+    assert read(handle, load("line.png"), detect=False).text == LINE
     page = read(handle, bend(load("line.png"), 500, (700, 560)))
-    assert page.text == "The library closes at 15:00 today."
+    assert page.text == LINE
     (line,) = page.lines
     # The arc is 600 px long, 69 degrees: 566 px wide and 88 px high, and its letters are 24 px tall.
     width, height = np.ptp(np.array(line.box), axis=0).tolist()
@@ -180,10 +162,8 @@ def test_the_detector_in_another_layout_finds_what_the_shipped_one_finds(
 @pytest.fixture(scope="module")
 def line_pixels() -> list[Pixels]:
     """Crops of several widths, one of them blank."""
-    line = load("line.png")
-    return [cv2.resize(line, (width, 48)).astype(np.uint8) for width in (48, 160, 400)] + [
-        np.full((48, 96, 3), 255, np.uint8)
-    ]
+    lines = (cv2.resize(load("line.png"), (width, 48)).astype(np.uint8) for width in (48, 160, 400))
+    return [*lines, np.full((48, 96, 3), 255, np.uint8)]
 
 
 def test_the_class_chosen_inside_the_graph_is_the_argmax_of_what_the_shipped_model_gives(
@@ -213,17 +193,6 @@ def test_a_recognizer_that_ends_otherwise_is_refused() -> None:
         rewrite.add_argmax(proto)
 
 
-def give_up_at(call: int) -> Check:
-    """A check that raises from so many calls on."""
-    calls = itertools.count(1)
-
-    def check() -> None:
-        if next(calls) >= call:
-            raise DeadlineExceeded("Too late.")
-
-    return check
-
-
 @pytest.mark.parametrize(("decoder", "call"), [("greedy", 1), ("greedy", 2), ("greedy", 4), ("beam", 30)])
 def test_a_page_that_is_not_wanted_any_more_is_left_wherever_it_is_and_its_neighbours_are_read(
     handle: PageHandle, call: int, decoder: Decoder
@@ -233,7 +202,7 @@ def test_a_page_that_is_not_wanted_any_more_is_left_wherever_it_is_and_its_neigh
     answers = handle.read([given_up, ReadTask(image)])
     assert isinstance(answers[0], DeadlineExceeded)
     assert isinstance(answers[1], Page)
-    assert words(answers[1]) == "".join(map("".join, NOTICE))
+    assert words(answers[1]) == NOTICE
 
 
 def test_a_dense_page_gives_its_thread_back_soon_after_its_deadline(handle: PageHandle) -> None:
@@ -249,16 +218,11 @@ def test_a_dense_page_gives_its_thread_back_soon_after_its_deadline(handle: Page
     assert spent_s < (time.monotonic() - began_s) / 1.5
 
 
-def test_a_page_reads_the_same_by_beam_search(handle: PageHandle) -> None:
-    pixels = load("notice.png")
-    assert read(handle, pixels, ReadOptions(decoder="beam")) == read(handle, pixels)
-
-
-def test_a_page_reads_the_same_with_helpers_and_without(handle: PageHandle) -> None:
+def test_a_page_reads_the_same_by_beam_search_and_with_helpers_and_without(handle: PageHandle) -> None:
     engine = PpocrEngine(SessionConfig("cpu"))
     alone = engine.open_handle()
     for name in ("notice.png", "notice_turned_180.png"):
-        assert read(alone, load(name)) == read(handle, load(name))
+        assert read(alone, load(name)) == read(handle, load(name)) == read(handle, load(name), decoder="beam")
     engine.close()
 
 
@@ -273,8 +237,6 @@ def test_a_cached_model_gives_the_same_bits_without_the_package_onnx(
 
 
 def test_a_run_that_gives_its_memory_back_gives_the_same_bits(line_pixels: list[Pixels]) -> None:
-    tensor = to_tensor(line_pixels[0])
-    part = built_in_part(RECOGNITION)
-    keeping = open_model(part, SessionConfig("cpu", 1, tensor.size))
-    larger = to_tensor(line_pixels[2])
+    part, larger = built_in_part(RECOGNITION), to_tensor(line_pixels[2])
+    keeping = open_model(part, SessionConfig("cpu", 1, to_tensor(line_pixels[0]).size))
     assert np.array_equal(keeping.run(larger)[0], open_model(part, SessionConfig("cpu")).run(larger)[0])

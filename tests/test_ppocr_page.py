@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from ppocr_support import rectangle
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
@@ -45,18 +47,27 @@ def page_of(*lines: tuple[int, int]) -> tuple[Pixels, list[Quad]]:
     for number, (left, top) in enumerate(lines):
         pixels[top : top + 16, left : left + 60] = LEFT + number
         pixels[top : top + 16, left + 60 : left + 120] = RIGHT
-        quads.append(np.array([[left, top], [left + 120, top], [left + 120, top + 16], [left, top + 16]], np.float32))
+        quads.append(rectangle(left, top, left + 120, top + 16))
     return pixels, quads
 
 
-def read(task: ReadTask, find_lines: Callable[[Pixels], list[Quad]], reader: ShadeReader) -> Page:
-    return read_page(task, InMemoryPageReader(task.image.pixels, find_lines, reader))
+def read(
+    pixels: Pixels,
+    quads: Sequence[Quad],
+    reader: ShadeReader | None = None,
+    *,
+    in_batches: bool = False,
+    **options: Any,
+) -> Page:
+    """A page on which a detector finds these quads."""
+    page_reader = InMemoryPageReader(pixels, lambda _: list(quads), reader or ShadeReader(), in_batches=in_batches)
+    return read_page(ReadTask(Image(pixels, "png"), ReadOptions(**options)), page_reader)
 
 
-def order_from_top_left(quad: Quad) -> Quad:
-    """As a detector orders corners: clockwise from the top left, whatever way the text runs."""
-    start = int(np.argmin(quad.sum(axis=1)))
-    return np.roll(quad, -start, axis=0)
+def turned(pixels: Pixels, quads: Sequence[Quad], clockwise: int) -> tuple[Pixels, list[Quad]]:
+    """The page turned, and its quads as a detector orders corners: clockwise from the top left."""
+    places = [turn_points(quad, clockwise, WIDTH, HEIGHT) for quad in quads]
+    return turn(pixels, clockwise), [np.roll(quad, -int(np.argmin(quad.sum(axis=1))), axis=0) for quad in places]
 
 
 LINES = ((10, 20), (150, 22), (10, 60), (10, 100), (150, 100), (10, 140))
@@ -65,12 +76,8 @@ IN_ORDER = "\n".join(str(LEFT + number) for number in range(len(LINES)))
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
 def test_a_turned_page_is_read_in_order_and_says_how_it_was_turned(degrees: int) -> None:
-    pixels, quads = page_of(*LINES)
-    clockwise = -degrees % 360
-    turned = [order_from_top_left(turn_points(quad, clockwise, WIDTH, HEIGHT)) for quad in quads]
-    page = read(ReadTask(Image(turn(pixels, clockwise), "png")), lambda _: turned, ShadeReader())
-    assert page.text == IN_ORDER
-    assert page.angle == degrees
+    page = read(*turned(*page_of(*LINES), -degrees % 360))
+    assert (page.text, page.angle) == (IN_ORDER, degrees)
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180])
@@ -79,52 +86,29 @@ def test_cells_that_rules_close_in_are_read_one_after_the_other(degrees: int) ->
     for left, right in ((4, 150), (150, 290)):
         pixels[[10, 90], left:right] = 0
         pixels[10:90, [left, right]] = 0
-    clockwise = -degrees % 360
-    turned = [order_from_top_left(turn_points(quad, clockwise, WIDTH, HEIGHT)) for quad in quads]
-    page = read(ReadTask(Image(turn(pixels, clockwise), "png")), lambda _: turned, ShadeReader())
-    assert page.text == IN_ORDER
+    assert read(*turned(pixels, quads, -degrees % 360)).text == IN_ORDER
 
 
 @pytest.mark.parametrize(("in_batches", "calls"), [(False, 2), (True, 1)])
-def test_all_lines_of_a_page_are_read_at_once_where_they_are_read_in_batches(*, in_batches: bool, calls: int) -> None:
-    pixels, quads = page_of(*LINES)
+def test_an_upright_page_is_read_once_and_all_at_once_where_lines_are_read_in_batches(
+    *, in_batches: bool, calls: int
+) -> None:
     reader = ShadeReader()
-    page = read_page(
-        ReadTask(Image(pixels, "png")), InMemoryPageReader(pixels, lambda _: quads, reader, in_batches=in_batches)
-    )
-    assert page.text == IN_ORDER
+    assert read(*page_of(*LINES), reader, in_batches=in_batches).text == IN_ORDER
     assert (reader.calls, reader.lines_read) == (calls, len(LINES))
 
 
-def test_an_upside_down_page_is_found_where_its_lines_are_read_in_batches() -> None:
+def test_boxes_of_an_upside_down_page_stay_in_the_frame_of_the_image_and_begin_where_reading_starts() -> None:
     pixels, quads = page_of(*LINES)
-    turned = [order_from_top_left(turn_points(quad, 180, WIDTH, HEIGHT)) for quad in quads]
-    upside_down = turn(pixels, 180)
-    reader = InMemoryPageReader(upside_down, lambda _: turned, ShadeReader(), in_batches=True)
-    page = read_page(ReadTask(Image(upside_down, "png")), reader)
-    assert (page.text, page.angle) == (IN_ORDER, 180)
-
-
-def test_boxes_stay_in_the_frame_of_the_image_and_begin_where_reading_starts() -> None:
-    pixels, quads = page_of(*LINES)
-    turned = [order_from_top_left(turn_points(quad, 180, WIDTH, HEIGHT)) for quad in quads]
-    page = read(ReadTask(Image(turn(pixels, 180), "png")), lambda _: turned, ShadeReader())
-    assert np.allclose(page.lines[0].box, turn_points(quads[0], 180, WIDTH, HEIGHT))
-
-
-def test_an_upright_page_is_read_once() -> None:
-    pixels, quads = page_of(*LINES)
-    reader = ShadeReader()
-    read(ReadTask(Image(pixels, "png")), lambda _: quads, reader)
-    assert reader.lines_read == len(LINES)
+    for in_batches in (False, True):
+        page = read(*turned(pixels, quads, 180), in_batches=in_batches)
+        assert (page.text, page.angle) == (IN_ORDER, 180)
+        assert np.allclose(page.lines[0].box, turn_points(quads[0], 180, WIDTH, HEIGHT))
 
 
 def test_a_fixed_rotation_switches_the_search_off() -> None:
-    pixels, quads = page_of(*LINES)
-    turned = [order_from_top_left(turn_points(quad, 180, WIDTH, HEIGHT)) for quad in quads]
     reader = ShadeReader()
-    options = ReadOptions(rotate="0", min_confidence=0.0)
-    page = read(ReadTask(Image(turn(pixels, 180), "png"), options), lambda _: turned, reader)
+    page = read(*turned(*page_of(*LINES), 180), reader, rotate="0", min_confidence=0.0)
     assert {line.text for line in page.lines} == {"junk"}
     assert reader.lines_read == len(LINES)
 
@@ -132,29 +116,19 @@ def test_a_fixed_rotation_switches_the_search_off() -> None:
 def test_a_single_line_upside_down_on_an_upright_page_is_still_read() -> None:
     pixels, quads = page_of(*LINES)
     pixels[140:156, 10:70], pixels[140:156, 70:130] = RIGHT, LEFT + 5
-    page = read(ReadTask(Image(pixels, "png")), lambda _: quads, ShadeReader())
-    assert page.text == IN_ORDER
-    assert page.angle == 0
+    page = read(pixels, quads)
+    assert (page.text, page.angle) == (IN_ORDER, 0)
 
 
 def test_lines_below_the_asked_confidence_are_left_out() -> None:
-    pixels, quads = page_of(*LINES)
-    options = ReadOptions(min_confidence=0.96)
-    assert read(ReadTask(Image(pixels, "png"), options), lambda _: quads, ShadeReader()).lines == ()
+    assert read(*page_of(*LINES), min_confidence=0.96).lines == ()
 
 
-def test_a_page_on_which_nothing_is_found_is_tried_as_one_line() -> None:
-    pixels, _ = page_of()
-    pixels[:, : WIDTH // 2], pixels[:, WIDTH // 2 :] = 150, 50
-    page = read(ReadTask(Image(pixels, "png")), lambda _: [], ShadeReader())
-    assert page.text == "150"
-
-
-def test_detect_off_reads_the_whole_image_as_one_line() -> None:
+@pytest.mark.parametrize("detect", [True, False])
+def test_a_page_on_which_nothing_is_found_or_looked_for_is_read_as_one_line(*, detect: bool) -> None:
     pixels, quads = page_of(*LINES)
     pixels[:, : WIDTH // 2], pixels[:, WIDTH // 2 :] = 150, 50
-    options = ReadOptions(detect=False)
-    page = read(ReadTask(Image(pixels, "png"), options), lambda _: quads, ShadeReader())
+    page = read(pixels, [] if detect else quads, detect=detect)
     assert page.text == "150"
     assert page.lines[0].box == ((0, 0), (WIDTH, 0), (WIDTH, HEIGHT), (0, HEIGHT))
 
@@ -167,13 +141,10 @@ def test_rows_of_a_slanted_page_are_still_rows() -> None:
     for x in range(WIDTH):
         shift = round(x * float(slant))
         drawn[shift : shift + HEIGHT, x] = pixels[:, x]
-    page = read(ReadTask(Image(drawn, "png")), lambda _: slanted, ShadeReader())
-    assert page.text == "\n".join(str(LEFT + number) for number in range(4))
+    assert read(drawn, slanted).text == "\n".join(str(LEFT + number) for number in range(4))
 
 
 def test_upright_boxes_have_level_sides() -> None:
     pixels, quads = page_of((10, 20))
     leaning = quads[0] + np.array([[0, 0], [0, 6], [0, 6], [0, 0]], np.float32)
-    options = ReadOptions(upright_boxes=True)
-    page = read(ReadTask(Image(pixels, "png"), options), lambda _: [leaning], ShadeReader())
-    assert page.lines[0].box == ((10, 20), (130, 20), (130, 42), (10, 42))
+    assert read(pixels, [leaning], upright_boxes=True).lines[0].box == ((10, 20), (130, 20), (130, 42), (10, 42))

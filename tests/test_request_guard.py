@@ -7,8 +7,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ import requests
 from blocking_app import DIES, HOLDS
 from grpc_support import V2, calling, infer_request, known_model, serving, unary
 from support import Server, start_server
-from web_support import KnownEngine, picture
+from web_support import KnownEngine, picture, running_reader
 
 from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
@@ -29,13 +29,11 @@ from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline import decode_job
 from ocrsvc.pipeline.decode_job import make_read_request
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
 from ocrsvc.serving.request_guard import InFlight, InFlightTable, RequestGuard, Stage, digest_of, take_body, waiting
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import hooks, hung_requests
 from ocrsvc.worker.hung_requests import HungRequests, blamed, cpu_s_of
@@ -134,17 +132,10 @@ def test_a_thread_that_decodes_for_a_request_is_on_record_beside_it(
 
 
 def test_more_requests_than_rows_are_served_without_a_record(service: Service) -> None:
-    @contextmanager
-    def requests_at_once(count: int) -> Iterator[None]:
-        with service.guard.request("/v1/ocr"):
+    with ExitStack() as requests_at_once:
+        for _ in range(6):
+            requests_at_once.enter_context(service.guard.request("/v1/ocr"))
             take_body(BODY)
-            if count > 1:
-                with requests_at_once(count - 1):
-                    yield
-            else:
-                yield
-
-    with requests_at_once(6):
         assert len(service.stages()) == 4
     assert service.stages() == []
 
@@ -162,19 +153,6 @@ def test_what_a_killed_process_worked_on_can_still_be_read(service: Service) -> 
     assert service.table.read(1) == []
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, 4097, 10_000, 130_001])
-def test_bodies_that_differ_in_one_byte_have_different_marks(size: int) -> None:
-    body = bytes(size)
-    digests = {digest_of(body), digest_of(body + b"\0")}
-    places = {0, size // 3, size // 2, size - 1} if size else set()
-    for at in places:
-        changed = bytearray(body)
-        changed[at] = 1
-        digests.add(digest_of(bytes(changed)))
-    # The last bytes that fill no word are within the end that is hashed.
-    assert len(digests) == 2 + len(places)
-
-
 # What is refused
 
 
@@ -189,16 +167,12 @@ def test_a_denied_body_is_refused_and_others_are_not(service: Service) -> None:
 
 
 def test_a_denied_body_is_answered_422_over_http(service: Service) -> None:
-    reader = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    reader.start()
-    try:
+    with running_reader(opener=KnownEngine) as reader:
         client = create_app(Settings(), reader, limits=service.room).test_client()
         assert client.post("/v1/ocr", data=picture()).status_code == 200
         service.deny(picture())
         answer = client.post("/v1/ocr", data=picture())
         assert (answer.status_code, answer.get_json()["code"]) == (422, "request_stops_worker")
-    finally:
-        reader.stop(5.0)
     assert service.stages() == []
 
 
@@ -250,27 +224,24 @@ def test_a_thread_s_cpu_time_is_read_from_outside() -> None:
     assert cpu_s_of(os.getpid(), 0) == 0
 
 
-@pytest.mark.parametrize(("deaths", "denied"), [(1, False), (2, True)])
-def test_a_body_is_denied_when_two_workers_died_over_it(service: Service, deaths: int, *, denied: bool) -> None:
+@pytest.mark.parametrize(
+    ("deaths", "bodies", "denied"),
+    [
+        (1, [BODY], False),
+        (2, [BODY], True),
+        (3, [BODY, b"another body"], False),  # as where a proxy sends both to the next worker at once
+        (2, [BODY, BODY], True),  # two requests of one body are no neighbours
+    ],
+)
+def test_a_body_is_denied_when_two_workers_died_over_it_alone(
+    service: Service, deaths: int, bodies: Sequence[bytes], *, denied: bool
+) -> None:
     for _ in range(deaths):
-        service.die_over(BODY)
+        service.die_over(*bodies)
     assert (service.denylist.crashes(digest_of(BODY)) >= CRASHES) is denied
     assert ("DENIED" in service.lines.getvalue()) is denied
     assert "id=an-id route=/v1/ocr bytes=18000" in service.lines.getvalue()
-
-
-def test_a_body_is_not_denied_for_deaths_beside_another(service: Service) -> None:
-    """As where a proxy sends both to the next worker at once."""
-    for _ in range(3):
-        service.die_over(BODY, b"another body")
-    assert service.denylist.entries() == []
-    assert service.lines.getvalue().count("LOST") == 6
-
-
-def test_two_requests_of_one_body_are_no_neighbours(service: Service) -> None:
-    for _ in range(2):
-        service.die_over(BODY, BODY)
-    assert service.denylist.crashes(digest_of(BODY)) >= CRASHES
+    assert service.lines.getvalue().count("LOST") == deaths * len(bodies)
 
 
 @pytest.mark.parametrize(("bodies", "denied"), [([BODY], 1), ([BODY, BODY], 1), ([BODY, b"another body"], 0)])
@@ -303,9 +274,13 @@ def test_requests_that_wait_are_reported_and_not_suspected(service: Service) -> 
     assert service.denylist.entries() == []
 
 
-def test_a_worker_that_was_killed_while_nothing_computed_makes_nothing_suspect(service: Service) -> None:
+def test_a_worker_that_was_killed_while_nothing_computed_or_was_told_to_end_makes_nothing_suspect(
+    service: Service,
+) -> None:
     with service.guard.request("/v1/ocr"):
         take_body(BODY, "an-id")
+        service.suspects.note_exit(PID, 1, expected=True)
+        assert service.lines.getvalue() == ""
         for pid in (PID, PID + 1):
             service.suspects.note_kill(pid, 1, timeout_s=1e6)
     assert "LOST with worker 4712: id=an-id" in service.lines.getvalue()
@@ -337,13 +312,6 @@ def test_a_worker_may_die_over_a_request_while_it_drains_too(
             hooks.worker_exit(server, worker)
         hooks.child_exit(server, worker)
     assert ("DIED" in service.lines.getvalue()) is died
-
-
-def test_a_worker_that_was_told_to_end_is_no_death(service: Service) -> None:
-    with service.guard.request("/v1/ocr"):
-        take_body(BODY)
-        service.suspects.note_exit(PID, 1, expected=True)
-    assert (service.lines.getvalue(), service.denylist.entries()) == ("", [])
 
 
 @pytest.mark.parametrize(("pid", "said"), [(PID, "did not answer its heartbeat"), (1, "out of memory")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis_support import running_redis
-from support import wait_until
+from support import Clock, wait_until
 
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.pipeline.result_cache import ENTRY_BYTES, MemoryCache, RedisCache
@@ -24,28 +25,22 @@ def entry_bytes(value: bytes) -> int:
     return 1 + len(value) + ENTRY_BYTES
 
 
-def test_what_was_put_comes_back_and_what_was_not_does_not() -> None:
-    cache = MemoryCache(10_000, LONG_S)
-    cache.put(b"a", b"one")
-    assert (cache.get(b"a"), cache.get(b"b")) == (b"one", None)
-
-
 def test_the_least_recently_used_goes_first() -> None:
     cache = MemoryCache(2 * entry_bytes(b"x"), LONG_S)
     cache.put(b"a", b"1")
     cache.put(b"b", b"2")
-    cache.get(b"a")
+    assert cache.get(b"a") == b"1"
     cache.put(b"c", b"3")
     assert [cache.get(key) for key in (b"a", b"b", b"c")] == [b"1", None, b"3"]
 
 
 def test_an_entry_is_forgotten_when_its_time_is_over() -> None:
-    now = [100.0]
-    cache = MemoryCache(10_000, 5.0, lambda: now[0])
+    clock = Clock()
+    cache = MemoryCache(10_000, 5.0, clock)
     cache.put(b"a", b"1")
-    now[0] = 104.9
+    clock.now_s += 4.9
     assert cache.get(b"a") == b"1"
-    now[0] = 105.0
+    clock.now_s += 0.1
     assert cache.get(b"a") is None
     assert cache.used_bytes == 0
 
@@ -79,45 +74,25 @@ def test_threads_do_not_spoil_it() -> None:
             cache.put(key, key * 8)
             assert cache.get(key) in (None, key * 8)
 
-    threads = [threading.Thread(target=use, args=(seed,)) for seed in (1, 3, 7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(use, (1, 3, 7)))
     assert cache.used_bytes <= 20 * entry_bytes(b"12345678")
 
 
-@pytest.fixture
-def redis_url(tmp_path: Path) -> Iterator[str]:
-    """A real Redis."""
-    with running_redis(tmp_path) as url:
-        yield url
-
-
-def test_two_processes_would_share_what_is_in_redis(redis_url: str) -> None:
-    one, other = RedisCache(redis_url, LONG_S), RedisCache(redis_url, LONG_S)
-    one.put(b"a", b"\x00\xff")
-    assert (other.get(b"a"), other.get(b"b")) == (b"\x00\xff", None)
-    one.close()
-    other.close()
-
-
-def test_redis_forgets_by_itself(redis_url: str) -> None:
-    cache = RedisCache(redis_url, 0.02)
-    cache.put(b"a", b"1")
-    wait_until(lambda: cache.get(b"a") is None, "it is forgotten")
-    cache.close()
-
-
-def test_redis_keeps_an_entry_as_long_as_it_was_asked_to(redis_url: str) -> None:
+def test_processes_share_what_is_in_redis_which_forgets_by_itself(tmp_path: Path) -> None:
     from redis import Redis
 
-    cache, client = RedisCache(redis_url, LONG_S), Redis.from_url(redis_url)
-    cache.put(b"a", b"1")
-    [key] = client.keys()
-    assert LONG_S - 60 < client.ttl(key) <= LONG_S
-    client.close()
-    cache.close()
+    with running_redis(tmp_path) as url:
+        one, other, short = (RedisCache(url, keep_s) for keep_s in (LONG_S, LONG_S, 0.02))
+        one.put(b"a", b"\x00\xff")
+        assert (other.get(b"a"), other.get(b"b")) == (b"\x00\xff", None)
+        client = Redis.from_url(url)
+        [key] = client.keys()
+        assert LONG_S - 60 < client.ttl(key) <= LONG_S
+        short.put(b"c", b"1")
+        wait_until(lambda: other.get(b"c") is None, "it is forgotten")
+        for connected in (one, other, short, client):
+            connected.close()
 
 
 @contextmanager
@@ -144,12 +119,12 @@ def hanging_up(wire: Path) -> Iterator[list[None]]:
 
 
 def test_a_redis_that_fails_only_misses_and_is_left_alone_for_a_while(tmp_path: Path) -> None:
-    now = [100.0]
+    clock = Clock()
     with hanging_up(tmp_path / "redis.sock") as calls:
-        cache = RedisCache(f"unix://{tmp_path}/redis.sock", LONG_S, lambda: now[0])
+        cache = RedisCache(f"unix://{tmp_path}/redis.sock", LONG_S, clock)
         cache.put(b"a", b"1")
         assert cache.get(b"a") is None
-        now[0] = 106.0
+        clock.now_s += 6
         assert cache.get(b"a") is None
         cache.close()
     assert len(calls) == 2

@@ -130,10 +130,7 @@ class DecodeJob(Job[Page]):
         self.most_bytes = max(decoding_bytes, copies * self.pixel_bytes)
 
     def prepare(self) -> ReadTask:
-        """Decode, unless that is done; apply a fixed turn and the largest side, which no engine needs to know about.
-
-        Raises BrokenImage; QueueFull or BodyTooLarge where there is no memory for it now, or never will be.
-        """
+        """Decode, turn and shrink as the options ask, once. Raises BrokenImage, QueueFull and BodyTooLarge."""
         if self._task is None:
             began_s = time.perf_counter()
             self.held.take(self.most_bytes - self.held.held_bytes)

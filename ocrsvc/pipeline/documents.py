@@ -39,10 +39,7 @@ class FileRead:
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
-    """One page of a file, as soon as it is read or failed.
-
-    It has its number in the file, which has `total` pages, of which `chosen` are read; files are counted from 1, too.
-    """
+    """One of the `chosen` pages of a file of `total`, as soon as it is read or failed; files are counted from 1."""
 
     number: int
     total: int

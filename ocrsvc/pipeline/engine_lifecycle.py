@@ -61,10 +61,7 @@ class EngineLifecycle:
         return self._is_open and not self.is_leaving()
 
     def start(self) -> None:
-        """Load what is to be there from the beginning, and warm every thread's handle.
-
-        Returns when the first request would be served at full speed. Raises OcrsvcError, as WorkerModels.load_ahead.
-        """
+        """Load and warm what is to be there from the beginning. Raises OcrsvcError, as WorkerModels.load_ahead."""
         self._result_cache = open_result_cache(self._settings)
         self._executor = executor = Executor(
             read_jobs,

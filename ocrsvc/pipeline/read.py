@@ -91,10 +91,7 @@ class Reader(EngineLifecycle):
 
     @contextmanager
     def one_version(self, options: ReadOptions, limit_s: float, context: RequestContext) -> Iterator[Lease]:
-        """For a document whose pages are read one by one: the version that reads them all, as long as the block runs.
-
-        Raises as WorkerModels.lease.
-        """
+        """The version that reads all pages of a document, as long as the block runs. Raises as WorkerModels.lease."""
         with self._request(options, limit_s, context) as request:
             yield request.reading_lease
 
@@ -185,10 +182,7 @@ class Reader(EngineLifecycle):
     def read_many(
         self, datas: Iterable[bytes], options: ReadOptions, limit_s: float, context: RequestContext = DEFAULT_CONTEXT
     ) -> list[Reading | OcrsvcError]:
-        """Read several images, each answered apart, in the same order; all share one deadline.
-
-        Raises ClientGone where nobody waits any more, and DeadlineExceeded where some were not read in time.
-        """
+        """Read several images, each answered apart, in order, by one deadline. Raises ClientGone, DeadlineExceeded."""
         with self._request(options, limit_s, context) as request:
             return self._outcomes(datas, request)
 

@@ -25,10 +25,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a batch may become, and how long its oldest piece waits for company at most.
-
-    A piece that alone costs more than a batch may runs alone.
-    """
+    """How large a batch may become, unless it is one piece, and how long its oldest piece waits for company."""
 
     most_cost: int
     most_items: int

@@ -57,10 +57,7 @@ class Executor(Generic[J]):
             thread.start()
 
     def submit(self, job: J, prepare: Callable[[], object] = bool) -> None:
-        """Take a place, have the job prepared, and queue it; `prepare` is not called where there is no place.
-
-        Raises QueueFull, NotReady, and what `prepare` raises.
-        """
+        """Take a place, have the job prepared, and queue it. Raises QueueFull, NotReady, and what `prepare` raises."""
         self.queue.reserve(job.context.priority)
         try:
             prepare()

@@ -16,10 +16,7 @@ T = TypeVar("T")
 
 
 class CallerTurns(Generic[T]):
-    """Items of callers, who take turns: one that brings many does not keep another's waiting for all of them.
-
-    For one thread at a time.
-    """
+    """Items of callers, who take turns: one that brings many keeps no other's waiting. For one thread at a time."""
 
     def __init__(self) -> None:
         # Who is next comes first.

@@ -40,10 +40,7 @@ class Budget:
 
 
 class Share:
-    """What one request holds of a budget, without its parts, from its first byte until its answer has left.
-
-    For any thread.
-    """
+    """What one request holds of a budget, without its parts, until its answer has left. For any thread."""
 
     def __init__(self, budget: Budget, whole: Budget | None = None) -> None:
         self._budget = budget
@@ -127,10 +124,7 @@ def unlimited() -> Share:
 
 
 class Callers:
-    """Counts the requests that each caller has under way, and holds no name longer than that; for any thread.
-
-    One caller may have `most` under way; 0 is no limit.
-    """
+    """Counts the requests that each caller has under way: `most`, or without a limit for 0. For any thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -268,10 +268,7 @@ class WorkQueue(Generic[J]):
 
 
 def make_check(context: RequestContext, deadline: float, clock: Callable[[], float]) -> Callable[[], None]:
-    """A function that running work calls to check whether it is still wanted.
-
-    It raises DeadlineExceeded from the deadline on, and ClientGone within GONE_S after the client has hung up.
-    """
+    """A check that raises DeadlineExceeded from the deadline on, and ClientGone within GONE_S of a hang-up."""
     next_check_s = clock() + GONE_S
 
     def check() -> None:

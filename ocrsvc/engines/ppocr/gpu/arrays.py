@@ -33,8 +33,8 @@ class ArrayBackend:
     name = "numpy"
 
     def upload(self, array: NDArray[Any]) -> Array:
-        """A copy on the GPU; of numpy, the array itself."""
-        return array
+        """A copy on the GPU, through a pinned buffer out of a pool of cupy's own; of numpy, the array itself."""
+        return self.xp.asarray(array)
 
     def download(self, array: Array) -> NDArray[Any]:
         """A copy in memory; waits until the array is computed. Of numpy, the array itself."""
@@ -52,12 +52,7 @@ class CupyBackend(ArrayBackend):
 
         self.xp = cupy
         self.name = f"cupy {cupy.__version__}"
-        self._pool = cupy.get_default_memory_pool()
-        self._pinned = cupy.get_default_pinned_memory_pool()
-
-    def upload(self, array: NDArray[Any]) -> Array:
-        """See ArrayBackend. cupy copies through a pinned buffer out of a pool of its own."""
-        return self.xp.asarray(array)
+        self._pool, self._pinned = cupy.get_default_memory_pool(), cupy.get_default_pinned_memory_pool()
 
     def download(self, array: Array) -> NDArray[Any]:
         """See ArrayBackend."""
@@ -78,9 +73,10 @@ def find_backend(imaging: Imaging, device: str) -> ArrayBackend | None:
     if imaging == "cpu" or device == "cpu":
         return None
     if importlib.util.find_spec("cupy") is None:
-        LOG.warning(
+        missing = (
             "cupy is not installed, so pixels are prepared on the CPU; the extras gpu-cuda12 and -cuda13 bring it."
         )
+        LOG.warning(missing)
         return None
     try:
         return CupyBackend()

@@ -15,13 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.gpu.arrays import Array, ArrayBackend
-from ocrsvc.engines.ppocr.gpu.resize import (
-    ResamplingWeights,
-    area_weights,
-    mixed_weights,
-    scaling,
-    source_pixels_for,
-)
+from ocrsvc.engines.ppocr.gpu.resize import ResamplingWeights, area_weights, mixed_weights, scaling, source_pixels_for
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, find_noisy_ground
 from ocrsvc.imaging.geometry import Quad
 
@@ -162,9 +156,9 @@ def _sample(xp: Any, page: Array, x: Array, y: Array) -> Array:
     pixels = page.reshape(height * width, -1)
     left, far_left, right = _neighbours(xp, x, width)
     top, far_top, bottom = _neighbours(xp, y, height)
-    upper = _mix(xp.take(pixels, top * width + left, axis=0), xp.take(pixels, top * width + right, axis=0), far_left)
-    lower = _mix(
-        xp.take(pixels, bottom * width + left, axis=0), xp.take(pixels, bottom * width + right, axis=0), far_left
+    upper, lower = (
+        _mix(xp.take(pixels, row * width + left, axis=0), xp.take(pixels, row * width + right, axis=0), far_left)
+        for row in (top, bottom)
     )
     return xp.rint(_mix(upper, lower, far_top))
 
@@ -174,12 +168,8 @@ def _neighbours(xp: Any, at: Array, size: int) -> tuple[Array, Array, Array]:
     # A quad that crosses itself has places at infinity; an index must never be there.
     at = xp.clip(xp.nan_to_num(at), -1, size)
     before = xp.floor(at)
-    share = (at - before).astype(np.float32)[..., None]
-    return (
-        xp.clip(before, 0, size - 1).astype(np.int64),
-        share,
-        xp.clip(before + 1, 0, size - 1).astype(np.int64),
-    )
+    first, second = (xp.clip(place, 0, size - 1).astype(np.int64) for place in (before, before + 1))
+    return first, (at - before).astype(np.float32)[..., None], second
 
 
 def _mix(one: Array, other: Array, share: Array) -> Array:

@@ -24,12 +24,7 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.gpu.arrays import Array, ArrayBackend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
-    FoundLines,
-    detect_in_passes,
-    input_size,
-    lines_from_mask,
-)
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import FoundLines, detect_in_passes, input_size, lines_from_mask
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, level_ground, to_tensor
@@ -59,23 +54,17 @@ MOST_SAMPLES: Final = 36
 more than 200 px, or a whole page taken for a line) is cut in memory, where it costs a millisecond."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GpuPage:
-    """One image, in memory and on the GPU."""
-
-    pixels: Pixels  # (H, W[, 3]) uint8, in memory
-    array: Array
-
-
 class GpuCrop(LineImage):
     """One line of a page on the GPU, and the columns and rows that it becomes."""
 
-    def __init__(self, page: GpuPage, outline: Outline, width: int, height: int) -> None:
-        self.page, self.outline, self.width, self.height = page, outline, width, height
+    def __init__(self, reader: GpuPageReader, outline: Outline) -> None:
+        self.page, self.outline = reader.page, outline
+        self.width, self.height = reader.recognizer.crop_size(*extent(outline))
+        self._in_memory = reader.task.image.pixels
 
     def pixels(self) -> Pixels:
         """See LineImage. Cut in memory, for the few lines that spaces.py examines, and for words."""
-        return cut(self.page.pixels, self.outline, self.width, self.height)
+        return cut(self._in_memory, self.outline, self.width, self.height)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +77,7 @@ class GpuPipeline:
 
     def open(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
         """A reader of the task's image; `last_mask` is given each mask of text. Raises MemoryError: the GPU is full."""
-        page = GpuPage(task.image.pixels, self.backend.upload(task.image.pixels))
+        page = self.backend.upload(task.image.pixels)
 
         def open_reader(recognizer: Recognizer) -> GpuPageReader:
             return GpuPageReader(self, page, task, recognizer, last_mask)
@@ -101,7 +90,7 @@ class GpuPageReader:
     """Reads one image on the GPU; see page.PageReader."""
 
     pipeline: GpuPipeline
-    page: GpuPage
+    page: Array  # (H, W[, 3]) uint8, on the GPU
     task: ReadTask
     recognizer: Recognizer
     last_mask: LastMask | None = None
@@ -109,14 +98,12 @@ class GpuPageReader:
 
     def find(self) -> list[Outline]:
         """See page.PageReader."""
-        height, width = self.page.pixels.shape[:2]
-        return detect_in_passes(height, width, self._detect_at)
+        return detect_in_passes(self.task.image.height, self.task.image.width, self._detect_at)
 
     def read(self, outlines: Sequence[Outline]) -> list[LineText]:
         """See page.PageReader."""
-        recognizer = self.recognizer
-        crops = [GpuCrop(self.page, outline, *recognizer.crop_size(*extent(outline))) for outline in outlines]
-        texts = recognizer.read_line_images(crops, self.task.check)
+        crops = [GpuCrop(self, outline) for outline in outlines]
+        texts = self.recognizer.read_line_images(crops, self.task.check)
         if not self.task.options.wants_words:
             return texts
         return [add_ink(text, crop.pixels()) for text, crop in zip(texts, crops, strict=True)]
@@ -124,10 +111,10 @@ class GpuPageReader:
     def _detect_at(self, scale: float) -> FoundLines:
         self.task.check()
         backend, detector = self.pipeline.backend, self.pipeline.detector
-        height, width = self.page.pixels.shape[:2]
+        height, width = self.task.image.height, self.task.image.width
         size = input_size(height, width, scale)
         padded, taken = detector.padded_size(size), detector.input_format
-        tensor = detector_input(backend.xp, self.page.array, size, padded, shrink=scale < 1, taken=taken)
+        tensor = detector_input(backend.xp, self.page, size, padded, shrink=scale < 1, taken=taken)
         probabilities = detector.run_arrays(tensor)[0, 0, : size[1], : size[0]]
         mask, likely = unpack_map(backend.download(pack_map(backend.xp, probabilities, detector.thresholds.of_map)))
         if self.last_mask is not None:
@@ -160,7 +147,7 @@ def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int, t
         else:
             pages.setdefault(id(crop.page), []).append(row)
     for rows in pages.values():
-        page, of_page = crops[rows[0]].page.array, [crops[row] for row in rows]
+        page, of_page = crops[rows[0]].page, [crops[row] for row in rows]
         quads, widths = [crop.outline for crop in of_page], [crop.width for crop in of_page]
         tensor[backend.upload(np.array(rows))] = crop_lines(backend, page, quads, widths, padded, taken)
     return tensor

@@ -58,10 +58,7 @@ LONGEST_BORDER: Final = 3.0
 
 
 def may_be_looked_at(contours: Sequence[Contour], size: int, most: float = MOST_LOOKS) -> list[bool]:
-    """Which contours may be taken apart: those whose frames have `most` times `size` pixels in all.
-
-    So the cost is linear in the size of what they lie in.
-    """
+    """Which contours may be taken apart: those whose frames have `most` times `size` pixels in all, for linear cost."""
     frames = np.array([cv2.boundingRect(contour)[2:] for contour in contours], np.int64).reshape(-1, 2)
     return cast("list[bool]", (frames.prod(axis=1).cumsum() <= most * size).tolist())
 
@@ -171,10 +168,7 @@ def fills(contour: Contour, across: float, along: float) -> bool:
 
 
 def curved_outline(contour: Contour, probabilities: NDArray[Any], least: float, unclip: float) -> Outline | None:
-    """The outline of a curved line, in pixels of the map, grown by DB's unclip distance; None for any other shape.
-
-    A line has at least the mean probability `least` along its curve.
-    """
+    """The outline of a line whose mean probability along its curve is `least`, on the map, grown; None for others."""
     strip = _fit(contour)
     if strip is None or _mean_along(strip, probabilities) < least:
         return None

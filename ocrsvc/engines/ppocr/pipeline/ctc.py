@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 from ocrsvc.engines.line_recognizer import Path
 from ocrsvc.records import Check, no_check
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+N = TypeVar("N", bound=np.generic)
 BLANK: Final = 0
 
 
@@ -38,7 +41,7 @@ def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], class
     return Path(characters, first, last, len(best), confidence, probabilities)
 
 
-def align(labels: NDArray[np.intp], scores: NDArray[np.float64], blank: NDArray[np.float64]) -> NDArray[np.intp]:
+def align(labels: Ints, scores: Floats, blank: Floats) -> Ints:
     """On which character each step of the likeliest path stands that spells `labels`: (T,) places, -1 on blanks.
 
     `labels` (L > 0,) holds no blank; `scores` (T, L) are the log probabilities of each label at each step, -inf where
@@ -62,18 +65,13 @@ def align(labels: NDArray[np.intp], scores: NDArray[np.float64], blank: NDArray[
     for step in range(len(states) - 1, -1, -1):
         path[step] = at
         at -= int(backpointers[step, at])
-    return cast("NDArray[np.intp]", np.where(path % 2 == 1, path // 2, -1))
+    return cast(Ints, np.where(path % 2 == 1, path // 2, -1))
 
 
 KEEP: Final = 10
 _GROUP: Final = 16
-_ROWS: Final = 64  # at a time, so that they stay in the cache
 _PRIME: Final = np.uint64(0x9E3779B97F4A7C15)
 _ROOT: Final = np.uint64(1)
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-N = TypeVar("N", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +79,7 @@ class Steps:
     """What the search looks at, in lines of up to T steps; steps beyond the end of a line are certainly blank."""
 
     classes: Ints  # (N, T, K) the likeliest classes of each step, in no order
-    # (N, T, K) their log probabilities, up to a constant of each step, which all texts pay alike; -inf for blank and
-    # for padding
-    scores: Floats
+    scores: Floats  # (N, T, K) their log probabilities, up to a constant of each step; -inf for blank and padding
     blank: Floats  # (N, T) the same of blank
 
 
@@ -91,9 +87,12 @@ def prune(logits: NDArray[np.float32], keep: int = KEEP) -> Steps:
     """The likeliest `keep` classes of each step, and blank, of (N, T, C) scores or log probabilities."""
     lines, steps, classes = logits.shape
     rows = logits.reshape(-1, classes)
-    parts = [_prune_rows(rows[begin : begin + _ROWS], min(keep, classes)) for begin in range(0, len(rows), _ROWS)]
-    chosen, scores, blank = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Steps(chosen.reshape(lines, steps, -1), scores.reshape(lines, steps, -1), blank.reshape(lines, steps))
+    top = _top_classes(rows, min(keep, classes))
+    values = np.take_along_axis(rows, top, axis=1).astype(np.float64)
+    greatest = values.max(axis=1, keepdims=True)
+    scores = np.where(top == BLANK, -np.inf, values - greatest)
+    blank = rows[:, BLANK] - greatest[:, 0]
+    return Steps(top.reshape(lines, steps, -1), scores.reshape(lines, steps, -1), blank.reshape(lines, steps))
 
 
 def pad(parts: Sequence[Steps]) -> Steps:
@@ -115,7 +114,7 @@ def pad(parts: Sequence[Steps]) -> Steps:
 
 def beam_search(steps: Steps, width: int, check: Check = no_check) -> list[Ints]:
     """The likeliest text of each line, as classes, keeping `width` prefixes at each step; `check` before each step."""
-    beam = _Beam.of(len(steps.blank), width)
+    beam = _empty_beam(len(steps.blank), width)
     every = zip(*(np.moveaxis(part, 1, 0) for part in (steps.classes, steps.scores, steps.blank)), strict=True)
     history = []
     for step in every:
@@ -124,19 +123,8 @@ def beam_search(steps: Steps, width: int, check: Check = no_check) -> list[Ints]
     return _spell(beam.total().argmax(axis=1), history)
 
 
-def _prune_rows(rows: NDArray[np.float32], keep: int) -> tuple[Ints, Floats, Floats]:
-    """Classes (R, K), scores (R, K) and blank (R,) of a few rows of logits."""
-    top = _top_classes(rows, keep)
-    values = np.take_along_axis(rows, top, axis=1).astype(np.float64)
-    greatest = values.max(axis=1, keepdims=True)
-    return top, np.where(top == BLANK, -np.inf, values - greatest), rows[:, BLANK] - greatest[:, 0]
-
-
 def _top_classes(rows: NDArray[np.float32], keep: int) -> Ints:
-    """(R, K) the classes of the greatest values: they lie in the K groups with the greatest maxima.
-
-    A group holds every n-th class, so that the maxima are taken over whole rows at once.
-    """
+    """(R, K) the classes of the greatest values. A group holds every n-th class; the best K groups hold them."""
     count, classes = rows.shape
     groups = classes // _GROUP
     if groups <= keep:
@@ -165,16 +153,6 @@ class _Beam:
     last: Ints
     ends_blank: Floats
     ends_not_blank: Floats
-
-    @classmethod
-    def of(cls, lines: int, width: int) -> _Beam:
-        """The empty prefix, alone and certain."""
-        shape = (lines, width)
-        beam = cls(
-            np.zeros(shape, np.uint64), np.zeros(shape, np.uint64), np.full(shape, -1), *np.full((2, *shape), -np.inf)
-        )
-        beam.known[:, 0], beam.ends_blank[:, 0] = _ROOT, 0.0
-        return beam
 
     def total(self) -> Floats:
         """(N, W) log probability of each prefix."""
@@ -219,6 +197,14 @@ class _Beam:
         self.last = np.where(stays, of_source(self.last), added)
         self.ends_blank = np.where(stays, of_source(stay), -np.inf)
         self.ends_not_blank = np.where(stays, of_source(not_blank), scores)
+
+
+def _empty_beam(lines: int, width: int) -> _Beam:
+    """The empty prefix, alone and certain."""
+    known, parent = np.zeros((2, lines, width), np.uint64)
+    beam = _Beam(known, parent, np.full((lines, width), -1), *np.full((2, lines, width), -np.inf))
+    beam.known[:, 0], beam.ends_blank[:, 0] = _ROOT, 0.0
+    return beam
 
 
 def _spell(final: Ints, history: Sequence[tuple[Ints, Ints]]) -> list[Ints]:

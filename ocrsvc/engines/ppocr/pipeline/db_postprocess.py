@@ -118,10 +118,7 @@ def detect_in_passes(height: int, width: int, run_pass: Callable[[float], FoundL
 
 
 def longest_side(height: int, width: int) -> float:
-    """The longest side, in pixels; of a strip, that of the page of STRIP : 1 which has as many pixels.
-
-    A long screenshot that were shrunk by its own length would be left a few pixels wide.
-    """
+    """The longest side, in pixels; of a strip, that of the page of STRIP : 1 which has as many pixels."""
     return min(max(height, width), math.sqrt(STRIP * height * width))
 
 

@@ -49,10 +49,7 @@ class LineField:
     _factors: Values
 
     def straighten(self, points: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Where places (..., 2) of the page would be if its lines went straight on from the middle of the text.
-
-        They are moved across the lines alone: to where the line through each crosses the text's middle.
-        """
+        """Where places (..., 2) would be if lines went straight from the middle of the text; moved across them."""
         cos, sin = np.cos(self._page), np.sin(self._page)
         turn = np.array([[cos, -sin], [sin, cos]])
         place = (points @ turn - self._middle) / self._half
@@ -146,22 +143,8 @@ class LastMask:
         return _scaled(find_pieces(mask), width / mask.shape[1], height / mask.shape[0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    """Of each of N groups of pixels: its pixels, its centre, the direction of its length in radians, and its length."""
-
-    count: Values
-    x: Values
-    y: Values
-    direction: Values
-    length: Values
-
-
 def find_pieces(mask: Pixels) -> Pieces:
-    """The pieces of lines that have a direction, in a mask (h, w) uint8, 0 where there is no text.
-
-    Linear in the mask's pixels; what is done with numpy takes 10 to 20 ms at most.
-    """
+    """The pieces of lines that have a direction, in a mask (h, w) uint8, 0 where there is no text."""
     labels = cv2.connectedComponents(mask, connectivity=4, ltype=cv2.CV_32S)[1]
     places = np.flatnonzero(mask)
     step = 1 + len(places) // MOST_SAMPLES
@@ -172,21 +155,23 @@ def find_pieces(mask: Pixels) -> Pieces:
 
 def _cut(labels: NDArray[np.intp], x: Values, y: Values, step: int) -> Pieces:
     """Cut lines into pieces; every pixel stands for `step`."""
-    lines = _moments(labels, x, y, int(labels.max(initial=0)) + 1)
-    thickness = np.maximum(step * lines.count / lines.length, 1.0)
-    parts = np.clip(lines.length / (PIECE * thickness), 1, MOST_PIECES).astype(np.intp)
+    count, middle_x, middle_y, direction, length = _moments(labels, x, y, int(labels.max(initial=0)) + 1)
+    thickness = np.maximum(step * count / length, 1.0)
+    parts = np.clip(length / (PIECE * thickness), 1, MOST_PIECES).astype(np.intp)
     first = np.concatenate([[0], np.cumsum(parts)[:-1]])
-    cos, sin = np.cos(lines.direction), np.sin(lines.direction)
-    along = (x - lines.x[labels]) * cos[labels] + (y - lines.y[labels]) * sin[labels]
-    part = np.clip((along / lines.length[labels] + 0.5) * parts[labels], 0, parts[labels] - 1).astype(np.intp)
-    pieces = _moments(first[labels] + part, x, y, int(parts.sum()))
-    slender = pieces.length >= SLENDER * step * pieces.count / pieces.length
-    kept = slender & (step * pieces.count >= LEAST_PIXELS)
-    placed = (pieces.x + 0.5, pieces.y + 0.5, pieces.direction, pieces.length, np.repeat(thickness, parts))
+    cos, sin = np.cos(direction), np.sin(direction)
+    along = (x - middle_x[labels]) * cos[labels] + (y - middle_y[labels]) * sin[labels]
+    part = np.clip((along / length[labels] + 0.5) * parts[labels], 0, parts[labels] - 1).astype(np.intp)
+    count, middle_x, middle_y, direction, length = _moments(first[labels] + part, x, y, int(parts.sum()))
+    kept = (length >= SLENDER * step * count / length) & (step * count >= LEAST_PIXELS)
+    placed = (middle_x + 0.5, middle_y + 0.5, direction, length, np.repeat(thickness, parts))
     return Pieces(*(values[kept] for values in placed))
 
 
-def _moments(group: NDArray[np.intp], x: Values, y: Values, groups: int) -> _Moments:
+def _moments(
+    group: NDArray[np.intp], x: Values, y: Values, groups: int
+) -> tuple[Values, Values, Values, Values, Values]:
+    """Of each group of pixels: how many, their centre, the direction of its length in radians, and its length."""
     count = np.bincount(group, minlength=groups).astype(np.float64)
     most = np.maximum(count, 1.0)
 
@@ -198,7 +183,7 @@ def _moments(group: NDArray[np.intp], x: Values, y: Values, groups: int) -> _Mom
     xx, yy, xy = mean(dx * dx), mean(dy * dy), mean(dx * dy)
     # A bar of length l has the variance l² / 12 along itself.
     length = np.sqrt(12 * ((xx + yy) / 2 + np.hypot((xx - yy) / 2, xy))) + 1e-9
-    return _Moments(count, mean_x, mean_y, np.arctan2(2 * xy, xx - yy) / 2, length)
+    return count, mean_x, mean_y, np.arctan2(2 * xy, xx - yy) / 2, length
 
 
 def _scaled(pieces: Pieces, across: float, down: float) -> Pieces:

@@ -114,10 +114,7 @@ class NoisyGround:
 
 
 def find_noisy_ground(counts: Counts) -> NoisyGround | None:
-    """The ground of a line if it is noisy, by (C, 256) how many pixels have each level of each channel.
-
-    Of three channels green is looked at for noise, as it is most of what is seen.
-    """
+    """The ground of a line if it is noisy, by (C, 256) how many pixels have each level of each channel."""
     seen = counts[len(counts) // 2]
     total, tone = int(seen.sum()), _tone(seen)
     low, high = (int(level) for level in np.searchsorted(seen.cumsum(), (STRONGEST * total, (1 - STRONGEST) * total)))

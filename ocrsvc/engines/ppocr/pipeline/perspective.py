@@ -59,10 +59,7 @@ class _Convergence:
 
 
 def follow_perspective(outlines: Sequence[Outline], width: int, height: int) -> list[Outline]:
-    """The outlines of a page, straight ones turned into trapezoids where the lines of the page converge.
-
-    Each keeps its place, and its corners their order; none is put beyond the image.
-    """
+    """The outlines of a page in their order, straight ones as trapezoids where the lines of the page converge."""
     straight = [number for number, outline in enumerate(outlines) if not is_curved(outline)]
     if len(straight) < FEWEST_LINES:
         return list(outlines)

@@ -7,9 +7,8 @@ batch it is padded to the bucket that its own width falls into, and only its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final, TypeVar, cast
@@ -82,12 +81,10 @@ class SingleLineRunner:
 
         def read(line_image: LineImage) -> R:
             check()
-            return decode(self._run(line_image.pixels(), outputs))
+            tensor = to_tensor(line_image.pixels(), self._session.input_format)
+            return decode(RecognizerOutput(*self._session.run(tensor, outputs)))
 
         return self._shared_threads.map(read, line_images)
-
-    def _run(self, crop: Pixels, outputs: tuple[str, ...]) -> RecognizerOutput:
-        return RecognizerOutput(*self._session.run(to_tensor(crop, self._session.input_format), outputs))
 
 
 GROUP_STEPS: Final = 512
@@ -120,31 +117,24 @@ class TwoStageRunner:
     def _features(self, line_image: LineImage, check: Check) -> Features:
         check()
         tensor = to_tensor(line_image.pixels(), self._pool.input_format)
-        with self._recognizer() as session:
-            return session.features(tensor)
+        with self._pool.acquire() as session:
+            return cast(OpenVinoRecognizer, session).features(tensor)
 
     def _choose(self, lines: Sequence[Features], *, with_logits: bool) -> list[RecognizerOutput]:
-        with self._recognizer() as session:
-            found = session.classify(lines)
-        logits = map(session.logits, lines) if with_logits else repeat(None)
-        return [RecognizerOutput(*classes, of_line) for classes, of_line in zip(found, logits, strict=False)]
-
-    @contextmanager
-    def _recognizer(self) -> Iterator[OpenVinoRecognizer]:
         with self._pool.acquire() as session:
-            yield cast(OpenVinoRecognizer, session)
+            recognizer = cast(OpenVinoRecognizer, session)
+            found = recognizer.classify(lines)
+        logits = map(recognizer.logits, lines) if with_logits else repeat(None)
+        return [RecognizerOutput(*classes, of_line) for classes, of_line in zip(found, logits, strict=False)]
 
 
 def groups_of(lines: Sequence[Features]) -> list[Sequence[Features]]:
     """Lines in their order, in groups that end with the line that makes them GROUP_STEPS or more."""
     groups: list[list[Features]] = []
-    steps = GROUP_STEPS
     for line in lines:
-        if steps >= GROUP_STEPS:
+        if not groups or sum(map(len, groups[-1])) >= GROUP_STEPS:
             groups.append([])
-            steps = 0
         groups[-1].append(line)
-        steps += len(line)
     return list(groups)
 
 

@@ -40,10 +40,7 @@ BEAM_WIDTH: Final = 10
 
 
 def input_width(length: float, across: float, height: int = HEIGHT_PX) -> int:
-    """Network input width in pixels for a line of that length and height; depends on the line alone.
-
-    `height` is that of the network's input.
-    """
+    """Input width in pixels for a line of that length and height, which it depends on alone."""
     squeeze = SQUEEZE if across > SMALL_TEXT_PX else 1.0
     width = length * height / max(across, 1.0) * squeeze
     return next((one for one in WIDTHS_PX if one >= width), WIDTHS_PX[-1])
@@ -122,21 +119,16 @@ class BeamRecognizer(Recognizer):
         if np.array_equal(labels, line.labels) or not len(labels):
             none = np.zeros(0, np.intp)
             return line.best if len(labels) else Path([], none, none, line.best.steps, 0.0, np.zeros(0))
-        scores = _scores_of(labels, line.steps)
+        # The score of each label at each step, -inf where it was pruned.
+        same = line.steps.classes[0][:, :, None] == labels
+        scores = np.where(same, line.steps.scores[0][:, :, None], -np.inf).max(axis=1)
         places = align(labels, scores, line.steps.blank[0])
-        first = np.array([np.flatnonzero(places == place)[0] for place in range(len(labels))])
-        last = np.array([np.flatnonzero(places == place)[-1] for place in range(len(labels))])
+        steps = [np.flatnonzero(places == place) for place in range(len(labels))]
+        first, last = (np.array([of_one[end] for of_one in steps]) for end in (0, -1))
         # Scores are relative to the greatest of their step, as the norm is.
         probabilities = np.exp(scores[first, np.arange(len(labels))] - line.norm[first])
         characters = [self._characters[label] for label in labels]
         return Path(characters, first, last, len(places), float(probabilities.mean()), probabilities)
-
-
-def _scores_of(labels: NDArray[np.intp], steps: Steps) -> NDArray[np.float64]:
-    """(T, L) the score of each label at each step, -inf where it was pruned."""
-    same = steps.classes[0][:, :, None] == labels
-    scores: NDArray[np.float64] = np.where(same, steps.scores[0][:, :, None], -np.inf).max(axis=1)
-    return scores
 
 
 R = TypeVar("R", bound=LineReader)
@@ -249,10 +241,7 @@ class SeveralRecognizers:
             self._read_too(number, [attempt for attempt in attempts if attempt.is_unsure])
 
     def _read_with_leader(self, attempts: Sequence[_Attempt]) -> None:
-        """Have the recognizer that read most of the page best read the other lines too: there the first was sure.
-
-        Short words of one script look like words of another, to the first one too.
-        """
+        """Have the recognizer of most lines read the others too: short words of two scripts look alike to the first."""
         leader = max(self._wins, key=lambda number: self._wins[number], default=0)
         if 2 * self._wins.get(leader, 0) > self._lines:
             self._read_too(leader, attempts)

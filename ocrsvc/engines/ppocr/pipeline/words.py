@@ -218,10 +218,7 @@ def _bits(rows: Columns, height: int) -> NDArray[np.bool_]:
 
 
 def in_logical_order(line: LineText) -> LineText:
-    """A line of a recognizer that reads from right to left, in logical order; one without such letters as it is.
-
-    The characters of its path follow, so their steps are not ascending any more.
-    """
+    """A line that was read from right to left in logical order, so its steps do not ascend any more."""
     path = line.path
     if path is None:
         return line
@@ -258,10 +255,7 @@ FULL_HEIGHT: Final = "\u2e80"
 def words_of(
     lines: Sequence[tuple[LineText, Outline]], options: ReadOptions, check: Check
 ) -> list[tuple[Word, ...] | None]:
-    """The words of each line, as the options ask for them; None where they do not, or the recognizer cannot tell.
-
-    Outlines are in the direction of reading.
-    """
+    """The words of each line, whose outline is in the direction of reading; None where none are asked for or known."""
     answers: list[tuple[Word, ...] | None] = [None] * len(lines)
     known = [
         (number, line.path, line.ink)
