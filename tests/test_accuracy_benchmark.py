@@ -84,17 +84,11 @@ def test_pages_count_in_the_half_that_their_names_hash_to_and_bars_are_held(shar
     assert "MISSED of spaces beside Chinese 0.7500 are right, below 0.9500" in done.stdout
 
 
-@pytest.mark.parametrize("half", ["tuning", "reporting"])
-def test_a_half_alone_is_what_the_whole_shows_of_it(shared: Path, half: str) -> None:
-    _, whole = score(shared, "--score", str(shared / "after.jsonl"))
-    _, alone = score(shared, "--score", str(shared / "after.jsonl"), "--half", half)
-    assert alone == {"all": whole[half]}
-
-
-def test_what_two_readings_have_otherwise_is_named(shared: Path) -> None:
-    done, _ = score(
-        shared, "--score", str(shared / "after.jsonl"), "--against", str(shared / "before.jsonl"), "--every", "1"
-    )
+def test_a_half_alone_is_what_the_whole_shows_of_it_and_what_two_readings_have_otherwise_is_named(shared: Path) -> None:
+    after, before = ("--score", str(shared / "after.jsonl")), str(shared / "before.jsonl")
+    done, whole = score(shared, *after, "--against", before, "--every", "1")
+    for half in ("tuning", "reporting"):
+        assert score(shared, *after, "--half", half)[1] == {"all": whole[half]}
     assert "img/page3.png (document): -1 tokens right, 1 lines gone, 1 new" in done.stdout
     assert "1 of 12 pages read differently" in done.stdout
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from support import ROOT, clean_environment
@@ -52,47 +52,3 @@ def test_many_requests_leave_no_memory_behind(tmp_path: Path) -> None:
     # The benchmark asks for 2 % over 50,000 requests; here what a worker allocates only once weighs more.
     assert figures["growth_share"] <= 0.10
     assert figures["requests"] >= 100
-
-
-_FAMILY: Final = """
-import os, signal
-from bench.processes import Processes, family_of
-
-arbiter = os.getpid()
-ready, told = os.pipe()
-worker = os.fork()
-if not worker:
-    if not os.fork():
-        os.write(told, b".")
-    signal.pause()
-os.read(ready, 1)
-processes = Processes(arbiter)
-family = list(family_of(arbiter))
-each = [int(line.split()[1]) / 1024 for pid in family for line in open(f"/proc/{pid}/status") if line[:6] == "VmRSS:"]
-print(len(family), processes.rss_mb() - sum(each[:2]), each[2])
-for pid in family[:0:-1]:
-    os.kill(pid, signal.SIGKILL)
-"""
-
-
-def test_a_process_that_a_worker_just_starts_is_not_counted_with_the_worker_s_memory() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _FAMILY], cwd=ROOT / "benchmarks", capture_output=True, check=True, text=True
-    )
-    members, more_mb, child_mb = map(float, done.stdout.split())
-    assert members == 3
-    assert more_mb < child_mb / 2
-
-
-def test_a_process_that_is_gone_has_no_children() -> None:
-    asked = "import subprocess, sys; from bench.processes import children_of; print(children_of(int(sys.argv[1])))"
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
-        gone.wait()
-    done = subprocess.run(
-        [sys.executable, "-c", asked, str(gone.pid)],
-        cwd=ROOT / "benchmarks",
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    assert done.stdout == "[]\n"

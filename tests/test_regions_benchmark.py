@@ -40,16 +40,6 @@ show(fleet)
     assert found["batch"] == [[2.5]]
 
 
-def test_the_least_busy_host_takes_the_page() -> None:
-    found = simulated("""
-fleet = fleet_of([2])
-fleet.run(iter([(0.0, 0, False, 9.0), (0.1, 0, False, 1.0), (0.2, 0, False, 1.0), (0.3, 0, False, 1.0)]), 100.0)
-show(fleet)
-""")
-    # The third goes to the first host, which reads the first until 9 s; the fourth to the second, free at 1.1 s.
-    assert sorted(found["interactive"][0]) == [0.0, 0.0, 0.8, 8.8]
-
-
 def test_a_full_host_refuses_and_the_caller_comes_again_or_asks_the_next_region() -> None:
     calls = "iter([(0.0, 0, False, 4.0), (0.1, 0, False, 4.0), (0.2, 0, False, 4.0), (0.3, 0, False, 4.0)])"
     alone = simulated(f"fleet = fleet_of([1, 1]); fleet.run({calls}, 100.0); show(fleet)")

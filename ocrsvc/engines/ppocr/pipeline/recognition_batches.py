@@ -81,10 +81,13 @@ class SingleLineRunner:
 
         def read(line_image: LineImage) -> R:
             check()
-            tensor = to_tensor(line_image.pixels(), self._session.input_format)
-            return decode(RecognizerOutput(*self._session.run(tensor, outputs)))
+            return decode(self._run(line_image, outputs))
 
         return self._shared_threads.map(read, line_images)
+
+    def _run(self, line_image: LineImage, outputs: tuple[str, ...]) -> RecognizerOutput:
+        tensor = to_tensor(line_image.pixels(), self._session.input_format)
+        return RecognizerOutput(*self._session.run(tensor, outputs))
 
 
 GROUP_STEPS: Final = 512
