@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend
-from ocrsvc.engines.ppocr.gpu.crops import crop_lines
 from ocrsvc.engines.ppocr.gpu.page_reader import pack_map
-from ocrsvc.engines.ppocr.gpu.resize import detector_input
+from ocrsvc.engines.ppocr.gpu.resampling import crop_lines, detector_input
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime.model_cache import default_folder

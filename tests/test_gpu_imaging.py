@@ -30,9 +30,8 @@ from ocrsvc.engines.ppocr import engine as engine_file
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu import arrays
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, find_backend
-from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
 from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, MOST_SAMPLES, drawn_pages, find_fault, pack_map, unpack_map
-from ocrsvc.engines.ppocr.gpu.resize import detector_input, resize
+from ocrsvc.engines.ppocr.gpu.resampling import crop_lines, detector_input, resize, samples
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, lines_from_map, lines_from_mask
 from ocrsvc.engines.ppocr.pipeline.detector import SIDES_PX

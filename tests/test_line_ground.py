@@ -16,7 +16,7 @@ from strict_arrays import StrictArrays
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine, open_ppocr
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
-from ocrsvc.engines.ppocr.gpu.crops import crop_lines
+from ocrsvc.engines.ppocr.gpu.resampling import crop_lines
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, level_ground, to_tensor
 from ocrsvc.imaging.geometry import crop
 from ocrsvc.records import Pixels

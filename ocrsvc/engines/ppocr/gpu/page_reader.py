@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.gpu.arrays import Array, ArrayBackend
-from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
-from ocrsvc.engines.ppocr.gpu.resize import detector_input
+from ocrsvc.engines.ppocr.gpu.resampling import crop_lines, detector_input, samples
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import FoundLines, detect_in_passes, input_size, lines_from_mask
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
