@@ -201,19 +201,6 @@ def test_before_the_start_nothing_is_read() -> None:
     assert not reader.ready
 
 
-def test_a_full_queue_refuses_before_decoding() -> None:
-    gate = threading.Event()
-    engine = Mirror(gate=gate)
-    with reading(engine, queue_size=1) as reader, ExitStack() as asked:
-        for _ in range(2):
-            asked.enter_context(asking(lambda: read(reader, png(40, 30)), 1, gate))
-            assert engine.entered.wait(SOON_S)
-        wait_until(lambda: reader.waiting() == 1)
-        with pytest.raises(QueueFull) as refusal:
-            read(reader, b"not even an image")
-        assert refusal.value.retry_after_s >= 1
-
-
 def test_of_many_images_each_is_answered_apart_and_in_order() -> None:
     with reading(Mirror(), engine_threads=2, queue_size=2) as reader:
         answers = reader.read_many([png(10 + n, 10) for n in range(7)] + [b"junk", png(5, 5)], ReadOptions(), SOON_S)
@@ -305,7 +292,7 @@ def test_pixels_that_nobody_waits_for_any_more_are_in_the_account_until_the_engi
         wait_until(lambda: memory.held_bytes == 0)
 
 
-def test_pixels_of_work_that_is_dropped_from_the_queue_are_given_back() -> None:
+def test_pixels_of_work_that_is_dropped_from_the_queue_are_given_back_and_what_cannot_be_decoded_holds_none() -> None:
     gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
     engine = Mirror(gate=gate)
     with reading(engine) as reader, asking(lambda: read(reader, png(30, 20)), 1, gate):
@@ -313,14 +300,10 @@ def test_pixels_of_work_that_is_dropped_from_the_queue_are_given_back() -> None:
         with pytest.raises(DeadlineExceeded):
             read(reader, png(700, 700), 0.2, share=Share(memory))
         assert memory.held_bytes == 0
-
-
-@pytest.mark.parametrize("data", [png(700, 700)[:-2000], b"GIF89a", png(700, 700)[:40]])
-def test_what_cannot_be_decoded_holds_nothing(data: bytes) -> None:
-    memory = Budget(3 * SQUARE_BYTES)
-    with reading(Mirror()) as reader, pytest.raises(BrokenImage):
-        read(reader, data, share=Share(memory))
-    assert memory.held_bytes == 0
+        for data in (png(700, 700)[:-2000], b"GIF89a", png(700, 700)[:40]):
+            with pytest.raises(BrokenImage):
+                read(reader, data, share=Share(memory))
+        assert memory.held_bytes == 0
 
 
 def waiting_bytes_of(reader: Reader) -> int:
@@ -421,27 +404,16 @@ def test_the_same_bytes_with_the_same_options_are_read_once_when_pages_are_cache
     with reading(engine, cache_bytes=1_000_000) as reader:
         first, again = (read(reader, png(30, 20)) for _ in range(2))
         [once_more] = reader.read_many([png(30, 20)], ReadOptions(), SOON_S)
-    assert len(engine.seen) == 1
-    assert (first.from_cache, again.from_cache) == (False, True)
-    assert isinstance(once_more, Reading)
-    assert first.page == again.page == once_more.page
-
-
-@pytest.mark.parametrize(
-    ("data", "options", "cache_bytes"),
-    [
-        (png(31, 20), ReadOptions(), 1_000_000),
-        (png(30, 20), ReadOptions(rotate="90"), 1_000_000),
-        (png(30, 20), ReadOptions(), 0),
-    ],
-    ids=["bytes", "turn", "no cache asked for"],
-)
-def test_other_bytes_or_other_options_are_read_again(data: bytes, options: ReadOptions, cache_bytes: int) -> None:
-    engine = Mirror()
-    with reading(engine, cache_bytes=cache_bytes) as reader:
-        read(reader, png(30, 20))
-        assert not reader.read(data, options, SOON_S).from_cache
-    assert len(engine.seen) == 2
+        assert len(engine.seen) == 1
+        assert (first.from_cache, again.from_cache) == (False, True)
+        assert isinstance(once_more, Reading)
+        assert first.page == again.page == once_more.page
+        # Other bytes or other options are read again.
+        assert not read(reader, png(31, 20)).from_cache
+        assert not read(reader, png(30, 20), rotate="90").from_cache
+    with reading(engine, cache_bytes=0) as reader:
+        assert [read(reader, png(30, 20)).from_cache for _ in range(2)] == [False, False]
+    assert len(engine.seen) == 5
 
 
 def test_what_comes_back_damaged_from_a_cache_is_read_anew() -> None:

@@ -39,12 +39,11 @@ def part_joined_lines(pixels: Pixels, outlines: Sequence[Outline]) -> list[Outli
     size = float(np.median(height))
     inside = (left > left[:, None] + LEAST_BESIDE * size) & (left < right[:, None] - LEAST_BESIDE * size)
     inside &= np.abs(middle - middle[:, None]) < NEAR * size
-    whites = [
-        _whites(pixels, outlines[line], float(left[line]), float(right[line]), size)
+    joined = {
+        line: _whites(pixels, outlines[line], float(left[line]), float(right[line]), size)
         for line in np.flatnonzero(inside.any(axis=1))[:MOST_CUTS].tolist()
         if not is_curved(outlines[line])
-    ]
-    joined = dict(zip(np.flatnonzero(inside.any(axis=1)).tolist(), whites, strict=False))
+    }
     begins = np.concatenate([left, *(white[:, 1] for white in joined.values())])
     heights = np.concatenate([middle, *(np.full(len(white), middle[line]) for line, white in joined.items())])
     parted: list[Outline] = []
