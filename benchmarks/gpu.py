@@ -138,7 +138,7 @@ def record_runs(way: Way, images: Sequence[bytes]) -> list[Run]:
     from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
     from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
     from ocrsvc.imaging.codecs.decode import PixelLimits, decode
-    from ocrsvc.records import ReadTask
+    from ocrsvc.results import ReadTask
 
     runs: list[Run] = []
     original = Session.run

@@ -46,7 +46,7 @@ def measure_calls(request: Request, rounds: int) -> dict[str, Pair]:
     """
     sys.path.insert(0, str(ROOT))
     from ocrsvc.engines.open_engine import open_engine
-    from ocrsvc.records import Image, ReadTask
+    from ocrsvc.results import Image, ReadTask
     from ocrsvc.settings.settings import Settings
     from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -47,7 +47,7 @@ from ocrsvc.engines.ppocr.pipeline.recognizer import SURE
 from ocrsvc.engines.ppocr.runtime.model_parts import read_dictionary, read_parts
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.models.importers.dictionaries import languages_of, letters_of_languages
-from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from models_support import make_version

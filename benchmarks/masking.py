@@ -37,7 +37,7 @@ from ocrsvc.engines.contract import Handle
 from ocrsvc.engines.ppocr.engine import open_ppocr
 from ocrsvc.masking.mask_page import mask_page
 from ocrsvc.masking.rules import find_spans, make_rules
-from ocrsvc.records import Image, Line, MaskKind, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.results import Image, Line, MaskKind, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
 

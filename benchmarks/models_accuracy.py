@@ -30,7 +30,7 @@ from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.models.repository import ModelRepository
-from ocrsvc.records import FileTask, Page, ReadOptions, no_check
+from ocrsvc.results import FileTask, Page, ReadOptions, no_check
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -25,7 +25,7 @@ from ocrsvc.models.model_name import WantedModel
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.state import StateStore, Verdict
 from ocrsvc.models.version_selection import VersionSelector
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from models_support import make_fake

@@ -35,7 +35,7 @@ BEFORE, AFTER = "before", "after"
 _SIDE = """
 import json, sys, time
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -22,7 +22,7 @@ from bench.machine import print_machine
 from bench.results import write_result
 from numpy.typing import NDArray
 
-from ocrsvc.records import Image, Page, Pixels, ReadTask
+from ocrsvc.results import Image, Page, Pixels, ReadTask
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from order_boxes import View, order_cer, quads_of

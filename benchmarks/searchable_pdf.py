@@ -35,8 +35,7 @@ from bench.service import ROOT
 from ocrsvc.formats.document import DocumentResult
 from ocrsvc.formats.pdf.searchable import write_searchable_pdf
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page, ReadOptions, no_check
+from ocrsvc.results import EngineInfo, Page, ReadOptions, no_check
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_environment
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import cv2
 
 from ocrsvc.imaging.tables.find_tables import find_tables
-from ocrsvc.records import Image, Page, ReadTask, Table, no_check
+from ocrsvc.results import Image, Page, ReadTask, Table, no_check
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from table_pages import KINDS, DrawnPage, TrueCell, draw_page

@@ -31,8 +31,7 @@ from bench.results import write_result
 
 from ocrsvc.app import create_app
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import EngineInfo, Reading, Timing
-from ocrsvc.records import Line, Page
+from ocrsvc.results import EngineInfo, Line, Page, Reading, Timing
 from ocrsvc.settings.settings import Settings
 
 GOAL_MS = 1.0

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.contract import Handle
 from ocrsvc.engines.ppocr.engine import open_ppocr
-from ocrsvc.records import Image, Page, ReadOptions, ReadTask
+from ocrsvc.results import Image, Page, ReadOptions, ReadTask
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
 

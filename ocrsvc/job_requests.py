@@ -20,7 +20,7 @@ from ocrsvc.jobs.job_database import storing
 from ocrsvc.jobs.job_result import make_result
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Check
+from ocrsvc.results import Check
 from ocrsvc.serving.request_guard import waiting
 
 _PDF: Final = "pdf"

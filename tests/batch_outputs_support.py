@@ -12,7 +12,7 @@ from ocrsvc.batch.outputs.output_formats import FileResults, open_writers
 from ocrsvc.batch.pages import PageGroup, SourceFile, failure_of, result_of
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict
-from ocrsvc.records import Line, Page, ReadOptions, Word
+from ocrsvc.results import Line, Page, ReadOptions, Word
 
 READER = {"engine": "fake", "model": "none", "version": "1"}
 

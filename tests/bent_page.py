@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 
 def bend(strip: Pixels, radius: float, size: tuple[int, int]) -> Pixels:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.pipeline.unwarp import PageGrid
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 WIDTH, HEIGHT, MARGIN = 900, 1100, 70
 TOWNS = "report of the spring market with prices for wheat barley and oats in each town"

@@ -14,7 +14,7 @@ from PIL import Image
 from ocrsvc.formats.pdf.searchable import lay_over_pages
 from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, Pdf
-from ocrsvc.records import Check, Page, Pixels, no_check
+from ocrsvc.results import Check, Page, Pixels, no_check
 
 HELVETICA = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
 

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 End = Literal["product", "convolution", "scores", "product and transpose"]
 """What the recognizer's scores come from: what PP-OCR has, a convolution, no softmax at all, or a transposed one."""

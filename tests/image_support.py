@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Box, Pixels
+from ocrsvc.results import Box, Pixels
 
 
 def encoded(pixels: NDArray[Any], suffix: str = ".png", how: Sequence[int] = ()) -> bytes:

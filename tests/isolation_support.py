@@ -14,7 +14,7 @@ import numpy as np
 from ocrsvc.engines.isolated.child import Spawner
 from ocrsvc.engines.isolated.engine import ChildPool, IsolatedHandle
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

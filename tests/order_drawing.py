@@ -14,7 +14,7 @@ from order_pages import KINDS
 from order_sheet import HEIGHT, WIDTH, SetLine, Sheet
 from PIL import Image, ImageDraw, ImageFont
 
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 FONTS = Path("/usr/share/fonts")
 LATIN = FONTS / "truetype" / "liberation" / "LiberationSans-Regular.ttf"

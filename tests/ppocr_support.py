@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.contract import Handle
 from ocrsvc.errors import DeadlineExceeded
-from ocrsvc.records import Box, Check, Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.results import Box, Check, Image, Page, Pixels, ReadOptions, ReadTask
 
 PAGES = Path(__file__).parent / "pages"
 LINE = "The library closes at 15:00 today."  # what stands on line.png

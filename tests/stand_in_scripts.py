@@ -18,7 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 Frame = tuple[int, int, int, int]
 """Left, top, right, bottom, in pixels."""

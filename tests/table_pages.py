@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from ocrsvc.records import Line, Page, Pixels
+from ocrsvc.results import Line, Page, Pixels
 
 ENGLISH: Final = (
     "total net gross order paper steel glass water north south price weight length speed model sample average series "

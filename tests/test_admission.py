@@ -19,7 +19,7 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.request import Request
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Page, ReadTask
+from ocrsvc.results import Page, ReadTask
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

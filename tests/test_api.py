@@ -38,7 +38,7 @@ from ocrsvc.app import create_app
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http import options as http_options
 from ocrsvc.http.options import OPTIONS
-from ocrsvc.records import Box, Character, Line, Page, ReadOptions, Word
+from ocrsvc.results import Box, Character, Line, Page, ReadOptions, Word
 from ocrsvc.settings.settings import Settings
 
 PNG = picture(64, 32)

@@ -14,7 +14,7 @@ from web_support import CONFIDENCE, TEXT, as_base64, json_of, picture, running_a
 
 from ocrsvc.adapters.azure_read.analyze_result import PageText, Scale, page_members
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.records import Box, Line, Page
+from ocrsvc.results import Box, Line, Page
 from ocrsvc.settings.settings import Settings
 
 PAGE = picture()

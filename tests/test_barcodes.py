@@ -17,7 +17,7 @@ from ocrsvc.app import create_app
 from ocrsvc.errors import BadOption, DeadlineExceeded
 from ocrsvc.imaging.barcodes import MOST_TEXT, draw_barcode, find_barcodes
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Pixels, ReadOptions
+from ocrsvc.results import Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 SOON_S = 60.0

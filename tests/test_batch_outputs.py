@@ -31,7 +31,7 @@ from ocrsvc.batch.outputs.source_files import ENDINGS, source_path
 from ocrsvc.batch.verify import verify
 from ocrsvc.cli.main import run
 from ocrsvc.errors import BadOption, BrokenImage, OcrsvcError, ResourcesExhausted, SourceGone
-from ocrsvc.records import Barcode, Cell, Character, MaskedPart, Page, ReadOptions, Region, Table, Word
+from ocrsvc.results import Barcode, Cell, Character, MaskedPart, Page, ReadOptions, Region, Table, Word
 
 FAILED = BrokenImage("This PNG is cut off.", "Send it whole.")
 ASKED = ReadOptions(words=True, characters=True, layout=True, tables=True, barcodes=True, mask=("phone",))

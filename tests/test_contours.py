@@ -24,7 +24,7 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
 )
 from ocrsvc.imaging.geometry import crop, heading, sides
 from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 Map = NDArray[np.float32]
 Patch = tuple[int, int, int, int, float]

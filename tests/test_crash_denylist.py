@@ -10,7 +10,7 @@ import pytest
 from support import Clock
 
 from ocrsvc.engines.isolated.crash_handling import digest_of
-from ocrsvc.records import Image, Pixels, ReadOptions, ReadTask
+from ocrsvc.results import Image, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist, Entry
 
 

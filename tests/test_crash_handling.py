@@ -9,7 +9,7 @@ from isolation_support import a_task, crc, noise, summary
 from ocrsvc.engines.isolated.child import ChildLost
 from ocrsvc.engines.isolated.crash_handling import CrashHandling
 from ocrsvc.errors import ImageCrashesEngine, OcrsvcError
-from ocrsvc.records import Box, Line, Page, Pixels, ReadTask
+from ocrsvc.results import Box, Line, Page, Pixels, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist
 
 BAD, GOOD = noise(1), noise(2)

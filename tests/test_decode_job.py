@@ -15,7 +15,7 @@ from ocrsvc.errors import BrokenImage, OcrsvcError
 from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.decode_job import DecodeJob, make_read_request, read_with
-from ocrsvc.records import Page, ReadOptions, ReadTask
+from ocrsvc.results import Page, ReadOptions, ReadTask
 
 
 class Seeing:

@@ -17,7 +17,7 @@ from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 LIMIT_S = 60.0
 SMALL = np.zeros((32, 32), np.uint8)

@@ -29,7 +29,7 @@ from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, size_px
 from ocrsvc.pipeline.decode_job import make_read_request
 from ocrsvc.pipeline.documents import Documents
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

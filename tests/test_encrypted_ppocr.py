@@ -15,7 +15,7 @@ from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.models.importers.source_files import NewModel
 from ocrsvc.models.importers.write_version import encrypt_model, write_version
 from ocrsvc.models.repository import ModelRepository
-from ocrsvc.records import Image, Page, ReadTask
+from ocrsvc.results import Image, Page, ReadTask
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -12,7 +12,7 @@ from isolation_support import crc, noise
 
 from ocrsvc.engines.fake import FakeEngine, FakeHandle, hash_text
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
-from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.settings.engine import FakeEngineSettings
 
 DEADLINE_S = 10.0

@@ -24,9 +24,8 @@ from web_support import picture, running_reader
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.formats.document import DocumentResult, options_for, text_parts, write_document
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import EngineInfo, Reading
-from ocrsvc.records import Line, Page, ReadOptions, Word, no_check
 from ocrsvc.registry import OutputFormat, needs_of, output_formats
+from ocrsvc.results import EngineInfo, Line, Page, Reading, ReadOptions, Word, no_check
 from ocrsvc.settings.settings import Settings
 
 HTML = "{http://www.w3.org/1999/xhtml}"

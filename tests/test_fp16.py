@@ -21,7 +21,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import prepare_model
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part, read_dictionary
 from ocrsvc.engines.ppocr.runtime.openvino_session import first_steps
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 PAGES = Path(__file__).parent / "pages"
 

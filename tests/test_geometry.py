@@ -18,7 +18,7 @@ from ocrsvc.imaging.geometry import (
     upright_box,
 )
 from ocrsvc.imaging.outline import Outline, cut, extent, parts_of
-from ocrsvc.records import Box, Character, Line, Page, Pixels, Word
+from ocrsvc.results import Box, Character, Line, Page, Pixels, Word
 
 
 def frame(left: float, top: float, right: float, bottom: float) -> Box:

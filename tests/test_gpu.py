@@ -24,7 +24,7 @@ from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import CUDA, GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.records import Image, Page, ReadTask
+from ocrsvc.results import Image, Page, ReadTask
 from ocrsvc.system.gpu import Siblings, open_gpu_memory_reader
 
 PAGES = Path(__file__).parent / "pages"

@@ -42,7 +42,7 @@ from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
 from ocrsvc.imaging.geometry import Quad, crop
-from ocrsvc.records import Check, Pixels, ReadTask, no_check
+from ocrsvc.results import Check, Pixels, ReadTask, no_check
 from ocrsvc.serving.batcher import Limits
 
 SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))

@@ -26,8 +26,7 @@ from ocrsvc.formats.page_serialization import InvalidData, pack_page
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import Reading
-from ocrsvc.records import DecodedPage, FileTask, Page, Pixels, ReadOptions
+from ocrsvc.results import DecodedPage, FileTask, Page, Pixels, Reading, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 CRASHING = Path(__file__).parent / "doubles" / "decoders"

@@ -41,7 +41,7 @@ from ocrsvc.engines.isolated.child import Spawner
 from ocrsvc.engines.isolated.engine import IsolatedEngine, IsolatedHandle
 from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable
-from ocrsvc.records import FileTask, Pixels, Task
+from ocrsvc.results import FileTask, Pixels, Task
 from ocrsvc.serving.work_queue import client_gone
 from ocrsvc.settings.group import Percentage
 from ocrsvc.settings.settings import Settings

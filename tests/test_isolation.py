@@ -48,7 +48,7 @@ from ocrsvc.errors import (
     OcrsvcError,
 )
 from ocrsvc.formats.page_serialization import InvalidData, pack_page
-from ocrsvc.records import Character, Image, Line, Page, ReadOptions, ReadTask, Word
+from ocrsvc.results import Character, Image, Line, Page, ReadOptions, ReadTask, Word
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
 
@@ -375,7 +375,7 @@ import sys, time
 import numpy as np
 from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.records import Image, ReadTask
+from ocrsvc.results import Image, ReadTask
 from ocrsvc.settings.settings import Settings
 
 engine = open_engine(Settings(engine="fake", isolation="process", fake_fault="hang"), ThreadPlan(1, 8, 2))

@@ -27,7 +27,7 @@ from ocrsvc.jobs.job_database import StorageFull
 from ocrsvc.jobs.job_runner import OPENING, JobRunner
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Page, ReadOptions, ReadTask
+from ocrsvc.results import Page, ReadOptions, ReadTask
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext
 from ocrsvc.settings.settings import Settings
 

@@ -32,7 +32,7 @@ from ocrsvc.jobs.job_folder import LASTING, open_folder, open_jobs
 from ocrsvc.jobs.job_result import unpack_options
 from ocrsvc.jobs.job_store import JobStore, displaced, read_usage
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry import metrics

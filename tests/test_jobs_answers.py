@@ -22,7 +22,7 @@ from ocrsvc.formats.page_serialization import pack_page
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import ANSWER
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.records import Box, Line, Page
+from ocrsvc.results import Box, Line, Page
 from ocrsvc.serving.memory_budget import Share
 
 BOX: Box = ((10.0, 10.0), (90.0, 10.0), (90.0, 30.0), (10.0, 30.0))

@@ -19,8 +19,8 @@ from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Page, ReadTask
 from ocrsvc.registry import adapters
+from ocrsvc.results import Page, ReadTask
 from ocrsvc.settings.settings import Settings
 
 WIDE, NARROW = picture(64, 32), picture(48, 32)

@@ -20,7 +20,7 @@ from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import DeadlineExceeded, EngineFailed
 from ocrsvc.imaging.geometry import restore_page, turn
-from ocrsvc.records import Box, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, no_check
+from ocrsvc.results import Box, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, no_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -16,7 +16,7 @@ from web_support import json_of, picture, running_app
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.decode_job import DecodeJob, make_read_request
-from ocrsvc.records import EngineTimes, Page, ReadOptions
+from ocrsvc.results import EngineTimes, Page, ReadOptions
 from ocrsvc.telemetry.ledger import MOST_SEGMENTS, STAGES, Ledger, Segment, server_timing
 
 

@@ -19,7 +19,7 @@ from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
 from ocrsvc.engines.ppocr.gpu.resampling import crop_lines
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, level_ground, to_tensor
 from ocrsvc.imaging.geometry import crop
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
 

@@ -19,8 +19,7 @@ from ocrsvc.errors import BadModel, ClientGone, EngineUnavailable, ModelUnavaila
 from ocrsvc.models.loaded_models import LoadedModels, VersionRetired
 from ocrsvc.models.loaded_version import FILES_FACTOR, LEAST_BYTES, LoadedVersion, ModelMemory
 from ocrsvc.models.version_loader import LoadState
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page, ReadTask
+from ocrsvc.results import EngineInfo, Page, ReadTask
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import Job
 from ocrsvc.telemetry.metric import Metric

@@ -18,7 +18,7 @@ from web_support import KnownEngine, client_raising, picture, running_reader
 
 from ocrsvc.errors import BadOption, EngineFailed, OcrsvcError
 from ocrsvc.grpc_server.method import failure_of
-from ocrsvc.records import Line, Page, ReadOptions, ReadTask
+from ocrsvc.results import Line, Page, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.event_log import log_uncaught
 from ocrsvc.telemetry.loggable import loggable_error, loggable_path

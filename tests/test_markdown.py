@@ -21,8 +21,7 @@ from ocrsvc.engines.ppocr.engine import PpocrEngine, open_ppocr
 from ocrsvc.formats.blocks import join_lines
 from ocrsvc.formats.letter_sizes import BodySize
 from ocrsvc.formats.markdown import markdown_by_page, markdown_parts
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Cell, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, Table
+from ocrsvc.results import Cell, EngineInfo, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, Table
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
 

@@ -39,9 +39,21 @@ from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.masking.mask_page import mask_page, place_of
 from ocrsvc.masking.rules import kinds_of_header, make_rules, parse_kinds
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Box, Cell, Character, Line, MaskKind, Page, Pixels, ReadOptions, ReadTask, Table, Word
 from ocrsvc.registry import text_formats
+from ocrsvc.results import (
+    Box,
+    Cell,
+    Character,
+    EngineInfo,
+    Line,
+    MaskKind,
+    Page,
+    Pixels,
+    ReadOptions,
+    ReadTask,
+    Table,
+    Word,
+)
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 

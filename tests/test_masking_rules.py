@@ -15,7 +15,7 @@ from ocrsvc.errors import SettingsError
 from ocrsvc.masking.cards_mails_phones import is_card
 from ocrsvc.masking.identity_numbers import check_digit, is_credit_code, is_iban, is_resident_id, is_second_line
 from ocrsvc.masking.rules import find_spans, make_rules, masked_text
-from ocrsvc.records import MaskKind
+from ocrsvc.results import MaskKind
 from ocrsvc.settings.load import read_settings
 
 BUILT_IN: tuple[MaskKind, ...] = ("id", "phone", "card", "mail")

@@ -30,7 +30,7 @@ from ocrsvc.integrations import mcp_server
 from ocrsvc.integrations.mcp_files import EnginePages, PageResult, Sources
 from ocrsvc.integrations.mcp_server import DocumentText, Limits, cut, make_server, shown
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Page
+from ocrsvc.results import Page
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import wait_until
 
 from ocrsvc.errors import BodyTooLarge, ClientGone, QueueFull, TooManyAtOnce
-from ocrsvc.records import no_check
+from ocrsvc.results import no_check
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.memory_budget import Budget, Callers, Share
 

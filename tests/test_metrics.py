@@ -13,9 +13,8 @@ from web_support import picture, running_app
 
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.http.error_responses import ROUTING
-from ocrsvc.readings import EngineInfo, Reading, Timing
-from ocrsvc.records import Line, Page
 from ocrsvc.registry import adapters
+from ocrsvc.results import EngineInfo, Line, Page, Reading, Timing
 from ocrsvc.telemetry import exemplars
 from ocrsvc.telemetry.exemplars import Exemplar, ExemplarStore
 from ocrsvc.telemetry.metric import BUCKETS_S, Key, Metric

@@ -21,7 +21,7 @@ from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.state import DAMAGED_FILE, MOST_VERDICTS, ModelState, StateStore, Verdict
 from ocrsvc.models.state import FILE as STATE_FILE
 from ocrsvc.models.version_selection import VersionSelector
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 
 ACCEPTED = Verdict(accepted=True)
 CONFIG = """

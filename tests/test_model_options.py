@@ -17,7 +17,7 @@ from ocrsvc.models.model_control import ModelControl
 from ocrsvc.models.model_name import WantedModel
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.version_selection import VersionSelector
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 from ocrsvc.settings.settings import Settings
 
 

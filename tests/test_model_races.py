@@ -33,7 +33,7 @@ from ocrsvc.models.state import FILE, StateStore, Verdict
 from ocrsvc.models.version_loader import LoadState
 from ocrsvc.models.watcher import MOST_FAILURES
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 from ocrsvc.system.child_process import Program
 
 T = TypeVar("T")

@@ -27,8 +27,7 @@ from ocrsvc.adapters.model_protocols.tensors import (
     pack,
 )
 from ocrsvc.errors import ClientGone, NotReady, QueueFull
-from ocrsvc.readings import EngineInfo, Reading, Timing
-from ocrsvc.records import Line, Page, ReadOptions
+from ocrsvc.results import EngineInfo, Line, Page, Reading, ReadOptions, Timing
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics_store import MetricsStore, count_model_request
 from ocrsvc.telemetry.model_metrics import MODEL_SECONDS

@@ -31,7 +31,7 @@ from ocrsvc.errors import (
 )
 from ocrsvc.integrations.ocrmypdf_elements import orientation_of, skew_of, to_tree
 from ocrsvc.ocrmypdf_plugin import OcrsvcEngine, raised_as
-from ocrsvc.records import Box, Line, Page, Word
+from ocrsvc.results import Box, Line, Page, Word
 
 
 def box(left: float, top: float, right: float, bottom: float, down: float = 0.0) -> Box:

@@ -18,7 +18,7 @@ from web_support import as_base64, client_raising, json_of, picture, running_app
 from ocrsvc import errors
 from ocrsvc.api.openapi import openapi
 from ocrsvc.http.options import OPTIONS, read_options
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 
 QUEUE_OPTIONS = {"priority"}
 ANSWER_OPTIONS = {"lines", "format", "pages", "partial", "timing"}

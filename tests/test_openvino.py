@@ -24,7 +24,7 @@ from ocrsvc.engines.ppocr.runtime.open_model import open_model, open_openvino
 from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecognizer, first_steps
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import BF16, FP32, RuntimeChoice, prove_runtimes
-from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.system.allocator import give_back
 
 if not openvino_session.is_installed():

@@ -25,8 +25,8 @@ from ocrsvc.api.web_page import OPERATORS_FOLDER
 from ocrsvc.errors import BadOption, EngineFailed, QueueFull, QuotaExceeded
 from ocrsvc.grpc_server.call_metrics import CallMetrics
 from ocrsvc.grpc_server.method import CallFailed, Code, Method
-from ocrsvc.readings import EngineInfo, Reading, Timing
-from ocrsvc.records import Page as ReadPage
+from ocrsvc.results import EngineInfo, Reading, Timing
+from ocrsvc.results import Page as ReadPage
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.history import EVERY_S, SPAN_S, History, curves, observe, quantile
 from ocrsvc.telemetry.metric import BUCKETS_S

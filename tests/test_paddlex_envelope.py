@@ -12,7 +12,7 @@ from web_support import as_base64, picture
 from ocrsvc.adapters.paddlex.http import infer
 from ocrsvc.adapters.paddlex.word_boxes import to_word_members
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Box, Character, Line, Word
+from ocrsvc.results import Box, Character, Line, Word
 
 
 def ask(reader: Reader, members: object) -> tuple[int, Any]:

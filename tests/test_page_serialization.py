@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
-from ocrsvc.records import Barcode, Cell, Character, EngineTimes, Line, MaskedPart, Page, Region, Table, Word
+from ocrsvc.results import Barcode, Cell, Character, EngineTimes, Line, MaskedPart, Page, Region, Table, Word
 
 BOX = ((0.0, 0.5), (2.0, 0.5), (2.0, 1.25), (0.0, 1.25))
 WORD = Word("ab", 0.5, BOX, (Character("a", 1.0, BOX), Character("b", 0.0, BOX)))

@@ -31,7 +31,7 @@ from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.pdf import open_pdf as pdf_module
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system import child_process
 from ocrsvc.system.child_program import MESSAGE_BYTES

@@ -18,7 +18,7 @@ from web_support import json_of, running_app
 from ocrsvc.errors import BadOption, ImageTooLarge
 from ocrsvc.imaging.engine_input import EngineInput
 from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, Pdf, image_size_px
-from ocrsvc.records import Box, Image, Line, Page, Pixels, ReadOptions
+from ocrsvc.results import Box, Image, Line, Page, Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 WIDE, HIGH = 310, 438

@@ -20,7 +20,7 @@ from web_support import KnownEngine, json_of
 from ocrsvc.app import create_app
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import no_check
+from ocrsvc.results import no_check
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -19,8 +19,8 @@ import requests
 from support import ROOT, Server, ocrsvc, start_server
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.records import Pixels
 from ocrsvc.registry import AdapterEntry, EngineEntry, EntryError, with_plugins
+from ocrsvc.results import Pixels
 from ocrsvc.settings.group import SettingsGroup, setting
 from ocrsvc.settings.settings import settings_class
 

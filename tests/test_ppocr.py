@@ -32,7 +32,7 @@ from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, bui
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import DeadlineExceeded
-from ocrsvc.records import Decoder, Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.results import Decoder, Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.work_queue import RequestContext, make_check
 
 NOTICE = "".join(text_of("notice").split())

@@ -29,7 +29,7 @@ from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart, read_parts
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import BadModel
-from ocrsvc.records import Page, Pixels, ReadOptions
+from ocrsvc.results import Page, Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

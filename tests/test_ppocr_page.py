@@ -12,7 +12,7 @@ from ppocr_support import rectangle
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
 from ocrsvc.imaging.geometry import Quad, turn, turn_points
-from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
+from ocrsvc.results import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
 
 WIDTH, HEIGHT = 300, 200
 LEFT, RIGHT = 200, 90  # shades that begin and end a line: the stub reads it well only from left to right

@@ -24,7 +24,7 @@ from support import ROOT, Server, reserved_port, run_server, wait_until
 from test_monitoring import promtool
 from web_support import picture
 
-from ocrsvc.readings import EngineInfo
+from ocrsvc.results import EngineInfo
 from ocrsvc.telemetry.metrics import COUNTED
 from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.telemetry.prometheus import Observed, expose

@@ -27,7 +27,7 @@ from ocrsvc.batch.request import ClusterRequest
 from ocrsvc.cli.batch import actor_options_of
 from ocrsvc.cli.main import run
 from ocrsvc.errors import BadOption, ClusterUnavailable, OcrsvcError, RunChanged, SourceGone
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 
 NODE = {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 1.0}}
 GROUP = PageGroup(SourceFile("1", "1", "1", 10, 3, range(1, 4)), (1, 2, 3), (0, 1, 2))

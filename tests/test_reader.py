@@ -34,8 +34,7 @@ from ocrsvc.pipeline.decode_job import make_read_request
 from ocrsvc.pipeline.page_decoder import _take
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.result_cache import MemoryCache, ResultCache
-from ocrsvc.readings import EngineInfo, Reading
-from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
+from ocrsvc.results import EngineInfo, Image, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings

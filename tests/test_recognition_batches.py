@@ -34,7 +34,7 @@ from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecogni
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
-from ocrsvc.records import Page, Pixels
+from ocrsvc.results import Page, Pixels
 from ocrsvc.serving.batcher import Limits
 
 SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)

@@ -29,7 +29,7 @@ from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline import decode_job
 from ocrsvc.pipeline.decode_job import make_read_request
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
 from ocrsvc.serving.request_guard import InFlight, InFlightTable, RequestGuard, Stage, digest_of, take_body, waiting

@@ -23,8 +23,7 @@ from ocrsvc.errors import BodyTooLarge, QueueFull
 from ocrsvc.http.admission import memory_of_requests
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels, open_encoded_image
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import Reading
-from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
+from ocrsvc.results import Box, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.group import Percentage

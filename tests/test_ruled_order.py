@@ -13,7 +13,7 @@ from order_boxes import Frame, quads_around
 
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.rules import find_rules
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 SIZE_PX = 20
 

@@ -50,7 +50,7 @@ from ocrsvc.engines.ppocr.runtime_proof import (
     time_in_turn,
 )
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.records import Image, Page, Pixels, ReadTask
+from ocrsvc.results import Image, Page, Pixels, ReadTask
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
 

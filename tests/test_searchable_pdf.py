@@ -26,7 +26,7 @@ from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode, open_encoded_image
-from ocrsvc.records import Box, Line, Page, Word
+from ocrsvc.results import Box, Line, Page, Word
 
 PAGES = Path(__file__).parent / "pages"
 LIMITS = PixelLimits(1 << 30)

@@ -29,7 +29,7 @@ from ocrsvc.engines.ppocr.pipeline.recognizer import (
 from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.imaging.outline import Outline
-from ocrsvc.records import Box, Pixels
+from ocrsvc.results import Box, Pixels
 
 WIDTH_PX = input_width(90, 32)
 

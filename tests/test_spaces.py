@@ -16,7 +16,7 @@ from ocrsvc.engines.line_recognizer import LineText, Path, ScriptGaps
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.spaces import blank_columns, decide_spaces, measure_gaps
 from ocrsvc.imaging.geometry import Quad
-from ocrsvc.records import Pixels, Spaces
+from ocrsvc.results import Pixels, Spaces
 
 STEP_PX = 8
 LEFT_PX = 8

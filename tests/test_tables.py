@@ -21,7 +21,7 @@ from ocrsvc.imaging.geometry import as_box, restore_page, turn, turn_points
 from ocrsvc.imaging.tables.aligned_grids import find_stacked_grids
 from ocrsvc.imaging.tables.find_tables import find_tables
 from ocrsvc.imaging.tables.text_grid import TextBlock, spans_of_rows
-from ocrsvc.records import Box, Cell, Image, Line, Page, Pixels, ReadOptions, ReadTask, Table, no_check
+from ocrsvc.results import Box, Cell, Image, Line, Page, Pixels, ReadOptions, ReadTask, Table, no_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -15,7 +15,7 @@ from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.outline import Outline
 from ocrsvc.imaging.tables.find_tables import divide_lines, join_pieces
-from ocrsvc.records import Image, Page, ReadOptions, ReadTask, no_check
+from ocrsvc.results import Image, Page, ReadOptions, ReadTask, no_check
 from ocrsvc.text.text_direction import logical_order, runs_from_right_to_left, visual_order
 
 # Each logical text, and how a browser shows it in a paragraph from right to left (or from left to right, where most

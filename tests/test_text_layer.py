@@ -28,7 +28,7 @@ from ocrsvc.imaging.pdf.merge_text import merge_text
 from ocrsvc.imaging.pdf.open_pdf import Pdf
 from ocrsvc.imaging.pdf.own_text import OwnPage
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Image, Line, OwnText, Page, ReadOptions, ReadTask
+from ocrsvc.results import Image, Line, OwnText, Page, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings
 
 AUTO, ONLY, MERGE = (ReadOptions(text_layer=mode) for mode in ("auto", "only", "merge"))

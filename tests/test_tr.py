@@ -21,7 +21,7 @@ from ocrsvc.adapters.trwebocr.http import to_rects
 from ocrsvc.engines.tr.binding import MAX_LINES, MAX_SESSIONS, MAX_STEPS
 from ocrsvc.engines.tr.engine import TrEngine, TrHandle, to_box
 from ocrsvc.errors import EngineFailed, EngineUnavailable
-from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(__file__).parent / "doubles" / "tr_home.py"

@@ -21,7 +21,7 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary, Steps
 from ocrsvc.engines.tr_crnn.engine import MOST_WIDTH_PER_HEIGHT, TrCrnnLineReader, decode, prepare
 from ocrsvc.errors import EngineFailed, EngineUnavailable
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 TEXTS = ("Invoice 2024", "Total 17.50", "Page 3 of 12")
 

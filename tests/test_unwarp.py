@@ -22,7 +22,7 @@ from ocrsvc.engines.ppocr.pipeline.unwarp import UNWARPING_MODEL, PageGrid, find
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.http.options import read_options
 from ocrsvc.imaging.geometry import Quad, turn
-from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.results import Check, Image, Page, Pixels, ReadOptions, ReadTask
 
 SAG_PX = 60.0
 # A line y = sag (1 - (2x/w - 1)²) turns from 4 sag/w to -4 sag/w over the page, and by less over the text alone.

@@ -19,7 +19,7 @@ from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.models.worker_models import WorkerModels, memory_budget, open_worker_models
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.result_cache import MemoryCache, ResultCache
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Job
 from ocrsvc.settings.settings import Settings

@@ -10,7 +10,7 @@ from documents import pdf, stream
 
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 
 SIZE = (300, 200)
 """Points of a page: 833 x 555 pixels at 200 dpi."""

@@ -25,8 +25,7 @@ from ocrsvc.engines.contract import Engine, EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import EngineInfo, Reading
-from ocrsvc.records import Cell, Character, Line, Page, ReadOptions, ReadTask, Region, Table, Word
+from ocrsvc.results import Cell, Character, EngineInfo, Line, Page, Reading, ReadOptions, ReadTask, Region, Table, Word
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Priority, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -12,8 +12,7 @@ from ocrsvc.imaging.document import Document, chosen_pages, open_document
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.models.model_control import ModelList
 from ocrsvc.pipeline.documents import FileRead, PageRead
-from ocrsvc.readings import EngineInfo, Reading, Timing
-from ocrsvc.records import Image, Line, Page
+from ocrsvc.results import EngineInfo, Image, Line, Page, Reading, Timing
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
 

@@ -62,7 +62,7 @@ class Models:
         from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part, read_dictionary
         from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
         from ocrsvc.imaging.codecs.decode import PixelLimits, decode
-        from ocrsvc.records import ReadTask
+        from ocrsvc.results import ReadTask
 
         found = Inputs()
         shared_threads = SharedThreads(1)

@@ -14,7 +14,7 @@ from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.imaging.codecs.decode import PixelLimits
-from ocrsvc.records import Page
+from ocrsvc.results import Page
 
 Change = Callable[[pikepdf.Pdf], None]
 

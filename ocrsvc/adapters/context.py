@@ -29,8 +29,7 @@ from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import Reading
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import Reading, ReadOptions
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.settings.settings import Settings
 

@@ -31,7 +31,7 @@ from ocrsvc.http.request import request
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import EngineInfo, Reading
+from ocrsvc.results import EngineInfo, Reading
 
 FAILED_HEADER: Final = "X-Failed-Pages"
 _MOST_RANGES: Final = 100

@@ -25,7 +25,7 @@ from ocrsvc.http.request import request
 from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.http.responses import as_json
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import EngineInfo
+from ocrsvc.results import EngineInfo
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import STUCK, WAITING
 from ocrsvc.telemetry.prometheus import Observed, expose

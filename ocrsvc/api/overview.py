@@ -13,7 +13,7 @@ from ocrsvc import __version__
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.key_store import usage_to_dict
 from ocrsvc.http.request_metrics import RequestMetrics
-from ocrsvc.readings import EngineInfo
+from ocrsvc.results import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.system.memory import read_memory_use
 from ocrsvc.telemetry import metrics, model_metrics

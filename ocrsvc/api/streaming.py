@@ -17,7 +17,7 @@ from ocrsvc.http.options import RequestedOptions, StreamForm
 from ocrsvc.http.request import Request, current_request
 from ocrsvc.http.response_stream import ended_pieces, stream_response
 from ocrsvc.pipeline.documents import PageRead
-from ocrsvc.readings import EngineInfo, Reading, Timing
+from ocrsvc.results import EngineInfo, Reading, Timing
 
 Pages = Generator[PageRead, None, None]
 

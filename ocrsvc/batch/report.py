@@ -34,7 +34,7 @@ from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.document import open_document
-from ocrsvc.records import Image
+from ocrsvc.results import Image
 
 REPORT: Final = "report.html"
 MOST_BINS: Final = 80

@@ -20,7 +20,7 @@ from ocrsvc.system.thread_plan import device_for, set_library_environment
 if TYPE_CHECKING:
     from ocrsvc.engines.ppocr.runtime_proof import Proof
     from ocrsvc.imaging.codecs.decode import PixelLimits
-    from ocrsvc.records import Pixels
+    from ocrsvc.results import Pixels
 
 _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 FEWEST_CHARACTERS: Final = 500  # with fewer, the agreement says nothing

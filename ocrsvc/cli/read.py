@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ocrsvc.imaging.page_ranges import Ranges
     from ocrsvc.pipeline.documents import PageRead
     from ocrsvc.pipeline.read import Reader
-    from ocrsvc.records import ReadOptions
+    from ocrsvc.results import ReadOptions
 
 Answered = Answer | OcrsvcError
 """What was read of a file, by a service or in this process, or what is wrong with it."""
@@ -142,7 +142,7 @@ def _show(file: Path, done: int, count: int) -> None:
 def _answer_of(pages: Sequence[PageRead], options: ReadOptions) -> Answered:
     """What was read of a file, as a service answers it; pages that failed are in `failed` alone."""
     from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
-    from ocrsvc.readings import total_of
+    from ocrsvc.results import total_of
 
     failed = {page.number: page.outcome for page in pages if isinstance(page.outcome, OcrsvcError)}
     readings = [page.outcome for page in pages if not isinstance(page.outcome, OcrsvcError)]
@@ -168,7 +168,7 @@ def write_documents(
     OSError from the output.
     """
     from ocrsvc.formats.document import files_of, write_zip
-    from ocrsvc.records import no_check
+    from ocrsvc.results import no_check
 
     documents = [_result_of(file, answer, with_file=PDF in formats) for file, answer in read]
     made = files_of(
@@ -198,7 +198,7 @@ def _without(page: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
 
 def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
     from ocrsvc.formats.document import DocumentResult, NamedResult
-    from ocrsvc.readings import EngineInfo
+    from ocrsvc.results import EngineInfo
 
     data = load(file) if with_file else b""
     if not isinstance(data, bytes):

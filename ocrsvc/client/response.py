@@ -1,4 +1,4 @@
-"""Parses a response of the native API: its pages, in the units of `ocrsvc.records`, or the error that it reports."""
+"""Parses a response of the native API: its pages, in the units of `ocrsvc.results`, or the error that it reports."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, TypeVar
 
-from ocrsvc import errors, records
+from ocrsvc import errors, results
 from ocrsvc.errors import CallerError, OcrsvcError, Refused, ServerError, Unreachable
-from ocrsvc.records import Barcode, Cell, Character, Line, MaskedPart, Region, Word
+from ocrsvc.results import Barcode, Cell, Character, Line, MaskedPart, Region, Word
 
 _MOST_DIGITS: Final = 9
 _MOST_LETTERS: Final = 4000
@@ -25,7 +25,7 @@ Data = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Table(records.Table):
+class Table(results.Table):
     """A table on a page, also as HTML and Markdown."""
 
     html: str
@@ -51,10 +51,10 @@ class Page:
     masked: tuple[MaskedPart, ...] | None = None
     barcodes: tuple[Barcode, ...] = ()
 
-    def record(self) -> records.Page:
+    def record(self) -> results.Page:
         """The page as output formats take it."""
         size = self.width, self.height, self.angle
-        return records.Page(*size, self.lines, self.number, self.tables, self.regions, self.masked, self.barcodes)
+        return results.Page(*size, self.lines, self.number, self.tables, self.regions, self.masked, self.barcodes)
 
 
 @dataclass(frozen=True, slots=True)

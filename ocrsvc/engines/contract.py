@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page, ReadTask
+from ocrsvc.results import EngineInfo, Page, ReadTask
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,19 @@ import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Box, Character, Check, EngineTimes, Line, Page, Pixels, ReadOptions, ReadTask, Word
+from ocrsvc.results import (
+    Box,
+    Character,
+    Check,
+    EngineInfo,
+    EngineTimes,
+    Line,
+    Page,
+    Pixels,
+    ReadOptions,
+    ReadTask,
+    Word,
+)
 from ocrsvc.settings.engine import FakeEngineSettings
 from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.model.description import Direction
-from ocrsvc.records import Check, Pixels, no_check
+from ocrsvc.results import Check, Pixels, no_check
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.errors import EngineFailed
-from ocrsvc.records import Check, no_check
+from ocrsvc.results import Check, no_check
 
 _CHECK_S: Final = 0.1  # how long a page waits for its turn before it asks whether it is still wanted
 

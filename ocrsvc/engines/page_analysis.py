@@ -13,8 +13,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.barcodes import find_barcodes
 from ocrsvc.imaging.pdf.merge_text import merge_text, own_page, without_text
 from ocrsvc.imaging.tables.find_tables import find_tables
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page, ReadTask
+from ocrsvc.results import EngineInfo, Page, ReadTask
 
 
 class AnalysingHandle:

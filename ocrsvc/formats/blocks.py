@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from ocrsvc.formats.letter_sizes import BodySize, height_of
 from ocrsvc.formats.markup import to_markdown
-from ocrsvc.records import Box, Line, Page, Region, RegionType, Table
+from ocrsvc.results import Box, Line, Page, Region, RegionType, Table
 
 Kind = Literal["heading", "paragraph", "item", "table"]
 

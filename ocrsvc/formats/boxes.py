@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Character, Line, Page, Word
+from ocrsvc.results import Character, Line, Page, Word
 
 Boxed = Line | Word | Character
 

@@ -13,9 +13,8 @@ from typing import IO, Any, Final, Protocol, cast
 from urllib.parse import quote
 
 from ocrsvc.imaging.document import is_pdf
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Check, Page, ReadOptions
 from ocrsvc.registry import OutputFormat, needs_of, output_formats, resolve
+from ocrsvc.results import Check, EngineInfo, Page, ReadOptions
 
 JSON: Final = "json"
 PDF: Final = "pdf"

@@ -7,7 +7,7 @@ from typing import cast
 import cv2
 import numpy as np
 
-from ocrsvc.records import Box, Check, Page, Pixels, no_check
+from ocrsvc.results import Box, Check, Page, Pixels, no_check
 
 # Red, green, blue, purple; as OpenCV has them, blue first.
 COLOURS = ((0, 0, 255), (0, 128, 0), (255, 0, 0), (128, 0, 128))

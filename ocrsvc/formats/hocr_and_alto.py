@@ -7,8 +7,7 @@ from typing import Final
 
 from ocrsvc.formats.boxes import PlacedLine, PlacedText, place_lines
 from ocrsvc.formats.markup import to_markup
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page
+from ocrsvc.results import EngineInfo, Page
 
 _HOCR_HEAD: Final = """\
 <?xml version="1.0" encoding="UTF-8"?>

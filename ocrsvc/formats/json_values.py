@@ -9,8 +9,7 @@ from typing import Final
 
 from ocrsvc.formats.boxes import BOX_DIGITS, CONFIDENCE_DIGITS, Boxed, to_boxes, to_scores
 from ocrsvc.formats.markup import to_html, to_markdown
-from ocrsvc.readings import Timing
-from ocrsvc.records import Barcode, Box, Cell, Line, MaskedPart, Page, ReadOptions, Region, Table, Word
+from ocrsvc.results import Barcode, Box, Cell, Line, MaskedPart, Page, ReadOptions, Region, Table, Timing, Word
 
 TOGETHER: Final = 4096
 """Texts that are converted at once, in a few ms: those of a large page would hold the interpreter for 0.4 s."""

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from typing import Final
 
-from ocrsvc.records import Line, Page
+from ocrsvc.results import Line, Page
 
 _ADVANCES: Final = (
     (" !'|,.:;ijl\u00b7\u2018\u2019", 0.3),

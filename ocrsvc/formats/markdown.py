@@ -8,8 +8,7 @@ from typing import Final
 
 from ocrsvc.formats.blocks import BULLET, NUMBER, Block, blocks_of
 from ocrsvc.formats.letter_sizes import BodySize
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page
+from ocrsvc.results import EngineInfo, Page
 
 # Within a line, whatever stands around them.
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<~$]|&(?=#?\w{1,32};))")

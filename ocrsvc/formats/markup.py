@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ocrsvc.records import Cell, Table
+from ocrsvc.results import Cell, Table
 
 # XML's special characters, and those that XML 1.0 cannot contain or changes.
 _SPECIAL: Final = re.compile("[&<>\"']|[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -7,7 +7,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, Final
 
-from ocrsvc.records import Cell, Character, Line, Page, Region, Table, Word
+from ocrsvc.results import Cell, Character, Line, Page, Region, Table, Word
 
 _ANGLES: Final = (0, 90, 180, 270)
 # The times are those of the engine that read the page just now, not of a page that was kept.

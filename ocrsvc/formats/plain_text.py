@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ocrsvc.formats.boxes import PlacedLine, PlacedText, place_lines
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page
+from ocrsvc.results import EngineInfo, Page
 
 COLUMNS: Final = "level page_num block_num par_num line_num word_num left top width height conf text"
 PAGE_LEVEL, LINE_LEVEL, WORD_LEVEL = 1, 4, 5

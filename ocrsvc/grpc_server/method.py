@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ocrsvc.access.api_keys import Scope
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.records import MaskKind
+from ocrsvc.results import MaskKind
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.work_queue import UNCOUNTED, PageAccount, Priority, RequestContext
 from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger

@@ -21,7 +21,7 @@ from ocrsvc.http.options import CHOICE_OPTIONS, choice_of
 from ocrsvc.http.parsed_body import Content, parse_body
 from ocrsvc.http.received_body import ReceivedBody, too_large
 from ocrsvc.masking.rules import kinds_of_header
-from ocrsvc.records import Check, MaskKind, ModelChoice
+from ocrsvc.results import Check, MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
 from ocrsvc.serving.request_guard import take_body
 from ocrsvc.serving.work_queue import GONE_S, PRIORITIES, UNCOUNTED, Priority, RequestContext, make_check

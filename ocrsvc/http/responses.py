@@ -17,8 +17,7 @@ from ocrsvc.http.request import request
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import Reading
-from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, Check, Image, Page, ReadOptions, Rotate
+from ocrsvc.results import MAX_SIDE_PX, MIN_SIDE_PX, Check, Image, Page, Reading, ReadOptions, Rotate
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import RequestContext
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ocrsvc.errors import BadOption
 from ocrsvc.imaging.geometry import shrink
-from ocrsvc.records import Barcode, Box, Check, Pixels, Point, no_check
+from ocrsvc.results import Barcode, Box, Check, Pixels, Point, no_check
 
 if TYPE_CHECKING:
     from zxingcpp import Position

@@ -24,7 +24,7 @@ from ocrsvc.imaging.pdf.characters import PageFrame
 from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, Pdf
 from ocrsvc.imaging.pdf.own_text import CHARACTER_BYTES, MOST_CHARACTERS, OwnPage, own_text
 from ocrsvc.imaging.pdf.page_look import look_frame
-from ocrsvc.records import Image, OwnText, ReadOptions
+from ocrsvc.results import Image, OwnText, ReadOptions
 from ocrsvc.system.child_process import Check
 
 TakeMemory = Callable[[int], object]

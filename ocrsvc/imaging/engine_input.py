@@ -13,7 +13,7 @@ import numpy as np
 
 from ocrsvc.errors import BadOption
 from ocrsvc.imaging.geometry import Quads, map_boxes, move_page, restore_page, shrink, turn, turn_points
-from ocrsvc.records import Image, OwnText, Page, Pixels, ReadOptions, Rectangle
+from ocrsvc.results import Image, OwnText, Page, Pixels, ReadOptions, Rectangle
 
 REGION_ACCEPTED: Final = "x,y,width,height in whole pixels, such as 10,20,300,40, with a width and height of at least 1"
 _REGION: Final = re.compile("(0|[1-9][0-9]{0,8}),(0|[1-9][0-9]{0,8}),([1-9][0-9]{0,8}),([1-9][0-9]{0,8})")

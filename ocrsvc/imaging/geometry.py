@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Barcode, Box, Cell, Character, Line, Page, Pixels, Region, Table, Word
+from ocrsvc.results import Barcode, Box, Cell, Character, Line, Page, Pixels, Region, Table, Word
 
 Quad = NDArray[np.float32]
 Quads = NDArray[np.float32]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.geometry import Quad, Quads, crop, sides
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 Outline = NDArray[np.float32]
 

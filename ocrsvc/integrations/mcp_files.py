@@ -19,8 +19,7 @@ from ocrsvc.http.base64text import decode_base64
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.imaging.page_ranges import Ranges, choose
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import Reading
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.results import Page, Reading, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
 
 # A service gets the whole file for each; so much is lost when nobody waits any more.

@@ -30,9 +30,8 @@ from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http.origins import is_loopback
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, parse_ranges
 from ocrsvc.integrations.mcp_files import PageResult, PageSource, PagesWanted, Sources
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page
 from ocrsvc.registry import output_formats
+from ocrsvc.results import EngineInfo, Page
 
 PATH: Final = "/mcp"
 # Sessions over HTTP at once, of 40 kB each; more are answered 503. Each ends after so long without a request or stream.

@@ -22,7 +22,7 @@ from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_result import check_format
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import ReadOptions, no_check
+from ocrsvc.results import ReadOptions, no_check
 from ocrsvc.serving.work_queue import RequestContext, make_check
 from ocrsvc.settings.settings import Settings
 

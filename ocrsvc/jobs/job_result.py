@@ -20,9 +20,8 @@ from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.jobs.job import ENGINE, Job, Record
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Check, Page, ReadOptions
 from ocrsvc.registry import adapters, output_formats, resolve
+from ocrsvc.results import Check, EngineInfo, Page, ReadOptions
 
 JSON: Final = "json"
 NDJSON: Final = "ndjson"

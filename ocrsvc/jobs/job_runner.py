@@ -27,7 +27,7 @@ from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.jobs.storage_threads import POLL_S, StorageThreads
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import Reading
+from ocrsvc.results import Reading
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone, make_check
 from ocrsvc.telemetry.loggable import loggable_error
 

@@ -12,7 +12,7 @@ from itertools import accumulate, islice, repeat
 from typing import Final
 
 from ocrsvc.masking.rules import MASK, Rules, Span, find_spans, mask_spans, masked_text
-from ocrsvc.records import Box, Cell, Character, Line, MaskedPart, Page, Point, Word
+from ocrsvc.results import Box, Cell, Character, Line, MaskedPart, Page, Point, Word
 
 # Characters of a part of a cell; less of a number says little, and stands in other places too.
 LONG: Final = 4

@@ -18,7 +18,7 @@ from ocrsvc.masking.identity_numbers import (
     find_shapes,
 )
 from ocrsvc.masking.text_forms import to_half_width
-from ocrsvc.records import MASK_KINDS, MaskKind
+from ocrsvc.results import MASK_KINDS, MaskKind
 from ocrsvc.settings.limits import compile_pattern
 
 HEADER: Final = "X-Mask"

@@ -16,8 +16,7 @@ from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.models.loaded_version import LoadedVersion, key_of
 from ocrsvc.models.version_loader import DRAIN_S, Entry, LoadState, VersionLoader, Waiter
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Check, no_check
+from ocrsvc.results import Check, EngineInfo, no_check
 from ocrsvc.serving.work_queue import GONE_S
 from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.model_metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED

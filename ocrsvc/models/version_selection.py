@@ -18,7 +18,7 @@ from ocrsvc.models.catalogue import Catalogue, Model
 from ocrsvc.models.model_control import ModelControl
 from ocrsvc.models.model_name import ACCEPTED, WantedModel, parse_wanted_model
 from ocrsvc.models.policy import STABLE
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 
 _MOST_SHOWN: Final = 60
 

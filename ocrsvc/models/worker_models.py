@@ -21,8 +21,7 @@ from ocrsvc.models.proof.verdicts import CrashGuard, Verdicts
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.state import StateStore, state_folder
 from ocrsvc.models.version_selection import VersionSelector, there_is
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Check, ReadOptions, no_check
+from ocrsvc.results import Check, EngineInfo, ReadOptions, no_check
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings

@@ -10,7 +10,7 @@ from ocrsvc.errors import BadOption
 from ocrsvc.masking.mask_page import mask_page
 from ocrsvc.masking.rules import Rules, make_rules, masked_text
 from ocrsvc.pipeline.decode_job import ReadRequest
-from ocrsvc.records import Line, Page, ReadOptions
+from ocrsvc.results import Line, Page, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")

@@ -15,8 +15,7 @@ from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.engine_input import EngineInput
 from ocrsvc.imaging.pdf.merge_text import with_sources
 from ocrsvc.models.loaded_models import Lease
-from ocrsvc.readings import Timing
-from ocrsvc.records import (
+from ocrsvc.results import (
     MASK_KINDS,
     Check,
     DecodedPage,
@@ -29,6 +28,7 @@ from ocrsvc.records import (
     ReadTask,
     Rotate,
     Task,
+    Timing,
 )
 from ocrsvc.serving.request_guard import GuardedRequest, current_request, decoding_for
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Job, RequestContext, make_check

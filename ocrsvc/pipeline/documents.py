@@ -12,8 +12,7 @@ from ocrsvc.imaging.document import Document, DocumentPage, chosen_pages, is_pdf
 from ocrsvc.imaging.page_ranges import Ranges
 from ocrsvc.imaging.pdf.own_text import OwnPage, needs_pixels, takes_own_text
 from ocrsvc.pipeline.decode_job import ReadRequest
-from ocrsvc.readings import Reading
-from ocrsvc.records import Page
+from ocrsvc.results import Page, Reading
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
 

@@ -12,8 +12,7 @@ from ocrsvc.models.model_control import ModelList
 from ocrsvc.models.worker_models import WorkerModels, open_worker_models
 from ocrsvc.pipeline.decode_job import MOST_BATCH, DecodeJob, may_join, read_jobs
 from ocrsvc.pipeline.result_cache import ResultCache, open_result_cache
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import EngineInfo, ReadOptions
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import Priority
 from ocrsvc.settings.settings import Settings

@@ -16,7 +16,7 @@ from ocrsvc.imaging.codecs.decode import PixelLimits, open_without_pillow
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.pipeline.decode_job import DecodeJob, PageSource, ReadRequest
-from ocrsvc.records import DecodedPage, Image
+from ocrsvc.results import DecodedPage, Image
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import GONE_S
 

@@ -25,8 +25,7 @@ from ocrsvc.pipeline.decode_job import DecodeJob, ReadRequest, make_read_request
 from ocrsvc.pipeline.documents import Documents, FileRead, PageRead, find_own_page, numbered_pages, whole_page
 from ocrsvc.pipeline.engine_lifecycle import EngineLifecycle, ModelsOpener
 from ocrsvc.pipeline.page_decoder import PageDecoder
-from ocrsvc.readings import Reading, Timing
-from ocrsvc.records import Image, OwnText, Page, ReadOptions
+from ocrsvc.results import Image, OwnText, Page, Reading, ReadOptions, Timing
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
 from ocrsvc.settings.settings import Settings

@@ -20,8 +20,7 @@ from ocrsvc import __version__
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.imaging.document import DocumentPage
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.results import EngineInfo, Page, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 if TYPE_CHECKING:

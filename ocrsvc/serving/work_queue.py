@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
-from ocrsvc.records import MaskKind, ModelChoice
+from ocrsvc.results import MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
 from ocrsvc.telemetry.metrics import PageSource

@@ -26,7 +26,7 @@ from ocrsvc.telemetry.metrics import CACHE_HITS, IMAGES, LINES, SERIES_DROPPED, 
 
 if TYPE_CHECKING:
     # records needs numpy, which must not come into the arbiter.
-    from ocrsvc.readings import Reading
+    from ocrsvc.results import Reading
 
 SERIES: Final = 4096
 """Series that one block may hold, twice what all formats can make; SERIES_DROPPED counts what finds no room."""

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Exemplar
 
 from ocrsvc import __version__
-from ocrsvc.readings import EngineInfo
+from ocrsvc.results import EngineInfo
 from ocrsvc.system.memory import read_memory_use
 from ocrsvc.telemetry import metrics
 from ocrsvc.telemetry.exemplars import Exemplars

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ocrsvc.models.watcher import ModelWatcher
     from ocrsvc.models.worker_models import WorkerModels
     from ocrsvc.pipeline.read import Reader
-    from ocrsvc.readings import Reading
+    from ocrsvc.results import Reading
     from ocrsvc.serving.memory_budget import SharedLimits
     from ocrsvc.serving.work_queue import RequestContext
 

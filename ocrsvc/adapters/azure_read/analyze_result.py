@@ -17,7 +17,7 @@ from ocrsvc.formats.json_stream import JsonList, JsonText
 from ocrsvc.formats.markdown import markdown_by_page
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import JobPages
-from ocrsvc.records import Barcode, Box, Check, Line, Page, Table, Word
+from ocrsvc.results import Barcode, Box, Check, Line, Page, Table, Word
 
 SUCCEEDED: Final = "succeeded"
 MARKDOWN: Final = "markdown"

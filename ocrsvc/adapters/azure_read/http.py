@@ -31,7 +31,7 @@ from ocrsvc.imaging.document import is_pdf
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, parse_ranges
 from ocrsvc.jobs.job import Job, State
 from ocrsvc.jobs.job_result import ANSWER
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 
 PATHS: Final = ("/documentintelligence", "/formrecognizer")
 SOURCE: Final = "azure_read"

@@ -20,8 +20,7 @@ from ocrsvc.formats.markup import to_html, to_markup
 from ocrsvc.formats.plain_text import text_parts
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import JobPages
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Box, Cell, Check, Line, Page, Table
+from ocrsvc.results import Box, Cell, Check, EngineInfo, Line, Page, Table
 
 SUCCESS, PARTIAL, FAILURE = "success", "partial_success", "failure"
 # The steps of DocTags' grid, a side.

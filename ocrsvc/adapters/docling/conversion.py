@@ -18,7 +18,7 @@ from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_any_json
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.records import ReadOptions, TextLayer
+from ocrsvc.results import ReadOptions, TextLayer
 
 ENDINGS: Final[Mapping[str, str]] = {
     "md": ".md",

@@ -22,7 +22,7 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_url
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.pipeline.documents import FileRead
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.results import Page, ReadOptions
 
 _MOST_RANGES: Final = 1000
 _RANGE: Final = re.compile("([0-9]{1,9}) *(?:- *([0-9]{1,9}))?")

@@ -15,8 +15,7 @@ from ocrsvc.models.model_control import State, VersionStatus
 from ocrsvc.models.model_name import WantedModel, without_paths
 from ocrsvc.models.worker_models import WorkerModels
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import Reading
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.results import Page, Reading, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_model_request, count_version

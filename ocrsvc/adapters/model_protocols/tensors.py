@@ -16,7 +16,7 @@ from ocrsvc.errors import BadBase64, CallerError, NothingSent, OcrsvcError
 from ocrsvc.formats.boxes import to_boxes
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.parsed_body import is_image
-from ocrsvc.records import Line, Page
+from ocrsvc.results import Line, Page
 from ocrsvc.serving.memory_budget import Share
 
 NAME: Final = "ocr"

@@ -19,8 +19,7 @@ from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_reported_in_a_200, is_url, rotate_option
 from ocrsvc.pipeline.documents import FileRead
-from ocrsvc.readings import Reading
-from ocrsvc.records import Line, Page, ReadOptions, Word
+from ocrsvc.results import Line, Page, Reading, ReadOptions, Word
 
 BASE64_FIELD: Final = "base64Image"
 READ_FILE, READ_PARTLY, FAILED = 1, 2, 3

@@ -19,7 +19,7 @@ from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_reported_in_a_200, is_wrong_path
-from ocrsvc.records import Page
+from ocrsvc.results import Page
 from ocrsvc.serving.memory_budget import Share
 
 OK, NO_SERVICE, BAD_INPUT = 0, 3002, 5000

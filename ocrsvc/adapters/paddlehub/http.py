@@ -12,8 +12,7 @@ from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, read_images
-from ocrsvc.readings import Reading
-from ocrsvc.records import Line, ReadOptions
+from ocrsvc.results import Line, Reading, ReadOptions
 
 OK, FAILED, NO_MODULE, NOT_JSON = "000", "101", "111", "112"
 

@@ -29,7 +29,7 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, NO_IMAGE, as_json, drawn_page, is_url
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Check, Image, Page, ReadOptions
+from ocrsvc.results import Check, Image, Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
 

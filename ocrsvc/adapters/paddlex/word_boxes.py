@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.formats.boxes import to_boxes, to_frames, whole
-from ocrsvc.records import Box, Line
+from ocrsvc.results import Box, Line
 
 Frames = NDArray[np.float64]
 """(N, 4) left, top, right, bottom in pixels of the image as displayed."""

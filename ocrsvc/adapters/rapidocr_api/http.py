@@ -13,7 +13,7 @@ from ocrsvc.http.field_values import as_text
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_wrong_path, rotate_option
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.results import Page, ReadOptions
 
 FILE_FIELD: Final = "image_file"
 FLAGS: Final = ("use_det", "use_cls", "use_rec", "return_word_box")

@@ -25,7 +25,7 @@ from ocrsvc.adapters.tfserving import http
 from ocrsvc.adapters.tfserving.http import find_servable
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.results import Page, ReadOptions
 
 FILES: Final = ("tensorflow.proto", "tensorflow_serving.proto")
 PREDICTION: Final = "/tensorflow.serving.PredictionService/"

@@ -22,7 +22,7 @@ from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.models.model_control import VersionStatus
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.results import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
 
 OTHER_VERBS: Final = "classify|regress"

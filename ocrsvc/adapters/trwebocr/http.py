@@ -25,7 +25,7 @@ from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import NO_IMAGE, drawn_page
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Box, Page, ReadOptions
+from ocrsvc.results import Box, Page, ReadOptions
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600

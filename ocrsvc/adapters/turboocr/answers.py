@@ -16,7 +16,7 @@ from ocrsvc.formats.markup import to_html
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.geometry import restore_page
-from ocrsvc.records import Box, Page, Region, RegionType, Table
+from ocrsvc.results import Box, Page, Region, RegionType, Table
 
 CLASSES: Final[Mapping[RegionType, tuple[str, int]]] = {
     "text": ("text", 22),

@@ -22,8 +22,7 @@ from ocrsvc.http.response_stream import ended_pieces, stream_response
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.documents import FileRead, PageRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import EngineInfo, Reading
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.results import EngineInfo, Page, Reading, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext, make_check
 
 Outcome = Reading | OcrsvcError

@@ -16,7 +16,7 @@ from ocrsvc.errors import NothingSent, NotReady
 from ocrsvc.http.parsed_body import MAX_IMAGES, limited_parsing
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_images
-from ocrsvc.readings import Reading
+from ocrsvc.results import Reading
 from ocrsvc.settings.settings import Settings
 
 RESPONSE_MODE: Final = "json_bytes"

@@ -13,7 +13,7 @@ from werkzeug.datastructures import Headers
 from ocrsvc.adapters.context import Coded, NotServed, RequestValues
 from ocrsvc.errors import BadOption
 from ocrsvc.http.field_values import as_text
-from ocrsvc.records import ReadOptions, TextLayer
+from ocrsvc.results import ReadOptions, TextLayer
 from ocrsvc.serving.memory_budget import Share
 
 Mode = Literal["ocr", "geometric", "auto", "auto_verified"]

@@ -21,7 +21,7 @@ from ocrsvc.http.options import read_options
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import clamp_side_px, rotate_option
 from ocrsvc.models.model_control import ModelList
-from ocrsvc.records import Line, Page, ReadOptions, Word
+from ocrsvc.results import Line, Page, ReadOptions, Word
 
 _Parser = Literal[
     "multi_para", "multi_line", "multi_none", "single_para", "single_line", "single_none", "single_code", "none"

@@ -21,7 +21,7 @@ from ocrsvc.formats.document import PictureOf, write_document
 from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_result import JobPages, document_result
-from ocrsvc.records import Check
+from ocrsvc.results import Check
 
 NOT_DONE, BAD_TYPES, UNKNOWN_TYPE, NOT_MADE = 201, 202, 203, 204
 

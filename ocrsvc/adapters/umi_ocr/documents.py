@@ -28,7 +28,7 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, as_json, file_response
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.jobs.job import Job
-from ocrsvc.records import Check
+from ocrsvc.results import Check
 
 PATH: Final = "/api/doc/"
 SOURCE: Final = "umi_ocr"

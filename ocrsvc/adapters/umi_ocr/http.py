@@ -23,7 +23,7 @@ from ocrsvc.http.field_values import shown
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, is_wrong_path
 from ocrsvc.imaging.barcodes import draw_barcode
-from ocrsvc.records import Box, Page, ReadOptions
+from ocrsvc.results import Box, Page, ReadOptions
 
 QR_CODES: Final = "/api/qrcode"
 # The original labels its JSON so, and pages in a browser rely on the rest.

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import IO, Final
 
 from ocrsvc.formats.pdf.image_pdf import PdfObjects
-from ocrsvc.records import Line, Page
+from ocrsvc.results import Line, Page
 
 _POINTS_PER_INCH: Final = 72
 # After the catalogue, the list of pages and the font: a page and its content each.

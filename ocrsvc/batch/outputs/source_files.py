@@ -22,9 +22,8 @@ from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.searchable import NumberedText, add_pictures, lay_over_pages
 from ocrsvc.formats.pdf.text_lines import PageText, text_of
 from ocrsvc.imaging.document import is_pdf
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page, no_check
 from ocrsvc.registry import OutputFormat, text_formats
+from ocrsvc.results import EngineInfo, Page, no_check
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
 _PDF_LIMIT_S: Final = 60.0

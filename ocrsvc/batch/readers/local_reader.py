@@ -13,7 +13,7 @@ from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http.options import read_options
 from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings

@@ -17,7 +17,7 @@ from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of
 from ocrsvc.batch.readers.local_reader import LocalReader
 from ocrsvc.batch.request import ClusterRequest
 from ocrsvc.errors import ClusterUnavailable, OcrsvcError, OperatorError, RunChanged
-from ocrsvc.records import ReadOptions
+from ocrsvc.results import ReadOptions
 from ocrsvc.settings.describe import is_secret
 from ocrsvc.settings.load import RawValue, check_settings, gather
 

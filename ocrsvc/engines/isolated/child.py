@@ -36,7 +36,7 @@ from ocrsvc.engines.isolated.messages import (
 from ocrsvc.engines.model.version import ModelVersion, VersionName
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_serialization import InvalidData
-from ocrsvc.records import Page, Task
+from ocrsvc.results import Page, Task
 from ocrsvc.serving.work_queue import GONE_S
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.child_process import Program

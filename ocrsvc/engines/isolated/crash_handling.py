@@ -13,7 +13,7 @@ import numpy as np
 
 from ocrsvc.engines.isolated.child import LOG, ChildLost
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, ImageCrashesEngine, OcrsvcError
-from ocrsvc.records import FileTask, Page, Task
+from ocrsvc.results import FileTask, Page, Task
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 
 # Of children that died before they began with the image, too: something is wrong that is not the image.

@@ -20,8 +20,7 @@ from ocrsvc.engines.isolated.child import HANG, LOG, Child, ChildLost, Spawner
 from ocrsvc.engines.isolated.crash_handling import CrashHandling
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import BadModel, DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page, Task
+from ocrsvc.results import EngineInfo, Page, Task
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings

@@ -23,8 +23,19 @@ import orjson
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import DecodedPage, EngineTimes, FileTask, Image, OwnText, Page, Pixels, ReadOptions, ReadTask, Task
+from ocrsvc.results import (
+    DecodedPage,
+    EngineInfo,
+    EngineTimes,
+    FileTask,
+    Image,
+    OwnText,
+    Page,
+    Pixels,
+    ReadOptions,
+    ReadTask,
+    Task,
+)
 from ocrsvc.serving.work_queue import client_gone, deadline_passed
 from ocrsvc.system.shared_memory import open_memory
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ocrsvc.engines.layout.regions import FoundRegion
 from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.imaging.geometry import turn
-from ocrsvc.records import Check, Pixels, RegionType
+from ocrsvc.results import Check, Pixels, RegionType
 
 STRIDES_PX: Final = (8, 16, 32, 64)
 REACH: Final = 7

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.geometry import as_box, turn_points
-from ocrsvc.records import Box, Page, Region, RegionType
+from ocrsvc.results import Box, Page, Region, RegionType
 
 WITHIN: Final = 0.5  # of a line's frame lies within its region
 NOBODY: Final = -1

@@ -31,8 +31,7 @@ from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import LENDER, SharedThreads
 from ocrsvc.engines.ppocr.runtime_proof import Runtime, RuntimeChoice, choose_runtime
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Decoder
+from ocrsvc.results import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -21,7 +21,7 @@ from ocrsvc.engines.ppocr.pipeline.recognizer import Script, open_page
 from ocrsvc.engines.ppocr.pipeline.unwarp import FindGrid, OpenPage, read_unwarped
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.records import Check, Page, Pixels, ReadTask
+from ocrsvc.results import Check, Page, Pixels, ReadTask
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 

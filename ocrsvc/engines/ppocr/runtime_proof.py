@@ -40,7 +40,7 @@ from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, ModelRunner, Se
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.imaging.outline import Outline, corners, cut, extent
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 from ocrsvc.system.allocator import give_back
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")

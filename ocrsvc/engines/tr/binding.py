@@ -25,7 +25,7 @@ from typing import Final, Literal
 import numpy as np
 
 from ocrsvc.errors import EngineFailed, EngineUnavailable
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 LIBRARY: Final = "libtr.so"
 DETECTION_MODEL: Final = "ctpn.bin"

@@ -13,8 +13,7 @@ import numpy as np
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Sessions, TrLibrary, TrRunner
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Box, Line, Page, Pixels, Point, ReadOptions, ReadTask
+from ocrsvc.results import Box, EngineInfo, Line, Page, Pixels, Point, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

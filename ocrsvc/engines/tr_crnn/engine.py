@@ -20,8 +20,7 @@ from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.engines.tr_crnn.binding import CrnnHandle, CrnnLibrary, Steps
 from ocrsvc.errors import EngineFailed
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Check, Pixels, no_check
+from ocrsvc.results import Check, EngineInfo, Pixels, no_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

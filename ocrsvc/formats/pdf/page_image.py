@@ -15,7 +15,7 @@ from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Resolution
 from ocrsvc.imaging.codecs.gif_and_tiff import open_tiff
 from ocrsvc.imaging.codecs.jpeg import read_colours
 from ocrsvc.imaging.codecs.png import PALETTE, RGB, Png, read_png
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 _JPEG_COLOURS: Final = {1: b"/DeviceGray", 3: b"/DeviceRGB", 4: b"/DeviceCMYK"}
 _PACKING: Final = 6

@@ -24,7 +24,7 @@ from ocrsvc.formats.pdf.text_lines import PageText, text_of
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.codecs.tiff_directories import find_pages
 from ocrsvc.imaging.document import is_pdf, may_have_pages
-from ocrsvc.records import Page
+from ocrsvc.results import Page
 from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess
 
 # What is decoded here was within the limits when it was read.

@@ -17,7 +17,7 @@ from ocrsvc.imaging.codecs.encoded_image import EncodedImage, broken, flatten, t
 from ocrsvc.imaging.codecs.gif_and_tiff import open_gif, open_tiff
 from ocrsvc.imaging.codecs.jpeg import open_jpeg
 from ocrsvc.imaging.codecs.png import open_png
-from ocrsvc.records import Image
+from ocrsvc.results import Image
 
 FORMATS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], EncodedImage]], ...] = (
     (re.compile(rb"\xff\xd8(?:\xff|$)"), open_jpeg),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.errors import BrokenImage
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 Samples = NDArray[Any]
 """(H, W) gray, (H, W, 3) BGR or (H, W, 4) BGRA with straight alpha; uint8 or uint16, full range."""

@@ -23,7 +23,7 @@ from ocrsvc.errors import BrokenImage, EncryptedDocument, ImageTooLarge, OcrsvcE
 from ocrsvc.imaging.codecs.encoded_image import broken
 from ocrsvc.imaging.pdf.characters import PageCharacters, PageFrame, page_characters
 from ocrsvc.imaging.pdf.child_text import room_bytes
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess, resources_exhausted
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 

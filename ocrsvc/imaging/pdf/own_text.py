@@ -22,7 +22,7 @@ from ocrsvc.imaging.pdf.line_boxes import PlacedLines, make_lines, page_angle, p
 from ocrsvc.imaging.pdf.lines import BULLETS, HYPHENS, TextLine, find_lines, is_blank
 from ocrsvc.imaging.pdf.merge_text import order_of
 from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
-from ocrsvc.records import OwnText, Pixels, ReadOptions, Rectangle
+from ocrsvc.results import OwnText, Pixels, ReadOptions, Rectangle
 
 MOST_REST: Final = {"auto": 0.005, "merge": 0.0}
 """The share of a page with own text that may be taken by something else, and yet nothing else is read."""

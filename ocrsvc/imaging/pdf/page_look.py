@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.pdf.characters import Flags, Numbers, PageFrame
-from ocrsvc.records import Pixels, Rectangle
+from ocrsvc.results import Pixels, Rectangle
 
 LOOK_DPI: Final = 50  # at which a page is drawn for this look: text of 6 points is 4 pixels high
 

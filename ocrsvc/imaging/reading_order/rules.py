@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 Quads = NDArray[np.float32]
 Mask = NDArray[np.uint8]

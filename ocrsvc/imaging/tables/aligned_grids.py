@@ -37,7 +37,7 @@ from ocrsvc.imaging.tables.text_grid import (
     rows_of,
     spans_of_rows,
 )
-from ocrsvc.records import Check
+from ocrsvc.results import Check
 
 MOST_COLUMNS: Final = 128
 """Of a table that is aligned alone; what has more is a pattern, and each line is compared with each gutter."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.geometry import turn_points
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 WORKING_SIDE_PX: Final = 2400
 """Longest side of the working copy: 290 dots an inch of A4, where a hairline still leaves a mark; 6 MB in gray."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.tables.text_grid import Grid, Span
-from ocrsvc.records import Check, Pixels
+from ocrsvc.results import Check, Pixels
 
 Mask = NDArray[np.uint8]
 """(H, W), 1 or 0."""

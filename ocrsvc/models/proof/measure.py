@@ -36,7 +36,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 if TYPE_CHECKING:
     # They need numpy, whose memory is not to be taken before the limit holds.
     from ocrsvc.engines.contract import Handle
-    from ocrsvc.records import Image, Page
+    from ocrsvc.results import Image, Page
 
 _MESSAGE_BYTES: Final = 1 << 17
 _CONNECTION: Final = 0
@@ -114,7 +114,7 @@ def _read(page: ReferencePage, image: Image, handle: Handle) -> PageMeasurement:
 
 def _read_once(page: ReferencePage, image: Image, handle: Handle) -> Page:
     """Raises Refusal."""
-    from ocrsvc.records import ReadTask
+    from ocrsvc.results import ReadTask
 
     with _refusing("failed", f"It fails on the reference page {page.name}: "):
         [answer] = handle.read([ReadTask(image)])

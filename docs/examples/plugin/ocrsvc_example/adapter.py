@@ -11,7 +11,7 @@ from flask import Blueprint, Response
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.results import Page, ReadOptions
 from ocrsvc_example.entries import CsvSettings
 
 _SEPARATORS: Final = {"comma": ",", "semicolon": ";", "tab": "\t"}

@@ -9,8 +9,7 @@ import cv2
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Box, Line, Page, Pixels, Point, ReadTask
+from ocrsvc.results import Box, EngineInfo, Line, Page, Pixels, Point, ReadTask
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc_example.entries import QrSettings
 

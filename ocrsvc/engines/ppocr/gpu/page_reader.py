@@ -32,7 +32,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RunBatc
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, Script, open_page
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner
 from ocrsvc.imaging.outline import Outline, corners, cut, extent, is_curved
-from ocrsvc.records import Image, Pixels, ReadTask
+from ocrsvc.results import Image, Pixels, ReadTask
 
 CERTAIN: Final = 127  # what stands for a probability of 1
 

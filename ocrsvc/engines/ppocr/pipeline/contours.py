@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.outline import Outline
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 Contour = NDArray[np.int32]
 Values = NDArray[np.float64]

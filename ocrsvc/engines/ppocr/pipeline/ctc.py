@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import Path
-from ocrsvc.records import Check, no_check
+from ocrsvc.results import Check, no_check
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

@@ -32,7 +32,7 @@ from ocrsvc.engines.ppocr.pipeline.contours import (
 from ocrsvc.engines.ppocr.pipeline.perspective import follow_perspective
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.outline import Outline, extent, is_curved
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 # Threshold and box threshold are those of PP-OCRv6's own configuration, which unclips by 1.4; 1.5 reads the same with
 # fewer columns. How they were chosen: docs/design/detection.md.

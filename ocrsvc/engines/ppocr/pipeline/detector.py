@@ -29,7 +29,7 @@ from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import Profile
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
-from ocrsvc.records import Check, Pixels, no_check
+from ocrsvc.results import Check, Pixels, no_check
 
 # Up to that many pixels, in three planes, a run's memory is kept for the next one; see SessionConfig.arena_values. A
 # run on more takes hundreds of megabytes.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.imaging.outline import Outline, cut, ends, extent, is_curved, parts_of
 from ocrsvc.imaging.reading_order.leveling import level_quads
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 LEAST_GUTTER: Final = 0.9  # white, in line heights; blanks between words are a third of that
 EDGE: Final = 0.4  # line heights between the ends of the whites of lines of one column

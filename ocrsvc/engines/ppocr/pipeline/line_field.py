@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 Values = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Pixels
+from ocrsvc.results import Pixels
 
 Triple = tuple[float, float, float]
 Shades = NDArray[np.float32]  # (256,) the value of each shade

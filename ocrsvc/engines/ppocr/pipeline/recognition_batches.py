@@ -21,7 +21,7 @@ from ocrsvc.engines.ppocr.runtime.openvino_session import Features, OpenVinoReco
 from ocrsvc.engines.ppocr.runtime.providers import Profile
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionPool
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
-from ocrsvc.records import Check, Pixels, no_check
+from ocrsvc.results import Check, Pixels, no_check
 from ocrsvc.serving.batcher import Batcher, Limits
 
 R = TypeVar("R")

@@ -26,7 +26,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS, LineI
 from ocrsvc.engines.ppocr.pipeline.spaces import measure_gaps
 from ocrsvc.imaging.geometry import heading
 from ocrsvc.imaging.outline import Outline, corners, extent
-from ocrsvc.records import Check, Decoder, Pixels, ReadOptions, no_check
+from ocrsvc.results import Check, Decoder, Pixels, ReadOptions, no_check
 
 WIDTHS_PX: Final = (
     *(48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),

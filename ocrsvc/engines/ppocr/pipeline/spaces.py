@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineText, Path, ScriptGaps
 from ocrsvc.imaging.geometry import Quad, sides
-from ocrsvc.records import Pixels, Spaces
+from ocrsvc.results import Pixels, Spaces
 
 INKED: Final = 0.3  # of the way from the ground's tone to the ink's, from which a pixel holds ink
 CORE: Final = slice(10, 38)  # rows that belong to this line for sure, of 48

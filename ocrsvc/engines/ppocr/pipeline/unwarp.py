@@ -26,7 +26,7 @@ from ocrsvc.engines.ppocr.pipeline.line_field import LastMask, LineField, fit_fi
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
 from ocrsvc.imaging.geometry import Quads, map_boxes, upright_boxes
 from ocrsvc.imaging.outline import Outline, extent
-from ocrsvc.records import Check, Page, Pixels, ReadTask, no_check
+from ocrsvc.results import Check, Page, Pixels, ReadTask, no_check
 
 _FILE: Final = Path(__file__).parents[1] / "weights" / "uvdoc.onnx"
 _INPUT_PX: Final = (488, 712)  # width and height

@@ -1,4 +1,4 @@
-"""The records that travel between packages. All frozen; units and origins are stated here, once.
+"""What travels between packages: images, tasks, pages, readings. All frozen; units and origins are stated here, once.
 
 Coordinates are pixels of the image *as displayed* (after its EXIF orientation, before any other turn); the origin is
 the top left corner, x grows to the right, y grows downwards. Angles are degrees, clockwise. Durations are seconds.
@@ -8,7 +8,7 @@ Confidences lie in [0, 1].
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
@@ -371,3 +371,41 @@ class DecodedPage(Page):
 
 def _values_of(page: Page) -> dict[str, Any]:
     return {member.name: getattr(page, member.name) for member in fields(Page)}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """Which engine answered: its name, model, model version, device, precision and execution provider."""
+
+    name: str
+    model: str
+    version: str
+    device: str
+    precision: str
+    provider: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where one page's time went, in seconds: decoding, waiting in the queue, in the engine, and all together."""
+
+    decode_s: float
+    queue_s: float
+    engine_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The answer to one image: its page, who read it, how long that took, and whether it came from the cache."""
+
+    page: Page
+    engine: EngineInfo
+    timing: Timing
+    from_cache: bool = False
+
+
+def total_of(readings: Sequence[Reading], total_s: float | None = None) -> Timing:
+    """The times of several pages added up; `total_s` instead of the sum is how long they took side by side."""
+    summed = Timing(*(sum(getattr(reading.timing, part.name) for reading in readings) for part in fields(Timing)))
+    return summed if total_s is None else replace(summed, total_s=total_s)
