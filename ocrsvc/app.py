@@ -25,7 +25,7 @@ from ocrsvc.http.request_metrics import RequestCounter, RequestMetrics, metrics_
 from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.registry import adapters, resolve
+from ocrsvc.plugins import adapters, resolve
 from ocrsvc.serving.memory_budget import SharedLimits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.url_routes import Router

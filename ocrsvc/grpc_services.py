@@ -10,7 +10,7 @@ from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.grpc_server.method import Call, CallFailed, Code, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.registry import adapters, resolve
+from ocrsvc.plugins import adapters, resolve
 
 HEALTH_FILE: Final = "health.proto"
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"

@@ -27,7 +27,7 @@ from ocrsvc.cli.service import Access
 from ocrsvc.errors import BadOption, CallerError, OcrsvcError, OperatorError
 from ocrsvc.formats.document import DocumentResult, text_parts, write_document
 from ocrsvc.integrations.ocrmypdf_elements import orientation_of, skew_of, to_tree
-from ocrsvc.registry import output_formats
+from ocrsvc.plugins import output_formats
 from ocrsvc.results import EngineInfo, Page, ReadOptions, no_check
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_environment

@@ -14,7 +14,7 @@ from werkzeug.routing import Rule
 
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.request import Request
-from ocrsvc.registry import adapters, adapters_at
+from ocrsvc.plugins import adapters, adapters_at
 from ocrsvc.settings.settings import Settings
 
 Shared = Mapping[tuple[str, str], Mapping[str, Rule]]

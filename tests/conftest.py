@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure() -> None:
     """The tests in this process know the built-in engines and adapters alone, and no example has a deadline."""
-    pytest.MonkeyPatch().setattr("ocrsvc.registry.entry_points", lambda group: ())  # noqa: ARG005
+    pytest.MonkeyPatch().setattr("ocrsvc.plugins.entry_points", lambda group: ())  # noqa: ARG005
     # How long an example takes says how busy the machine is.
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("without_clock", deadline=None, suppress_health_check=slow)

@@ -18,7 +18,7 @@ from ocrsvc.access.key_routes import Routes
 from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_server.server import RpcServer
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 
 HEALTH = {

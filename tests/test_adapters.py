@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 from web_support import TEXT, DeafReader, as_base64, client_over, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 
 PNG = picture(64, 32)

@@ -24,7 +24,7 @@ from recorded_clients import FOLDER, Recorder, replay
 from support import Server, start_server
 from web_support import picture
 
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 
 # Clients that cannot be told another port look for these.
 HARD_WIRED = frozenset(client.port for client in CLIENTS if client.port)

@@ -12,7 +12,7 @@ from ocrsvc.engines.model.files import write_manifest
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.engines.open_engine import open_engine, own_settings, settings_of_model
 from ocrsvc.errors import BadModel
-from ocrsvc.registry import engines
+from ocrsvc.plugins import engines
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -24,7 +24,7 @@ from web_support import picture, running_reader
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.formats.document import DocumentResult, options_for, text_parts, write_document
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.registry import OutputFormat, needs_of, output_formats
+from ocrsvc.plugins import OutputFormat, needs_of, output_formats
 from ocrsvc.results import EngineInfo, Line, Page, Reading, ReadOptions, Word, no_check
 from ocrsvc.settings.settings import Settings
 
@@ -151,7 +151,7 @@ def test_every_format_has_its_row_in_the_documents(name: str, form: OutputFormat
 
 
 PLUGIN = """
-from ocrsvc.registry import OutputFormat
+from ocrsvc.plugins import OutputFormat
 
 COUNT = OutputFormat("count", "text/x-count", ".count", "Count", "how many lines", "counting:write_count")
 

@@ -20,7 +20,7 @@ from support import ROOT, clean_environment
 from web_support import as_base64, picture, running_app
 
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 
 B64 = as_base64(picture(16, 16))

@@ -18,7 +18,7 @@ from flask.testing import FlaskClient
 from golden import differences, parse_json, read_golden
 from web_support import as_base64, picture, running_app
 
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 
 PNG = picture()

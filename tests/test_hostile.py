@@ -47,7 +47,7 @@ from ocrsvc.http.request import Request, allowed_s, parse_priority
 from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 from ocrsvc.imaging.page_ranges import parse_ranges
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.results import Line, Page
 from ocrsvc.serving.decompression import Damaged, decompress
 from ocrsvc.serving.memory_budget import unlimited

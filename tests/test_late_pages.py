@@ -19,7 +19,7 @@ from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.results import Page, ReadTask
 from ocrsvc.settings.settings import Settings
 

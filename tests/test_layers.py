@@ -14,7 +14,7 @@ PACKAGE = ROOT / "ocrsvc"
 LAYERS = {
     "errors": 0,
     "results": 0,
-    "registry": 0,
+    "plugins": 0,
     "settings": 1,
     "system": 2,
     "text": 2,

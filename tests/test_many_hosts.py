@@ -27,7 +27,7 @@ from network_hosts import Host, Network, NetworkUnavailable, Node, add_hosts, en
 from support import ROOT, wait_until
 from web_support import picture
 
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 
 PAGE: Final = picture(64, 32)
 # The fake engine's first line.

@@ -39,7 +39,7 @@ from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.masking.mask_page import mask_page, place_of
 from ocrsvc.masking.rules import kinds_of_header, make_rules, parse_kinds
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.registry import text_formats
+from ocrsvc.plugins import text_formats
 from ocrsvc.results import (
     Box,
     Cell,

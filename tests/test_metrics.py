@@ -13,7 +13,7 @@ from web_support import picture, running_app
 
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.http.error_responses import ROUTING
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.results import EngineInfo, Line, Page, Reading, Timing
 from ocrsvc.telemetry import exemplars
 from ocrsvc.telemetry.exemplars import Exemplar, ExemplarStore

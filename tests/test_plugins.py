@@ -19,7 +19,7 @@ import requests
 from support import ROOT, Server, ocrsvc, start_server
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.registry import AdapterEntry, EngineEntry, EntryError, with_plugins
+from ocrsvc.plugins import AdapterEntry, EngineEntry, EntryError, with_plugins
 from ocrsvc.results import Pixels
 from ocrsvc.settings.group import SettingsGroup, setting
 from ocrsvc.settings.settings import settings_class
@@ -177,7 +177,7 @@ def broken(folder: Path, group: str, entry: str) -> dict[str, str]:
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 0.1\n", encoding="utf-8")
     (about / "entry_points.txt").write_text(f"[{group}]\nbent = broken:ENTRY\n", encoding="utf-8")
-    source = f"from ocrsvc.registry import AdapterEntry, EngineEntry, OutputFormat\nENTRY = {entry}\n"
+    source = f"from ocrsvc.plugins import AdapterEntry, EngineEntry, OutputFormat\nENTRY = {entry}\n"
     (folder / "broken.py").write_text(source, encoding="utf-8")
     return {"PYTHONPATH": f"{ROOT}:{folder}"}
 

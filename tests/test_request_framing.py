@@ -26,7 +26,7 @@ from image_support import encoded, noise
 from support import Server, read_to_end, run_server
 from web_support import picture
 
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.telemetry.worker_table import WorkerTable
 from ocrsvc.worker import request_threads

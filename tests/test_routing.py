@@ -6,7 +6,7 @@ import pytest
 from web_support import json_of, running_app
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.registry import adapters, resolve
+from ocrsvc.plugins import adapters, resolve
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.worker.config import addresses

@@ -35,7 +35,7 @@ from ocrsvc.jobs.job import BEGUN
 from ocrsvc.jobs.job_folder import LASTING, PREFIX, make_folder
 from ocrsvc.jobs.job_runner import MOST_TRIES
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.results import Box, Line, Page, ReadOptions
 from ocrsvc.serving.work_queue import NeverStarted
 from ocrsvc.settings.settings import Settings

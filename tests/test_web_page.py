@@ -28,7 +28,7 @@ from web_support import client_raising, json_of, running_app
 from ocrsvc.api.native import LONGEST_PX
 from ocrsvc.api.web_page import FILES, FOLDER, TABS
 from ocrsvc.errors import ClientGone, NotReady
-from ocrsvc.registry import OutputFormat, output_formats, text_formats
+from ocrsvc.plugins import OutputFormat, output_formats, text_formats
 
 PAGES = ROOT / "tests" / "pages"
 BROWSER_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ocrsvc.access.api_keys import Scope
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 
 HEALTH_PATHS: Final[Mapping[str, str]] = {
     "/healthz": "Liveness: an orchestrator's probe that failed for want of a key would end the process.",

@@ -23,7 +23,7 @@ from ocrsvc.jobs.job import PATH, STATES, Job, Record, job_status
 from ocrsvc.jobs.job_result import JSON, NDJSON, check_format, page_dicts, unpack_options
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.registry import output_formats
+from ocrsvc.plugins import output_formats
 from ocrsvc.settings.settings import Settings
 
 KEY_HEADER: Final = "Idempotency-Key"

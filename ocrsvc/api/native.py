@@ -28,7 +28,7 @@ from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.registry import output_formats
+from ocrsvc.plugins import output_formats
 from ocrsvc.results import Image, Page, Reading, total_of
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings

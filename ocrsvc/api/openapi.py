@@ -9,7 +9,7 @@ import yaml
 
 from ocrsvc import __version__
 from ocrsvc.http.options import OTHER_NAMES, STREAM_FORMS
-from ocrsvc.registry import output_formats
+from ocrsvc.plugins import output_formats
 
 
 def openapi(*, wants_keys: bool = False, fetches_urls: bool = False) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from flask import Blueprint, Response, request
 from markupsafe import Markup
 
 from ocrsvc import __version__
-from ocrsvc.registry import output_formats, text_formats
+from ocrsvc.plugins import output_formats, text_formats
 
 FOLDER: Final = Path(__file__).parent / "static"
 OPERATORS_FOLDER: Final = FOLDER.with_name("static_ops")

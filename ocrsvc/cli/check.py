@@ -21,7 +21,7 @@ from ocrsvc.connections.tls_contexts import files_of
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
 from ocrsvc.models.repository import ModelRepository
-from ocrsvc.registry import adapters, engines, output_formats
+from ocrsvc.plugins import adapters, engines, output_formats
 from ocrsvc.settings.describe import without_passwords
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings

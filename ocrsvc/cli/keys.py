@@ -24,7 +24,7 @@ from ocrsvc.cli.options import Group, Number, gathered, option
 from ocrsvc.cli.output import table
 from ocrsvc.errors import KeysUnavailable, OperatorError
 from ocrsvc.jobs.callbacks import secret_of_key
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.settings.load import read_settings
 
 _COLUMNS: Final = (

@@ -14,7 +14,7 @@ from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Final
 
 from ocrsvc.errors import BadOption, OperatorError
-from ocrsvc.registry import output_formats
+from ocrsvc.plugins import output_formats
 
 JSON, NDJSON, PDF, TEXT = "json", "ndjson", "pdf", "text"
 OTHER_NAMES: Final = {"txt": TEXT}

@@ -32,7 +32,7 @@ from ocrsvc.cli.output import (
 from ocrsvc.cli.service import Access, service_access
 from ocrsvc.client.response import Answer, page_of
 from ocrsvc.errors import BadOption, KeyMissing, NothingSent, OcrsvcError
-from ocrsvc.registry import needs_of, output_formats
+from ocrsvc.plugins import needs_of, output_formats
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_environment

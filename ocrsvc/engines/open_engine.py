@@ -16,7 +16,7 @@ from ocrsvc.engines.model.description import IN_FOLDER
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.page_analysis import AnalysingEngine
 from ocrsvc.errors import BadModel, EngineUnavailable
-from ocrsvc.registry import EngineEntry, EntryError, engines, resolve
+from ocrsvc.plugins import EngineEntry, EntryError, engines, resolve
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.describe import accepted
 from ocrsvc.settings.settings import Settings, settings_class

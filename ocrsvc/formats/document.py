@@ -13,7 +13,7 @@ from typing import IO, Any, Final, Protocol, cast
 from urllib.parse import quote
 
 from ocrsvc.imaging.document import is_pdf
-from ocrsvc.registry import OutputFormat, needs_of, output_formats, resolve
+from ocrsvc.plugins import OutputFormat, needs_of, output_formats, resolve
 from ocrsvc.results import Check, EngineInfo, Page, ReadOptions
 
 JSON: Final = "json"

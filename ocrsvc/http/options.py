@@ -21,7 +21,7 @@ from ocrsvc.masking import rules as masking
 from ocrsvc.masking.rules import parse_kinds
 from ocrsvc.models import model_name
 from ocrsvc.models.model_name import parse_wanted_model
-from ocrsvc.registry import output_formats
+from ocrsvc.plugins import output_formats
 from ocrsvc.results import MAX_SIDE_PX, MIN_SIDE_PX, Barcodes, ModelChoice, ReadOptions, Rotate, TextLayer, Words
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 

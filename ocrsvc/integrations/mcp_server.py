@@ -30,7 +30,7 @@ from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http.origins import is_loopback
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, parse_ranges
 from ocrsvc.integrations.mcp_files import PageResult, PageSource, PagesWanted, Sources
-from ocrsvc.registry import output_formats
+from ocrsvc.plugins import output_formats
 from ocrsvc.results import EngineInfo, Page
 
 PATH: Final = "/mcp"

@@ -20,7 +20,7 @@ from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.jobs.job import ENGINE, Job, Record
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.registry import adapters, output_formats, resolve
+from ocrsvc.plugins import adapters, output_formats, resolve
 from ocrsvc.results import Check, EngineInfo, Page, ReadOptions
 
 JSON: Final = "json"

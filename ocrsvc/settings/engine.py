@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, PositiveFloat, ValidationInfo
 
-from ocrsvc.registry import engines
+from ocrsvc.plugins import engines
 from ocrsvc.settings.group import ByteCount, MemoryAmount, Names, SettingsGroup, setting
 
 _GPU: Final = re.compile(r"\d{1,3}|(?:GPU|MIG)-[0-9a-zA-Z/-]{1,80}")

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, PositiveFloat, StringConstraints, ValidationInfo
 
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.settings.group import ByteCount, ListOf, Names, SettingsGroup, setting
 
 # The kinds of names in a client's certificate: the common name of its subject, and its alternative names.

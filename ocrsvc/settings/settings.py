@@ -8,7 +8,7 @@ from typing import cast
 from pydantic import create_model
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.registry import AdapterEntry, EngineEntry, EntryError, adapters, engines, output_formats, resolve
+from ocrsvc.plugins import AdapterEntry, EngineEntry, EntryError, adapters, engines, output_formats, resolve
 from ocrsvc.settings import engine, limits, models, service
 from ocrsvc.settings.group import SettingsGroup
 

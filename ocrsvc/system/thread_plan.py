@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.registry import engines
+from ocrsvc.plugins import engines
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cgroup import read_cpus
 from ocrsvc.system.gpu import find_gpus

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.worker.gunicorn_internals import RecyclingWorker

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from ocrsvc.access.key_routes import HEALTH_PATHS
-from ocrsvc.registry import adapters
+from ocrsvc.plugins import adapters
 from ocrsvc.serving.limiter import CallerTurns
 
 AT_ONCE: Final = 3

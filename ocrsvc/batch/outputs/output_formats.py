@@ -13,7 +13,7 @@ from typing import Any, Final
 from ocrsvc.batch.destination import Destination, WrittenFile
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.errors import BadOption
-from ocrsvc.registry import text_formats
+from ocrsvc.plugins import text_formats
 
 _PACKING: Final = 6
 

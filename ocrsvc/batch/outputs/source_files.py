@@ -22,7 +22,7 @@ from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.searchable import NumberedText, add_pictures, lay_over_pages
 from ocrsvc.formats.pdf.text_lines import PageText, text_of
 from ocrsvc.imaging.document import is_pdf
-from ocrsvc.registry import OutputFormat, text_formats
+from ocrsvc.plugins import OutputFormat, text_formats
 from ocrsvc.results import EngineInfo, Page, no_check
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")

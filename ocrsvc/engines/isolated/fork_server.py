@@ -44,7 +44,7 @@ from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels, open_encoded_image
 from ocrsvc.imaging.engine_input import EngineInput
-from ocrsvc.registry import engines
+from ocrsvc.plugins import engines
 from ocrsvc.results import DecodedPage, FileTask, Page, ReadTask, Task
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import give_back, limit_arenas

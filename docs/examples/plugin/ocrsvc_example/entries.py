@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from ocrsvc.registry import AdapterEntry, EngineEntry
+from ocrsvc.plugins import AdapterEntry, EngineEntry
 from ocrsvc.settings.group import SettingsGroup, setting
 
 

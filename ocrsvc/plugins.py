@@ -1,7 +1,7 @@
-"""The registry: one entry for each engine, API adapter and output format, from which every list of them derives.
+"""Engines, adapters and output formats: one entry each, from which every list of them derives.
 
 Installed packages add entries by the entry points `ocrsvc.engines`, `ocrsvc.adapters` and `ocrsvc.formats`, which are
-read when the entries are first asked for. The registry imports nothing that it lists: an entry names what to import, as
+read when the entries are first asked for. Nothing that is listed here is imported: an entry names what to import, as
 "module:attribute", and `resolve` imports it when it is wanted. What an entry point names is imported in gunicorn's
 arbiter, so its module loads neither Flask nor a numeric library.
 """
@@ -42,7 +42,7 @@ class EngineEntry:
         settings: A SettingsGroup, unless it is among the bases of `ocrsvc.settings.settings.Settings`.
         base_groups: SettingsGroups that are among those bases. The engine's own settings, which a model may set, are
             those of `settings` and of these.
-        package: Name and version of the package that it came from, which the registry fills in; empty for this one.
+        package: Name and version of the package that it came from, which is filled in here; empty for this one.
     """
 
     name: str
