@@ -143,7 +143,6 @@ class _Views:
         return self._context.fetch(url, "Send the document as the body, or as base64Source.").data
 
     def result(self, model: str, result_id: str) -> Response:
-        """The state of a document, and once it is read, all of its result."""
         with self._found(model, result_id) as (job, _):
             status, error = _status_of(job)
             if status == SUCCEEDED:
@@ -163,7 +162,6 @@ class _Views:
             return self._documents.files.send(job, "pdf", "application/pdf")
 
     def delete(self, model: str, result_id: str) -> Response:
-        """Delete a result, even while its document is being read."""
         with self._found(model, result_id) as (job, _):
             self._documents.jobs.clear(job)
             return Response(status=204)

@@ -76,7 +76,6 @@ class _Views:
         return request_of_json(request.content, self._context)
 
     def convert(self, documents: list[Document], asked: Conversion) -> Response:
-        """Read documents at once: one is answered in the body, several as an archive."""
         began_s = time.monotonic()
         until_s = began_s + min(request.left_s, asked.limit_s or request.left_s)
         # The limit is for all of them together.

@@ -72,12 +72,12 @@ def _administering(messages: Messages, model: OcrModel) -> dict[str, Method]:
         v2_models.unload_model(model, request.model_name, lambda: caller_of_call(call))
         return messages["inference.RepositoryModelUnloadResponse"]()
 
-    load_request, unload_request = (messages[f"inference.RepositoryModel{name}Request"] for name in ("Load", "Unload"))
+    path, kind = SERVICE + "RepositoryModel", "inference.RepositoryModel"
     if not model.models.has_repository:
-        return {SERVICE + "RepositoryModelLoad": Method(load_request, load, quick=True)}
+        return {path + "Load": Method(messages[kind + "LoadRequest"], load, quick=True)}
     return {
-        SERVICE + "RepositoryModelLoad": Method(load_request, load, scope="operate"),
-        SERVICE + "RepositoryModelUnload": Method(unload_request, unload, scope="operate"),
+        path + "Load": Method(messages[kind + "LoadRequest"], load, scope="operate"),
+        path + "Unload": Method(messages[kind + "UnloadRequest"], unload, scope="operate"),
     }
 
 

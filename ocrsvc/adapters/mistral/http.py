@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from flask import Blueprint, Response
 from pydantic import Field, PlainValidator
 
-from ocrsvc.adapters.context import AdapterContext, RequestValues, make_blueprint
+from ocrsvc.adapters.context import AdapterContext, RequestValues, add_job_routes, make_blueprint
 from ocrsvc.adapters.mistral.uploaded_files import FileViews, NoSuchFile, UploadedFiles
 from ocrsvc.errors import BadOption, NothingSent
 from ocrsvc.formats.blocks import Block, Kind, blocks_of
@@ -95,7 +95,7 @@ def make_mistral(context: AdapterContext) -> Blueprint:
     blueprint = make_blueprint("mistral", _failure)
     files = UploadedFiles(context.jobs.uploads) if context.jobs is not None else None
     if files is not None:
-        FileViews(files).add_to(blueprint)
+        add_job_routes(blueprint, *FileViews(files).routes())
 
     @blueprint.post("/v1/ocr")
     def ocr() -> Response:

@@ -10,16 +10,16 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from flask import Blueprint, Response
+from flask import Response
 from pydantic import Field
 
-from ocrsvc.adapters.context import RequestValues, add_job_routes
+from ocrsvc.adapters.context import RequestValues, Route
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
@@ -188,17 +188,12 @@ class FileViews:
     def __init__(self, files: UploadedFiles) -> None:
         self._files = files
 
-    def add_to(self, blueprint: Blueprint) -> None:
-        """Add /v1/files… to the adapter's blueprint."""
-        add_job_routes(
-            blueprint,
-            ("POST", PATH, self._upload),
-            ("GET", PATH, self._list),
-            ("GET", f"{PATH}/<file_id>", self._retrieve),
-            ("GET", f"{PATH}/<file_id>/url", self._sign),
-            ("GET", f"{PATH}/<file_id>/content", self._download),
-            ("DELETE", f"{PATH}/<file_id>", self._delete),
-        )
+    def routes(self) -> Iterator[Route]:
+        """The routes of /v1/files."""
+        yield from (("POST", PATH, self._upload), ("GET", PATH, self._list))
+        yield from (("GET", f"{PATH}/<file_id>", self._retrieve), ("DELETE", f"{PATH}/<file_id>", self._delete))
+        yield "GET", f"{PATH}/<file_id>/url", self._sign
+        yield "GET", f"{PATH}/<file_id>/content", self._download
 
     def _upload(self) -> Response:
         content = request.content

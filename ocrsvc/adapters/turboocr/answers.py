@@ -9,7 +9,7 @@ import numpy as np
 from flask import Response
 
 from ocrsvc import errors
-from ocrsvc.adapters.context import Coded, code_in, placed_texts
+from ocrsvc.adapters.context import code_in, placed_texts
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, Mode, PageParameters
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.markup import to_html
@@ -187,11 +187,6 @@ def code_of(error: BaseException) -> str:
 def status_of(failure: OcrsvcError) -> int:
     """The HTTP status: 400 for every file that cannot be read."""
     return 400 if isinstance(failure, _BAD_FILES) and not isinstance(failure, errors.BodyTooLarge) else failure.status
-
-
-def as_original(error: OcrsvcError) -> OcrsvcError:
-    """The error with the status of `status_of`, for gRPC."""
-    return error if status_of(error) == error.status else Coded(code_of(error), error.detail, error.remedy)
 
 
 def error_members(error: Exception, failure: OcrsvcError | None = None) -> dict[str, object]:

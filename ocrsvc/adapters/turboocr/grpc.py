@@ -9,7 +9,7 @@ import orjson
 
 from ocrsvc.adapters.context import Coded, GrpcService
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
-from ocrsvc.adapters.turboocr.answers import as_original, code_of, to_results
+from ocrsvc.adapters.turboocr.answers import code_of, status_of, to_results
 from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer
 from ocrsvc.adapters.turboocr.http import RESPONSE_MODE, capabilities_of
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, document_parameters, page_parameters, to_image_file
@@ -43,14 +43,15 @@ def make_turboocr(messages: Messages, model: OcrModel) -> Methods:
 
 
 def _coded(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
-    """Errors are raised as the original has them."""
+    """An answer whose errors of files are raised as errors of the request, as the original has them."""
 
     def answered(request: Any, call: Call) -> Any:
         try:
             return answer(request, call)
         except OcrsvcError as error:
             # Outside the block: an error that is its own cause has an endless chain.
-            failure = as_original(error)
+            is_same = status_of(error) == error.status
+            failure = error if is_same else Coded(code_of(error), error.detail, error.remedy)
         raise failure
 
     return answered
@@ -85,7 +86,6 @@ class _Service:
         return self._messages["ocr.OCRBatchResponse"](batch_results=results, total_images=len(results))
 
     def recognize_pdf(self, request: Any, call: Call) -> Any:
-        """A PDF; the Markdown of its pages is the JSON of the HTTP answer."""
         asked = document_parameters(_parameters_of(request))
         if not request.pdf_data:
             raise Coded("MISSING_PDF", "The request has no pdf_data.")

@@ -54,16 +54,12 @@ class Making:
 
 @dataclass(frozen=True, slots=True)
 class AskedFiles:
-    """The requested files, of ENDINGS; names begin with `stem`, and texts may leave out blank pages."""
+    """The requested files, of ENDINGS, which may leave out blank pages, and the name of the file or the archive."""
 
     kinds: tuple[str, ...]
     ignores_blank: bool
     stem: str
-
-    @property
-    def name(self) -> str:
-        """The name of the one file, or of the archive."""
-        return f"{self.stem}{ENDINGS[self.kinds[0]]}" if len(self.kinds) == 1 else f"{self.stem}.zip"
+    name: str
 
     @property
     def has_pdf(self) -> bool:
@@ -86,7 +82,8 @@ def asked_files(job: Job, sent: Mapping[str, Any]) -> AskedFiles:
         raise Coded(BAD_TYPES, "参数类型错误： file_types 必须为数组， ignore_blank 必须为布尔值")
     if unknown := [str(kind)[:40] for kind in kinds if not isinstance(kind, str) or kind not in ENDINGS]:
         raise Coded(UNKNOWN_TYPE, f"初始化输出器失败。{unknown[0]}: {', '.join(ENDINGS)}")
-    return AskedFiles(tuple(dict.fromkeys(kinds)), ignores_blank, f"[OCR]_{PurePath(job.record().name).stem}")
+    chosen, stem = tuple(dict.fromkeys(kinds)), f"[OCR]_{PurePath(job.record().name).stem}"
+    return AskedFiles(chosen, ignores_blank, stem, stem + (ENDINGS[chosen[0]] if len(chosen) == 1 else ".zip"))
 
 
 def write_files(job: Job, asked: AskedFiles, making: Making, output: IO[bytes]) -> None:

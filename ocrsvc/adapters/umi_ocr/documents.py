@@ -94,7 +94,6 @@ class _DocumentViews:
         return as_json({"code": answers.OK, "data": self._tasks.add(part.data, read_options, pages, kept, name).id})
 
     def result(self) -> Response:
-        """A task's progress, and the pages read."""
         sent = request.content.members
         with self._asked_for(sent) as job:
             if not sent.get("is_data"):
@@ -125,7 +124,6 @@ class _DocumentViews:
         return file_response(self._tasks.files.path(lambda: job.result_path(name), make), JSON_TYPE)
 
     def make(self) -> Response:
-        """Make files of the pages; the answer has their address."""
         sent = request.content.members
         with self._asked_for(sent) as job:
             asked = document_files.asked_files(job, sent)
