@@ -16,13 +16,11 @@ import pytest
 from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
 from PIL import Image
-from web_support import json_of, picture
+from web_support import json_of, picture, running_reader
 
 from ocrsvc.app import create_app
 from ocrsvc.formats.document import disposition_of, stem_of
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 PNG = picture(200, 72)
 JUNK = b"no image"
@@ -31,12 +29,8 @@ SETTINGS = Settings(engine="fake", fake_text="call +49 30 901820 now", pdf_dpi=1
 
 @contextmanager
 def client_with(settings: Settings) -> Iterator[FlaskClient]:
-    reader = Reader(settings, ThreadPlan(1, 4, 2))
-    reader.start()
-    try:
+    with running_reader(settings, opener=None) as reader:
         yield create_app(settings, reader).test_client()
-    finally:
-        reader.stop(5)
 
 
 @pytest.fixture(scope="module")

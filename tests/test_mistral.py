@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
-from keys_support import Keys, bearer, keys_in
+from keys_support import bearer, keys_in
 from support import Clock
 from web_support import TEXT, as_base64, json_of, picture, running_app
 
@@ -87,10 +87,8 @@ def test_tables_and_confidences_are_told_where_they_are_asked_for(client: FlaskC
     # The first line of the known page.
     block = page["blocks"][0]
     assert (block["type"], block["content"], [block[place] for place in places]) == ("text", TEXT, [16, 8, 48, 16])
-    assert page["confidence_scores"] == {
-        "average_page_confidence_score": 0.7438,
-        "minimum_page_confidence_score": 0.5,
-    }
+    scores = {"average_page_confidence_score": 0.7438, "minimum_page_confidence_score": 0.5}
+    assert page["confidence_scores"] == scores
 
 
 WRONG: list[tuple[object, dict[str, object], int, str | None]] = [
@@ -204,14 +202,12 @@ def test_with_keys_a_file_is_there_for_the_key_that_it_came_with_and_a_signed_ur
     jobs = JobStore(tmp_path, 10**8, 3600.0)
     (tmp_path / "keys").mkdir()
     with keys_in(tmp_path / "keys") as keys:
-        for name in ("one", "other"):
-            keys.add(name)
+        own, other = (bearer(keys.add(name)) for name in ("one", "other"))
         with running_app(Settings(keys=keys.address), keys.gate, jobs) as app:
-            _check_owners(app.test_client(), keys)
+            _check_owners(app.test_client(), own, other)
 
 
-def _check_owners(client: FlaskClient, keys: Keys) -> None:
-    own, other = (bearer(keys.secrets[name]) for name in ("one", "other"))
+def _check_owners(client: FlaskClient, own: Mapping[str, str], other: Mapping[str, str]) -> None:
     assert client.get("/v1/files").status_code == 401
     file = upload(client, headers=own)
     for path in ("", "/url", "/content"):

@@ -75,17 +75,9 @@ def test_what_is_longer_than_its_field_is_cut() -> None:
     assert set(found.adapter) == {"?"}
 
 
-@pytest.mark.parametrize(
-    ("error", "fault"),
-    [
-        (EngineFailed("x"), "service"),
-        (QueueFull("x", "y", 1), "refused"),
-        (QuotaExceeded("x"), "caller"),
-        (BadOption("x"), "caller"),
-    ],
-)
-def test_whose_fault_a_failure_is(error: Any, fault: str) -> None:
-    assert fault_of(error) == fault
+def test_whose_fault_a_failure_is() -> None:
+    found = [fault_of(error("x")) for error in (EngineFailed, QueueFull, QuotaExceeded, BadOption)]
+    assert found == ["service", "refused", "caller", "caller"]
 
 
 def errors_of(app: Flask) -> list[dict[str, Any]]:

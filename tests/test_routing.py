@@ -69,16 +69,12 @@ def test_usual_ports_are_listened_on_beside_bind(environ: dict[str, str], expect
     assert addresses(read_settings(environ)) == expected
 
 
-def test_at_the_usual_port_of_an_adapter_a_wrong_path_is_answered_in_its_shape() -> None:
+def test_a_wrong_path_or_method_is_answered_in_the_shape_of_its_adapter() -> None:
     with running_app(Settings(usual_ports=("trwebocr",))) as app:
         client = app.test_client()
         assert client.get("/nowhere").content_type == "application/problem+json"
         answer = client.get("/nowhere", base_url="http://localhost:8089")
         assert (answer.status_code, answer.content_type, json_of(answer)["code"]) == (404, "application/json", 404)
-
-
-def test_a_wrong_method_on_an_adapters_own_path_is_answered_in_its_shape() -> None:
-    with running_app() as app:
-        answer = app.test_client().get("/api/trocr")
+        answer = client.get("/api/trocr")
         assert (answer.status_code, set(answer.headers["Allow"].split(", "))) == (405, {"OPTIONS", "POST"})
         assert answer.content_type == "text/plain; charset=UTF-8"

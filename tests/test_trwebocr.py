@@ -82,11 +82,8 @@ def test_tr_takes_only_a_zero_as_no(client: FlaskClient, is_draw: str | None, *,
     assert ("img_detected" in json_of(client.post(TR, **sent))["data"]) == drawn
 
 
-def large_form() -> dict[str, Any]:
-    body, content_type = encode_multipart_formdata({"img_base64": as_base64(PNG + bytes(20_000))})
-    return {"data": body, "content_type": content_type}
-
-
+LARGE_B64 = as_base64(PNG + bytes(20_000))
+LARGE_BODY, LARGE_TYPE = encode_multipart_formdata({"img_base64": LARGE_B64})
 RAW = {"data": PNG, "content_type": "image/png"}
 TR_WAYS: dict[str, dict[str, Any]] = {
     "img in a form": {"data": {"img": B64}, "content_type": FORM},
@@ -115,11 +112,8 @@ def test_tr_reads_every_way_of_sending_with_and_without_the_last_slash(
 CPP_WAYS: dict[str, dict[str, Any]] = {
     "img_base64 in a form": {"data": {"img_base64": B64}, "content_type": FORM},
     "img_base64 in the query string": {"query_string": {"img_base64": B64}},
-    "img_base64 in a form of more than 8192 bytes": {
-        "data": {"img_base64": as_base64(PNG + bytes(20_000))},
-        "content_type": FORM,
-    },
-    "img_base64 in a multipart field": large_form(),
+    "img_base64 in a form of more than 8192 bytes": {"data": {"img_base64": LARGE_B64}, "content_type": FORM},
+    "img_base64 in a multipart field": {"data": LARGE_BODY, "content_type": LARGE_TYPE},
     "img_base64 as JSON": {"json": {"img_base64": B64}},
     "raw": RAW,
 }

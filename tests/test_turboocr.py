@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -102,22 +102,19 @@ def test_regions_blocks_and_tables_refer_to_each_other(client: FlaskClient, way:
     assert table["html"].startswith("<table><tr><td>")
 
 
-PDF_WAYS: dict[str, dict[str, Any]] = {
-    "raw": {"data": pdf(GRAY, GRAY), "content_type": "application/pdf"},
-    "without a type": {"data": pdf(GRAY, GRAY)},
-    "form": {"data": {"file": (io.BytesIO(pdf(GRAY, GRAY)), "a.pdf")}},
-    "form of another name": {"data": {"pdf": (io.BytesIO(pdf(GRAY, GRAY)), "a.pdf")}},
-    "json": {"json": {"pdf": as_base64(pdf(GRAY, GRAY))}},
+DOCUMENT = pdf(GRAY, GRAY)
+PDF_WAYS: dict[str, Callable[[], dict[str, Any]]] = {
+    "raw": lambda: {"data": DOCUMENT, "content_type": "application/pdf"},
+    "without a type": lambda: {"data": DOCUMENT},
+    "form": lambda: {"data": {"file": (io.BytesIO(DOCUMENT), "a.pdf")}},
+    "form of another name": lambda: {"data": {"pdf": (io.BytesIO(DOCUMENT), "a.pdf")}},
+    "json": lambda: {"json": {"pdf": as_base64(DOCUMENT)}},
 }
 
 
 @pytest.mark.parametrize("way", PDF_WAYS)
 def test_a_pdf_is_read_page_by_page_in_the_frame_that_is_asked_for(client: FlaskClient, way: str) -> None:
-    sent = dict(PDF_WAYS[way])
-    if isinstance(sent.get("data"), dict):
-        (name, (data, file)) = next(iter(sent["data"].items()))
-        sent = {"data": {name: (io.BytesIO(data.getvalue()), file)}}
-    response = client.post("/ocr/pdf?dpi=100", **sent)
+    response = client.post("/ocr/pdf?dpi=100", **PDF_WAYS[way]())
     first, second = json_of(response)["pages"]
     assert (first["page"], first["page_index"], second["page"]) == (1, 0, 2)
     assert (first["dpi"], first["width"], first["height"], first["mode"]) == (100, 100, 50, "ocr")
@@ -132,13 +129,10 @@ def test_twice_the_resolution_is_twice_the_frame(client: FlaskClient) -> None:
     assert page["layout"][0]["bounding_box"] == [[50, 25], [150, 25], [150, 50], [50, 50]]
 
 
-def test_a_page_that_fails_leaves_the_others(client: FlaskClient) -> None:
+def test_a_page_that_fails_leaves_the_others_also_in_a_searchable_pdf(client: FlaskClient) -> None:
     good, bad = json_of(client.post("/ocr/pdf", data=pdf(GRAY, BLACK)))["pages"]
     assert good["results"]
     assert (bad["page"], bad["results"], bad["error"]["code"]) == (2, [], "INFERENCE_ERROR")
-
-
-def test_a_searchable_pdf_has_the_text_of_the_pages_that_were_read(client: FlaskClient) -> None:
     response = client.post("/ocr/pdf?output=pdf&min_confidence=0.4", data=pdf(GRAY, BLACK))
     assert (response.content_type, response.headers["X-OCR-Degraded"]) == ("application/pdf", "text(p2)")
     assert response.data.startswith(b"%PDF-")
@@ -158,12 +152,9 @@ def test_a_stream_has_an_event_for_each_page(client: FlaskClient) -> None:
     assert end == {"event": "end", "pages": 2, "failed": 1}
 
 
-def test_a_stream_of_an_image_has_its_own_pixels(client: FlaskClient) -> None:
+def test_a_stream_of_an_image_has_its_own_pixels_and_one_that_cannot_begin_is_an_error(client: FlaskClient) -> None:
     begin, page, end = events_of(client, "/ocr/stream", PNG)
     assert (begin["kind"], page["width"], page["results"], end["event"]) == ("image", 64, lines(), "end")
-
-
-def test_a_stream_that_cannot_begin_is_an_error(client: FlaskClient) -> None:
     for sent, code in ((b"hello", "IMAGE_DECODE_FAILED"), (pdf(GRAY)[:100], "PDF_RENDER_FAILED"), (b"", "EMPTY_BODY")):
         response = client.post("/ocr/stream", data=sent)
         assert (response.status_code, json_of(response)["error"]["code"]) == (400, code)

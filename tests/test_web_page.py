@@ -149,6 +149,9 @@ def opened(browser: Browser, address: str) -> Iterator[Open]:
         yield open_page
 
 
+QUOTA = {"title": "A limit is reached", "code": "quota_exceeded", "remedy": "More."}
+
+
 def put(page: Page, *files: Any) -> None:
     """Choose files, as a person does in the chooser."""
     page.set_input_files("#files", list(files))
@@ -352,21 +355,17 @@ def test_a_chinese_browser_gets_chinese_and_a_choice_is_remembered(opened: Open)
 
 
 @in_browser
-def test_an_error_is_reported_as_the_service_tells_it(opened: Open) -> None:
+def test_an_error_is_reported_as_the_service_tells_it_and_a_broken_connection_can_be_tried_again(opened: Open) -> None:
     page = opened()
     with page.expect_response("**/v1/ocr*") as answered:
         put(page, {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
     body, alert = answered.value.json(), page.get_by_role("alert")
     for member in ("title", "detail", "remedy", "id"):
         expect(alert).to_contain_text(body[member])
-
-
-@in_browser
-def test_a_broken_connection_is_reported_and_can_be_tried_again(opened: Open) -> None:
-    page = opened()
+    page.locator("#clear").click()
     page.route("**/v1/ocr*", lambda route: route.abort())
     put(page, png())
-    expect(page.get_by_role("alert")).to_contain_text("The service cannot be reached")
+    expect(alert).to_contain_text("The service cannot be reached")
     page.unroute("**/v1/ocr*")
     page.get_by_role("button", name="Try again").click()
     expect(page.locator(".lines button").first).to_contain_text("120x40")
@@ -378,14 +377,7 @@ def test_a_broken_connection_is_reported_and_can_be_tried_again(opened: Open) ->
     [
         ({"status": 502, "body": "<h1>Bad gateway</h1>"}, "502"),
         # Pages that a key has tomorrow are not waited for.
-        (
-            {
-                "status": 429,
-                "headers": {"Retry-After": "39012"},
-                "json": {"title": "A limit is reached", "code": "quota_exceeded", "remedy": "More."},
-            },
-            "More.",
-        ),
+        ({"status": 429, "headers": {"Retry-After": "39012"}, "json": QUOTA}, "More."),
     ],
     ids=["not the service's", "the key's limit"],
 )
