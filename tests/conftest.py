@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from support import Server, reserved_port, run_server
+from support import reserved_port
 
 if TYPE_CHECKING:
     from ocrsvc.pipeline.read import Reader
@@ -39,12 +39,6 @@ def pytest_configure() -> None:
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("without_clock", deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("without_clock")
-
-
-@pytest.fixture
-def running_server() -> Callable[..., AbstractContextManager[Server]]:
-    """The function support.run_server: a context with a service that is ready, over the fake engine."""
-    return run_server
 
 
 @pytest.fixture(scope="module")

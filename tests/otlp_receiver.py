@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+from support import http_server
 
 # What the extra otel brings.
 MISSING = "the extra otel is not installed: opentelemetry-exporter-otlp-proto-http"
@@ -23,8 +23,8 @@ class Receiver:
         resources: The attributes of what they are of, by name; the last ones.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self) -> None:
+        self.url = ""
         self.spans: list[Any] = []
         self.resources: dict[str, str] = {}
 
@@ -57,26 +57,19 @@ def attributes_of(message: Any) -> dict[str, str]:
 def receiving() -> Iterator[Receiver]:
     """A collector on a free port; skips the test without the extra."""
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=MISSING)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.receiver = Receiver(f"http://127.0.0.1:{server.server_port}")  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield server.receiver  # type: ignore[attr-defined]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    receiver = Receiver()
 
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/v1/traces":
+                receiver.take(body)
+            self.send_response(200 if self.path == "/v1/traces" else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path == "/v1/traces":
-            self.server.receiver.take(body)  # type: ignore[attr-defined]
-        self.send_response(200 if self.path == "/v1/traces" else 404)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the library's name
+            """Nothing: a test's output is its own."""
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the library's name
-        """Nothing: a test's output is its own."""
+    with http_server(Handler) as receiver.url:
+        yield receiver

@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -252,6 +253,19 @@ def run_server(env: Mapping[str, str] | None = None, args: Sequence[str] = ()) -
         server.wait_for("READY in")
         yield server
         assert server.stop() == 0, server.log
+
+
+@contextmanager
+def http_server(handler: type[BaseHTTPRequestHandler], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """The URL of a server that answers by a handler, each request in a thread, while the block runs."""
+    with ThreadingHTTPServer((host, port), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://{host}:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager

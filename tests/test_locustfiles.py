@@ -5,12 +5,11 @@ from __future__ import annotations
 import http.server
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from support import ROOT, Server, clean_environment
+from support import ROOT, Server, clean_environment, http_server, run_server
 
 LOCUSTFILES = ROOT / "locustfiles"
 
@@ -52,25 +51,24 @@ def answering(version: bytes, reading: bytes) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Parrot) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Parrot) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with run_server() as running:
+        yield running
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["steady", "staircase", "mixed"])
-def test_right_answers_pass(name: str, running_server: Callable[..., AbstractContextManager[Server]]) -> None:
-    with running_server() as server:
-        # On a busy machine its own start may take all of a short run.
-        for run_s in (3, 15, 30):
-            done = run_locust(name, server.url, run_s)
-            if "No page was read" not in done.stdout + done.stderr:
-                break
+def test_right_answers_pass(name: str, server: Server) -> None:
+    # On a busy machine its own start may take all of a short run.
+    for run_s in (3, 15, 30):
+        done = run_locust(name, server.url, run_s)
+        if "No page was read" not in done.stdout + done.stderr:
+            break
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from grpc_support import V2, infer_request
 from host_proxies import GRPC_PORT, HTTP_PORT, PROXIES, ProxyMissing, proxied
 from network_hosts import HTTP_PORT as SERVICE_PORT
 from network_hosts import Host, Network, NetworkUnavailable, Node, add_hosts, entered, inside, open_network, serving
-from support import ROOT, wait_until
+from support import ROOT, http_server, wait_until
 from web_support import picture
 
 from ocrsvc.plugins import adapters
@@ -215,11 +215,7 @@ def breaking_once(place: Place, break_s: float) -> Iterator[Seen]:
     with ExitStack() as stack:
         for host in place.hosts:
             with entered(host.node):
-                server = stack.enter_context(ThreadingHTTPServer((host.node.address, SERVICE_PORT), handler))
-            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(server.shutdown)
+                stack.enter_context(http_server(handler, host.node.address, SERVICE_PORT))
             stack.callback(ended.set)
         for name in PROXIES:
             wait_until(partial(is_served, place, name), f"{name} sees a host")

@@ -38,30 +38,14 @@ def test_statm_counts_pages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "found"),
     [
-        ({}, 16_000_000 * 1024),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": f"{2 * GB}\n"}, 2 * GB),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n"}, 16_000_000 * 1024),
-        # In a container the mount's own root is the cgroup.
-        ({"proc/self/cgroup": "0::/host/path\n", "sys/fs/cgroup/memory.max": f"{3 * GB}\n"}, 3 * GB),
-        (
-            {
-                "proc/self/cgroup": "5:cpu:/x\n4:memory:/a\n",
-                "sys/fs/cgroup/memory/a/memory.limit_in_bytes": f"{4 * GB}",
-                "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "1",
-            },
-            4 * GB,
-        ),
-    ],
-)
-def test_the_smaller_of_machine_and_cgroup_is_what_there_is(tmp_path: Path, files: dict[str, str], found: int) -> None:
-    write(tmp_path, files)
-    assert read_memory_bytes(tmp_path) == found
-
-
-@pytest.mark.parametrize(
-    ("files", "found"),
-    [
         ({}, MemoryUse(15_000_000 * 1024, 16_000_000 * 1024)),
+        (
+            {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n"},
+            MemoryUse(15_000_000 * 1024, 16_000_000 * 1024),
+        ),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": f"{2 * GB}\n"}, MemoryUse(0, 2 * GB)),
+        # In a container the mount's own root is the cgroup.
+        ({"proc/self/cgroup": "0::/host/path\n", "sys/fs/cgroup/memory.max": f"{3 * GB}\n"}, MemoryUse(0, 3 * GB)),
         (
             {
                 "proc/self/cgroup": "0::/a\n",
@@ -73,7 +57,8 @@ def test_the_smaller_of_machine_and_cgroup_is_what_there_is(tmp_path: Path, file
         ),
         (
             {
-                "proc/self/cgroup": "4:memory:/a\n",
+                "proc/self/cgroup": "5:cpu:/x\n4:memory:/a\n",
+                "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "1",
                 "sys/fs/cgroup/memory/a/memory.limit_in_bytes": f"{4 * GB}",
                 "sys/fs/cgroup/memory/a/memory.usage_in_bytes": f"{3 * GB}",
                 "sys/fs/cgroup/memory/a/memory.stat": "inactive_file 1\ntotal_inactive_file 1000\n",
@@ -92,11 +77,12 @@ def test_the_smaller_of_machine_and_cgroup_is_what_there_is(tmp_path: Path, file
         ),
     ],
 )
-def test_what_the_kernel_takes_back_when_it_is_wanted_is_not_in_use(
+def test_the_smaller_of_machine_and_cgroup_holds_and_what_the_kernel_takes_back_is_not_in_use(
     tmp_path: Path, files: dict[str, str], found: MemoryUse
 ) -> None:
     write(tmp_path, files)
     assert read_memory_use(tmp_path) == found
+    assert read_memory_bytes(tmp_path) == found.limit_bytes
 
 
 def write(root: Path, files: dict[str, str]) -> None:

@@ -9,18 +9,17 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from support import ROOT, Server, reserved_port, run_server, wait_until
+from support import ROOT, Server, http_server, reserved_port, run_server, wait_until
 from test_monitoring import promtool
 from web_support import picture
 
@@ -76,15 +75,8 @@ def page_server() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(Page) as url:
+        yield url.removeprefix("http://")
 
 
 @contextmanager

@@ -38,7 +38,9 @@ class Processes:
         self.free_bytes = 1000
         self.log = logging.getLogger("test-controller")
         self.cfg = Cfg(base)
-        self.controller: Any = ReplacementController(WorkerTable(), clock=lambda: self.now_s)
+        self.table = WorkerTable()
+        self.head = self.table.head
+        self.controller: Any = ReplacementController(self.table, clock=lambda: self.now_s)
         self.WORKERS: dict[int, Any] = {}
         self.ended: list[int] = []
         self.killed: list[tuple[int, int]] = []
@@ -95,19 +97,19 @@ class Processes:
         self.controller.after_exit(self, worker)
 
     def entry(self, pid: int) -> WorkerEntry:
-        entry: WorkerEntry = self.controller.worker_table.entry(self.WORKERS[pid].slot_number)
+        entry: WorkerEntry = self.table.entry(self.WORKERS[pid].slot_number)
         return entry
 
     def pids(self, state: State) -> list[int]:
         return [pid for pid in sorted(self.WORKERS) if self.entry(pid).state == state]
 
     def make_ready(self, pid: int) -> None:
-        entry, head = self.entry(pid), self.controller.worker_table.head
+        entry, head = self.entry(pid), self.head
         entry.state, entry.ready_s, head.ever_ready, head.boot_failures, head.backoff_until_s = 2, self.now_s, 1, 0, 0.0
 
     def read_gpu(self, free_bytes: int) -> None:
         """What each worker's own watch does: look at the GPU, on which a model takes 100 bytes."""
-        self.controller.worker_table.head.gpu_footprint_bytes = 100
+        self.head.gpu_footprint_bytes = 100
         self.now_s += 0.1
         for pid in self.pids(State.READY):
             self.entry(pid).gpu_free_bytes, self.entry(pid).gpu_read_s = free_bytes, self.now_s
@@ -117,9 +119,7 @@ class Processes:
         for pid in self.pids(State.READY):
             entry = self.entry(pid)
             if entry.granted == Granted.DRAIN_FIRST or (
-                entry.granted
-                and entry.successor != NOBODY
-                and self.controller.worker_table.entry(entry.successor).state == State.READY
+                entry.granted and entry.successor != NOBODY and self.table.entry(entry.successor).state == State.READY
             ):
                 entry.state, entry.drained_s = State.DRAINING, self.now_s
 
@@ -183,7 +183,7 @@ def test_after_a_reload_the_model_is_not_taken_to_be_as_large_as_before() -> Non
 
 def test_the_service_ends_at_once_when_the_engine_cannot_be_opened_here_and_says_so_once() -> None:
     processes = all_ready()
-    processes.controller.worker_table.head.ever_ready, processes.controller.worker_table.head.unusable = 0, 1
+    processes.head.ever_ready, processes.head.unusable = 0, 1
     first, second, _ = processes.WORKERS
     with pytest.raises(HaltServer):
         processes.reap(first)
@@ -212,7 +212,7 @@ def test_without_room_for_a_second_model_a_worker_goes_first_one_at_a_time_while
     processes.read_gpu(100)
     processes.turn()
     assert processes.entry(second).granted == Granted.SUCCESSOR
-    assert processes.controller.worker_table.head.drain_first == 1
+    assert processes.head.drain_first == 1
 
 
 def test_a_single_worker_goes_first_too_and_that_is_said_loudly(caplog: pytest.LogCaptureFixture) -> None:
@@ -317,15 +317,15 @@ def test_whatever_happens_one_is_replaced_at_a_time_and_the_base_comes_back(
     processes = all_ready()
     processes.free_bytes = free_bytes
     for name, which in events:
-        first_before = processes.controller.worker_table.head.drain_first
+        first_before = processes.head.drain_first
         EVENTS[name](processes, which)
-        snapshots = processes.controller.worker_table.live()
+        snapshots = processes.table.live()
         assert sum(bool(snapshot.granted) for snapshot in snapshots) <= 1
         assert len(snapshots) == len(processes.WORKERS) <= BASE + 1
         assert processes.ended == [], "the arbiter itself never ends a worker"
         is_short = len(processes.WORKERS) < BASE
         assert name != "turn" or not is_short or processes.controller.is_backing_off()
-        if processes.controller.worker_table.head.drain_first > first_before:
+        if processes.head.drain_first > first_before:
             assert len(processes.pids(State.READY)) == BASE, "all others serve when one is told to go first"
     processes.settle()
     assert (len(processes.pids(State.READY)), processes.num_workers) == (BASE, BASE)
@@ -338,7 +338,7 @@ def test_a_fork_that_is_refused_frees_the_slot_and_the_successor_is_granted_agai
     processes.refusing = True
     processes.turn()
     assert (processes.entry(old).granted, processes.entry(old).successor) == (Granted.NOTHING, NOBODY)
-    assert len(processes.controller.worker_table.live()) == processes.num_workers == BASE
+    assert len(processes.table.live()) == processes.num_workers == BASE
     waits_s = []
     for _ in range(8):
         began_s = processes.now_s
@@ -371,7 +371,7 @@ def test_a_wait_that_began_while_somebody_served_is_short_once_nobody_does(endin
     processes.make_ready(pid)
     for _ in range(8):
         processes.controller.fork_refused(processes, BlockingIOError(11, "try again"))
-    assert processes.controller.worker_table.head.backoff_until_s == processes.now_s + 60.0
+    assert processes.head.backoff_until_s == processes.now_s + 60.0
     if ending == "dies":
         processes.reap(pid)
     else:
@@ -385,10 +385,7 @@ def test_a_wait_that_began_while_somebody_served_is_short_once_nobody_does(endin
 def test_those_that_load_decide_whether_the_service_ends_and_no_other_begins_to(unusable: int, failures: int) -> None:
     processes = Processes(2)
     failed, loading = processes.WORKERS
-    processes.controller.worker_table.head.boot_failures, processes.controller.worker_table.head.unusable = (
-        failures,
-        unusable,
-    )
+    processes.head.boot_failures, processes.head.unusable = failures, unusable
     processes.reap(failed)
     processes.now_s += 61.0
     processes.turn()
@@ -402,7 +399,7 @@ def test_a_worker_of_which_nobody_told_that_it_ended_leaves_no_slot_behind() -> 
     processes = all_ready()
     processes.WORKERS.popitem()
     processes.turn()
-    assert len(processes.controller.worker_table.live()) == len(processes.WORKERS) == BASE
+    assert len(processes.table.live()) == len(processes.WORKERS) == BASE
 
 
 def test_a_heartbeat_counts_from_the_limit_of_the_boot_on_and_after_a_standstill_from_its_end() -> None:

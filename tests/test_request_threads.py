@@ -1,14 +1,13 @@
-"""Callers take turns for the threads of requests, few of which begin at once, and the event loop comes first."""
+"""Callers take turns for the threads of requests, few of which begin at once; a crowd is accepted in one turn."""
 
 from __future__ import annotations
 
 import errno
 import socket
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,19 +55,6 @@ def test_so_many_begin_at_once_and_one_more_when_one_ends_or_is_settled() -> Non
     assert starts.left_s() == 0
 
 
-def test_who_waits_while_the_loop_works_begins_when_it_lets_go() -> None:
-    starts = StartLimiter(3, FOR_EVER_S)
-    starts.throttle()
-    starts.begin()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(starts.begin)
-        # However late it looks, it is not left waiting.
-        while not waiting.done():
-            starts.throttle()
-            starts.release()
-        assert waiting.result()
-
-
 @contextmanager
 def request_threads(threads: int) -> Iterator[RequestThreads]:
     running = RequestThreads(threads, StartLimiter(1, FOR_EVER_S))
@@ -78,11 +64,16 @@ def request_threads(threads: int) -> Iterator[RequestThreads]:
 
 def test_one_caller_s_crowd_is_overtaken_by_another_s_request_also_when_threads_are_idle() -> None:
     ran: list[str] = []
+    goes_on = threading.Event()
+
+    def run(caller: str) -> None:
+        goes_on.wait(30)
+        ran.append(caller)
+
     with request_threads(8) as threads:
-        crowd = [threads.add("many", lambda: ran.append("many")) for _ in range(50)]
-        one = threads.add("one", lambda: ran.append("one"))
-        assert not ran
-        threads.start()
+        crowd = [threads.add("many", partial(run, "many")) for _ in range(50)]
+        one = threads.add("one", partial(run, "one"))
+        goes_on.set()
         for done in (one, *crowd):
             done.result(30)
     assert ran.index("one") == 1
@@ -95,7 +86,6 @@ def test_what_a_request_raises_is_its_own_result_and_the_next_one_begins() -> No
 
     with request_threads(2) as threads:
         failed, right = threads.add("a", fail), threads.add("a", threading.get_ident)
-        threads.start()
         with pytest.raises(SystemExit):
             failed.result(30)
         assert right.result(30)
@@ -124,17 +114,6 @@ def test_a_crowd_is_accepted_in_one_turn_where_no_sibling_has_less_to_do(other: 
 
 def test_with_a_sibling_that_has_less_to_do_one_is_accepted_in_a_turn() -> None:
     with crowd(5, State.READY) as (loop, listener):
-        loop.accept(listener)
-        assert loop.connections == 1
-
-
-def test_a_busy_worker_leaves_what_waits_to_a_sibling_but_never_twice_in_a_row() -> None:
-    with crowd(5, State.READY) as (loop, listener):
-        loop.load.count(10)
-        loop.accept(listener)
-        assert loop.connections == 0
-        # The pause is over.
-        loop._yield_end_s = time.monotonic()
         loop.accept(listener)
         assert loop.connections == 1
 

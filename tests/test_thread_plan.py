@@ -46,34 +46,32 @@ def test_numbers_that_the_operator_fixed_are_kept_and_the_others_follow() -> Non
     assert plan(8, "cpu", 64, workers=4).engine_threads == 2
 
 
+KINDS = ("quota", "period")
+V1 = "sys/fs/cgroup/cpu,cpuacct/docker/0123/cpu.cfs"
+
+
 @pytest.mark.parametrize(
-    ("text", "quotas"),
-    [("150000 100000\n", [1.5]), ("max 100000\n", []), ("", []), ("50000 100000", [0.5]), ("-1 100000", [])],
+    ("cgroup", "files", "quotas"),
+    [
+        # A container may see its own root only.
+        *(
+            ("0::/docker/0123\n", {"sys/fs/cgroup/cpu.max": text}, quotas)
+            for text, quotas in (("150000 100000\n", [1.5]), ("max 100000\n", []), ("", []), ("-1 100000", []))
+        ),
+        ("3:cpu,cpuacct:/docker/0123\n", {f"{V1}_quota_us": "75000\n", f"{V1}_period_us": "100000\n"}, [0.75]),
+        ("3:cpu,cpuacct:/docker/0123\n", {f"{V1}_quota_us": "-1\n", f"{V1}_period_us": "100000\n"}, []),
+        # Of several groups those that rule the CPU.
+        (
+            "12:cpu,cpuacct:/docker/0123\n9:memory:/b\n3:cpuset:/c\n0::/d:with:colons\n",
+            {f"{V1}_quota_us": "100000", f"{V1}_period_us": "100000"}
+            | {f"sys/fs/cgroup/{mount}/cpu.cfs_{kind}_us": "1" for mount in ("memory/b", "cpuset/c") for kind in KINDS}
+            | {"sys/fs/cgroup/d:with:colons/cpu.max": "300000 100000"},
+            [1.0, 3.0],
+        ),
+    ],
 )
-def test_a_quota_is_read_in_cpus(text: str, quotas: list[float], tmp_path: Path) -> None:
-    # A container may see its own root only.
-    files = {"proc/self/cgroup": "0::/docker/0123\n", "sys/fs/cgroup/cpu.max": text}
-    assert list(read_quotas(machine(tmp_path, files))) == quotas
-
-
-@pytest.mark.parametrize(("text", "quotas"), [("75000\n", [0.75]), ("-1\n", [])])
-def test_a_quota_of_v1_is_read_in_cpus(text: str, quotas: list[float], tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "4:memory:/x\n3:cpu,cpuacct:/docker/0123\n",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": text,
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-    }
-    assert list(read_quotas(machine(tmp_path, files))) == quotas
-
-
-def test_only_the_cgroups_that_rule_the_cpu_are_looked_at(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "12:cpu,cpuacct:/a\n9:memory:/b\n3:cpuset:/c\n0::/d:with:colons\n",
-        **{f"sys/fs/cgroup/{mount}/cpu.cfs_quota_us": "100000" for mount in ("cpu,cpuacct/a", "memory/b", "cpuset/c")},
-        **{f"sys/fs/cgroup/{mount}/cpu.cfs_period_us": "100000" for mount in ("cpu,cpuacct/a", "memory/b", "cpuset/c")},
-        "sys/fs/cgroup/d:with:colons/cpu.max": "300000 100000",
-    }
-    assert list(read_quotas(machine(tmp_path, files))) == [1.0, 3.0]
+def test_a_quota_is_read_in_cpus(cgroup: str, files: dict[str, str], quotas: list[float], tmp_path: Path) -> None:
+    assert list(read_quotas(machine(tmp_path, {"proc/self/cgroup": cgroup, **files}))) == quotas
 
 
 def test_the_smallest_quota_of_all_parents_holds_in_v2(tmp_path: Path) -> None:

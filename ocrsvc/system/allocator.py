@@ -55,7 +55,7 @@ def release_with_free_memory(holder: Holder) -> None:
 def give_back() -> bool:
     """Return what is free to the system; takes some milliseconds. Returns whether there was anything.
 
-    The runs of a model leave up to 200 MB of free memory in the heap: of use while pages come, and to nobody after.
+    The runs of a model leave up to 200 MB of free memory in the heap, which is of no use when no more pages come.
     """
     with _HOLDERS_LOCK:
         holders = list(_HOLDERS)

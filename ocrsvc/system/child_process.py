@@ -25,7 +25,7 @@ from ocrsvc.system.sandbox import lower_priority
 LOGGER: Final = logging.getLogger("ocrsvc.imaging")
 
 Check = Callable[[], object]
-"""Raises what ends the request when nobody waits for it any more."""
+"""Raises what ends a request that is no longer waited for."""
 
 START_LIMIT_S: Final = 30.0
 """For a process to load its libraries: 45 ms, and much more on a machine that is busy."""
@@ -77,7 +77,7 @@ class Program:
             )
 
     def end(self, after_s: float = 0.0) -> None:
-        """Close the connection, and kill it unless it ends by itself within so many seconds."""
+        """Close the connection, and kill it unless it ends by itself within `after_s`."""
         self.wire.close()
         # One that the system does not let die is reaped when the next is started.
         with suppress(subprocess.TimeoutExpired):

@@ -137,7 +137,7 @@ class GpuMemoryReader:
         return listed.get(self._listed_as) if self._listed_as is not None else None
 
     def _estimated_bytes(self, used_bytes: int, siblings: Siblings) -> int:
-        """What nobody else accounts for. While a sibling loads or leaves, its memory would count as ours: no news."""
+        """What no other process accounts for. While a sibling loads or leaves, its memory would count as ours."""
         if self._last_own_bytes is not None and not siblings.settled:
             return self._last_own_bytes
         return max(0, used_bytes - self._foreign_bytes - siblings.gpu_bytes)

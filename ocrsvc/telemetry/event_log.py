@@ -107,7 +107,7 @@ class BackgroundHandler(logging.Handler):
         self._writer.flush(timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Write what waits, but not for longer than this; later lines are written by whoever logs."""
+        """Write what waits, but not for longer than this; later lines are written where they are logged."""
         self._is_stopped = True
         self._writer.stop(timeout_s)
 

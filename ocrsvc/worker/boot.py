@@ -59,10 +59,17 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     service.worker.metrics = service.metrics.worker_metrics(worker.slot_number)
     service.worker.slot = worker.slot_number
     service.worker.error_recorder = service.errors.recorder(worker.slot_number)
-    _log_in_background(service, worker)
+    # From here on no thread of this worker waits for its log.
+    metrics = service.worker.metrics
+    background = log_in_background(worker.log, worker.slot_number, lambda: metrics.count(LINES_DROPPED))
+    worker.flush_log = partial(background.wait, _LAST_LINES_S)
+    service.worker.closing.callback(background.stop, _LAST_LINES_S)
     limit_arenas()
     sys.setswitchinterval(_SWITCH_S)
-    _take_gpu(service, worker)
+    # See one GPU only, the one that the arbiter chose, if there are several or one is named.
+    if len(service.gpus) > 1 or (service.gpus and service.settings.gpus):
+        pin_gpu(os.environ, service.controller.gpu_name(worker.entry.gpu))
+        worker.log.info("Slot %s computes on GPU %s", worker.slot_number, os.environ[VISIBLE])
     with _ending_at_failure(worker, service.controller.worker_table.head):
         end_with_arbiter(worker)
         plan = service.plan(worker.cfg.workers, worker.cfg.threads)
@@ -70,21 +77,6 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
         _limit_requests(service, worker)
         service.worker.reader = service.make_reader(plan)
         worker.engine_threads = plan.engine_threads
-
-
-def _log_in_background(service: ServiceContext, worker: RecyclingWorker) -> None:
-    """From here on no thread of this worker waits for its log."""
-    metrics = service.worker.metrics
-    background = log_in_background(worker.log, worker.slot_number, lambda: metrics.count(LINES_DROPPED))
-    worker.flush_log = partial(background.wait, _LAST_LINES_S)
-    service.worker.closing.callback(background.stop, _LAST_LINES_S)
-
-
-def _take_gpu(service: ServiceContext, worker: RecyclingWorker) -> None:
-    """See one GPU only, the one that the arbiter chose, if there are several or somebody named one."""
-    if len(service.gpus) > 1 or (service.gpus and service.settings.gpus):
-        pin_gpu(os.environ, service.controller.gpu_name(worker.entry.gpu))
-        worker.log.info("Slot %s computes on GPU %s", worker.slot_number, os.environ[VISIBLE])
 
 
 def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
@@ -146,18 +138,20 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
 
 def _start_samplers(service: ServiceContext, reader: Reader) -> None:
     """Put what no event updates into the metrics, until this worker is to go."""
-    own, jobs, gate = service.worker, service.jobs, service.worker.gate
-    samplers = [Sampler(own.metrics, lambda: ((WAITING, reader.waiting()), (STUCK, reader.stuck_threads())))]
-    if jobs is not None:
+    own = service.worker
+    # One each: a disk that does not answer must not hold up the others.
+    samplers = [
+        Sampler(own.metrics, lambda: ((WAITING, reader.waiting()), (STUCK, reader.stuck_threads()))),
+        Sampler(own.metrics, reader.worker_models.loaded.gauges),
+    ]
+    if service.jobs is not None:
         from ocrsvc.jobs.job_store import USAGE_S, read_usage
 
-        # A disk that does not answer must not hold up the others.
-        samplers.append(Sampler(own.metrics, lambda: read_usage(jobs), USAGE_S))
-    if gate is not None:
+        samplers.append(Sampler(own.metrics, partial(read_usage, service.jobs), USAGE_S))
+    if own.gate is not None:
         from ocrsvc.access.gate import KEY_COUNTS_S, read_key_counts
 
-        samplers.append(Sampler(own.metrics, lambda: read_key_counts(gate), KEY_COUNTS_S))
-    samplers.append(Sampler(own.metrics, reader.worker_models.loaded.gauges))
+        samplers.append(Sampler(own.metrics, partial(read_key_counts, own.gate), KEY_COUNTS_S))
     for sampler in samplers:
         sampler.start()
         own.closing.callback(sampler.stop)
@@ -216,7 +210,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
 
 
 def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> None:
-    """Read the documents that nobody waits for, until this worker is to go."""
+    """Read the documents of jobs, until this worker is to go."""
     if service.jobs is None:
         return
     from ocrsvc.jobs.callbacks import CallbackSender
@@ -285,7 +279,7 @@ def _handshakes(service: ServiceContext, context: Callable[[], ssl.SSLContext]) 
 
 def end(service: ServiceContext, worker: RecyclingWorker) -> None:
     """When gunicorn has waited for the requests: end the threads, close the engine, end the log."""
-    # Whoever comes so far did not die over a request.
+    # A worker that comes so far did not die over a request.
     service.in_flight.clear(worker.slot_number)
     service.worker.closing.close()
 

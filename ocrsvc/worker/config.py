@@ -1,4 +1,4 @@
-"""gunicorn's settings, made from ours, a check of its flags, which are read later and win, and gRPC's listeners."""
+"""gunicorn's settings, made from ours; a check of its flags, which are read later and win; and gRPC's listeners."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -27,13 +27,21 @@ _LAST_ANSWERS_S: Final = 5
 _BACKLOG: Final = 2048
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point; gunicorn makes a file for each worker, which is closed at once
 
-_REFUSED_FLAGS: Final = {
-    "preload_app": "--preload loads the application in the arbiter, where nothing may touch a model or CUDA",
-    "reuse_port": "--reuse-port gives each worker an accept queue of its own, which is lost with the worker",
+# What gunicorn's settings may be, and why no other flag is taken.
+_ONLY_VALUES: Final[Mapping[str, tuple[Sequence[object], str]]] = {
+    "preload_app": (
+        (False,),
+        "--preload loads the application in the arbiter, where nothing may touch a model or CUDA",
+    ),
+    "reuse_port": (
+        (False,),
+        "--reuse-port gives each worker an accept queue of its own, which is lost with the worker",
+    ),
+    "protocol": (("http",), "--protocol {}: the event loop reads plain HTTP/1.1 only"),
+    "http2_cleartext": (("off",), "--http2-cleartext {}: the event loop reads plain HTTP/1.1 only"),
+    # Version 2 is binary, and its beginning looks like the end of a head.
+    "proxy_protocol": (("off", "v1"), "--proxy-protocol {}: only version 1 is read, with --proxy-protocol v1"),
 }
-_ONLY_VALUES: Final = {"protocol": ("http", "--protocol"), "http2_cleartext": ("off", "--http2-cleartext")}
-# Version 2 is binary, and its beginning looks like the end of a head.
-_PROXY_PROTOCOLS: Final = ("off", "v1")
 
 
 def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
@@ -68,12 +76,12 @@ def addresses(settings: Settings) -> list[str]:
 
 
 def _tls(settings: Settings) -> Mapping[str, object]:
-    """By this gunicorn sees that requests come over TLS, and no more; the event loop does it."""
+    """Only to have gunicorn know that requests come over TLS; the event loop does it."""
     return {} if settings.tls_certificate is None else {"certfile": str(settings.tls_certificate)}
 
 
 def check_server(config: Any, settings: Settings) -> None:
-    """Raises SettingsError when gunicorn was told by its flags to serve in a way that loses requests."""
+    """Raises SettingsError for flags of gunicorn by which it would lose requests."""
     if not issubclass(config.worker_class, RecyclingWorker):
         raise SettingsError(
             f"-k {config.worker_class_str}: this worker class cannot serve an OCR engine: gevent and asgi run native "
@@ -83,21 +91,10 @@ def check_server(config: Any, settings: Settings) -> None:
         )
     if not config.timeout:
         raise SettingsError("--timeout 0 leaves workers that hang alone for ever.", "Leave the flag out.")
-    for name, reason in _REFUSED_FLAGS.items():
-        if getattr(config, name):
-            raise SettingsError(f"{reason}.", "Leave the flag out.")
-    for name, (value, flag) in _ONLY_VALUES.items():
-        if getattr(config, name) != value:
-            told = f"{flag} {getattr(config, name)}: the event loop reads plain HTTP/1.1 only."
-            raise SettingsError(told, "Leave the flag out.")
-    _check_tls(config, settings)
-    if config.proxy_protocol not in _PROXY_PROTOCOLS:
-        told = f"--proxy-protocol {config.proxy_protocol}: only version 1 is read."
-        raise SettingsError(told, "Use --proxy-protocol v1, and have the proxy send that.")
-
-
-def _check_tls(config: Any, settings: Settings) -> None:
-    """Raises SettingsError for gunicorn's own flags of TLS: its way would hold the event loop for each handshake."""
+    for name, (values, reason) in _ONLY_VALUES.items():
+        if getattr(config, name) not in values:
+            raise SettingsError(f"{reason.format(getattr(config, name))}.", "Leave the flag out.")
+    # gunicorn's own TLS would hold the event loop for each handshake.
     ours = _tls(settings)
     for name, setting in config.settings.items():
         if setting.section == "SSL" and setting.cli and setting.get() != ours.get(name, setting.default):

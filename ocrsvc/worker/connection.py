@@ -31,7 +31,7 @@ UNSENT_BYTES: Final = 1 << 17
 which clients that do not read would hold outside of every account."""
 
 SMALL_BODY_BYTES: Final = 1 << 16
-"""Up to here a body that nobody wants is received all the same: a new connection would cost both sides more."""
+"""Up to here a body that is refused is received all the same: a new connection would cost both sides more."""
 
 _PIECES_AT_ONCE: Final = 64
 _FILE_PIECE_BYTES: Final = 1 << 18

@@ -59,8 +59,6 @@ _HEAD_END_BYTES: Final = 4
 # While descriptors are missing, accepting is tried and logged this often.
 _PAUSE_S: Final = 0.1
 _LOG_INTERVAL_S: Final = 10.0
-# How long new connections are left to an idle sibling; then they are accepted all the same.
-_YIELD_S: Final = 0.02
 # The last of a crowd is seen soon, and what was accepted before is not left alone for long.
 _AT_ONCE: Final = 64
 
@@ -100,7 +98,7 @@ class EventLoop:
         # With `takes_rest` it also takes what waits to be accepted when it stops: no sibling will.
         self.is_stopping = self.takes_rest = self._is_accepting = False
         self._linger_s = min(float(cfg.keepalive), STOP_LINGER_S)
-        self._yield_end_s = self._quiet_until_s = self._checked_s = 0.0
+        self._paused_until_s = self._quiet_until_s = self._checked_s = 0.0
         self._poller = selectors.DefaultSelector()
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
         wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -128,20 +126,14 @@ class EventLoop:
         self._call(lambda: None)
 
     def turn(self, timeout_s: float) -> None:
-        """Wait for what is to be done, until something here is due at most; threads come second."""
+        """Wait for what is to be done, until something here is due at most."""
         if self.handshakes is not None:
             self.handshakes.begin_turn()
         timeout_s = min(timeout_s, _CHECK_S) if self._waiting else timeout_s
-        if (left_s := self._yield_end_s - time.monotonic()) > 0:
+        if (left_s := self._paused_until_s - time.monotonic()) > 0:
             timeout_s = min(timeout_s, left_s)
-        self.threads.start()
-        events = self._poller.select(timeout_s)
-        self.threads.throttle()
-        for key, _ in events:
+        for key, _ in self._poller.select(timeout_s):
             key.data(key.fileobj)
-        if self.is_stopping:
-            # This may have been the last turn.
-            self.threads.start()
         self.end_late(time.monotonic())
 
     def _call(self, act: Callable[[], object]) -> None:
@@ -161,7 +153,7 @@ class EventLoop:
     def accept(self, listener: Any) -> None:
         """Take the connections that wait, or leave them; only one where a sibling has less to do."""
         for accepted in range(1, _AT_ONCE + 1):
-            if (accepted > 1 and self.is_stopping) or self._begins_yield():
+            if accepted > 1 and self.is_stopping:
                 return
             try:
                 self._begin_connection(listener, *listener.accept())
@@ -182,27 +174,18 @@ class EventLoop:
         begin = self._begin_head if handshakes is None else partial(self._wait_for_head, act=self._on_handshake)
         self._guarded(conn, begin)
 
-    def _begins_yield(self) -> bool:
-        """Whether to leave what is there to a less busy sibling for a moment; never twice in a row: nobody starves."""
-        now_s = time.monotonic()
-        if now_s < self._yield_end_s + _YIELD_S or not self._load.is_busier():
-            return False
-        self._yield_end_s = now_s + _YIELD_S
-        self._set_accepting(enabled=False)
-        return True
-
     def _pause_accepting(self, error: OSError) -> None:
         """No descriptors, no memory: what waits stays in the kernel's queue for a moment."""
         now_s = time.monotonic()
         if now_s >= self._quiet_until_s:
             self._quiet_until_s = now_s + _LOG_INTERVAL_S
             self._log.error("No connection can be accepted: %s. Raise the limit of open files (ulimit -n).", error)
-        self._yield_end_s = now_s + _PAUSE_S
+        self._paused_until_s = now_s + _PAUSE_S
         self._set_accepting(enabled=False)
 
     def _set_accepting(self, enabled: bool) -> None:  # noqa: FBT001  what it is set to
         """Accept connections, or leave them in the kernel's queue."""
-        enabled = enabled and time.monotonic() >= self._yield_end_s
+        enabled = enabled and time.monotonic() >= self._paused_until_s
         if enabled == self._is_accepting:
             return
         self._is_accepting = enabled

@@ -398,7 +398,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
                     self.kill_worker(pid, signal.SIGTERM)
 
     def kill_worker(self, pid: int, sig: int) -> None:
-        """Send a signal; a worker that somebody else has waited for is counted out."""
+        """Send a signal; a worker whose end was missed is counted out."""
         if pid in self.WORKERS:
             self.service.hung_requests.note_signal(pid, self.WORKERS[pid].slot_number, sig, self.timeout)
         with self._logging_errors(f"Worker {pid} cannot be sent signal {sig:d}"):

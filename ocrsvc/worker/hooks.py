@@ -167,7 +167,7 @@ def _check_policies(settings: Settings) -> None:
 
 
 def _allow_many_files() -> None:
-    """As many descriptors as may be: a thousand connections are more than the usual soft limit."""
+    """Raise the limit of open files: a thousand connections are more than the usual soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -18,7 +18,7 @@ class LastingFileHandler(logging.FileHandler):
     """A log file that may be missing for a while."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line, or lose it: an error here would reach whoever logs."""
+        """Write the line, or lose it: an error here would reach the code that logs."""
         try:
             super().emit(record)
         except OSError:

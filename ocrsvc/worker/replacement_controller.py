@@ -73,7 +73,7 @@ def is_next_to_load(own: int, workers: Sequence[Snapshot]) -> bool:
 
 
 def backoff_s(failures: int) -> float:
-    """Seconds before the next try after so many failed boots in a row: 1, 2, 4, … 60."""
+    """Seconds before the next try after this number of failed boots in a row: 1, 2, 4, … 60."""
     return min(_FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
 
 

@@ -48,21 +48,9 @@ class StartLimiter:
         self, at_once: int = AT_ONCE, settled_s: float = SETTLED_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._at_once, self._settled_s, self._clock = at_once, settled_s, clock
-        self._is_one_enough = False
         self._changed = threading.Condition()
         # Until when each counts, the first first.
         self._until_s: dict[object, float] = {}
-
-    def throttle(self) -> None:
-        """Let one at a time begin: something else is more urgent."""
-        self._is_one_enough = True
-
-    def release(self) -> None:
-        """Let as many as may begin again."""
-        if self._is_one_enough:
-            with self._changed:
-                self._is_one_enough = False
-                self._changed.notify()
 
     def begin(self) -> object:
         """Wait until one more may begin; what `end` wants."""
@@ -80,11 +68,10 @@ class StartLimiter:
                 self._changed.notify()
 
     def left_s(self) -> float:
-        """Seconds until one more may begin, if none ends before; at most 0 for now."""
+        """Seconds until one more may begin, if none ends before; 0 for now."""
         now_s = self._clock()
-        while self._until_s and (first_s := next(iter(self._until_s.values()))) <= now_s:
-            del self._until_s[next(iter(self._until_s))]
-        return 0.0 if len(self._until_s) < (1 if self._is_one_enough else self._at_once) else first_s - now_s
+        self._until_s = {begun: end_s for begun, end_s in self._until_s.items() if end_s > now_s}
+        return 0.0 if len(self._until_s) < self._at_once else next(iter(self._until_s.values())) - now_s
 
 
 class RequestThreads:
@@ -94,7 +81,6 @@ class RequestThreads:
         self._reserved, self._pool = start_pool(_RESERVED, "reserved"), start_pool(threads, "request")
         self._starts = starts or StartLimiter()
         self._waiting: CallerTurns[Callable[[], object]] = CallerTurns()
-        self._added = 0
         self._lock = threading.Lock()
         # One thread at a time waits until it may begin, so that the next caller is chosen as late as can be.
         self._next = threading.Lock()
@@ -104,23 +90,12 @@ class RequestThreads:
         return self._reserved.submit(run)
 
     def add(self, caller: str, run: Callable[[], T]) -> Future[T]:
-        """The event loop: run on one of the threads, when it is the caller's turn; the result. `start` starts it."""
+        """The event loop: run on one of the threads, when it is the caller's turn; the result."""
         done: Future[T] = Future()
         with self._lock:
             self._waiting.put(caller, lambda: _settle(done, run))
-        self._added += 1
+        self._pool.submit(self._run_next)
         return done
-
-    def start(self) -> None:
-        """The event loop, before it waits: wake threads for what was added."""
-        self._starts.release()
-        while self._added:
-            self._pool.submit(self._run_next)
-            self._added -= 1
-
-    def throttle(self) -> None:
-        """The event loop, after it waited: until `start` it has the interpreter first."""
-        self._starts.throttle()
 
     def shutdown(self, *, wait: bool = False) -> None:
         """Take no more; what was added is still run."""
@@ -142,7 +117,7 @@ class RequestThreads:
 def _settle(done: Future[T], run: Callable[[], T]) -> None:
     try:
         done.set_result(run())
-    except BaseException as error:  # noqa: BLE001  as a pool does: whoever waits for the result learns it
+    except BaseException as error:  # noqa: BLE001  as a pool does: it is the result
         done.set_exception(error)
 
 

@@ -56,7 +56,7 @@ class ServiceContext:
         self.settings = settings
         # Those that the workers share, by name; seen before a worker is given one.
         self.gpus: tuple[str, ...] = ()
-        # gunicorn's, as it was at the start; it is told of none, see gunicorn_internals.PidFile.
+        # Of gunicorn's configuration at the start; see gunicorn_internals.PidFile.
         self.pidfile: str | None = None
         # Where gunicorn listens, as it was at the start.
         self.addresses: object = None

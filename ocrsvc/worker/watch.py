@@ -1,8 +1,8 @@
 """The watch of a worker over itself, and over the arbiter.
 
 Ten times a second a thread reads memory, requests and stuck threads. With a reason the worker wakes the arbiter, serves
-on until its successor is READY, and drains; at a hard limit, with all engine threads stuck, or when told, it drains
-now.
+on until its successor is READY, and drains; at a hard limit, with all engine threads stuck, or at the arbiter's word,
+it drains now.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Watch:
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def _run(self) -> None:
-        """Begin again after an error: nobody would replace a worker that does not watch itself."""
+        """Begin again after an error: a worker that does not watch itself would never be replaced."""
         entry = self.worker.entry
         warm_bytes = entry.rss_bytes, entry.gpu_bytes
         while entry.state == State.BOOTING:
@@ -208,5 +208,5 @@ def _end_with_arbiter(worker: Any) -> None:
     while worker.entry.in_flight and time.monotonic() < end_s:
         time.sleep(CHECK_S)
     worker.flush_log()
-    # Nobody is left who could kill a worker whose engine never comes back.
+    # No arbiter is left that could kill a worker whose engine never comes back.
     os._exit(1)
