@@ -79,7 +79,7 @@ PICTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def test_with_any_amount_of_memory_the_answer_is_whole_or_a_refusal_and_nothing_stays_held(kind: str) -> None:
     path, sent, settings = PICTURES[kind]
     statuses = []
-    for size_bytes in (100_000, 1_200_000, 2_200_000, 3_200_000, 5_000_000, 30_000_000):
+    for size_bytes in (100_000, 1_200_000, 3_200_000, 30_000_000):
         memory = Budget(size_bytes)
         with app_with(memory, **settings) as app:
             answer = app.test_client().post(path, **sent)
