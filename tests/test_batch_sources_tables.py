@@ -236,7 +236,7 @@ def test_a_parquet_file_that_unpacks_to_gigabytes_takes_bounded_memory(
     # A process begins with the peak of the one that starts it, so a small one starts the run.
     measured = subprocess.run(
         [sys.executable, "-c", PEAK, *command],
-        env=os.environ | {"OCRSVC_ENGINE": "fake"},
+        env=os.environ | {"OCRSVC_ENGINE": "fake", "OCRSVC_ISOLATION": "thread"},
         capture_output=True,
         text=True,
         check=True,
