@@ -4,7 +4,7 @@
 
 Bare runs over the exact tensors that the pipeline feeds its models for every n-th corpus page, one thread, in pairs:
 the detector with its subnormal weights mended only and in our layout (engines/ppocr/graph/memory_layout.py), the
-recognizer in single precision and in eight bits (engines/ppocr/graph/quantize.py). Processor time of the thread, so
+recognizer in single precision and in eight bits (engines/ppocr/graph/precision.py). Processor time of the thread, so
 that others on the machine disturb little.
 """
 

@@ -157,7 +157,7 @@ _ENGINES: Final = (
     EngineEntry("tr_crnn", "ocrsvc.engines.tr_crnn.engine:open_tr_crnn", _PPOCR_MODULES, uses_onnx_runtime=True),
     EngineEntry(
         "fake",
-        "ocrsvc.engines.fake:open_fake",
+        "ocrsvc.engines.fake:FakeEngine",
         ("ocrsvc.engines.fake",),
         base_groups=("ocrsvc.settings.engine:FakeEngineSettings",),
     ),

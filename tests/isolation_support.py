@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import cv2
 import numpy as np
 
 from ocrsvc.engines.isolated.child import Spawner
@@ -92,9 +93,15 @@ def denylist_of(handle: IsolatedHandle) -> CrashDenylist:
 
 
 def children_of(pid: int) -> list[int]:
+    """The processes that a process has started."""
     with suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        files = Path(f"/proc/{pid}/task").glob("*/children")
+        return [int(child) for file in files for child in file.read_text().split()]
     return []
+
+
+def png(pixels: Pixels) -> bytes:
+    return cv2.imencode(".png", pixels)[1].tobytes()
 
 
 def fork_server_of(handle: IsolatedHandle) -> int:

@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
-from ocrsvc.engines.ppocr.runtime.io_binding import GpuContext, open_gpu_context, run_bound
-from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig, SessionPool
+from ocrsvc.engines.ppocr.runtime.session import (
+    GpuContext,
+    ProfileSession,
+    Session,
+    SessionConfig,
+    SessionPool,
+    open_gpu_context,
+    run_bound,
+)
 from ocrsvc.errors import EngineFailed
 
 
@@ -125,13 +132,6 @@ def test_the_stream_waits_for_the_callers_unless_it_is_the_same(current: int, wa
     assert (gpu.device, gpu.address, log) == ("cuda", 77, [("stream", True)])
     gpu.wait_for_caller()
     assert log[1:] == waits
-
-
-def test_cupys_array_lies_over_the_memory_and_keeps_its_owner() -> None:
-    gpu = GpuContext(fake_cupy(0, []))
-    owner = object()
-    array = gpu.wrap(4096, (2, 3), np.dtype(np.float32), owner)
-    assert array == ("array", (2, 3), np.float32, (("memory", 4096, 24, owner), 0))
 
 
 @pytest.mark.parametrize("failure", [ImportError("libcuda.so.1"), RuntimeError("cudaErrorInsufficientDriver")])

@@ -9,13 +9,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import cv2
 import numpy as np
 import orjson
 import pytest
 import requests
 from documents import pdf
-from isolation_support import PLAN, a_task, crc, denylist_of, opened_handle, started, summary
+from isolation_support import PLAN, a_task, crc, denylist_of, noise, opened_handle, png, started, summary
 from PIL import Image as Pillow
 from support import ROOT, run_server
 
@@ -26,20 +25,12 @@ from ocrsvc.formats.page_serialization import InvalidData, pack_page
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.results import DecodedPage, FileTask, Page, Pixels, Reading, ReadOptions
+from ocrsvc.results import DecodedPage, FileTask, Page, Reading, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 CRASHING = Path(__file__).parent / "doubles" / "decoders"
 MARK = b"crashes decoders"
 ANSWER_S = 30.0
-
-
-def pixels_of(seed: int, height: int = 24, width: int = 36) -> Pixels:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
-
-
-def png(seed: int) -> bytes:
-    return cv2.imencode(".png", pixels_of(seed))[1].tobytes()
 
 
 def saved(picture: Pillow.Image, file_format: str, **how: object) -> bytes:
@@ -49,15 +40,15 @@ def saved(picture: Pillow.Image, file_format: str, **how: object) -> bytes:
 
 
 def jpeg(seed: int, comment: bytes = b"") -> bytes:
-    return saved(Pillow.fromarray(pixels_of(seed)), "JPEG", comment=comment)
+    return saved(Pillow.fromarray(noise(seed)), "JPEG", comment=comment)
 
 
 def gif(seed: int, comment: bytes = b"") -> bytes:
-    return saved(Pillow.fromarray(pixels_of(seed)), "GIF", comment=comment)
+    return saved(Pillow.fromarray(noise(seed)), "GIF", comment=comment)
 
 
 def tiff_of_two_pages() -> bytes:
-    first, second = (Pillow.fromarray(pixels_of(seed)) for seed in (5, 6))
+    first, second = (Pillow.fromarray(noise(seed)) for seed in (5, 6))
     return saved(first, "TIFF", save_all=True, append_images=[second])
 
 
@@ -100,7 +91,7 @@ def crashing() -> Iterator[Spawner]:
         ReadOptions(region=(3, 2, 9, 7)),
     ],
 )
-@pytest.mark.parametrize("file", [png(1), jpeg(2), gif(3)], ids=["png", "jpeg", "gif"])
+@pytest.mark.parametrize("file", [png(noise(1)), jpeg(2), gif(3)], ids=["png", "jpeg", "gif"])
 def test_a_file_is_read_as_it_is_without_a_child(
     isolated: Reader, plain: Reader, file: bytes, options: ReadOptions
 ) -> None:
@@ -113,7 +104,7 @@ def test_the_pages_of_documents_are_read_as_without_a_child(isolated: Reader, pl
     def pages(read: list[FileRead]) -> list[list[object]]:
         return [[outcome.page for _, outcome in file.pages if isinstance(outcome, Reading)] for file in read]
 
-    files = [tiff_of_two_pages(), pdf(b"0 0 9 9 re f", b"1 1 20 20 re f"), png(1)]
+    files = [tiff_of_two_pages(), pdf(b"0 0 9 9 re f", b"1 1 20 20 re f"), png(noise(1))]
     found = pages(isolated.read_files(files, ReadOptions(), 20.0, ranges=ALL))
     assert found == pages(plain.read_files(files, ReadOptions(), 20.0, ranges=ALL))
     assert [len(numbers) for numbers in found] == [2, 2, 1]
@@ -153,8 +144,8 @@ def test_a_file_that_is_refused_is_refused_in_the_same_words(
 @pytest.mark.parametrize("bad", [jpeg(1, MARK), gif(1, MARK)], ids=["pixels", "header"])
 def test_a_decoder_that_crashes_twice_condemns_its_file_and_no_other(crashing: Spawner, bad: bytes) -> None:
     with opened_handle(spawner=crashing) as handle:
-        answers = handle.read([FileTask(bad), FileTask(png(1)), a_task(pixels_of(2))])
-        assert summary(answers) == [ImageCrashesEngine, crc(pixels_of(1)), crc(pixels_of(2))]
+        answers = handle.read([FileTask(bad), FileTask(png(noise(1))), a_task(noise(2))])
+        assert summary(answers) == [ImageCrashesEngine, crc(noise(1)), crc(noise(2))]
         images = handle.child.images
         assert summary(handle.read([FileTask(bad)])) == [ImageCrashesEngine]
         assert handle.child.images == images
@@ -171,14 +162,14 @@ def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -
         def send_good_ones() -> None:
             end_s = time.monotonic() + 1.5
             while time.monotonic() < end_s:
-                statuses.append(requests.post(f"{server.url}/v1/ocr", data=png(1), timeout=ANSWER_S).status_code)
+                statuses.append(requests.post(f"{server.url}/v1/ocr", data=png(noise(1)), timeout=ANSWER_S).status_code)
 
         neighbour = threading.Thread(target=send_good_ones)
         neighbour.start()
         for bad in (jpeg(1, MARK), gif(1, MARK)):
             answer = requests.post(f"{server.url}/v1/ocr", data=bad, timeout=ANSWER_S)
             assert (answer.status_code, answer.json()["code"]) == (422, "image_crashes_engine")
-        drawn = requests.post(f"{server.url}/api/tr-run/", files={"file": png(2)}, timeout=ANSWER_S)
+        drawn = requests.post(f"{server.url}/api/tr-run/", files={"file": png(noise(2))}, timeout=ANSWER_S)
         neighbour.join()
         assert drawn.json()["code"] == 200
         assert set(statuses) == {200}

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 from isolation_support import (
@@ -30,6 +29,7 @@ from isolation_support import (
     open_files,
     opened_handle,
     pid_of,
+    png,
     started,
     state_of,
     summary,
@@ -41,7 +41,7 @@ from ocrsvc.engines.isolated.child import Spawner
 from ocrsvc.engines.isolated.engine import IsolatedEngine, IsolatedHandle
 from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable
-from ocrsvc.results import FileTask, Pixels, Task
+from ocrsvc.results import FileTask, Task
 from ocrsvc.serving.work_queue import client_gone
 from ocrsvc.settings.group import Percentage
 from ocrsvc.settings.settings import Settings
@@ -67,15 +67,6 @@ def test_a_child_that_does_not_close_is_ended(plain: Spawner, monkeypatch: pytes
         handle.close()
         wait_until(lambda: not state_of(stopped), "a child that does not close is still there")
         assert summary(other.read([a_task(noise(1))])) == [crc(noise(1))]
-
-
-def test_a_child_that_closes_has_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "CLOSE_S", 30.0)
-    with opened_handle() as handle:
-        closed, mother = pid_of(handle), fork_server_of(handle)
-        handle.close()
-        wait_until(lambda: not state_of(closed), "the child has not closed")
-        assert state_of(mother)
 
 
 @pytest.mark.parametrize(
@@ -189,10 +180,6 @@ def test_a_fork_server_without_descriptors_opens_no_child_and_goes_on(plain: Spa
 def patient() -> Iterator[Spawner]:
     """Of an engine that takes a minute for an image, and looks at its task's check."""
     yield from started(fake_latency_s=60.0)
-
-
-def png(pixels: Pixels) -> bytes:
-    return cv2.imencode(".png", pixels)[1].tobytes()
 
 
 TASKS = [a_task(noise(1)), FileTask(png(noise(1)))]

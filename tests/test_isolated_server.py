@@ -10,12 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from isolation_support import children_of, state_of
 from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
 from web_support import picture
 
@@ -30,22 +31,13 @@ def post(server: Server) -> requests.Response:
     return requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=ANSWER_S)
 
 
-def children_of(pid: int) -> list[int]:
-    with suppress(OSError):
-        files = Path(f"/proc/{pid}/task").glob("*/children")
-        return [int(child) for file in files for child in file.read_text().split()]
-    return []
-
-
 def family_of(pid: int) -> list[int]:
     return [pid, *(below for child in children_of(pid) for below in family_of(child))]
 
 
 def lives(pid: int) -> bool:
     """Whether a process is there and is no zombie that its new parent has not reaped yet."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+    return state_of(pid) not in ("", "Z")
 
 
 @contextmanager

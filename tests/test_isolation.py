@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import orjson
 import pytest
@@ -33,9 +32,8 @@ from isolation_support import (
     state_of,
     summary,
 )
-from support import ROOT, clean_environment, wait_until
+from support import wait_until
 
-from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.isolated.child import Spawner
 from ocrsvc.engines.isolated.messages import SharedArea, pack_answers, unpack_answers
 from ocrsvc.engines.open_engine import open_engine, open_engine_in_process
@@ -52,7 +50,6 @@ from ocrsvc.results import Character, Image, Line, Page, ReadOptions, ReadTask, 
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
 
-PAGES = Path(__file__).parent / "pages"
 BUILD = Path(__file__).parent / "doubles" / "tr_home.py"
 SOON_S = 60.0
 
@@ -77,15 +74,6 @@ def test_it_reads_what_the_engine_itself_would_read(plain: Spawner) -> None:
     own = open_engine_in_process(Settings(engine="fake"), PLAN)
     with opened_handle(spawner=plain) as handle:
         assert handle.read(tasks) == own.open_handle().read(tasks)
-
-
-def test_words_come_through_the_child(plain: Spawner) -> None:
-    task = replace(a_task(noise(1)), options=ReadOptions(words=True, characters=True))
-    with opened_handle(spawner=plain) as handle:
-        (page,) = handle.read([task])
-    assert isinstance(page, Page)
-    assert [[word.text for word in line.words or ()] for line in page.lines] == [["30x20"], [crc(noise(1))]]
-    assert [each.text for each in (page.lines[0].words or ())[0].characters] == list("30x20")
 
 
 def test_the_engine_describes_and_drives_itself_as_it_does_alone_and_leaves_nothing_open() -> None:
@@ -303,26 +291,6 @@ def test_while_no_child_opens_images_fail_at_once_and_children_come_back_later(t
         wait_until(lambda: isinstance(handle.read([page])[0], Page), "no child has come back")
 
 
-def page_of(engine: Engine, task: ReadTask) -> Page | OcrsvcError:
-    handle = engine.open_handle()
-    handle.warm_up()
-    try:
-        return handle.read([task])[0]
-    finally:
-        handle.close()
-        engine.close()
-
-
-def test_ppocr_reads_the_same_page_in_a_child() -> None:
-    task = ReadTask(Image(np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8), "png"))
-    settings = Settings(engine="ppocr", device="cpu")
-    own = page_of(open_engine(settings, PLAN), task)
-    isolated = page_of(open_engine(settings.model_copy(update={"isolation": "process"}), PLAN), task)
-    assert isinstance(own, Page)
-    assert len(own.lines) >= 4
-    assert isolated == own
-
-
 LINE = Line("正品", 0.5, ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)))
 WORD = Word("正品", 0.5, LINE.box, (Character("正", 0.25, LINE.box), Character("品", 0.75, LINE.box)))
 
@@ -368,32 +336,3 @@ def test_an_answer_that_lies_nowhere_is_not_believed(place: object) -> None:
     with pytest.raises(InvalidData):
         unpack_answers(place, [a_task(noise(1))], area)
     area.close()
-
-
-HOLDER = """
-import sys, time
-import numpy as np
-from ocrsvc.engines.open_engine import open_engine
-from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.results import Image, ReadTask
-from ocrsvc.settings.settings import Settings
-
-engine = open_engine(Settings(engine="fake", isolation="process", fake_fault="hang"), ThreadPlan(1, 8, 2))
-handles = [engine.open_handle() for _ in range(2)]
-print(handles[0].child.ready.pid, handles[1].child.ready.pid, flush=True)
-handles[0].read([ReadTask(Image(np.zeros((4, 4), np.uint8), "png"))])
-"""
-
-
-def test_nothing_outlives_a_worker_that_is_killed() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER], cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE, text=True
-    ) as worker:
-        assert worker.stdout is not None
-        pids = [int(pid) for pid in worker.stdout.readline().split()]
-        [mother] = children_of(worker.pid)
-        wait_until(lambda: sorted(children_of(mother)) == sorted(pids), "not the children that were told")
-        worker.kill()
-        worker.wait()
-    for pid in (mother, *pids):
-        wait_until(lambda pid=pid: state_of(pid) in ("", "Z"), f"{pid} has outlived its worker")  # type: ignore[misc]

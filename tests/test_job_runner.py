@@ -179,7 +179,7 @@ class WatchedHandle(FakeHandle):
     """The fake engine's, which calls something before each page, with its width."""
 
     def __init__(self, engine: WatchedEngine) -> None:
-        super().__init__(engine.settings, threading.Event(), [])
+        super().__init__(engine)
         self._engine = engine
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
@@ -193,8 +193,7 @@ class WatchedEngine(FakeEngine):
     """The fake engine, which keeps the widths of the pages that its handles took."""
 
     def __init__(self) -> None:
-        self.settings = Settings()
-        super().__init__(self.settings)
+        super().__init__(Settings())
         self.taken: list[int] = []
         self.on_page: Callable[[int], object] = bool
 
@@ -204,7 +203,7 @@ class WatchedEngine(FakeEngine):
 
 @contextmanager
 def reading(engine: WatchedEngine, threads: int) -> Iterator[Reader]:
-    with running_reader(engine.settings, lambda: engine, threads) as reader:
+    with running_reader(Settings(), lambda: engine, threads) as reader:
         yield reader
 
 

@@ -17,7 +17,7 @@ from ocrsvc.engines.model.description import Description
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import BadModel, ClientGone, EngineUnavailable, ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.models.loaded_models import LoadedModels, VersionRetired
-from ocrsvc.models.loaded_version import FILES_FACTOR, LEAST_BYTES, LoadedVersion, ModelMemory
+from ocrsvc.models.loaded_version import ModelMemory
 from ocrsvc.models.version_loader import LoadState
 from ocrsvc.results import EngineInfo, Page, ReadTask
 from ocrsvc.serving.executor import Executor
@@ -345,25 +345,6 @@ def test_whoever_asks_for_others_leaves_a_version_as_long_as_its_load_took() -> 
             asked.result(FAR_S).close()
         assert machine.closed_s == [8.0]
         assert counts.hits == [False, False, True, True, True]
-
-
-def test_a_version_is_expected_to_take_what_its_load_took_or_others_of_its_engine_or_many_times_its_files(
-    tmp_path: Path,
-) -> None:
-    held_mib = iter([100, 100 + 343, 100 + 248])
-    memory = ModelMemory(1000 * MIB, lambda: next(held_mib) * MIB, bool)
-    (tmp_path / "rec.onnx").write_bytes(bytes(5 * MIB))
-    (tmp_path / "reference").mkdir()
-    (tmp_path / "reference" / "page.png").write_bytes(bytes(5 * MIB))
-    files = {"rec.onnx": "", "reference/page.png": ""}
-    filled = ModelVersion("b", 1, Description(engine="other"), tmp_path, "digest", files)
-    assert memory.expected_bytes(version("c")) == LEAST_BYTES
-    assert memory.expected_bytes(filled) == FILES_FACTOR * 5 * MIB
-    engine = Machine(EngineTraits(any_thread=True)).open(version("a"))
-    loaded = LoadedVersion(version("a"), engine, Executor(list, threads=0, places=1))
-    # Loading takes more than what it leaves behind.
-    assert memory.measure(loaded, memory.before()) == 248 * MIB
-    assert [memory.expected_bytes(version(name)) for name in "ac"] == [343 * MIB] * 2
 
 
 def test_engines_in_processes_of_their_own_say_what_they_hold_now() -> None:

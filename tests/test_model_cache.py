@@ -111,22 +111,6 @@ def test_a_few_of_each_model_are_kept_the_newest_and_the_folders_used_last(tmp_p
     ]
 
 
-def test_a_folder_is_had_while_another_process_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "engine-old").mkdir()
-    stat, gone = Path.stat, list[Path]()
-
-    def stat_too_late(path: Path, **how: bool) -> os.stat_result:
-        if path.name == "engine-old":
-            path.rmdir()
-            gone.append(path)
-        return stat(path, **how)
-
-    monkeypatch.setattr(Path, "stat", stat_too_late)
-    with ModelCache(tmp_path).cached_folder("engine", "new") as folder:
-        assert folder is not None
-    assert gone
-
-
 ENGINE = b"an engine" * 1000
 
 

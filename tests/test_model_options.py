@@ -86,13 +86,6 @@ def test_anything_else_is_unknown_and_what_there_is_is_said(
     assert named in problem["remedy"]
 
 
-@pytest.mark.parametrize(
-    "query", ["model=ppocr", "model=ppocr/1&tier=small&lang=zh-hant", "lang=auto", "lang=ja", "lang=en-gb"]
-)
-def test_what_there_is_may_be_named(client: FlaskClient, query: str) -> None:
-    assert client.post(f"/v1/ocr?{query}", data=picture()).status_code == 200
-
-
 def test_the_list_of_models_has_what_there_is(client: FlaskClient) -> None:
     listed = json_of(client.get("/v1/ocr/models"))
     assert listed["default"] == "ppocr"

@@ -14,17 +14,16 @@ from models_support import make_fake, make_version
 from ocrsvc.engines.model.description import Reference
 from ocrsvc.engines.model.version import ModelVersion, VersionName
 from ocrsvc.errors import BadModel
-from ocrsvc.models.proof.judgement import (
+from ocrsvc.models.proof.prover import (
     Judgement,
     Measurement,
     PageMeasurement,
+    Prover,
     Stopped,
     judge,
     words_f1,
 )
-from ocrsvc.models.proof.prover import Prover
 from ocrsvc.models.proof.reference_pages import find_reference_pages
-from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -150,12 +149,6 @@ def test_pages_that_are_missing_are_named(tmp_path: Path, model: str, files: Map
     version = make_version(tmp_path, "fake", 2, model, files)
     with pytest.raises(BadModel, match=reason):
         find_reference_pages(tmp_path, version)
-
-
-def test_our_page_is_wanted_of_models_that_read_its_languages() -> None:
-    [page] = find_reference_pages(None, ModelRepository(None).open("ppocr", 1))
-    assert page.wanted is not None
-    assert "Quarterly report" in page.wanted
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,22 +18,18 @@ from typing import Any, TypeVar
 
 import pytest
 from models_support import make_fake
-from one_version_worker import PAGE, Worker, first_version_worker
-from support import repeating, wait_until
+from support import wait_until
 from test_loaded_models import FAR_S, MIB, serving, version
 from test_model_proof import a_fake, prover
 from test_model_watcher import serving_worker
 
 from ocrsvc.errors import ClientGone, ModelUnavailable, NotReady, OperatorError
-from ocrsvc.models import version_loader
 from ocrsvc.models.model_control import CHECK_S, open_control
-from ocrsvc.models.proof.judgement import Judgement
+from ocrsvc.models.proof.prover import Judgement
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.state import FILE, StateStore, Verdict
 from ocrsvc.models.version_loader import LoadState
 from ocrsvc.models.watcher import MOST_FAILURES
-from ocrsvc.pipeline.read import Reader
-from ocrsvc.results import ReadOptions
 from ocrsvc.system.child_process import Program
 
 T = TypeVar("T")
@@ -48,31 +44,10 @@ def begun(call: Callable[[], T]) -> Future[T]:
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
-    """One that has room for one version, and reads with the first version."""
-    with first_version_worker(tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
 def models(tmp_path: Path) -> Path:
     """A repository with one version of the model fake."""
     make_fake(tmp_path / "models", 1)
     return tmp_path / "models"
-
-
-def test_a_long_request_holds_up_a_swap_and_no_other_request(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version_loader, "LEAST_DRAIN_S", 0.05)
-    with closing(worker.models.lease(ReadOptions(), time.monotonic() + FAR_S)) as document:
-        worker.accept(2)
-        swap = begun(worker.look)
-        wait_until(lambda: worker.models.loaded.list()[0].state is LoadState.DRAINING)
-        assert worker.reader.read(PAGE, ReadOptions(), FAR_S).engine.version == "1"
-        assert document.version.number == 1
-    swap.result(FAR_S)
-    worker.models.loaded.preload(worker.models.control.rescan().models["fake"].available[0])
-    assert worker.reader.read(PAGE, ReadOptions(), FAR_S).engine.version == "2"
-    assert worker.most_open == 1
 
 
 def test_who_waits_for_what_takes_the_place_of_its_version_is_not_counted() -> None:
@@ -275,32 +250,3 @@ def test_a_fault_nobody_foresaw_does_not_end_the_watcher(models: Path, monkeypat
     worker.watcher.start()
     wait_until(lambda: len(looks) > 2)
     worker.watcher.stop()
-
-
-@contextmanager
-def asking(reader: Reader) -> Iterator[Counter[str]]:
-    """Six clients; the version of each answer, which must be that of its text."""
-    seen: Counter[str] = Counter()
-
-    def ask() -> None:
-        try:
-            reading = reader.read(PAGE, ReadOptions(), 20.0)
-            text = reading.page.lines[-1].text
-            seen["wrong" if text != f"fake/{reading.engine.version}" else text] += 1
-        except Exception as error:  # noqa: BLE001  whatever fails is a failed request
-            seen[repr(error)] += 1
-
-    with repeating(ask, 6):
-        yield seen
-
-
-def test_the_old_version_leaves_before_the_new_one_is_loaded(worker: Worker) -> None:
-    with asking(worker.reader) as seen:
-        for number in (2, 3, 4):
-            worker.accept(number)
-            worker.look()
-            wait_until(lambda: seen[f"fake/{number}"], f"an answer of fake/{number}")  # noqa: B023  called at once
-    assert worker.most_open == 1
-    assert set(seen) <= {"fake/1", "fake/2", "fake/3", "fake/4"}
-    assert worker.open_now == ["fake/4"]
-    assert worker.reader.read(PAGE, ReadOptions(), 5.0).engine.version == "4"

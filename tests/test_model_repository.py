@@ -8,9 +8,11 @@ import os
 import time
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from models_support import make_version
 
 from ocrsvc.engines.model.files import MANIFEST, write_manifest
 from ocrsvc.engines.model.version import built_in_model
@@ -31,15 +33,12 @@ languages = ["ru", "en"]
 """
 
 
-def make_version(repository: Path, name: str = "mine", number: int = 2, model: str = MODEL) -> Path:
-    """A version with its manifest, whose parts are no models."""
-    folder = repository / name / str(number)
-    folder.mkdir(parents=True)
-    (folder / "model.toml").write_text(model)
-    for part in ("det", "rec", "cyrillic"):
-        (folder / f"{part}.onnx").write_bytes(part.encode())
-    write_manifest(folder)
-    return folder
+def a_version(repository: Path, name: str = "mine", number: int = 2, model: str = MODEL) -> Path:
+    """The folder of a version whose parts are no models."""
+    parts = {f"{part}.onnx": part.encode() for part in ("det", "rec", "cyrillic")}
+    with suppress(BadModel):
+        make_version(repository, name, number, model, parts)
+    return repository / name / str(number)
 
 
 def test_without_a_folder_there_is_the_built_in_model() -> None:
@@ -50,7 +49,7 @@ def test_without_a_folder_there_is_the_built_in_model() -> None:
 
 
 def test_a_version_has_its_parts_and_languages(tmp_path: Path) -> None:
-    make_version(tmp_path)
+    a_version(tmp_path)
     scan = ModelRepository(tmp_path).scan()
     found = scan.find("mine", 2)
     assert found is not None
@@ -60,14 +59,14 @@ def test_a_version_has_its_parts_and_languages(tmp_path: Path) -> None:
 
 
 def test_a_version_that_is_still_being_copied_is_not_there(tmp_path: Path) -> None:
-    (make_version(tmp_path) / MANIFEST).unlink()
+    (a_version(tmp_path) / MANIFEST).unlink()
     scan = ModelRepository(tmp_path).scan()
     assert scan.find("mine", 2) is None
     assert not scan.bad
 
 
 def test_the_manifest_is_what_sha256sum_checks(tmp_path: Path) -> None:
-    folder = make_version(tmp_path)
+    folder = a_version(tmp_path)
     (folder / "reference").mkdir()
     (folder / "reference" / "page.txt").write_text("text")
     write_manifest(folder)
@@ -77,7 +76,7 @@ def test_the_manifest_is_what_sha256sum_checks(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
-    folder = make_version(tmp_path)
+    folder = a_version(tmp_path)
     (folder / "rec.onnx").write_bytes(b"other")
     found = ModelRepository(tmp_path).scan().find("mine", 2)
     assert found is not None
@@ -97,7 +96,7 @@ def test_a_changed_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_version_described_wrongly_says_what_is_wrong(tmp_path: Path, model: str, reason: str) -> None:
-    make_version(tmp_path, model=model)
+    a_version(tmp_path, model=model)
     (bad,) = ModelRepository(tmp_path).scan().bad
     assert (bad.name, bad.number) == ("mine", 2)
     assert len(bad.digest) == 64
@@ -106,7 +105,7 @@ def test_a_version_described_wrongly_says_what_is_wrong(tmp_path: Path, model: s
 
 
 def test_nobody_takes_the_place_of_the_built_in_version(tmp_path: Path) -> None:
-    make_version(tmp_path, "ppocr", 1)
+    a_version(tmp_path, "ppocr", 1)
     (bad,) = ModelRepository(tmp_path).scan().bad
     assert "built-in" in bad.reason
 
@@ -119,8 +118,8 @@ def test_a_folder_that_is_missing_says_so(tmp_path: Path) -> None:
 def test_a_model_that_may_not_be_listed_leaves_the_others_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_version(tmp_path)
-    closed, really = make_version(tmp_path, "closed").parent, Path.iterdir
+    a_version(tmp_path)
+    closed, really = a_version(tmp_path, "closed").parent, Path.iterdir
 
     def iterdir(folder: Path) -> Iterator[Path]:
         # The superuser, whom tests may run as, is refused nothing.
@@ -140,7 +139,7 @@ def test_a_model_that_may_not_be_listed_leaves_the_others_as_they_are(
 
 @pytest.mark.parametrize("file", [MANIFEST, "model.toml", "rec.onnx"])
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, file: str) -> None:
-    folder = make_version(tmp_path)
+    folder = a_version(tmp_path)
     (folder / file).unlink()
     os.mkfifo(folder / file)
     scan = ModelRepository(tmp_path).scan()
@@ -150,7 +149,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, file: s
 
 
 def test_of_a_manifest_without_end_only_a_little_is_read(tmp_path: Path) -> None:
-    folder = make_version(tmp_path)
+    folder = a_version(tmp_path)
     with (folder / MANIFEST).open("wb") as file:
         file.truncate(1 << 40)
     tracemalloc.start()
@@ -164,7 +163,7 @@ def test_of_a_manifest_without_end_only_a_little_is_read(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("file", ["../../3/model.toml", "/etc/hostname", "reference/../../../secret.txt"])
 def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, file: str) -> None:
-    folder = make_version(tmp_path)
+    folder = a_version(tmp_path)
     with (folder / MANIFEST).open("a") as manifest:
         manifest.write(f"{'0' * 64}  {file}\n")
     (bad,) = ModelRepository(tmp_path).scan().bad
@@ -183,7 +182,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, file: 
     ids=["nested", "tables", "number", "dots", "long"],
 )
 def test_a_description_made_to_stop_the_service_is_a_bad_version(tmp_path: Path, model: str) -> None:
-    make_version(tmp_path, model=model)
+    a_version(tmp_path, model=model)
     began_s = time.process_time()
     assert [one.name for one in ModelRepository(tmp_path).scan().bad] == ["mine"]
     assert time.process_time() - began_s < 2

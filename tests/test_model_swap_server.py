@@ -101,3 +101,15 @@ def test_versions_are_swapped_in_child_processes_too(tmp_path: Path) -> None:
             server.wait_for("UNLOADED the model fake/1: retired")
         assert read(server.url)[0] == "2"
         check(seen, {"1", "2"})
+
+
+def test_where_there_is_room_for_one_the_old_version_leaves_first_and_no_request_fails(tmp_path: Path) -> None:
+    large: dict[str, Any] = {"fake_model_bytes": 80 << 20, "fake_latency_s": 0.05}
+    make_fake(tmp_path / "models", 1, fake_text=f"{WORDS} v1", **large)
+    with run_server(settings(tmp_path, OCRSVC_MODELS_MEMORY="130MiB", OCRSVC_WORKERS="1")) as server:
+        with asking(server, 4) as seen:
+            make_fake(tmp_path / "models", 2, fake_text=f"{WORDS} v2", **large)
+            server.wait_for("SERVING fake/2 in place of fake/1")
+            wait_until(lambda: any(version == "2" for version, _ in seen))
+        assert server.log.index("UNLOADED the model fake/1") < server.log.index("LOADED the model fake/2")
+        check(seen, {"1", "2"})

@@ -18,7 +18,7 @@ from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.model_control import ModelControl, open_control
-from ocrsvc.models.proof.judgement import Judgement, RefusalKind
+from ocrsvc.models.proof.prover import Judgement, RefusalKind
 from ocrsvc.models.proof.verdicts import machine_basis
 from ocrsvc.models.watcher import LOAD_LOCK, MOST_FAILURES, ModelWatcher
 from ocrsvc.settings.settings import Settings

@@ -68,12 +68,6 @@ def test_the_answer_names_the_version_that_read(client: FlaskClient, query: str,
     assert f"{answer['engine']['model']}/{answer['engine']['version']}" == version
 
 
-def test_all_pages_of_all_files_are_read_by_one_version(client: FlaskClient) -> None:
-    files = [(io.BytesIO(pdf(GRAY, GRAY)), "a.pdf"), (io.BytesIO(PAGE), "b.png")]
-    answer = json_of(client.post("/v1/ocr?lang=th", data={"file": files}))
-    assert [page["lines"][-1]["text"] for page in answer["pages"]] == ["north/1"] * 3
-
-
 @pytest.mark.parametrize(
     ("query", "there"),
     [

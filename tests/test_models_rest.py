@@ -19,7 +19,6 @@ from flask import Flask
 from flask.testing import FlaskClient
 from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, json_of, picture, running_app
 
-from ocrsvc.adapters.kserve.v2_models import model_statistics
 from ocrsvc.adapters.model_protocols.ocr_model import options_in
 from ocrsvc.adapters.model_protocols.tensors import (
     OUTPUT_NAMES,
@@ -27,10 +26,8 @@ from ocrsvc.adapters.model_protocols.tensors import (
     pack,
 )
 from ocrsvc.errors import ClientGone, NotReady, QueueFull
-from ocrsvc.results import EngineInfo, Line, Page, Reading, ReadOptions, Timing
+from ocrsvc.results import Line, Page, ReadOptions
 from ocrsvc.settings.settings import Settings
-from ocrsvc.telemetry.metrics_store import MetricsStore, count_model_request
-from ocrsvc.telemetry.model_metrics import MODEL_SECONDS
 
 HEADER = "Inference-Header-Content-Length"
 INFER = "/v2/models/ocr/infer"
@@ -109,15 +106,6 @@ def test_an_image_in_a_binary_tensor_is_answered_in_binary_tensors(client: Flask
     assert np.frombuffer(raw["scores"], "<f4").tolist() == [np.float32(CONFIDENCE), 0.5]
     assert np.frombuffer(raw["boxes"], "<f4").reshape(2, 4, 2).tolist() == list(BOXES)
     assert np.frombuffer(raw["counts"], "<i4").tolist() == [2]
-
-
-def test_an_image_as_base64_in_json_is_answered_in_json_and_without_an_id(client: FlaskClient) -> None:
-    response = client.post(INFER, json=in_json(as_base64(picture())))
-    assert response.content_type == "application/json"
-    assert "id" not in json_of(response)
-    outputs = outputs_of(response)
-    assert outputs["texts"]["data"] == [TEXT, SEEN]
-    assert outputs["boxes"]["data"] == [number for box in BOXES for point in box for number in point]
 
 
 @pytest.mark.parametrize(
@@ -368,22 +356,6 @@ def test_statistics_grow_with_each_request(client: FlaskClient) -> None:
     }
     assert after["inference_stats"]["success"]["ns"] > after["inference_stats"]["compute_infer"]["ns"] > 0
     assert abs(after["last_inference"] / 1000 - time.time()) < 60
-
-
-def test_counts_of_all_workers_are_added_up_also_of_those_that_have_gone() -> None:
-    store = MetricsStore(slots=3)
-    timing = Timing(decode_s=0.001, queue_s=0.002, engine_s=0.003, total_s=0.006)
-    reading = Reading(Page(1, 1, 0, ()), EngineInfo("", "", "", "", "", ""), timing)
-    for slot in range(3):
-        store.claim(slot)
-        count_model_request(store.worker_metrics(slot), [reading], 0.01)
-    store.worker_metrics(2).record((), ((MODEL_SECONDS.of("fail"), 0.5),))
-    store.fold(0)
-    [model] = model_statistics(store.read())["model_stats"]
-    assert abs(model["last_inference"] / 1000 - time.time()) < 60
-    assert (model["inference_count"], model["inference_stats"]["queue"]) == (3, {"count": 3, "ns": 6_000_000})
-    assert model["inference_stats"]["success"] == {"count": 3, "ns": 30_000_000}
-    assert model["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
 
 @pytest.mark.parametrize(

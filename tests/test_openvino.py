@@ -23,7 +23,7 @@ from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, bui
 from ocrsvc.engines.ppocr.runtime.open_model import open_model, open_openvino
 from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecognizer, first_steps
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime_proof import BF16, FP32, RuntimeChoice, prove_runtimes
+from ocrsvc.engines.ppocr.runtime_proof import BF16, RuntimeChoice, prove_runtimes
 from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.system.allocator import give_back
 
@@ -92,16 +92,6 @@ def test_the_recognizer_decides_nearly_as_in_single_precision_and_its_logits_fit
     assert np.abs(sure - expected_sure).max() < 0.1
 
 
-def test_one_thread_and_two_find_the_same_map(cache: ModelCache) -> None:
-    pixels = np.asarray(cv2.resize(page("notice.png"), (640, 320)), np.uint8)
-    detector = built_in_part(DETECTION)
-    one, two = (
-        open_model(detector, SessionConfig("cpu", threads, provider="openvino", precision="bf16"), cache)
-        for threads in (1, 2)
-    )
-    assert np.array_equal(one.run(model_input(one, pixels))[0], two.run(model_input(two, pixels))[0])
-
-
 def test_memory_that_is_kept_for_the_next_page_goes_with_free_memory(cache: ModelCache) -> None:
     detector = open_model(built_in_part(DETECTION), SessionConfig("cpu", provider="openvino", precision="bf16"), cache)
     pixels = np.asarray(cv2.resize(page("notice.png"), (1280, 960)), np.uint8)
@@ -142,15 +132,6 @@ def test_pages_read_the_same_alone_and_beside_others_by_both_decoders(tmp_path: 
     for found in together[:2]:
         assert isinstance(found, Page)
         assert "Thelibraryclosesat15:00today." in "".join(found.text.split())
-
-
-def test_models_may_be_mixed(tmp_path: Path) -> None:
-    mixed = RuntimeChoice(BF16, FP32, "asked for")
-    engine = PpocrEngine(SessionConfig("cpu"), model_cache=tmp_path, choices=[mixed])
-    info = engine.describe()
-    engine.close()
-    assert info.precision == "bf16 detection, fp32 recognition"
-    assert info.provider == "OpenVINO detection, CPUExecutionProvider recognition"
 
 
 def test_a_proof_reads_the_reference_page_alike_with_bf16(cache: ModelCache) -> None:

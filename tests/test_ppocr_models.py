@@ -21,7 +21,7 @@ from ocrsvc.engines.model.description import Detection
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.engines.ppocr.engine import PpocrEngine
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import USUAL_THRESHOLDS, Thresholds, lines_from_map, thresholds_of
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import USUAL_THRESHOLDS, Thresholds, lines_from_map
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, model_input, to_tensor
 from ocrsvc.engines.ppocr.runtime import openvino_session, prepare_model
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
@@ -105,18 +105,6 @@ def test_graphs_of_all_opsets_are_rewritten(tmp_path: Path, opset: int) -> None:
     det, rec = make_detector(opset, name="image"), make_recognizer(2, 4, opset=opset, name="line")
     with opened(a_version(tmp_path / "models", det=det, rec=rec), tmp_path / "cache") as handle:
         assert read(handle).text == "乙"
-
-
-def test_lines_are_read_many_at_a_time_too(tmp_path: Path) -> None:
-    ends: tuple[End, ...] = "product", "convolution"
-    for number, end in enumerate(ends, 1):
-        version = a_version(tmp_path, number, rec=make_recognizer(2, 4, end=end))
-        (part,) = read_parts(version).recognition.values()
-        session = open_model(part, SessionConfig("cpu", batched=True))
-        lines = np.concatenate([to_tensor(np.full((48, 64), shade, np.uint8)) for shade in (5, 250)])
-        best, sure = session.run(lines, ("best", "sure"))
-        assert best.tolist() == [[2] * 8, [0] * 8]
-        assert sure.min() > 0.99
 
 
 @pytest.mark.parametrize("end", ["product", "convolution"])
@@ -268,12 +256,6 @@ def test_openvino_makes_the_same_tensor_of_pixels(tmp_path: Path) -> None:
         runner = open_model(part, SessionConfig("cpu", provider=provider, precision="fp32"), ModelCache(None))
         maps.append(runner.run(model_input(runner, noise(64, 96)))[0])
     assert np.allclose(maps[0], maps[1], atol=1e-5)
-
-
-def test_thresholds_are_the_models_own_or_the_usual_ones() -> None:
-    assert thresholds_of(Detection(file="det.onnx")) == USUAL_THRESHOLDS
-    stated = Detection(file="det.onnx", map_threshold=0.3, box_threshold=0.6, unclip_ratio=2.0)
-    assert thresholds_of(stated) == Thresholds(0.3, 0.6, 2.0)
 
 
 def test_thresholds_say_what_is_a_line_and_how_far_it_reaches() -> None:

@@ -29,11 +29,6 @@ def test_a_single_page_is_worked_on_by_every_thread_at_once(shared_threads: Shar
         assert sorted(shared_threads.map(work, range(3))) == [0, 1, 2]
 
 
-def test_results_come_in_the_order_of_the_items(shared_threads: SharedThreads) -> None:
-    with shared_threads.page():
-        assert shared_threads.map(lambda item: item * 2, range(100)) == [item * 2 for item in range(100)]
-
-
 def test_pages_for_every_thread_leave_no_helper(shared_threads: SharedThreads) -> None:
     with shared_threads.page(), shared_threads.page(), shared_threads.page():
         assert set(shared_threads.map(lambda _: threading.get_ident(), range(20))) == {threading.get_ident()}

@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from ocrsvc.adapters.trwebocr.http import to_rects
-from ocrsvc.engines.tr.binding import MAX_LINES, MAX_SESSIONS, MAX_STEPS
-from ocrsvc.engines.tr.engine import TrEngine, TrHandle, to_box
+from ocrsvc.engines.tr.engine import MAX_LINES, MAX_SESSIONS, MAX_STEPS, TrEngine, TrHandle, to_box
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 
@@ -143,19 +142,6 @@ def test_the_corners_are_those_of_opencv(angle: float) -> None:
 def test_tr_s_own_rect_comes_back_from_the_corners(size: tuple[float, float], angle: float) -> None:
     rect = (300.25, 200.5, *size, angle)
     assert to_rects(np.array([to_box(rect)]))[0] == pytest.approx(rect, abs=0.005)
-
-
-def test_without_detection_the_whole_image_is_one_line(handle: TrHandle) -> None:
-    pixels = noise(9, 32, 300)
-    [line] = read(handle, pixels, ReadOptions(detect=False)).lines
-    assert line.text == first_line(pixels)
-    assert line.confidence == pytest.approx(0.9)
-    assert line.box == ((0, 0), (300, 0), (300, 32), (0, 32))
-
-
-def test_lines_below_the_least_confidence_are_left_out(handle: TrHandle) -> None:
-    pixels = noise(10)
-    assert read(handle, pixels, ReadOptions(min_confidence=0.85)).text == first_line(pixels)
 
 
 def test_a_page_may_fill_every_line_and_every_step(handle: TrHandle, monkeypatch: pytest.MonkeyPatch) -> None:

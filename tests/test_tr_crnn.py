@@ -18,8 +18,14 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.tr_crnn.binding import CrnnLibrary, Steps
-from ocrsvc.engines.tr_crnn.engine import MOST_WIDTH_PER_HEIGHT, TrCrnnLineReader, decode, prepare
+from ocrsvc.engines.tr_crnn.engine import (
+    MOST_WIDTH_PER_HEIGHT,
+    CrnnLibrary,
+    Steps,
+    TrCrnnLineReader,
+    decode,
+    prepare,
+)
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.results import Pixels
 
@@ -129,14 +135,14 @@ def test_a_handle_refuses_a_thread_that_did_not_open_it_and_calls_after_it_was_c
     ],
 )
 def test_arrays_that_the_library_does_not_survive_never_reach_it(library: CrnnLibrary, line: Pixels) -> None:
-    handle = library.open()
+    reader = TrCrnnLineReader(library)
     with pytest.raises(EngineFailed):
-        handle.run(line)
-    handle.close()
+        reader.run(line)
+    reader.close()
 
 
 def test_a_missing_package_is_refused_naming_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.engines.tr_crnn.binding.PACKAGE", "a-package-that-nobody-has")
+    monkeypatch.setattr("ocrsvc.engines.tr_crnn.engine.PACKAGE", "a-package-that-nobody-has")
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     with pytest.raises(EngineUnavailable, match=r"ocrsvc\[tr\]"):

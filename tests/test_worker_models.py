@@ -131,11 +131,6 @@ def test_a_request_that_was_resolved_to_a_version_that_has_gone_is_resolved_agai
         assert read_by == "a/1"
 
 
-def test_the_default_budget_leaves_half_of_the_memory_to_others() -> None:
-    settings, plan = Settings.model_validate({"engine": "fake"}), ThreadPlan(3, 4, 1)
-    assert 4 * memory_budget(settings, plan) == pytest.approx(read_memory_bytes() / 2, rel=0.01)
-
-
 @pytest.mark.parametrize(("given", "expected"), [("64MiB", 64 * MIB), ("10%", read_memory_bytes() // 10)])
 def test_a_budget_is_bytes_or_a_share(given: str, expected: int) -> None:
     settings = Settings.model_validate({"engine": "fake", "models_memory": given})

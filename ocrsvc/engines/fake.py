@@ -46,10 +46,8 @@ _SIGNALS: Final = {"crash": signal.SIGKILL, "abort": signal.SIGABRT, "segfault":
 class FakeHandle:
     """One thread's access; see engines.contract.Handle. All handles share the engine's settings and nothing else."""
 
-    def __init__(self, settings: FakeEngineSettings, closed: threading.Event, leaked: list[bytes]) -> None:
-        self._settings = settings
-        self._closed = closed
-        self._leaked = leaked
+    def __init__(self, engine: FakeEngine) -> None:
+        self._settings, self._closed, self._leaked = engine.settings, engine.closed, engine.leaked
 
     def warm_up(self) -> None:
         """Take as long as the settings say."""
@@ -115,11 +113,11 @@ class FakeEngine:
 
     traits = EngineTraits(any_thread=True)
 
-    def __init__(self, settings: FakeEngineSettings) -> None:
-        self._settings = settings
-        self._closed = threading.Event()
+    def __init__(self, settings: FakeEngineSettings, _plan: ThreadPlan | None = None) -> None:
+        self.settings = settings
+        self.closed = threading.Event()
         # Each page is touched, as else the kernel would not count it.
-        self._leaked: list[bytes] = [b"\1" * settings.fake_model_bytes]
+        self.leaked: list[bytes] = [b"\1" * settings.fake_model_bytes]
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine."""
@@ -127,12 +125,12 @@ class FakeEngine:
 
     def open_handle(self) -> FakeHandle:
         """See engines.contract.Engine."""
-        return FakeHandle(self._settings, self._closed, self._leaked)
+        return FakeHandle(self)
 
     def close(self) -> None:
         """End every hanging read and wait, and free the leaked memory."""
-        self._closed.set()
-        self._leaked.clear()
+        self.closed.set()
+        self.leaked.clear()
 
 
 def hash_text(pixels: Pixels) -> str:
@@ -187,8 +185,3 @@ def _band(width: int, height: int, top: float, bottom: float) -> Box:
     """The image's full width, between two shares of its height."""
     upper, lower, right = height * top, height * bottom, float(width)
     return (0.0, upper), (right, upper), (right, lower), (0.0, lower)
-
-
-def open_fake(settings: FakeEngineSettings, _plan: ThreadPlan) -> FakeEngine:
-    """The engine as the settings want it."""
-    return FakeEngine(settings)

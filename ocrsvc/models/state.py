@@ -45,7 +45,7 @@ class _Record(BaseModel):
 class Verdict(_Record):
     """Whether a version may take traffic, and why not, or what it was compared with; `at` is in Unix seconds.
 
-    `kind` is of a refused version (proof/judgement.py), which is tried again when the `basis` of its refusal changes.
+    `kind` is of a refused version (proof/prover.py), which is tried again when the `basis` of its refusal changes.
     """
 
     accepted: bool

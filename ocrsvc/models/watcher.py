@@ -21,8 +21,7 @@ from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.models.catalogue import Catalogue, Model
 from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.model_control import CHECK_S, ModelControl
-from ocrsvc.models.proof.judgement import Judgement
-from ocrsvc.models.proof.prover import Prover
+from ocrsvc.models.proof.prover import Judgement, Prover
 from ocrsvc.models.proof.verdicts import MOST_REASON, CandidateProver, Verdicts
 from ocrsvc.models.repository import BadVersion
 from ocrsvc.models.worker_models import WorkerModels

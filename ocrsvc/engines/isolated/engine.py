@@ -11,9 +11,9 @@ import math
 import os
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from ocrsvc.engines.isolated.child import HANG, LOG, Child, ChildLost, Spawner
@@ -58,9 +58,6 @@ class ChildPool:
         self._retry_at_s = 0.0
         self._logged: set[str] = set()
         self.info: EngineInfo | None = None
-        # Forgotten when their handles have let go of them.
-        self._children_open: weakref.WeakSet[Child] = weakref.WeakSet()
-        self._children_lock = threading.Lock()
 
     def start_child(self) -> Child:
         """A child that begins to open now. Raises EngineFailed while opening has failed too often lately."""
@@ -74,14 +71,6 @@ class ChildPool:
         """A child is ready."""
         self._failures = 0
         self.info = child.opened.info
-        with self._children_lock:
-            self._children_open.add(child)
-
-    def pids(self) -> list[int]:
-        """Of the children that are open; some may just have ended."""
-        with self._children_lock:
-            children = list(self._children_open)
-        return [child.opened.pid for child in children]
 
     def note_failure(self, failure: ChildLost | OcrsvcError) -> None:
         """A child did not open: from now on wait 1, 2, 4, … 60 s between tries, unless the failure may be chance."""
@@ -296,8 +285,11 @@ class IsolatedEngine:
 
     def memory_bytes(self) -> int:
         """The private memory of the fork server and of every child that runs now."""
-        pids = (self._spawner.pid, *self._pool.pids())
-        return sum(read_process_bytes(pid) for pid in pids if pid)
+        mother = self._spawner.pid
+        with contextlib.suppress(OSError):
+            children = Path(f"/proc/{mother}/task/{mother}/children").read_text().split()
+            return sum(map(read_process_bytes, (mother, *map(int, children))))
+        return 0
 
     def open_handle(self) -> IsolatedHandle:
         """See engines.contract.Engine."""

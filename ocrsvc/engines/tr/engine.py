@@ -1,41 +1,130 @@
-"""The engine tr: Tr 2.3, which the operator provides, behind the engine contract."""
+"""The engine tr: Tr 2.3, a closed library that the operator provides; this file alone calls it.
+
+What public programs that call it show (the library has no header and no documentation):
+
+- `tr_init(process, session, model path, nothing)` returns nothing, so a failed open cannot be seen there; every caller
+  passes process 0. The path is an ordinary path: relative to the working directory, or absolute, as here.
+- Session numbers index a table; the makers' own wrapper names 256 for its size.
+- `tr_run` finds and reads lines, `tr_recognize` reads one line; both return a count. Lines come in Tr's own order.
+- Several threads may run one pair of sessions; whether that is fast depends on the build.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Sequence
+import mmap
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Sessions, TrLibrary, TrRunner
-from ocrsvc.errors import EngineUnavailable, OcrsvcError
-from ocrsvc.results import Box, EngineInfo, Line, Page, Pixels, Point, ReadOptions, ReadTask
+from ocrsvc.errors import EngineFailed, EngineUnavailable, OcrsvcError
+from ocrsvc.results import Box, EngineInfo, Line, Page, Pixels, Point, ReadTask
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 WARM_UP_PAGE: Final = (480, 640)
 WARM_UP_LINE: Final = (32, 256)
 
+LIBRARY: Final = "libtr.so"
+DETECTION_MODEL: Final = "ctpn.bin"
+RECOGNITION_MODEL: Final = "crnn.bin"
+
+MAX_LINES: Final = 512
+MAX_STEPS: Final = 512
+MAX_SESSIONS: Final = 256
+
+UPRIGHT: Final = 1
+ROTATED: Final = 2
+
+_GRAY_8: Final = 0
+_BGR_8: Final = 16
+_BLANK: Final = -1
+_LAST_CODE_POINT: Final = 0x10FFFF
+_SURROGATES: Final = range(0xD800, 0xE000)
+
+_REMEDY: Final = "Set OCRSVC_TR_HOME to the folder of Tr 2.3 that holds libtr.so, ctpn.bin and crnn.bin."
+_LOAD_REMEDIES: Final = (
+    # A library that is there but was built for another processor is reported in the same words, with its path.
+    (
+        r"^[^/]+: cannot open shared object file",
+        "Put the library that it names beside libtr.so, or on LD_LIBRARY_PATH.",
+    ),
+    ("undefined symbol", "Take libtr.so and the libraries beside it from one and the same release of Tr 2.3."),
+    ("", "Take the libtr.so that was built for the system and processor of this machine."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """The numbers of one opened pair: the line finder and the line reader."""
+
+    ctpn: int
+    crnn: int
+
+
+class TrLibrary:
+    """The loaded library of a folder. Sessions are opened and released one after the other, from any thread.
+
+    Raises EngineUnavailable: the folder is not named, lacks a file, or holds a library that does not load here.
+    """
+
+    def __init__(self, home: Path | None) -> None:
+        self._home = _check_home(home)
+        self.device: Literal["cpu", "cuda"] = _read_device(self._home)
+        self.calls = _load(self._home)
+        self._free = list(range(MAX_SESSIONS))
+        self._lock = threading.Lock()
+
+    def open_sessions(self) -> Sessions:
+        """A new pair; both models are loaded. Raises EngineUnavailable when all numbers are taken."""
+        with self._lock:
+            if len(self._free) < 2:
+                raise EngineUnavailable(
+                    f"All {MAX_SESSIONS} sessions of Tr are open.", "Set OCRSVC_TR_SHARED_SESSIONS=true."
+                )
+            sessions = Sessions(self._free.pop(0), self._free.pop(0))
+            self._init(sessions.ctpn, DETECTION_MODEL)
+            self._init(sessions.crnn, RECOGNITION_MODEL)
+            return sessions
+
+    def release(self, sessions: Sessions) -> None:
+        """Free a pair's models; no thread may be running it."""
+        with self._lock:
+            for number in (sessions.ctpn, sessions.crnn):
+                self.calls.tr_release(number)
+                self._free.append(number)
+
+    def _init(self, number: int, model: str) -> None:
+        self.calls.tr_init(0, number, os.fsencode(self._home / model), None)
+
 
 class TrHandle:
-    """One thread's access to Tr; see engines.contract.Handle. It releases its sessions if it owns them."""
+    """One thread's access to Tr; see engines.contract.Handle. It releases its sessions if it owns them.
+
+    Tr fills 2 MiB of buffers.
+    """
 
     def __init__(self, library: TrLibrary, sessions: Sessions, *, owned: bool) -> None:
-        self._library = library
-        self._sessions = sessions
-        self._owned = owned
-        self._runner = TrRunner(library, sessions)
+        self._library, self._sessions, self._owned = library, sessions, owned
+        self._rects = np.zeros((MAX_LINES, 6), np.float32)
+        self._codes = np.zeros((MAX_LINES, MAX_STEPS), np.int32)
+        self._probabilities = np.zeros((MAX_LINES, MAX_STEPS), np.float32)
 
     def warm_up(self) -> None:
         """Run a blank page and a blank line. Raises EngineUnavailable."""
         try:
             for flag in (UPRIGHT, ROTATED):
-                self._runner.run(np.full(WARM_UP_PAGE, 255, np.uint8), flag)
-            self._runner.recognize(np.full(WARM_UP_LINE, 255, np.uint8))
+                self._run(np.full(WARM_UP_PAGE, 255, np.uint8), flag)
+            self._recognize(np.full(WARM_UP_LINE, 255, np.uint8))
         except OcrsvcError as error:
             raise EngineUnavailable(
                 f"Tr failed on a blank page: {error}", "Check that all files in OCRSVC_TR_HOME are of one release."
@@ -51,21 +140,76 @@ class TrHandle:
             self._library.release(self._sessions)
 
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
+        pixels, options = np.ascontiguousarray(task.image.pixels), task.options
         try:
             # The library reads a whole page in one call, which nothing ends from outside.
             task.check()
-            raw_lines = self._run(task.image.pixels, task.options)
+            if options.detect:
+                lines = self._run(pixels, UPRIGHT if options.upright_boxes else ROTATED)
+            else:
+                lines = self._recognize(pixels)
         except OcrsvcError as error:
             return error
-        threshold = task.options.min_confidence or 0.0
-        lines = (to_line(raw) for raw in raw_lines)
-        kept = tuple(line for line in lines if line.confidence >= threshold)
+        kept = tuple(line for line in lines if line.confidence >= (options.min_confidence or 0.0))
         return Page(task.image.width, task.image.height, 0, kept)
 
-    def _run(self, pixels: Pixels, options: ReadOptions) -> list[RawLine]:
-        if not options.detect:
-            return [self._runner.recognize(pixels)]
-        return self._runner.run(pixels, UPRIGHT if options.upright_boxes else ROTATED)
+    def _run(self, image: Pixels, flag: int) -> list[Line]:
+        """The lines of a (H, W[, 3]) gray or BGR uint8 page, with UPRIGHT or ROTATED boxes.
+
+        Raises EngineFailed: Tr reports an error or returns nonsense.
+        """
+        self._clear_buffers()
+        count = self._library.calls.tr_run(
+            self._sessions.ctpn,
+            self._sessions.crnn,
+            *_image_arguments(image),
+            flag,
+            self._rects.ctypes.data,
+            MAX_LINES,
+            self._codes.ctypes.data,
+            self._probabilities.ctypes.data,
+            MAX_STEPS,
+        )
+        _check_count(count, MAX_LINES, "lines", image)
+        return [self._take_line(index, image) for index in range(count)]
+
+    def _recognize(self, image: Pixels) -> list[Line]:
+        """An image that is one line, which is all of it. Raises EngineFailed."""
+        self._clear_buffers()
+        steps = self._library.calls.tr_recognize(
+            self._sessions.crnn,
+            *_image_arguments(image),
+            self._codes.ctypes.data,
+            self._probabilities.ctypes.data,
+            MAX_STEPS,
+        )
+        _check_count(steps, MAX_STEPS, "steps", image)
+        height, width = image.shape[:2]
+        self._rects[0] = (width / 2, height / 2, width, height, 0, steps)
+        return [self._take_line(0, image)]
+
+    def _clear_buffers(self) -> None:
+        """Clear what the page before may have left in the buffers, where Tr writes nothing."""
+        self._rects[:] = 0
+        self._codes[:] = _BLANK
+        self._probabilities[:] = 0
+
+    def _take_line(self, index: int, image: Pixels) -> Line:
+        """One line, checked, by plain lists: on some dozen steps they cost a fifth of numpy's calls.
+
+        Its rect is (cx, cy, w, h, angle), in pixels of the image and degrees, as OpenCV's boxPoints takes them. Raises
+        EngineFailed.
+        """
+        cx, cy, width, height, angle, count = rect = self._rects[index].tolist()
+        if not math.isfinite(sum(rect)) or width < 0 or height < 0:
+            raise _nonsense(f"the box {rect}", image)
+        steps = round(count)
+        _check_count(steps, MAX_STEPS, "steps", image)
+        codes: list[int] = self._codes[index, :steps].tolist()
+        probabilities: list[float] = self._probabilities[index, :steps].tolist()
+        if not _is_text(codes) or not math.isfinite(sum(probabilities)):
+            raise _nonsense("characters or probabilities that do not exist", image)
+        return to_line(codes, probabilities, to_box((cx, cy, width, height, angle)))
 
 
 class TrEngine:
@@ -102,12 +246,12 @@ class TrEngine:
             self._shared = None
 
 
-def to_line(raw: RawLine) -> Line:
-    """Text (blanks go, repeats collapse), confidence (mean over the steps that are not blank, else 0) and box."""
-    text = "".join([chr(code) for before, code in pairwise([-1, *raw.codes]) if code >= 0 and code != before])
-    not_blank = [probability for code, probability in zip(raw.codes, raw.probabilities, strict=True) if code >= 0]
+def to_line(codes: Sequence[int], probabilities: Sequence[float], box: Box) -> Line:
+    """Text (blanks go, repeats collapse) and confidence (mean over the steps that are not blank, else 0)."""
+    text = "".join([chr(code) for before, code in pairwise([_BLANK, *codes]) if code >= 0 and code != before])
+    not_blank = [probability for code, probability in zip(codes, probabilities, strict=True) if code >= 0]
     confidence = min(1.0, max(0.0, sum(not_blank) / len(not_blank))) if not_blank else 0.0
-    return Line(text, confidence, to_box(raw.rect))
+    return Line(text, confidence, box)
 
 
 def to_box(rect: tuple[float, float, float, float, float]) -> Box:
@@ -123,6 +267,81 @@ def to_box(rect: tuple[float, float, float, float, float]) -> Box:
 
     right, down = width / 2, height / 2
     return corner(-right, -down), corner(right, -down), corner(right, down), corner(-right, down)
+
+
+def _image_arguments(image: Pixels) -> tuple[int, int, int, int]:
+    """Address, rows, columns and type code."""
+    return image.ctypes.data, image.shape[0], image.shape[1], _GRAY_8 if image.ndim == 2 else _BGR_8
+
+
+def _is_text(codes: list[int]) -> bool:
+    """Whether each code is blank or a character; half of a surrogate pair is none, and could not be sent as UTF-8."""
+    return max(codes, default=0) <= _LAST_CODE_POINT and not any(code in _SURROGATES for code in codes)
+
+
+def _check_count(count: int, most: int, noun: str, image: Pixels) -> None:
+    if not 0 <= count <= most:
+        raise _nonsense(f"{count} {noun} where 0 to {most} are possible", image)
+
+
+def _nonsense(what: str, image: Pixels) -> EngineFailed:
+    return EngineFailed(
+        f"Tr returned {what} for an image of {image.shape[1]} x {image.shape[0]} px.",
+        "Send the image once more; if this repeats, Tr cannot read it.",
+    )
+
+
+def _check_home(home: Path | None) -> Path:
+    """The folder, absolute. Raises EngineUnavailable."""
+    if home is None:
+        raise EngineUnavailable("The engine tr needs Tr 2.3, and OCRSVC_TR_HOME does not say where it is.", _REMEDY)
+    folder = home.absolute()
+    for name in (LIBRARY, DETECTION_MODEL, RECOGNITION_MODEL):
+        path = folder / name
+        if not path.is_file() or path.stat().st_size == 0 or not os.access(path, os.R_OK):
+            raise EngineUnavailable(f"{path} is missing, empty or not readable.", _REMEDY)
+    return folder
+
+
+def _read_device(home: Path) -> Literal["cpu", "cuda"]:
+    """What the library was built for: a GPU build names the CUDA runtime, itself or in the ONNX Runtime beside it."""
+    paths = [home / LIBRARY, *sorted(home.glob("libonnxruntime.so*"))]
+    return "cuda" if any(_names_cuda(path) for path in paths) else "cpu"
+
+
+def _names_cuda(path: Path) -> bool:
+    if not path.stat().st_size:  # an empty file cannot be mapped; loading it fails later, with the reason
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(b"libcudart.so") != -1
+
+
+def _load(home: Path) -> ctypes.CDLL:
+    """The library with its signatures; calls through it let other Python threads run. Raises EngineUnavailable."""
+    try:
+        # Tr is linked against an ONNX Runtime that ships beside it, and not every build says where to look for that.
+        for companion in sorted(home.glob("libonnxruntime.so*")):
+            ctypes.CDLL(str(companion), ctypes.RTLD_GLOBAL)
+        return _declare(ctypes.CDLL(str(home / LIBRARY)))
+    except OSError as error:
+        remedy = next(remedy_text for pattern, remedy_text in _LOAD_REMEDIES if re.search(pattern, str(error)))
+        raise EngineUnavailable(f"{home / LIBRARY} cannot be loaded: {error}.", remedy) from error
+    except AttributeError as error:
+        raise EngineUnavailable(f"{home / LIBRARY} is not Tr 2.3: {error}.", _REMEDY) from error
+
+
+def _declare(calls: ctypes.CDLL) -> ctypes.CDLL:
+    number, address = ctypes.c_int, ctypes.c_void_p
+    image = (address, number, number, number)
+    _set_signature(calls.tr_init, None, number, number, ctypes.c_char_p, address)
+    _set_signature(calls.tr_release, None, number)
+    _set_signature(calls.tr_run, number, number, number, *image, number, address, number, address, address, number)
+    _set_signature(calls.tr_recognize, number, number, *image, address, address, number)
+    return calls
+
+
+def _set_signature(function: Callable[..., object], returns: type | None, *arguments: type) -> None:
+    function.restype, function.argtypes = returns, arguments  # type: ignore[attr-defined]
 
 
 def open_tr(settings: Settings, _plan: ThreadPlan) -> TrEngine:

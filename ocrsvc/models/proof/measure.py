@@ -25,7 +25,7 @@ from ocrsvc.engines.model.encryption import ModelKey, parse_key
 from ocrsvc.engines.model.files import digest_of
 from ocrsvc.engines.model.version import ModelVersion, VersionName
 from ocrsvc.errors import BadModel, OcrsvcError
-from ocrsvc.models.proof.judgement import FailureKind, Judgement, Measurement, PageMeasurement, pack
+from ocrsvc.models.proof.prover import FailureKind, Judgement, Measurement, PageMeasurement, pack
 from ocrsvc.models.proof.reference_pages import ReferencePage, find_reference_pages
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import give_back, limit_arenas

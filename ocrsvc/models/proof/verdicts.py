@@ -34,7 +34,7 @@ from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.models.catalogue import Catalogue
 from ocrsvc.models.model_control import PROOF_LOCK, ModelControl
-from ocrsvc.models.proof.judgement import Judgement, Stopped
+from ocrsvc.models.proof.prover import Judgement, Stopped
 from ocrsvc.models.proof.reference_pages import reference_folders
 from ocrsvc.models.state import StateStore, Verdict
 from ocrsvc.settings.settings import Settings

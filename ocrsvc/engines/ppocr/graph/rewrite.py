@@ -1,7 +1,7 @@
 """Rewrites of the models' graphs before they run: subnormal weights become zero, the recognizer chooses its classes.
 
 Neither changes what is read: zeroed weights leave the detector's output bit-identical, and the classes chosen inside
-the recognizer are those of the greatest scores, the first of equals. See also memory_layout.py and quantize.py.
+the recognizer are those of the greatest scores, the first of equals. See also memory_layout.py and precision.py.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import onnxruntime as ort
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.ppocr.pipeline.network_input import HALF, InputFormat
 from ocrsvc.engines.ppocr.runtime import openvino_session, providers
-from ocrsvc.engines.ppocr.runtime.io_binding import open_gpu_context
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, PRODUCT, RECOGNITION, ModelPart
 from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, Head, OpenVinoRecognizer, OpenVinoSession
@@ -36,6 +35,7 @@ from ocrsvc.engines.ppocr.runtime.session import (
     Session,
     SessionConfig,
     SessionPool,
+    open_gpu_context,
 )
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.system.shared_memory import open_memory
@@ -286,5 +286,8 @@ def preparation_code() -> bytes:
     """The code that prepares models, which a cached model depends on."""
     runtime = Path(__file__).parent
     graph = runtime.parent / "graph"
-    files = (*(graph / f"{name}.py" for name in ("memory_layout", "quantize", "rewrite")), runtime / "prepare_model.py")
+    files = (
+        *(graph / f"{name}.py" for name in ("memory_layout", "precision", "rewrite")),
+        runtime / "prepare_model.py",
+    )
     return b"".join(file.read_bytes() for file in files)

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, InputFormat
-from ocrsvc.errors import EngineUnavailable
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner
 from ocrsvc.system.allocator import map_large_blocks, release_with_free_memory
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
@@ -86,8 +86,8 @@ def core() -> Any:
     return openvino.Core()
 
 
-class OpenVinoSession:
-    """One model under OpenVINO; has what Session has. Runs from several threads wait for each other.
+class OpenVinoSession(ModelRunner):
+    """One model under OpenVINO. Runs from several threads wait for each other.
 
     `compiled` is an openvino.CompiledModel for inputs of any size, floats or pixels. From an input of `arena_values`
     values on a run gives its memory back; what others leave is kept for the next run, until free memory goes back to
@@ -110,13 +110,8 @@ class OpenVinoSession:
         self.precision = "bf16" if bf16 else "fp32"
         self.metadata, self.input_format = metadata, input_format
 
-    @property
-    def sessions(self) -> tuple[OpenVinoSession, ...]:
-        """See Session."""
-        return (self,)
-
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See Session; the arrays are the caller's own."""
+        """See ModelRunner; the arrays are the caller's own."""
         # Neither input nor outputs are shared with OpenVINO's threads, which would need the interpreter to let them go.
         with self._turn:
             self._request.infer([array], share_outputs=True)
@@ -138,13 +133,6 @@ class OpenVinoSession:
         self._release_asked = False
         self._compiled.release_memory()
 
-    def warm_up(self, tensor: NDArray[Any]) -> None:
-        """See Session."""
-        try:
-            self.run(tensor)
-        except RuntimeError as error:
-            raise EngineUnavailable(f"A run of the shape {tensor.shape} fails under OpenVINO: {error}") from error
-
 
 Head = tuple[NDArray[np.float32], NDArray[np.float32]]
 
@@ -156,7 +144,7 @@ _LOGITS: Final = "logits"
 
 
 class OpenVinoRecognizer(OpenVinoSession):
-    """Both models of a recognizer in one session; `run` reads one line as a Session does.
+    """Both models of a recognizer in one session; `run` reads one line.
 
     `body` is an openvino.CompiledModel of `rewrite.keep_features`, for lines of any width, `classifier` one of
     `rewrite.make_classifier` for STEPS steps; `read_head` reads the last product when scores are asked for.
@@ -176,7 +164,7 @@ class OpenVinoRecognizer(OpenVinoSession):
         self._classifier = classifier.create_infer_request()
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See Session; the classes and the probabilities, and logits where they are named."""
+        """See ModelRunner; the classes and the probabilities, and logits where they are named."""
         features = self.features(array)
         found: list[Any] = list(self.classify([features])[0])
         return [*found, self.logits(features)] if outputs is not None and _LOGITS in outputs else found

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from onnx import compose, version_converter
 
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.engines.ppocr.graph import fp16, memory_layout, rewrite
+from ocrsvc.engines.ppocr.graph import memory_layout, rewrite
 from ocrsvc.engines.ppocr.graph.inspection import has_external_weights
-from ocrsvc.engines.ppocr.graph.quantize import quantize
+from ocrsvc.engines.ppocr.graph.precision import quantize, to_fp16
 from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
 from ocrsvc.engines.ppocr.runtime.model_parts import CLASSES, DETECTION, PRODUCT, ModelPart
 from ocrsvc.engines.ppocr.runtime.openvino_session import first_steps
@@ -45,7 +45,7 @@ Array = NDArray[Any]
 
 
 def prepare(part: ModelPart, *, batched: bool = False, half_precision: bool = False, openvino: bool = False) -> bytes:
-    """The model as it is run: for a line or a batch (graph/rewrite.py), perhaps in half precision (graph/fp16.py).
+    """The model as it is run: for a line or a batch (graph/rewrite.py), perhaps in half precision (graph/precision.py).
 
     For OpenVINO a recognizer with a last product ends before it (`rewrite.keep_features`); see `prepare_classifier`.
     Raises BadModel.
@@ -58,12 +58,12 @@ def prepare(part: ModelPart, *, batched: bool = False, half_precision: bool = Fa
     else:
         proto = _rewrite_recognizer(part, proto, noise, shipped, batched=batched, openvino=openvino)
     if half_precision:
-        proto = fp16.to_fp16(proto, rewrite.LOGITS if PRODUCT in _properties(proto) else "")
+        proto = to_fp16(proto, rewrite.LOGITS if PRODUCT in _properties(proto) else "")
     return bytes(proto.SerializeToString())
 
 
 def prepare_int8(part: ModelPart) -> bytes:
-    """The prepared recognizer with its large products in eight bits, for a line at a time on a CPU; see graph/quantize.
+    """The prepared recognizer, its large products in eight bits, for a line at a time on a CPU (graph/precision.py).
 
     The detector gains nothing from it: its time is in large planes of few channels. Raises EngineUnavailable, BadModel.
     """
