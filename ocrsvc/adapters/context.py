@@ -189,7 +189,7 @@ def _listed(value: object) -> object:
 
 
 NotServed = Annotated[bool, AfterValidator(_off)]
-"""A flag that asks for what is not done here."""
+"""A flag for something that this service cannot do."""
 
 Listed = BeforeValidator(_listed)
 """For a list whose values may be in one text, separated by commas."""

@@ -205,14 +205,14 @@ def _callback_of(own: dict[str, Any]) -> tuple[str, str]:
     url, secret = (as_text(own.get(name, "")).strip() for name in CALLBACK_FIELDS)
     secret = secret or request.headers.get(SIGNING_HEADER, "").strip()
     if secret and not url:
-        raise BadOption("callback_secret was sent without callback.", "Send the URL that is to be told.")
+        raise BadOption("callback_secret was sent without callback.", "Send the URL that is to be called.")
     return url, secret
 
 
 def _name_of(sent: object) -> str:
     """The name of the file."""
     named = as_text(sent) if sent else next((part.filename for part in request.content.files if part.filename), "")
-    return "".join(letter for letter in named[-200:] if letter.isprintable())
+    return "".join(character for character in named[-200:] if character.isprintable())
 
 
 def _number(name: str, default: int, least: int, most: int) -> int:

@@ -25,7 +25,7 @@ def sent_files(content: Content, url_files: UrlFiles) -> list[bytes | OcrsvcErro
 
 
 def file_names(content: Content, count: int) -> list[str]:
-    """The names of so many `sent_files`, as the client gave them; "" for those without one."""
+    """The client's names of the first `count` of `sent_files`; "" for those without one."""
     names = [*content.file_names(IMAGE_FIELDS), *[""] * count][:count]
     url = content.text(URL_FIELD)
     return names if not url else [*names[:-1], unquote(urlsplit(url).path)]
@@ -42,7 +42,7 @@ def fetch_named(content: Content, url_files: UrlFiles) -> FetchedFile | None:
 
 
 def option_fields(content: Content, url_files: UrlFiles) -> list[tuple[str, object]]:
-    """What is neither a file nor the URL of one; raises BadOption for a file in a field that is not read."""
+    """The fields that are neither files nor their URL. Raises BadOption for a file in another field."""
     for part in content.files:
         if part.name not in IMAGE_FIELDS:
             raise BadOption(

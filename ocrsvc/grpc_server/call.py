@@ -157,7 +157,7 @@ class Stream:
         """The status of a call that has taken too long; `draining_s` is when the worker began to drain."""
         silent_s = now_s - max(draining_s or 0.0, self.active_s)
         if self.trailers is not None or self.out:
-            # Only its rate limits what is being sent; meanwhile its client may be unable to send the rest.
+            # An answer being sent is limited by its rate alone; meanwhile its client may be unable to send the rest.
             self.message_s = now_s
         elif now_s - self.call.deadline > limits.DEADLINE_GRACE_S:
             return CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")

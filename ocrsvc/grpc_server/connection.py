@@ -111,7 +111,7 @@ class Connection:
         self.begin_shutdown()
 
     def check_time_limits(self) -> None:
-        """End what is over its time limit."""
+        """End calls and frames that are over a time limit."""
         now_s = self._clock()
         with self._exchange():
             self.calls.check_time_limits(now_s, self.draining_s)

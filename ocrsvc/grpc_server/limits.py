@@ -16,7 +16,7 @@ MAX_AGE_S: Final = 300.0
 RECEIVE_BYTES: Final = 1 << 16
 # While more waits for the socket, answers wait in their calls, and nothing is read that would make yet more.
 MAX_UNSENT_BYTES: Final = 1 << 18
-# What is read and discarded from a connection that ends, so that its client reads the reason.
+# A connection that ends is still read, and the bytes discarded, so that its client reads the reason.
 LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 # How long the last GOAWAY waits for the client to see the first.

@@ -134,7 +134,7 @@ class Transport:
         return True
 
     def check_time_limits(self, now_s: float) -> None:
-        """End what is over its time limit, and shut down a connection that is too old."""
+        """End calls that are over a time limit, and shut down a connection that is too old."""
         connection = self.connection
         first_s = limits.LINGER_S if self._in_handshake and connection.draining_s is not None else limits.FIRST_BYTES_S
         silent = not connection.has_settings and now_s - connection.began_s > first_s
@@ -291,7 +291,7 @@ class RpcServer:
                 self._selector.unregister(listener)
 
     def _close_listeners(self) -> None:
-        """Accept what is connected, then close: the last process that closes the socket would reset it."""
+        """Accept waiting connections, then close: the last process to close the socket would reset them."""
         self._update_accepting()
         while self._listeners:
             listener = self._listeners.pop()

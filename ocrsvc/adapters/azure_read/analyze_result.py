@@ -122,7 +122,7 @@ class PageText:
         # The units before each code point, where they are not its number.
         self._units: list[int] | None = None
         if index_type == "utf16CodeUnit" and not text.isascii() and max(map(ord, text)) > _LAST_OF_ONE_UNIT:
-            self._units = list(accumulate((1 + (ord(sign) > _LAST_OF_ONE_UNIT) for sign in text), initial=0))
+            self._units = list(accumulate((1 + (ord(character) > _LAST_OF_ONE_UNIT) for character in text), initial=0))
 
     @property
     def length(self) -> int:

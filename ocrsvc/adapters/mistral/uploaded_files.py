@@ -1,7 +1,7 @@
 """Mistral's files, /v1/files: documents that callers upload to be read later, with signed URLs.
 
-They lie in a job store of their own (`JobStore.uploads`), of which nothing is read. Whoever has a signed URL may read
-its file until the URL expires; such URLs are made and checked here, and never fetched.
+They lie in a job store of their own (`JobStore.uploads`), which reads nothing. A signed URL is a right to read its file
+until the URL expires; such URLs are made and checked here, and never fetched.
 """
 
 from __future__ import annotations

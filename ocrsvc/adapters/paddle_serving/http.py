@@ -1,7 +1,7 @@
 """The HTTP gateway of a Paddle Serving pipeline (port 9998 in PaddleOCR's configuration).
 
-Its success response to the letter: a list as Python writes it, which clients hand to eval(). What is wrong with an
-image is reported by err_no in an HTTP 200, as there; what is wrong with the body, or refused, as its gateway does.
+Its success response to the letter: a list as Python writes it, which clients hand to eval(). A bad image is reported by
+err_no in an HTTP 200, as there; a bad body and a refusal as by its gateway.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ GATEWAY_HEADERS: Final = {
     "Grpc-Metadata-Content-Type": "application/grpc",
     "Grpc-Metadata-Grpc-Accept-Encoding": "identity, deflate, gzip",
 }
-# HTTP status to gRPC code, as the gateway counts.
+# The gateway's gRPC codes, by HTTP status.
 INVALID_ARGUMENT, UNKNOWN = 3, 2
 GRPC_CODES: Final[Mapping[int, int]] = {401: 16, 403: 7, 408: 4, 429: 8, 503: 14, 504: 4}
 _HOW: Final = 'Send {"key": ["image"], "value": ["<base64>"]}.'
 
 
 class _WrongType(CallerError):
-    """A member of the body has a type that the gateway cannot put into its message."""
+    """A member of the body has a type that the gateway's message cannot hold."""
 
 
 class _NoService(CallerError):
@@ -69,7 +69,7 @@ def to_lists(content: Content) -> tuple[list[str], list[str]]:
 
 
 def image_in(keys: Iterable[str], values: Iterable[str], share: Share) -> bytes:
-    """The image of a request, whichever way it came. Raises NothingSent, and as `decode_base64`."""
+    """The image of a request. Raises NothingSent, and as `decode_base64`."""
     sent = dict(zip(keys, values, strict=False))
     if "image" not in sent:
         raise NothingSent('There is no "image" among the keys.', _HOW)
@@ -77,14 +77,13 @@ def image_in(keys: Iterable[str], values: Iterable[str], share: Share) -> bytes:
 
 
 def to_result(page: Page) -> str:
-    """[[(text, score), corners], ...] as Python writes it: `eval` gives exactly that back, whatever was read."""
-    items = [f"[({text!r}, {score}), {_written(corners)}]" for text, score, corners in placed_texts(page.lines, 1)]
+    """[[(text, score), corners], ...] as Python writes it: `eval` gives exactly that back, whatever the text is."""
+    # orjson writes corners as repr does, in a third of its time.
+    items = [
+        f"[({text!r}, {score}), {orjson.dumps(corners).decode().replace(',', ', ')}]"
+        for text, score, corners in placed_texts(page.lines, 1)
+    ]
     return f"[{', '.join(items)}]"
-
-
-def _written(corners: list[list[float]]) -> str:
-    """As repr writes them, in a third of its time."""
-    return orjson.dumps(corners).decode().replace(",", ", ")
 
 
 def _answer(number: int, message: str, result: Iterable[str] = (), status: int = 200) -> Response:

@@ -20,7 +20,7 @@ Items = list[dict[str, object]]
 
 
 class _NoModule(CallerError):
-    """The path names a module that is not served."""
+    """The path names an unknown module."""
 
 
 def make_paddlehub(context: AdapterContext) -> Blueprint:
@@ -39,7 +39,7 @@ def make_paddlehub(context: AdapterContext) -> Blueprint:
 
 
 def _lines(outcome: Reading | OcrsvcError) -> tuple[Line, ...]:
-    """The lines of an image; none for what is no image, as in the original. Raises any other error."""
+    """The lines of an image; none for a file that is no image, as in the original. Raises any other error."""
     if isinstance(outcome, Reading):
         return outcome.page.lines
     if isinstance(outcome, NO_IMAGE):
@@ -67,7 +67,7 @@ MODULES: Final[Mapping[str, Callable[[Sequence[Sequence[Line]]], list[Items]]]] 
     # One list for all images, each of which was read as one line.
     "ocr_rec": lambda pages: [[_to_text(lines) for lines in pages]],
 }
-"""What each module's `results` are, from the lines of each image."""
+"""The `results` of each module, from the lines of each image."""
 
 
 def _failure(error: Exception) -> Response:

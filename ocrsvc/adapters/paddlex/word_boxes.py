@@ -57,7 +57,7 @@ def _groups_of(line: Line) -> tuple[list[str], Frames]:
 
 
 def _places(text: str, characters: Sequence[str]) -> list[int]:
-    """Which character each letter of a text belongs to, -1 for spaces; empty if they are not its characters."""
+    """For each position of a text its character's number, -1 for spaces; empty if the characters are not its own."""
     places: list[int] = []
     for number, character in enumerate(characters):
         while len(places) < len(text) and text[len(places)].isspace():

@@ -142,7 +142,7 @@ def _elements(request: Any) -> tuple[Sequence[bytes], tuple[int, ...]]:
     count, sent = math.prod(shape), len(tensor.string_val)
     if sent not in (0, count):
         raise BadTensor(f"The shape stands for {count} elements, and string_val has {sent}.", "Send as many.")
-    # What is left out of a TensorProto is empty.
+    # Elements that a TensorProto leaves out are empty.
     return tensor.string_val or [b""] * count, shape
 
 

@@ -100,8 +100,8 @@ class DocumentOptions(ImageOptions):
 def _with_language(options: ReadOptions, sent: object) -> ReadOptions:
     if isinstance(sent, str) and sent in _LANGUAGES:
         return replace(options, lang=_LANGUAGES[sent])
-    name, sign, value = sent.partition("=") if isinstance(sent, str) else ("", "", "")
-    if not sign or name not in {"model", "tier", "lang"}:
+    name, equals, value = sent.partition("=") if isinstance(sent, str) else ("", "", "")
+    if not equals or name not in {"model", "tier", "lang"}:
         raise BadOption(_MESSAGE.format(name=LANGUAGE, value=shown(sent)[:100]))
     asked = read_options([(name, value)]).read
     return replace(options, model=asked.model, tier=asked.tier, lang=asked.lang)

@@ -104,8 +104,8 @@ def _failure(error: Exception) -> Response:
 def _as_html(answer: object, status: int = 200) -> Response:
     """JSON labelled as HTML, as in the original; a client wrote some of it, so it has escapes for all markup."""
     body = orjson.dumps(answer)
-    for sign in (b"<", b">", b"&"):
-        body = body.replace(sign, b"\\u%04x" % sign[0])
+    for character in (b"<", b">", b"&"):
+        body = body.replace(character, b"\\u%04x" % character[0])
     return Response(body, status, SAFE, content_type=HTML)
 
 

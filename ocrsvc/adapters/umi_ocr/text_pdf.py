@@ -47,7 +47,7 @@ def _drawn(line: Line, height: int, scale: float) -> bytes:
     """The operators that write one line: as wide as the lower side of its box, as high as its left one."""
     top, _, end, start = [(x * scale, (height - y) * scale) for x, y in line.box]
     size = max(1.0, math.dist(top, start))
-    wide = sum(0.5 if letter.isascii() else 1.0 for letter in line.text) * size
+    wide = sum(0.5 if character.isascii() else 1.0 for character in line.text) * size
     stretch = max(1.0, 100 * math.dist(start, end) / wide)
     angle = math.atan2(end[1] - start[1], end[0] - start[0])
     cos, sin = math.cos(angle), math.sin(angle)
