@@ -20,7 +20,7 @@ import image_support
 import numpy as np
 import orjson
 import pytest
-from PIL import Image
+from documents import GRAY, pdf, tiff
 
 from ocrsvc.batch import run_file, start
 from ocrsvc.batch.destination import Destination, HashedFile
@@ -211,10 +211,7 @@ def png(shade: int = 255) -> bytes:
 
 def document(pages: int, form: str = "PDF") -> bytes:
     """A PDF or TIFF with so many pages."""
-    images = [Image.new("L", (40, 20), 200 + number) for number in range(pages)]
-    out = io.BytesIO()
-    images[0].save(out, form, save_all=True, append_images=images[1:])
-    return out.getvalue()
+    return pdf(*[GRAY] * pages) if form == "PDF" else tiff([200 + number for number in range(pages)])
 
 
 def plan(*sources: str | Path, counts: PlanningCounts | None = None, **options: Any) -> list[SourceFile]:

@@ -122,16 +122,12 @@ worker_seconds_total{worker="2"}_0.1 last_commit_timestamp_seconds_77.0
 """
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is one."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_terminal_is_drawn_upon_and_left_in_order_unless_it_is_to_be_quiet(*, quiet: bool) -> None:
-    terminal = Terminal()
+def test_a_terminal_is_drawn_upon_and_left_in_order_unless_it_is_to_be_quiet(
+    monkeypatch: pytest.MonkeyPatch, *, quiet: bool
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
     with showing(quiet=quiet, output=terminal) as counts:
         begun = terminal.getvalue()
         counts.planned = 3

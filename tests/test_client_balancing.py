@@ -282,16 +282,6 @@ def test_a_page_that_fails_everywhere_stands_after_two_and_no_service_is_blamed(
     assert bench.states() == ["open"] * 3
 
 
-def test_a_deadline_that_has_passed_says_what_came_last() -> None:
-    bench = Bench()
-    attempts = bench.attempts(timeout_s=2)
-    attempts.failed(next_place(attempts), broke := errors.Unreachable("The connection broke."))
-    bench.now_s = 2.0
-    with pytest.raises(errors.DeadlineExceeded, match=r"within 2 seconds.*The connection broke") as late:
-        attempts.next()
-    assert late.value.__cause__ is broke
-
-
 # Looking up
 
 

@@ -43,7 +43,7 @@ class Pace(NamedTuple):
     spread: float
 
     def seconds_for(self, pages: int, machines: int = 1) -> float:
-        """On so many machines such as this."""
+        """On this number of machines such as this one."""
         return pages / max(self.pages_per_s, 1e-9) / machines
 
 

@@ -198,7 +198,7 @@ class Objects:
             except _MISTAKES:
                 raise
             except Exception as failure:  # noqa: BLE001  raised as OSError
-                # fsspec's HTTP says of each HEAD that failed, for whatever reason, that there is no file.
+                # fsspec reports any HEAD over HTTP that failed as a missing file.
                 cause, is_missing = failure.__cause__, isinstance(failure, FileNotFoundError)
                 is_other = isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError | KeyError)
                 error = cause if is_missing and is_other and cause else failure

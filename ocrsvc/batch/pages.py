@@ -98,7 +98,7 @@ class PageReader(Protocol):
 
 
 def record_head(source: str, number: int) -> bytes:
-    """How the record of a page begins, whatever became of it."""
+    """How the record of every page begins, also of one that failed."""
     return orjson.dumps({"source": source, "page": number})[:-1] + b","
 
 

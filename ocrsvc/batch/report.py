@@ -228,7 +228,7 @@ class Picture(NamedTuple):
 
 
 def make_pictures(pages: Sequence[tuple[SourceFile, int]], load: Load) -> list[Picture]:
-    """The picture of each page, from 1, or why there is none; returns when the time is over, whatever hangs."""
+    """The picture of each page, from 1, or why there is none; returns when the time is over, even if a source hangs."""
     made: list[Picture] = []
     end_s = time.monotonic() + TIME_S
 

@@ -77,9 +77,9 @@ class ClusterRequest:
 class BatchRequest:
     """A command's run.
 
-    `options` say how pages are read, `on` who reads, with the settings of `environment`. The shard's parts are those
-    whose number leaves `shard` when divided by `shards`; `limit` ends the command after so many pages. See `batch` of
-    the command line for the others.
+    `options` say how pages are read, `on` names the reader, with the settings of `environment`. The shard has the parts
+    whose number leaves `shard` when divided by `shards`; `limit` pages end the command. See the options of
+    `ocrsvc batch` for the others.
     """
 
     sources: SourceRequest

@@ -26,7 +26,7 @@ from ocrsvc.batch.work_file import BegunPages
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 
 MOST_FAILURES: Final = 100
-"""Tries in a row that fail and are not the pages' fault: whatever reads is broken, and the run ends before pages do."""
+"""Tries in a row that fail and are not the pages' fault: the reader is broken, so the run ends and no page fails."""
 COMMIT_S: Final = 1.0
 _MOST_UNWRITTEN: Final = 4
 """Parts that may wait to be written before no further ones are begun."""
@@ -80,7 +80,7 @@ class Run:
         self._events.put(lambda: self._writing.shutdown(wait=False, cancel_futures=True))
 
     def execute(self) -> RunCounts:
-        """Do all of it; what was committed stands, whatever is raised.
+        """Do all of it; what was committed stands in any case.
 
         Raises OcrsvcError where the reader cannot go on, OSError and sqlite3.Error where nothing can be written.
         """

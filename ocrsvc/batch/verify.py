@@ -60,7 +60,7 @@ def verify(destination: Destination) -> Verification:
                 found.failed += sum(manifest.failed.values())
                 found.problems += _check_part(destination, plan, manifest)
                 names.update(manifest.files)
-            # Who reads all files would read the pages of those that are of no part, too.
+            # A program that reads all files would also read those that belong to no part.
             for below in sorted({name.rpartition("/")[0] for name in names if _PART_FILE.fullmatch(name)}):
                 for name in destination.names(below):
                     if (match := _PART_FILE.fullmatch(name)) and int(match[1]) >= plan.parts:

@@ -159,7 +159,7 @@ def _opened() -> Iterator[KeyStore]:
 def _audited(action: str, name: str) -> Iterator[tuple[KeyStore, float, dict[str, object]]]:
     """The store, the time, and facts for the audit log, written at the end of a block that raises nothing.
 
-    A secret that was printed by then is valid, whatever becomes of the log. Raises OperatorError, KeysUnavailable.
+    A secret that was printed by then is valid even if the log cannot be written. Raises OperatorError, KeysUnavailable.
     """
     facts: dict[str, object] = {"name": name}
     with _opened() as store:

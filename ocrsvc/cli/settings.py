@@ -23,7 +23,7 @@ Made by `ocrsvc settings --markdown`, which adds those of installed plug-ins at 
 A value comes from the environment variable, else from the TOML file that `OCRSVC_CONFIG` names (there in lower case and
 without the prefix: `workers = 4`), else from the default. An empty variable counts as not set. An unknown `OCRSVC_`
 variable, an unknown key in the file, or a value that is not accepted stops the start with exit code 78, and all of them
-are told at once. gunicorn's own flags win over the settings: `-b`, `-w`, `--threads`. Sizes in bytes may carry a unit:
+are named at once. gunicorn's own flags win over the settings: `-b`, `-w`, `--threads`. Sizes in bytes may carry a unit:
 `kB`, `MB`, `GB` count in thousands, `KiB`, `MiB`, `GiB` in 1024s.
 
 "planned" numbers follow from the CPUs that the process may really use: the smaller of its affinity and the quotas of

@@ -194,10 +194,7 @@ def pages_option(group: PageGroup) -> dict[str, str]:
 
 
 class GroupAdmission:
-    """So many groups, and so many bytes, may be under way at once; a file that is larger than that is alone.
-
-    For any thread.
-    """
+    """Bounds the groups, and the bytes of their files, under way at once; a larger file is alone. For any thread."""
 
     def __init__(self, most_bytes: int, most_at_once: Callable[[], int]) -> None:
         self._most_bytes, self._most_at_once = most_bytes, most_at_once

@@ -71,7 +71,7 @@ class SourceLoader:
         if is_first:
             try:
                 future.set_result(self._load_planned(file))
-            except BaseException as error:  # noqa: BLE001  whatever waits for it raises it
+            except BaseException as error:  # noqa: BLE001  the waiting threads raise it
                 with self._lock:
                     self._kept.pop(key, None)
                 future.set_exception(error)

@@ -60,7 +60,7 @@ class Found:
     """A file, a member of an archive or a row of a table, that may be planned; see SourceFile.
 
     `size` is 0 where unknown. `head` are the first bytes: None where they are to be read, "" where the name decides.
-    What `is_named` is planned whatever it is; `problem` says why it cannot be read; `path` is what a table's row names.
+    What `is_named` is planned even if it is no image; `problem` says why it cannot be read; `path` is named by a row.
     """
 
     name: str
@@ -149,7 +149,7 @@ def too_many_members(found: str) -> BrokenArchive:
 
 
 def read_fully(file: BinaryIO, size: int) -> bytes:
-    """At most so many bytes of a file that may give fewer at a time. Raises OSError."""
+    """At most `size` bytes of a file that may give fewer at a time. Raises OSError."""
     pieces: list[bytes] = []
     while size and (piece := file.read(size)):
         pieces.append(piece)

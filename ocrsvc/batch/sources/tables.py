@@ -1,4 +1,4 @@
-"""Parquet and Arrow files of images, read in one child process with a memory limit, whatever sizes they claim.
+"""Parquet and Arrow files of images, read in one child process with a memory limit.
 
 The process is this file as a program. It gets JSON objects: `table` (kind, address, version, column), `row`, and
 `most_bytes` for that row's image, or null to list the rows from there on. It answers with a JSON object: `error`, a
