@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,43 +147,46 @@ def png_of_words(kind: int, *words: int) -> bytes:
     return png_of(3, 1, 16, kind, b"\0" + np.array(words, ">u2").tobytes())
 
 
-SIXTEEN_BITS: dict[str, tuple[Callable[[], bytes], list[int]]] = {
-    "PNG": (lambda: file_of(Pillow.fromarray(WIDE), "PNG"), NARROW),
-    "TIFF": (lambda: file_of(Pillow.fromarray(WIDE), "TIFF"), NARROW),
-    "colour": (lambda: png_of_words(2, *WIDE[0].tolist(), 0xFFFF, 0xFFFF), [*NARROW, 255, 255]),
-    "with alpha": (lambda: png_of_words(4, 0, 0xFFFF, 0x8000, 0xFFFF, 0, 0), [0, 128, 255]),
+def pgm_of(top: int) -> bytes:
+    levels = np.array([0, top // 2, top], ">u2" if top > 255 else np.uint8)
+    return b"P5\n# a comment\n3 1\n%d\n" % top + levels.tobytes()
+
+
+def tiff_of(levels: NDArray[Any], photometric: int = BLACK_IS_ZERO) -> bytes:
+    """A gray TIFF of one row."""
+    data = file_of(Pillow.fromarray(levels[None]), "TIFF", tiffinfo=TiffImagePlugin.ImageFileDirectory_v2())
+    entry = struct.pack("<HHIH", 262, 3, 1, BLACK_IS_ZERO)
+    assert data.count(entry) == 1
+    return data.replace(entry, struct.pack("<HHIH", 262, 3, 1, photometric))
+
+
+HALF = Pillow.fromarray(np.array([[(100, 0, 0, 128), (0, 0, 0, 255)]], np.uint8))
+ROWS: dict[str, tuple[bytes, Sequence[float]]] = {
+    "a PNG of 16 bits": (file_of(Pillow.fromarray(WIDE), "PNG"), NARROW),
+    "a TIFF of 16 bits": (file_of(Pillow.fromarray(WIDE), "TIFF"), NARROW),
+    "16 bits in colour": (png_of_words(2, *WIDE[0].tolist(), 0xFFFF, 0xFFFF), [*NARROW, 255, 255]),
+    "16 bits with alpha": (png_of_words(4, 0, 0xFFFF, 0x8000, 0xFFFF, 0, 0), [0, 128, 255]),
+    **{
+        f"a PGM whose white is {top}": (pgm_of(top), [0, 255 * (top // 2) / top, 255])
+        for top in (1, 100, 255, 1000, 65_535)
+    },
+    "8 bits whose white is 0": (tiff_of(np.array([0, 255], np.uint8), WHITE_IS_ZERO), [255, 0]),
+    "16 bits whose white is 0": (tiff_of(np.array([0, 65_535], np.uint16), WHITE_IS_ZERO), [255, 0]),
+    **{
+        f"floats up to {white}": (tiff_of(np.array([0, white / 2, white], np.float32)), [0, 128, 255])
+        for white in (1.0, 255.0, 4000.0)
+    },
+    "a transparent page": (file_of(Pillow.new("RGBA", (2, 1), (0, 0, 0, 0)), "PNG"), [255] * 6),
+    # 100 * 128 / 255 + 255 - 128 for the red, 255 - 128 for the others.
+    "half transparent ink": (file_of(HALF, "PNG"), [177, 127, 127, 0, 0, 0]),
 }
 
 
-@pytest.mark.parametrize("kind", SIXTEEN_BITS)
-def test_sixteen_bits_are_scaled_to_eight(kind: str) -> None:
-    data, expected = SIXTEEN_BITS[kind]
-    row = read(data())[0]
+@pytest.mark.parametrize("kind", ROWS)
+def test_samples_of_every_kind_are_scaled_to_eight_bits_over_white(kind: str) -> None:
+    data, expected = ROWS[kind]
+    row = read(data)[0]
     assert (row[:, ::-1].ravel() if row.ndim == 2 else row) == pytest.approx(expected, abs=1)
-
-
-@pytest.mark.parametrize("top", [1, 100, 255, 1000, 65_535])
-def test_a_pgm_is_scaled_by_its_own_white(top: int) -> None:
-    levels = np.array([0, top // 2, top], ">u2" if top > 255 else np.uint8)
-    expected = [0, 255 * (top // 2) / top, 255]
-    assert read(b"P5\n# a comment\n3 1\n%d\n" % top + levels.tobytes())[0] == pytest.approx(expected, abs=1)
-
-
-@pytest.mark.parametrize("depth", [8, 16])
-def test_white_is_zero_is_turned_round(depth: int) -> None:
-    kind = np.uint8 if depth == 8 else np.uint16
-    info = TiffImagePlugin.ImageFileDirectory_v2()
-    data = file_of(Pillow.fromarray(np.array([[0, np.iinfo(kind).max]], kind)), "TIFF", tiffinfo=info)
-    entry = struct.pack("<HHIH", 262, 3, 1, BLACK_IS_ZERO)
-    assert data.count(entry) == 1
-    turned = data.replace(entry, struct.pack("<HHIH", 262, 3, 1, WHITE_IS_ZERO))
-    assert read(turned)[0].tolist() == [255, 0]
-
-
-@pytest.mark.parametrize("white", [1.0, 255.0, 4000.0])
-def test_a_float_tiff_is_scaled_to_its_white(white: float) -> None:
-    levels = np.array([[0, white / 2, white]], np.float32)
-    assert read(file_of(Pillow.fromarray(levels), "TIFF"))[0] == pytest.approx([0, 128, 255], abs=1)
 
 
 def ink(level: int, ground_alpha: int = 0) -> Pillow.Image:
@@ -206,16 +209,6 @@ def test_dark_ink_on_nothing_is_shown_on_white(name: str, gray: bool) -> None:
 def test_white_ink_on_nothing_is_shown_on_black(level: int, gray: bool) -> None:
     pixels = read(file_of(ink(level), "PNG"), gray=gray)
     assert (int(pixels[16, 16].max()), int(pixels[0, 0].min())) == (level, 0)
-
-
-def test_a_page_of_nothing_is_white() -> None:
-    assert int(read(file_of(Pillow.new("RGBA", (8, 8), (0, 0, 0, 0)), "PNG")).min()) == 255
-
-
-def test_half_transparent_ink_is_mixed_with_white() -> None:
-    page = Pillow.fromarray(np.array([[(100, 0, 0, 128), (0, 0, 0, 255)]], np.uint8))
-    # 100 * 128 / 255 + 255 - 128 for the red, 255 - 128 for the others.
-    assert read(file_of(page, "PNG"))[0, 0].tolist() == pytest.approx([127, 127, 177], abs=1)
 
 
 def test_the_transparent_colour_of_a_palette_becomes_white() -> None:

@@ -226,13 +226,6 @@ def test_ocr_space_tells_a_document_that_it_cannot_read(client: FlaskClient) -> 
     assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (3, True)
 
 
-@pytest.mark.parametrize("path", ["/api/tr-run/", "/api/trocr"])
-def test_adapters_for_a_single_image_take_no_pdf(client: FlaskClient, path: str) -> None:
-    answer = client.post(path, data={"file": (io.BytesIO(pdf(GRAY)), "a.pdf")})
-    assert answer.status_code in {200, 400, 415}
-    assert "200x100" not in answer.text
-
-
 # What is bad
 
 

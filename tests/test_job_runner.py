@@ -6,9 +6,7 @@ import errno
 import logging
 import os
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NoReturn
@@ -16,10 +14,8 @@ from typing import Final, NoReturn
 import pytest
 from documents import GRAY, pdf
 from support import wait_until
-from web_support import picture, running_reader
 
-from ocrsvc.engines.fake import FakeEngine, FakeHandle
-from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError, QueueFull
+from ocrsvc.errors import DeadlineExceeded, QueueFull
 from ocrsvc.jobs import job_runner as runner_module
 from ocrsvc.jobs import storage_threads
 from ocrsvc.jobs.job import BEGUN, Job, Record
@@ -27,9 +23,7 @@ from ocrsvc.jobs.job_database import StorageFull
 from ocrsvc.jobs.job_runner import OPENING, JobRunner
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.results import Page, ReadOptions, ReadTask
-from ocrsvc.serving.work_queue import NeverStarted, RequestContext
-from ocrsvc.settings.settings import Settings
+from ocrsvc.serving.work_queue import NeverStarted
 
 DOCUMENT = pdf(GRAY)
 ASKED: Final = Record("", numbers=[1], count=1)
@@ -164,90 +158,3 @@ def test_a_job_waits_while_its_database_cannot_be_used(
     assert not job.is_done()
     JobRunner(jobs, reader, 10.0, bool).read_all()
     assert (job.progress().state, job.page_count()) == ("success", 1)
-
-
-# A job that is deleted, or a client that goes, costs no page that an engine has not taken yet
-
-PAGES = 6
-WAIT_S = 30.0
-LONG = pdf(*[GRAY] * PAGES)
-OTHER = picture()
-OTHER_WIDTH = 64
-
-
-class WatchedHandle(FakeHandle):
-    """The fake engine's, which calls something before each page, with its width."""
-
-    def __init__(self, engine: WatchedEngine) -> None:
-        super().__init__(engine)
-        self._engine = engine
-
-    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        for task in tasks:
-            self._engine.taken.append(task.image.width)
-            self._engine.on_page(task.image.width)
-        return super().read(tasks)
-
-
-class WatchedEngine(FakeEngine):
-    """The fake engine, which keeps the widths of the pages that its handles took."""
-
-    def __init__(self) -> None:
-        super().__init__(Settings())
-        self.taken: list[int] = []
-        self.on_page: Callable[[int], object] = bool
-
-    def open_handle(self) -> WatchedHandle:
-        return WatchedHandle(self)
-
-
-@contextmanager
-def reading(engine: WatchedEngine, threads: int) -> Iterator[Reader]:
-    with running_reader(Settings(), lambda: engine, threads) as reader:
-        yield reader
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_of_a_job_that_is_deleted_no_page_reaches_the_engine_that_was_queued_ahead(
-    threads: int, tmp_path: Path
-) -> None:
-    engine, jobs = WatchedEngine(), JobStore(tmp_path, 10**7, 3600.0)
-    job = jobs.add(LONG, Record("", numbers=[*range(1, PAGES + 1)]))
-
-    def delete() -> None:
-        # One page for each engine thread is being read, and one more is ahead.
-        wait_until(lambda: watched.waiting() == 1)
-        jobs.clear(job)
-
-    busy = threading.Barrier(threads, delete, WAIT_S)
-    engine.on_page = lambda _width: job.is_there() and busy.wait()
-    with reading(engine, threads) as watched:
-        JobRunner(jobs, watched, WAIT_S, bool).read_all()
-    assert len(engine.taken) == threads
-    assert jobs.all() == []
-
-
-def test_of_a_stream_whose_client_has_gone_no_page_reaches_the_engine_that_was_queued_ahead() -> None:
-    engine, gone, other = WatchedEngine(), threading.Event(), threading.Event()
-
-    def on_page(width: int) -> None:
-        if width == OTHER_WIDTH:
-            assert other.wait(WAIT_S)
-            return
-        if not gone.is_set():
-            wait_until(lambda: watched.waiting() == 1)
-            gone.set()
-
-    engine.on_page = on_page
-    with reading(engine, threads=2) as watched:
-        neighbour = threading.Thread(target=watched.read, args=(OTHER, ReadOptions(), WAIT_S))
-        neighbour.start()
-        wait_until(lambda: engine.taken)
-        pages = watched.read_files_by_page([LONG], ReadOptions(), WAIT_S, RequestContext(is_gone=gone.is_set))
-        try:
-            with pytest.raises(ClientGone):
-                list(pages)
-        finally:
-            other.set()
-            neighbour.join()
-    assert len(engine.taken) == 2

@@ -26,7 +26,7 @@ from ocrsvc.results import Box, Line, Page
 from ocrsvc.serving.memory_budget import Share
 
 BOX: Box = ((10.0, 10.0), (90.0, 10.0), (90.0, 30.0), (10.0, 30.0))
-LINES, PAGES = 40, 300
+LINES, PAGES = 40, 220
 MB = 1 << 20
 AZURE = "/documentintelligence/documentModels/prebuilt-read"
 FORMATS = {"to_formats": ["md", "json", "html", "text", "doctags"]}

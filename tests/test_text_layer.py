@@ -9,7 +9,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import orjson
 import pytest
 from documents import GRAY
 from image_support import box
@@ -21,7 +20,6 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.isolated.messages import SharedArea, pack_tasks, unpack_tasks
 from ocrsvc.engines.page_analysis import AnalysingEngine
 from ocrsvc.errors import BadOption, BrokenImage, OcrsvcError
-from ocrsvc.formats.page_serialization import pack_page, unpack_page
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.pdf.merge_text import merge_text
@@ -341,12 +339,6 @@ def test_with_tables_the_page_is_drawn_for_them_and_its_own_text_is_in_the_cells
     assert not running[1].tasks
     assert sources(page) == {"text_layer"}
     assert [cell.text for cell in page.tables[0].cells] == [f"cell{at}" for at in range(6)]
-
-
-def test_pages_are_packed_with_their_sources_and_come_back(pages: Any) -> None:
-    [page] = pages(mixed(), replace(MERGE, characters=True))
-    packed = orjson.loads(orjson.dumps(pack_page(page)))
-    assert unpack_page(packed) == page
 
 
 def test_own_text_goes_to_an_engine_in_another_process() -> None:

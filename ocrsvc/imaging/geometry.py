@@ -24,7 +24,6 @@ TOGETHER: Final = 4096
 """Boxes that are made numbers at once, in a few ms: those of a large page would hold the interpreter for 0.4 s."""
 
 Placed = TypeVar("Placed", Table, Cell, Region, Barcode)
-"""What has a box."""
 
 _TURNS = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
 
@@ -76,13 +75,8 @@ def _map_page(page: Page, move: Callable[[Quads], Quads]) -> Page:
         return replace(placed, box=as_box(move(np.array(placed.box, np.float32))))
 
     tables = tuple(replace(put(table), cells=tuple(map(put, table.cells))) for table in page.tables)
-    return replace(
-        page,
-        lines=map_boxes(page.lines, move),
-        tables=tables,
-        regions=tuple(map(put, page.regions)),
-        barcodes=tuple(map(put, page.barcodes)),
-    )
+    regions, barcodes = tuple(map(put, page.regions)), tuple(map(put, page.barcodes))
+    return replace(page, lines=map_boxes(page.lines, move), tables=tables, regions=regions, barcodes=barcodes)
 
 
 def map_boxes(lines: Sequence[Line], move: Callable[[Quads], Quads]) -> tuple[Line, ...]:
@@ -94,10 +88,8 @@ def map_boxes(lines: Sequence[Line], move: Callable[[Quads], Quads]) -> tuple[Li
     word_boxes, character_boxes = iter(boxes[len(lines) :]), iter(boxes[len(lines) + len(words) :])
 
     def place(word: Word) -> Word:
-        return replace(word, box=next(word_boxes), characters=tuple(map(place_character, word.characters)))
-
-    def place_character(character: Character) -> Character:
-        return replace(character, box=next(character_boxes))
+        characters = tuple(replace(character, box=next(character_boxes)) for character in word.characters)
+        return replace(word, box=next(word_boxes), characters=characters)
 
     return tuple(
         replace(line, box=box, words=line.words and tuple(map(place, line.words)))

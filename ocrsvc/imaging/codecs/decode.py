@@ -58,8 +58,7 @@ SNIFFED_BYTES = 512
 class PixelLimits:
     """How many pixels a header may declare before anything is decoded (OCRSVC_MAX_PIXELS, OCRSVC_FORMAT_MAX_PIXELS).
 
-    Formats, by lower-case name, may have lower limits: a few bytes of PNG, WebP, GIF or TIFF can declare a gigapixel.
-    At `max_side` lie the formats' own limits and the decoders'.
+    Formats, by lower-case name, may have lower limits; at `max_side` lie the formats' own limits and the decoders'.
     """
 
     max_pixels: int

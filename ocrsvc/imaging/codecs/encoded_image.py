@@ -19,13 +19,10 @@ Samples = NDArray[Any]
 Resolution = tuple[float, float]
 """Pixels an inch, across and down."""
 
-FLAT_LEVELS = 48
-"""Gray levels between the darkest and the lightest pixel up to which a page counts as one flat colour."""
+FLAT_LEVELS = 48  # gray levels between the darkest and the lightest pixel up to which a page counts as one flat colour
 
 OPAQUE = 255
-
-BAND_PIXELS: Final = 1 << 18
-"""Pixels that are worked on at once, so that what is made on the way does not grow with the page."""
+BAND_PIXELS: Final = 1 << 18  # pixels that are worked on at once, so that intermediate arrays do not grow with the page
 
 # A mirrored image is mirrored left to right first and turned clockwise afterwards.
 _MIRRORED: Final = frozenset({2, 4, 5, 7})
@@ -60,11 +57,11 @@ class EncodedImage:
     dpi: Resolution | None = None
 
     def flat_bytes(self, *, gray: bool) -> int:
-        """What the image holds once it is decoded."""
+        """The bytes of the decoded image."""
         return self.width * self.height * (1 if gray or self.gray else 3)
 
     def most_bytes(self, *, gray: bool) -> int:
-        """What is held at most while it is decoded and turned upright."""
+        """The most bytes that are held while it is decoded and turned upright."""
         decoding = self.width * self.height * self.bytes_per_pixel[not (gray or self.gray)] + self.copied_bytes
         return max(decoding, self.flat_bytes(gray=gray) * (1 if self.orientation == 1 else 2))
 
@@ -75,7 +72,7 @@ def broken(name: str, what: str) -> BrokenImage:
 
 
 def decode_with_opencv(raw: bytes, flags: int, name: str) -> Samples:
-    """What OpenCV makes of `raw`; it releases the GIL meanwhile. Raises BrokenImage."""
+    """Decode without the GIL. Raises BrokenImage."""
     samples = try_opencv(raw, flags)
     if samples is None:
         raise broken(name, "is cut off or damaged: its pixels cannot be decoded")
@@ -83,7 +80,7 @@ def decode_with_opencv(raw: bytes, flags: int, name: str) -> Samples:
 
 
 def try_opencv(raw: bytes, flags: int) -> Samples | None:
-    """Like `decode_with_opencv`, with None for what cannot be decoded."""
+    """Like `decode_with_opencv`, but None if that fails."""
     try:
         return cv2.imdecode(np.frombuffer(raw, np.uint8), flags)
     except cv2.error:
@@ -160,14 +157,14 @@ def _composite(bgra: Samples, *, gray: bool) -> Pixels:
     if is_opaque:
         return flat
 
-    def bands_on_black() -> Iterator[Pixels]:
-        return (_over_black(*_split_alpha(bgra[rows], gray=gray)) for rows in bands(*bgra.shape[:2]))
+    def band_on_black(rows: slice) -> Pixels:
+        return _over_black(*_split_alpha(bgra[rows], gray=gray))
 
-    contrast = _contrast(flat[rows] for rows in bands(*flat.shape[:2]))
-    if contrast >= FLAT_LEVELS or _contrast(bands_on_black()) <= 2 * contrast:
-        return flat
-    for rows, on_black in zip(bands(*bgra.shape[:2]), bands_on_black(), strict=True):
-        flat[rows] = on_black
+    parts = list(bands(*flat.shape[:2]))
+    contrast = _contrast(flat[rows] for rows in parts)
+    if contrast < FLAT_LEVELS and _contrast(map(band_on_black, parts)) > 2 * contrast:
+        for rows in parts:
+            flat[rows] = band_on_black(rows)
     return flat
 
 

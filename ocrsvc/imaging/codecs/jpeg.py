@@ -26,11 +26,8 @@ PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 FRAME_BYTES = 6  # depth, height, width and number of components, before the components themselves
 
 MAX_SEGMENTS = 10_000
-MAX_SCANS = 500
-"""An ordinary progressive file has about ten; each costs a pass over all pixels, and a hundred bytes can hold one."""
-
-MAX_SCANNED_PIXELS = 1_500_000_000
-"""Pixels times scans: a few seconds of decoding; the largest page that is read may have thirty scans."""
+MAX_SCANS = 500  # an ordinary progressive file has about ten; each costs a pass over all pixels and a hundred bytes
+MAX_SCANNED_PIXELS = 1_500_000_000  # pixels times scans: seconds of decoding; the largest page may have thirty scans
 
 
 @dataclass(slots=True)
@@ -127,9 +124,8 @@ def _check_scans(raw: bytes, header: _Header) -> None:
     scans = 1 + raw.count(b"\xff\xda", header.scan_offset)
     most = min(MAX_SCANS, MAX_SCANNED_PIXELS // max(1, header.width * header.height))
     if scans > most:
-        raise broken(
-            "JPEG", f"has {scans} scans, more than the {most} that are read of {header.width} x {header.height} pixels"
-        )
+        size = f"{header.width} x {header.height} pixels"
+        raise broken("JPEG", f"has {scans} scans, more than the {most} that are read of {size}")
 
 
 def _decode(raw: bytes, header: _Header, gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it

@@ -42,8 +42,8 @@ _LEVEL: Final = 0.01  # of an image's side, how much it may rise and still be le
 _LOOK_PX: Final = 16
 _OPAQUE: Final = 255
 _INSET_PX: Final = 0.01
-"""By which an image's edges move inwards on the canvas: pdfium stretches an image to all pixels that it touches, so one
-that ends a rounding error beyond a pixel's edge would be stretched by a whole pixel, and blurred."""
+"""How far an image's edges move inwards on the canvas: pdfium stretches it to all pixels that it touches, so a rounding
+error beyond a pixel's edge would blur it."""
 _CONFIG_VERSION: Final = 2
 
 
@@ -79,7 +79,6 @@ class _Drawer:
         if not self._pdfium.FPDF_GetPageSizeByIndexF(self._handle, number - 1, size):
             raise RequestFailed("damaged_page", number)
         width, height = float(size.width), float(size.height)
-        # Neither less nor more is a number that can be sent.
         if not (0 < width < _LARGEST_SIDE and 0 < height < _LARGEST_SIDE):
             raise RequestFailed("no_size")
         return pack("points", width, height)

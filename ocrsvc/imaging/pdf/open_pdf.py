@@ -28,8 +28,7 @@ from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProc
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
 POINTS_PER_INCH: Final = 72
-LEAST_DPI: Final = 72
-"""Below this nothing small is legible; a page that does not fit its limits at this resolution is too large."""
+LEAST_DPI: Final = 72  # nothing small is legible below; a page that does not fit its limits at it is too large
 PAGE_LIMIT_S: Final = 10.0  # for opening the file, and for each page; a scan of 50 megapixels takes a second or two
 OWN_DPI: Final = 1.5
 """How many times the resolution of other pages a page that is one image may have. That bounds its cost: a scan of 600
@@ -119,7 +118,7 @@ class Pdf:
         return int(count)
 
     def characters(self, number: int, count: int, frame: PageFrame, check: Check) -> tuple[PageCharacters, Pixels]:
-        """The so many characters of the page that was asked for last, and that page in gray with its small sides."""
+        """The characters of the page that was asked for last, and that page in gray with its small sides."""
         text_bytes, small_bytes = room_bytes(count), frame.small_width * frame.small_height
         self._grow_canvas(text_bytes + small_bytes)
         sides = (frame.width, frame.height, frame.small_width, frame.small_height)

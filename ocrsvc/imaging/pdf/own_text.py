@@ -24,11 +24,8 @@ from ocrsvc.imaging.pdf.merge_text import order_of
 from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
 from ocrsvc.results import OwnText, Pixels, ReadOptions, Rectangle
 
-MOST_REST: Final = {"auto": 0.005, "merge": 0.0}
-"""The share of a page with own text that may be taken by something else, and yet nothing else is read."""
-
+MOST_REST: Final = {"auto": 0.005, "merge": 0.0}  # share of a page that other things may take and not be read
 MOST_CHARACTERS: Final = 50_000  # of a page whose own text is taken; the densest pages of newspapers have 30,000
-
 CHARACTER_BYTES: Final = 600  # what one character takes while lines are made of all
 
 _SAME_PLACE: Final = 0.15  # ems between a character and the same one printed again
@@ -41,12 +38,10 @@ MOST_BAD: Final = 0.02  # characters of a line that may be none before it is lef
 LEAST_LETTERS: Final = 80  # Latin letters of a font before it is judged by how often each occurs
 LEAST_DIFFERENT: Final = 16  # letters that a font of running text has; fonts for formulas have fewer
 MOST_BITS: Final = 4.95
-"""What a letter of a font may take on average to write with the code of European languages: 4.1 to 4.7 is usual, and
-4.9 to 5.8 where letters stand for others."""
-
-LEAST_SIGNS: Final = 60
-MOST_SIGNS: Final = 0.6
-"""Share of the characters of a font, of so many or more, that may be neither letters nor digits."""
+"""Of a letter of a font on average, by the code of European languages: 4.1 to 4.7 are usual, and 4.9 to 5.8 where
+letters stand for others."""
+LEAST_SIGNS, MOST_SIGNS = 60, 0.6
+"""Characters of a font before it is judged by their share that is neither letters nor digits, and that share."""
 
 # A to Z per thousand letters, a mean of English, German, French, Spanish, Italian, Portuguese, Polish without accents.
 _PER_THOUSAND: Final = np.array(
@@ -57,7 +52,7 @@ _BITS: Final = -np.log2(_PER_THOUSAND / _PER_THOUSAND.sum())
 
 @dataclass(frozen=True, slots=True)
 class OwnPage:
-    """A page that may be read by its own text: its size in pixels as it would be drawn, and the text."""
+    """The own text of a page, and the page's size in pixels as it would be drawn."""
 
     width: int
     height: int
