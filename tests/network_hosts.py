@@ -37,15 +37,7 @@ class NetworkUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One end of the network.
-
-    Attributes:
-        name: As it was asked for.
-        namespace: What `ip netns exec` takes.
-        address: IPv4.
-        port: Its port of the bridge, an interface in the bridge's namespace.
-        mac: Of its only interface.
-    """
+    """One end of the network; `port` is its end on the bridge, an interface in the bridge's namespace."""
 
     name: str
     namespace: str
@@ -57,8 +49,7 @@ class Node:
 class Network:
     """A bridge with nodes. Raises NetworkUnavailable.
 
-    Every node knows the others' hardware addresses for good: to one that is cut off packets are sent, and vanish; the
-    kernel never says that nobody is there.
+    Every node knows the others' hardware addresses for good, so that packets to one that is cut off vanish.
     """
 
     def __init__(self) -> None:
@@ -130,11 +121,7 @@ class Network:
 
 
 class Host:
-    """A node with a service, HTTP at HTTP_PORT and gRPC at GRPC_PORT.
-
-    Args:
-        env: Settings beside the fake engine and one worker.
-    """
+    """A node with a service: the fake engine, one worker, HTTP at HTTP_PORT and gRPC at GRPC_PORT."""
 
     def __init__(self, network: Network, node: Node, env: Mapping[str, str]) -> None:
         self.network, self.node = network, node

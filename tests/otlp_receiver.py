@@ -15,13 +15,7 @@ MISSING = "the extra otel is not installed: opentelemetry-exporter-otlp-proto-ht
 
 
 class Receiver:
-    """Keeps every span that came.
-
-    Attributes:
-        url: For OTEL_EXPORTER_OTLP_ENDPOINT.
-        spans: OTLP's messages, in the order in which they came.
-        resources: The attributes of what they are of, by name; the last ones.
-    """
+    """Keeps every span that came, in order, and the last attributes of their resource; `url` is its endpoint."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -171,12 +171,9 @@ Seen = dict[str, list[Mapping[str, str]]]
 
 
 class Asked(BaseHTTPRequestHandler):
-    """In place of a service. It is ready; of what a client posts the first is read and not answered.
+    """In place of a service. It is ready; the first that a client posts is read and not answered.
 
-    Attributes:
-        seen: By client, the headers of what it has posted.
-        break_s: After how long the first one's connection is closed.
-        ended: Set when nobody waits for that any more.
+    Its connection is closed after `break_s`, or when `ended` is set; `seen` are the headers of all posts, by client.
     """
 
     seen: Seen

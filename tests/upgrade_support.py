@@ -29,11 +29,7 @@ Changes = Mapping[str, tuple[str, str]]
 
 
 def write_package(site: Path, version: str, changes: Changes | None = None) -> None:
-    """A copy of the package without its models, of another version.
-
-    Args:
-        changes: By file, a text and what stands there instead.
-    """
+    """A copy of the package without its models, of another version, with texts of files replaced."""
     ignored = shutil.ignore_patterns("__pycache__", "*.onnx")
     shutil.copytree(ROOT / "ocrsvc", site / "ocrsvc", ignore=ignored)
     (health, ok), (init, before) = _HEALTH, _VERSION

@@ -102,38 +102,42 @@ def load(service: ServiceContext, worker: RecyclingWorker) -> None:
     if service.model_key is not None:
         # Once more: gunicorn may have changed the user meanwhile.
         forbid_core_dumps()
-    # Whatever goes wrong here would otherwise end the workers that serve, too.
+    # An error here would otherwise end the workers that serve, too.
     with _ending_at_failure(worker, service.controller.worker_table.head):
-        _load(service, worker)
+        reader, closing = service.worker.reader, service.worker.closing
+        assert reader is not None, "it was made right after the fork"
+        if service.worker.access_log is not None:
+            closing.callback(service.worker.access_log.stop, _LAST_LINES_S)
+        closing.callback(reader.stop, _STOP_S)
+        gauge, waited_s = _open_engine(service, worker, reader)
+        _start_samplers(service, reader)
+        if (watcher := service.worker.models_watcher) is not None:
+            watcher.start()
+            closing.callback(watcher.stop)
+        _start_runner(service, worker, reader)
+        _start_grpc(service, worker, reader)
+        _note_ready(service, worker, reader, gauge, waited_s)
 
 
-def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
-    reader, access_log, closing = service.worker.reader, service.worker.access_log, service.worker.closing
-    assert reader is not None, "it was made right after the fork"
-    if access_log is not None:
-        closing.callback(access_log.stop, _LAST_LINES_S)
-    closing.callback(reader.stop, _STOP_S)
-    came = time.monotonic()
+def _open_engine(
+    service: ServiceContext, worker: RecyclingWorker, reader: Reader
+) -> tuple[GpuMemoryReader | None, float]:
+    """Load and warm the engine, in its turn; what reads the GPU that it computes on, and the seconds it waited."""
+    came_s = time.monotonic()
     with _heartbeat(worker):
         gauge = _open_gauge(service, worker)
-    began = time.monotonic()
+    began_s = time.monotonic()
     worker.log.info("Loading the engine %s", service.settings.engine)
     with _heartbeat(worker, service.settings.boot_limit_s):
         reader.start()
     engine = reader.describe()
     worker.log.info(
         "READY in %.1f s: engine=%s model=%s device=%s provider=%s",
-        *(time.monotonic() - began, engine.name, engine.model, engine.device, engine.provider),
+        *(time.monotonic() - began_s, engine.name, engine.model, engine.device, engine.provider),
     )
     if engine.device == "cuda" and gauge is None:
         worker.log.warning("The engine computes on a GPU that cannot be read: only RSS limits hold in this worker.")
-    _start_samplers(service, reader)
-    if (watcher := service.worker.models_watcher) is not None:
-        watcher.start()
-        closing.callback(watcher.stop)
-    _start_runner(service, worker, reader)
-    _start_grpc(service, worker, reader)
-    _note_ready(service, worker, reader, gauge if engine.device == "cuda" else None, waited_s=began - came)
+    return gauge if engine.device == "cuda" else None, began_s - came_s
 
 
 def _start_samplers(service: ServiceContext, reader: Reader) -> None:
@@ -275,13 +279,6 @@ def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[],
 def _handshakes(service: ServiceContext, context: Callable[[], ssl.SSLContext]) -> Handshakes:
     log = logging.getLogger("gunicorn.error")
     return Handshakes(context, service.settings.tls_names, service.worker.metrics, log)
-
-
-def end(service: ServiceContext, worker: RecyclingWorker) -> None:
-    """When gunicorn has waited for the requests: end the threads, close the engine, end the log."""
-    # A worker that comes so far did not die over a request.
-    service.in_flight.clear(worker.slot_number)
-    service.worker.closing.close()
 
 
 @contextmanager

@@ -80,7 +80,9 @@ def configuration_or_exit() -> Mapping[str, object]:
     if gunicorns["bind"] != service.addresses:
         _write_line("ocrsvc keeps its addresses: they are read at the start only.")
         gunicorns["bind"] = service.addresses
-    return {**gunicorns, **_hooks()}
+    hooks = (on_starting, nworkers_changed, on_reload, pre_fork, post_fork, post_worker_init)
+    more = (pre_request, worker_exit, child_exit, on_exit)
+    return {**gunicorns, **{hook.__name__: hook for hook in (*hooks, *more)}}
 
 
 def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: bool) -> ModelKey | None:
@@ -102,12 +104,6 @@ def _write_line(text: str) -> None:
         return
     with suppress(OSError):
         sys.stderr.write(f"{text}\n")
-
-
-def _hooks() -> Mapping[str, object]:
-    """gunicorn's hooks, by its own names."""
-    hooks = (on_starting, nworkers_changed, on_reload, pre_fork, post_fork, post_worker_init)
-    return {hook.__name__: hook for hook in (*hooks, pre_request, worker_exit, child_exit, on_exit)}
 
 
 def current_service() -> ServiceContext:
@@ -134,7 +130,10 @@ def on_starting(server: LastingArbiter) -> None:
         if settings.keys is not None:
             check_store(settings.keys)
         audit_log_of(settings).check()
-        _check_policies(settings)
+        if settings.models is not None:
+            from ocrsvc.models.policy import read_policies
+
+            read_policies(settings.models)
         if settings.tasks_bytes:
             service.jobs = open_jobs(settings)
     except OperatorError as error:
@@ -156,14 +155,6 @@ def _write_pidfile(server: LastingArbiter) -> None:
             server.pidfile.write()
     except OSError as error:
         raise SettingsError(f"The pid file cannot be written: {error}.", "Choose another one.") from error
-
-
-def _check_policies(settings: Settings) -> None:
-    """Raises SettingsError when the model repository's file of policies is wrong."""
-    from ocrsvc.models.policy import read_policies
-
-    if settings.models is not None:
-        read_policies(settings.models)
 
 
 def _allow_many_files() -> None:
@@ -258,5 +249,8 @@ def pre_request(worker: RecyclingWorker, request: Any) -> None:
 
 
 def worker_exit(_server: LastingArbiter, worker: RecyclingWorker) -> None:
-    """Worker, last."""
-    boot.end(current_service(), worker)
+    """Worker, last, when gunicorn has waited for the requests: end the threads, close the engine, end the log."""
+    service = current_service()
+    # A worker that comes so far did not die over a request.
+    service.in_flight.clear(worker.slot_number)
+    service.worker.closing.close()

@@ -52,8 +52,6 @@ class HungRequests:
         guilty = blamed(in_flight, used_s, timeout_s)
         if not guilty:
             self._log.error("HELD worker %s: no request of it computed while it did not answer.", pid)
-            self._log_lost(pid, in_flight)
-            return
         for request in guilty:
             self._log.error("HELD worker %s, which is killed now: %s", pid, _described(request))
         # Before the signal: a proxy asks the next worker as soon as the connection breaks.
