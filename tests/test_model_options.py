@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from flask.testing import FlaskClient
-from web_support import json_of, picture, running_app
+from web_support import json_of, running_app
 
 from ocrsvc.adapters.model_protocols.ocr_model import options_in
 from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
@@ -65,25 +65,6 @@ def test_what_is_sent_is_read_as(name: str, sent: str, value: str) -> None:
 def test_what_cannot_be_one_is_refused(name: str, sent: str) -> None:
     with pytest.raises(BadOption, match=f"The option '{name}'"):
         read_options([(name, sent)])
-
-
-@pytest.mark.parametrize(
-    ("name", "asked", "named"),
-    [
-        ("model", "ppocr/2", "Versions of ppocr: 1."),
-        ("model", "ppocr:stable", "Versions of ppocr: 1."),
-        ("model", "other", "There is: ppocr."),
-        ("tier", "tiny", "Tiers: small."),
-        ("lang", "ru", ", ".join([*BUILT_IN_DESCRIPTION.languages, "auto"])),
-    ],
-)
-def test_anything_else_is_unknown_and_what_there_is_is_said(
-    client: FlaskClient, name: str, asked: str, named: str
-) -> None:
-    problem = json_of(client.post(f"/v1/ocr?{name}={asked}", data=picture()))
-    assert (problem["status"], problem["code"], problem["retryable"]) == (404, "unknown_model", False)
-    assert asked in problem["detail"]
-    assert named in problem["remedy"]
 
 
 def test_the_list_of_models_has_what_there_is(client: FlaskClient) -> None:
