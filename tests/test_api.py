@@ -144,7 +144,7 @@ def test_an_option_reaches_the_engine(client: FlaskClient, where: str, name: str
     assert text == f"{TEXT}\n{seen}"
 
 
-def test_tables_are_answered_if_asked_for_and_cost_no_word_otherwise(client: FlaskClient) -> None:
+def test_tables_and_regions_are_answered_if_asked_for_and_cost_no_word_otherwise(client: FlaskClient) -> None:
     (page,) = json_of(post(client, query_string={"tables": "true"}))["pages"]
     box = [[16.0, 8.0], [48.0, 8.0], [48.0, 16.0], [16.0, 16.0]]
     place = {"row": 0, "row_span": 1, "column_span": 1, "box": box}
@@ -161,14 +161,9 @@ def test_tables_are_answered_if_asked_for_and_cost_no_word_otherwise(client: Fla
             "markdown": "| 正品\\|促销 |  |\n| --- | --- |",
         }
     ]
-    assert "tables" not in json_of(post(client))["pages"][0]
-
-
-def test_regions_are_answered_if_asked_for(client: FlaskClient) -> None:
     (page,) = json_of(post(client, query_string={"layout": "true"}))["pages"]
-    box = [[16.0, 8.0], [48.0, 8.0], [48.0, 16.0], [16.0, 16.0]]
     assert page["regions"] == [{"type": "title", "confidence": 0.75, "box": box, "lines": [0, 1]}]
-    assert "regions" not in json_of(post(client))["pages"][0]
+    assert not {"tables", "regions"} & set(json_of(post(client))["pages"][0])
 
 
 @pytest.mark.parametrize(
@@ -453,10 +448,7 @@ def test_the_reader_gets_the_deadline_of_the_request(sent: str | None, expected_
     (left_s,) = reader.deadlines
     # What the body took is gone from it.
     assert 0.5 * expected_s < left_s < expected_s
-
-
-def test_a_bad_timeout_is_a_bad_option(client: FlaskClient) -> None:
-    assert json_of(post(client, headers={"X-Request-Timeout": "soon"}))["code"] == "bad_option"
+    assert json_of(post(client_over(reader), headers={"X-Request-Timeout": "soon"}))["code"] == "bad_option"
 
 
 def test_a_reader_that_was_never_started_is_not_ready() -> None:

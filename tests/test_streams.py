@@ -45,14 +45,8 @@ def tiff(pages: int, shade: int = 100) -> bytes:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    env = {
-        "OCRSVC_ENGINE": "fake",
-        "OCRSVC_FAKE_LATENCY_S": str(LATENCY_S),
-        "OCRSVC_WORKERS": "1",
-        "OCRSVC_ENGINE_THREADS": "1",
-        "OCRSVC_MAX_PAGES": "100",
-        "OCRSVC_OPS": "open",
-    }
+    env = {"OCRSVC_FAKE_LATENCY_S": str(LATENCY_S), "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1"}
+    env |= {"OCRSVC_MAX_PAGES": "100", "OCRSVC_OPS": "open"}
     with run_server(env) as running:
         yield running
 

@@ -35,19 +35,13 @@ Span = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a client asked for; kept with the job.
-
-    `version` is the client's version of the API, `index_type` the unit of places in the content. Lengths on a PDF,
-    whose pages are drawn at `dpi`, are in inches. `makes_pdf` says whether a searchable PDF is made.
-    """
+    """What a client asked for; kept with the job. Pages of a PDF are drawn at `dpi`, which images lack."""
 
     model: str
     version: str
     content: str
     index_type: str
-    is_pdf: bool
-    makes_pdf: bool
-    dpi: int = 200
+    dpi: int | None
 
 
 def write_result(job: Job, output: Output, check: Check) -> None:
@@ -76,7 +70,7 @@ class _ResultWriter:
 
     def __init__(self, asked: Asked, lists: dict[str, JsonList]) -> None:
         self._asked, self._lists, self._length = asked, lists, 0
-        self._scale = Scale(asked.dpi if asked.is_pdf else None)
+        self._scale = Scale(asked.dpi)
 
     def write(self, job: Job, output: Output, check: Check) -> None:
         asked, pages = self._asked, JobPages(job)

@@ -122,11 +122,10 @@ class _Views:
         if model not in {READ, LAYOUT}:
             raise _ModelNotFound(f"There is no model {model[:40]!r} here.", f"Ask for {READ} or {LAYOUT}.")
         query = _AnalyzeQuery.from_sent(request.args)
-        version, dpi = query.api_version, self._context.settings.pdf_dpi
-        content, index_type = query.output_content_format, query.string_index_type
-        asked = Asked(model, version, content, index_type, is_pdf(data), bool(query.output), dpi)
-        options = query.read_options(model)
-        job = self._documents.add(data, options, query.ranges, asdict(asked), formats=tuple(query.output))
+        version, dpi = query.api_version, self._context.settings.pdf_dpi if is_pdf(data) else None
+        asked = Asked(model, version, query.output_content_format, query.string_index_type, dpi)
+        options, formats = query.read_options(model), tuple(query.output)
+        job = self._documents.add(data, options, query.ranges, asdict(asked), formats=formats)
         where = f"{request.base_url.removesuffix(':analyze')}/analyzeResults/{job.id}?api-version={version}"
         return Response(status=202, headers={"Operation-Location": where, **_RETRY})
 
@@ -143,7 +142,7 @@ class _Views:
         return self._context.fetch(url, "Send the document as the body, or as base64Source.").data
 
     def result(self, model: str, result_id: str) -> Response:
-        with self._found(model, result_id) as (job, _):
+        with self._found(model, result_id) as job:
             status, error = _status_of(job)
             if status == SUCCEEDED:
                 return self._documents.files.send(job, ANSWER, JSON_TYPE)
@@ -155,27 +154,26 @@ class _Views:
             return response
 
     def pdf(self, model: str, result_id: str) -> Response:
-        with self._found(model, result_id) as (job, asked):
-            if not asked.makes_pdf or _status_of(job)[0] != SUCCEEDED:
+        with self._found(model, result_id) as job:
+            if "pdf" not in job.record().formats or _status_of(job)[0] != SUCCEEDED:
                 text = "There is no PDF of this result."
                 raise _NoResult(text, "Analyze the document with output=pdf, and wait for it.")
             return self._documents.files.send(job, "pdf", "application/pdf")
 
     def delete(self, model: str, result_id: str) -> Response:
-        with self._found(model, result_id) as (job, _):
+        with self._found(model, result_id) as job:
             self._documents.jobs.clear(job)
             return Response(status=204)
 
     @contextmanager
-    def _found(self, model: str, result_id: str) -> Iterator[tuple[Job, Asked]]:
+    def _found(self, model: str, result_id: str) -> Iterator[Job]:
         """The job of the caller with this id and model. Raises _NoResult where there is none."""
         text = "It was deleted, it made room for others, or its time is over."
         missing = _NoResult("There is no result of this id.", text)
         with self._documents.found(result_id, missing) as job:
-            asked = Asked(**job.record().asked)
-            if asked.model != model:
+            if job.record().asked["model"] != model:
                 raise missing
-            yield job, asked
+            yield job
 
 
 def _status_of(job: Job) -> tuple[str, dict[str, Any] | None]:
