@@ -6,10 +6,9 @@ import io
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import click
-import cv2
 import grpc
 import numpy as np
 import pybase64
@@ -18,6 +17,7 @@ import pytest
 from documents import pdf
 from flask.testing import FlaskClient
 from grpc_support import V2, calling, infer_request, model_over, raw_outputs, serving, strings, unary
+from image_support import box, decoded
 from jobs_support import reading_jobs
 from test_adapters import SENT
 from web_support import INFO, KnownEngine, as_base64, json_of, picture, running_reader
@@ -39,21 +39,8 @@ from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.masking.mask_page import mask_page, place_of
 from ocrsvc.masking.rules import kinds_of_header, make_rules, parse_kinds
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.results import Cell, Character, EngineInfo, Line, MaskKind, Page, ReadOptions, ReadTask, Table, Word
 from ocrsvc.plugins import text_formats
-from ocrsvc.results import (
-    Box,
-    Cell,
-    Character,
-    EngineInfo,
-    Line,
-    MaskKind,
-    Page,
-    Pixels,
-    ReadOptions,
-    ReadTask,
-    Table,
-    Word,
-)
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 
@@ -64,24 +51,19 @@ STARS = "*" * 18
 LETTER_PX = 10.0
 
 
-def frame(left: float, top: float, right: float, bottom: float) -> Box:
-    """An upright box."""
-    return (left, top), (right, top), (right, bottom), (left, bottom)
-
-
 def line(text: str, row: int = 0, *, words: bool = False) -> Line:
     """A line of letters that are ten pixels wide; with its words and characters, if asked."""
     top = 40.0 * row
-    box = frame(0, top, LETTER_PX * len(text), top + 20)
+    place = box(0, top, LETTER_PX * len(text), top + 20)
     if not words:
-        return Line(text, 0.9, box)
+        return Line(text, 0.9, place)
     found, at = [], 0
     for part in text.split(" "):
-        places = [frame(LETTER_PX * (at + i), top, LETTER_PX * (at + i + 1), top + 20) for i in range(len(part))]
+        places = [box(LETTER_PX * (at + i), top, LETTER_PX * (at + i + 1), top + 20) for i in range(len(part))]
         characters = tuple(Character(sign, 0.9, place) for sign, place in zip(part, places, strict=True))
-        found.append(Word(part, 0.9, frame(places[0][0][0], top, places[-1][1][0], top + 20), characters))
+        found.append(Word(part, 0.9, box(places[0][0][0], top, places[-1][1][0], top + 20), characters))
         at += len(part) + 1
-    return Line(text, 0.9, box, tuple(found))
+    return Line(text, 0.9, place, tuple(found))
 
 
 def page(*lines: Line, tables: tuple[Table, ...] = ()) -> Page:
@@ -100,9 +82,6 @@ def test_a_line_its_words_and_its_characters_are_masked_alike() -> None:
     assert [word.text for word in only.words] == ["ID:", STARS, "ok"]
     assert [character.text for character in only.words[1].characters] == ["*"] * 18
     assert masked.text == only.text
-
-
-def test_a_page_without_anything_to_mask_says_so() -> None:
     plain = page(line("Total 12.50"))
     assert plain.masked is None
     assert mask_page(plain, ALL) == replace(plain, masked=())
@@ -117,37 +96,29 @@ def test_a_number_that_goes_on_in_the_next_line_is_masked_in_both_and_a_phone_do
 
 
 def test_words_that_are_not_the_lines_text_are_masked_whole() -> None:
-    odd = replace(
-        line(f"ID {PERSON}"), words=(Word("11O105", 0.5, frame(0, 0, 9, 9)), Word("949", 0.5, frame(0, 0, 9, 9)))
-    )
+    odd = replace(line(f"ID {PERSON}"), words=(Word("11O105", 0.5, box(0, 0, 9, 9)), Word("949", 0.5, box(0, 0, 9, 9))))
     (masked,) = mask_page(page(odd), ALL).lines
     assert masked.words is not None
     assert [word.text for word in masked.words] == ["******", "***"]
 
 
 @pytest.mark.parametrize(
-    ("cell", "masked"),
-    [
-        (f"No. {PERSON}", f"No. {STARS}"),
-        (f"Name\nNo. {PERSON}", f"Name\nNo. {STARS}"),
-        (PERSON, STARS),
-        (f"x {PERSON}", f"x {STARS}"),
-        ("1231002X\nfound", "********\nfound"),
-        ("No. 1101051949 0012", "No. ********** 0012"),
-        ("1101051949\n1231002X", "**********\n********"),
-        ("Total", "Total"),
-    ],
-)
-def test_a_cell_is_masked_as_its_lines_are(cell: str, masked: str) -> None:
-    first = line(f"No. {PERSON}")
-    cells = (Cell(0, 0, 1, 1, frame(0, 0, 9, 9), cell, (0,)), Cell(0, 1, 1, 1, frame(9, 0, 18, 9), "", ()))
-    found = mask_page(page(first, tables=(Table(frame(0, 0, 18, 9), 1, 2, cells),)), ALL)
-    assert [one.text for one in found.tables[0].cells] == [masked, ""]
-
-
-@pytest.mark.parametrize(
     ("lines", "cell", "in_lines", "masked"),
     [
+        *(
+            ([f"No. {PERSON}"], cell, (0,), masked)
+            for cell, masked in (
+                (f"No. {PERSON}", f"No. {STARS}"),
+                (f"Name\nNo. {PERSON}", f"Name\nNo. {STARS}"),
+                (PERSON, STARS),
+                (f"x {PERSON}", f"x {STARS}"),
+                ("1231002X\nfound", "********\nfound"),
+                ("No. 1101051949 0012", "No. ********** 0012"),
+                ("1101051949\n1231002X", "**********\n********"),
+                ("Total", "Total"),
+            )
+        ),
+        # What stands several times, and is masked in one place, is masked: its cell may be that place.
         (["123456 Account 123456"], "123456", (0,), "******"),
         (["123 Account 123"], "123", (0,), "***"),
         (["123456 Account 123456 7"], "123456 7", (0,), "****** 7"),
@@ -157,14 +128,13 @@ def test_a_cell_is_masked_as_its_lines_are(cell: str, masked: str) -> None:
         (["1 Account 123456"], "1", (0,), "1"),
     ],
 )
-def test_a_cell_is_masked_whose_digits_stand_unmasked_elsewhere_too(
-    lines: list[str], cell: str, in_lines: tuple[int, ...], masked: str
-) -> None:
-    """What stands several times, and is masked in one place, is masked: its cell may be that place."""
+def test_a_cell_is_masked_as_its_lines_are(lines: list[str], cell: str, in_lines: tuple[int, ...], masked: str) -> None:
     after_account = make_rules((*BUILT_IN, "own"), [r"Account\s[0-9]+"])
-    only = Cell(0, 0, 1, 1, frame(0, 0, 9, 9), cell, in_lines)
-    read = page(*map(line, lines, range(9)), tables=(Table(frame(0, 0, 18, 9), 1, 1, (only,)),))
-    assert mask_page(read, after_account).tables[0].cells[0].text == masked
+    place = box(0, 0, 9, 9)
+    cells = (Cell(0, 0, 1, 1, place, cell, in_lines), Cell(0, 1, 1, 1, place, "", ()))
+    read = page(*map(line, lines, range(9)), tables=(Table(place, 1, 2, cells),))
+    found = mask_page(read, after_account).tables[0].cells
+    assert [one.text for one in found] == [masked, ""]
 
 
 # Places
@@ -178,6 +148,9 @@ def test_the_place_of_a_part_is_that_of_its_characters_and_as_tall_as_the_line()
     assert (top, bottom) == (0.0, 20.0)
     assert 36 <= left <= 40
     assert 220 <= right <= 224
+    small = shrink_page(masked, 300)
+    assert small.masked is not None
+    assert small.masked[0].box[1][0] == right / 2
 
 
 def test_without_places_of_characters_the_part_is_larger_than_its_share() -> None:
@@ -186,9 +159,7 @@ def test_without_places_of_characters_the_part_is_larger_than_its_share() -> Non
     (left, _), (right, _), *_ = masked.masked[0].box
     assert left < 40 - LETTER_PX
     assert right > 220 + LETTER_PX
-
-
-def test_a_word_whose_characters_are_not_known_is_covered_whole() -> None:
+    # A word whose characters are not known is covered whole.
     found = line("aa bb cc", words=True)
     bare = replace(found, words=tuple(replace(word, characters=()) for word in found.words or ()))
     (left, _), (right, _), *_ = place_of(bare, 4, 5)
@@ -205,23 +176,7 @@ def test_the_place_in_a_slanted_line_is_slanted() -> None:
     assert (b[0] - c[0], c[1] - b[1]) == pytest.approx((10, 10))
 
 
-def test_a_page_in_a_smaller_frame_has_its_places_there() -> None:
-    masked = mask_page(page(line(PERSON)), ALL)
-    small = shrink_page(masked, 300)
-    assert masked.masked is not None
-    assert small.masked is not None
-    assert small.masked[0].box[1][0] == masked.masked[0].box[1][0] / 2
-
-
 # Pictures and forms
-
-
-def white(height: int = 400, width: int = 600) -> Pixels:
-    return np.full((height, width, 3), 255, np.uint8)
-
-
-def decoded(jpeg: bytes) -> Pixels:
-    return cast(Pixels, cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR))
 
 
 def test_no_form_of_an_answer_has_what_is_masked() -> None:
@@ -236,7 +191,10 @@ def test_a_picture_pdf_shows_the_picture_and_has_the_text_beneath() -> None:
     masked = mask_page(page(line(f"ID: {PERSON} ok", words=True)), ALL)
     whole = io.BytesIO()
     made = ImagePdf(whole)
-    made.add_page(page_image(draw_page(white(), replace(masked, lines=())), PixelLimits(1 << 20)), text_of(masked))
+    made.add_page(
+        page_image(draw_page(np.full((400, 600, 3), 255, np.uint8), replace(masked, lines=())), PixelLimits(1 << 20)),
+        text_of(masked),
+    )
     made.finish()
     with pypdfium2.PdfDocument(whole.getvalue()) as document:
         shown = document[0]
@@ -303,9 +261,6 @@ def test_an_answer_is_masked_as_its_request_asks(client: FlaskClient) -> None:
     assert [part["kind"] for part in both["masked"]] == ["id", "phone"]
     assert [(part["line"], part["begin"], part["end"]) for part in both["masked"]] == [(0, 0, 18), (0, 19, 30)]
     assert "words" not in both["lines"][0]
-
-
-def test_words_and_characters_come_masked_where_they_are_asked_for(client: FlaskClient) -> None:
     words = read(client, "?mask=id&words=true")["lines"][0]["words"]
     assert [word["text"] for word in words] == [STARS, PHONE]
     assert all("characters" not in word for word in words)
@@ -357,27 +312,19 @@ def test_whatever_way_an_address_asks_for_masking_it_is_masked_or_refused(
     assert (answer.status_code, PERSON in text, PHONE in text) == (status, False, False)
 
 
-def test_a_picture_drawn_by_an_adapter_is_black_where_it_is_masked(client: FlaskClient) -> None:
-    file = picture(400, 100, 255)
-    form = {"img": as_base64(file), "compress": "0"}
-    drawn = json_of(client.post("/api/tr-run/", data=form, headers={"X-Mask": "id"}))["data"]["img_detected"]
-    pixels = decoded(pybase64.b64decode(drawn.partition(",")[2]))
-    assert pixels[4:16, 4:176].max() < 40
-    assert pixels[6:14, 194:290].min() > 200
+def test_every_picture_of_an_adapter_is_black_where_it_is_masked(client: FlaskClient) -> None:
+    file, masked = as_base64(picture(400, 100, 255)), {"X-Mask": "id"}
+    form = {"img": file, "compress": "0"}
+    drawn = json_of(client.post("/api/tr-run/", data=form, headers=masked))["data"]["img_detected"].partition(",")[2]
+    sent = {"file": file, "fileType": 1, "useDocOrientationClassify": True}
+    (result,) = json_of(client.post("/ocr", json=sent, headers=masked))["result"]["ocrResults"]
+    for data in (drawn, result["ocrImage"], result["inputImage"], result["docPreprocessingImage"]):
+        pixels = decoded(pybase64.b64decode(data))
+        assert pixels[4:16, 4:176].max() < 40
+        assert pixels[6:14, 194:290].min() > 200
 
 
-def test_every_picture_of_paddlex_is_black_where_it_is_masked(client: FlaskClient) -> None:
-    sent = {"file": as_base64(picture(400, 100, 255)), "fileType": 1, "useDocOrientationClassify": True}
-    (result,) = json_of(client.post("/ocr", json=sent, headers={"X-Mask": "id"}))["result"]["ocrResults"]
-    names = {"ocrImage", "inputImage", "docPreprocessingImage"}
-    assert names <= set(result)
-    for name in names:
-        pixels = decoded(pybase64.b64decode(result[name]))
-        assert pixels[4:16, 4:176].max() < 40, name
-        assert pixels[6:14, 194:290].min() > 200, name
-
-
-@pytest.mark.parametrize("sent", ["", "all", "id;phone", "id,", "id,id,id,id,id,id", "身份证"])
+@pytest.mark.parametrize("sent", ["", "all", "id;phone", "id,", "id,id,id,id,id,id", "身份证", "own"])
 def test_a_kind_that_there_is_not_is_refused(client: FlaskClient, sent: str) -> None:
     for response in (
         client.post("/v1/ocr", query_string={"mask": sent}, data=picture()),
@@ -385,12 +332,7 @@ def test_a_kind_that_there_is_not_is_refused(client: FlaskClient, sent: str) -> 
     ):
         assert response.status_code == 400
         assert json_of(response)["code"] == "bad_option"
-
-
-def test_own_patterns_that_the_service_has_not_are_refused(client: FlaskClient) -> None:
-    response = client.post("/v1/ocr?mask=own", data=picture())
-    assert (response.status_code, json_of(response)["code"]) == (400, "bad_option")
-    assert "OCRSVC_MASK_PATTERNS" in json_of(response)["remedy"]
+        assert sent != "own" or "OCRSVC_MASK_PATTERNS" in json_of(response)["remedy"]
 
 
 def test_what_the_context_demands_is_masked_whatever_the_options_say(reader: Reader) -> None:
@@ -407,11 +349,14 @@ def test_the_client_knows_what_is_masked(client: FlaskClient) -> None:
     assert answer_of(Response(200, None, client.post("/v1/ocr", data=picture()).data)).pages[0].masked is None
 
 
-def test_kinds_are_read_in_any_order_and_with_blanks() -> None:
+def test_kinds_are_read_in_any_order_and_with_blanks_and_on_the_command_line() -> None:
     assert parse_kinds(" Phone , id,id") == ("id", "phone")
     assert kinds_of_header("card") == ("card",)
     with pytest.raises(BadOption, match="X-Mask is 'x'"):
         kinds_of_header("x")
+    command = click.command()(reading_options(lambda reading: reading.options["mask"]))
+    assert command.main(["--mask", "id,card"], standalone_mode=False) == "id,card"
+    assert command.main([], standalone_mode=False) is None
 
 
 def test_a_document_of_umi_ocr_is_masked_in_all_its_files(reader: Reader, tmp_path: Any) -> None:
@@ -458,9 +403,3 @@ def test_a_call_is_masked_by_its_parameter_and_by_its_metadata(reader: Reader) -
             text([("x-mask", "everything")])
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "X-Mask" in refused.value.details()
-
-
-def test_the_words_of_a_command_line_ask_for_masking() -> None:
-    command = click.command()(reading_options(lambda reading: reading.options["mask"]))
-    assert command.main(["--mask", "id,card"], standalone_mode=False) == "id,card"
-    assert command.main([], standalone_mode=False) is None

@@ -12,6 +12,7 @@ import pikepdf
 import pypdfium2
 import pytest
 from documents import GRAY, pdf
+from image_support import box
 from ocrmypdf import OcrClass, OcrElement
 from ocrmypdf.exceptions import BadArgsError, InputFileError, MissingDependencyError, SubprocessOutputError
 from ocrmypdf.hocrtransform import HocrParser
@@ -34,7 +35,7 @@ from ocrsvc.ocrmypdf_plugin import OcrsvcEngine, raised_as
 from ocrsvc.results import Box, Line, Page, Word
 
 
-def box(left: float, top: float, right: float, bottom: float, down: float = 0.0) -> Box:
+def leaning(left: float, top: float, right: float, bottom: float, down: float) -> Box:
     """A box whose right side stands so many pixels lower than its left one."""
     return ((left, top), (right, top + down), (right, bottom + down), (left, bottom))
 
@@ -80,8 +81,8 @@ def test_a_page_without_text_has_no_paragraph() -> None:
 
 def test_a_line_that_runs_up_the_page_is_told_by_its_angle_and_one_that_leans_by_its_baseline() -> None:
     up = Line("upwards", 0.9, ((10, 90), (10, 10), (20, 10), (20, 90)))
-    leaning = Line("leaning", 0.9, box(0, 10, 100, 20, down=10))
-    first, second = to_tree(Page(100, 100, 0, (up, leaning)), 72.0, 0).iter_by_class(OcrClass.LINE)
+    leans = Line("leaning", 0.9, leaning(0, 10, 100, 20, 10))
+    first, second = to_tree(Page(100, 100, 0, (up, leans)), 72.0, 0).iter_by_class(OcrClass.LINE)
     assert (first.textangle, first.baseline) == (90.0, None)
     assert second.textangle is None
     assert second.baseline is not None
@@ -91,9 +92,9 @@ def test_a_line_that_runs_up_the_page_is_told_by_its_angle_and_one_that_leans_by
 
 @pytest.mark.parametrize(("down", "degrees"), [(0, 0), (10, 5.711), (-10, -5.711)])
 def test_the_lean_of_a_page_is_that_of_most_lines(down: float, degrees: float) -> None:
-    lines = [Line("a line", 0.9, box(0, 10 * at, 100, 10 * at + 8, down)) for at in range(3)]
-    outlier = Line("a line", 0.9, box(0, 0, 100, 8, 70))
-    short = [Line("ab", 0.9, box(0, 0, 10, 8, 9))] * 5
+    lines = [Line("a line", 0.9, leaning(0, 10 * at, 100, 10 * at + 8, down)) for at in range(3)]
+    outlier = Line("a line", 0.9, leaning(0, 0, 100, 8, 70))
+    short = [Line("ab", 0.9, leaning(0, 0, 10, 8, 9))] * 5
     assert skew_of(Page(100, 100, 0, (*lines, outlier, *short))) == pytest.approx(degrees, abs=0.001)
 
 
