@@ -31,13 +31,9 @@ class View:
     def matrix(self, width: float, height: float) -> Matrix:
         """The (3, 3) homography from the sheet to the picture."""
         corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
-        seen = corners.copy()
-        inset = self.keystone * width / 2
-        seen[0, 0] += inset
-        seen[1, 0] -= inset
         # A page seen from the side is nearer on one side too: the right edge shrinks half as much as the top edge.
-        seen[1, 1] += inset / 2
-        seen[2, 1] -= inset / 2
+        inset = np.array([[1, 0], [-1, 0.5], [0, -0.5], [0, 0]]) * self.keystone * width / 2
+        seen = (corners + inset).astype(np.float32)
         tilted = cv2.getPerspectiveTransform(corners, seen)
         turned = np.vstack([cv2.getRotationMatrix2D((width / 2, height / 2), -self.slant, 1.0), [0, 0, 1]])
         return cast(Matrix, turned @ tilted)

@@ -41,14 +41,7 @@ def estimated_width(text: str, size: float) -> float:
 
 @dataclass(slots=True)
 class Sheet:
-    """Collects lines in the order in which they are read.
-
-    Attributes:
-        random: Where texts and small differences come from.
-        measure: Gives the widths of texts.
-        lines: What was set, in reading order.
-        rules: Left, top, right and bottom of the rules drawn, horizontal and vertical ones.
-    """
+    """Collects lines in the order in which they are read, and left, top, right and bottom of rules."""
 
     random: random.Random
     measure: Measure = estimated_width

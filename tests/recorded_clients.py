@@ -35,12 +35,7 @@ _HEAD: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back.
-
-    Attributes:
-        fine: Whether the status is that of a success, in HTTP and, where it is gRPC, in gRPC.
-        body: Without framing.
-    """
+    """What came back, without framing; it is fine by the status of HTTP and, where it is gRPC, by that of gRPC."""
 
     fine: bool
     body: bytes
@@ -131,13 +126,7 @@ def _frames(data: bytes, at: int) -> Iterator[tuple[Frame, int]]:
 
 @dataclass
 class _Reading:
-    """The server's side of a connection.
-
-    Attributes:
-        server: Read from.
-        answers: To calls that are over, by stream.
-        bodies: Of the others, as far as they have come.
-    """
+    """The server's side of a connection: by stream, answers to calls that are over, and the others' bodies so far."""
 
     server: socket.socket
     answers: dict[int, Answer] = field(default_factory=dict)

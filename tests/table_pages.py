@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from ocrsvc.imaging.geometry import as_boxes
 from ocrsvc.results import Line, Page, Pixels
 
 ENGLISH: Final = (
@@ -42,13 +42,7 @@ class TrueCell:
 
 @dataclass
 class Sheet:
-    """A page that is being drawn.
-
-    Attributes:
-        image: Its pixels.
-        texts: What was written, with left, top, right, bottom.
-        tables: The cells of each table.
-    """
+    """A page that is being drawn: the texts with left, top, right, bottom, and the cells of each table."""
 
     language: str
     font_px: int
@@ -108,7 +102,9 @@ def draw_table(sheet: Sheet, random_: random.Random, style: str, left: float, to
     wrapped = {random_.randint(1, rows - 1): random_.randint(1, columns - 1)} if style == "wrapped" else {}
     heights = [pitch + (1.25 * size if row in wrapped else 0) for row in range(rows)]
     ys = (top + np.concatenate([[0], np.cumsum(heights)])).tolist()
-    cells = _merged(random_, rows, columns) if style == "spans" else _plain(rows, columns)
+    cells = (
+        _merged(random_, rows, columns) if style == "spans" else [(*place, 1, 1) for place in np.ndindex(rows, columns)]
+    )
     aligned = [random_.choice(("left", "right", "middle")) for _ in range(columns)]
     truth = []
     for row, column, row_span, column_span in cells:
@@ -124,15 +120,11 @@ def draw_table(sheet: Sheet, random_: random.Random, style: str, left: float, to
     return float(ys[-1])
 
 
-def _plain(rows: int, columns: int) -> list[tuple[int, int, int, int]]:
-    return [(row, column, 1, 1) for row in range(rows) for column in range(columns)]
-
-
 def _merged(random_: random.Random, rows: int, columns: int) -> list[tuple[int, int, int, int]]:
     """A grid in which some cells span several."""
     taken: set[tuple[int, int]] = set()
     cells = []
-    for row, column, _, _ in _plain(rows, columns):
+    for row, column in np.ndindex(rows, columns):
         if (row, column) in taken:
             continue
         down, right = random_.choice(((1, 1), (1, 1), (1, 1), (2, 1), (1, 2), (2, 2)))
@@ -179,10 +171,7 @@ def _rule(
     cells: Sequence[tuple[int, int, int, int]],
 ) -> None:
     width, gray = random_.choice((1, 2, 3)), random_.choice((0, 60, 150, 200))
-    if style in {"ruled", "spans"}:
-        for row, column, down, right in cells:
-            sheet.pen.rectangle((xs[column], ys[row], xs[column + right], ys[row + down]), outline=gray, width=width)
-    if style == "wrapped" and random_.random() < 0.6:
+    if style in {"ruled", "spans"} or (style == "wrapped" and random_.random() < 0.6):
         for row, column, down, right in cells:
             sheet.pen.rectangle((xs[column], ys[row], xs[column + right], ys[row + down]), outline=gray, width=width)
     across = {
@@ -218,17 +207,10 @@ def finish(sheet: Sheet, name: str, slant: float) -> DrawnPage:
     middle = np.array(SIZE_PX) / 2
     cos, sin = np.cos(np.radians(slant)), np.sin(np.radians(slant))
     turn = np.array([[cos, -sin], [sin, cos]])
-    lines = tuple(Line(text, 0.99, _box(frame, middle, turn)) for text, frame in sheet.texts)
+    frames = np.array([frame for _, frame in sheet.texts])
+    boxes = as_boxes((frames[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2) - middle) @ turn.T + middle)
+    lines = tuple(Line(text, 0.99, box) for (text, _), box in zip(sheet.texts, boxes, strict=True))
     return DrawnPage(name, np.asarray(image), Page(*SIZE_PX, 0, lines), sheet.tables)
-
-
-def _box(
-    frame: tuple[float, float, float, float], middle: NDArray[np.float64], turn: NDArray[np.float64]
-) -> tuple[tuple[float, float], tuple[float, float], tuple[float, float], tuple[float, float]]:
-    left, top, right, bottom = frame
-    corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
-    a, b, c, d = (tuple(map(float, corner)) for corner in (corners - middle) @ turn.T + middle)
-    return cast("tuple[tuple[float, float], ...]", (a, b, c, d))  # type: ignore[return-value]
 
 
 Drawer = Callable[[Sheet, random.Random], None]

@@ -22,7 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 from outgoing_support import local_policy, response, serving
 from support import ROOT, Server, run_server
-from web_support import TEXT, KnownEngine, as_base64, picture
+from web_support import TEXT, KnownEngine, as_base64, picture, running_reader
 
 from ocrsvc.cli.main import run
 from ocrsvc.connections.policy import OutgoingPolicy
@@ -32,7 +32,6 @@ from ocrsvc.integrations.mcp_server import DocumentText, Limits, cut, make_serve
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import Page
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 T = TypeVar("T")
 SEEN = "200x100 auto True False None"
@@ -60,10 +59,8 @@ def call(server: Any, name: str, **arguments: object) -> tuple[bool, list[str]]:
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Reader]:
-    reader = Reader(Settings(max_pages=100), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    reader.start()
-    yield reader
-    reader.stop(5.0)
+    with running_reader(Settings(max_pages=100), KnownEngine) as reader:
+        yield reader
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +95,14 @@ def test_the_tools_say_what_they_take(server: MCPServer) -> None:
     assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
 
 
-def test_an_image_is_read_by_path_and_as_base64(server: MCPServer) -> None:
+def test_an_image_is_read_by_path_as_base64_and_where_the_operator_allows_it_by_address(
+    server: MCPServer, sources: Sources, reader: Reader
+) -> None:
     for sent in ({"path": "page.png"}, {"path": "in.png"}, {"base64": as_base64(PNG)}):
         assert call(server, "read_image", **sent) == (False, [f"{TEXT}\n64x32 auto True False None\n"])
+    with serving(response(PNG)) as host:
+        asked = make_server(EnginePages(lambda: reader), replace(sources, policy=local_policy()), Limits(1, 100))
+        assert call(asked, "read_image", url=f"{host.url}/a.png")[0] is False
 
 
 def test_lines_and_words_come_with_their_places_where_they_are_asked_for(server: MCPServer) -> None:
@@ -124,16 +126,15 @@ def test_a_document_is_read_in_parts_with_a_note_on_what_is_left(server: MCPServ
     )
 
 
-def test_each_page_is_told_as_progress(server: MCPServer) -> None:
-    told: list[tuple[float, float | None]] = []
+def test_each_page_is_reported_as_progress(server: MCPServer) -> None:
+    reported: list[tuple[float, float | None, str | None]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
-        assert message == f"page {progress:g} of {total:g}"
-        told.append((progress, total))
+        reported.append((progress, total, message))
 
     sent = {"path": "three.pdf", "pages": "1-"}
     ask(server, lambda client: client.call_tool("read_document", sent, progress_callback=note))
-    assert told == [(1, 2), (2, 2)]
+    assert reported == [(1, 2, "page 1 of 2"), (2, 2, "page 2 of 2")]
 
 
 REFUSED = [
@@ -162,12 +163,6 @@ def test_what_may_not_or_cannot_be_read_is_refused_by_name(
 ) -> None:
     failed, (text,) = call(server, "read_document", **sent)
     assert (failed, named in text) == (True, True), text
-
-
-def test_an_address_is_read_where_the_operator_allows_it(sources: Sources, reader: Reader) -> None:
-    with serving(response(PNG)) as host:
-        asked = make_server(EnginePages(lambda: reader), replace(sources, policy=local_policy()), Limits(1, 100))
-        assert call(asked, "read_image", url=f"{host.url}/a.png")[0] is False
 
 
 def test_pages_that_do_not_fit_are_named_and_not_read() -> None:
@@ -215,17 +210,6 @@ def test_over_stdio_nothing_but_the_protocol_is_printed(folder: Path) -> None:
     assert call(started, "read_image", path="page.png")[1][0].startswith("64x32\n")
 
 
-@pytest.fixture(scope="module")
-def over_http(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Server]]:
-    """The address of one that has a service read, and wants a token."""
-    token = tmp_path_factory.mktemp("token") / "token"
-    token.write_text(TOKEN)
-    with run_server({"OCRSVC_ENGINE": "fake"}) as service:
-        words = ["--token-file", str(token), "--url", service.url, "--folder", str(folder)]
-        with closing(Mcp(words)) as served:
-            yield served.url, service
-
-
 class Mcp(Server):
     """`ocrsvc mcp --http`; `module` runs it."""
 
@@ -244,21 +228,23 @@ class Mcp(Server):
         return found[1]
 
 
-def test_over_http_a_service_reads_for_who_has_the_token(over_http: tuple[str, Server]) -> None:
-    url, _ = over_http
-    assert httpx2.post(url, json={}).status_code == 401
-
-    async def asked() -> list[Any]:
-        http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30)
-        async with http, Client(streamable_http_client(url, http_client=http)) as client:
-            image = await client.call_tool("read_image", {"path": "page.png", "words": True})
-            whole = await client.call_tool("read_document", {"base64": as_base64(pdf(*[GRAY] * 7)), "pages": "2-"})
-            return [*image.content, *whole.content]
-
-    text, places, document = (content.text for content in asyncio.run(asked()))
+def test_over_http_a_service_reads_for_clients_with_the_token(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    words = ["--token-file", str(tmp_path / "token"), "--folder", str(folder)]
+    with run_server({"OCRSVC_ENGINE": "fake"}) as service, closing(Mcp([*words, "--url", service.url])) as served:
+        assert httpx2.post(served.url, json={}).status_code == 401
+        text, places, document = (content.text for content in asyncio.run(_asked(served.url)))
     assert text.startswith("64x32\n")
     assert json.loads(places)["lines_total"] == 2
     assert re.findall(r"--- page (\d) of 7 ---\n200x100", document) == list("234567")
+
+
+async def _asked(url: str) -> list[Any]:
+    http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30)
+    async with http, Client(streamable_http_client(url, http_client=http)) as client:
+        image = await client.call_tool("read_image", {"path": "page.png", "words": True})
+        whole = await client.call_tool("read_document", {"base64": as_base64(pdf(*[GRAY] * 7)), "pages": "2-"})
+        return [*image.content, *whole.content]
 
 
 def test_sessions_that_do_nothing_are_bounded(folder: Path, tmp_path: Path) -> None:
