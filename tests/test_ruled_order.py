@@ -20,16 +20,8 @@ SIZE_PX = 20
 
 def rules_around(frames: Sequence[Frame]) -> NDArray[np.float32]:
     """The rules that close in each of some places."""
-    return as_rules(
-        [
-            rule
-            for left, top, right, bottom in frames
-            for rule in (
-                *((left, y, right, y) for y in (top, bottom)),
-                *((x, top, x, bottom) for x in (left, right)),
-            )
-        ]
-    )
+    across = [(left, y, right, y) for left, top, right, bottom in frames for y in (top, bottom)]
+    return as_rules(across + [(x, top, x, bottom) for left, top, right, bottom in frames for x in (left, right)])
 
 
 def as_rules(ends: Sequence[Frame]) -> NDArray[np.float32]:
@@ -45,10 +37,10 @@ def lines_in(cell: Frame, count: int, width: float = 80) -> list[Frame]:
 
 def grid(columns: int, rows: int, gap: float = 0, width: float = 200, height: float = 100) -> list[Frame]:
     """Places in rows and columns, row by row."""
-    corners = [
-        (20 + (width + gap) * column, 20 + (height + gap) * row) for row in range(rows) for column in range(columns)
-    ]
-    return [(left, top, left + width, top + height) for left, top in corners]
+    lefts, tops = (
+        [20 + (side + gap) * at for at in range(count)] for side, count in ((width, columns), (height, rows))
+    )
+    return [(left, top, left + width, top + height) for top in tops for left in lefts]
 
 
 def drawn(rules: NDArray[np.float32], lines: Sequence[Frame], shade: int = 150) -> Pixels:
@@ -60,6 +52,10 @@ def drawn(rules: NDArray[np.float32], lines: Sequence[Frame], shade: int = 150) 
         for x in range(int(left) + 2, int(right) - 2, 8):
             pixels[int(top) + 3 : int(top) + 17, x : x + 2] = 20
     return pixels
+
+
+def assert_in_order(lines: Sequence[Frame], rules: NDArray[np.float32], texts: Sequence[str] | None = None) -> None:
+    assert reading_order(quads_around(lines), texts, rules) == list(range(len(lines)))
 
 
 def length(rule: NDArray[np.float32]) -> float:
@@ -109,10 +105,6 @@ def test_cells_and_cards_are_read_one_after_the_other_row_by_row(places: list[Fr
     assert_in_order(lines, rules_around(places))
 
 
-def assert_in_order(lines: Sequence[Frame], rules: NDArray[np.float32], texts: Sequence[str] | None = None) -> None:
-    assert reading_order(quads_around(lines), texts, rules) == list(range(len(lines)))
-
-
 def test_a_cell_over_several_rows_comes_with_the_first_of_them() -> None:
     cells: list[Frame] = [(20, 20, 220, 220), *((220, 20 + 100 * row, 420, 120 + 100 * row) for row in range(2))]
     lines = [(30.0, 110.0, 100.0, 130.0), *lines_in(cells[1], 3), *lines_in(cells[2], 3)]
@@ -159,13 +151,8 @@ def test_totals_between_two_rules_are_read_row_by_row() -> None:
 
 
 def test_rows_of_a_table_between_rules_are_read_cell_by_cell() -> None:
-    tops = [20 + 110.0 * row for row in range(4)]
-    lines = [
-        (x, top + 24 * line, x + 150, top + 24 * line + 20)
-        for top in tops
-        for x, count in ((20.0, 3), (240.0, 1), (450.0, 2))
-        for line in range(count)
-    ]
-    rules = as_rules([(0, top - 12, 620, top - 12) for top in [*tops, 460.0]])
+    cells = grid(3, 4, height=110)
+    lines = [line for number, cell in enumerate(cells) for line in lines_in(cell, (3, 1, 2)[number % 3], 150)]
+    rules = as_rules([(0, top - 4, 620, top - 4) for top in (20, 130, 240, 350, 460)])
 
     assert_in_order(lines, rules, ["several words here"] * 24)
