@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from order_sheet import LEADING, LEFT, RIGHT, TOP, Sheet, chart, header, title
 
@@ -30,18 +31,13 @@ def _columns(sheet: Sheet, count: int, top: float, bottom: float, size: float = 
         sheet.text_column(LEFT + number * (width + gutter), top + shift, width, size, bottom)
 
 
-def _columns_page(count: int) -> Draw:
-    """What draws a title over some columns."""
-
-    def draw(sheet: Sheet) -> None:
-        top = title(sheet, header(sheet))
-        _columns(sheet, count, top, 1450)
-        sheet.put_centered(str(sheet.random.randint(2, 90)), (LEFT + RIGHT) / 2, 1520, 18)
-
-    return draw
+def _title_over_columns(count: int, sheet: Sheet) -> None:
+    top = title(sheet, header(sheet))
+    _columns(sheet, count, top, 1450)
+    sheet.put_centered(str(sheet.random.randint(2, 90)), (LEFT + RIGHT) / 2, 1520, 18)
 
 
-KINDS |= {f"columns_{count}": _columns_page(count) for count in (1, 2, 3, 4)}
+KINDS |= {f"columns_{count}": partial(_title_over_columns, count) for count in (1, 2, 3, 4)}
 
 
 @_kind
@@ -274,21 +270,28 @@ def boxed_form(sheet: Sheet) -> None:
         top += 86
 
 
+def _shop(sheet: Sheet, middle: float, most_words: int, pitch: float) -> float:
+    """Three lines at the head of a receipt; returns where the next would begin."""
+    for row in range(3):
+        sheet.put_centered(sheet.words(2, most_words), middle, TOP + row * pitch, 22)
+    return TOP + 3 * pitch
+
+
+def _priced(sheet: Sheet, name: str, left: float, right: float, top: float, size: float) -> None:
+    sheet.put(name, left, top, size)
+    sheet.put_right(sheet.number(3), right, top, size)
+
+
 @_kind
 def receipt(sheet: Sheet) -> None:
     """Items on the left, prices on the right, row by row."""
-    left, right, top = 300.0, 800.0, TOP
-    for _ in range(3):
-        sheet.put_centered(sheet.words(2, 4), (left + right) / 2, top, 22)
-        top += 34
-    top += 20
+    left, right = 300.0, 800.0
+    top = _shop(sheet, (left + right) / 2, 4, 34) + 20
     for _ in range(14):
-        sheet.put(sheet.words(1, 4)[:24], left, top, 22)
-        sheet.put_right(sheet.number(3), right, top, 22)
+        _priced(sheet, sheet.words(1, 4)[:24], left, right, top, 22)
         top += 30
     for name in ("Subtotal", "Tax 6%", "TOTAL", "Cash", "Change"):
-        sheet.put(name, left, top + 12, 24)
-        sheet.put_right(sheet.number(3), right, top + 12, 24)
+        _priced(sheet, name, left, right, top + 12, 24)
         top += 34
     sheet.put_centered(sheet.words(3, 5), (left + right) / 2, top + 50, 22)
 
@@ -354,8 +357,7 @@ def invoice(sheet: Sheet) -> None:
             sheet.put(sheet.words(2, 3).capitalize(), left, 222 + row * 25, 19)
     top = sheet.table(LEFT, 420, (500, 160, 160, 160), 12, 20, 1.9)
     for name in ("Subtotal", "Tax", "Total"):
-        sheet.put(name, 760, top + 20, 20)
-        sheet.put_right(sheet.number(3), LEFT + 980, top + 20, 20)
+        _priced(sheet, name, 760, LEFT + 980, top + 20, 20)
         top += 38
     for left in (LEFT, 440.0, 790.0):
         for row in range(6):
@@ -500,11 +502,8 @@ def goods_without_rules(sheet: Sheet) -> None:
 @_kind
 def receipt_of_wrapped_names(sheet: Sheet) -> None:
     """A narrow receipt, tightly set: a name that is too long goes on below, its price is beside its first line."""
-    left, right, top = 300.0, 760.0, TOP
-    for _ in range(3):
-        sheet.put_centered(sheet.words(2, 3), (left + right) / 2, top, 22)
-        top += 29
-    top += 24
+    left, right = 300.0, 760.0
+    top = _shop(sheet, (left + right) / 2, 3, 29) + 24
     for _ in range(14):
         name = sheet.wrapped(sheet.words(1, 6), 300, 22)
         sheet.stack(name, left, top, 22)
