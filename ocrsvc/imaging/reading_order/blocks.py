@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.reading_order.columns import flow, is_table, parts_columns
-from ocrsvc.imaging.reading_order.gutters import HEADER, Gutter, tall_gutters
+from ocrsvc.imaging.reading_order.columns import HEADER, Gutter, flow, is_table, parts_columns, tall_gutters
 from ocrsvc.imaging.reading_order.row_cells import BLOCK_GAP, blocks_beside, records_of, rows_with_cells, ruled_rows
 from ocrsvc.imaging.reading_order.ruled_cells import ruled_blocks, with_ruled_blocks
 from ocrsvc.imaging.reading_order.text_rows import (

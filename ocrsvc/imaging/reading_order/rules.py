@@ -6,7 +6,6 @@ the next row of text. `tables.py` looks for fainter and shorter rules, in all pi
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 import cv2
@@ -66,8 +65,6 @@ def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: floa
     wide = cv2.dilate(spots, np.ones((1, 3), np.uint8))
     closed = cv2.morphologyEx(wide, cv2.MORPH_CLOSE, np.ones((3, 1), np.uint8))
     runs = cast(Mask, cv2.morphologyEx(closed, cv2.MORPH_OPEN, np.ones((max(2, round(SAMPLES)), 1), np.uint8)))
-    if not _may_have_rules(runs, math.ceil(least * line_height / step)):
-        return none
     _, labels, stats, _ = cv2.connectedComponentsWithStats(runs, connectivity=8, ltype=cv2.CV_32S)
     tall, areas = stats[:, cv2.CC_STAT_HEIGHT], stats[:, cv2.CC_STAT_AREA]
     rules = 1 + np.flatnonzero((tall[1:] * step >= least * line_height) & (areas[1:] <= 3 * reach * tall[1:]))
@@ -95,12 +92,3 @@ def _painted(shape: tuple[int, ...], quads: Quads, step: int, left: int, margin:
     for quad in np.rint((quads - shift * (1, 0)) / (1, step) - (left, 0)).astype(np.int32):
         cv2.fillConvexPoly(painted, quad, 1)
     return painted.view(np.bool_)
-
-
-def _may_have_rules(runs: Mask, rows: int) -> bool:
-    """Whether some runs reach over so many rows, within a few columns: that costs a tenth of telling them apart."""
-    coarse = np.pad(runs, ((0, 0), (0, -runs.shape[1] % COARSE))).view(np.uint64) != 0
-    wide = cv2.dilate(coarse.view(np.uint8), np.ones((1, 3), np.uint8))
-    # Beyond the edges of the picture there are no rules.
-    tall = cv2.erode(wide, np.ones((rows, 1), np.uint8), borderType=cv2.BORDER_CONSTANT, borderValue=0)
-    return bool(tall.any())
