@@ -39,8 +39,8 @@ from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.masking.mask_page import mask_page, place_of
 from ocrsvc.masking.rules import kinds_of_header, make_rules, parse_kinds
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.results import Cell, Character, EngineInfo, Line, MaskKind, Page, ReadOptions, ReadTask, Table, Word
 from ocrsvc.plugins import text_formats
+from ocrsvc.results import Cell, Character, EngineInfo, Line, MaskKind, Page, ReadOptions, ReadTask, Table, Word
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 

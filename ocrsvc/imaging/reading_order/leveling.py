@@ -1,7 +1,7 @@
 """Where lines would lie on a page that was not turned a little, or seen from the side, when it was photographed.
 
 The slopes of the lines give the slant at each place: a plane is fitted to them, because in a page seen from the side
-lines converge. That the page's vertical sides lean as well changes no order; photographed pages are straightened before.
+lines converge. That the vertical sides lean as well changes no order, and photographed pages are straight by then.
 """
 
 from __future__ import annotations
