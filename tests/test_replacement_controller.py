@@ -13,7 +13,7 @@ from gunicorn.errors import HaltServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocrsvc.telemetry.worker_table import NOBODY, Granted, Head, Reason, Snapshot, State, WorkerEntry, WorkerTable
+from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, Granted, Head, Reason, Snapshot, State, WorkerEntry, WorkerTable
 from ocrsvc.worker.replacement_controller import ReplacementController, is_next_to_load, next_grant
 
 BASE = 3
@@ -119,7 +119,9 @@ class Processes:
         for pid in self.pids(State.READY):
             entry = self.entry(pid)
             if entry.granted == Granted.DRAIN_FIRST or (
-                entry.granted and entry.successor != NOBODY and self.table.entry(entry.successor).state == State.READY
+                entry.granted
+                and entry.successor != NO_SUCCESSOR
+                and self.table.entry(entry.successor).state == State.READY
             ):
                 entry.state, entry.drained_s = State.DRAINING, self.now_s
 
@@ -337,7 +339,7 @@ def test_a_fork_that_is_refused_frees_the_slot_and_the_successor_is_granted_agai
     want(processes, old)
     processes.refusing = True
     processes.turn()
-    assert (processes.entry(old).granted, processes.entry(old).successor) == (Granted.NOTHING, NOBODY)
+    assert (processes.entry(old).granted, processes.entry(old).successor) == (Granted.NOTHING, NO_SUCCESSOR)
     assert len(processes.table.live()) == processes.num_workers == BASE
     waits_s = []
     for _ in range(8):

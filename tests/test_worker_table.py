@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ocrsvc.telemetry.worker_table import NOBODY, Reason, Snapshot, State, WorkerEntry, WorkerTable
+from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, Reason, Snapshot, State, WorkerEntry, WorkerTable
 
 
 def test_a_child_process_writes_what_its_parent_reads() -> None:
@@ -54,7 +54,7 @@ def test_an_entry_that_is_taken_again_remembers_nothing_of_the_worker_before() -
     worker_table.free(0)
     assert worker_table.live() == []
     assert worker_table.allocate(2.0) == 0
-    assert worker_table.live() == [Snapshot(0, State.BOOTING, successor=NOBODY, forked_s=2.0)]
+    assert worker_table.live() == [Snapshot(0, State.BOOTING, successor=NO_SUCCESSOR, forked_s=2.0)]
     assert (first.rss_bytes, first.in_flight, first.forked_s) == (0, 0, 2.0)
 
 

@@ -89,7 +89,7 @@ class Program:
 
 
 class ChildProcess:
-    """A process that is ready to be asked; `close` it. For one thread.
+    """A process that is ready to be asked, by one thread; `close` it.
 
     The module calls `child_program.apply_limits` and `serve`; it may write files of `file_bytes`. `check` is called
     while it starts. Raises ResourcesExhausted where the system gives no process, or it does not get ready.
@@ -147,7 +147,7 @@ class ChildProcess:
 
 @contextmanager
 def resources_exhausted() -> Iterator[None]:
-    """What the system refuses inside the block is the service's fault, and passes."""
+    """What the system refuses in the block is the service's fault, and passes."""
     try:
         yield
     except OSError as error:

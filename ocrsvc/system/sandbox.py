@@ -49,10 +49,9 @@ def restrict(readable: Iterable[str] = ()) -> Restrictions:
 
 def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None:
     """Hold this process to limits that it cannot raise; memory is its heap and the stacks of its threads."""
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limits = {"DATA": memory_bytes, "FSIZE": file_bytes, "NOFILE": open_files, "CORE": 0}
+    for name, most in limits.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
 def lower_priority(pid: int, by: int = _NICE) -> None:
@@ -62,7 +61,7 @@ def lower_priority(pid: int, by: int = _NICE) -> None:
 
 
 def raise_oom_score() -> None:
-    """Among the processes of a service, be what the kernel ends first when memory runs out; where it lets us ask."""
+    """Be the process of the service that the kernel ends first when memory runs out, where it lets us ask."""
     with suppress(OSError):
         dumpable = read_dumpable()
         # The file belongs to root in a process that is not to be dumped (`forbid_core_dumps`).

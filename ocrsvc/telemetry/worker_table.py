@@ -16,7 +16,7 @@ from typing import Final
 from ocrsvc.system.shared_memory import shared_array
 
 SLOTS: Final = 1024
-NOBODY: Final = -1
+NO_SUCCESSOR: Final = -1
 
 
 class Reason(IntEnum):
@@ -72,7 +72,7 @@ class WorkerEntry(ctypes.Structure):
 
     Attributes:
         pid: 0 until the worker itself has written it.
-        successor: The number of its successor's entry; NOBODY before the fork.
+        successor: The number of its successor's entry; NO_SUCCESSOR before the fork.
         gpu: The GPU it computes on, by its number among all that the service has used since its start.
         gpu_bytes, gpu_max_step_bytes: Its GPU memory, and the most that this grew between two checks.
         gpu_busy_ratio: The share of the last second in which the GPU computed.
@@ -126,7 +126,7 @@ class Snapshot:
     pid: int = 0
     reason: Reason = Reason.NONE
     granted: Granted = Granted.NOTHING
-    successor: int = NOBODY
+    successor: int = NO_SUCCESSOR
     gpu: int = 0
     wanted_s: float = 0.0
     drained_s: float = 0.0
@@ -166,7 +166,7 @@ class WorkerTable:
     def allocate(self, now_s: float) -> int:
         """The number of the lowest free entry, cleared and BOOTING. Arbiter only."""
         number = next(number for number in range(SLOTS) if self._entries[number].state == State.FREE)
-        self._entries[number] = WorkerEntry(successor=NOBODY, forked_s=now_s)
+        self._entries[number] = WorkerEntry(successor=NO_SUCCESSOR, forked_s=now_s)
         self._entries[number].state = State.BOOTING
         self.head.high = max(self.head.high, number + 1)
         alive = sum(entry.state != State.FREE for entry in self._entries[: self.head.high])

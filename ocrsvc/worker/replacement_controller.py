@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gunicorn.errors import HaltServer
 
-from ocrsvc.telemetry.worker_table import NOBODY, SLOTS, Granted, Head, Reason, Snapshot, State, WorkerTable
+from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, SLOTS, Granted, Head, Reason, Snapshot, State, WorkerTable
 
 BOOT_ERROR: Final = 3
 """Exit code of the service that never had a worker that was ready; gunicorn's own WORKER_BOOT_ERROR."""
@@ -108,7 +108,11 @@ class ReplacementController:
         entry.alive_s = self._clock() + boot_limit_s
         entry.gpu = self._gpu_for(worker.slot_number, gpus)
         for snapshot in self.worker_table.live():
-            if snapshot.granted is Granted.SUCCESSOR and snapshot.successor == NOBODY and snapshot.state is State.READY:
+            if (
+                snapshot.granted is Granted.SUCCESSOR
+                and snapshot.successor == NO_SUCCESSOR
+                and snapshot.state is State.READY
+            ):
                 self.worker_table.entry(snapshot.slot).successor = worker.slot_number
                 return
 
@@ -257,7 +261,7 @@ class ReplacementController:
         for snapshot in self.worker_table.live():
             if snapshot.successor == gone and snapshot.state is State.READY:
                 entry = self.worker_table.entry(snapshot.slot)
-                entry.successor, entry.granted = NOBODY, Granted.NOTHING
+                entry.successor, entry.granted = NO_SUCCESSOR, Granted.NOTHING
 
     def _back_off(self) -> float:
         """One more worker was never ready; seconds until the next may be tried."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.gpu import GpuMemoryReader
 from ocrsvc.system.memory import read_rss_bytes
-from ocrsvc.telemetry.worker_table import NOBODY, Granted, Reason, State
+from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, Granted, Reason, State
 from ocrsvc.worker.replacement_limits import (
     Limits,
     MemoryTrend,
@@ -189,7 +189,7 @@ class Watch:
         is_urgent = Reason(entry.reason).is_urgent or self._stuck >= worker.engine_threads
         if is_urgent or entry.granted == Granted.DRAIN_FIRST:
             return True
-        has_successor = entry.granted == Granted.SUCCESSOR and entry.successor != NOBODY
+        has_successor = entry.granted == Granted.SUCCESSOR and entry.successor != NO_SUCCESSOR
         return bool(has_successor and worker.worker_table.entry(entry.successor).state == State.READY)
 
 
