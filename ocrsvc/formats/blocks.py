@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
 
+from ocrsvc.formats.boxes import to_boxes, to_frames
 from ocrsvc.formats.letter_sizes import BodySize, height_of
 from ocrsvc.formats.markup import to_markdown
-from ocrsvc.results import Box, Line, Page, Region, RegionType, Table
+from ocrsvc.imaging.geometry import turn_points
+from ocrsvc.results import Box, Page, Region, RegionType, Table
 
 Kind = Literal["heading", "paragraph", "item", "table"]
 
@@ -148,33 +150,20 @@ def _tables_by_line(tables: Sequence[Table]) -> dict[int, Table]:
 
 def _placed_lines(page: Page, body: BodySize) -> Iterator[_Placed]:
     regions = {line: at for at, region in enumerate(page.regions) for line in region.lines}
-    for number, line in enumerate(page.lines):
+    frames = to_frames(turn_points(to_boxes(page.lines), page.angle, page.width, page.height)).tolist()
+    for number, (line, frame) in enumerate(zip(page.lines, frames, strict=True)):
         region = regions.get(number, -1)
         text = " ".join(line.text.split())
         if text and (region < 0 or page.regions[region].type not in _NOT_PRINTED):
-            frame = _frame_of(line, page)
-            yield _Placed(number, text, *frame, height_of(line), body.ratio_of(line), region)
-
-
-def _frame_of(line: Line, page: Page) -> tuple[float, float, float, float]:
-    match page.angle:
-        case 90:
-            points = [(page.height - y, x) for x, y in line.box]
-        case 180:
-            points = [(page.width - x, page.height - y) for x, y in line.box]
-        case 270:
-            points = [(y, page.width - x) for x, y in line.box]
-        case _:
-            points = list(line.box)
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    return min(xs), min(ys), max(xs), max(ys)
+            left, top, right, bottom = frame
+            yield _Placed(number, text, left, top, right, bottom, height_of(line), body.ratio_of(line), region)
 
 
 def _add_run(blocks: list[Block], run: Sequence[_Placed], regions: Sequence[Region]) -> None:
     before: _Placed | None = None
     for column, lines in _columns(run):
         for line in lines:
-            level = _level_of(line, regions)
+            level = _heading_level(line, regions)
             if level and before is not None and line is not lines[0] and not blocks[-1].level:
                 level = 0 if line.region == before.region and _flows_on(before, line, column) else level
             if before is None or _begins(blocks[-1], before, line, level, column, lines[0]):
@@ -251,8 +240,7 @@ def _is_of_size(one: _Placed, other: _Placed) -> bool:
     return max(one.size, other.size) < _OTHER_SIZE * min(one.size, other.size)
 
 
-def _level_of(line: _Placed, regions: Sequence[Region]) -> int:
-    """The level of the heading that a line is part of; 0 for none."""
+def _heading_level(line: _Placed, regions: Sequence[Region]) -> int:
     ratio = line.ratio
     level = next((level for least, level in _LEVELS if ratio >= least), 0)
     if section := _SECTION.match(line.text):
@@ -310,7 +298,6 @@ def _is_short(before: _Placed, line: _Placed, column: _Column) -> bool:
 
 
 def _goes_on_elsewhere(block: Block, before: _Placed, line: _Placed) -> bool:
-    """Whether a paragraph goes on at the top of another column."""
     if block.kind == "heading" or not _is_of_size(before, line) or _ENDED.search(before.text):
         return False
     is_hyphenated = before.text.endswith(("-", "\u00ad", "\u2010"))

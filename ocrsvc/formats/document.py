@@ -77,7 +77,7 @@ class NamedResult:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file that can be written: its name, safe to save under, its Content-Type, and a `write_document` of it."""
+    """A file that can be written: its name, safe to save under, its Content-Type, and what writes it."""
 
     name: str
     media_type: str

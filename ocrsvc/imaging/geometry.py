@@ -24,6 +24,7 @@ TOGETHER: Final = 4096
 """Boxes that are made numbers at once, in a few ms: those of a large page would hold the interpreter for 0.4 s."""
 
 Placed = TypeVar("Placed", Table, Cell, Region, Barcode)
+Floats = TypeVar("Floats", np.float32, np.float64)
 
 _TURNS = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
 
@@ -33,7 +34,7 @@ def turn(pixels: Pixels, degrees: int) -> Pixels:
     return cast(Pixels, cv2.rotate(pixels, _TURNS[degrees])) if degrees else pixels
 
 
-def turn_points(points: NDArray[np.float32], degrees: int, width: int, height: int) -> NDArray[np.float32]:
+def turn_points(points: NDArray[Floats], degrees: int, width: int, height: int) -> NDArray[Floats]:
     """Where points (..., 2) of a width x height image lie after that image is turned clockwise by `degrees`."""
     x, y = points[..., 0], points[..., 1]
     turned = {0: (x, y), 90: (height - y, x), 180: (width - x, height - y), 270: (y, width - x)}[degrees]

@@ -59,13 +59,9 @@ class PdfObjects:
         place, count = self._size, len(self._places) + 1
         rows = b"".join(b"%010d 00000 n \n" % self._places[number] for number in range(1, count))
         name = self._hash.hexdigest()[:32].encode()
-        self._write(
-            [
-                b"xref\n0 %d\n0000000000 65535 f \n%b" % (count, rows),
-                b"trailer\n<< /Size %d /Root %d 0 R /ID [<%b> <%b>] >>\n" % (count, _CATALOG, name, name),
-                b"startxref\n%d\n%%%%EOF\n" % place,
-            ]
-        )
+        table = b"xref\n0 %d\n0000000000 65535 f \n%b" % (count, rows)
+        trailer = b"trailer\n<< /Size %d /Root %d 0 R /ID [<%b> <%b>] >>\n" % (count, _CATALOG, name, name)
+        self._write([table, trailer, b"startxref\n%d\n%%%%EOF\n" % place])
 
     def _write(self, parts: Iterable[bytes | memoryview]) -> None:
         for part in parts:
@@ -122,14 +118,10 @@ class ImagePdf(PdfObjects):
         self.add(number, [head, b"/Resources << %b >> /Contents %d 0 R >>" % (resources, number + 1)])
 
     def _add_font(self, parts: FontParts) -> None:
-        self.add(
-            _FONT,
-            [parts.font[:-2], b"/DescendantFonts [%d 0 R] /ToUnicode %d 0 R >>" % (_LETTERS, _TO_UNICODE)],
-        )
-        self.add(
-            _LETTERS,
-            [parts.letters[:-2], b"/FontDescriptor %d 0 R /CIDToGIDMap %d 0 R >>" % (_DESCRIPTION, _TO_GLYPH)],
-        )
+        references = b"/DescendantFonts [%d 0 R] /ToUnicode %d 0 R >>" % (_LETTERS, _TO_UNICODE)
+        self.add(_FONT, [parts.font[:-2], references])
+        references = b"/FontDescriptor %d 0 R /CIDToGIDMap %d 0 R >>" % (_DESCRIPTION, _TO_GLYPH)
+        self.add(_LETTERS, [parts.letters[:-2], references])
         self.add(_DESCRIPTION, [parts.description[:-2], b"/FontFile2 %d 0 R >>" % _FONT_FILE])
         self.add_stream(_TO_UNICODE, b"/Filter /FlateDecode", [parts.to_unicode])
         self.add_stream(_TO_GLYPH, b"/Filter /FlateDecode", [parts.to_glyph])

@@ -19,10 +19,8 @@ _LEAST_POINTS: Final = 0.1
 _TURN_DIGITS: Final = 4
 _STEP_DIGITS: Final = 1
 _LEAST_STRETCH: Final = 0.1
-# From a line's beginning to its end, in points; and within a word, of the line's height.
-_LEAST_CLIMB, _MOST_CLIMB = 0.1, 1.0
+_LEAST_CLIMB, _MOST_CLIMB = 0.1, 1.0  # from a line's beginning to its end, in points; in a word, of the line's height
 _WORD: Final = re.compile(r"\S+\s*|\s+")
-
 _NO_BOX: Final = (0.0, 0.0, 612.0, 792.0)
 
 Frame = tuple[float, float, float, float]

@@ -17,14 +17,9 @@ from ocrsvc.text.text_direction import visual_order
 _LEAST_GAP: Final = 0.25  # between two words, of the height of their line; below 0.15 poppler joins them
 
 _LEAST_BEND: Final = 0.3
-"""How far apart, across their line, the middles of a bent line's words lie, of the height of the tallest.
-
-On straight lines it is less, though words without ascenders or descenders have boxes of other heights.
-"""
-
-_LEAST_HEIGHT: Final = 0.5
-"""Of the tallest, that of a word whose middle says where its line is: signs alone stand above that, or below."""
-
+"""How far apart, across their line, the middles of a bent line's words lie, of the height of the tallest. On straight
+lines it is less, though words without ascenders or descenders have boxes of other heights."""
+_LEAST_HEIGHT: Final = 0.5  # of the tallest, of a word whose middle shows its line: signs alone stand above or below
 _OWN: Final[LineSource] = "text_layer"
 _HYPHENATED: Final = re.compile(r"[^\W\d_]-$")
 
@@ -130,11 +125,8 @@ def _pieces_of(text: str, box: Box, words: Words, height: float) -> list[Piece]:
     """The words along their line, as high as this; nothing where they are not those of the text, in its order."""
     begins = _begins_of([word for word, _ in words], text)
     sides = [_sides_of(corners, box) for _, corners in words]
-    if (
-        not begins
-        or any(end <= begin for begin, end in sides)
-        or any(two <= one for (one, _), (two, _) in pairwise(sides))
-    ):
+    is_ordered = all(one < two for (one, _), (two, _) in pairwise(sides))
+    if not begins or not is_ordered or any(end <= begin for begin, end in sides):
         return []
     gap = _LEAST_GAP * height / (math.dist(box[3], box[2]) or 1.0)
     nexts = [begin for begin, _ in sides[1:]] + [math.inf]
