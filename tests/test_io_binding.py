@@ -19,7 +19,6 @@ from onnx import TensorProto, helper
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime.session import (
     GpuContext,
-    ProfileSession,
     Session,
     SessionConfig,
     SessionPool,
@@ -101,7 +100,7 @@ def test_an_array_that_is_not_contiguous_is_refused(doubling: onnxruntime.Infere
 
 
 def test_a_run_gives_arrays_of_the_kind_that_it_was_given(doubling: onnxruntime.InferenceSession) -> None:
-    session = Session([ProfileSession(doubling)], SessionConfig("cuda"), CpuContext())
+    session = Session([(doubling, None)], SessionConfig("cuda"), CpuContext())
     assert session.run(ROWS, ["place"])[0].tolist() == [1, 0]
     twice, place = session.run(OnGpu(ROWS))
     assert (twice.array.tolist()[0], place.array.tolist()) == ([2, 10, 4], [1, 0])

@@ -14,7 +14,6 @@ import importlib.util
 import re
 import secrets
 import struct
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -103,25 +102,17 @@ class EncryptionMissing(BadModel):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """Ids of an encrypted file's key and of the files it was encrypted with, in hexadecimal digits."""
-
-    key_id: str
-    set_id: str
-
-
 def new_set_id() -> str:
     """A random id for files that are encrypted together."""
     return secrets.token_hex(_SET_BYTES)
 
 
-def read_head(content: bytes) -> Head | None:
-    """The head of an encrypted file; None of any other file."""
+def read_head(content: bytes) -> tuple[str, str] | None:
+    """The ids of an encrypted file's key and of its set, in hexadecimal digits; None of any other file."""
     if len(content) < _HEAD.size or not content.startswith(_MAGIC):
         return None
-    _, key_id, set_id, *_ = _HEAD.unpack_from(content)
-    return Head(key_id.hex(), set_id.hex())
+    _, key_id, set_id, _ = _HEAD.unpack_from(content)
+    return key_id.hex(), set_id.hex()
 
 
 def encrypt(plain: bytes, name: str, set_id: str, key: ModelKey) -> bytes:
@@ -139,8 +130,8 @@ def decrypt(content: bytes, name: str, key: ModelKey) -> bytes:
     head = read_head(content)
     if head is None:
         raise CannotDecrypt("is not encrypted")
-    if head.key_id != key.id:
-        raise CannotDecrypt(f"is encrypted with the key {head.key_id}, and the one given is {key.id}")
+    if head[0] != key.id:
+        raise CannotDecrypt(f"is encrypted with the key {head[0]}, and the one given is {key.id}")
     cipher, bound = _cipher(key, content[_HEAD.size - _SALT_BYTES : _HEAD.size]), content[: _HEAD.size] + name.encode()
     from cryptography.exceptions import InvalidTag
 

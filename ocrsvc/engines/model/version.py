@@ -94,7 +94,7 @@ class ModelVersion:
         try:
             if self.key is None:
                 raise CannotDecrypt("is encrypted, and there is no key")
-            if head is not None and encryption is not None and head.set_id != encryption.set:
+            if head is not None and encryption is not None and head[1] != encryption.set:
                 raise CannotDecrypt("was not encrypted together with the model.toml beside it")
             return decrypt(content, file, self.key)
         except CannotDecrypt as error:

@@ -18,7 +18,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
@@ -63,12 +62,8 @@ _LOAD_REMEDIES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Sessions:
-    """The numbers of one opened pair: the line finder and the line reader."""
-
-    ctpn: int
-    crnn: int
+Sessions = tuple[int, int]
+"""The numbers of an opened pair: the line finder and the line reader."""
 
 
 class TrLibrary:
@@ -91,15 +86,15 @@ class TrLibrary:
                 raise EngineUnavailable(
                     f"All {MAX_SESSIONS} sessions of Tr are open.", "Set OCRSVC_TR_SHARED_SESSIONS=true."
                 )
-            sessions = Sessions(self._free.pop(0), self._free.pop(0))
-            self._init(sessions.ctpn, DETECTION_MODEL)
-            self._init(sessions.crnn, RECOGNITION_MODEL)
-            return sessions
+            finder, reader = self._free.pop(0), self._free.pop(0)
+            self._init(finder, DETECTION_MODEL)
+            self._init(reader, RECOGNITION_MODEL)
+            return finder, reader
 
     def release(self, sessions: Sessions) -> None:
         """Free a pair's models; no thread may be running it."""
         with self._lock:
-            for number in (sessions.ctpn, sessions.crnn):
+            for number in sessions:
                 self.calls.tr_release(number)
                 self._free.append(number)
 
@@ -160,8 +155,7 @@ class TrHandle:
         """
         self._clear_buffers()
         count = self._library.calls.tr_run(
-            self._sessions.ctpn,
-            self._sessions.crnn,
+            *self._sessions,
             *_image_arguments(image),
             flag,
             self._rects.ctypes.data,
@@ -177,7 +171,7 @@ class TrHandle:
         """An image that is one line, which is all of it. Raises EngineFailed."""
         self._clear_buffers()
         steps = self._library.calls.tr_recognize(
-            self._sessions.crnn,
+            self._sessions[1],
             *_image_arguments(image),
             self._codes.ctypes.data,
             self._probabilities.ctypes.data,

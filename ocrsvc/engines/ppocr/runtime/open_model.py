@@ -97,10 +97,10 @@ def _open_on_cpu(part: ModelPart, config: SessionConfig, cache: ModelCache) -> S
         from ocrsvc.engines.ppocr.runtime import prepare_model
 
         opened = ort.InferenceSession(prepare_model.prepare(part, batched=True), options, providers=[(CPU, {})])
-        return Session([ProfileSession(opened)], config)
+        return Session([(opened, None)], config)
     in_int8 = config.precision == "int8" and part.kind == RECOGNITION
     opened = _open_cached(part, options, cache, in_int8=in_int8)
-    return Session([ProfileSession(opened)], config, precision="int8" if in_int8 else "fp32")
+    return Session([(opened, None)], config, precision="int8" if in_int8 else "fp32")
 
 
 def _open_cached(
@@ -149,7 +149,7 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
     gpu = open_gpu_context()
     stream = gpu.address if gpu is not None else None
     on_cuda: Providers = [(CUDA, providers.cuda_options(config.gpu, config.precision, stream)), (CPU, {})]
-    parts = []
+    parts: list[ProfileSession] = []
     for profile in config.gpu.profiles if fp32_model else ():
         # The engine is built, or read from its file, before the session is open, and its file is not used after that.
         versions = f"{ort.__version__} {providers.tensorrt_version()}"
@@ -157,9 +157,9 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
         with cache.cached_folder("tensorrt", key) as folder:
             name = prepare_model.input_name(fp32_model)
             options = providers.tensorrt_options(name, profile, config.precision, stream, folder)
-            parts.append(ProfileSession(_open(fp32_model, config, [(TENSORRT, options), *on_cuda]), profile))
+            parts.append((_open(fp32_model, config, [(TENSORRT, options), *on_cuda]), profile))
     precision = "fp16" if config.precision == "fp16" else "fp32"
-    return Session([*parts, ProfileSession(_open(cuda_model, config, on_cuda))], config, gpu, precision=precision)
+    return Session([*parts, (_open(cuda_model, config, on_cuda), None)], config, gpu, precision=precision)
 
 
 def _open(model: bytes, config: SessionConfig, provider_list: Providers) -> ort.InferenceSession:

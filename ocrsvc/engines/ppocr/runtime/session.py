@@ -155,12 +155,8 @@ def _as_array(gpu: GpuContext, value: Any, session: object) -> Any:
     return gpu.wrap(value.data_ptr(), tuple(value.shape()), np.dtype(_TYPES[kind]), (value, session))
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileSession:
-    """The model, opened for some shapes: those of the profile, or any."""
-
-    session: ort.InferenceSession
-    profile: Profile | None = None
+ProfileSession = tuple[ort.InferenceSession, Profile | None]
+"""A model, opened for the shapes of a profile, or for any."""
 
 
 class ModelRunner:
@@ -220,7 +216,7 @@ class Session(ModelRunner):
         *,
         precision: str = "fp32",
     ) -> None:
-        first = parts[0].session
+        first, _ = parts[0]
         self._parts = tuple(parts)
         self._input = first.get_inputs()[0].name
         self._outputs = [output.name for output in first.get_outputs()]
@@ -239,7 +235,7 @@ class Session(ModelRunner):
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See ModelRunner."""
-        session = next(part.session for part in self._parts if part.profile is None or part.profile.covers(array.shape))
+        session = next(one for one, profile in self._parts if profile is None or profile.covers(array.shape))
         # Gives a large run's memory back; only so, since the same entry in a session's options does nothing.
         options = self._shrinking if 0 < self._arena_values < array.size else None
         if self.gpu is not None and is_on_gpu(array):
