@@ -11,14 +11,14 @@ from ocrmypdf import BoundingBox, OcrClass, OcrElement
 from ocrmypdf.models.ocr_element import Baseline
 
 from ocrsvc.formats.boxes import PlacedLine, PlacedText, PlacedWord, place_lines
-from ocrsvc.results import Line, Page
+from ocrsvc.results import Page
 from ocrsvc.text.text_direction import runs_from_right_to_left
 
 # OCRmyPDF's confidence in a direction has no unit; 15 is much, and 14 what it asks for by default.
 _SURE: Final = 30.0
 # Beyond this a line runs up or down the page.
 _STEEP_DEGREES: Final = 45
-_FEW_LETTERS: Final = 4
+_FEW_CHARACTERS: Final = 4
 
 
 def to_tree(page: Page, dpi: float, number: int) -> OcrElement:
@@ -38,16 +38,11 @@ def orientation_of(page: Page) -> tuple[int, float]:
 
 
 def skew_of(page: Page) -> float:
-    """Degrees, anticlockwise, by which the page is to be turned until its lines are level; 0 where none tells."""
-    angles = [_level_angle(line) for line in page.lines if len(line.text) >= _FEW_LETTERS]
-    return round(median(angles), 3) if angles else 0.0
-
-
-def _level_angle(line: Line) -> float:
-    """Degrees, clockwise on the page, from the nearest axis to the line's upper edge."""
-    (x0, y0), (x1, y1) = line.box[0], line.box[1]
-    angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
-    return (angle + 45) % 90 - 45
+    """Degrees, anticlockwise, by which the page is to be turned until its lines are level; 0 without such lines."""
+    edges = [line.box[:2] for line in page.lines if len(line.text) >= _FEW_CHARACTERS]
+    # From the nearest axis to each line's upper edge, clockwise.
+    angles = [math.degrees(math.atan2(y1 - y0, x1 - x0)) for (x0, y0), (x1, y1) in edges]
+    return round(median((angle + 45) % 90 - 45 for angle in angles), 3) if angles else 0.0
 
 
 def _to_line(placed: PlacedLine) -> OcrElement:
