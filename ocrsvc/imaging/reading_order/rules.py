@@ -26,7 +26,6 @@ EDGE = 0.4  # line heights by which a box of text may reach over a rule
 INSIDE_TEXT = 0.3  # of a rule lies in the boxes without these edges
 LEAST_TALL = 1.4  # shortest vertical rule, in line heights
 LEAST_WIDE = 3.0  # shortest horizontal rule
-COARSE = 8  # columns that are looked at together at first: the bytes of a number
 MOST_RULES = 400  # of each direction, the longest
 
 
