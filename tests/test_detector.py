@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
 import pytest
-from support import wait_until
 
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import first_scale, input_size
-from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, COMMON_PX, Detector, RunLimiter
+from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, COMMON_PX, Detector
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
@@ -21,7 +19,7 @@ from ocrsvc.results import Pixels
 
 LIMIT_S = 60.0
 SMALL = np.zeros((32, 32), np.uint8)
-# Two of them are more than the least that may be run together, one and a small one are not.
+# Its memory is not kept for the next run.
 LARGE = np.zeros((32, ARENA_VALUES // 96 + 32), np.uint8)
 
 
@@ -112,37 +110,6 @@ def test_a_pass_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_c
     for thread in (first, waiting, last):
         thread.join(LIMIT_S)
     assert wide.runs == 2
-
-
-def test_together_passes_are_no_larger_than_the_largest_one_so_far() -> None:
-    limiter, started = RunLimiter(10), queue.SimpleQueue[int]()
-
-    def begin(size: int, waiting: int | None = None) -> None:
-        """Starts at once, unless that many are to wait then."""
-
-        def run() -> None:
-            limiter.start(size)
-            started.put(size)
-
-        threading.Thread(target=run, daemon=True).start()
-        if waiting is None:
-            assert started.get(timeout=LIMIT_S) == size
-        else:
-            wait_until(lambda: len(limiter._waiting) == waiting)
-
-    begin(5)
-    begin(5)
-    begin(30, waiting=1)  # larger than all before it: runs alone
-    begin(1, waiting=2)  # not before the first that came
-    limiter.finish(5)
-    assert (len(limiter._waiting), limiter._under_way) == (2, 5)
-    limiter.finish(5)
-    assert started.get(timeout=LIMIT_S) == 30
-    assert (len(limiter._waiting), limiter._under_way) == (1, 30)
-    limiter.finish(30)
-    assert started.get(timeout=LIMIT_S) == 1
-    for size in (14, 15):  # now they fit
-        begin(size)
 
 
 def test_the_thread_of_a_page_that_waits_for_something_is_free_for_others(shared_threads: SharedThreads) -> None:

@@ -7,7 +7,8 @@ to a coarse grid, the page at the top left: what is found depends on the page al
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -37,41 +38,6 @@ ARENA_VALUES: Final = 3 * 960 * 768
 _CHECK_S: Final = 0.25
 OPENVINO_ARENA_VALUES: Final = 3 * 1536 * 1280  # most second passes are smaller, and a run pages in 190 MB a megapixel
 WIDE_ARENA_VALUES: Final = 1  # of the session with many threads: nothing is kept
-
-
-class RunLimiter:
-    """Limits the runs under way: together no larger than the largest single one so far, so they need no more memory.
-
-    First come, first served, for any thread. Up to the size `least` runs are under way together whatever came before.
-    """
-
-    def __init__(self, least: int) -> None:
-        self._largest = least
-        self._changed = threading.Condition()
-        self._waiting: deque[object] = deque()
-        self._under_way = 0
-
-    def start(self, size: int, check: Check = no_check) -> None:
-        """Wait until a run of that size may start; it must be finished. What `check` raises ends the wait."""
-        ticket = object()
-        with self._changed:
-            self._waiting.append(ticket)
-            self._largest = max(self._largest, size)
-            try:
-                while not self._changed.wait_for(
-                    lambda: self._waiting[0] is ticket and self._under_way + size <= self._largest, _CHECK_S
-                ):
-                    check()
-                self._under_way += size
-            finally:
-                self._waiting.remove(ticket)
-                self._changed.notify_all()
-
-    def finish(self, size: int) -> None:
-        """A run of that size is done."""
-        with self._changed:
-            self._under_way -= size
-            self._changed.notify_all()
 
 
 SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)  # sides to which a page is padded on a GPU
@@ -105,11 +71,10 @@ class Detector:
 
     In ONNX Runtime a session with two threads takes 0.6 of the time for a lone page, and 1.13 of the processor time for
     each of several pages: so there are two sessions, and whether the page is alone decides. Both give the same bits.
-    Runs wait for each other where they would need more memory together than one alone; a large one has all threads,
-    because others wait for it. Under OpenVINO two threads cost no more processor time than one, and a second session as
-    much memory as the first: there pages take turns at one session that has all threads. Sessions: `narrow` runs on the
-    calling thread, `wide` on as many threads as are shared; where pages go `one_at_a_time`, `narrow` is the only one,
-    and runs on all of them.
+    Large runs, whose memory is not kept, take turns; each has all threads, because others wait for it. Under OpenVINO
+    two threads cost no more processor time than one, and a second session as much memory as the first: there pages take
+    turns at one session that has all threads. Sessions: `narrow` runs on the calling thread, `wide` on as many threads
+    as are shared; where pages go `one_at_a_time`, `narrow` is the only one, and runs on all of them.
     """
 
     def __init__(
@@ -127,8 +92,7 @@ class Detector:
         self._wide = wide
         self._shared_threads = shared_threads
         self._one_at_a_time = one_at_a_time
-        at_once = shared_threads.count if shared_threads is not None else 1
-        self._limiter = RunLimiter(1 if one_at_a_time else at_once * ARENA_VALUES)
+        self._large_runs = threading.Lock()
         self.device, self.provider, self.precision = narrow.device, narrow.provider, narrow.precision
 
     def run(self, pixels: Pixels, check: Check = no_check) -> ProbabilityMap:
@@ -142,16 +106,22 @@ class Detector:
             return _probabilities(self._narrow, pad(pixels))[:height, :width]
         if self._shared_threads is None or (self._wide is None and not self._one_at_a_time):
             return _probabilities(self._narrow, pixels)
-        size = 1 if self._one_at_a_time else 3 * height * width
-        # While the page waits, another one may use its thread.
+        is_large = self._one_at_a_time or 3 * height * width > ARENA_VALUES
+        with self._turn(check) if is_large else nullcontext(), self._shared_threads.all_threads() as alone:
+            session = self._wide if self._wide is not None and (alone or is_large) else self._narrow
+            return _probabilities(session, pixels)
+
+    @contextmanager
+    def _turn(self, check: Check) -> Iterator[None]:
+        """Wait for the large runs before this one; meanwhile another page may use the thread."""
+        assert self._shared_threads is not None, "asked where threads are shared"
         with self._shared_threads.released_thread():
-            self._limiter.start(size, check)
+            while not self._large_runs.acquire(timeout=_CHECK_S):
+                check()
         try:
-            with self._shared_threads.all_threads() as alone:
-                session = self._wide if self._wide is not None and (alone or size > ARENA_VALUES) else self._narrow
-                return _probabilities(session, pixels)
+            yield
         finally:
-            self._limiter.finish(size)
+            self._large_runs.release()
 
     def padded_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """(w, h) at which the model is run for an input of (w, h) pixels; a longer one repeats its own edge."""
