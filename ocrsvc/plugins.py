@@ -333,8 +333,3 @@ def resolve(target: str) -> Any:
         return getattr(import_module(module), attribute)
     except Exception as error:
         raise EntryError(f"{target} cannot be loaded: {type(error).__name__}: {error}.") from error
-
-
-def adapters_at(port: int) -> frozenset[str]:
-    """The names of the adapters whose clients come to this port."""
-    return frozenset(name for name, entry in adapters().items() if entry.port == port)

@@ -93,10 +93,8 @@ class ReadOptions:
         max_side: Longest side in pixels of the image that the engine gets to see; larger ones are shrunk first, and the
             boxes are scaled back. None: the engine decides.
         min_confidence: Lines below this are left out. None: the engine's own threshold.
-        decoder: "greedy" takes the likeliest path through a line, "beam" searches for the likeliest text; engines that
-            decode in a way of their own take no notice.
-        unwarp: True lets the engine flatten a page whose lines show that it is curved; False reads every page as it is.
-            Engines that cannot flatten take no notice.
+        decoder: "greedy" takes the likeliest path through a line, "beam" searches for the likeliest text, where it can.
+        unwarp: True lets an engine that can flatten a page whose lines show that it is curved; False reads it as it is.
         tables: True asks for the tables on the page as well.
         spaces: Between Chinese and Latin characters: "auto" decides by the gaps of the whole page and the recognizer's
             own spaces, "model" leaves it to the recognizer, "visible" puts one wherever a gap is seen. Engines whose

@@ -14,7 +14,7 @@ from werkzeug.routing import Rule
 
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.request import Request
-from ocrsvc.plugins import adapters, adapters_at
+from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 
 Shared = Mapping[tuple[str, str], Mapping[str, Rule]]
@@ -63,8 +63,8 @@ class Router:
         return left
 
     def _adapters_at_port(self, asked: Request) -> frozenset[str]:
-        port, bound = asked.environ.get("SERVER_PORT", ""), self._usual_ports
-        return adapters_at(int(port)).intersection(bound) if bound and port.isdecimal() else frozenset()
+        port = asked.environ.get("SERVER_PORT", "")
+        return frozenset(name for name in self._usual_ports if str(adapters()[name].port) == port)
 
 
 def _best_by_head(asked: Request, rivals: Collection[str]) -> str:

@@ -252,15 +252,9 @@ def test_a_curved_line_reads_the_same_from_the_gpu_and_from_memory(engine: Ppocr
 def test_options_are_the_same_on_the_gpu(engine: PpocrEngine) -> None:
     for decoder in ("greedy", "beam"):
         assert read(engine.open_handle(), load("line.png"), detect=False, decoder=decoder).text == LINE
+    gray = np.ascontiguousarray(load("line.png")[:, :, 1])
+    assert read(engine.open_handle(), gray, detect=False).text == LINE
     assert read(engine.open_handle(), np.full((40, 60), 255, np.uint8)).lines == ()
-
-
-def test_pages_read_the_same_alone_and_beside_others(engine: PpocrEngine) -> None:
-    pages = [load("notice.png"), np.ascontiguousarray(load("line.png")[:, :, 1])]
-    alone = [read(engine.open_handle(), page) for page in pages]
-    with ThreadPoolExecutor(2) as pool:
-        beside = list(pool.map(lambda page: read(engine.open_handle(), page), pages))
-    assert [page.text for page in beside] == [page.text for page in alone]
 
 
 class Full(StrictArrays):

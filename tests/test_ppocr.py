@@ -207,7 +207,7 @@ def test_a_page_that_is_not_wanted_any_more_is_left_wherever_it_is_and_its_neigh
 
 def test_a_dense_page_gives_its_thread_back_soon_after_its_deadline(handle: PageHandle) -> None:
     """All of it would take several times as long."""
-    dense = np.tile(load("notice.png"), (6, 4, 1))
+    dense = np.tile(load("notice.png"), (4, 3, 1))
     began_s = time.monotonic()
     check = make_check(RequestContext(), began_s + 0.3, time.monotonic)
     (answer,) = handle.read([ReadTask(Image(dense, "png"), check=check)])

@@ -130,18 +130,22 @@ class _Places:
 def decide_spaces(lines: Sequence[tuple[LineText, Quad]], spaces: Spaces) -> list[LineText]:
     """All lines of one page, and where they are, with spaces where Chinese meets Latin; `spaces` as of ReadOptions."""
     texts = [text for text, _ in lines]
-    if spaces == "model":
+    measured = [
+        (number, text.path, text.gaps, quad)
+        for number, (text, quad) in enumerate(lines)
+        if text.gaps is not None and text.path is not None
+    ]
+    if spaces == "model" or not measured:
         return texts
-    measured = [number for number, text in enumerate(texts) if text.gaps is not None]
-    if not measured:
-        return texts
-    places = _measure([lines[number] for number in measured])
+    sizes = _type_sizes([(gaps, quad) for _, _, gaps, quad in measured])
+    places = [_places(path, gaps, em) for (_, path, gaps, _), em in zip(measured, sizes, strict=True)]
     usual = _usual_gap(np.concatenate([line.chinese_em for line in places]))
-    gaps, read = (np.concatenate(rows) for rows in zip(*((line.gaps_em, line.read) for line in places), strict=True))
-    is_open = gaps - usual >= SEEN_EM if spaces == "visible" else _are_open(gaps - usual, read)
+    gaps_em, read = (np.concatenate(rows) for rows in zip(*((one.gaps_em, one.read) for one in places), strict=True))
+    is_open = gaps_em - usual >= SEEN_EM if spaces == "visible" else _are_open(gaps_em - usual, read)
     ends = np.cumsum([len(line.gaps_em) for line in places])[:-1]
-    for number, flags in zip(measured, np.split(is_open, ends), strict=True):
-        texts[number] = _with_spaces(texts[number], flags)
+    for (number, path, gaps, _), flags in zip(measured, np.split(is_open, ends), strict=True):
+        spaced = _with_spaces(path, gaps, flags)
+        texts[number] = replace(texts[number], text="".join(spaced.characters), path=spaced)
     return texts
 
 
@@ -162,27 +166,19 @@ def _usual_gap(gaps_em: NDArray[np.float64]) -> float:
     return float((middle.sum() + USUAL_GAPS * USUAL_GAP_EM) / (len(middle) + USUAL_GAPS))
 
 
-def _measure(lines: Sequence[tuple[LineText, Quad]]) -> list[_Places]:
-    """The places of lines that have gaps, relative to the type size."""
-    heights = np.array([_crop_height(text, quad) for text, quad in lines])
-    pitches = np.array([text.gaps.pitch for text, _ in lines if text.gaps is not None])
+def _type_sizes(lines: Sequence[tuple[ScriptGaps, Quad]]) -> list[float]:
+    """The type size of each line along its crop, in pixels: its pitch, or a share of its height."""
+    extents = [(gaps.crop_width, *sides(quad)) for gaps, quad in lines]
+    # How long the line's height would be along its crop, which is squeezed.
+    heights = np.array([width / max(along, 1.0) * max(across, 1.0) for width, along, across in extents])
+    pitches = np.array([gaps.pitch for gaps, _ in lines])
     known = pitches > 0
     share = float(np.median(pitches[known] / heights[known])) if known.any() else EM_OF_HEIGHT
-    ems = np.where(known, pitches, share * heights)
-    return [_places(text, float(em)) for (text, _), em in zip(lines, ems, strict=True)]
+    sizes: list[float] = np.where(known, pitches, share * heights).tolist()
+    return sizes
 
 
-def _crop_height(text: LineText, quad: Quad) -> float:
-    """How long the line's height would be along its crop, which is squeezed; in pixels of the crop."""
-    assert text.gaps is not None, "only lines with gaps are measured"
-    along, across = sides(quad)
-    return text.gaps.crop_width / max(along, 1.0) * max(across, 1.0)
-
-
-def _places(text: LineText, em: float) -> _Places:
-    gaps, path = text.gaps, text.path
-    assert gaps is not None, "only lines with gaps are measured"
-    assert path is not None, "gaps stand on a path"
+def _places(path: Path, gaps: ScriptGaps, em: float) -> _Places:
     characters, before = path.characters, gaps.places
     after = [_next(characters, place) for place in before]
     pairs = [(characters[one], characters[other]) for one, other in zip(before, after, strict=True)]
@@ -196,14 +192,11 @@ def _next(characters: Sequence[str], place: int) -> int:
     return next(number for number in range(place + 1, len(characters)) if not characters[number].isspace())
 
 
-def _with_spaces(text: LineText, is_open: NDArray[np.bool_]) -> LineText:
-    """The line with spaces at those of its places that are open, and with none at the others.
+def _with_spaces(path: Path, gaps: ScriptGaps, is_open: NDArray[np.bool_]) -> Path:
+    """The line's path with spaces at those of its places that are open, and with none at the others.
 
     A space that the model did not read stands on the step halfway across its gap.
     """
-    path, gaps = text.path, text.gaps
-    assert gaps is not None, "only lines with gaps are decided"
-    assert path is not None, "gaps stand on a path"
     keep = np.ones(len(path.characters), bool)
     new = []
     for place, wanted in zip(gaps.places.tolist(), is_open.tolist(), strict=True):
@@ -217,5 +210,4 @@ def _with_spaces(text: LineText, is_open: NDArray[np.bool_]) -> LineText:
     characters = np.insert(np.array(path.characters, object), at, " ")[kept].tolist()
     first, last = (np.insert(steps, at, middles)[kept] for steps in (path.first, path.last))
     probabilities = np.insert(path.probabilities, at, 1.0)[kept]
-    spaced = Path(characters, first, last, path.steps, path.confidence, probabilities)
-    return replace(text, text="".join(characters), path=spaced)
+    return Path(characters, first, last, path.steps, path.confidence, probabilities)
