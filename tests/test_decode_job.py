@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrsvc.engines.contract import EngineTraits
+from ocrsvc.engines.contract import EngineTraits, Handle
 from ocrsvc.errors import BrokenImage, OcrsvcError
 from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.models.loaded_models import Lease
@@ -18,21 +18,16 @@ from ocrsvc.pipeline.decode_job import DecodeJob, make_read_request, read_with
 from ocrsvc.results import Page, ReadOptions, ReadTask
 
 
-class Seeing:
+def seeing(seen: list[ReadTask] | None = None) -> Handle:
     """A handle that answers with the size of what it is shown."""
 
-    def __init__(self) -> None:
-        self.seen: list[ReadTask] = []
-
-    def warm_up(self) -> None:
-        """Nothing to load."""
-
-    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        self.seen += tasks
+    def read(tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        (seen if seen is not None else []).extend(tasks)
         return [Page(task.image.width, task.image.height, 0, ()) for task in tasks]
 
-    def close(self) -> None:
-        """Nothing is held."""
+    handle: Handle = create_autospec(Handle, instance=True)
+    handle.read = read  # type: ignore[method-assign]
+    return handle
 
 
 def jpeg(width: int, height: int) -> bytes:
@@ -50,14 +45,14 @@ def job(data: bytes, options: ReadOptions | None = None) -> DecodeJob:
 def test_what_was_decoded_ahead_is_not_decoded_again() -> None:
     ahead = job(jpeg(60, 40))
     task = ahead.prepare()
-    handle = Seeing()
-    read_with(handle, [ahead])
-    assert handle.seen == [task]
+    seen: list[ReadTask] = []
+    read_with(seeing(seen), [ahead])
+    assert seen == [task]
 
 
 def test_the_engine_sees_the_turned_and_shrunk_image_whoever_decodes_it() -> None:
     late = job(jpeg(60, 40), ReadOptions(rotate="90", max_side=30))
-    (page,) = read_with(Seeing(), [late])
+    (page,) = read_with(seeing(), [late])
     assert page == Page(20, 30, 0, ())
     assert late.restore(page)[0] == Page(60, 40, 90, ())
     assert late.decode_s > 0
@@ -66,15 +61,13 @@ def test_the_engine_sees_the_turned_and_shrunk_image_whoever_decodes_it() -> Non
 def test_a_damaged_image_fails_alone() -> None:
     data = jpeg(50, 50)
     jobs = [job(jpeg(60, 40)), job(data[: len(data) // 2]), job(jpeg(20, 10))]
-    first, damaged, last = read_with(Seeing(), jobs)
+    first, damaged, last = read_with(seeing(), jobs)
     assert (first, last) == (Page(60, 40, 0, ()), Page(20, 10, 0, ()))
     assert isinstance(damaged, BrokenImage)
 
 
 def test_an_engine_that_answers_too_little_is_no_answer() -> None:
-    class Silent(Seeing):
-        def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-            return [] if tasks else [BrokenImage("x")]
-
+    silent = create_autospec(Handle, instance=True)
+    silent.read.return_value = []
     with pytest.raises(ValueError, match="zip"):
-        read_with(Silent(), [job(jpeg(60, 40))])
+        read_with(silent, [job(jpeg(60, 40))])

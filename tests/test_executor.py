@@ -199,19 +199,6 @@ def test_a_question_for_the_client_that_fails_ends_its_work_and_no_thread() -> N
         assert ask(executor, "b") == "B"
 
 
-def test_a_client_that_goes_while_the_engine_works_changes_nothing() -> None:
-    """Where it does not look: its thread's time is spent either way."""
-    gate, gone = threading.Event(), threading.Event()
-    with running(Upper(gate)) as executor:
-        job = submit(executor, "a", is_gone=gone.is_set)
-        wait_until(job.running)
-        gone.set()
-        opener = threading.Timer(0.5, gate.set)
-        opener.start()
-        assert executor.wait(job) == "A"
-        opener.join()
-
-
 def test_a_call_runs_in_each_thread_also_in_those_that_are_idle_and_a_failing_one_fails_alone() -> None:
     found: list[int] = []
     with running(Upper(), threads=3) as executor:
