@@ -29,7 +29,7 @@ ASKED = Record("", source="api", name="a.pdf", numbers=[1], count=1)
 
 def fill(folder: Path, jobs: int) -> None:
     """Lay jobs into the folder of a store, as they lie there once they were read."""
-    filled = JobStore(folder, 1 << 40, DAY_S, most_jobs=1 << 40)
+    filled = JobStore(folder, 1 << 40, DAY_S, max_jobs=1 << 40)
     first = filled.add(b"a document", ASKED)
     for place in range(jobs - 1):
         copy = folder / f"{place:08x}-0000-4000-8000-000000000000"
@@ -48,7 +48,7 @@ def measure(jobs: int, times: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), jobs)
         time.sleep(1.0)
-        fresh = JobStore(Path(folder), 1 << 40, DAY_S, most_waiting=1 << 40, most_jobs=1 << 40)
+        fresh = JobStore(Path(folder), 1 << 40, DAY_S, max_waiting=1 << 40, max_jobs=1 << 40)
         took_ms = []
         for _ in range(times + 1):
             began_s = time.process_time()

@@ -34,47 +34,47 @@ class Router:
         self._shared = _shared(self._rules)
         self._usual_ports = settings.usual_ports
 
-    def by_head(self, asked: Request) -> None:
+    def by_head(self, request: Request) -> None:
         """To an adapter that its port, its headers and its key allow; what matches nothing, to the only one there."""
-        if asked.routing_exception is None:
-            if rivals := self._rivals(asked):
-                asked.url_rule = rivals[_best_by_head(asked, self._allowed(asked, rivals))]
-        elif len(owners := self._adapters_at_port(asked) or _owners(self._rules, asked.path)) == 1:
+        if request.routing_exception is None:
+            if rivals := self._rivals(request):
+                request.url_rule = rivals[_best_by_head(request, self._allowed(request, rivals))]
+        elif len(owners := self._adapters_at_port(request) or _owners(self._rules, request.path)) == 1:
             # Nothing matched; the failure is answered by the blueprint that the rule names.
-            asked.url_rule = self._rules[next(iter(owners))][0]
+            request.url_rule = self._rules[next(iter(owners))][0]
 
-    def by_body(self, asked: Request) -> None:
+    def by_body(self, request: Request) -> None:
         """Where several are left, to the one that the body of a POST fits."""
-        rivals = self._rivals(asked) if asked.method == "POST" else {}
-        left = self._allowed(asked, rivals)
+        rivals = self._rivals(request) if request.method == "POST" else {}
+        left = self._allowed(request, rivals)
         if len(left) > 1:
-            name = next((name for name in _by_body(asked, left) if name in left), None)
-            asked.url_rule = rivals[name] if name else asked.url_rule
+            name = next((name for name in _by_body(request, left) if name in left), None)
+            request.url_rule = rivals[name] if name else request.url_rule
 
-    def _rivals(self, asked: Request) -> Mapping[str, Rule]:
+    def _rivals(self, request: Request) -> Mapping[str, Rule]:
         """The rules of the adapters that share its path and method."""
-        return {} if asked.url_rule is None else self._shared.get((asked.url_rule.rule, asked.method), {})
+        return {} if request.url_rule is None else self._shared.get((request.url_rule.rule, request.method), {})
 
-    def _allowed(self, asked: Request, rivals: Collection[str]) -> Collection[str]:
+    def _allowed(self, request: Request, rivals: Collection[str]) -> Collection[str]:
         """The rivals for whose sake its port is bound, and of these the ones that its key is for; all if none is."""
-        left = self._adapters_at_port(asked).intersection(rivals) or rivals
-        if asked.key is not None and asked.key.adapters is not None:
-            return asked.key.adapters.intersection(left) or left
+        left = self._adapters_at_port(request).intersection(rivals) or rivals
+        if request.key is not None and request.key.adapters is not None:
+            return request.key.adapters.intersection(left) or left
         return left
 
-    def _adapters_at_port(self, asked: Request) -> frozenset[str]:
-        port = asked.environ.get("SERVER_PORT", "")
+    def _adapters_at_port(self, request: Request) -> frozenset[str]:
+        port = request.environ.get("SERVER_PORT", "")
         return frozenset(name for name in self._usual_ports if str(adapters()[name].port) == port)
 
 
-def _best_by_head(asked: Request, rivals: Collection[str]) -> str:
+def _best_by_head(request: Request, rivals: Collection[str]) -> str:
     """The one of several adapters that suits the method and the type of the body."""
     if len(rivals) == 1:
         return next(iter(rivals))
-    if asked.method != "POST":
+    if request.method != "POST":
         # The service's own page tells browsers and programs apart by itself.
         return "page" if "page" in rivals else min(rivals, key=_rank)
-    forms = _taking_forms().intersection(rivals) if asked.mimetype in FORMS else ()
+    forms = _taking_forms().intersection(rivals) if request.mimetype in FORMS else ()
     return min(forms or rivals, key=_rank)
 
 
@@ -84,18 +84,18 @@ def _rank(name: str) -> tuple[bool, str]:
     return (entry is not None and entry.yields_paths, name)
 
 
-def _by_body(asked: Request, left: Collection[str]) -> Iterator[str]:
+def _by_body(request: Request, left: Collection[str]) -> Iterator[str]:
     """The adapters that this body fits, best first; by its members those that are left."""
-    if asked.mimetype == "multipart/form-data":
+    if request.mimetype == "multipart/form-data":
         yield from _taking_forms()
         return
     raw = None
     # What cannot be read, its adapter reports.
     with suppress(OcrsvcError):
-        raw, members = asked.content.raw, asked.content.members
+        raw, members = request.content.raw, request.content.members
         sent = ((name, entry.members) for name, entry in adapters().items() if name in left)
         yield from (name for name, wanted in sent if not members.keys().isdisjoint(wanted))
-    if asked.mimetype == "application/x-www-form-urlencoded" or raw is not None:
+    if request.mimetype == "application/x-www-form-urlencoded" or raw is not None:
         yield from _taking_forms()
 
 

@@ -89,7 +89,7 @@ def redirect(location: str) -> bytes:
 def local_policy(*hosts: str) -> OutgoingPolicy:
     """One that allows loopback addresses, and these hosts at any port."""
     allowed = tuple(f"{host}:*" for host in hosts or ("127.0.0.1",))
-    return OutgoingPolicy(allowed, LOOPBACK, most_bytes=1 << 20, most_s=60.0)
+    return OutgoingPolicy(allowed, LOOPBACK, max_bytes=1 << 20, max_s=60.0)
 
 
 def open_policy(*hosts: str) -> OutgoingPolicy:

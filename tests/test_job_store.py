@@ -41,8 +41,8 @@ DOCUMENT = pdf(GRAY)
 
 # Which documents make room: as "caller + number", finished ones in capitals, the oldest first
 
-FOUR = {"most_jobs": 4}
-FORTY = {"most_bytes": 40}
+FOUR = {"max_jobs": 4}
+FORTY = {"max_bytes": 40}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ FORTY = {"most_bytes": 40}
         ("A1 a2 a3 b1", "b", FORTY | {"document": "b1"}, ["A1"]),
         ("A1 a2 a3 b1", "b", FORTY | {"document": "b1", "size": 21}, None),
         # The document that a file is made of does not make room for it.
-        ("A1 A2", "a", {"most_bytes": 20, "document": "A1"}, ["A2"]),
+        ("A1 A2", "a", {"max_bytes": 20, "document": "A1"}, ["A2"]),
     ],
 )
 def test_callers_with_most_and_finished_documents_make_room(
@@ -82,7 +82,7 @@ def test_callers_with_most_and_finished_documents_make_room(
         connection.execute("CREATE TABLE job (id, caller, bytes, is_done, came_s)")
         rows = [(name, name[0].lower(), 10, name[0].isupper(), came_s) for came_s, name in enumerate(names.split())]
         connection.executemany("INSERT INTO job VALUES (?, ?, ?, ?, ?)", rows)
-        need = {"caller": caller, "size": 10, "document": "", "most_jobs": 100, "most_bytes": 10**6}
+        need = {"caller": caller, "size": 10, "document": "", "max_jobs": 100, "max_bytes": 10**6}
         assert displaced(connection, {**need, **asked}) == gone
 
 
@@ -97,7 +97,7 @@ def clock() -> Clock:
 @pytest.fixture
 def small(tmp_path: Path, clock: Clock) -> JobStore:
     """Room for 100,000 bytes and four jobs."""
-    return JobStore(tmp_path, 100_000, 100.0, clock, wall=clock, most_jobs=4)
+    return JobStore(tmp_path, 100_000, 100.0, clock, wall=clock, max_jobs=4)
 
 
 def test_no_more_bytes_are_kept_than_may_be_and_files_that_are_made_count(small: JobStore) -> None:

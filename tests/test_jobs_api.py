@@ -43,7 +43,7 @@ class Place(JobsApp):
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     told = {"callback_hosts": ("told.example",), "callback_secret": SECRET}
     settings = Settings(job_pages=12, max_pages=2, **told)  # type: ignore[arg-type]
-    with Place.running(tmp_path_factory.mktemp("jobs"), settings, most_waiting=5, most_pages=24) as found:
+    with Place.running(tmp_path_factory.mktemp("jobs"), settings, max_waiting=5, max_pages=24) as found:
         yield found
 
 
@@ -143,7 +143,7 @@ def test_a_job_may_have_more_pages_than_a_request_and_no_more_than_its_own_limit
 
 
 def test_a_caller_has_so_many_jobs_and_pages_waiting(tmp_path: Path, place: Place) -> None:
-    jobs = JobStore(tmp_path, 10**8, 3600.0, most_waiting=2, most_pages=7)
+    jobs = JobStore(tmp_path, 10**8, 3600.0, max_waiting=2, max_pages=7)
     client = create_app(Settings(caller_header="X-Real-IP"), place.reader, jobs=jobs).test_client()
 
     def submit(caller: str, pages: int) -> int:

@@ -244,7 +244,7 @@ def test_expired_files_go_when_jobs_are_swept(tmp_path: Path) -> None:
 def files_in(folder: Path, clock: Clock, keep_s: float = 1.0) -> UploadedFiles:
     """Room for 100 kB, and two files."""
     folder.mkdir(exist_ok=True)
-    return UploadedFiles(JobStore(folder / "uploads", 100_000, keep_s, clock, wall=clock, most_jobs=2))
+    return UploadedFiles(JobStore(folder / "uploads", 100_000, keep_s, clock, wall=clock, max_jobs=2))
 
 
 def test_a_signed_url_holds_as_long_as_it_says_and_no_longer_than_its_file(tmp_path: Path) -> None:

@@ -340,7 +340,7 @@ def test_a_server_that_drips_has_no_more_time_than_any_other(head: bytes) -> Non
     with serving(drip(head)) as server:
         began_s = time.monotonic()
         with pytest.raises(UrlUnavailable, match="in time"):
-            fetch_file(server.url, replace(local_policy(), most_s=0.15), 60)
+            fetch_file(server.url, replace(local_policy(), max_s=0.15), 60)
         with pytest.raises(DeadlineExceeded):
             fetch_file(server.url, local_policy(), 0.15)
         # Half of the time for which it drips.

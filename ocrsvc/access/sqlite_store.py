@@ -35,7 +35,7 @@ from ocrsvc.errors import KeysUnavailable
 LIMIT_S: Final = 1.0
 """How long a call waits for others at most."""
 
-_MOST_LOG_BYTES: Final = 8 << 20
+_MAX_LOG_BYTES: Final = 8 << 20
 _OWNER_ONLY: Final = 0o600
 _SCHEMA_VERSION: Final = 1
 
@@ -99,7 +99,7 @@ class SqliteStore:
         run("DELETE FROM worker WHERE seen NOT BETWEEN ? AND ?", (now_s - LEASE_S, now_s + LEASE_S))
         run("DELETE FROM held WHERE worker NOT IN (SELECT worker FROM worker)")
         with suppress(FileNotFoundError):
-            if Path(f"{self._path}-wal").stat().st_size > _MOST_LOG_BYTES:
+            if Path(f"{self._path}-wal").stat().st_size > _MAX_LOG_BYTES:
                 # PASSIVE does nearly all of it beside the writers; TRUNCATE makes them wait for what came meanwhile.
                 run("PRAGMA wal_checkpoint(PASSIVE)")
                 run("PRAGMA wal_checkpoint(TRUNCATE)")

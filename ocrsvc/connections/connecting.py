@@ -28,20 +28,20 @@ LOGGER: Final = logging.getLogger("ocrsvc.connections")
 
 # A resolver that hangs takes a thread for each name, and no more than these.
 _PERMITS: Final = threading.BoundedSemaphore(16)
-_MOST_ADDRESSES: Final = 4
+_MAX_ADDRESSES: Final = 4
 _STEP_S: Final = 0.25
 
 
 class Deadline:
-    """The end of one exchange, its redirects included: `limit_s` is the caller's, `most_s` the operator's.
+    """The end of one exchange, its redirects included: `limit_s` is the caller's, `max_s` the operator's.
 
     `check` is called in between, and raises what ends the exchange, such as ClientGone.
     """
 
-    def __init__(self, limit_s: float, most_s: float, check: Callable[[], object] = bool) -> None:
+    def __init__(self, limit_s: float, max_s: float, check: Callable[[], object] = bool) -> None:
         self._check = check
-        self._end_s = time.monotonic() + min(limit_s, most_s)
-        self._is_callers = limit_s <= most_s
+        self._end_s = time.monotonic() + min(limit_s, max_s)
+        self._is_callers = limit_s <= max_s
 
     def step_s(self) -> float:
         """How long to wait before the next call of this. Raises DeadlineExceeded, UrlUnavailable, and as `check`."""
@@ -83,7 +83,7 @@ def connect(url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.sock
     if not addresses or not all(map(policy.allows, addresses)):
         raise unavailable(url, "it has no address, or one that is not public")
     reason: OSError | None = None
-    for address in addresses[:_MOST_ADDRESSES]:
+    for address in addresses[:_MAX_ADDRESSES]:
         try:
             return _connect(address, url, policy, deadline)
         except OSError as error:

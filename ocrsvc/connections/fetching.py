@@ -52,7 +52,7 @@ def fetch_file(
     `check` is called at least four times a second, and raises what ends it; `take` is called with each piece's size
     before it is kept, and raises without memory. Raises as `connect`, UrlRefused also for a redirect, and BodyTooLarge.
     """
-    deadline = Deadline(limit_s, policy.most_s, check)
+    deadline = Deadline(limit_s, policy.max_s, check)
     at = policy.check_url(url)
     for _ in range(REDIRECTS + 1):
         with _exchange("GET", at, {"Accept": "*/*"}, b"", policy, deadline) as response:
@@ -71,7 +71,7 @@ def post(
     check: Callable[[], object] = bool,
 ) -> int:
     """Post a body, with headers in ASCII; the status of the answer. Redirects are not followed. Raises as `connect`."""
-    deadline = Deadline(limit_s, policy.most_s, check)
+    deadline = Deadline(limit_s, policy.max_s, check)
     with _exchange("POST", policy.check_url(url), headers, body, policy, deadline) as response:
         return response.status
 
@@ -93,34 +93,34 @@ def _file_of(response: HTTPResponse, at: Url, policy: OutgoingPolicy, take: Call
             f"The host of the URL answers with the status {response.status}.", "Check the address, or who may read it."
         )
     data = io.BytesIO()
-    for piece in _decoded(response, policy.most_bytes):
-        if data.tell() + len(piece) > policy.most_bytes:
-            raise _too_large(policy.most_bytes)
+    for piece in _decoded(response, policy.max_bytes):
+        if data.tell() + len(piece) > policy.max_bytes:
+            raise _too_large(policy.max_bytes)
         take(len(piece))
         data.write(piece)
     media_type = response.headers.get_content_type() if "Content-Type" in response.headers else ""
     return FetchedFile(data.getvalue(), _name_of(response, at), media_type)
 
 
-def _received(response: HTTPResponse, most_bytes: int) -> Iterator[bytes]:
+def _received(response: HTTPResponse, max_bytes: int) -> Iterator[bytes]:
     """The body in pieces. Raises BodyTooLarge, UrlUnavailable, and as `_exchange`."""
-    if response.length is not None and response.length > most_bytes:
-        raise _too_large(most_bytes)
-    left_bytes = most_bytes
+    if response.length is not None and response.length > max_bytes:
+        raise _too_large(max_bytes)
+    left_bytes = max_bytes
     while piece := response.read(_PIECE_BYTES):
         left_bytes -= len(piece)
         if left_bytes < 0:
-            raise _too_large(most_bytes)
+            raise _too_large(max_bytes)
         yield piece
     if response.length:
         raise UrlUnavailable("The file at the URL is cut off.", "Try again, or send the file itself.")
 
 
-def _decoded(response: HTTPResponse, most_bytes: int) -> Iterator[bytes]:
+def _decoded(response: HTTPResponse, max_bytes: int) -> Iterator[bytes]:
     """The body in pieces, decompressed no further than needed. Raises as `_received`."""
     encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
     if encoding == "identity":
-        yield from _received(response, most_bytes)
+        yield from _received(response, max_bytes)
         return
     if encoding not in _WINDOW_BITS:
         raise UrlUnavailable(
@@ -128,7 +128,7 @@ def _decoded(response: HTTPResponse, most_bytes: int) -> Iterator[bytes]:
         )
     decoder = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
-        for packed in _received(response, most_bytes):
+        for packed in _received(response, max_bytes):
             yield from _unpacked(decoder, packed)
     except zlib.error as error:
         raise UrlUnavailable("The file at the URL is packed wrongly.", "Send the file itself.") from error
@@ -157,9 +157,9 @@ def _name_of(response: HTTPResponse, at: Url) -> str:
     return "".join(letter for letter in name if letter.isprintable())[:_NAME_CHARS].strip(". ")
 
 
-def _too_large(most_bytes: int) -> BodyTooLarge:
+def _too_large(max_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(
-        f"The file at the URL is larger than the limit of {most_bytes} bytes (OCRSVC_URL_BYTES).",
+        f"The file at the URL is larger than the limit of {max_bytes} bytes (OCRSVC_URL_BYTES).",
         "Send a smaller file, or ask the operator to raise the limit.",
     )
 
@@ -167,8 +167,8 @@ def _too_large(most_bytes: int) -> BodyTooLarge:
 class _Wire(io.RawIOBase):
     """The socket of an http.client connection, up to the deadline and to a number of received bytes."""
 
-    def __init__(self, wire: socket.socket, deadline: Deadline, most_bytes: int) -> None:
-        self._wire, self._deadline, self._left_bytes = wire, deadline, most_bytes
+    def __init__(self, wire: socket.socket, deadline: Deadline, max_bytes: int) -> None:
+        self._wire, self._deadline, self._left_bytes = wire, deadline, max_bytes
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(self, _PIECE_BYTES)
@@ -204,7 +204,7 @@ def _exchange(
     wire = connect(url, policy, deadline)
     try:
         connection = http.client.HTTPConnection(url.host, url.port)
-        connection.sock = cast(Any, _Wire(wire, deadline, 2 * policy.most_bytes + _HEAD_BYTES))
+        connection.sock = cast(Any, _Wire(wire, deadline, 2 * policy.max_bytes + _HEAD_BYTES))
         own = {"Host": url.authority, "User-Agent": "ocrsvc", "Accept-Encoding": "identity", "Connection": "close"}
         connection.request(method, url.target, body or None, {**own, **headers})
         yield connection.getresponse()

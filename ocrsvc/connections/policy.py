@@ -55,13 +55,13 @@ def public_authorities() -> ssl.SSLContext:
 class OutgoingPolicy:
     """Patterns of hosts, and networks that are not public, to which it may connect; bounds of an answer and its time.
 
-    `most_bytes` holds for it received and decompressed. `look_up` is called once for each host, and raises OSError.
+    `max_bytes` holds for it received and decompressed. `look_up` is called once for each host, and raises OSError.
     """
 
     hosts: tuple[str, ...]
     private: tuple[Network, ...] = ()
-    most_bytes: int = 64 << 20
-    most_s: float = 20.0
+    max_bytes: int = 64 << 20
+    max_s: float = 20.0
     look_up: LookUp = field(default=look_up)
     tls: Callable[[], ssl.SSLContext] = field(default=public_authorities)
 
@@ -145,5 +145,5 @@ def policy_of_callbacks(settings: Settings) -> OutgoingPolicy:
     return _policy(settings.callback_hosts, settings.callback_private, 0, settings.callback_s)
 
 
-def _policy(hosts: Iterable[str], private: Iterable[str], most_bytes: int, most_s: float) -> OutgoingPolicy:
-    return OutgoingPolicy(tuple(hosts), tuple(map(ip_network, private)), most_bytes, most_s)
+def _policy(hosts: Iterable[str], private: Iterable[str], max_bytes: int, max_s: float) -> OutgoingPolicy:
+    return OutgoingPolicy(tuple(hosts), tuple(map(ip_network, private)), max_bytes, max_s)

@@ -119,15 +119,15 @@ class TlsSocket:
         """Whether the client goes on with a session, of which OpenSSL does not check the certificate again."""
         return self._tls is not None and self._tls.session_reused is True
 
-    def recv(self, most_bytes: int) -> bytes:
+    def recv(self, max_bytes: int) -> bytes:
         """The next bytes of the client; none at its end. Raises BlockingIOError, OSError if it is broken."""
         if self._is_closing:
             # Thrown away, and so not decrypted.
-            return self._sock.recv(most_bytes)
+            return self._sock.recv(max_bytes)
         piece = self._decrypt()
         if piece or self.at_end:
             return piece
-        data = self._sock.recv(min(max(most_bytes, RECORD_BYTES), MOST_RECEIVED_BYTES))
+        data = self._sock.recv(min(max(max_bytes, RECORD_BYTES), MOST_RECEIVED_BYTES))
         if not data:
             return b""
         self._incoming.write(data)

@@ -133,7 +133,7 @@ def _event(record: CallRecord, why: str, seconds: float) -> Event:
         client=record.caller,
         method="POST",
         path=loggable_path(record.path),
-        door=record.adapter,
+        adapter=record.adapter,
         status=int(record.code),
         code=why,
         bytes_in=record.bytes_in,

@@ -38,8 +38,8 @@ HeadCheck = Callable[[Any, str | None], OcrsvcError | None]
 """Why the body of gunicorn's request is not received; None if it is. The text names the certificate's key, if any."""
 
 # A page of 50 million pixels in colour, twice while it is turned, and a body of 64 MiB.
-_MOST_REQUEST_BYTES: Final = 384 * 2**20
-_MOST_ACCEPT_CHARS: Final = 4096
+_MAX_REQUEST_BYTES: Final = 384 * 2**20
+_MAX_ACCEPT_CHARS: Final = 4096
 # The service's own routes belong to no wire format that a key could be for; `api` is one.
 _NO_FORMAT: Final = frozenset({"", "operators", "ops", "page"})
 
@@ -47,10 +47,10 @@ _NO_FORMAT: Final = frozenset({"", "operators", "ops", "page"})
 class Router(Protocol):
     """Chooses among adapters that share a path, see `ocrsvc.url_routes.Router`."""
 
-    def by_head(self, asked: Request) -> None:
+    def by_head(self, request: Request) -> None:
         """By the port, the headers, and the key once it is known."""
 
-    def by_body(self, asked: Request) -> None:
+    def by_body(self, request: Request) -> None:
         """By the content of the body, if several adapters are left."""
 
 
@@ -68,45 +68,45 @@ class Admission:
 
     def admit(self) -> None:
         """The steps. Raises OcrsvcError."""
-        asked, keys = current_request(), self._keys
-        _truncate_accept_headers(asked.environ)
+        request, keys = current_request(), self._keys
+        _truncate_accept_headers(request.environ)
         # First, for a refusal needs its adapter.
-        self._router.by_head(asked)
-        check_host(asked, self._hosts)
+        self._router.by_head(request)
+        check_host(request, self._hosts)
         if keys is not None:
-            keys.check_head(asked)
-            self._router.by_head(asked)
-            keys.check_format(asked)
-        takes_place = asked.method == "POST" and asked.routing_exception is None
+            keys.check_head(request)
+            self._router.by_head(request)
+            keys.check_format(request)
+        takes_place = request.method == "POST" and request.routing_exception is None
         if takes_place:
-            self._enter(asked)
+            self._enter(request)
         # Only the body of a request that is admitted so far is parsed, which some formats need for the steps below.
         if keys is not None:
-            keys.check_body(asked)
-        self._router.by_body(asked)
+            keys.check_body(request)
+        self._router.by_body(request)
         # Last, for it may wait for a store.
         if keys is not None and takes_place:
-            keys.enter(asked, pages=int(self._needs_engine(asked)))
+            keys.enter(request, pages=int(self._needs_engine(request)))
 
     def leave(self, _error: BaseException | None) -> None:
         """Give back the pages that the request did not use, and its caller's place."""
-        asked = current_request()
-        if asked.pages is not None:
-            asked.pages.release()
-        if self._callers is not None and asked.admitted_caller is not None:
-            self._callers.leave(asked.admitted_caller)
+        request = current_request()
+        if request.pages is not None:
+            request.pages.release()
+        if self._callers is not None and request.admitted_caller is not None:
+            self._callers.leave(request.admitted_caller)
 
-    def _enter(self, asked: Request) -> None:
+    def _enter(self, request: Request) -> None:
         """A place of the caller, and one in the queue. Raises BadOption, TooManyAtOnce, QueueFull."""
-        priority = asked.priority
+        priority = request.priority
         if self._callers is not None:
-            self._callers.enter(asked.caller)
-            asked.admitted_caller = asked.caller
-        if self._needs_engine(asked):
+            self._callers.enter(request.caller)
+            request.admitted_caller = request.caller
+        if self._needs_engine(request):
             self._reader.check_capacity(priority)
 
-    def _needs_engine(self, asked: Request) -> bool:
-        return not getattr(self._views.get(asked.endpoint or ""), WITHOUT_ENGINE, False)
+    def _needs_engine(self, request: Request) -> bool:
+        return not getattr(self._views.get(request.endpoint or ""), WITHOUT_ENGINE, False)
 
 
 class KeyCheck:
@@ -130,47 +130,49 @@ class KeyCheck:
             return error.without_frames()
         return None
 
-    def check_head(self, asked: Request) -> None:
+    def check_head(self, request: Request) -> None:
         """Refuse a request without a key that is good for its route, unless it may be in the body. Raises OcrsvcError.
 
         Health needs no key, nor does a browser that asks what a page may send: it never sends one with that.
         """
-        if self._routes.is_open(asked.environ.get("PATH_INFO", "")) or self._is_preflight(asked):
+        if self._routes.is_open(request.environ.get("PATH_INFO", "")) or self._is_preflight(request):
             return
-        credential = _key_in_head(asked, self._routes.key_field_of(asked.blueprint))
-        if credential.secret or asked.client_name or not self._may_come_in_body(asked):
-            self._check(asked, credential)
+        credential = _key_in_head(request, self._routes.key_field_of(request.blueprint))
+        if credential.secret or request.client_name or not self._may_come_in_body(request):
+            self._check(request, credential)
 
-    def check_body(self, asked: Request) -> None:
+    def check_body(self, request: Request) -> None:
         """Parse the body for its key where it may have one. Raises OcrsvcError."""
-        if asked.key is None and self._may_come_in_body(asked):
-            self._check(asked, credential_of("", _key_in_body(asked, self._routes.key_field_of(asked.blueprint))))
-            self.check_format(asked)
+        if request.key is None and self._may_come_in_body(request):
+            self._check(request, credential_of("", _key_in_body(request, self._routes.key_field_of(request.blueprint))))
+            self.check_format(request)
 
-    def check_format(self, asked: Request) -> None:
+    def check_format(self, request: Request) -> None:
         """Raises ScopeMissing when a request's key is not for the format that was chosen for it."""
-        if asked.key is not None and asked.key.adapters is not None:
-            self._gate.check_named(asked.key.name, None, _format_of(asked))
+        if request.key is not None and request.key.adapters is not None:
+            self._gate.check_named(request.key.name, None, _format_of(request))
 
-    def enter(self, asked: Request, pages: int) -> None:
+    def enter(self, request: Request, pages: int) -> None:
         """Count a POST, except an operator's, among the requests of its key, with the pages that it takes at least.
 
         Raises OcrsvcError.
         """
-        is_counted = asked.key is not None and _format_of(asked) and self._routes.scope_of(_rule_of(asked)) != "operate"
-        if asked.key is not None and is_counted:
-            asked.pages = self._gate.enter(asked.key, pages)
+        is_counted = (
+            request.key is not None and _format_of(request) and self._routes.scope_of(_rule_of(request)) != "operate"
+        )
+        if request.key is not None and is_counted:
+            request.pages = self._gate.enter(request.key, pages)
 
-    def _check(self, asked: Request, credential: Credential) -> None:
+    def _check(self, request: Request, credential: Credential) -> None:
         """Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable, HostNotAllowed."""
         # For the service's own description, its web page, and missing paths any valid key will do.
-        any_key_will_do = asked.url_rule is None or asked.blueprint in {"ops", "page"}
-        scope = None if any_key_will_do else self._routes.scope_of(_rule_of(asked))
-        entry = self._entry_of(credential, asked.client_name, scope)
+        any_key_will_do = request.url_rule is None or request.blueprint in {"ops", "page"}
+        scope = None if any_key_will_do else self._routes.scope_of(_rule_of(request))
+        entry = self._entry_of(credential, request.client_name, scope)
         if credential.by_browser or not credential.secret:
             # A browser sends it by itself, also when a page of another site makes it ask.
             check_origin()
-        asked.key = entry
+        request.key = entry
 
     def _entry_of(self, credential: Credential, client_name: str | None, scope: Scope | None) -> KeyEntry:
         """The key that is sent, before the one that the client's certificate stands for. Raises OcrsvcError."""
@@ -178,44 +180,44 @@ class KeyCheck:
             return self._gate.check(credential.secret, scope)
         return self._gate.check_named(client_name, scope)
 
-    def _may_come_in_body(self, asked: Request) -> bool:
-        sent = (asked.environ.get(name, "") for name in ("PATH_INFO", "REQUEST_METHOD", "CONTENT_TYPE"))
+    def _may_come_in_body(self, request: Request) -> bool:
+        sent = (request.environ.get(name, "") for name in ("PATH_INFO", "REQUEST_METHOD", "CONTENT_TYPE"))
         return self._routes.may_have_key_in_body(*sent)
 
-    def _is_preflight(self, asked: Request) -> bool:
-        if not self._sites or asked.method != "OPTIONS" or "Access-Control-Request-Method" not in asked.headers:
+    def _is_preflight(self, request: Request) -> bool:
+        if not self._sites or request.method != "OPTIONS" or "Access-Control-Request-Method" not in request.headers:
             return False
-        return ANY in self._sites or asked.headers.get("Origin", "") in self._sites
+        return ANY in self._sites or request.headers.get("Origin", "") in self._sites
 
 
-def _key_in_head(asked: Request, field: str) -> Credential:
+def _key_in_head(request: Request, field: str) -> Credential:
     """The key in a header, or of a GET in the query where its format, which calls it so, has it there."""
-    environ = asked.environ
+    environ = request.environ
     sent = [environ.get("HTTP_AUTHORIZATION", ""), environ.get("HTTP_X_API_KEY", "")]
     if field:
         sent.append(environ.get("HTTP_" + field.upper().replace("-", "_"), ""))
-        sent.append(asked.args.get(field, "") if asked.method == "GET" else "")
+        sent.append(request.args.get(field, "") if request.method == "GET" else "")
     return credential_of(*sent)
 
 
-def _key_in_body(asked: Request, field: str) -> str:
+def _key_in_body(request: Request, field: str) -> str:
     """A field of the body; empty where the body is malformed, which is not told without a key. Raises OcrsvcError."""
     try:
-        return asked.content.text(field) or ""
+        return request.content.text(field) or ""
     except CallerError as error:
         if is_reported_in_a_200(error):
             return ""
         raise
 
 
-def _rule_of(asked: Request) -> str:
+def _rule_of(request: Request) -> str:
     """The path as it was routed; as it was sent where there is no such route."""
-    return asked.url_rule.rule if asked.url_rule is not None else asked.path
+    return request.url_rule.rule if request.url_rule is not None else request.path
 
 
-def _format_of(asked: Request) -> str | None:
+def _format_of(request: Request) -> str | None:
     """The wire format of the request, as keys name it; None where it is none."""
-    name = asked.blueprint or ""
+    name = request.blueprint or ""
     return None if name in _NO_FORMAT else name
 
 
@@ -223,8 +225,8 @@ def _truncate_accept_headers(environ: Environ) -> None:
     """Keep the first types of what a client accepts: 64 KiB of them would take 0.2 s."""
     for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"):
         sent = environ.get(name, "")
-        if len(sent) > _MOST_ACCEPT_CHARS:
-            environ[name] = sent[:_MOST_ACCEPT_CHARS].rpartition(",")[0]
+        if len(sent) > _MAX_ACCEPT_CHARS:
+            environ[name] = sent[:_MAX_ACCEPT_CHARS].rpartition(",")[0]
 
 
 def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) -> Callable[..., Iterable[bytes]]:
@@ -251,4 +253,4 @@ def memory_of_requests(given: int | Percentage | None, workers: int, whole_bytes
     known = bytes_of(given, whole_bytes)
     if known is not None:
         return known
-    return min(_MOST_REQUEST_BYTES, whole_bytes // (4 * workers)) if whole_bytes else _MOST_REQUEST_BYTES
+    return min(_MAX_REQUEST_BYTES, whole_bytes // (4 * workers)) if whole_bytes else _MAX_REQUEST_BYTES

@@ -83,21 +83,21 @@ def problem(error: Exception) -> Response:
 
 def finish(response: Response) -> Response:
     """Give every answer its id and its failure's headers, and keep caches from holding it; for `after_request`."""
-    asked = current_request()
-    response = _settle(asked, response)
-    if response.status_code >= 400 and asked.failures:
-        _add_headers(response, asked.failures[-1])
-    response.headers[ID_HEADER] = asked.id
-    if asked.trace is not None:
-        response.headers.extend(asked.trace.headers())
-    if asked.wants_stages and not asked.is_streaming:
-        response.headers[TIMING_HEADER] = server_timing(asked.ledger.seconds())
+    request = current_request()
+    response = _settle(request, response)
+    if response.status_code >= 400 and request.failures:
+        _add_headers(response, request.failures[-1])
+    response.headers[ID_HEADER] = request.id
+    if request.trace is not None:
+        response.headers.extend(request.trace.headers())
+    if request.wants_stages and not request.is_streaming:
+        response.headers[TIMING_HEADER] = server_timing(request.ledger.seconds())
     response.headers.setdefault("Cache-Control", "no-store")
-    asked.response = response
+    request.response = response
     return response
 
 
-def _settle(asked: Request, response: Response) -> Response:
+def _settle(request: Request, response: Response) -> Response:
     """The response, once there is memory for it and its pages are counted for its key; else a refusal.
 
     The pages of an answer in pieces are counted at its end.
@@ -105,14 +105,14 @@ def _settle(asked: Request, response: Response) -> Response:
     size_bytes = response.calculate_content_length() or 0
     try:
         if size_bytes > _SMALL_RESPONSE_BYTES:
-            asked.share.take(size_bytes)
-        if asked.pages is not None and not asked.is_streaming:
-            asked.pages.settle(succeeded=response.status_code < 400)
+            request.share.take(size_bytes)
+        if request.pages is not None and not request.is_streaming:
+            request.pages.settle(succeeded=response.status_code < 400)
     except OcrsvcError as error:
         response.close()
         response = current_app.make_response(current_app.handle_user_exception(error))
-    if asked.pages is not None:
-        response.headers.extend(asked.pages.headers)
+    if request.pages is not None:
+        response.headers.extend(request.pages.headers)
     return response
 
 

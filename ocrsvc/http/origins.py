@@ -28,20 +28,20 @@ class HostNotAllowed(CallerError, status=403, code="host_not_allowed", title="No
     """The request names a host that this service is not, or comes from a foreign web page."""
 
 
-def check_host(asked: Request, hosts: Collection[str]) -> None:
+def check_host(request: Request, hosts: Collection[str]) -> None:
     """Raises HostNotAllowed for a name that is none of these; see `is_host_allowed`."""
-    if not is_host_allowed(asked.host, hosts, asked.environ.get("SERVER_NAME", "")):
+    if not is_host_allowed(request.host, hosts, request.environ.get("SERVER_NAME", "")):
         raise HostNotAllowed(
-            f"This service does not answer to the name {host_name(asked.host)[:100]!r}.",
+            f"This service does not answer to the name {host_name(request.host)[:100]!r}.",
             "Ask it by its address, or have the operator list the name in OCRSVC_HOSTS.",
         )
 
 
 def check_origin() -> None:
     """Raises HostNotAllowed when a web page of another host asks; for operators' routes."""
-    asked = current_request()
-    origin = asked.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != asked.host:
+    request = current_request()
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc != request.host:
         raise HostNotAllowed(
             "Pages of other sites may not ask for this.", "Ask without a browser, or from a page of this service."
         )
@@ -105,16 +105,16 @@ def is_local(environ: Mapping[str, object]) -> bool:
     return not peer or is_loopback_address(peer)
 
 
-def _open_to_pages(asked: Request, response: Response, sites: Collection[str]) -> None:
+def _open_to_pages(request: Request, response: Response, sites: Collection[str]) -> None:
     """The headers of CORS, if a page of one of these sites asks."""
-    origin = asked.headers.get("Origin", "")
+    origin = request.headers.get("Origin", "")
     if not origin or not (ANY in sites or origin in sites):
         return
     response.headers["Access-Control-Allow-Origin"] = ANY if ANY in sites else origin
     if ANY not in sites:
         response.headers.add("Vary", "Origin")
-    if asked.method == "OPTIONS":
+    if request.method == "OPTIONS":
         response.headers["Access-Control-Allow-Methods"] = _METHODS
-        if headers := asked.headers.get("Access-Control-Request-Headers", ""):
+        if headers := request.headers.get("Access-Control-Request-Headers", ""):
             response.headers["Access-Control-Allow-Headers"] = headers
         response.headers["Access-Control-Max-Age"] = _PREFLIGHT_S

@@ -152,7 +152,7 @@ class ReceivedBody:
         sock: socket.socket,
         request: Any,
         length: int | None,
-        most_bytes: int,
+        max_bytes: int,
         share: Share,
         end_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -164,15 +164,15 @@ class ReceivedBody:
         self.client_name: str | None = None
         self.push: Callable[[float], int] = int
         self._sock, self._request = sock, request
-        self._length, self._most_bytes = length, most_bytes
+        self._length, self._max_bytes = length, max_bytes
         self._end_s, self._clock = end_s, clock
         self._chunks = Chunks() if length is None else None
         # Its value is its own buffer, where `bytes` would copy all of it in one call.
         self._data = io.BytesIO()
         self._size_bytes = 0
         self._pace = Pace(self.began_s, self.began_s)
-        if length is not None and length > most_bytes:
-            self.fail(too_large(length, most_bytes))
+        if length is not None and length > max_bytes:
+            self.fail(too_large(length, max_bytes))
 
     @property
     def settled(self) -> bool:
@@ -212,8 +212,8 @@ class ReceivedBody:
         finally:
             self._size_bytes = self._data.tell()
             self.share.give_back(len(own) - (self._size_bytes - before_bytes))
-        if self._size_bytes > self._most_bytes:
-            raise too_large(self._length, self._most_bytes)
+        if self._size_bytes > self._max_bytes:
+            raise too_large(self._length, self._max_bytes)
         return rest
 
     def end(self) -> None:
@@ -274,11 +274,11 @@ class ReceivedBody:
             return True
 
 
-def too_large(length: int | None, most_bytes: int) -> BodyTooLarge:
+def too_large(length: int | None, max_bytes: int) -> BodyTooLarge:
     """The refusal of a body; its length is None where it was not declared."""
     size = "The body" if length is None else f"The body of {length} bytes"
     return BodyTooLarge(
-        f"{size} is larger than the limit of {most_bytes} bytes (OCRSVC_MAX_BODY_BYTES).",
+        f"{size} is larger than the limit of {max_bytes} bytes (OCRSVC_MAX_BODY_BYTES).",
         "Send a smaller image, or ask the operator to raise the limit.",
     )
 

@@ -190,24 +190,24 @@ def current_request() -> Request:
     return cast(Request, cast(Any, flask.request)._get_current_object())  # noqa: SLF001  documented by werkzeug
 
 
-def read_body(environ: Environ, most_bytes: int, share: Share) -> bytes:
+def read_body(environ: Environ, max_bytes: int, share: Share) -> bytes:
     """The body under another server, from its `wsgi.input`. Raises as `take_body`."""
     pieces: list[bytes] = []
     try:
-        stream = get_input_stream(environ, max_content_length=most_bytes + 1)
+        stream = get_input_stream(environ, max_content_length=max_bytes + 1)
         while piece := stream.read(_STEP_BYTES):
             share.take(len(piece))
             pieces.append(piece)
     except (QueueFull, BodyTooLarge):
         raise
     except RequestEntityTooLarge:
-        raise too_large(_length_of(environ), most_bytes) from None
+        raise too_large(_length_of(environ), max_bytes) from None
     except Exception as error:
         # What a server raises for a broken chunk or a client that is gone is not known here; it is never our fault.
         raise CallerError("The body cannot be read to its end.", "Send the request again.") from error
     body = b"".join(pieces)
-    if len(body) > most_bytes:
-        raise too_large(_length_of(environ), most_bytes)
+    if len(body) > max_bytes:
+        raise too_large(_length_of(environ), max_bytes)
     return body
 
 

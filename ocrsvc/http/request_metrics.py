@@ -28,10 +28,10 @@ _NO_ADAPTER: Final = "none"
 # Monitors ask for these again and again.
 _UNTRACED: Final = frozenset({"ops", "operators", "page"})
 _OVER: Final = (IN_FLIGHT.of(), -1)
-_LONGEST_METHOD: Final = 20
+_MAX_METHOD_CHARS: Final = 20
 _FAILED: Final = 400
 # JSON's writer takes no more; a client may declare any length.
-_MOST_BYTES: Final = 2**63 - 1
+_MAX_BYTES: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,95 +72,95 @@ class RequestCounter:
     def begin(self) -> None:
         """At the head of a request."""
         self._own.record(((IN_FLIGHT.of(), 1),))
-        begun = current_request()
-        sent = begun.environ
+        request = current_request()
+        sent = request.environ
         caller = read_trace_context(sent.get("HTTP_TRACEPARENT", ""), sent.get("HTTP_TRACESTATE", ""))
-        is_traced_alone = begun.blueprint not in _UNTRACED
-        begun.trace = self._metrics.tracer.begin(caller, _span_name(begun), is_traced_alone=is_traced_alone)
-        if begun.trace is not None:
-            begun.ledger.trace_id = begun.trace.sampled_id
-        set_ids(begun.id, begun.trace)
+        is_traced_alone = request.blueprint not in _UNTRACED
+        request.trace = self._metrics.tracer.begin(caller, _span_name(request), is_traced_alone=is_traced_alone)
+        if request.trace is not None:
+            request.ledger.trace_id = request.trace.sampled_id
+        set_ids(request.id, request.trace)
 
     def end(self, _error: BaseException | None) -> None:
         """When the response is made, or failed."""
-        ended = current_request()
-        if ended.response is None:
+        request = current_request()
+        if request.response is None:
             self._own.record((_OVER,))
         else:
-            self._count(ended, ended.response)
-        ended.end()
+            self._count(request, request.response)
+        request.end()
         clear_ids()
 
-    def _count(self, ended: Request, response: Response) -> None:
-        seconds, adapter = time.monotonic() - ended.taken_s, ended.blueprint or _NO_ADAPTER
+    def _count(self, request: Request, response: Response) -> None:
+        seconds, adapter = time.monotonic() - request.taken_s, request.blueprint or _NO_ADAPTER
         status = response.status_code
-        code = self._count_failures(ended, status)
-        if ended.failures or status >= _FAILED:
-            self._note_failures(ended, status, code, adapter)
+        code = self._count_failures(request, status)
+        if request.failures or status >= _FAILED:
+            self._note_failures(request, status, code, adapter)
         counts = (_OVER, (REQUESTS.of(adapter, str(status), code), 1))
-        self._own.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),), ended.ledger.trace_id)
-        if ended.ledger.trace_id:
-            error, attributes = code if status >= 500 else "", _attributes(ended, status, adapter, code)
-            name, ledger = _span_name(ended), ended.ledger
-            put_request(self._metrics.tracer, ended.trace, ledger, ended.began_s, name, attributes, error)
+        self._own.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),), request.ledger.trace_id)
+        if request.ledger.trace_id:
+            error, attributes = code if status >= 500 else "", _attributes(request, status, adapter, code)
+            name, ledger = _span_name(request), request.ledger
+            put_request(self._metrics.tracer, request.trace, ledger, request.began_s, name, attributes, error)
         if self._metrics.access_log is not None:
-            self._metrics.access_log.put(_event(ended, response, adapter, code, seconds))
+            self._metrics.access_log.put(_event(request, response, adapter, code, seconds))
 
-    def _count_failures(self, ended: Request, status: int) -> str:
+    def _count_failures(self, request: Request, status: int) -> str:
         """Count the failures of a request; returns the code of the request itself."""
-        for failure in ended.failures:
+        for failure in request.failures:
             self._own.count(FAILURES, failure.code)
             if isinstance(failure, Refused):
                 self._own.count(REFUSED, failure.code)
         if status < _FAILED:
-            return ended.stream_code or _SUCCESS
-        return ended.failures[-1].code if ended.failures else f"http_{status}"
+            return request.stream_code or _SUCCESS
+        return request.failures[-1].code if request.failures else f"http_{status}"
 
-    def _note_failures(self, ended: Request, status: int, code: str, adapter: str) -> None:
+    def _note_failures(self, request: Request, status: int, code: str, adapter: str) -> None:
         """Keep its failures for operators, each code once: all of its images may fail in the same way."""
         recorder = self._metrics.error_recorder
         if recorder is None:
             return
-        route = ended.url_rule.rule if ended.url_rule is not None else ""
-        failures = {failure.code: (fault_of(failure), failure.status) for failure in ended.failures}
+        route = request.url_rule.rule if request.url_rule is not None else ""
+        failures = {failure.code: (fault_of(failure), failure.status) for failure in request.failures}
         if not failures:
             failures[code] = ("caller" if status < OcrsvcError.status else "service", status)
         for failed_code, (fault, failed_status) in failures.items():
-            recorder.note(fault, failed_status, failed_code, adapter=adapter, route=route, request_id=ended.id)
+            recorder.note(fault, failed_status, failed_code, adapter=adapter, route=route, request_id=request.id)
 
 
-def _span_name(asked: Request) -> str:
+def _span_name(request: Request) -> str:
     """Method and route, without anything that a caller writes into a path."""
-    rule, method = asked.url_rule, asked.method
-    return f"{method} {rule.rule}" if rule is not None else method[:_LONGEST_METHOD]
+    rule, method = request.url_rule, request.method
+    return f"{method} {rule.rule}" if rule is not None else method[:_MAX_METHOD_CHARS]
 
 
-def _attributes(ended: Request, status: int, adapter: str, code: str) -> dict[str, str | int]:
+def _attributes(request: Request, status: int, adapter: str, code: str) -> dict[str, str | int]:
     """By OpenTelemetry's conventions where there is one."""
     attributes: dict[str, str | int] = {
-        "http.request.method": ended.method[:_LONGEST_METHOD],
+        "http.request.method": request.method[:_MAX_METHOD_CHARS],
         "http.response.status_code": status,
-        "ocrsvc.request_id": ended.id,
+        "ocrsvc.request_id": request.id,
         "ocrsvc.adapter": adapter,
     }
-    if ended.url_rule is not None:
-        attributes["http.route"] = ended.url_rule.rule
+    if request.url_rule is not None:
+        attributes["http.route"] = request.url_rule.rule
     return attributes if code == _SUCCESS else attributes | {"error.type": code}
 
 
-def _event(ended: Request, response: Response, adapter: str, code: str, seconds: float) -> Event:
+def _event(request: Request, response: Response, adapter: str, code: str, seconds: float) -> Event:
     return Event(
         at_s=time.time() - seconds,
-        id=ended.id,
-        client=ended.remote_addr or "",
-        method=ended.method,
-        path=loggable_path(get_path_info(ended.environ)),
-        door=adapter,
+        id=request.id,
+        client=request.remote_addr or "",
+        method=request.method,
+        path=loggable_path(get_path_info(request.environ)),
+        adapter=adapter,
         status=response.status_code,
         code=code,
-        bytes_in=min(ended.content_length or 0, _MOST_BYTES),
-        bytes_out=ended.streamed_bytes or response.content_length or response.calculate_content_length() or 0,
+        bytes_in=min(request.content_length or 0, _MAX_BYTES),
+        bytes_out=request.streamed_bytes or response.content_length or response.calculate_content_length() or 0,
         seconds=seconds,
-        trace_id=ended.trace.trace_id if ended.trace is not None else "",
-        key=ended.key.name if ended.key is not None else "",
+        trace_id=request.trace.trace_id if request.trace is not None else "",
+        key=request.key.name if request.key is not None else "",
     )

@@ -30,8 +30,8 @@ _WAITING_SHARE: Final = 0.5
 class SentPieces:
     """The pieces of one answer, in its request's account of memory. For the thread of the request."""
 
-    def __init__(self, asked: Request) -> None:
-        self._share, self._received = asked.share, asked.received
+    def __init__(self, request: Request) -> None:
+        self._share, self._received = request.share, request.received
         self._held_bytes = 0
         self.count_bytes = 0
 
@@ -47,7 +47,7 @@ class SentPieces:
 
 
 def ended_pieces(
-    asked: Request,
+    request: Request,
     pieces: Iterator[bytes],
     last_piece: Callable[[], bytes],
     error_piece: Callable[[OcrsvcError], bytes],
@@ -56,37 +56,37 @@ def ended_pieces(
 
     For the thread of the request. Its pages count for the caller's key also if the answer ends early.
     """
-    sent = SentPieces(asked)
+    sent = SentPieces(request)
     try:
         for piece in pieces:
             yield from sent.send(piece)
-        if asked.pages is not None:
-            asked.pages.settle(succeeded=True)
+        if request.pages is not None:
+            request.pages.settle(succeeded=True)
         yield from sent.send(last_piece())
     except (ClientGone, GeneratorExit) as error:
-        _end(asked, ClientGone.code)
+        _end(request, ClientGone.code)
         if isinstance(error, GeneratorExit):
             raise
     except Exception as error:  # noqa: BLE001  the edge of the web, once the status has left
         failure = failure_of(error)
-        _end(asked, failure.code)
+        _end(request, failure.code)
         yield error_piece(failure)
     finally:
-        asked.streamed_bytes = sent.count_bytes
+        request.streamed_bytes = sent.count_bytes
 
 
-def _end(asked: Request, code: str) -> None:
+def _end(request: Request, code: str) -> None:
     """Note what ended the answer; the pages that were read count."""
-    asked.stream_code = code
-    if asked.pages is not None:
+    request.stream_code = code
+    if request.pages is not None:
         with suppress(OcrsvcError):
-            asked.pages.settle(succeeded=True)
+            request.pages.settle(succeeded=True)
 
 
 def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable[[], object]) -> Response:
     """An answer whose pieces are made when they are sent, in its request's thread, and closed when the client goes."""
-    asked = current_request()
-    asked.is_streaming = asked.environ[STREAMS] = True
+    request = current_request()
+    request.is_streaming = request.environ[STREAMS] = True
     response = Response(pieces, content_type=content_type)
     # Asking for its length would collect all pieces, and nginx would, too.
     response.implicit_sequence_conversion = False
@@ -102,9 +102,9 @@ def _keep_context() -> Callable[[], object]:
     Flask's own stream_with_context runs it twice, before the first piece and after the last.
     """
     context = cast(RequestContext, request_ctx._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001
-    asked = context.request
+    request = context.request
     # Entering it matches the path again, by which alone the adapter may not have been chosen.
-    kept = asked.url_rule, asked.view_args, asked.routing_exception
+    kept = request.url_rule, request.view_args, request.routing_exception
     context.push()
-    asked.url_rule, asked.view_args, asked.routing_exception = kept
+    request.url_rule, request.view_args, request.routing_exception = kept
     return context.pop

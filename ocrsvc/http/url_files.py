@@ -25,9 +25,9 @@ class UrlFiles:
     their own caller only.
     """
 
-    def __init__(self, policy: OutgoingPolicy = _OFF, most_at_once: int = 1) -> None:
-        self._policy, self._most = policy, most_at_once
-        self._most_of_caller = (most_at_once + 1) // 2
+    def __init__(self, policy: OutgoingPolicy = _OFF, max_fetches: int = 1) -> None:
+        self._policy, self._max_fetches = policy, max_fetches
+        self._max_of_caller = (max_fetches + 1) // 2
         # By caller.
         self._fetching: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -48,13 +48,14 @@ class UrlFiles:
     def _permit(self, caller: str) -> Iterator[None]:
         """Count one more file of a caller within the block. Raises QueueFull, TooManyAtOnce."""
         with self._lock:
-            if self._fetching.total() >= self._most:
+            if self._fetching.total() >= self._max_fetches:
                 raise QueueFull(
-                    f"This worker fetches {self._most} files already, the most at once (OCRSVC_URL_FETCHES).", _REMEDY
+                    f"This worker fetches {self._max_fetches} files already, the most at once (OCRSVC_URL_FETCHES).",
+                    _REMEDY,
                 )
-            if self._fetching[caller] >= self._most_of_caller:
+            if self._fetching[caller] >= self._max_of_caller:
                 raise TooManyAtOnce(
-                    f"This worker fetches {self._most_of_caller} files for this caller already, the most at once for "
+                    f"This worker fetches {self._max_of_caller} files for this caller already, the most at once for "
                     "one (half of OCRSVC_URL_FETCHES).",
                     _REMEDY,
                 )

@@ -33,18 +33,18 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.loggable import loggable_error
 
 _FIRST_PAUSE_S: Final = 5.0
-_LONGEST_PAUSE_S: Final = 3600.0
+_MAX_PAUSE_S: Final = 3600.0
 # Of a pause, added at most: jobs whose messages failed together are not sent again together.
 _JITTER: Final = 0.2
 # How many messages about expired jobs are kept, and how long.
-_MOST_EXPIRED: Final = 1000
+_MAX_EXPIRED: Final = 1000
 _EXPIRED_S: Final = 86_400.0
 # The state, in messages alone, of a job that went without being deleted by its owner.
 _EXPIRED: Final = "expired"
 _THREADS: Final = 8
-_MOST_OF_CALLER: Final = 2
+_MAX_OF_CALLER: Final = 2
 _BASE64_PREFIX: Final = "whsec_"
-_FEWEST_CHARACTERS: Final = 16
+_MIN_SECRET_CHARS: Final = 16
 
 # The callers take turns, with few messages at once for each, and one to a host. A clock on the wall that went back
 # keeps nothing waiting.
@@ -54,7 +54,7 @@ WITH sending AS (SELECT caller, host FROM callback WHERE sending_until_s > :now_
 SELECT job_id, callback.key, url, secret, tries, expired FROM callback
 JOIN turns ON turns.caller = callback.caller LEFT JOIN job ON job.id = job_id
 WHERE state = 'waiting' AND (expired IS NOT NULL OR is_done) AND NOT (due_at_s > :now_s AND due_at_s < :far_s)
-  AND (SELECT count(*) FROM sending WHERE caller = callback.caller) < :most_of_caller
+  AND (SELECT count(*) FROM sending WHERE caller = callback.caller) < :max_of_caller
   AND (callback.caller, host) NOT IN (SELECT caller, host FROM sending)
 ORDER BY last_turn, due_at_s, callback.rowid LIMIT 1"""
 
@@ -82,8 +82,8 @@ def check_callback(url: str, secret: str, settings: Settings, key: str | None) -
         _signing_key(secret)
     except ValueError as error:
         raise BadOption("The secret of the callback is not base64 after whsec_.") from error
-    if 0 < len(secret) < _FEWEST_CHARACTERS:
-        raise BadOption(f"The secret of the callback has fewer than {_FEWEST_CHARACTERS} characters.")
+    if 0 < len(secret) < _MIN_SECRET_CHARS:
+        raise BadOption(f"The secret of the callback has fewer than {_MIN_SECRET_CHARS} characters.")
 
 
 def secret_of_key(service_secret: SecretStr | None, identity: str | None) -> str:
@@ -127,7 +127,7 @@ def leave_message(connection: sqlite3.Connection, job: Job, now_s: float) -> Non
     # What is damaged keeps no other job from going.
     with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
         connection.execute(sql, (_body_of(job, _EXPIRED), now_s, job.id))
-        connection.execute(_DROP_MOST, [_MOST_EXPIRED])
+        connection.execute(_DROP_MOST, [_MAX_EXPIRED])
 
 
 def _body_of(job: Job, state: str) -> bytes:
@@ -147,7 +147,7 @@ class _Due(NamedTuple):
 
     def pause_s(self) -> float:
         """Before the next try, when this one has failed."""
-        return min(_FIRST_PAUSE_S * 2.0**self.tries, _LONGEST_PAUSE_S)
+        return min(_FIRST_PAUSE_S * 2.0**self.tries, _MAX_PAUSE_S)
 
 
 @dataclass
@@ -195,7 +195,7 @@ class CallbackSender:
     def _claim(self) -> _Due | None:
         """What this process sends now: noted as a try before, which it stays where the process ends."""
         now_s = self.clock()
-        values = {"now_s": now_s, "far_s": now_s + 2 * _LONGEST_PAUSE_S, "most_of_caller": _MOST_OF_CALLER}
+        values = {"now_s": now_s, "far_s": now_s + 2 * _MAX_PAUSE_S, "max_of_caller": _MAX_OF_CALLER}
         with self.database.transaction() as connection:
             connection.execute("DELETE FROM callback WHERE expired_at_s < ?", [now_s - _EXPIRED_S])
             if (row := connection.execute(_NEXT, values).fetchone()) is None:

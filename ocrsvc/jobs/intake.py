@@ -26,7 +26,7 @@ from ocrsvc.results import ReadOptions, no_check
 from ocrsvc.serving.work_queue import RequestContext, make_check
 from ocrsvc.settings.settings import Settings
 
-_MOST_REPEAT_LETTERS: Final = 255
+_MAX_KEY_CHARS: Final = 255
 
 
 class JobOwner(NamedTuple):
@@ -106,6 +106,6 @@ def _numbers(job_request: JobRequest, count: int, kind: str, most: int) -> list[
 
 def _repeat(record: Record) -> str:
     """What a job with the same Idempotency-Key of the same caller has, too. Raises BadOption."""
-    if len(record.repeat) > _MOST_REPEAT_LETTERS or not record.repeat.isprintable():
-        raise BadOption(f"The Idempotency-Key is longer than {_MOST_REPEAT_LETTERS} characters, or not printable.")
+    if len(record.repeat) > _MAX_KEY_CHARS or not record.repeat.isprintable():
+        raise BadOption(f"The Idempotency-Key is longer than {_MAX_KEY_CHARS} characters, or not printable.")
     return sha256(orjson.dumps([record.key or record.caller, record.source, record.repeat])).hexdigest()

@@ -41,7 +41,7 @@ BEGUN, DONE, ENGINE, RECORD, SECRET = "begun.json", "done.json", "engine.json", 
 LINES, INDEX = "pages.jsonl", "pages.index"
 # Twice the place where the line ends, and 1 more for a page that could not be read.
 _ENTRY: Final = Struct("<Q")
-_MOST_FAILED: Final = 100
+_MAX_FAILED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ def job_status(job: Job) -> dict[str, Any]:
         "state": STATES[progress.state],
         "name": record.name,
         "pages": {"total": total, "done": job.page_count(), "failed": len(failed), "in_document": record.count},
-        "failed_pages": [record.numbers[place] for place in failed[:_MOST_FAILED]],
+        "failed_pages": [record.numbers[place] for place in failed[:_MAX_FAILED]],
         "created_at": _moment(record.came_at_s),
         "started_at": _moment(job.started_at_s()),
         "finished_at": _moment(progress.ended_at_s),

@@ -39,8 +39,8 @@ def open_jobs(settings: Settings) -> JobStore:
         make_folder() if settings.tasks_dir is None else open_folder(settings.tasks_dir / LASTING),
         settings.tasks_bytes,
         settings.tasks_s,
-        most_waiting=settings.jobs_waiting,
-        most_pages=settings.jobs_waiting_pages,
+        max_waiting=settings.jobs_waiting,
+        max_pages=settings.jobs_waiting_pages,
         is_durable=settings.tasks_dir is not None,
     )
     try:

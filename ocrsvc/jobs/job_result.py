@@ -30,7 +30,7 @@ ANSWER: Final = "answer"
 """In place of a format: what the adapter that took the job in answers with."""
 
 # For a file that nobody waits for.
-_MOST_S: Final = 3600.0
+_MAX_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def formats_made(record: Record) -> tuple[str, ...]:
     return (*record.formats, *([ANSWER] if _answer_writer(record) else []))
 
 
-def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = _MOST_S) -> Path:
+def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = _MAX_S) -> Path:
     """The file of a format, or ANSWER, made now unless it was before; raises what `check` does, asked now and then."""
     return job.result_path(name) or jobs.make_file(job, name, partial(_write, job, name, limit_s, check))
 

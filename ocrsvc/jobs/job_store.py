@@ -51,12 +51,12 @@ _WRITTEN_BYTES: Final = 1 << 18
 # with nothing in store also displaces the oldest finished document of any other.
 _KEPT: Final = "WITH kept AS (SELECT * FROM job WHERE id NOT IN (SELECT value FROM json_each(:gone)))"
 _FITS: Final = """
-SELECT count(*) + (:document = '') <= :most_jobs AND total(bytes) + :size <= :most_bytes FROM kept"""
+SELECT count(*) + (:document = '') <= :max_jobs AND total(bytes) + :size <= :max_bytes FROM kept"""
 # How many times its share of the jobs or of the bytes each caller holds, and the one in need with what it needs. By
 # `turn` 1 are its own finished documents, 2 and 3 those of the caller that holds most, 4 any that is finished.
 _NEXT: Final = """,
   caller AS (SELECT caller FROM kept UNION SELECT :caller),
-  share AS (SELECT max(1, :most_jobs / count(*)) AS jobs, max(1, :most_bytes / count(*)) AS bytes FROM caller),
+  share AS (SELECT max(1, :max_jobs / count(*)) AS jobs, max(1, :max_bytes / count(*)) AS bytes FROM caller),
   held AS (
     SELECT caller, max(1.0 * count(*) / share.jobs, total(kept.bytes) / share.bytes) AS shares,
       max(1.0 * (count(*) + (:document = '')) / share.jobs, (total(kept.bytes) + :size) / share.bytes) AS needed
@@ -78,19 +78,19 @@ SELECT id FROM turns WHERE turn ORDER BY turn, CASE turn WHEN 3 THEN -came_s ELS
 class JobStore:
     """The jobs in one folder, for any thread of any process; every method may raise QueueFull and OSError.
 
-    `most_bytes` and `most_jobs` are of all callers together; of what is not read yet each may have `most_waiting` jobs
-    and `most_pages`. `clock` is monotonic, `wall` the time of day. `note` is called with what became of jobs, `added`
+    `max_bytes` and `max_jobs` are of all callers together; of what is not read yet each may have `max_waiting` jobs
+    and `max_pages`. `clock` is monotonic, `wall` the time of day. `note` is called with what became of jobs, `added`
     set when this process added one. Requests take from `adding`: threads that wait here are threads that others need.
     """
 
     folder: Path
-    most_bytes: int
+    max_bytes: int
     keep_s: float
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
-    most_jobs: int = MOST_JOBS
-    most_waiting: int = MOST_JOBS
-    most_pages: int = 1 << 40
+    max_jobs: int = MOST_JOBS
+    max_waiting: int = MOST_JOBS
+    max_pages: int = 1 << 40
     is_durable: bool = False
     note: Callable[[str], object] = bool
     added: threading.Event = field(default_factory=threading.Event)
@@ -104,8 +104,8 @@ class JobStore:
     @cached_property
     def uploads(self) -> JobStore:
         """Keeps files that are uploaded to be read later (see uploaded_files.py), beside the jobs."""
-        most_bytes, folder = self.most_bytes // _UPLOADS_PART, self.folder / "uploads"
-        return JobStore(folder, most_bytes, self.keep_s, self.clock, self.wall, MOST_UPLOADS)
+        max_bytes, folder = self.max_bytes // _UPLOADS_PART, self.folder / "uploads"
+        return JobStore(folder, max_bytes, self.keep_s, self.clock, self.wall, MOST_UPLOADS)
 
     def add(self, data: bytes, record: Record, secret: str = "") -> Job:
         """Take in a document, or find the one with the same `repeat` and `content`. Raises TooManyJobs, KeyReused."""
@@ -196,21 +196,21 @@ class JobStore:
         sql = "SELECT count(*), coalesce(sum(pages), 0) FROM job WHERE caller = ? AND NOT is_done"
         waiting, asked = connection.execute(sql, [record.caller]).fetchone()
         asked += len(record.numbers)
-        if waiting >= self.most_waiting or asked > self.most_pages:
+        if waiting >= self.max_waiting or asked > self.max_pages:
             raise TooManyJobs(
                 f"{waiting} documents of this caller wait already, and with this one {asked} pages would; the limits "
-                f"are {self.most_waiting} (OCRSVC_JOBS_WAITING) and {self.most_pages} (OCRSVC_JOBS_WAITING_PAGES).",
+                f"are {self.max_waiting} (OCRSVC_JOBS_WAITING) and {self.max_pages} (OCRSVC_JOBS_WAITING_PAGES).",
                 "Wait until some of them are read, or delete them.",
                 _RETRY_S,
             )
 
     def _make_room(self, connection: sqlite3.Connection, caller: str, size: int, document: str = "") -> None:
         """Remove what has to go. Raises QueueFull when that is not enough."""
-        asked = {"caller": caller, "size": size, "document": document, "most_jobs": self.most_jobs}
-        gone = displaced(connection, {**asked, "most_bytes": self.most_bytes})
+        asked = {"caller": caller, "size": size, "document": document, "max_jobs": self.max_jobs}
+        gone = displaced(connection, {**asked, "max_bytes": self.max_bytes})
         if gone is None:
             raise QueueFull(
-                f"{self.most_jobs} documents, or {self.most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are "
+                f"{self.max_jobs} documents, or {self.max_bytes} bytes of them (OCRSVC_TASKS_BYTES), are "
                 "kept already, and none of them has to make room for this caller.",
                 "Wait until those that you sent are done, or delete them.",
                 _RETRY_S,
@@ -304,5 +304,5 @@ def read_usage(jobs: JobStore) -> Iterator[tuple[Metric, float]]:
     yield metrics.TASKS, stored
     yield metrics.TASKS_WAITING, waiting
     yield metrics.TASKS_BYTES, size
-    yield metrics.TASKS_LIMIT, jobs.most_bytes
+    yield metrics.TASKS_LIMIT, jobs.max_bytes
     yield metrics.TASKS_DISK_FREE, disk.f_bavail * disk.f_frsize

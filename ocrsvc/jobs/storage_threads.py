@@ -12,7 +12,7 @@ from ocrsvc.telemetry.loggable import loggable_error
 
 POLL_S: Final = 1.0
 _FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 60.0
+_MAX_PAUSE_S: Final = 60.0
 _LOG_INTERVAL_S: Final = 60.0
 
 
@@ -46,7 +46,7 @@ class StorageThreads:
                         self._wakes.wait(POLL_S)
                 pause_s = 0.0
             except Exception as error:  # noqa: BLE001  a thread that ended would leave all that comes later undone
-                pause_s = min(max(_FIRST_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
+                pause_s = min(max(_FIRST_PAUSE_S, 2 * pause_s), _MAX_PAUSE_S)
                 self._report(error)
                 self.stopped.wait(pause_s)
 

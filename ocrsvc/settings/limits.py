@@ -18,8 +18,8 @@ _FORMAT_PIXELS: Final = dict.fromkeys(_FORMATS, 50_000_000) | {
     "webp": 30_000_000,
     "gif": 20_000_000,
 }
-_MOST_PATTERNS: Final = 100
-_MOST_LETTERS: Final = 1000
+_MAX_PATTERNS: Final = 100
+_MAX_PATTERN_CHARS: Final = 1000
 
 
 def _complete_formats(value: object) -> object:
@@ -35,10 +35,10 @@ def _complete_formats(value: object) -> object:
 
 def _check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """The patterns, if RE2 compiles each and none of them finds empty text; raises ValueError."""
-    if patterns and (find_spec("re2") is None or len(patterns) > _MOST_PATTERNS):
+    if patterns and (find_spec("re2") is None or len(patterns) > _MAX_PATTERNS):
         raise ValueError("not installed, or too many")
     for pattern in patterns:
-        if len(pattern) > _MOST_LETTERS or compile_pattern(pattern).search(""):
+        if len(pattern) > _MAX_PATTERN_CHARS or compile_pattern(pattern).search(""):
             raise ValueError("a pattern that is too long, or that finds empty text")
     return patterns
 
@@ -56,8 +56,8 @@ def compile_pattern(pattern: str) -> Any:
 
 
 _ACCEPTED: Final = (
-    f"with the extra ocrsvc[mask], up to {_MOST_PATTERNS} regular expressions of RE2, one a line (in the file a list), "
-    f"each of up to {_MOST_LETTERS} letters and none of which finds empty text"
+    f"with the extra ocrsvc[mask], up to {_MAX_PATTERNS} regular expressions of RE2, one a line (in the file a list), "
+    f"each of up to {_MAX_PATTERN_CHARS} letters and none of which finds empty text"
 )
 Patterns = Annotated[
     tuple[str, ...], BeforeValidator(partial(split_list, separator="\n")), AfterValidator(_check_patterns)

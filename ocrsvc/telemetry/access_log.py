@@ -26,7 +26,7 @@ _OUR_FAULT: Final = frozenset({2, 4, 12, 13, 14, 15})
 class Event:
     """One answered request, which came at a Unix time.
 
-    `client` is the peer's address, and empty for a Unix socket; `door` is the API adapter, `key` the API key's name.
+    `client` is the peer's address, empty for a Unix socket; `adapter` is the log's field `door`, `key` an API key's name.
     """
 
     at_s: float
@@ -34,7 +34,7 @@ class Event:
     client: str
     method: str
     path: str
-    door: str
+    adapter: str
     status: int
     code: str
     bytes_in: int
@@ -65,8 +65,8 @@ def as_text(event: Event, _origin: Origin) -> bytes:
 
 
 def _fields(event: Event) -> dict[str, Any]:
-    shortened = {"path": event.path[:_LONGEST_PATH], "seconds": round(event.seconds, 6)}
-    return {name: getattr(event, name) for name in _FIELDS} | shortened
+    changed = {"door": event.adapter, "path": event.path[:_LONGEST_PATH], "seconds": round(event.seconds, 6)}
+    return {name: changed[name] if name in changed else getattr(event, name) for name in _FIELDS}
 
 
 def _optional(event: Event) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class UploadedFiles:
 
     def add(self, data: bytes, name: str, caller: str, key: str | None) -> UploadedFile:
         """Take in a file; older ones may be removed for it. Raises BodyTooLarge."""
-        most = self._store.most_bytes
+        most = self._store.max_bytes
         if len(data) > most:
             raise BodyTooLarge(
                 f"The file has {len(data)} bytes; uploaded files may have {most} together.",
