@@ -167,8 +167,8 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
     "JSON of very many quotes": ((b'{"a":"' + b'\\"' * 100_000 + b'"}', JSON), BodyTooLarge, "50000 quotes"),
     "wrong behind a long text": ((b'{"image": "' + b"A" * 1000 + b'"; "a": 1}', JSON), CallerError, "character 1012"),
     "a JSON list": ((b"[1]", JSON), CallerError, "not an object"),
-    "a JSON number": ((b'{"image": 5}', JSON), CallerError, "'image' holds something other than text"),
-    "a JSON list of numbers": ((b'{"images": [5]}', JSON), CallerError, "'images' holds something other than text"),
+    "a JSON number": ((b'{"image": 5}', JSON), CallerError, "'image' is not text"),
+    "a JSON list of numbers": ((b'{"images": [5]}', JSON), CallerError, "'images' is not text"),
     "too many fields": ((b"a=1&" * (MAX_PARTS + 1), FORM), BodyTooLarge, "1000 fields"),
     "bare percent signs": ((b"image=" + b"%" * 100_000, FORM), BadBase64, "percent escapes"),
     "too many JSON members": (
@@ -185,13 +185,13 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
     "too many headers": (
         multipart(DISPOSITION + b"a" + b"\r\na: b" * 64),
         CallerError,
-        "more than 64 lines of headers",
+        "more than 64 header lines",
     ),
     "too many parameters": (multipart(DISPOSITION + b"a" + b"; a=b" * 64), CallerError, "too many parameters"),
     "too many parts": (form(*[("file", "")] * (MAX_PARTS + 1)), BodyTooLarge, "1000 parts"),
     "too many images": ((b'{"images": [' + b'"QUJD",' * 1001 + b"null]}", JSON), BodyTooLarge, "1000 images"),
     "multipart without boundary": ((form(("file", PNG))[0], "multipart/form-data"), CallerError, "no boundary"),
-    "multipart headers without an end": (multipart(bytes(200_000), b""), CallerError, "no end"),
+    "multipart headers without an end": (multipart(bytes(200_000), b""), CallerError, "do not end"),
     "another boundary": ((form(("file", PNG))[0], "multipart/form-data; boundary=other"), CallerError, "not occur"),
     "a body that is cut off": (
         multipart(DISPOSITION + b"a", b"\r\n\r\nabc"),
@@ -200,8 +200,8 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
     ),
     "a part without a name": (multipart(b"Content-Type: image/png"), CallerError, "Missing Content-Disposition"),
     "a part without a field": (multipart(b"Content-Disposition: form-data; filename=a"), CallerError, "no name"),
-    "a long boundary": ((b"--x", "multipart/form-data; boundary=" + "x" * 257), CallerError, "1 to 256 letters"),
-    "a part without an end of headers": (multipart(b"abc", b"\r\n--x--"), CallerError, "no end"),
+    "a long boundary": ((b"--x", "multipart/form-data; boundary=" + "x" * 257), CallerError, "1 to 256 characters"),
+    "a part without an end of headers": (multipart(b"abc", b"\r\n--x--"), CallerError, "do not end"),
     "a first boundary inside a line": ((b"--xyz\r\n\r\n--x-", MULTIPART), CallerError, "does not occur"),
 }
 
@@ -343,9 +343,9 @@ CHUNKED = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
         (Stream(100), {}, 0),
         (Stream(101), {"CONTENT_LENGTH": "101"}, "101 bytes is larger than the limit of 100 bytes"),
         (Stream(10**12), CHUNKED, "larger than the limit of 100 bytes"),
-        (Stream(10), {"CONTENT_LENGTH": "20"}, "cannot be read to its end"),
-        (Stream(10, breaks=True), {"CONTENT_LENGTH": "20"}, "cannot be read to its end"),
-        (Stream(10, breaks=True), CHUNKED, "cannot be read to its end"),
+        (Stream(10), {"CONTENT_LENGTH": "20"}, "cannot be read completely"),
+        (Stream(10, breaks=True), {"CONTENT_LENGTH": "20"}, "cannot be read completely"),
+        (Stream(10, breaks=True), CHUNKED, "cannot be read completely"),
     ],
 )
 def test_another_servers_body_is_read_to_its_end_or_its_limit(

@@ -13,7 +13,7 @@ from ocrsvc.api.sent_files import option_fields, sent_files
 from ocrsvc.errors import BadOption, JobFailed, JobNotDone, KeysNeeded, OcrsvcError, UnknownJob
 from ocrsvc.formats.document import disposition_of, options_for, stem_of
 from ocrsvc.http.field_values import as_text
-from ocrsvc.http.options import OPTIONS, OTHER_NAMES, read_options
+from ocrsvc.http.options import FORMAT_ALIASES, OPTIONS, read_options
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
 from ocrsvc.http.url_files import UrlFiles
@@ -197,7 +197,7 @@ def _formats_of(sent: object) -> tuple[str, ...]:
 
 def _format_of(text: str) -> str:
     name = text.strip().lower()
-    return OTHER_NAMES.get(name, name)
+    return FORMAT_ALIASES.get(name, name)
 
 
 def _callback_of(own: dict[str, Any]) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from ocrsvc import __version__
-from ocrsvc.http.options import OTHER_NAMES, STREAM_FORMS
+from ocrsvc.http.options import FORMAT_ALIASES, STREAM_FORMS
 from ocrsvc.plugins import output_formats
 
 
@@ -33,7 +33,7 @@ def _add_formats(reading: dict[str, Any]) -> None:
     content, names = reading["responses"]["200"]["content"], ["json", *output_formats()]
     for name, form in output_formats().items():
         content.setdefault(form.media_type, {"schema": {"description": f"With format={name}: {form.help}."}})
-    one = "|".join((*names, *OTHER_NAMES))
+    one = "|".join((*names, *FORMAT_ALIASES))
     several = {"type": "string", "pattern": f"^(?:{one})(?:,(?:{one}))*$"}
     description = (
         f"The form of the answer: JSON; {'; '.join(form.help for form in output_formats().values())}. Several come as "

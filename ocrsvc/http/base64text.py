@@ -1,8 +1,8 @@
-"""Decodes base64 text, and repairs the damage that clients and form decoding commonly do to it.
+"""Base64 decoding, with repair of the damage that clients and form decoding commonly do.
 
-Standard base64 is decoded at once. Only text that this refuses is repaired, in linear time: a data URI in front, no
-padding, the URL-safe alphabet, white space, percent escapes, and "+" that form decoding has turned into a blank. A
-blank stands for "+" where the text has no sign of the alphabet that a form could lose; else it is white space.
+Standard base64 is decoded directly. Other text is repaired first, in linear time: a data URI prefix, missing padding,
+the URL-safe alphabet, white space, percent escapes, and "+" that form decoding turned into a space. A space is read as
+"+" if the text has none of "+", "-" and "_"; otherwise it is white space.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from ocrsvc.errors import BadBase64, NothingSent
 from ocrsvc.http.percent_encoding import unquote
 from ocrsvc.serving.memory_budget import Share, unlimited
 
-# A media type and its parameters stand before the comma; without a bound the whole text would be searched.
+# The length limit keeps the search for the comma from scanning the whole text.
 _DATA_URI: Final = re.compile(rb"data:([^,]{0,1024}),", re.IGNORECASE)
 _WHITE_SPACE: Final = string.whitespace.encode()
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _ALLOWED: Final = (string.ascii_letters + string.digits + "+/-_%").encode() + _WHITE_SPACE
 _REMEDY: Final = "Send the file's bytes in base64 (RFC 4648), with or without a data URI in front, and nothing else."
-# The text as bytes, without its escapes, and twice while it is repaired.
+# The text as bytes, the unescaped text, and two copies while it is repaired.
 _COPIES_TO_REPAIR: Final = 4
 
 
 def decode_base64(text: str | bytes | memoryview, share: Share | None = None) -> bytes:
-    """The bytes that `text` stands for, which the request's memory account keeps.
+    """Decode base64 text; the bytes stay counted in `share`.
 
-    Raises NothingSent; BadBase64, which names the position, for text that cannot be repaired; and as `Share.take`.
+    Raises NothingSent, BadBase64 with the position for text that cannot be repaired, and as `Share.take`.
     """
     share = share or unlimited()
     share.take(len(text) * 3 // 4)
     try:
-        # It lets other threads run meanwhile, however long the text is.
+        # pybase64 releases the GIL.
         data = pybase64.b64decode(text, validate=True)
     except ValueError:
         with share.holding(len(text) * _COPIES_TO_REPAIR):
@@ -54,7 +54,7 @@ def _ascii(text: str | bytes | memoryview) -> bytes:
 
 def _decode_repaired(text: bytes) -> bytes:
     content = _without_data_uri(unquote(text.strip()))
-    if b" " in content and not any(sign in content for sign in (b"+", b"-", b"_")):
+    if b" " in content and not any(character in content for character in (b"+", b"-", b"_")):
         content = content.replace(b" ", b"+")
     content = content.translate(_STANDARD, _WHITE_SPACE).rstrip(b"=")
     try:
@@ -69,14 +69,12 @@ def _without_data_uri(text: bytes) -> bytes:
     if match is None:
         return text
     if not match[1].rstrip().lower().endswith(b";base64"):
-        raise BadBase64(
-            "The data URI does not say that its content is base64.", 'Begin it with "data:image/png;base64,".'
-        )
+        raise BadBase64("The data URI does not declare base64 content.", 'Begin it with "data:image/png;base64,".')
     return text[match.end() :].strip()
 
 
 def _error_of(text: bytes, count: int) -> BadBase64:
-    """The text with its escapes, and the number of its characters without them."""
+    """The error for `text`, as sent; `count` is its number of base64 characters after repair."""
     uri = _DATA_URI.match(text)
     begin = uri.end() if uri else 0
     end = len(text.rstrip(_WHITE_SPACE + b"="))
@@ -84,8 +82,8 @@ def _error_of(text: bytes, count: int) -> BadBase64:
         at = text.index(strange[:1], begin)
         return _bad_character(chr(text[at]), at)
     if count % 4 == 1:
-        return BadBase64(f"The base64 text has {count} letters, which no file gives; it seems cut off.", _REMEDY)
-    return BadBase64("The base64 text has percent escapes for what is not base64.", _REMEDY)
+        return BadBase64(f"The base64 text has {count} characters, an impossible length; it seems cut off.", _REMEDY)
+    return BadBase64("The percent escapes in the base64 text stand for characters that are not base64.", _REMEDY)
 
 
 def _bad_character(character: str, position: int) -> BadBase64:

@@ -1,4 +1,4 @@
-"""Turns every failure into an HTTP response: RFC 9457 problem JSON, where no adapter has a shape of its own."""
+"""Error responses: every failure as RFC 9457 problem JSON, unless its adapter formats errors itself."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ LOGGER: Final = logging.getLogger("ocrsvc.web")
 PROBLEM_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:problem-type:ocrsvc:"
 
-# A smaller response takes no memory of the account: the report of a refusal must not be refused.
+# Smaller responses are not counted as memory, so that reporting a refusal cannot fail for lack of memory.
 _SMALL_RESPONSE_BYTES: Final = 1 << 14
 
-# A status of Flask's router: its code, and the remedy.
+# Error code and remedy by the status of Flask's router.
 ROUTING: Final = {
-    403: ("local_only", "Ask on the machine itself, or have the operator set OCRSVC_OPS=open."),
-    404: ("not_found", "GET /openapi.json lists what there is."),
+    403: ("local_only", "Send it from the machine itself, or have the operator set OCRSVC_OPS=open."),
+    404: ("not_found", "GET /openapi.json lists all paths."),
     405: ("method_not_allowed", "The header Allow lists the methods of this path."),
 }
 
 
 class RouterRefused(OcrsvcError):
-    """Flask's router refuses a path, its method, or its caller."""
+    """Flask's router found no such path or method, or a view aborted with a status."""
 
     def __init__(self, error: HTTPException) -> None:
         self.status = error.code or OcrsvcError.status
@@ -41,7 +41,7 @@ class RouterRefused(OcrsvcError):
 
 
 def failure_of(error: BaseException) -> OcrsvcError:
-    """How an exception at the edge of the web is reported; the service's own faults are logged, with the id."""
+    """The error to report for any exception of a request; the service's own faults are logged with the request id."""
     if isinstance(error, OcrsvcError):
         failure = error
         if error.status == OcrsvcError.status:
@@ -52,15 +52,15 @@ def failure_of(error: BaseException) -> OcrsvcError:
     else:
         LOGGER.error("unexpected error id=%s %s %s", *_id_method_path(), exc_info=loggable_error(error))
         failure = OcrsvcError(
-            "Something went wrong here; it is in the service's log under the id of this answer.",
-            "If it happens again, tell the operator the id.",
+            "An unexpected error occurred; the service's log has it under this response's id.",
+            "If it happens again, send the operator the id.",
         )
     if has_request_context():
         request.failures.append(failure)
     return failure
 
 
-def problem_dict(failure: OcrsvcError, answer_id: str) -> dict[str, object]:
+def problem_dict(failure: OcrsvcError, request_id: str) -> dict[str, object]:
     """The members of a problem (RFC 9457)."""
     members: dict[str, object] = {
         "type": TYPE_PREFIX + failure.code,
@@ -69,20 +69,20 @@ def problem_dict(failure: OcrsvcError, answer_id: str) -> dict[str, object]:
         "detail": failure.detail,
         "code": failure.code,
         "retryable": failure.retryable,
-        "id": answer_id,
+        "id": request_id,
     }
     return members | ({"remedy": failure.remedy} if failure.remedy else {})
 
 
 def problem(error: Exception) -> Response:
-    """Any exception as problem JSON; for Flask's `errorhandler`."""
+    """Flask error handler: any exception as problem JSON."""
     failure = failure_of(error)
     body = orjson.dumps(problem_dict(failure, request.id))
     return Response(body, failure.status, content_type=PROBLEM_TYPE)
 
 
 def finish(response: Response) -> Response:
-    """Give every answer its id and its failure's headers, and keep caches from holding it; for `after_request`."""
+    """Flask `after_request` hook: add the request id, the error's headers, and Cache-Control: no-store."""
     request = current_request()
     response = _settle(request, response)
     if response.status_code >= 400 and request.failures:
@@ -98,9 +98,9 @@ def finish(response: Response) -> Response:
 
 
 def _settle(request: Request, response: Response) -> Response:
-    """The response, once there is memory for it and its pages are counted for its key; else a refusal.
+    """The response, with its memory and its key's pages counted, or an error response if either fails.
 
-    The pages of an answer in pieces are counted at its end.
+    The pages of a streamed response are counted at its end.
     """
     size_bytes = response.calculate_content_length() or 0
     try:
@@ -117,27 +117,27 @@ def _settle(request: Request, response: Response) -> Response:
 
 
 def install(app: Flask) -> None:
-    """Answer every failure of the application; a blueprint's own handlers come first."""
+    """Handle every exception of the application; a blueprint's own handlers come first."""
     app.register_error_handler(Exception, problem)
     app.after_request(finish)
 
 
 def _add_headers(response: Response, failure: OcrsvcError) -> None:
-    """Retry-After, Allow, and how a key may be sent: by programs, and by browsers, which ask a person for it."""
+    """Add Retry-After, Allow, and for 401 the ways to send a key: Bearer for programs, Basic for browsers."""
     if isinstance(failure, Refused):
         response.headers["Retry-After"] = str(failure.retry_after_s)
         response.headers.update(failure.headers if isinstance(failure, QuotaExceeded) else {})
     elif isinstance(failure, RouterRefused) and failure.allow:
         response.headers["Allow"] = failure.allow
     if response.status_code == 401:
-        # A field each, as browsers read it.
+        # One header per scheme, as browsers expect.
         wrong = ', error="invalid_token"' if isinstance(failure, KeyRefused) else ""
         response.headers.add("WWW-Authenticate", f'Bearer realm="ocrsvc"{wrong}')
         response.headers.add("WWW-Authenticate", 'Basic realm="ocrsvc", charset="UTF-8"')
 
 
 def _id_method_path() -> tuple[str, str, str]:
-    """Of the request, for the log; dashes outside of HTTP."""
+    """Id, method and path for the log; dashes outside a request."""
     if not has_request_context():
         return "-", "-", "-"
     return request.id, request.method[:20], loggable_path(request.path)

@@ -1,4 +1,4 @@
-"""The JSON object in a request body: parsed within bounds in time, size and memory, whatever the client sends."""
+"""JSON request bodies, parsed with bounds on time, size and memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 from ocrsvc.errors import BodyTooLarge, CallerError
 from ocrsvc.serving.memory_budget import Share, unlimited
 
-# Each of these costs a value; a request needs a few for each image and option.
+# Each of these bytes can mean one more Python object; a request needs a few per image and option.
 _BOUNDS: Final = (
     (b",", "commas", 50_000),
     (b'"', "quotes", 50_000),
@@ -20,12 +20,12 @@ _BOUNDS: Final = (
 
 BOM: Final = b"\xef\xbb\xbf"
 _ESCAPES: Final = b"\\u"
-# What is beyond 16 bits, as it is or as two escapes.
+# Characters above U+FFFF, as UTF-8 or as a pair of escapes.
 _WIDEST: Final = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]")
 
 
 def parse_json(body: bytes, share: Share | None = None) -> dict[str, object]:
-    """The JSON object in a body. Raises as `parse_any_json`, and CallerError for another value."""
+    """Parse a JSON object. Raises as `parse_any_json`, and CallerError for any other value."""
     value = parse_any_json(body, share)
     if not isinstance(value, dict):
         raise CallerError("The JSON body is not an object.", 'Send an object such as {"image": "<base64>"}.')
@@ -33,41 +33,41 @@ def parse_json(body: bytes, share: Share | None = None) -> dict[str, object]:
 
 
 def parse_any_json(body: bytes, share: Share | None = None) -> object:
-    """The value in a body of JSON in UTF-8, with or without a byte order mark, in linear time.
+    """Parse any JSON value in UTF-8, with or without a byte order mark, in linear time.
 
-    The request's memory account keeps the most that its texts may take. Raises CallerError for a malformed body,
+    The most memory that its strings may take stays counted in `share`. Raises CallerError for malformed JSON,
     BodyTooLarge for too many values, and as `Share.take`.
     """
-    for sign, name, most in _BOUNDS:
-        if _has_more(body, sign, most):
-            raise BodyTooLarge(f"The JSON body has more than {most} {name}.", "Send several requests.")
+    for character, name, limit in _BOUNDS:
+        if _has_more(body, character, limit):
+            raise BodyTooLarge(f"The JSON body has more than {limit} {name}.", "Send several requests.")
     share = share or unlimited()
-    share.take(len(body) * _width(body))
-    # The parser copies what it reads.
+    share.take(len(body) * _bytes_per_character(body))
+    # The parser copies its input.
     with share.holding(len(body)):
         try:
             return orjson.loads(body.removeprefix(BOM))
         except orjson.JSONDecodeError as error:
-            # Not its cause: that has the whole text.
+            # Without the cause, which holds the whole text.
             raise CallerError(
                 f"The body is not JSON: {error.msg} at character {error.pos}.",
                 'Send an object such as {"image": "<base64>"}.',
             ) from None
 
 
-def _has_more(body: bytes, sign: bytes, most: int) -> bool:
-    """Whether a byte occurs more often; counting a rare one, as in base64, takes ten times as long as finding it."""
+def _has_more(body: bytes, character: bytes, limit: int) -> bool:
+    """Whether a byte occurs more than `limit` times. `find` is ten times faster than `count` where it is rare."""
     at = -1
-    for _ in range(most + 1):
-        at = body.find(sign, at + 1)
+    for _ in range(limit + 1):
+        at = body.find(character, at + 1)
         if at < 0:
             return False
     return True
 
 
-def _width(body: bytes) -> int:
-    """Bytes of a character in memory: one that is not ASCII makes all of its text as wide."""
-    # Most bodies have no backslash, and searching for one byte is far cheaper than searching for two.
+def _bytes_per_character(body: bytes) -> int:
+    """Bytes per character of Python's strings, which the widest character decides."""
+    # Searching for one byte is much faster than for two, and most bodies have no backslash.
     if body.isascii() and (b"\\" not in body or _ESCAPES not in body):
         return 1
     return 4 if _WIDEST.search(body) else 2

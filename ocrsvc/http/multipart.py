@@ -1,4 +1,4 @@
-"""Splits a multipart/form-data body into its parts (RFC 7578), with werkzeug's decoder and bounds of our own."""
+"""Multipart/form-data bodies (RFC 7578), split with werkzeug's decoder and stricter limits."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from ocrsvc.errors import BodyTooLarge, CallerError
 
 MAX_PARTS: Final = 1000
 MAX_HEADER_BYTES: Final = 8192
-# Of all parts together: a byte of them costs a hundred times as much as one of a file.
+# For all parts together: parsing a byte of headers costs a hundred times as much as a byte of a file.
 MAX_HEADERS_BYTES: Final = 1 << 19
 MAX_HEADERS: Final = 64
 MAX_PARAMETERS: Final = 64
-# RFC 2046 section 5.1.1 has 70.
+# RFC 2046 section 5.1.1 allows 70.
 _MAX_BOUNDARY_BYTES: Final = 256
-# What the decoder is given at once, at most: it moves what it has not decoded yet.
+# Fed to the decoder at once: it copies what it has not decoded yet.
 _STEP_BYTES: Final = 1 << 16
-# Of a delimiter: the boundary, the dashes around it, and blanks.
+# A delimiter is the boundary, the dashes around it, and white space.
 _MAX_DELIMITER_BYTES: Final = 1024
-# Why a body that ends in this state of the decoder is none; else its closing boundary is missing.
+# Why a body is malformed if it ends in this state of the decoder; in other states its closing boundary is missing.
 _ENDS: Final = {
-    State.PREAMBLE: "the boundary that Content-Type names does not occur in it",
-    State.PART: "one of its parts has no end of headers",
+    State.PREAMBLE: "the boundary in Content-Type does not occur in it",
+    State.PART: "the headers of a part do not end",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a form. The client's file name only names answers; None for a field that is no file."""
+    """One part of a form. `filename` is the client's, used only to name results; None for a field that is no file."""
 
     name: str
     filename: str | None
@@ -43,7 +43,7 @@ class Part:
 
 
 class _Decoder(MultipartDecoder):
-    """werkzeug's decoder, with bounded headers that need not be UTF-8: old browsers and programs write others."""
+    """werkzeug's decoder with limits on headers, which need not be UTF-8, as old clients send other encodings."""
 
     _headers_bytes = 0
 
@@ -54,14 +54,14 @@ class _Decoder(MultipartDecoder):
         if self._headers_bytes > MAX_HEADERS_BYTES:
             raise ValueError(f"the headers of its parts have more than {MAX_HEADERS_BYTES} bytes")
         if max(data.count(b"\n"), data.count(b"\r")) >= MAX_HEADERS:
-            raise ValueError(f"one of its parts has more than {MAX_HEADERS} lines of headers")
+            raise ValueError(f"a part has more than {MAX_HEADERS} header lines")
         if data.count(b";") > MAX_PARAMETERS:
-            raise ValueError("one of its Content-Disposition headers has too many parameters")
+            raise ValueError("a Content-Disposition header has too many parameters")
         return super()._parse_headers(data.decode("utf-8", "replace").encode())
 
 
 def split_parts(body: bytes, content_type: str) -> list[Part]:
-    """The parts of a whole body, in order; the header has the boundary. Raises CallerError, BodyTooLarge."""
+    """Split a complete body into its parts, in order. Raises CallerError, BodyTooLarge."""
     decoder = _Decoder(_boundary(content_type), 2 * _STEP_BYTES, max_parts=MAX_PARTS)
     parts: list[Part] = []
     data = io.BytesIO()
@@ -69,7 +69,7 @@ def split_parts(body: bytes, content_type: str) -> list[Part]:
         for event in _events(decoder, body):
             if isinstance(event, Field | File):
                 if event.name is None:
-                    raise ValueError("one of its parts has no name")
+                    raise ValueError("a part has no name")
                 head, data = event, io.BytesIO()
             elif isinstance(event, Data):
                 data.write(event.data)
@@ -85,7 +85,7 @@ def split_parts(body: bytes, content_type: str) -> list[Part]:
 
 
 def _events(decoder: MultipartDecoder, body: bytes) -> Iterator[Event]:
-    """The decoder's events. Raises ValueError; RequestEntityTooLarge for data that it would have to hold too long."""
+    """The decoder's events. Raises ValueError, and RequestEntityTooLarge if the decoder would buffer too much."""
     at = 0
     while at < len(body):
         begin, at = at, _end_of_step(body, at, b"--" + decoder.boundary)
@@ -98,7 +98,7 @@ def _events(decoder: MultipartDecoder, body: bytes) -> Iterator[Event]:
 
 
 def _end_of_step(body: bytes, begin: int, marker: bytes) -> int:
-    """Stop before the line break of a delimiter, not within it: the decoder would take that for data."""
+    """End a step before a delimiter's line break, because the decoder takes half a delimiter for data."""
     end = begin + _STEP_BYTES
     if end >= len(body):
         return len(body)
@@ -110,11 +110,11 @@ def _boundary(content_type: str) -> bytes:
     boundary = parse_options_header(content_type)[1].get("boundary", "").encode("latin-1", "replace")
     if not 0 < len(boundary) <= _MAX_BOUNDARY_BYTES:
         raise CallerError(
-            f"The Content-Type says multipart but names no boundary of 1 to {_MAX_BOUNDARY_BYTES} letters.",
-            "Let the HTTP client set Content-Type itself; it knows the boundary that it uses.",
+            f"The multipart Content-Type has no boundary of 1 to {_MAX_BOUNDARY_BYTES} characters.",
+            "Let the HTTP client set Content-Type itself, with the boundary that it uses.",
         )
     return boundary
 
 
 def _malformed(what: str) -> CallerError:
-    return CallerError(f"The multipart body is malformed: {what}.", "Send the form as RFC 7578 says.")
+    return CallerError(f"The multipart body is malformed: {what}.", "Send a form as in RFC 7578.")

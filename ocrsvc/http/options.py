@@ -1,6 +1,6 @@
-"""The options of a request to the native API: names, values, and what they ask for.
+"""Request options of the native API: their names, accepted values and parsing.
 
-`api/openapi.yaml` describes them to clients; a test holds it against what is accepted here.
+`api/openapi.yaml` documents them for clients; a test compares the two.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
 _FORMATS: Final = ("json", *output_formats())
 _TRUTHS: Final = "true or false (also 1, 0, yes, no, on, off)"
-OTHER_NAMES: Final = {"txt": "text"}
-"""Of formats."""
+FORMAT_ALIASES: Final = {"txt": "text"}
 SEGMENTED: Final = "segmented"
 ONLY: Final = "only"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamForm:
-    """A form in which an answer leaves page by page; `piece` gives the bytes of a part, which is JSON in one line."""
+    """A format that streams the answer page by page; `piece` encodes one event, given its kind and a line of JSON."""
 
     media_type: str
     help: str
@@ -46,10 +45,10 @@ def _server_sent_event(kind: str, part: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), part)
 
 
-# By name, as the option `format` has it.
+# By the value of the option `format`.
 STREAM_FORMS: Final = {
     "ndjson": StreamForm(
-        "application/x-ndjson", "JSON on lines, each page as soon as it is read", lambda _kind, part: part + b"\n"
+        "application/x-ndjson", "JSON lines, each page as soon as it is read", lambda _kind, part: part + b"\n"
     ),
     "sse": StreamForm("text/event-stream", "the same as server-sent events", _server_sent_event),
 }
@@ -57,7 +56,7 @@ STREAM_FORMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RequestedOptions:
-    """The options of one request. Without formats the header Accept decides, without a priority its header."""
+    """The options of one request. Headers decide if `formats` (Accept) or `priority` (X-Priority) are missing."""
 
     read: ReadOptions
     lines: bool = True
@@ -70,7 +69,7 @@ class RequestedOptions:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One declared option; `parse` gives the value of stripped text, and raises ValueError for what is not accepted."""
+    """One option: `parse` converts stripped text or raises ValueError; `accepted` describes the accepted values."""
 
     parse: Callable[[str], object]
     accepted: str
@@ -90,13 +89,13 @@ def _parse_share(text: str) -> float:
 
 
 def parse_words(text: str) -> Words:
-    """The option `words`. Raises ValueError, and BadOption where the segmenter is not installed."""
+    """The option `words`. Raises ValueError, and BadOption if the segmenter is not installed."""
     if text.lower() != SEGMENTED:
         return parse_flag(text)
     if find_spec("jieba") is None:
         raise BadOption(
             "words=segmented needs the package jieba, which is not installed.",
-            "Install the extra ocrsvc[segment], or ask for words=true, which gives Chinese by character.",
+            "Install the extra ocrsvc[segment], or use words=true, which returns single Chinese characters.",
         )
     return SEGMENTED
 
@@ -107,20 +106,19 @@ def parse_barcodes(text: str) -> Barcodes:
 
 
 def parse_formats(text: str) -> tuple[str, ...]:
-    """The option `format`: one or more, each once, in the order in which they are sent. Raises ValueError."""
+    """The option `format`: one or more formats in the order sent, without duplicates. Raises ValueError."""
     if text.strip().lower() in STREAM_FORMS:
         return (text.strip().lower(),)
-    names = [name.strip() for name in text.lower().split(",")]
-    names = [OTHER_NAMES.get(name, name) for name in names]
+    names = [FORMAT_ALIASES.get(name.strip(), name.strip()) for name in text.lower().split(",")]
     if not all(name in _FORMATS for name in names):
         raise ValueError(text)
     return tuple(dict.fromkeys(names))
 
 
 def _parse_model(text: str) -> str:
-    """The option `model`: names of models have no capitals, labels may. Raises ValueError."""
-    head, sign, label = text.partition(":")
-    return str(parse_wanted_model(head.lower() + sign + label))
+    """The option `model`: model names are lower case, labels may not be. Raises ValueError."""
+    name, colon, label = text.partition(":")
+    return str(parse_wanted_model(name.lower() + colon + label))
 
 
 def _choice(values: Sequence[str], accepted: str = "") -> Option:
@@ -167,17 +165,17 @@ OPTIONS: Final[Mapping[str, Option]] = {
 
 
 CHOICE_OPTIONS: Final = tuple(field.name for field in fields(ModelChoice))
-"""They choose among models; a query may have them in every format."""
+"""Options that choose the model; every wire format accepts them in the query."""
 
 
-def choice_of(sent: Iterable[tuple[str, object]]) -> ModelChoice:
-    """The choice by these of CHOICE_OPTIONS. Raises BadOption."""
-    asked = read_options(sent).read
-    return ModelChoice(asked.model, asked.tier, asked.lang)
+def choice_of(values: Iterable[tuple[str, object]]) -> ModelChoice:
+    """The model choice in these values of CHOICE_OPTIONS. Raises BadOption."""
+    options = read_options(values).read
+    return ModelChoice(options.model, options.tier, options.lang)
 
 
 def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
-    """The options in these fields; null counts as not sent. Raises BadOption."""
+    """Parse the options in these fields; null counts as not sent. Raises BadOption."""
     values: dict[str, Any] = {}
     for name, text in sent:
         value = _parse(name, text)
@@ -186,22 +184,19 @@ def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
     values["stages"] = values.pop("timing", None) == "stages"
     if "format" in values:
         values["formats"] = values.pop("format")
-    others = {name: values.pop(name) for name in _OF_THE_ANSWER if name in values}
+    others = {field.name: values.pop(field.name) for field in fields(RequestedOptions) if field.name in values}
     return RequestedOptions(ReadOptions(**values), **others)
 
 
-_OF_THE_ANSWER: Final = tuple(field.name for field in fields(RequestedOptions) if field.name != "read")
-
-
-def _parse(name: str, sent: object) -> object:
-    """The value of one option, None for null; raises BadOption."""
+def _parse(name: str, value: object) -> object:
+    """Parse one option; None for null. Raises BadOption."""
     option = OPTIONS.get(name)
-    text = as_text(sent).strip()
+    text = as_text(value).strip()
     if option is None:
         raise BadOption(
             f"{name[:40]!r} is no option (its value is {text[:40]!r}).", f"The options are: {', '.join(OPTIONS)}."
         )
-    if sent is None:
+    if value is None:
         return None
     try:
         return option.parse(text)

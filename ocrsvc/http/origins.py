@@ -1,7 +1,7 @@
-"""Host names that the service answers to, web pages that may call it, and the headers for browsers.
+"""Checks of the Host and Origin headers, CORS, and security headers for browsers.
 
-Without these checks a foreign site could read a service on localhost from a browser there: by pointing its own name to
-it (DNS rebinding), or where a format opens itself to all sites.
+Without them a web site could use a visitor's browser to read a service on localhost: by pointing its own name there
+(DNS rebinding), or through a wire format that allows all origins.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ from ocrsvc.http.request import Request, current_request
 from ocrsvc.settings.settings import Settings
 
 ANY: Final = "*"
-# The headers in which proxies name their caller; with any of these the peer is not the caller.
+# Headers of proxies: with any of them the TCP peer is not the caller.
 _FORWARDED: Final = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")
 _METHODS: Final = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _PREFLIGHT_S: Final = "600"
 
 
 class HostNotAllowed(CallerError, status=403, code="host_not_allowed", title="Not for this host"):
-    """The request names a host that this service is not, or comes from a foreign web page."""
+    """The Host header names another host, or the request comes from another site's web page."""
 
 
 def check_host(request: Request, hosts: Collection[str]) -> None:
-    """Raises HostNotAllowed for a name that is none of these; see `is_host_allowed`."""
+    """Raises HostNotAllowed for a Host header that `is_host_allowed` rejects."""
     if not is_host_allowed(request.host, hosts, request.environ.get("SERVER_NAME", "")):
         raise HostNotAllowed(
-            f"This service does not answer to the name {host_name(request.host)[:100]!r}.",
-            "Ask it by its address, or have the operator list the name in OCRSVC_HOSTS.",
+            f"This service does not serve the host name {host_name(request.host)[:100]!r}.",
+            "Use its address, or have the operator add the name to OCRSVC_HOSTS.",
         )
 
 
 def check_origin() -> None:
-    """Raises HostNotAllowed when a web page of another host asks; for operators' routes."""
+    """Raises HostNotAllowed if a web page of another host sent this thread's request."""
     request = current_request()
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc != request.host:
         raise HostNotAllowed(
-            "Pages of other sites may not ask for this.", "Ask without a browser, or from a page of this service."
+            "Other sites' web pages may not send this request.",
+            "Send it without a browser, or from this service's page.",
         )
 
 
 def install_browser_headers(app: Flask, settings: Settings) -> None:
-    """Add the security headers and those of CORS. To be called first, for Flask calls the first one last."""
+    """Add security and CORS headers to every response. Call it first: Flask runs the first after_request hook last."""
     headers = {"X-Content-Type-Options": "nosniff"}
     if settings.tls_certificate is not None:
         headers["Referrer-Policy"] = "no-referrer"
@@ -65,10 +66,9 @@ def install_browser_headers(app: Flask, settings: Settings) -> None:
 
 
 def is_host_allowed(host: str, allowed: Collection[str], listens_at: str) -> bool:
-    """Whether requests for this host, with or without a port, are answered.
+    """Whether requests with this Host header are served; `listens_at` is empty for a Unix socket.
 
-    Where no names are allowed, a service at a loopback address answers to loopback names only, and any other to all; a
-    Unix socket's address is empty.
+    If `allowed` is empty, a service on a loopback address serves only loopback names, any other serves all.
     """
     name = host_name(host)
     if allowed:
@@ -84,12 +84,12 @@ def host_name(host: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name or an address means the machine itself."""
+    """Whether a host name or address is a loopback one."""
     return name == "localhost" or name.endswith(".localhost") or is_loopback_address(name)
 
 
 def is_loopback_address(name: str) -> bool:
-    """Whether this is an address of the machine itself."""
+    """Whether this is a loopback address; False for names."""
     try:
         address = ipaddress.ip_address(name.partition("%")[0])
     except ValueError:
@@ -98,7 +98,7 @@ def is_loopback_address(name: str) -> bool:
 
 
 def is_local(environ: Mapping[str, object]) -> bool:
-    """Whether the peer is on this machine (loopback, or a Unix socket) and is the caller itself, not a proxy."""
+    """Whether the caller is on this machine (loopback or a Unix socket), and not behind a proxy."""
     if any(name in environ for name in _FORWARDED):
         return False
     peer = str(environ.get("REMOTE_ADDR") or "")
@@ -106,7 +106,7 @@ def is_local(environ: Mapping[str, object]) -> bool:
 
 
 def _open_to_pages(request: Request, response: Response, sites: Collection[str]) -> None:
-    """The headers of CORS, if a page of one of these sites asks."""
+    """Add CORS headers if the request's Origin is one of these sites."""
     origin = request.headers.get("Origin", "")
     if not origin or not (ANY in sites or origin in sites):
         return

@@ -1,4 +1,4 @@
-"""The parsed body of a request: a form, a JSON object, or the image itself; each adapter names the fields it reads."""
+"""Parsed request bodies: a form, a JSON object, or the image itself, with access to the fields an adapter names."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ _LARGE_BODY_PERMITS: Final = threading.Semaphore(2)
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of one request: `raw` is a body that is the image itself, `files` are parts with a file name.
+    """The content of one request: `raw` is the body if it is the image itself, `files` are parts with a file name.
 
-    The values of `fields`, from the query string and then from the body, are str, bytes, or values of JSON; `share` is
-    the request's memory account.
+    The values of `fields`, first those of the query string, are str, bytes or JSON values; `share` counts memory.
     """
 
     raw: bytes | None = None
@@ -46,36 +45,36 @@ class Content:
 
     @property
     def members(self) -> dict[str, object]:
-        """The last value under each name."""
+        """The last value of each field by name."""
         return dict(self.fields)
 
     def text(self, name: str) -> str | None:
-        """The last value sent under a name, as stripped text; None if there is none."""
+        """A field's last value as stripped text; None if it is missing."""
         values = [value for key, value in self.fields if key == name]
         return as_text(values[-1]).strip() if values else None
 
     def flag(self, name: str) -> bool | None:
-        """The truth value in a field; None for one that is missing or empty. Raises ValueError."""
+        """A field as a boolean; None if it is missing or empty. Raises ValueError."""
         text = self.text(name)
         return parse_flag(text) if text else None
 
     def any_file(self) -> bytes | None:
-        """The first file of a form, whatever its field is called; else a body that is an image."""
+        """The first file of a form in any field, or the body if it is an image."""
         raw = self.raw if self.raw is not None and is_image(self.raw) else None
         return next((part.data for part in self.files if part.data), raw)
 
     def first_image(self, file_fields: Collection[str], text_fields: Collection[str]) -> bytes:
-        """The one image that counts where only one is read; see `images`. Raises its error."""
+        """The first of `images`. Raises as `images`, or the image's own error."""
         image = self.images(file_fields, text_fields)[0]
         if isinstance(image, OcrsvcError):
             raise image
         return image
 
     def images(self, file_fields: Collection[str], text_fields: Collection[str]) -> list[bytes | OcrsvcError]:
-        """The images in order, files before base64 text; in place of text that cannot be decoded, its error.
+        """The images in order, files before base64 text; text that cannot be decoded is replaced by its error.
 
-        Image bytes in a field of text are taken as they are. Raises NothingSent, CallerError for a field that is no
-        text, BodyTooLarge for more than MAX_IMAGES or for memory, and QueueFull.
+        Image bytes in a text field are accepted. Raises NothingSent, CallerError for a field that is not text,
+        BodyTooLarge for more than MAX_IMAGES or for memory, and QueueFull.
         """
         images: list[bytes | OcrsvcError] = [] if self.raw is None else [self.raw]
         images += [part.data for part in self.files if part.name in file_fields and part.data]
@@ -88,7 +87,7 @@ class Content:
         return images
 
     def file_names(self, file_fields: Collection[str]) -> list[str]:
-        """The names that the client gave the first of `images`: "" for a body that is one; none for those of text."""
+        """The file names of the first of `images`: "" for a raw body; base64 texts have none."""
         files = [part.filename or "" for part in self.files if part.name in file_fields and part.data]
         return [*([] if self.raw is None else [""]), *files]
 
@@ -96,16 +95,16 @@ class Content:
         names = {part.name for part in self.files} | {name for name, _ in self.fields}
         seen = ", ".join(repr(name[:40]) for name in sorted(names)[:10]) or "none"
         return NothingSent(
-            f"The request carries no image; fields that it has: {seen}.",
+            f"The request has no image. Its fields: {seen}.",
             f"Send a multipart file in the field {' or '.join(map(repr, file_fields))}, base64 text, "
             "or the image as body.",
         )
 
 
 def parse_body(body: bytes, content_type: str, query: Fields, share: Share, deadline: float) -> Content:
-    """The content of a body, which is counted in the share.
+    """Parse a body; the result's memory is counted in `share`.
 
-    The bytes decide before the Content-Type does: many clients label an image, or JSON, as a form. Raises CallerError,
+    The bytes take precedence over Content-Type, as many clients label images and JSON as forms. Raises CallerError,
     BodyTooLarge for too many parts, and as `limited_parsing` and `Share.take`.
     """
     mimetype = content_type.partition(";")[0].strip().lower()
@@ -131,10 +130,9 @@ def parse_body(body: bytes, content_type: str, query: Fields, share: Share, dead
 
 @contextmanager
 def limited_parsing(share: Share, size_bytes: int, deadline: float) -> Iterator[None]:
-    """Permission to parse a body, whose bytes are given back when the block ends, and dropped.
+    """Wait for one of the few permits to parse a large body, as parsing holds the GIL; the block drops the body.
 
-    Few large ones are parsed at once: all threads of a process share one interpreter. Raises DeadlineExceeded where
-    there was no permission before the deadline, on `time.monotonic`.
+    Afterwards the body's bytes are released from `share`. Raises DeadlineExceeded at the deadline (`time.monotonic`).
     """
     if size_bytes <= _LARGE_BYTES:
         yield
@@ -152,12 +150,12 @@ def limited_parsing(share: Share, size_bytes: int, deadline: float) -> Iterator[
 
 
 def is_image(data: bytes | memoryview) -> bool:
-    """Whether the first bytes are those of an image or a document that is read."""
+    """Whether the data begins like an image or document that the service reads."""
     return any(pattern.match(data) for pattern, _ in FORMATS) or is_pdf(data)
 
 
 def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
-    """Names and values of an urlencoded body. Raises BodyTooLarge for more than MAX_PARTS of them."""
+    """Names and values of a urlencoded body. Raises BodyTooLarge for more than MAX_PARTS fields."""
     at = 0
     for _ in range(MAX_PARTS + 1):
         end = body.find(b"&", at)
@@ -172,12 +170,10 @@ def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _texts(name: str, value: object) -> list[str | bytes]:
-    """The non-blank texts in a field: one, or a list of them."""
+    """The non-blank texts in a field that holds a text or a list of texts. Raises CallerError."""
     values: Sequence[object] = value if isinstance(value, list) else [value]
     if not all(isinstance(item, str | bytes | None) for item in values):
-        raise CallerError(
-            f"The field {name!r} holds something other than text.", "Send base64 text, or a list of base64 texts."
-        )
+        raise CallerError(f"The field {name!r} is not text.", "Send base64 text, or a list of base64 texts.")
     return [item for item in values if isinstance(item, str | bytes) and not _is_blank(item)]
 
 

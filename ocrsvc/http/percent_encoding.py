@@ -1,4 +1,4 @@
-"""Percent escapes of urlencoded text, decoded in slices. urllib takes 6 to 20 s for 60 MB of escapes; this 0.3 s."""
+"""Percent decoding of urlencoded text. For 60 MB of escapes urllib takes 6 to 20 s, this 0.3 s."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _DIGITS: Final = bytes(int(chr(code), 16) if chr(code) in string.hexdigits else 
 
 
 def unquote(text: bytes) -> bytes:
-    """The same as urllib's `unquote_to_bytes`: a malformed escape stays as it is."""
+    """Decode percent escapes like urllib's `unquote_to_bytes`: malformed escapes stay unchanged."""
     return text if b"%" not in text else b"".join(map(_unquote_slice, _slices(text)))
 
 
 def unquote_plus(text: bytes) -> bytes:
-    """The same, where a plus sign stands for a blank."""
+    """Decode percent escapes, and "+" as a space."""
     return unquote(text.replace(b"+", b" "))
 
 
 def _slices(text: bytes) -> Iterator[bytes]:
-    """Slices of the text, none of which ends within an escape."""
+    """Slices of the text that do not cut an escape."""
     begin = 0
     while begin < len(text):
         end = begin + _SLICE_BYTES

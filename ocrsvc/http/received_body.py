@@ -1,6 +1,6 @@
-"""Request bodies as the event loop receives them: by length or in chunks, within a budget and a least rate.
+"""Request bodies as the event loop receives them: by length or chunked, with limits on memory and transfer rate.
 
-Nothing here reads a socket. A request reaches a thread when its body is whole or has failed.
+Nothing here reads a socket. A request is passed to a thread when its body is complete or has failed.
 """
 
 from __future__ import annotations
@@ -18,76 +18,76 @@ from ocrsvc.errors import BodyTimeout, BodyTooLarge, CallerError, OcrsvcError
 from ocrsvc.serving.memory_budget import Share
 
 STALL_S: Final = 10.0
-"""Longest silence. TCP resends a lost packet after 0.2, 0.6, 1.4, 3 and 6.2 s: five losses in a row are survived."""
+"""Longest pause between bytes. TCP resends after 0.2, 0.6, 1.4, 3 and 6.2 s: five losses in a row are tolerated."""
 
 READER_STALL_S: Final = 60.0
-"""The same for a client that takes an answer, while memory is plentiful: its kernel reports space only when a sixteenth
+"""The same for a client receiving a response while memory is plentiful: its kernel reports space only when a sixteenth
 of its buffer is free, which may be half a megabyte."""
 
 GRACE_S: Final = 10.0
-"""From here on bytes must have moved at the least rate since the beginning: a byte now and then is no silence."""
+"""After this time the mean transfer rate must reach the minimum, so that single bytes do not keep a request alive."""
 
-LEAST_BYTES_PER_S: Final = 1000
+MIN_BYTES_PER_S: Final = 1000
 SCARCE_BYTES_PER_S: Final = 1 << 17
-"""The least rates, with memory to spare and with most of it held: then slow clients make room for the others."""
+"""Minimum rates, normally and while most of the memory is held: then slow clients give way to others."""
 
 SCARCE_GRACE_S: Final = 2.0
 ARRIVING_SHARE: Final = 0.6
-"""Large bodies that arrive may fill this part of the memory for requests: parsing needs more, and so do small ones."""
+"""Share of the request memory that large arriving bodies may fill: small bodies and parsing need the rest."""
 
 LARGE_BYTES: Final = 1 << 20
 
 MAX_LINE_BYTES: Final = 4096
-"""The longest line that announces a chunk, or of a trailer."""
+"""Longest chunk-size or trailer line."""
 
 FREE_CHUNKS: Final = 4096
-LEAST_CHUNK_BYTES: Final = 64
-"""Chunks that may be of any size, and the mean size from there on: a chunk costs as much time as a kilobyte."""
+MIN_CHUNK_BYTES: Final = 64
+"""Chunks of any size that are accepted, and the minimum mean size beyond: a chunk costs as much time as a kilobyte."""
 
 _MAX_TRAILER_LINES: Final = 100
-# They decide how the request is read (RFC 9110 section 6.5.1).
+# Fields that affect message parsing may not be trailers (RFC 9110 section 6.5.1).
 _NO_TRAILERS: Final = (b"host:", b"content-length:", b"transfer-encoding:", b"trailer:", b"authorization:", b"te:")
 _SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\r\n]*)?")
-# A client that closes one direction only counts as gone, as with nginx. What it sends ahead does not matter.
+# A client that closes only its sending side counts as gone, as in nginx; pipelined data does not matter.
 _GONE: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 @dataclass(slots=True)
 class Pace:
-    """How quickly bytes move on a connection, in one direction; times are monotonic seconds."""
+    """The transfer rate of a connection in one direction; times are monotonic seconds."""
 
     began_s: float
     last_s: float
     moved_bytes: int = 0
 
     def move(self, size_bytes: int, now_s: float) -> None:
-        """Count bytes that have moved."""
+        """Count transferred bytes."""
         self.moved_bytes += size_bytes
         self.last_s = now_s
 
     def is_too_slow(self, now_s: float, *, scarce: bool, stall_s: float = STALL_S) -> bool:
-        """Whether to wait no longer; `scarce` when others need the memory."""
+        """Whether to give up; `scarce` means that other requests need the memory."""
         stall_s = STALL_S if scarce else stall_s
-        grace_s, least = (SCARCE_GRACE_S, SCARCE_BYTES_PER_S) if scarce else (GRACE_S, LEAST_BYTES_PER_S)
+        grace_s, rate = (SCARCE_GRACE_S, SCARCE_BYTES_PER_S) if scarce else (GRACE_S, MIN_BYTES_PER_S)
         passed_s = now_s - self.began_s
-        return now_s - self.last_s >= stall_s or (passed_s >= grace_s and self.moved_bytes < least * passed_s)
+        return now_s - self.last_s >= stall_s or (passed_s >= grace_s and self.moved_bytes < rate * passed_s)
 
 
 class Chunks:
-    """Undoes the chunked transfer coding (RFC 9112 section 7.1) piece by piece, in linear time.
+    """Decoder of the chunked transfer coding (RFC 9112 section 7.1), incremental and in linear time.
 
-    It is `done` when the last chunk and its trailers are there.
+    `done` is set after the last chunk and its trailers.
     """
 
     def __init__(self) -> None:
         self.done = False
         self._line = bytearray()
-        # What takes the next line, and what is left of the data before it.
+        # Handler of the next line, and bytes of data that come before it.
         self._on_line: Callable[[bytes, int], None] = self._on_size
         self._left_bytes = self._chunks = self._trailers = 0
 
     def feed(self, piece: bytes, body: io.BytesIO) -> bytes:
-        """Append the data of chunks; bytes behind the last one are returned. Raises CallerError."""
+        """Append the chunks' data to `body`; returns the bytes after the last chunk. Raises CallerError."""
         at = 0
         while at < len(piece) and not self.done:
             if self._left_bytes:
@@ -115,19 +115,19 @@ class Chunks:
     def _on_size(self, line: bytes, size_bytes: int) -> None:
         match = _SIZE.fullmatch(line)
         if match is None:
-            raise _malformed(f"{line[:20]!r} instead of the size of a chunk")
+            raise _malformed(f"{line[:20]!r} instead of a chunk size")
         self._left_bytes = int(match[1], 16)
         self._on_line = self._on_end_of_data if self._left_bytes else self._on_trailer
         self._chunks += 1
-        if self._chunks > FREE_CHUNKS + size_bytes // LEAST_CHUNK_BYTES:
+        if self._chunks > FREE_CHUNKS + size_bytes // MIN_CHUNK_BYTES:
             raise CallerError(
-                f"The body comes in chunks that are too small: {self._chunks} for {size_bytes} bytes.",
-                f"Send chunks of {LEAST_CHUNK_BYTES} bytes and more.",
+                f"The body's chunks are too small: {self._chunks} for {size_bytes} bytes.",
+                f"Send chunks of at least {MIN_CHUNK_BYTES} bytes.",
             )
 
     def _on_end_of_data(self, line: bytes, _size_bytes: int) -> None:
         if line:
-            raise _malformed("more data than a chunk announced")
+            raise _malformed("more data than a chunk's size")
         self._on_line = self._on_size
 
     def _on_trailer(self, line: bytes, _size_bytes: int) -> None:
@@ -135,16 +135,15 @@ class Chunks:
         if not line:
             self.done = True
         elif self._trailers > _MAX_TRAILER_LINES or b":" not in line or line.lower().startswith(_NO_TRAILERS):
-            raise _malformed(f"a trailer that may not be there ({line[:20]!r})")
+            raise _malformed(f"a trailer that is not allowed ({line[:20]!r})")
 
 
 class ReceivedBody:
-    """The body of one request, and its memory account; the request's `wsgi.input`.
+    """The body of one request and its memory account (`share`); the request's `wsgi.input`.
 
-    The event loop feeds it, and closes the account when the answer has left; once it is `settled` the request's thread
-    owns it. Times are monotonic seconds. The client's certificate stands for the key `client_name`. Where the answer
-    leaves in pieces, the request's thread calls `push`: it sends for so many seconds at most, returns how many bytes
-    have not left, and raises ClientGone.
+    The event loop feeds it, and releases the account after the response; once `settled` the request's thread owns it.
+    Times are monotonic seconds. `client_name` is the key of the client's certificate. The request's thread calls `push`
+    to stream a response: it sends for at most the given seconds, returns the bytes still unsent, and raises ClientGone.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ class ReceivedBody:
         end_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """gunicorn's request, whose connection is closed after an answer without the body; `length` None is chunks."""
+        """`request` is gunicorn's; its connection is closed if the body fails. `length` is None for a chunked body."""
         self.share = share
         self.began_s = clock()
         self.error: OcrsvcError | None = None
@@ -167,7 +166,7 @@ class ReceivedBody:
         self._length, self._max_bytes = length, max_bytes
         self._end_s, self._clock = end_s, clock
         self._chunks = Chunks() if length is None else None
-        # Its value is its own buffer, where `bytes` would copy all of it in one call.
+        # `getvalue` shares its buffer; `bytes` would copy all of it at once.
         self._data = io.BytesIO()
         self._size_bytes = 0
         self._pace = Pace(self.began_s, self.began_s)
@@ -176,23 +175,23 @@ class ReceivedBody:
 
     @property
     def settled(self) -> bool:
-        """Whether it is whole, or has failed."""
-        is_whole = self._chunks.done if self._chunks is not None else self._size_bytes == self._length
-        return is_whole or self.error is not None
+        """Whether the body is complete or has failed."""
+        is_complete = self._chunks.done if self._chunks is not None else self._size_bytes == self._length
+        return is_complete or self.error is not None
 
     @property
     def wanted_bytes(self) -> int | None:
-        """How many more bytes belong to it; None where the body comes in chunks."""
+        """Bytes of the body that are missing; None for a chunked body."""
         return None if self._length is None else self._length - self._size_bytes
 
     def feed(self, piece: bytes) -> bytes:
-        """Keep the next bytes, once there is memory for them; those of the next request are returned."""
+        """Add received bytes, or fail without memory; returns the bytes that belong to the next request."""
         if self.error is not None:
             return b""
         self._pace.move(len(piece), self._clock())
         try:
             rest = self._feed(piece)
-            # These wait for as long as this request takes.
+            # They are held until this request is answered.
             self.share.take(len(rest))
         except OcrsvcError as error:
             self.fail(error)
@@ -217,7 +216,7 @@ class ReceivedBody:
         return rest
 
     def end(self) -> None:
-        """The client sends no more."""
+        """Fail an incomplete body: the client sends no more."""
         if not self.settled:
             expected = "" if self._length is None else f" of {self._length}"
             self.fail(
@@ -225,28 +224,28 @@ class ReceivedBody:
             )
 
     def check_pace(self, now_s: float, *, scarce: bool) -> None:
-        """Give up a body that is late, or comes too slowly."""
+        """Fail a body that is late or arrives too slowly."""
         if self.settled:
             return
         if now_s >= self._end_s:
             self.fail(_too_late("the deadline of the request passed"))
         elif self._pace.is_too_slow(now_s, scarce=scarce):
-            least = SCARCE_BYTES_PER_S if scarce else LEAST_BYTES_PER_S
-            self.fail(_too_late(f"nothing came for {STALL_S:g} seconds, or less than {least} bytes a second"))
+            rate = SCARCE_BYTES_PER_S if scarce else MIN_BYTES_PER_S
+            self.fail(_too_late(f"nothing came for {STALL_S:g} seconds, or less than {rate} bytes a second"))
 
     def fail(self, error: OcrsvcError) -> None:
-        """There will be no body: its memory is free again, and where the next request would begin is unknown."""
+        """Drop the body, and close the connection after the response, as the next request's start is unknown."""
         self.error = self.error or error
         self._request.force_close()
         self.discard()
 
     def discard(self) -> None:
-        """Drop the rest of it."""
+        """Drop what is left of the body, and release its memory."""
         self.share.give_back(self._size_bytes)
         self._taken()
 
     def take(self) -> bytes:
-        """The whole body, once; its bytes stay on the account. Raises what went wrong with it."""
+        """The complete body, once; its bytes stay counted. Raises its error."""
         if self.error is not None:
             raise self.error
         return self._taken()
@@ -257,25 +256,25 @@ class ReceivedBody:
         return body
 
     def read(self, size: int = -1, /) -> bytes:
-        """As wsgi.input promises; for whatever does not know `take`."""
+        """Read as from any wsgi.input; for code that does not use `take`."""
         self._data.seek(-self._size_bytes, io.SEEK_END)
         piece = self._data.read(size)
         self._size_bytes -= len(piece)
         return piece
 
     def is_gone(self) -> bool:
-        """Whether the client has closed its connection; for any thread, and never blocks."""
+        """Whether the client has closed its connection. Never blocks; for any thread."""
         poll = select.poll()
         try:
             poll.register(self._sock, _GONE)
             return bool(poll.poll(0))
         except (OSError, ValueError):
-            # Closed here in the meantime.
+            # This side has closed the socket meanwhile.
             return True
 
 
 def too_large(length: int | None, max_bytes: int) -> BodyTooLarge:
-    """The refusal of a body; its length is None where it was not declared."""
+    """The error for a body above the limit; `length` is None for a chunked body."""
     size = "The body" if length is None else f"The body of {length} bytes"
     return BodyTooLarge(
         f"{size} is larger than the limit of {max_bytes} bytes (OCRSVC_MAX_BODY_BYTES).",
@@ -286,9 +285,9 @@ def too_large(length: int | None, max_bytes: int) -> BodyTooLarge:
 def _too_late(why: str) -> BodyTimeout:
     return BodyTimeout(
         f"The request body did not arrive in time: {why}.",
-        "Send the request again; on a slow line, send a smaller image.",
+        "Send the request again; over a slow connection, send a smaller image.",
     )
 
 
 def _malformed(what: str) -> CallerError:
-    return CallerError(f"The chunked body cannot be read to its end: it has {what}.", "Send the request again.")
+    return CallerError(f"The chunked body is malformed: it has {what}.", "Send the request again.")

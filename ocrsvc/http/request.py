@@ -1,4 +1,4 @@
-"""The request that an adapter answers: body, deadline, priority, caller, and memory account."""
+"""The HTTP request as views see it: body, deadline, priority, caller, and memory account."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ PRIORITY_HEADER: Final = "X-Priority"
 
 
 class Request(flask.Request):
-    """Flask's request, and what this service knows of it. Used by the thread that serves it; `context` by any.
+    """Flask's request with the service's own data. For the thread that serves it; `context` for any thread.
 
-    Its head was there at `began_s`, and a thread took it at `taken_s`, on `time.monotonic`. `received` is None under
-    another server than our event loop. `failures` are reported by its response: its own, or those of single images.
-    `stream_code` is the error that ended a response in pieces.
+    Its head arrived at `began_s` and a thread took it at `taken_s` (`time.monotonic`). `received` is None under WSGI
+    servers other than our event loop. `failures` are the errors in its response, of the request or of single images;
+    `stream_code` is the error that ended a streamed response.
     """
 
     def __init__(self, environ: Environ, settings: Settings, memory: Budget | None = None) -> None:
@@ -70,17 +70,17 @@ class Request(flask.Request):
         self._settings = settings
         self._content: Content | OcrsvcError | None = None
 
-    # werkzeug's: that of functools takes one lock for the requests of all threads before Python 3.12.
+    # werkzeug's, because functools' takes one lock for all threads before Python 3.12.
     @cached_property
     def id(self) -> str:
-        """The client's own id if it is at most 128 visible ASCII characters, else a new one."""
+        """The client's X-Request-Id if it is at most 128 visible ASCII characters, else a new id."""
         return request_id_of(self.environ.get("HTTP_X_REQUEST_ID", ""))
 
     @cached_property
     def deadline(self) -> float:
-        """When the answer must be there, on `time.monotonic`, counted from `began_s` on. Raises BadOption."""
-        sent, elapsed = (self.environ.get(f"HTTP_X_REQUEST_{name}") for name in ("TIMEOUT", "ELAPSED"))
-        return self.began_s + allowed_s(sent, self._settings.deadline_s, elapsed)
+        """When the response must be ready, in `time.monotonic`, counted from `began_s`. Raises BadOption."""
+        timeout, elapsed = (self.environ.get(f"HTTP_X_REQUEST_{name}") for name in ("TIMEOUT", "ELAPSED"))
+        return self.began_s + allowed_s(timeout, self._settings.deadline_s, elapsed)
 
     @property
     def left_s(self) -> float:
@@ -89,64 +89,63 @@ class Request(flask.Request):
 
     @property
     def priority(self) -> Priority:
-        """The priority that the header asks for, interactive without one, as far as the key goes. Raises BadOption."""
+        """The header's priority, interactive by default, limited by the key. Raises BadOption."""
         return self.allowed_priority(parse_priority(self.environ.get("HTTP_X_PRIORITY", "interactive")))
 
-    def allowed_priority(self, asked: Priority) -> Priority:
-        """The priority asked for, or the highest that the key allows."""
-        return asked if self.key is None or self.key.priority == "interactive" else "batch"
+    def allowed_priority(self, priority: Priority) -> Priority:
+        """The priority, or the highest that the key allows."""
+        return priority if self.key is None or self.key.priority == "interactive" else "batch"
 
     @property
     def mask(self) -> tuple[MaskKind, ...]:
-        """What its header X-Mask, or `mask` in its query, asks to be masked in any format. Raises BadOption."""
-        sent = self.environ.get("HTTP_X_MASK")
+        """The kinds to mask, from the header X-Mask and the query's `mask`, in any wire format. Raises BadOption."""
+        header = self.environ.get("HTTP_X_MASK")
         in_query = self.args.getlist("mask") if self.environ.get("QUERY_STRING") else ()
-        asked = (*in_query, *(() if sent is None else (sent,)))
-        return tuple(kind for text in asked for kind in kinds_of_header(text))
+        return tuple(kind for value in (*in_query, header) if value is not None for kind in kinds_of_header(value))
 
     @property
     def choice(self) -> ModelChoice | None:
-        """What its query asks for in any format, where there is a model repository. Raises BadOption."""
+        """The model choice in the query, in any wire format, if there is a model repository. Raises BadOption."""
         if self._settings.models is None or not self.environ.get("QUERY_STRING"):
             return None
-        sent = [(name, value) for name in CHOICE_OPTIONS for value in self.args.getlist(name)]
-        return choice_of(sent) if sent else None
+        values = [(name, value) for name in CHOICE_OPTIONS for value in self.args.getlist(name)]
+        return choice_of(values) if values else None
 
     @property
     def caller(self) -> str:
-        """The key's name; else the last entry of caller_header, by the nearest proxy; else the address, or its /64."""
+        """The key's caller name, or the last entry of caller_header, or the address (for IPv6 its /64)."""
         if self.key is not None:
             return self.key.caller
         header = self._settings.caller_header
-        sent: str = self.environ.get("HTTP_" + header.upper().replace("-", "_"), "") if header else ""
-        return sent.rpartition(",")[2].strip() or network_of(self.environ.get("REMOTE_ADDR", ""))
+        value: str = self.environ.get("HTTP_" + header.upper().replace("-", "_"), "") if header else ""
+        return value.rpartition(",")[2].strip() or network_of(self.environ.get("REMOTE_ADDR", ""))
 
     @property
     def client_name(self) -> str | None:
-        """The name of the key that the client's verified TLS certificate stands for, by tls_names."""
+        """The name of the client certificate's key, by the setting tls_names."""
         return self.received.client_name if self.received is not None else None
 
     @property
     def context(self) -> RequestContext:
-        """How the reader is to treat it: by its headers, until the client hangs up. Raises BadOption."""
+        """The request's context for the reader, from its headers and key. Raises BadOption."""
         pages = self.pages or UNCOUNTED
         return RequestContext(self.priority, self.is_gone, self.share, pages, self.mask, self.ledger, self.choice)
 
     def make_check(self) -> Check:
-        """A function that work for it calls now and then; it raises DeadlineExceeded, ClientGone once nobody waits."""
+        """A check for long work: it raises DeadlineExceeded, or ClientGone after the client has disconnected."""
         return make_check(self.context, self.deadline, time.monotonic)
 
     def is_gone(self) -> bool:
-        """Whether the client has closed its connection; False where it is not known. Never blocks; for any thread.
+        """Whether the client has closed its connection; False if unknown. Never blocks; for any thread.
 
-        A client may close its sending side behind the request, so the first quarter of a second never counts.
+        Always False in the first quarter of a second, as clients may close their sending side after the request.
         """
         is_new = time.monotonic() - self.taken_s < GONE_S
         return not is_new and self.received is not None and self.received.is_gone()
 
     @property
     def content(self) -> Content:
-        """Its parsed body, from the first use on. Raises as `take_body` and `parse_body`."""
+        """The body, parsed at the first use. Raises as `take_body` and `parse_body`."""
         if self._content is None:
             try:
                 self._content = self._parse()
@@ -157,10 +156,10 @@ class Request(flask.Request):
         return self._content
 
     def take_body(self) -> bytes:
-        """The whole body, once, for parsers that do without `content`.
+        """The complete body, once, for views that do not use `content`.
 
-        Raises BodyTooLarge, BodyTimeout for one that was late or too slow, QueueFull without memory, RequestStopsWorker
-        for one that has stopped a worker, CallerError where it ends too soon or its chunks are malformed.
+        Raises BodyTooLarge, BodyTimeout if it was late or too slow, QueueFull without memory, RequestStopsWorker if the
+        body has stopped a worker before, CallerError if it ended early or its chunks are malformed.
         """
         received = self.received
         body = read_body(self.environ, self.max_body_bytes, self.share) if received is None else received.take()
@@ -168,7 +167,7 @@ class Request(flask.Request):
         return body
 
     def end(self) -> None:
-        """Release the body, and the errors whose frames hold it. Our event loop closes the account itself."""
+        """Release the body and the errors whose frames hold it. Our event loop releases the memory account itself."""
         for failure in self.failures:
             failure.without_frames()
         self._content, self.failures = None, []
@@ -182,16 +181,16 @@ class Request(flask.Request):
 
 
 request: Final = cast(Request, flask.request)
-"""The request that this thread serves."""
+"""This thread's request, through Flask's proxy."""
 
 
 def current_request() -> Request:
-    """The same without Flask's proxy, which looks it up at each attribute: for functions that use several."""
+    """This thread's request without the proxy, which costs a lookup per attribute."""
     return cast(Request, cast(Any, flask.request)._get_current_object())  # noqa: SLF001  documented by werkzeug
 
 
 def read_body(environ: Environ, max_bytes: int, share: Share) -> bytes:
-    """The body under another server, from its `wsgi.input`. Raises as `take_body`."""
+    """Read the body from `wsgi.input`, under other WSGI servers. Raises as `take_body`."""
     pieces: list[bytes] = []
     try:
         stream = get_input_stream(environ, max_content_length=max_bytes + 1)
@@ -203,8 +202,8 @@ def read_body(environ: Environ, max_bytes: int, share: Share) -> bytes:
     except RequestEntityTooLarge:
         raise too_large(_length_of(environ), max_bytes) from None
     except Exception as error:
-        # What a server raises for a broken chunk or a client that is gone is not known here; it is never our fault.
-        raise CallerError("The body cannot be read to its end.", "Send the request again.") from error
+        # Servers raise errors of their own for malformed chunks and closed connections, which are the client's fault.
+        raise CallerError("The body cannot be read completely.", "Send the request again.") from error
     body = b"".join(pieces)
     if len(body) > max_bytes:
         raise too_large(_length_of(environ), max_bytes)
@@ -215,25 +214,25 @@ def _length_of(environ: Environ) -> int | None:
     return get_content_length(environ.get("CONTENT_LENGTH"), environ.get("HTTP_TRANSFER_ENCODING"))
 
 
-def allowed_s(sent: str | None, limit_s: float, elapsed: str | None = None) -> float:
-    """Seconds from the head on: X-Request-Timeout less what proxies took, at most `limit_s`. Raises BadOption."""
-    if sent is None:
+def allowed_s(timeout: str | None, limit_s: float, elapsed: str | None = None) -> float:
+    """Seconds until the deadline, at most `limit_s`: X-Request-Timeout less X-Request-Elapsed. Raises BadOption."""
+    if timeout is None:
         return limit_s
-    asked_s = _seconds_in(TIMEOUT_HEADER, sent, "seconds above 0, such as 2.5", above=0.0)
-    elapsed_s = _seconds_in(ELAPSED_HEADER, "0" if elapsed is None else elapsed, "seconds, such as 0.25")
-    return min(max(0.0, asked_s - elapsed_s), limit_s)
+    timeout_s = _parse_seconds(TIMEOUT_HEADER, timeout, "seconds above 0, such as 2.5", above=0.0)
+    elapsed_s = _parse_seconds(ELAPSED_HEADER, "0" if elapsed is None else elapsed, "seconds, such as 0.25")
+    return min(max(0.0, timeout_s - elapsed_s), limit_s)
 
 
-def _seconds_in(header: str, sent: str, accepted: str, above: float = -1.0) -> float:
+def _parse_seconds(header: str, text: str, accepted: str, above: float = -1.0) -> float:
     with suppress(ValueError):
-        if (value := parse_decimal(sent)) > above:
+        if (value := parse_decimal(text)) > above:
             return value
-    raise BadOption(f"{header} is {sent[:100]!r}: accepted is a plain decimal number of {accepted}.")
+    raise BadOption(f"{header} is {text[:100]!r}: accepted is a plain decimal number of {accepted}.")
 
 
-def parse_priority(sent: str) -> Priority:
-    """The priority of this name. Raises BadOption."""
-    name = sent.strip().lower()
+def parse_priority(text: str) -> Priority:
+    """The priority with this name. Raises BadOption."""
+    name = text.strip().lower()
     if name not in PRIORITIES:
-        raise BadOption(f"{PRIORITY_HEADER} is {sent[:40]!r}: accepted is {' or '.join(PRIORITIES)}.")
+        raise BadOption(f"{PRIORITY_HEADER} is {text[:40]!r}: accepted is {' or '.join(PRIORITIES)}.")
     return name

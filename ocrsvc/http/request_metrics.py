@@ -1,4 +1,4 @@
-"""Counts every HTTP request, whichever API adapter answers it, and writes it to the access log."""
+"""HTTP request metrics, traces and access log, for the requests of all adapters."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from ocrsvc.telemetry.worker_table import WorkerTable
 
 _SUCCESS: Final = "ok"
 _NO_ADAPTER: Final = "none"
-# Monitors ask for these again and again.
+# Monitors poll these.
 _UNTRACED: Final = frozenset({"ops", "operators", "page"})
-_OVER: Final = (IN_FLIGHT.of(), -1)
+_ENDED: Final = (IN_FLIGHT.of(), -1)
 _MAX_METHOD_CHARS: Final = 20
 _FAILED: Final = 400
-# JSON's writer takes no more; a client may declare any length.
+# orjson's largest integer; a client may declare any length.
 _MAX_BYTES: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Where the requests of the service are counted and logged; by default for this process alone.
+    """Where requests are counted and logged.
 
-    `store` has the metrics of the whole service, and `errors` its last failures; `worker_metrics` and `error_recorder`
-    are this process's own parts. The denylists have images that crashed isolated engines, and request bodies that
+    `store` has the metrics of the whole service and `errors` its recent errors; `worker_metrics` and `error_recorder`
+    are this process's parts of them. The denylists hold images that crashed isolated engines, and request bodies that
     stopped workers.
     """
 
@@ -56,25 +56,25 @@ class RequestMetrics:
 
 
 def metrics_of_one_process() -> RequestMetrics:
-    """For a process that serves alone, as under another WSGI server."""
+    """Metrics for a single process, as under another WSGI server."""
     store, errors = MetricsStore(), RecentErrors()
     return RequestMetrics(store, store.common, errors=errors, error_recorder=errors.recorder())
 
 
 class RequestCounter:
-    """Counts every request of an application, from its head to its response; made before all other hooks."""
+    """Counts every request of an application. Create it first, so that its hooks enclose all others."""
 
     def __init__(self, app: Flask, request_metrics: RequestMetrics) -> None:
-        self._metrics, self._own = request_metrics, request_metrics.worker_metrics
+        self._metrics, self._worker_metrics = request_metrics, request_metrics.worker_metrics
         app.before_request(self.begin)
         app.teardown_request(self.end)
 
     def begin(self) -> None:
-        """At the head of a request."""
-        self._own.record(((IN_FLIGHT.of(), 1),))
+        """Flask `before_request` hook."""
+        self._worker_metrics.record(((IN_FLIGHT.of(), 1),))
         request = current_request()
-        sent = request.environ
-        caller = read_trace_context(sent.get("HTTP_TRACEPARENT", ""), sent.get("HTTP_TRACESTATE", ""))
+        environ = request.environ
+        caller = read_trace_context(environ.get("HTTP_TRACEPARENT", ""), environ.get("HTTP_TRACESTATE", ""))
         is_traced_alone = request.blueprint not in _UNTRACED
         request.trace = self._metrics.tracer.begin(caller, _span_name(request), is_traced_alone=is_traced_alone)
         if request.trace is not None:
@@ -82,10 +82,10 @@ class RequestCounter:
         set_ids(request.id, request.trace)
 
     def end(self, _error: BaseException | None) -> None:
-        """When the response is made, or failed."""
+        """Flask `teardown_request` hook."""
         request = current_request()
         if request.response is None:
-            self._own.record((_OVER,))
+            self._worker_metrics.record((_ENDED,))
         else:
             self._count(request, request.response)
         request.end()
@@ -97,8 +97,8 @@ class RequestCounter:
         code = self._count_failures(request, status)
         if request.failures or status >= _FAILED:
             self._note_failures(request, status, code, adapter)
-        counts = (_OVER, (REQUESTS.of(adapter, str(status), code), 1))
-        self._own.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),), request.ledger.trace_id)
+        counts = (_ENDED, (REQUESTS.of(adapter, str(status), code), 1))
+        self._worker_metrics.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),), request.ledger.trace_id)
         if request.ledger.trace_id:
             error, attributes = code if status >= 500 else "", _attributes(request, status, adapter, code)
             name, ledger = _span_name(request), request.ledger
@@ -107,17 +107,17 @@ class RequestCounter:
             self._metrics.access_log.put(_event(request, response, adapter, code, seconds))
 
     def _count_failures(self, request: Request, status: int) -> str:
-        """Count the failures of a request; returns the code of the request itself."""
+        """Count the failures of a request; returns the request's own code."""
         for failure in request.failures:
-            self._own.count(FAILURES, failure.code)
+            self._worker_metrics.count(FAILURES, failure.code)
             if isinstance(failure, Refused):
-                self._own.count(REFUSED, failure.code)
+                self._worker_metrics.count(REFUSED, failure.code)
         if status < _FAILED:
             return request.stream_code or _SUCCESS
         return request.failures[-1].code if request.failures else f"http_{status}"
 
     def _note_failures(self, request: Request, status: int, code: str, adapter: str) -> None:
-        """Keep its failures for operators, each code once: all of its images may fail in the same way."""
+        """Record the request's failures for operators, each code once, as all images may fail the same way."""
         recorder = self._metrics.error_recorder
         if recorder is None:
             return
@@ -130,13 +130,13 @@ class RequestCounter:
 
 
 def _span_name(request: Request) -> str:
-    """Method and route, without anything that a caller writes into a path."""
+    """Method and route; never the path, which callers choose."""
     rule, method = request.url_rule, request.method
     return f"{method} {rule.rule}" if rule is not None else method[:_MAX_METHOD_CHARS]
 
 
 def _attributes(request: Request, status: int, adapter: str, code: str) -> dict[str, str | int]:
-    """By OpenTelemetry's conventions where there is one."""
+    """Span attributes, named by OpenTelemetry's conventions where they exist."""
     attributes: dict[str, str | int] = {
         "http.request.method": request.method[:_MAX_METHOD_CHARS],
         "http.response.status_code": status,

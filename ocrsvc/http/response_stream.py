@@ -1,7 +1,7 @@
-"""Answers that leave in pieces: their memory, how they end, and Flask's context, which lives until then.
+"""Streamed responses: their memory, their end, and Flask's context, which is kept until the last piece.
 
-No thread waits for a slow client: pieces that it has not taken stay in its request's memory account, and the event loop
-sends them when all are made.
+No thread waits for a slow client: unsent pieces stay in the request's memory account, and the event loop sends them
+after the last one was produced.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import Request, current_request
 
 STREAMS: Final = "ocrsvc.streams"
-"""In WSGI's environ: whether the answer is made while it is sent."""
+"""Key in the WSGI environ: true if the response is produced while it is sent."""
 
-# A client that reads gets all of a large piece at once; for one that does not, the rest waits until the next.
+# Time to send a piece; for a slow client the rest is sent with the next piece.
 _PUSH_S: Final = 0.1
-# Slow readers may fill this part of the memory for requests.
+# Share of the request memory that pieces for slow clients may fill.
 _WAITING_SHARE: Final = 0.5
 
 
 class SentPieces:
-    """The pieces of one answer, in its request's account of memory. For the thread of the request."""
+    """Sends the pieces of one response, counted in the request's memory account. For the request's thread."""
 
     def __init__(self, request: Request) -> None:
         self._share, self._received = request.share, request.received
@@ -36,7 +36,7 @@ class SentPieces:
         self.count_bytes = 0
 
     def send(self, piece: bytes) -> Iterator[bytes]:
-        """Send a piece, once there is memory for it, and release what the client has taken. Raises OcrsvcError."""
+        """Send a piece, and release the memory of what has left. Raises as `Share.take`, ClientGone."""
         self._share.take(len(piece), _WAITING_SHARE)
         self._held_bytes += len(piece)
         yield piece
@@ -52,9 +52,9 @@ def ended_pieces(
     last_piece: Callable[[], bytes],
     error_piece: Callable[[OcrsvcError], bytes],
 ) -> Iterator[bytes]:
-    """The pieces, one for each page, and a last one, or one with the error that ended them after the status has left.
+    """The pieces, then the last piece, or a piece with the error that ended them, as the status was already sent.
 
-    For the thread of the request. Its pages count for the caller's key also if the answer ends early.
+    For the request's thread. Pages count for the key even if the response ends early.
     """
     sent = SentPieces(request)
     try:
@@ -67,7 +67,7 @@ def ended_pieces(
         _end(request, ClientGone.code)
         if isinstance(error, GeneratorExit):
             raise
-    except Exception as error:  # noqa: BLE001  the edge of the web, once the status has left
+    except Exception as error:  # noqa: BLE001  the edge of the web, after the status was sent
         failure = failure_of(error)
         _end(request, failure.code)
         yield error_piece(failure)
@@ -76,7 +76,7 @@ def ended_pieces(
 
 
 def _end(request: Request, code: str) -> None:
-    """Note what ended the answer; the pages that were read count."""
+    """Record the code that ended the response, and count its pages."""
     request.stream_code = code
     if request.pages is not None:
         with suppress(OcrsvcError):
@@ -84,11 +84,11 @@ def _end(request: Request, code: str) -> None:
 
 
 def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable[[], object]) -> Response:
-    """An answer whose pieces are made when they are sent, in its request's thread, and closed when the client goes."""
+    """A response whose pieces are produced while it is sent, in the request's thread; `on_end` is called at its end."""
     request = current_request()
     request.is_streaming = request.environ[STREAMS] = True
     response = Response(pieces, content_type=content_type)
-    # Asking for its length would collect all pieces, and nginx would, too.
+    # Neither werkzeug, to compute the length, nor nginx may collect all pieces.
     response.implicit_sequence_conversion = False
     response.headers["X-Accel-Buffering"] = "no"
     response.call_on_close(on_end)
@@ -97,13 +97,13 @@ def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable
 
 
 def _keep_context() -> Callable[[], object]:
-    """Keep Flask's context until the returned function is called; its teardown, which counts the request, runs then.
+    """Keep Flask's context, and put off its teardown, which counts the request, until the returned function is called.
 
-    Flask's own stream_with_context runs it twice, before the first piece and after the last.
+    Flask's own stream_with_context runs the teardown twice, before the first piece and after the last.
     """
     context = cast(RequestContext, request_ctx._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001
     request = context.request
-    # Entering it matches the path again, by which alone the adapter may not have been chosen.
+    # `push` matches the path again, which would undo the router's choice of an adapter.
     kept = request.url_rule, request.view_args, request.routing_exception
     context.push()
     request.url_rule, request.view_args, request.routing_exception = kept

@@ -1,4 +1,4 @@
-"""Helpers that the API adapters share, for reading requests and for making responses."""
+"""Helpers of the native API and the adapters for reading images and making responses."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import RequestContext
 
 JSON_TYPE: Final = "application/json"
-# An upload that is no image.
 NO_IMAGE: Final = (BadBase64, UnsupportedImage, BrokenImage)
+"""Errors of uploads that are no readable image."""
 
 _SHORT_FILE_BYTES: Final = 1 << 16
 
@@ -38,7 +38,7 @@ def read_pages(
     *,
     partial: bool = False,
 ) -> FileRead:
-    """The first `most` pages of a file, or all that the settings allow. Raises as `Reader.read` and `read_files`."""
+    """Read a file's first `most` pages, by default as many as the settings allow. Raises as `Reader.read_files`."""
     if may_have_pages(data):
         return reader.read_files([data], options, limit_s, context, most=most, partial=partial)[0]
     return FileRead("image", 1, ((1, reader.read(data, options, limit_s, context)),))
@@ -47,35 +47,32 @@ def read_pages(
 def read_images(
     reader: Reader, images: Sequence[bytes | OcrsvcError], options: ReadOptions
 ) -> list[Reading | OcrsvcError]:
-    """The reading of each image of this thread's request, or its error. Raises as `Reader.read_many`."""
+    """Read images of this thread's request; each gives a reading or its error. Raises as `Reader.read_many`."""
     files = [image for image in images if isinstance(image, bytes)]
     outcomes = iter(reader.read_many(files, options, request.left_s, request.context))
     return [next(outcomes) if isinstance(image, bytes) else image for image in images]
 
 
 def as_json(answer: object, status: int = 200) -> Response:
-    """The answer as compact JSON in UTF-8."""
+    """A response of compact JSON."""
     return Response(orjson.dumps(answer), status, content_type=JSON_TYPE)
 
 
 def drawn_page(image: Image, page: Page, held: Share, check: Check, prefix: bytes = b"") -> bytes:
-    """The image, which is drawn on, with a frame around each line: a JPEG in base64 behind a prefix, as a JSON string.
+    """Draw a frame around each line on the image; returns a JSON string of `prefix` and the JPEG in base64.
 
-    `held` must last until the answer is made, and takes the text and its copy; `check` is called before each line.
-    Raises QueueFull and BodyTooLarge without memory.
+    `held` counts the text and its copy until the response is made; `check` is called before each line. Raises
+    QueueFull and BodyTooLarge without memory.
     """
     with held.holding(drawing_bytes(image.pixels, page)):
         jpeg = draw_page(image.pixels, page, check)
-        # Four characters for three bytes.
+        # Base64 has four characters for three bytes.
         held.take(2 * 4 * -(-len(jpeg) // 3))
         return b"".join((b'"', prefix, pybase64.b64encode(jpeg), b'"'))
 
 
 def file_response(path: Path, content_type: str) -> Response:
-    """A finished file as the answer; it may be removed meanwhile. Raises FileNotFoundError.
-
-    A long one is read while it is sent.
-    """
+    """A response with a file's content; a large file is read while it is sent. Raises FileNotFoundError."""
     size_bytes = path.stat().st_size
     if size_bytes <= _SHORT_FILE_BYTES:
         return Response(path.read_bytes(), content_type=content_type)
@@ -85,30 +82,30 @@ def file_response(path: Path, content_type: str) -> Response:
 
 
 def is_reported_in_a_200(error: Exception) -> bool:
-    """Whether formats with error codes of their own put this kind of failure into an HTTP 200: mistakes of the caller.
+    """Whether wire formats with their own error codes report this error in an HTTP 200: callers' mistakes only.
 
-    Refusals keep their status: proxies, browsers and retries look at 401, 403, 408, 413, 429, 503 and 504.
+    401, 403, 408, 413, 429, 503 and 504 keep their status, because proxies, browsers and retries depend on it.
     """
     return isinstance(error, CallerError) and error.status not in {401, 403, 408, 413}
 
 
 def is_wrong_path(failure: OcrsvcError) -> bool:
-    """Whether the original's router would refuse it: no such path, or not by this method."""
+    """Whether the original product's router would refuse the request: unknown path or method."""
     return failure.status in {404, 405} and not isinstance(failure, UnknownModel)
 
 
 def rotate_option(asked: bool | None) -> Rotate:  # noqa: FBT001  a wire format's own flag, passed on
-    """The option `rotate`: the engine finds how the page is turned, unless an explicit no switches that off."""
+    """The option `rotate`: automatic unless the wire format's flag is explicitly false."""
     return "0" if asked is False else "auto"
 
 
 def clamp_side_px(side_px: float) -> int:
-    """A longest side that `ReadOptions` takes: the nearest one."""
+    """The nearest `max_side` that `ReadOptions` accepts."""
     return int(min(max(side_px, MIN_SIDE_PX), MAX_SIDE_PX))
 
 
 def is_url(text: object) -> bool:
-    """Whether a text is an address, not base64; `UrlFiles` alone fetches one."""
+    """Whether a text is an http or https URL, not base64."""
     head = text[:8].lower() if isinstance(text, str | bytes) else ""
     if isinstance(head, bytes):
         head = head.decode("latin-1")

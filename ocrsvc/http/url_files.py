@@ -1,4 +1,4 @@
-"""Files that requests name by URL: fetched for the request that this thread serves, on its time and its memory."""
+"""Files that requests name by URL, fetched within the request's deadline and memory."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _REMEDY: Final = "Send the request again after the time that Retry-After names."
 
 
 class UrlFiles:
-    """Fetches files for requests; for any thread that serves one. By default no host may be asked.
+    """Fetches files for requests, in their threads. By default no host is allowed.
 
-    Each fetch keeps a thread for requests. One caller has half of them at most, so that hosts that never answer delay
-    their own caller only.
+    Each fetch blocks a request thread, and one caller may have half of all fetches, so that hosts that never answer
+    delay only their own caller.
     """
 
     def __init__(self, policy: OutgoingPolicy = _OFF, max_fetches: int = 1) -> None:
         self._policy, self._max_fetches = policy, max_fetches
         self._max_of_caller = (max_fetches + 1) // 2
-        # By caller.
+        # Number of fetches by caller.
         self._fetching: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @property
     def is_on(self) -> bool:
-        """Whether URLs are fetched at all; if not, each format refuses them in its own words."""
+        """Whether any host is allowed; if not, each adapter refuses URLs in its own words."""
         return self._policy.is_on
 
     def fetch(self, url: str) -> FetchedFile:
-        """The file at a URL, counted in this thread's request. Raises QueueFull, TooManyAtOnce, and as `fetch_file`."""
+        """Fetch the file at a URL for this thread's request. Raises QueueFull, TooManyAtOnce, and as `fetch_file`."""
         request = current_request()
         self._policy.check_url(url)
         with self._permit(request.caller), waiting(), request.ledger.during("wait"):
@@ -46,17 +46,16 @@ class UrlFiles:
 
     @contextmanager
     def _permit(self, caller: str) -> Iterator[None]:
-        """Count one more file of a caller within the block. Raises QueueFull, TooManyAtOnce."""
+        """Count a fetch for this caller within the block. Raises QueueFull, TooManyAtOnce."""
         with self._lock:
             if self._fetching.total() >= self._max_fetches:
                 raise QueueFull(
-                    f"This worker fetches {self._max_fetches} files already, the most at once (OCRSVC_URL_FETCHES).",
-                    _REMEDY,
+                    f"This worker is fetching {self._max_fetches} files, its limit (OCRSVC_URL_FETCHES).", _REMEDY
                 )
             if self._fetching[caller] >= self._max_of_caller:
                 raise TooManyAtOnce(
-                    f"This worker fetches {self._max_of_caller} files for this caller already, the most at once for "
-                    "one (half of OCRSVC_URL_FETCHES).",
+                    f"This worker is fetching {self._max_of_caller} files for this caller, the limit for one caller "
+                    "(half of OCRSVC_URL_FETCHES).",
                     _REMEDY,
                 )
             self._fetching[caller] += 1
@@ -65,7 +64,7 @@ class UrlFiles:
         finally:
             with self._lock:
                 self._fetching[caller] -= 1
-                # Drops the names of callers without any.
+                # Drop callers whose count is 0.
                 self._fetching += Counter()
 
 

@@ -26,7 +26,7 @@ _OUR_FAULT: Final = frozenset({2, 4, 12, 13, 14, 15})
 class Event:
     """One answered request, which came at a Unix time.
 
-    `client` is the peer's address, empty for a Unix socket; `adapter` is the log's field `door`, `key` an API key's name.
+    `client` is the peer's address, empty for a Unix socket; the log calls `adapter` "door"; `key` is an API key's name.
     """
 
     at_s: float
