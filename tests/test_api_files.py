@@ -19,7 +19,7 @@ from PIL import Image
 from web_support import json_of, picture, running_reader
 
 from ocrsvc.app import create_app
-from ocrsvc.formats.document import disposition_of, stem_of
+from ocrsvc.formats.output_files import disposition_of, stem_of
 from ocrsvc.settings.settings import Settings
 
 PNG = picture(200, 72)

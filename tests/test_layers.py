@@ -17,7 +17,6 @@ LAYERS = {
     "plugins": 0,
     "settings": 1,
     "system": 2,
-    "text": 2,
     "imaging": 3,
     "masking": 3,
     "telemetry": 3,

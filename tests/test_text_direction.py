@@ -15,8 +15,8 @@ from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.outline import Outline
 from ocrsvc.imaging.tables.find_tables import divide_lines, join_pieces
+from ocrsvc.imaging.text_direction import logical_order, runs_from_right_to_left, visual_order
 from ocrsvc.results import Image, Page, ReadOptions, ReadTask, no_check
-from ocrsvc.text.text_direction import logical_order, runs_from_right_to_left, visual_order
 
 # Each logical text, and how a browser shows it in a paragraph from right to left (or from left to right, where most
 # letters are Latin), by UAX #9. Small letters are Latin; Hebrew ones are written out.

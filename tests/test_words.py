@@ -16,8 +16,8 @@ from support import page_handle
 from ocrsvc.engines.line_recognizer import Path
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.words import ink_columns, place_characters
+from ocrsvc.imaging.word_split import open_jieba, word_begins
 from ocrsvc.results import Decoder, Line, Page, Pixels, Word
-from ocrsvc.text.word_split import open_jieba, word_begins
 
 LETTER_GAP_PX = 8  # between letters of line.png and notice.png there are 6 at most, between words 10 and more
 NOTICE = [

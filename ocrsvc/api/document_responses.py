@@ -13,12 +13,12 @@ import orjson
 from flask import Response
 
 from ocrsvc.errors import OcrsvcError, ResourcesExhausted
-from ocrsvc.formats.document import (
+from ocrsvc.formats.document import DocumentResult
+from ocrsvc.formats.output_files import (
     JSON,
     PDF,
     PDF_TYPE,
     ZIP_TYPE,
-    DocumentResult,
     NamedResult,
     OutputFile,
     disposition_of,

@@ -11,7 +11,8 @@ from flask import Blueprint, Response
 
 from ocrsvc.api.sent_files import option_fields, sent_files
 from ocrsvc.errors import BadOption, JobFailed, JobNotDone, KeysNeeded, OcrsvcError, UnknownJob
-from ocrsvc.formats.document import disposition_of, options_for, stem_of
+from ocrsvc.formats.document import options_for
+from ocrsvc.formats.output_files import disposition_of, stem_of
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.options import FORMAT_ALIASES, OPTIONS, read_options
 from ocrsvc.http.request import request

@@ -15,9 +15,10 @@ from ocrsvc.api.document_responses import DocumentResponses, SentFile
 from ocrsvc.api.sent_files import file_names, option_fields, sent_files
 from ocrsvc.api.streaming import respond_by_page
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError
-from ocrsvc.formats.document import JSON, JSON_TYPE, ZIP_TYPE, options_for, page_without_words
+from ocrsvc.formats.document import options_for, page_without_words
 from ocrsvc.formats.drawing import draw_page, drawing_bytes
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
+from ocrsvc.formats.output_files import JSON, JSON_TYPE, ZIP_TYPE
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import STREAM_FORMS, RequestedOptions, read_options
 from ocrsvc.http.request import request

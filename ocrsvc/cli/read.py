@@ -38,7 +38,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_environment
 
 if TYPE_CHECKING:
-    from ocrsvc.formats.document import NamedResult
+    from ocrsvc.formats.output_files import NamedResult
     from ocrsvc.imaging.page_ranges import Ranges
     from ocrsvc.pipeline.documents import PageRead
     from ocrsvc.pipeline.read import Reader
@@ -167,7 +167,7 @@ def write_documents(
     Text formats and JSON lack what is unwanted of words and tables. Raises OcrsvcError where a file cannot be made, and
     OSError from the output.
     """
-    from ocrsvc.formats.document import files_of, write_zip
+    from ocrsvc.formats.output_files import files_of, write_zip
     from ocrsvc.results import no_check
 
     documents = [_result_of(file, answer, with_file=PDF in formats) for file, answer in read]
@@ -197,7 +197,8 @@ def _without(page: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
 
 
 def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
-    from ocrsvc.formats.document import DocumentResult, NamedResult
+    from ocrsvc.formats.document import DocumentResult
+    from ocrsvc.formats.output_files import NamedResult
     from ocrsvc.results import EngineInfo
 
     data = load(file) if with_file else b""

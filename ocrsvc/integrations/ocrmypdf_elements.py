@@ -11,8 +11,8 @@ from ocrmypdf import BoundingBox, OcrClass, OcrElement
 from ocrmypdf.models.ocr_element import Baseline
 
 from ocrsvc.formats.boxes import PlacedLine, PlacedText, PlacedWord, place_lines
+from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Page
-from ocrsvc.text.text_direction import runs_from_right_to_left
 
 # OCRmyPDF's confidence in a direction has no unit; 15 is much, and 14 what it asks for by default.
 _SURE: Final = 30.0

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from ocrsvc.imaging.text_direction import visual_order
 from ocrsvc.results import Box, LineSource, Page
-from ocrsvc.text.text_direction import visual_order
 
 _LEAST_GAP: Final = 0.25  # between two words, of the height of their line; below 0.15 poppler joins them
 

@@ -12,8 +12,8 @@ import numpy as np
 from ocrsvc.imaging.geometry import Quads, as_boxes, headings, upright_boxes
 from ocrsvc.imaging.pdf.characters import Indices, Numbers, PageCharacters
 from ocrsvc.imaging.pdf.lines import TextLine
+from ocrsvc.imaging.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.results import Box, Character, Line, ReadOptions, Word
-from ocrsvc.text.word_split import Segmenter, by_character, open_jieba, word_begins
 
 CONFIDENCE: Final = 1.0  # of text that is what its file says
 

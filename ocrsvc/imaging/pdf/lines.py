@@ -30,7 +30,7 @@ from ocrsvc.imaging.pdf.runs import (
     join_runs,
     read_level,
 )
-from ocrsvc.text.text_direction import MOSTLY, RIGHT_TO_LEFT, logical_order
+from ocrsvc.imaging.text_direction import MOSTLY, RIGHT_TO_LEFT, logical_order
 
 # pdfium gives them for a hyphen at the end of a line, whose word goes on in the next.
 HYPHENS: Final = (0x2, 0xAD, 0xFFFE)

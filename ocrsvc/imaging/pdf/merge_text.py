@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ocrsvc.imaging.geometry import Quads, turn_points
 from ocrsvc.imaging.reading_order.blocks import reading_order
+from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Image, Line, OwnText, Page, Pixels
-from ocrsvc.text.text_direction import runs_from_right_to_left
 
 _MOST_COVERED: Final = 0.4  # of a line that the engine has read, what may lie in boxes of own text
 _GRID_PX: Final = 4

@@ -22,8 +22,8 @@ from ocrsvc.imaging.tables.aligned_grids import complete, find_open_grids, find_
 from ocrsvc.imaging.tables.deskewed_coordinates import DeskewedCoordinates, deskewed_coordinates
 from ocrsvc.imaging.tables.ruled_grids import Mask, RuledLines, find_ruled_grids, find_ruled_lines
 from ocrsvc.imaging.tables.text_grid import Frame, Grid, Interval, TextBlock, rows_of
+from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Box, Cell, Check, Page, Pixels, Table
-from ocrsvc.text.text_direction import runs_from_right_to_left
 
 LEAST_LINES: Final = 4
 FILLED: Final = 0.25  # of a ruled grid's cells have text: forms have many that nobody filled

@@ -26,8 +26,8 @@ from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curve
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.leveling import level_quads
 from ocrsvc.imaging.reading_order.rules import find_rules
+from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Check, EngineTimes, Line, Page, Pixels, ReadTask, Spaces, no_check
-from ocrsvc.text.text_direction import runs_from_right_to_left
 
 TALL = 1.5  # across / along from which a box holds a line that runs down the page
 SAMPLE_LINES = 4
