@@ -215,7 +215,7 @@ def test_bodies_and_answers_may_be_compressed(client: FlaskClient, encoding: str
         ({"data": b"x", "headers": {"Content-Encoding": "br"}}, 501, "Content-Encoding"),
         ({"data": b"x" * 20, "headers": {"Content-Encoding": "gzip"}}, 400, "damaged"),
         ({"data": gzip.compress(b"{}")[:-9], "headers": {"Content-Encoding": "gzip"}}, 400, "too early"),
-        ({"data": gzip.compress(bytes(2**26 + 1)), "headers": {"Content-Encoding": "gzip"}}, 413, "unpacks to more"),
+        ({"data": gzip.compress(bytes(2**26 + 1), 1), "headers": {"Content-Encoding": "gzip"}}, 413, "unpacks to more"),
     ],
 )
 def test_what_is_wrong_is_reported_in_the_protocols_shape(
