@@ -318,7 +318,7 @@ def test_a_job_is_told_as_expired_that_goes_while_its_end_is_sent_and_none_that_
 def test_a_caller_whose_host_is_dead_keeps_no_other_s_messages_out(
     jobs: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callbacks_module, "_MOST_EXPIRED", 4)
+    monkeypatch.setattr(callbacks_module, "_MAX_EXPIRED", 4)
 
     def expire(caller: str) -> str:
         job = done_job(jobs, caller=caller)

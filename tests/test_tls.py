@@ -85,8 +85,8 @@ WRONG_FILES: list[tuple[str, str, Callable[[Authority, TlsFiles], Any]]] = [
         "made for",
         lambda ca, _: swap_key(ca),
     ),
-    ("CERTIFICATE is .*: it is valid from .* to .*, and now is", "Renew", lambda ca, _: ca.issue(valid_days=(-9, -1))),
-    ("CERTIFICATE is .*: it is valid from .* to .*, and now is", "clock", lambda ca, _: ca.issue(valid_days=(1, 9))),
+    ("CERTIFICATE is .*: it is valid from .* to .*, and it is", "Renew", lambda ca, _: ca.issue(valid_days=(-9, -1))),
+    ("CERTIFICATE is .*: it is valid from .* to .*, and it is", "clock", lambda ca, _: ca.issue(valid_days=(1, 9))),
 ]
 
 
@@ -270,7 +270,7 @@ def test_a_short_lived_certificate_is_warned_of_late(authority: Authority, caplo
 
 
 def test_sessions_of_old_clients_do_not_pile_up(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificates_module, "MOST_SESSIONS", 3)
+    monkeypatch.setattr(certificates_module, "MAX_SESSIONS", 3)
     own = Certificates(authority.issue())
     first = own.current
     client = weak_client(authority, "ECDHE-ECDSA-AES128-GCM-SHA256")

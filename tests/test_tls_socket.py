@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from tls_support import Authority
 
-from ocrsvc.connections.handshakes import Handshakes
 from ocrsvc.connections.tls_contexts import HTTP, TlsFiles, make_context
-from ocrsvc.connections.tls_socket import HANDSHAKE_BYTES, MOST_UNSENT_BYTES, NotTls, TlsSocket
+from ocrsvc.connections.tls_socket import HANDSHAKE_BYTES, MAX_UNSENT_BYTES, Handshakes, NotTls, TlsSocket
 from ocrsvc.telemetry.metrics_store import MetricsStore
 
 Wires = tuple[socket.socket, socket.socket]
@@ -121,7 +120,7 @@ def test_what_the_kernel_does_not_take_is_bounded_and_follows(connected: Pair) -
         if own.unsent_bytes:
             break
     assert 0 < sent < len(data)
-    assert 0 < own.unsent_bytes <= MOST_UNSENT_BYTES + (1 << 15)
+    assert 0 < own.unsent_bytes <= MAX_UNSENT_BYTES + (1 << 15)
     found = client.read()
     while own.unsent_bytes:
         with suppress(BlockingIOError):
@@ -216,7 +215,7 @@ def shake_hands(handshakes: Handshakes, wires: Wires, client: Client) -> TlsSock
     for _ in range(3):
         client.step()
         handshakes.begin_turn()
-        if handshakes.go_on(own, "127.0.0.1"):
+        if handshakes.advance(own, "127.0.0.1"):
             break
     return own
 
@@ -258,9 +257,9 @@ def test_handshakes_leave_time_for_others(authority: Authority, wires: Wires) ->
     handshakes, _ = handshakes_for(authority.issue(), clock=lambda: float(next(now)))
     own, client = handshakes.begin(wires[0]), Client(wires[1], authority.client())
     client.step()
-    assert not handshakes.go_on(own, "")
+    assert not handshakes.advance(own, "")
     client.step()
     # The turn is over.
-    assert not handshakes.go_on(own, "")
+    assert not handshakes.advance(own, "")
     handshakes.begin_turn()
-    assert handshakes.go_on(own, "")
+    assert handshakes.advance(own, "")

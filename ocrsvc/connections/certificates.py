@@ -1,6 +1,6 @@
-"""The certificates that new connections get: read and proved at the start, and again when their files change.
+"""The service's TLS certificates: loaded and tested at the start, and reloaded when their files change.
 
-A connection keeps the certificate that it began with. Files that cannot be used leave the certificates as they are.
+Open connections keep their certificate. If new files cannot be used, the old certificates stay in use.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -25,21 +25,20 @@ from ocrsvc.connections.tls_contexts import (
 )
 from ocrsvc.errors import SettingsError
 
-MOST_SESSIONS: Final = 1000
-"""Sessions that OpenSSL may keep for clients of TLS 1.2. Python cannot switch its cache off, which has no use here and
-takes 20,000 of them."""
+MAX_SESSIONS: Final = 1000
+"""TLS 1.2 sessions that OpenSSL may cache. The cache is not used, holds 20,000, and Python cannot switch it off."""
 
-# OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the time is checked here, with its own sentence.
+# OpenSSL's X509_V_FLAG_NO_CHECK_TIME: `_check_time` has a better message.
 _NO_CHECK_TIME: Final = 0x200000
-# As Python's ssl calls the kinds, and as the setting tls_names does.
+# Kinds of alternative names: as Python's ssl names them, and as the setting tls_names does.
 _ALTERNATIVE_KINDS: Final = {"DNS": "DNS", "URI": "URI", "email": "EMAIL", "IP Address": "IP"}
-# TLS 1.2 takes three.
+# Round trips of a TLS 1.2 handshake in memory.
 _ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The names in the service's certificate, such as "DNS=ocr.example.com", and its time, in Unix time."""
+    """The names in the service's certificate, such as "DNS=ocr.example.com", and its validity in Unix time."""
 
     names: tuple[str, ...]
     not_before_s: float
@@ -48,7 +47,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """For new connections of HTTP and of gRPC, from one reading of the files."""
+    """The TLS contexts for new HTTP and gRPC connections, and their certificate."""
 
     http: ssl.SSLContext
     grpc: ssl.SSLContext
@@ -56,48 +55,48 @@ class Contexts:
 
 
 class Certificates:
-    """The certificates of the service. The arbiter reads the files, and copies them; its workers follow it.
+    """The service's certificates. The arbiter reads the files into memory; its workers load them from there.
 
-    Any thread may read `current`, which new connections get; one thread changes it. `generation` counts the changes;
-    the clock gives Unix time. Raises SettingsError for files that cannot be used.
+    `current` is for new connections; any thread may read it, one thread changes it. `generation` counts the changes.
+    `clock` gives Unix time. Raises SettingsError if the files cannot be used.
     """
 
     def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.time) -> None:
         self.generation = 0
         self._files, self._clock = files, clock
-        # That of a generation, and that of the next: a reading that fails leaves the first alone.
+        # Copies of this and the next generation: a failed reload does not damage the first.
         self._copies = (MemoryCopy(), MemoryCopy())
         self._read_signature = self._seen_signature = _signature_of(files)
         self.current = self._read(files, 0)
 
     def have_changed(self) -> bool:
-        """Arbiter: whether the files differ from when they were last read, and no more from the last look at them.
+        """Arbiter: whether the files have changed since they were read, but not since the last call.
 
-        Certificate and key are written one after the other: in between they do not belong together.
+        Certificate and key are written one after the other; in between they do not match.
         """
         before, self._seen_signature = self._seen_signature, _signature_of(self._files)
         return before == self._seen_signature != self._read_signature
 
     def read_again(self, files: TlsFiles | None = None) -> None:
-        """Arbiter: take the files as they are now, or others. Raises SettingsError, and leaves everything as it was."""
+        """Arbiter: reload the files, or load others. Raises SettingsError, and then changes nothing."""
         files = files or self._files
         self._read_signature = self._seen_signature = _signature_of(files)
         self.current = self._read(files, self.generation + 1)
         self._files, self.generation = files, self.generation + 1
 
     def follow(self, generation: int) -> None:
-        """Worker: take the arbiter's certificates. Raises SettingsError, and leaves everything as it was."""
+        """Worker: load the arbiter's certificates. Raises SettingsError, and then keeps its contexts."""
         self.generation = generation
         self.current = _open(replace(self._files, copy=self._copies[generation % 2]))
 
     def drop_sessions(self) -> None:
-        """Worker: forget the sessions that OpenSSL keeps, once they are many. Raises SettingsError."""
+        """Worker: replace the contexts if OpenSSL caches too many sessions. Raises SettingsError."""
         contexts = (self.current.http, self.current.grpc)
-        if any(context.session_stats()["number"] > MOST_SESSIONS for context in contexts):
+        if any(context.session_stats()["number"] > MAX_SESSIONS for context in contexts):
             self.follow(self.generation)
 
     def left_s(self) -> float:
-        """Seconds until the service's certificate expires; negative when it has."""
+        """Seconds until the service's certificate expires; negative after that."""
         return self.current.certificate.not_after_s - self._clock()
 
     def _read(self, files: TlsFiles, generation: int) -> Contexts:
@@ -105,91 +104,86 @@ class Certificates:
         for role in ROLES:
             if getattr(files, role) is not None:
                 copy.write(role, files.read(role))
-        found = _open(replace(files, copy=copy))
-        _check_time(files, found.certificate, self._clock())
-        return found
+        contexts = _open(replace(files, copy=copy))
+        _check_time(files, contexts.certificate, self._clock())
+        return contexts
 
 
 def in_utc(time_s: float) -> str:
-    """A time for people."""
+    """A Unix time as text."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The names in a verified certificate, as `ssl` gives it: alternative names first, such as "DNS=a.example"."""
-    return tuple(_names(certificate or {}))
+    """The names in a certificate from `SSLSocket.getpeercert`, alternative names first, such as "DNS=a.example"."""
+    values = certificate or {}
+    alternative = [(_ALTERNATIVE_KINDS.get(kind), name) for kind, name in values.get("subjectAltName", ())]
+    common = [("CN", name) for pairs in values.get("subject", ()) for kind, name in pairs if kind == "commonName"]
+    return tuple(f"{kind}={name}" for kind, name in (*alternative, *common) if kind)
 
 
 def keys_by_name(entries: Iterable[str]) -> dict[str, str]:
-    """The setting tls_names: the name of a key by a certificate's name."""
+    """The setting tls_names as a table: the key's name by the certificate's name."""
     return {name: key for name, _, key in (entry.rpartition(":") for entry in entries)}
 
 
 def key_of(names: Iterable[str], keys: Mapping[str, str]) -> str | None:
-    """The name of the key that a certificate of these names stands for; None for none."""
+    """The name of the key for a certificate with these names; None if there is none."""
     return next((keys[name] for name in names if name in keys), None)
 
 
-def _names(certificate: Mapping[str, Any]) -> Iterator[str]:
-    for kind, value in certificate.get("subjectAltName", ()):
-        if kind in _ALTERNATIVE_KINDS:
-            yield f"{_ALTERNATIVE_KINDS[kind]}={value}"
-    for pairs in certificate.get("subject", ()):
-        yield from (f"CN={value}" for kind, value in pairs if kind == "commonName")
-
-
 def connect_in_memory(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
-    """The server's certificate, as a client sees it. Raises ssl.SSLError."""
+    """Run a handshake in memory; returns the server's certificate as the client sees it. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    one = client.wrap_bio(to_client, to_server)
-    other = server.wrap_bio(to_server, to_client, server_side=True)
+    client_side = client.wrap_bio(to_client, to_server)
+    server_side = server.wrap_bio(to_server, to_client, server_side=True)
     for _ in range(_ROUNDS):
-        for side in (one, other):
+        for side in (client_side, server_side):
             with suppress(ssl.SSLWantReadError):
                 side.do_handshake()
-    return one.getpeercert() or {}
+    return client_side.getpeercert() or {}
 
 
 def _open(files: TlsFiles) -> Contexts:
-    """Both contexts, and the certificate, which works with its key. Raises SettingsError."""
+    """Make both contexts and test the certificate. Raises SettingsError."""
     return Contexts(make_context(files, HTTP), make_context(files, GRPC), _prove(files))
 
 
 def _prove(files: TlsFiles) -> Certificate:
-    """The first certificate in the file, as a client in this process sees it. Raises SettingsError.
+    """The first certificate in the file, tested in a handshake with a client in this process. Raises SettingsError.
 
-    Python reads a certificate only of a peer; the handshake proves, too, that the pair can serve with our ciphers.
+    Python parses only a peer's certificate. The handshake also shows that certificate and key work with our ciphers.
     """
     server = make_plain_context(files)
     try:
         client = context_trusting(files.read("certificate"))
         client.verify_flags |= _NO_CHECK_TIME
-        found = connect_in_memory(server, client)
+        peer = connect_in_memory(server, client)
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or "the handshake fails"
         raise SettingsError(
-            f"{files.describe('certificate')}: no client can use it: {reason}.", "Use a certificate for servers."
+            f"{files.describe('certificate')}: clients reject it: {reason}.", "Use a server certificate."
         ) from error
-    begin_s, end_s = (ssl.cert_time_to_seconds(found[name]) for name in ("notBefore", "notAfter"))
-    return Certificate(names_of(found), begin_s, end_s)
+    begin_s, end_s = (ssl.cert_time_to_seconds(peer[name]) for name in ("notBefore", "notAfter"))
+    return Certificate(names_of(peer), begin_s, end_s)
 
 
 def _check_time(files: TlsFiles, certificate: Certificate, now_s: float) -> None:
-    """Raises SettingsError for a certificate that is not valid now, in Unix time."""
+    """Raises SettingsError for a certificate that is expired or not valid yet; `now_s` is Unix time."""
     if not certificate.not_before_s <= now_s < certificate.not_after_s:
         begin, end = in_utc(certificate.not_before_s), in_utc(certificate.not_after_s)
         raise SettingsError(
-            f"{files.describe('certificate')}: it is valid from {begin} to {end}, and now is {in_utc(now_s)}.",
-            "Renew the certificate, or set the clock right.",
+            f"{files.describe('certificate')}: it is valid from {begin} to {end}, and it is {in_utc(now_s)} now.",
+            "Renew the certificate, or correct the clock.",
         )
 
 
 def _signature_of(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
-    """Changes when a file is written or replaced; missing files are left out."""
-    found = []
+    """Inode, time and size of the files; missing files are left out."""
+    signature = []
     for path in (files.certificate, files.key, files.client_ca):
         if path is not None:
             with suppress(OSError):
                 state = os.stat(path)  # noqa: PTH116  a few times a second
-                found.append((state.st_ino, state.st_mtime_ns, state.st_size))
-    return tuple(found)
+                signature.append((state.st_ino, state.st_mtime_ns, state.st_size))
+    return tuple(signature)

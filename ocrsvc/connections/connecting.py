@@ -1,6 +1,6 @@
-"""Connects to a URL's host: looks its name up once, checks every address, and connects to a checked one.
+"""Outgoing connections to a URL's host: resolve its name once, check every address, connect to a checked one.
 
-A name whose address changes in between (DNS rebinding) therefore leads nowhere else. All waiting has a deadline.
+DNS rebinding, a name whose address changes after the check, therefore has no effect. All waiting has a deadline.
 """
 
 from __future__ import annotations
@@ -21,42 +21,44 @@ from typing import Final, TypeVar
 from ocrsvc.connections.policy import LookUp, OutgoingPolicy
 from ocrsvc.connections.url import IpAddress, Url
 from ocrsvc.errors import DeadlineExceeded, ResourcesExhausted, UrlUnavailable
+from ocrsvc.results import Check, no_check
 
 T = TypeVar("T")
 
 LOGGER: Final = logging.getLogger("ocrsvc.connections")
 
-# A resolver that hangs takes a thread for each name, and no more than these.
+# Limits the threads that a hanging resolver can occupy.
 _PERMITS: Final = threading.BoundedSemaphore(16)
 _MAX_ADDRESSES: Final = 4
 _STEP_S: Final = 0.25
 
 
 class Deadline:
-    """The end of one exchange, its redirects included: `limit_s` is the caller's, `max_s` the operator's.
+    """The time limit of one exchange with its redirects: `limit_s` is the caller's, `max_s` the operator's.
 
-    `check` is called in between, and raises what ends the exchange, such as ClientGone.
+    `check` is called while waiting, and raises to end the exchange, such as ClientGone.
     """
 
-    def __init__(self, limit_s: float, max_s: float, check: Callable[[], object] = bool) -> None:
+    def __init__(self, limit_s: float, max_s: float, check: Check = no_check) -> None:
         self._check = check
         self._end_s = time.monotonic() + min(limit_s, max_s)
         self._is_callers = limit_s <= max_s
 
     def step_s(self) -> float:
-        """How long to wait before the next call of this. Raises DeadlineExceeded, UrlUnavailable, and as `check`."""
+        """How long to wait at most before the next call. Raises DeadlineExceeded, UrlUnavailable, and as `check`."""
         self._check()
         left_s = self._end_s - time.monotonic()
         if left_s > 0:
             return min(left_s, _STEP_S)
         if self._is_callers:
             raise DeadlineExceeded(
-                "The deadline passed while the URL was fetched.", "Give the request more time, or send the file itself."
+                "The deadline passed while the URL was fetched.",
+                "Allow the request more time, or send the file itself.",
             )
         raise UrlUnavailable("The URL could not be fetched in time.", "Send the file itself, or try again later.")
 
     def repeat(self, wire: socket.socket, act: Callable[[], T]) -> T:
-        """The result of a call that waits for a socket. Raises as `step_s`, and OSError."""
+        """Repeat a socket call until it does not time out; returns its result. Raises as `step_s`, and OSError."""
         while True:
             wire.settimeout(self.step_s())
             try:
@@ -65,7 +67,7 @@ class Deadline:
                 continue
 
     def wait_until_writable(self, wire: socket.socket) -> None:
-        """For a connection that is being made. Raises as `step_s`."""
+        """Wait until a non-blocking connect is done. Raises as `step_s`."""
         poll = select.poll()
         poll.register(wire, select.POLLOUT)
         while not poll.poll(1000 * self.step_s()):
@@ -73,10 +75,10 @@ class Deadline:
 
 
 def connect(url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.socket:
-    """A connection to the host of a URL, with TLS for https.
+    """Connect to the host of a URL, with TLS for https.
 
-    Raises UrlRefused for a host that is not on the list, UrlUnavailable where no connection came about or none may (the
-    log alone says which), ResourcesExhausted for too many look-ups, and as the deadline.
+    Raises UrlRefused for a host that is not allowed, UrlUnavailable if its addresses are not allowed or not reachable
+    (only the log says which), ResourcesExhausted for too many look-ups, and as `Deadline.step_s`.
     """
     policy.check_host(url)
     addresses = [url.address] if url.address is not None else _look_up(url, policy.look_up, deadline)
@@ -92,34 +94,34 @@ def connect(url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.sock
 
 
 def unavailable(url: Url, reason: str) -> UrlUnavailable:
-    """One answer for every reason, which is only logged: it would tell of networks behind this service."""
+    """The same error for all reasons, as a reason could reveal internal networks; it is logged instead."""
     LOGGER.info("not reached: host=%s port=%s: %s", url.host, url.port, reason)
     return UrlUnavailable("The host of the URL cannot be reached.", "Check the address, or send the file itself.")
 
 
 def _look_up(url: Url, look_up: LookUp, deadline: Deadline) -> list[IpAddress]:
-    """The host's addresses, looked up once. Raises as `connect`."""
-    found = _begin_look_up(look_up, url.host)
+    """Resolve the host's addresses. Raises as `connect`."""
+    future = _begin_look_up(look_up, url.host)
     while True:
         try:
-            return found.result(deadline.step_s())
+            return future.result(deadline.step_s())
         except TimeoutError:
             continue
         except (OSError, UnicodeError) as error:
-            raise unavailable(url, f"its name is not known: {error}") from error
+            raise unavailable(url, f"its name cannot be resolved: {error}") from error
 
 
 def _begin_look_up(look_up: LookUp, host: str) -> Future[list[IpAddress]]:
-    """On a thread of its own, for no resolver can be interrupted. Raises ResourcesExhausted."""
+    """Resolve a host name in a new thread, as resolvers cannot be interrupted. Raises ResourcesExhausted."""
     if not _PERMITS.acquire(blocking=False):
-        raise ResourcesExhausted("Too many names of hosts are being looked up.", "Send the request again in a moment.")
-    found: Future[list[IpAddress]] = Future()
+        raise ResourcesExhausted("Too many host names are being resolved.", "Send the request again in a moment.")
+    future: Future[list[IpAddress]] = Future()
 
     def run() -> None:
         try:
-            found.set_result(look_up(host))
-        except BaseException as error:  # noqa: BLE001  whoever waits raises it
-            found.set_exception(error)
+            future.set_result(look_up(host))
+        except BaseException as error:  # noqa: BLE001  raised in the waiting thread
+            future.set_exception(error)
         finally:
             _PERMITS.release()
 
@@ -127,12 +129,12 @@ def _begin_look_up(look_up: LookUp, host: str) -> Future[list[IpAddress]]:
         threading.Thread(target=run, name="look-up", daemon=True).start()
     except RuntimeError as error:
         _PERMITS.release()
-        raise ResourcesExhausted("No thread is left to look up a name.", "Send the request again later.") from error
-    return found
+        raise ResourcesExhausted("No thread is left to resolve a name.", "Send the request again later.") from error
+    return future
 
 
 def _connect(address: IpAddress, url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.socket:
-    """A connection to this address. Raises OSError, and as the deadline."""
+    """Connect to this address. Raises OSError, and as `Deadline.step_s`."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with ExitStack() as unfinished:
         wire = unfinished.enter_context(socket.socket(family, socket.SOCK_STREAM))
@@ -152,7 +154,7 @@ def _connect(address: IpAddress, url: Url, policy: OutgoingPolicy, deadline: Dea
 def _with_tls(
     unfinished: ExitStack, wire: socket.socket, url: Url, context: ssl.SSLContext, deadline: Deadline
 ) -> socket.socket:
-    """TLS with a certificate for the URL's host, whatever address was connected to. Raises OSError."""
+    """Start TLS and verify the certificate for the URL's host name. Raises OSError, UrlUnavailable."""
     secured = context.wrap_socket(wire, server_hostname=url.host, do_handshake_on_connect=False)
     unfinished.enter_context(secured)
     try:

@@ -1,4 +1,4 @@
-"""Fetches files from URLs that callers name, and posts to them, with `http.client` over checked connections."""
+"""Fetching files from callers' URLs, and posting callbacks, with `http.client` over checked connections."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from ocrsvc.connections.connecting import Deadline, connect, unavailable
 from ocrsvc.connections.policy import REDIRECTS, OutgoingPolicy
 from ocrsvc.connections.url import Url, join_url
 from ocrsvc.errors import BodyTooLarge, UrlRefused, UrlUnavailable
+from ocrsvc.results import Check, no_check
 
 _OK: Final = 200
 _REDIRECTING: Final = frozenset({301, 302, 303, 307, 308})
 _PIECE_BYTES: Final = 1 << 16
 _NAME_CHARS: Final = 200
 _NAME_IN_HEADER: Final = re.compile(r"filename\s*=\s*(?:\"([^\"]*)\"|([^\s;]+))", re.IGNORECASE)
-# Servers send these also where they were asked for none: gzip, and zlib's deflate.
+# zlib's window bits by content coding; some servers compress although only identity is accepted.
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-# For the head, beside twice the body's bytes for the sizes of chunks.
+# Allowance for the response head; chunk sizes may double the body's bytes.
 _HEAD_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
-    """A file from a URL, decompressed; its name, without folders, and its media type may be empty."""
+    """A fetched file, decompressed. The name, without folders, and the media type may be empty."""
 
     data: bytes
     name: str
@@ -44,13 +45,14 @@ def fetch_file(
     url: str,
     policy: OutgoingPolicy,
     limit_s: float,
-    check: Callable[[], object] = bool,
+    check: Check = no_check,
     take: Callable[[int], object] = bool,
 ) -> FetchedFile:
-    """The file at a URL, within `limit_s` and the policy's own limit.
+    """Fetch the file at a URL, within `limit_s` and the policy's own time limit.
 
-    `check` is called at least four times a second, and raises what ends it; `take` is called with each piece's size
-    before it is kept, and raises without memory. Raises as `connect`, UrlRefused also for a redirect, and BodyTooLarge.
+    `check` is called at least four times a second, and raises to end the fetch. `take` is called with each piece's size
+    before the piece is kept, and raises without memory. Raises as `connect`, UrlRefused for a redirect to a host that
+    is not allowed, and BodyTooLarge.
     """
     deadline = Deadline(limit_s, policy.max_s, check)
     at = policy.check_url(url)
@@ -59,7 +61,7 @@ def fetch_file(
             if response.status not in _REDIRECTING:
                 return _file_of(response, at, policy, take)
             at = _next_url(at, response)
-    raise UrlUnavailable(f"The URL leads on more than {REDIRECTS} times.", "Send the address of the file itself.")
+    raise UrlUnavailable(f"The URL redirects more than {REDIRECTS} times.", "Send the file's own URL.")
 
 
 def post(
@@ -68,29 +70,29 @@ def post(
     headers: Mapping[str, str],
     policy: OutgoingPolicy,
     limit_s: float,
-    check: Callable[[], object] = bool,
+    check: Check = no_check,
 ) -> int:
-    """Post a body, with headers in ASCII; the status of the answer. Redirects are not followed. Raises as `connect`."""
+    """Post a body with ASCII headers; returns the response's status. Follows no redirects. Raises as `connect`."""
     deadline = Deadline(limit_s, policy.max_s, check)
     with _exchange("POST", policy.check_url(url), headers, body, policy, deadline) as response:
         return response.status
 
 
 def _next_url(at: Url, response: HTTPResponse) -> Url:
-    """Where a redirect leads; its host is checked when it is asked. Raises UrlRefused, UrlUnavailable."""
+    """The target of a redirect; `connect` checks its host. Raises UrlRefused, UrlUnavailable."""
     location = response.getheader("Location")
     if not location:
-        raise UrlUnavailable("The URL leads on, and not to anywhere.", "Send the address of the file itself.")
-    found = join_url(at, location)
-    if at.scheme == "https" and found.scheme == "http":
-        raise UrlRefused("The URL leads from https to http.", "Send the address of the file itself.")
-    return found
+        raise UrlUnavailable("The URL redirects without a Location.", "Send the file's own URL.")
+    target = join_url(at, location)
+    if at.scheme == "https" and target.scheme == "http":
+        raise UrlRefused("The URL redirects from https to http.", "Send the file's own URL.")
+    return target
 
 
 def _file_of(response: HTTPResponse, at: Url, policy: OutgoingPolicy, take: Callable[[int], object]) -> FetchedFile:
     if response.status != _OK:
         raise UrlUnavailable(
-            f"The host of the URL answers with the status {response.status}.", "Check the address, or who may read it."
+            f"The host of the URL answered with status {response.status}.", "Check the URL, and that it is public."
         )
     data = io.BytesIO()
     for piece in _decoded(response, policy.max_bytes):
@@ -117,44 +119,44 @@ def _received(response: HTTPResponse, max_bytes: int) -> Iterator[bytes]:
 
 
 def _decoded(response: HTTPResponse, max_bytes: int) -> Iterator[bytes]:
-    """The body in pieces, decompressed no further than needed. Raises as `_received`."""
+    """The decompressed body in pieces, which bound the memory. Raises as `_received`."""
     encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
     if encoding == "identity":
         yield from _received(response, max_bytes)
         return
     if encoding not in _WINDOW_BITS:
         raise UrlUnavailable(
-            "The file at the URL comes in an encoding that was not asked for.", "Send the file itself."
+            "The file at the URL has a Content-Encoding that was not accepted.", "Send the file itself."
         )
     decoder = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
         for packed in _received(response, max_bytes):
-            yield from _unpacked(decoder, packed)
+            yield from _decompressed(decoder, packed)
     except zlib.error as error:
-        raise UrlUnavailable("The file at the URL is packed wrongly.", "Send the file itself.") from error
+        raise UrlUnavailable("The file at the URL cannot be decompressed.", "Send the file itself.") from error
     if not decoder.eof:
         raise UrlUnavailable("The file at the URL is cut off.", "Try again, or send the file itself.")
 
 
-def _unpacked(decoder: Any, packed: bytes) -> Iterator[bytes]:
-    """A piece, decompressed in pieces. Raises zlib.error."""
+def _decompressed(decoder: Any, packed: bytes) -> Iterator[bytes]:
+    """Decompress a piece, in pieces of bounded size. Raises zlib.error."""
     while True:
         piece = decoder.decompress(packed, _PIECE_BYTES)
         if decoder.unused_data:
-            raise zlib.error("more follows behind its end")
+            raise zlib.error("data after the end")
         yield piece
         packed = decoder.unconsumed_tail
-        # A full piece may have left some behind inside.
+        # After a full piece the decoder may hold more output.
         if not packed and len(piece) < _PIECE_BYTES:
             return
 
 
 def _name_of(response: HTTPResponse, at: Url) -> str:
-    """By the header Content-Disposition, else by the path."""
+    """The file name in Content-Disposition, or else in the path."""
     match = _NAME_IN_HEADER.search((response.getheader("Content-Disposition") or "")[:2000])
-    sent = (match[1] or match[2] or "") if match else ""
-    name = re.split(r"[/\\]", sent or unquote(at.file_name))[-1]
-    return "".join(letter for letter in name if letter.isprintable())[:_NAME_CHARS].strip(". ")
+    in_header = (match[1] or match[2] or "") if match else ""
+    name = re.split(r"[/\\]", in_header or unquote(at.file_name))[-1]
+    return "".join(filter(str.isprintable, name))[:_NAME_CHARS].strip(". ")
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:
@@ -165,7 +167,7 @@ def _too_large(max_bytes: int) -> BodyTooLarge:
 
 
 class _Wire(io.RawIOBase):
-    """The socket of an http.client connection, up to the deadline and to a number of received bytes."""
+    """A socket for http.client that enforces the deadline and a limit on received bytes."""
 
     def __init__(self, wire: socket.socket, deadline: Deadline, max_bytes: int) -> None:
         self._wire, self._deadline, self._left_bytes = wire, deadline, max_bytes
@@ -178,7 +180,7 @@ class _Wire(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if self._left_bytes <= 0:
-            raise http.client.HTTPException("more was sent than a file of the largest size takes")
+            raise http.client.HTTPException("the response is larger than the largest file")
         size_bytes = min(len(buffer), self._left_bytes)
         received = self._deadline.repeat(self._wire, lambda: self._wire.recv_into(buffer, size_bytes))
         self._left_bytes -= received
@@ -190,16 +192,16 @@ class _Wire(io.RawIOBase):
             left = left[self._deadline.repeat(self._wire, partial(self._wire.send, left)) :]
 
     def close(self) -> None:
-        """http.client closes it before the body is read; `_exchange` closes the connection."""
+        """Do nothing: http.client calls this before the body is read; `_exchange` closes the connection."""
 
 
 @contextmanager
 def _exchange(
     method: str, url: Url, headers: Mapping[str, str], body: bytes, policy: OutgoingPolicy, deadline: Deadline
 ) -> Iterator[http.client.HTTPResponse]:
-    """The response to a request, whose body is read inside the block; the connection is closed at its end.
+    """Send a request; the block reads the response's body, and the connection is closed after it.
 
-    Raises as `connect`, and UrlUnavailable where the connection breaks or what comes is not HTTP.
+    Raises as `connect`, and UrlUnavailable if the connection breaks or the response is not HTTP.
     """
     wire = connect(url, policy, deadline)
     try:
@@ -211,8 +213,6 @@ def _exchange(
     except OSError as error:
         raise unavailable(url, f"the connection broke: {error}") from error
     except (http.client.HTTPException, ValueError) as error:
-        raise UrlUnavailable(
-            "What the host of the URL answers is not HTTP, or is cut off.", "Check the address."
-        ) from error
+        raise UrlUnavailable("The host of the URL did not answer with valid HTTP.", "Check the URL.") from error
     finally:
         wire.close()

@@ -1,4 +1,4 @@
-"""OpenSSL's contexts, of the service and of clients, made of files in PEM: versions, ciphers, certificates."""
+"""TLS contexts of the service and of clients, from PEM files: versions, ciphers, certificates."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ROLES: Final[tuple[Role, ...]] = ("certificate", "key", "client_ca")
 
 HTTP: Final = "http/1.1"
 GRPC: Final = "h2"
-"""The protocols that clients are offered (ALPN), each on ports of its own."""
+"""The protocols offered to clients (ALPN), each on ports of its own."""
 
-# Forward secrecy and authenticated encryption; those of TLS 1.3 are all of that kind.
+# Forward secrecy and authenticated encryption, which all ciphers of TLS 1.3 have.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
@@ -32,9 +32,9 @@ _PEM: Final = "Name a file in PEM, as openssl and ACME clients write it."
 class MemoryCopy:
     """A copy of the files in memory, written by the arbiter and read by its workers. Raises OSError without memory.
 
-    Every worker gets the files that the arbiter has found good, even if they change, or its user may not read them.
-    OpenSSL loads from paths only: these files have some below /proc. To be made before the fork, which hands the
-    descriptors on.
+    Workers thus load files that the arbiter has tested, even if the originals change or are not readable for them.
+    OpenSSL loads only from paths, which these files have below /proc. Create it before the fork: workers inherit the
+    descriptors.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class MemoryCopy:
         weakref.finalize(self, lambda descriptors: [*map(os.close, descriptors)], [*self._descriptors.values()])
 
     def path(self, role: Role) -> Path:
-        """Where this process reads it."""
+        """The path for this process."""
         return Path(f"/proc/self/fd/{self._descriptors[role]}")
 
     def write(self, role: Role, text: str) -> None:
@@ -53,9 +53,10 @@ class MemoryCopy:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The service's certificate, with its intermediate ones, and its private key; loaded from a `copy` if there is one.
+    """The service's certificate chain and private key, loaded from `copy` if there is one.
 
-    `client_ca` are the authorities of clients' certificates; None asks for none, `required` refuses clients without.
+    `client_ca` has the authorities for client certificates; without it clients are not asked for one. With `required`
+    clients without a certificate are refused.
     """
 
     certificate: Path
@@ -65,16 +66,16 @@ class TlsFiles:
     copy: MemoryCopy | None = None
 
     def source(self, role: Role) -> Path:
-        """Where to load it from."""
+        """The path to load a file from."""
         path: Path = self.copy.path(role) if self.copy is not None else getattr(self, role)
         return path
 
     def describe(self, role: Role) -> str:
-        """Its setting and value, to begin a sentence with."""
+        """A file's setting and value, for the beginning of a message."""
         return f"OCRSVC_TLS_{role.upper()} is {str(getattr(self, role))!r}"
 
     def read(self, role: Role) -> str:
-        """Its text. Raises SettingsError."""
+        """A file's text. Raises SettingsError."""
         try:
             return self.source(role).read_text(encoding="utf-8")
         except OSError as error:
@@ -94,31 +95,30 @@ def files_of(settings: Settings) -> TlsFiles | None:
 
 
 def _check_settings(settings: Settings) -> None:
-    """Raises SettingsError for a setting that is of no use without another one."""
+    """Raises SettingsError for a setting that has no effect without another one."""
     names = [name for name in ("tls_key", "tls_client_ca", "tls_names") if getattr(settings, name)]
     if settings.tls_certificate is None and names:
         raise SettingsError(
-            f"OCRSVC_{names[0].upper()} is set, but OCRSVC_TLS_CERTIFICATE is not: there is no TLS without it.",
+            f"OCRSVC_{names[0].upper()} is set, but OCRSVC_TLS_CERTIFICATE is not: TLS is off without it.",
             "Set OCRSVC_TLS_CERTIFICATE to the file of the service's certificate.",
         )
     if settings.tls_names and settings.tls_client_ca is None:
         raise SettingsError(
-            "OCRSVC_TLS_NAMES is set, but OCRSVC_TLS_CLIENT_CA is not: no client is asked for a certificate.",
-            "Set OCRSVC_TLS_CLIENT_CA to the file of the authority of the clients' certificates.",
+            "OCRSVC_TLS_NAMES is set, but OCRSVC_TLS_CLIENT_CA is not: clients are not asked for certificates.",
+            "Set OCRSVC_TLS_CLIENT_CA to the file of the clients' certificate authority.",
         )
     if settings.tls_names and settings.keys is None:
         raise SettingsError(
-            "OCRSVC_TLS_NAMES is set, but OCRSVC_KEYS is not: there are no keys that certificates could stand for.",
+            "OCRSVC_TLS_NAMES is set, but OCRSVC_KEYS is not: there are no API keys to map certificates to.",
             "Set OCRSVC_KEYS, and add the keys with `ocrsvc keys add`.",
         )
 
 
 def make_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
-    """A context for connections of clients that speak this protocol (ALPN). Raises SettingsError.
+    """A server context for this protocol (ALPN). Raises SettingsError.
 
-    No tickets: those of OpenSSL's own keys would be read by one worker and not by the next. Sessions of TLS 1.2 by
-    number cannot be switched off: handshakes.py checks the time of a client's certificate again, and all else that
-    could change comes with a new context.
+    Session tickets are off, as each worker would use its own ticket keys. TLS 1.2 session ids cannot be switched off,
+    so `Handshakes` checks the expiry of a resumed client's certificate; all other changes come with a new context.
     """
     context = make_plain_context(files)
     context.set_alpn_protocols([protocol])
@@ -128,7 +128,7 @@ def make_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
 
 
 def make_plain_context(files: TlsFiles) -> ssl.SSLContext:
-    """A context that asks clients for nothing. Raises SettingsError."""
+    """A server context without client certificates and ALPN. Raises SettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
@@ -136,7 +136,7 @@ def make_plain_context(files: TlsFiles) -> ssl.SSLContext:
     context.num_tickets = 0
     _check_pair(files)
     try:
-        # Without a password OpenSSL would ask for one at the terminal.
+        # An empty password keeps OpenSSL from prompting for one.
         context.load_cert_chain(files.source("certificate"), files.source("key"), password="")
     except ssl.SSLError as error:
         raise _refusal_of_pair(files, error) from error
@@ -169,7 +169,7 @@ def _refusal_of_pair(files: TlsFiles, error: ssl.SSLError) -> SettingsError:
 def _ask_clients(context: ssl.SSLContext, files: TlsFiles) -> None:
     text = files.read("client_ca")
     try:
-        # The file, and not its text: of that Python takes certificates only.
+        # From the file, because Python ignores revocation lists in `cadata`.
         context.load_verify_locations(cafile=files.source("client_ca"))
     except OSError as error:
         raise SettingsError(f"{files.describe('client_ca')}: it holds no certificate.", _PEM) from error
@@ -181,9 +181,9 @@ def _ask_clients(context: ssl.SSLContext, files: TlsFiles) -> None:
 def client_context(
     ca: Path | None = None, certificate: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext | None:
-    """For a client; None without arguments, which leaves it to the client. Raises OperatorError.
+    """A client context, or None without arguments. Raises OperatorError.
 
-    Without `ca` the system's authorities are trusted; without `key` it is in the file of the client's certificate.
+    Without `ca` the system's authorities are trusted; without `key` the certificate's file has the key, too.
     """
     if ca is None and certificate is None:
         return None
@@ -196,10 +196,7 @@ def client_context(
 
 
 def context_of_own_service(service: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """For a client on the service's own machine, which trusts the certificate in this file alone, at any address.
-
-    The rest is as for `client_context`.
-    """
+    """A client context that trusts only the certificate in this file, at any address; else as `client_context`."""
     try:
         context = context_trusting(service.read_text(encoding="utf-8"))
         _show(context, certificate, key)
@@ -209,7 +206,7 @@ def context_of_own_service(service: Path, certificate: Path | None = None, key: 
 
 
 def context_trusting(text: str) -> ssl.SSLContext:
-    """For a client that trusts the first certificate of a PEM text, and nothing else. Raises ValueError, SSLError."""
+    """A client context that trusts only the first certificate of a PEM text. Raises ValueError, SSLError."""
     begin = text.index(_BEGIN)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -219,9 +216,9 @@ def context_trusting(text: str) -> ssl.SSLContext:
 
 
 def _show(context: ssl.SSLContext, certificate: Path | None, key: Path | None) -> None:
-    """Have the client show a certificate, if it has one. Raises OSError."""
+    """Load the client's certificate, if it has one. Raises OSError."""
     if certificate is not None:
-        # Without a password OpenSSL would ask for one at the terminal.
+        # An empty password keeps OpenSSL from prompting for one.
         context.load_cert_chain(certificate, key, password="")
 
 

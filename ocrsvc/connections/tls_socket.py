@@ -1,50 +1,60 @@
-"""A socket that speaks TLS and never waits: used in place of a plain one, by one thread at a time.
+"""TLS sockets that never block, with the interface of plain ones, and the handshakes of one event loop.
 
-OpenSSL works on memory, not on the socket: one call reads many records, and no bytes that were read stay behind where
-no poller would report them.
+OpenSSL works on memory, not on the socket: one call decrypts many records, and no received bytes are left in a buffer
+where a poller does not see them.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from ocrsvc.connections.certificates import key_of, keys_by_name, names_of
+from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
+from ocrsvc.telemetry.metrics_store import WorkerMetrics
+
 CONNECTION_BYTES: Final = 1 << 16
-"""Memory of TLS for a connection: 49 kB were measured in the middle of a handshake, 18 kB after it."""
+"""Memory of TLS per connection: measured were 49 kB during the handshake, 18 kB after it."""
 
 RECORD_BYTES: Final = 1 << 14
 """The largest record of TLS."""
 
-MOST_RECEIVED_BYTES: Final = 1 << 16
-"""Received and decrypted at once: in records of a single byte these are 3000, and some milliseconds."""
+MAX_RECEIVED_BYTES: Final = 1 << 16
+"""Bytes received and decrypted at once: up to 3000 records of a single byte, which take some milliseconds."""
 
-MOST_UNSENT_BYTES: Final = 1 << 16
-"""Encrypted bytes that wait for the kernel, and a record more."""
+MAX_UNSENT_BYTES: Final = 1 << 16
+"""Encrypted bytes that may wait for the kernel, plus one record."""
 
 HELLO_BYTES: Final = 1 << 14
-"""The longest first message of a client; OpenSSL would allocate up to 128 KiB as announced."""
+"""Longest ClientHello; OpenSSL would allocate up to 128 KiB for a declared length."""
 
 HANDSHAKE_BYTES: Final = 1 << 17
-"""Most bytes of a client until the handshake is over, its certificates included."""
+"""Most bytes that a client may send for its handshake, certificates included."""
 
+TURN_S: Final = 0.005
+"""Time for handshakes per turn of an event loop; with an RSA key each takes a millisecond."""
+
+_LOG_INTERVAL_S: Final = 10.0
 _HANDSHAKE_RECORD: Final = 22
-# A record's header (5 bytes), then the kind of the message and its length.
+# A record's header (5 bytes), then the message's type and length.
 _MESSAGE_HEAD_BYTES: Final = 4
 _HELLO_HEAD_BYTES: Final = 5 + _MESSAGE_HEAD_BYTES
 
 
 class NotTls(OSError):
-    """The client speaks something else: plain HTTP, most likely."""
+    """The client does not speak TLS; most likely plain HTTP."""
 
 
 class TlsSocket:
-    """The server's side of TLS on an accepted socket, which is closed with this one.
+    """The server's side of TLS on an accepted socket, which it owns. For one thread at a time.
 
-    The handshake is over (`established`) or has failed (`refused`); the client sends no more (`at_end`); its
-    certificate stands for the key `client_name`.
+    `established` and `refused` are the handshake's outcome; `at_end` means that the client sends no more;
+    `client_name` is the key of the client's certificate.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
@@ -60,74 +70,71 @@ class TlsSocket:
 
     @property
     def family(self) -> int:
-        """As a socket's."""
+        """See `socket.socket`."""
         return self._sock.family
 
     @property
     def unsent_bytes(self) -> int:
-        """Encrypted bytes that the kernel has not taken; `flush` sends them."""
+        """Encrypted bytes that wait for `flush`."""
         return len(self._unsent) + self._outgoing.pending
 
     def handshake(self) -> bool:
-        """Continue; whether the handshake is over. Raises NotTls, ssl.SSLError if it fails, OSError if it breaks."""
+        """Continue the handshake; returns whether it is complete. Raises NotTls, ssl.SSLError, OSError."""
         try:
             data = self._sock.recv(RECORD_BYTES)
         except BlockingIOError:
             return False
         if not data:
-            raise ConnectionResetError("the client has gone")
+            raise ConnectionResetError("the client has closed the connection")
         self._received_bytes += len(data)
         if self._received_bytes > HANDSHAKE_BYTES:
             raise ssl.SSLError("the handshake is too long")
         if self._tls is None:
             self._hello += data
-            if not self._is_hello_begun():
+            if not self._has_hello_head():
                 return False
             self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
             data, self._hello = self._hello, b""
         self._incoming.write(data)
-        return self._go_on(self._tls)
+        try:
+            self._tls.do_handshake()
+            self.established = True
+        except ssl.SSLWantReadError:
+            pass
+        finally:
+            # If it fails, this sends the client the reason.
+            self.flush()
+        return self.established
 
-    def _is_hello_begun(self) -> bool:
-        """Look at the first bytes before OpenSSL does; whether there are enough of them. Raises NotTls, SSLError."""
+    def _has_hello_head(self) -> bool:
+        """Check the head of the ClientHello; False if more bytes are needed. Raises NotTls, ssl.SSLError."""
         if self._hello[0] != _HANDSHAKE_RECORD:
             raise NotTls("the client does not speak TLS")
         if len(self._hello) < _HELLO_HEAD_BYTES:
             return False
         record_bytes, message_bytes = (int.from_bytes(self._hello[at : at + size]) for at, size in ((3, 2), (6, 3)))
         if record_bytes < _MESSAGE_HEAD_BYTES or message_bytes > HELLO_BYTES:
-            raise ssl.SSLError("the client's first message is too long, or in pieces that are too small")
+            raise ssl.SSLError("the ClientHello is too long, or its fragments are too small")
         return True
 
-    def _go_on(self, tls: ssl.SSLObject) -> bool:
-        try:
-            tls.do_handshake()
-            self.established = True
-        except ssl.SSLWantReadError:
-            pass
-        finally:
-            # When it fails, the reason is for the client.
-            self.flush()
-        return self.established
-
     def peer_certificate(self) -> dict[str, Any] | None:
-        """The client's verified certificate, as `ssl` gives it; None without one."""
+        """The client's verified certificate, as from `SSLSocket.getpeercert`; None without one."""
         return self._tls.getpeercert() if self._tls is not None and self.established else None
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the client goes on with a session, of which OpenSSL does not check the certificate again."""
+        """Whether the client has resumed a session, whose certificate OpenSSL does not check again."""
         return self._tls is not None and self._tls.session_reused is True
 
     def recv(self, max_bytes: int) -> bytes:
-        """The next bytes of the client; none at its end. Raises BlockingIOError, OSError if it is broken."""
+        """Decrypted bytes; empty at the end. Raises BlockingIOError, OSError."""
         if self._is_closing:
-            # Thrown away, and so not decrypted.
+            # The caller discards them.
             return self._sock.recv(max_bytes)
         piece = self._decrypt()
         if piece or self.at_end:
             return piece
-        data = self._sock.recv(min(max(max_bytes, RECORD_BYTES), MOST_RECEIVED_BYTES))
+        data = self._sock.recv(min(max(max_bytes, RECORD_BYTES), MAX_RECEIVED_BYTES))
         if not data:
             return b""
         self._incoming.write(data)
@@ -137,7 +144,7 @@ class TlsSocket:
         return piece
 
     def _decrypt(self) -> bytes:
-        """The content of complete records."""
+        """The content of the complete records received so far."""
         assert self._tls is not None, "only after the handshake"
         pieces = []
         try:
@@ -150,24 +157,21 @@ class TlsSocket:
         except ssl.SSLWantReadError:
             pass
         if self._outgoing.pending:
-            self._answer_protocol()
+            # Replies of TLS itself, such as to key updates.
+            with suppress(BlockingIOError):
+                self.flush()
+            if self.unsent_bytes > MAX_UNSENT_BYTES:
+                raise ssl.SSLError("the client does not read the replies that it requests")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _answer_protocol(self) -> None:
-        """Send messages of TLS itself, such as for new keys. Raises OSError."""
-        with suppress(BlockingIOError):
-            self.flush()
-        if self.unsent_bytes > MOST_UNSENT_BYTES:
-            raise ssl.SSLError("the client does not take what it asks for")
-
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Encrypt and send; the number of bytes that were taken. Raises BlockingIOError, OSError."""
+        """Encrypt and send; returns the number of bytes accepted. Raises BlockingIOError, OSError."""
         return self.sendmsg((data,))
 
     def sendmsg(
         self, pieces: Sequence[bytes | bytearray | memoryview], _ancillary: object = (), _flags: int = 0
     ) -> int:
-        """The same for several pieces; bytes that the kernel has not taken wait for `flush`."""
+        """`send` for several pieces; encrypted bytes that the kernel does not accept wait for `flush`."""
         assert self._tls is not None, "only after the handshake"
         self.flush()
         if sum(map(len, pieces)) <= RECORD_BYTES:
@@ -177,7 +181,7 @@ class TlsSocket:
             for piece in pieces:
                 view, at = memoryview(piece), 0
                 while at < len(view):
-                    if self._outgoing.pending >= MOST_UNSENT_BYTES:
+                    if self._outgoing.pending >= MAX_UNSENT_BYTES:
                         self.flush()
                     written = self._tls.write(view[at : at + RECORD_BYTES])
                     at += written
@@ -186,57 +190,125 @@ class TlsSocket:
         return taken_bytes
 
     def sendall(self, data: bytes) -> None:
-        """Send a short answer whole, or not. Raises BlockingIOError, OSError."""
+        """Send a short response. Raises BlockingIOError, OSError."""
         self.send(data)
 
     def send_plain(self, data: bytes) -> None:
-        """Answer a client that does not speak TLS. Raises OSError."""
+        """Send unencrypted bytes to a client that does not speak TLS. Raises OSError."""
         self._is_closing = True
         self._sock.send(data)
 
     def flush(self) -> None:
-        """Send the encrypted bytes. Raises BlockingIOError when the kernel does not take all of them, OSError."""
+        """Send waiting encrypted bytes. Raises OSError, and BlockingIOError if the kernel does not accept all."""
         while self._unsent or self._outgoing.pending:
             if not self._unsent:
                 self._unsent = memoryview(self._outgoing.read())
             self._unsent = self._unsent[self._sock.send(self._unsent) :]
 
     def shutdown(self, how: int) -> None:
-        """End sending, in TLS (close_notify) and TCP. Raises BlockingIOError if it is to be called again, OSError."""
-        self._say_goodbye()
+        """End sending in TLS (close_notify) and TCP. Raises OSError, and BlockingIOError if it must be repeated."""
+        self._begin_close_notify()
         self.flush()
         self._sock.shutdown(how)
 
     def close(self) -> None:
-        """Close at once; close_notify is sent if the kernel takes it."""
+        """Close immediately; sends close_notify if the kernel accepts it."""
         with suppress(OSError):
-            self._say_goodbye()
+            self._begin_close_notify()
             self.flush()
         self._sock.close()
 
-    def _say_goodbye(self) -> None:
+    def _begin_close_notify(self) -> None:
         if self._is_closing:
             return
         self._is_closing = True
         if self._tls is not None and self.established:
-            # It would go on to wait for the client's goodbye, or the connection is broken.
+            # SSLWantReadError: the client's close_notify is not awaited. Other errors: the connection is broken.
             with suppress(ssl.SSLError):
                 self._tls.unwrap()
 
     def fileno(self) -> int:
-        """As a socket's."""
+        """See `socket.socket`."""
         return self._sock.fileno()
 
     def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
-        """As a socket's."""
+        """See `socket.socket`."""
         self._sock.setsockopt(level, option, value)
 
     def setblocking(self, _flag: bool) -> None:  # noqa: FBT001  a socket's signature
-        """It never blocks; gunicorn sets this before a request."""
+        """Do nothing: it never blocks. gunicorn calls this before a request."""
 
     def gettimeout(self) -> float:
-        """As of a socket that never blocks."""
+        """See `socket.socket`: it never blocks."""
         return 0.0
 
     def settimeout(self, _value_s: float | None) -> None:
-        """As `setblocking`."""
+        """Do nothing, as `setblocking`."""
+
+
+class Handshakes:
+    """The TLS handshakes of one event loop, for its thread: limits their time, counts them, and logs failures.
+
+    `context` gives the context for new connections; `names` is the setting tls_names.
+    """
+
+    def __init__(
+        self,
+        context: Callable[[], ssl.SSLContext],
+        names: Iterable[str],
+        metrics: WorkerMetrics,
+        log: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._context, self._keys = context, keys_by_name(names)
+        self._metrics, self._log = metrics, log
+        self._clock, self._wall_clock = clock, wall_clock
+        self._left_s = TURN_S
+        self._quiet_until_s = -_LOG_INTERVAL_S
+
+    def begin(self, sock: socket.socket) -> TlsSocket:
+        """A TLS socket for a new connection."""
+        return TlsSocket(sock, self._context())
+
+    def begin_turn(self) -> None:
+        """Start a new turn of the loop, with new time for handshakes."""
+        self._left_s = TURN_S
+
+    def advance(self, sock: TlsSocket, client: object) -> bool:
+        """Continue a handshake if this turn has time left; returns whether it is complete. Raises as `handshake`."""
+        if self._left_s <= 0:
+            return False
+        began_s = self._clock()
+        try:
+            if not sock.handshake():
+                return False
+            certificate = sock.peer_certificate()
+            expired = certificate and ssl.cert_time_to_seconds(certificate["notAfter"]) <= self._wall_clock()
+            if sock.is_resumed and expired:
+                raise ssl.SSLError("the certificate of a resumed session has expired")
+            sock.client_name = key_of(names_of(certificate), self._keys)
+        except OSError as error:
+            self._note_failure(sock, error, client)
+            raise
+        finally:
+            self._left_s -= self._clock() - began_s
+        self._metrics.count(TLS_HANDSHAKES, "ok")
+        return True
+
+    def note_end(self, sock: TlsSocket) -> None:
+        """Count the end of a connection whose handshake is not complete."""
+        if not sock.established and not sock.refused:
+            self._metrics.count(TLS_HANDSHAKES, "unfinished")
+
+    def _note_failure(self, sock: TlsSocket, error: OSError, client: object) -> None:
+        if not isinstance(error, NotTls | ssl.SSLError):
+            # The client has disconnected; `note_end` counts it.
+            return
+        sock.refused = True
+        self._metrics.count(TLS_HANDSHAKES, "not_tls" if isinstance(error, NotTls) else "refused")
+        now_s = self._clock()
+        if now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + _LOG_INTERVAL_S
+            reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
+            self._log.info("A TLS handshake failed: %s, client %s", str(reason).lower().replace("_", " "), client)

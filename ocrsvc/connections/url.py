@@ -1,4 +1,4 @@
-"""URLs that callers name: parsed strictly, so that what is checked is what is connected to."""
+"""Callers' URLs, parsed strictly, so that the checked host is the one that is connected to."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _MAX_HOST_CHARS: Final = 253
 _URL: Final = re.compile(r"(https?)://([^/?#]*)([^#]*)", re.ASCII | re.IGNORECASE)
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,254})(?::(\d{1,5}))?", re.ASCII | re.IGNORECASE)
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
-# Programs that are older than the standard take 0177.1, 0x7f.1 and 2130706433 for addresses.
+# Some resolvers accept 0177.1, 0x7f.1 and 2130706433 as addresses.
 _NUMBER: Final = re.compile(r"\d+|0x[0-9a-f]*", re.ASCII)
-# Half of a surrogate pair is no character, and cannot be sent as one.
+# Lone surrogates cannot be encoded.
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f\\\ud800-\udfff]")
-# Everything that may stand in a path and a query; what else there is becomes percent-encoded UTF-8.
+# Characters that stay unchanged in paths and queries; all others become percent-encoded UTF-8.
 _SAFE: Final = "/?:@!$&'()*+,;=-._~%[]|^`{}\"<>"
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """One address: the host in lower case, an IPv6 address without its brackets; path and query as they are sent."""
+    """A parsed URL: host in lower case, IPv6 addresses without brackets; `target` is path and query as sent."""
 
     scheme: str
     host: str
@@ -46,13 +46,13 @@ class Url:
 
     @property
     def authority(self) -> str:
-        """For the header Host."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def file_name(self) -> str:
-        """The last part of the path, as sent; may be empty."""
+        """The last part of the path, not decoded; may be empty."""
         return self.target.partition("?")[0].rpartition("/")[2]
 
     def __str__(self) -> str:
@@ -60,14 +60,14 @@ class Url:
 
 
 def parse_url(text: str) -> Url:
-    """The parts of a URL. Raises UrlRefused unless it is http or https and can be read in one way only."""
+    """Parse a URL. Raises UrlRefused unless it is http or https and unambiguous."""
     if len(text) > MAX_URL_CHARS:
-        raise UrlRefused(f"The URL has {len(text)} characters.", f"Send one of at most {MAX_URL_CHARS}.")
+        raise UrlRefused(f"The URL has {len(text)} characters.", f"Send at most {MAX_URL_CHARS}.")
     if _FORBIDDEN.search(text):
-        raise UrlRefused("The URL holds a blank, a control character or a backslash.", "Encode it with percent signs.")
+        raise UrlRefused("The URL has a space, a control character or a backslash.", "Percent-encode it.")
     match = _URL.fullmatch(text.partition("#")[0])
     if match is None:
-        raise UrlRefused("The URL does not begin with http:// or https://.", "Send a complete address of one of them.")
+        raise UrlRefused("The URL does not begin with http:// or https://.", "Send a complete URL.")
     scheme = match[1].lower()
     host, port = _parse_authority(match[2], PORTS[scheme])
     target = quote(match[3], safe=_SAFE)
@@ -75,28 +75,28 @@ def parse_url(text: str) -> Url:
 
 
 def join_url(base: Url, location: str) -> Url:
-    """Where a redirect leads. Raises UrlRefused."""
+    """Parse the target of a redirect. Raises UrlRefused."""
     if len(location) > MAX_URL_CHARS:
-        raise UrlRefused("A redirect leads to a URL that is too long.", "Send the address of the file itself.")
+        raise UrlRefused("The URL redirects to a URL that is too long.", "Send the file's own URL.")
     try:
         return parse_url(urljoin(str(base), location))
     except ValueError as error:
-        raise UrlRefused("A redirect leads to what is no URL.", "Send the address of the file itself.") from error
+        raise UrlRefused("The URL redirects to a malformed URL.", "Send the file's own URL.") from error
 
 
 def _parse_authority(text: str, implied_port: int) -> tuple[str, int]:
     """Host and port. Raises UrlRefused."""
     if "@" in text:
-        raise UrlRefused("The URL holds a name or a password before its host.", "Send it without them.")
+        raise UrlRefused("The URL has a user name or password before its host.", "Send it without them.")
     match = _AUTHORITY.fullmatch(text)
     port = int(match[2] or implied_port) if match else 0
     if match is None or not 0 < port < 1 << 16:
-        raise UrlRefused("The URL has no host, or one that cannot be read.", "Write its name in ASCII letters.")
+        raise UrlRefused("The URL has no host, or a malformed one.", "Write the host name in ASCII.")
     return _parse_host(match[1].lower()), port
 
 
 def _parse_host(host: str) -> str:
-    """A name, or an address in its usual form. Raises UrlRefused."""
+    """A host name, or an address in standard notation. Raises UrlRefused."""
     if host.startswith("["):
         return _parse_address(host[1:-1], IPv6Address)
     name = host.removesuffix(".")
@@ -104,7 +104,7 @@ def _parse_host(host: str) -> str:
     if _NUMBER.fullmatch(labels[-1]):
         return _parse_address(host, IPv4Address)
     if len(name) > _MAX_HOST_CHARS or not all(_LABEL.fullmatch(label) for label in labels):
-        raise UrlRefused("The host of the URL is no name of a host.", "Check the address.")
+        raise UrlRefused("The URL's host is not a valid host name.", "Check the URL.")
     return name
 
 
@@ -112,5 +112,5 @@ def _parse_address(text: str, kind: type[IPv4Address | IPv6Address]) -> str:
     try:
         return str(kind(text))
     except ValueError as error:
-        detail = "The host of the URL is an address that is not in its usual form."
+        detail = "The URL's host is an address that is not in standard notation."
         raise UrlRefused(detail, "Write it as 192.0.2.1 or [2001:db8::1].") from error

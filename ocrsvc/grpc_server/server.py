@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ocrsvc.connections import tls_socket
-from ocrsvc.connections.handshakes import Handshakes
-from ocrsvc.connections.tls_socket import TlsSocket
+from ocrsvc.connections.tls_socket import Handshakes, TlsSocket
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server import limits
 from ocrsvc.grpc_server.connection import Connection
@@ -89,7 +88,7 @@ class Transport:
         assert self.handshakes is not None, "only with TLS"
         assert self._tls is not None, "only with TLS"
         try:
-            if not self.handshakes.go_on(self._tls, self.connection.caller):
+            if not self.handshakes.advance(self._tls, self.connection.caller):
                 return False
         except OSError:
             # The socket stays open until the client has read why.

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.access.key_routes import Routes
-from ocrsvc.connections.handshakes import Handshakes
+from ocrsvc.connections.tls_socket import Handshakes
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.gpu import VISIBLE, GpuMemoryReader, open_gpu_memory_reader, pin_gpu

@@ -19,8 +19,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final
 
-from ocrsvc.connections.handshakes import Handshakes
-from ocrsvc.connections.tls_socket import NotTls
+from ocrsvc.connections.tls_socket import Handshakes, NotTls
 from ocrsvc.http.received_body import READER_STALL_S, Pace
 from ocrsvc.telemetry.loggable import loggable_error
 from ocrsvc.worker.connection import Connection, Head, RequestLimits
@@ -267,7 +266,7 @@ class EventLoop:
         assert self.handshakes is not None, "only with TLS"
         assert conn.tls is not None, "only with TLS"
         try:
-            is_over = self.handshakes.go_on(conn.tls, conn.client)
+            is_over = self.handshakes.advance(conn.tls, conn.client)
         except NotTls:
             with suppress(OSError):
                 conn.tls.send_plain(_NOT_TLS)
