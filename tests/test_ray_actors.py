@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,8 +21,8 @@ from support import clean_environment, wait_until
 
 from ocrsvc import __version__
 from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of
-from ocrsvc.batch.readers.ray_actors import Actor, ActorArguments, ActorPool, ActorStarted, room_in
-from ocrsvc.batch.readers.ray_reader import RayReader, check_listens, settings_to_send
+from ocrsvc.batch.readers.ray_actor import ActorArguments, ActorStarted
+from ocrsvc.batch.readers.ray_reader import Actor, RayReader, check_listens, room_in, settings_to_send
 from ocrsvc.batch.request import ClusterRequest
 from ocrsvc.cli.batch import actor_options_of
 from ocrsvc.cli.main import run
@@ -35,28 +35,30 @@ SOON_S = 20.0
 
 
 class Handle:
-    """An actor as Ray gives it; `said` is its answer, once the test gives it."""
+    """An actor as Ray gives it; it answers its start when the test has put the answer into `answers`."""
 
     def __init__(self) -> None:
-        self.said: list[object] = []
-        self.node = self.start = SimpleNamespace(remote=lambda: self)
+        self.answers: list[object] = []
+        self.start = SimpleNamespace(remote=lambda: self)
 
 
-class Cluster:
-    """A pool over a cluster that says what the test says."""
+class Cluster(RayReader):
+    """A reader with a cluster that the test controls; `answers` are those of its actors to groups."""
 
-    def __init__(self, request: ClusterRequest, free: Mapping[str, float] | None = None) -> None:
-        self.now, self.free = 0.0, dict(free or {"CPU": 4.0})
-        self.handles, self.killed = list[Handle](), list[Handle]()
-        ray: Any = SimpleNamespace(
+    def __init__(self, request: ClusterRequest, free: Mapping[str, float] | None = None, *answers: Any) -> None:
+        self.now, self.free, self.answers = 0.0, dict(free or {"CPU": 4.0}), iter(answers)
+        self.handles, self.killed, self.sent = list[Handle](), list[Handle](), list[object]()
+        arguments = ActorArguments({}, ReadOptions(), lambda _: b"data", 60.0, "")
+        super().__init__("ray", request, arguments, lambda: self.now)
+        self.ray = SimpleNamespace(
             kill=self.killed.append,
             nodes=lambda: [NODE],
             available_resources=lambda: self.free,
             cluster_resources=lambda: NODE["Resources"],
-            wait=lambda handles, **_: ([one for one in handles if one.said], []),
+            wait=lambda handles, **_: ([one for one in handles if one.answers], []),
             get=self._get,
+            put=lambda data: data,
         )
-        self.pool = ActorPool(ray, request, self._make, lambda: self.now)
 
     def _make(self) -> Handle:
         self.handles.append(Handle())
@@ -64,162 +66,139 @@ class Cluster:
 
     @staticmethod
     def _get(handle: Handle) -> object:
-        if isinstance(handle.said[0], BaseException):
-            raise handle.said[0]
-        return handle.said[0]
+        if isinstance(handle.answers[0], BaseException):
+            raise handle.answers[0]
+        return handle.answers[0]
 
-    def adapt(self, seconds: float = 0.0) -> int:
-        """Let time pass, and give how many actors were asked for then."""
-        before = len(self.handles)
-        self.now += seconds
-        self.pool.adapt()
-        return len(self.handles) - before
-
-    def answer(self, *answers: object) -> None:
-        """The first actors are placed, and answer their start one after the other."""
-        for handle, said in zip(self.handles, answers, strict=False):
-            handle.said.append(said)
-            self.pool.adapt()
-
-
-def pool_of(*at_once: int) -> ActorPool:
-    """A pool with actors a, b and so on that read so many groups at once."""
-    pool = Cluster(ClusterRequest()).pool
-    for host, most in zip("abc", at_once, strict=False):
-        said = ActorStarted({}, "", "", most, f"node of {host}", host)
-        pool.actors.append(Actor(Handle(), 0.0, None, None, said=said))
-    return pool
-
-
-# Which actor reads what.
-
-
-def test_groups_go_to_the_actors_with_the_most_places_up_to_what_they_read_at_once() -> None:
-    pool = pool_of(2, 2)
-    with ExitStack() as taken:
-        assert [taken.enter_context(pool.taken()).said.host for _ in range(4)] == ["a", "b", "a", "b"]
-        assert (pool.at_once, pool._free()) == (4, None)
-
-
-def test_a_page_that_is_read_alone_waits_until_an_actor_has_nothing_else() -> None:
-    pool, is_alone = pool_of(2), threading.Event()
-
-    def read_alone() -> None:
-        with pool.taken(alone=True) as actor:
-            assert actor.calls == 1
-            is_alone.set()
-
-    with pool.taken():
-        thread = threading.Thread(target=read_alone)
-        thread.start()
-        assert not is_alone.wait(0.1)
-        # Nothing else is given to that actor meanwhile.
-        assert pool._free() is None
-    thread.join(SOON_S)
-    assert is_alone.is_set()
-    assert pool._free() is pool.actors[0]
-
-
-def reader_with(*answers: object, has_file: bool = True) -> tuple[RayReader, list[object]]:
-    """A reader whose actor answers so ("read", None where it lacks the file, () where it ends), and what it is sent."""
-    sent: list[object] = []
-
-    def load(file: SourceFile) -> bytes:
-        if not has_file:
-            raise SourceGone(f"{file.name} cannot be read.")
-        return b"data"
-
-    def ask(_actor: Actor, group: PageGroup, data: object) -> Any:
-        sent.append(data)
-        answer = answers[len(sent) - 1]
+    def _ask(self, _actor: Actor, group: PageGroup, data: object) -> Any:
+        """Answer as the test says: "read", None if the node lacks the file, () if the actor ends."""
+        self.sent.append(data)
+        answer = next(self.answers)
         read = tuple(PageResult(index, b"{}", "", False, 0.1, 1.0, 0, "a") for index in group.indexes)
         return read if answer == "read" else answer
 
-    reader = RayReader("ray", ClusterRequest(), ActorArguments({}, ReadOptions(), load, 60.0, ""))
-    reader._pool, reader._ray = pool_of(1), SimpleNamespace(put=lambda data: data)
-    reader._ask = ask  # type: ignore[method-assign, assignment]
-    return reader, sent
+    def started(self, seconds: float = 0.0) -> int:
+        """Let time pass, and give the number of actors that are started then."""
+        before = len(self.handles)
+        self.now += seconds
+        self.update()
+        return len(self.handles) - before
+
+    def answer(self, *answers: object) -> None:
+        """The first actors answer their start one after the other."""
+        for handle, answer in zip(self.handles, answers, strict=False):
+            handle.answers.append(answer)
+            self.update()
+
+
+def ready(host: str = "a", at_once: int = 2, model: str = "m", version: str = __version__) -> ActorStarted:
+    identity = {"engine": "fake", "model": model, "version": "1"}
+    return ActorStarted(identity, version, "cpu none none", at_once, host)
+
+
+def cluster_of(*at_once: int, answers: Sequence[Any] = ()) -> Cluster:
+    """A cluster with actors a, b and so on that read so many groups at once."""
+    cluster = Cluster(ClusterRequest(), None, *answers)
+    cluster.actors += [Actor(Handle(), ready(host, count)) for host, count in zip("abc", at_once, strict=False)]
+    return cluster
+
+
+def test_groups_go_to_the_actors_with_the_most_places_up_to_what_they_read_at_once() -> None:
+    cluster = cluster_of(2, 2)
+    with ExitStack() as taken:
+        hosts = [taken.enter_context(cluster._taken(alone=False)).started.host for _ in range(4)]
+        assert hosts == ["a", "b", "a", "b"]
+        assert (cluster.at_once, cluster._free(alone=False)) == (4, None)
+
+
+def test_a_page_that_is_read_alone_waits_until_an_actor_has_nothing_else() -> None:
+    cluster, is_alone = cluster_of(2), threading.Event()
+
+    def read_alone() -> None:
+        with cluster._taken(alone=True):
+            assert cluster._free(alone=False) is None
+            is_alone.set()
+
+    with cluster._taken(alone=False):
+        thread = threading.Thread(target=read_alone)
+        thread.start()
+        # Nothing else is given to that actor meanwhile.
+        wait_until(lambda: cluster._free(alone=False) is None, "the page that waits", SOON_S)
+        assert not is_alone.is_set()
+    thread.join(SOON_S)
+    assert is_alone.is_set()
+    assert cluster._free(alone=False) is cluster.actors[0]
 
 
 def test_a_file_that_a_node_lacks_is_sent_and_fails_if_no_machine_has_it() -> None:
-    reader, sent = reader_with(None, "read", "read")
+    cluster = cluster_of(1, answers=(None, "read", "read", None))
     for _ in range(2):
-        assert [result.error for result in reader.read(GROUP)] == ["", "", ""]
-    assert sent == [None, b"data", b"data"]
-    reader, _ = reader_with(None, has_file=False)
+        assert [result.error for result in cluster.read(GROUP)] == ["", "", ""]
+    assert cluster.sent == [None, b"data", b"data"]
+
+    def load(file: SourceFile) -> bytes:
+        raise SourceGone(f"{file.name} cannot be read.")
+
+    cluster._arguments = cluster._arguments._replace(load=load)
     error = SourceGone("1 cannot be read.")
-    assert list(reader.read(GROUP)) == [failure_of(GROUP, number, error) for number in GROUP.pages]
+    assert list(cluster.read(GROUP)) == [failure_of(GROUP, number, error) for number in GROUP.pages]
 
 
 def test_pages_of_a_group_that_ends_actors_are_read_alone_and_fail_alone() -> None:
-    reader, _ = reader_with((), (), "read", (), (), (), "read")
-    assert [(result.index, result.error, result.is_retryable) for result in reader.read(GROUP)] == [
+    cluster = cluster_of(1, answers=((), (), "read", (), (), (), "read"))
+    assert [(result.index, result.error, result.is_retryable) for result in cluster.read(GROUP)] == [
         (0, "", False),
         (1, "image_crashes_engine", False),
         (2, "", False),
     ]
 
 
-def started(model: str = "m", version: str = __version__) -> ActorStarted:
-    identity = {"engine": "fake", "model": model, "version": "1"}
-    return ActorStarted(identity, version, "cpu none none", 3, "node", "host/1")
-
-
-def test_as_many_actors_are_asked_for_as_there_is_room_for() -> None:
+def test_as_many_actors_are_started_as_there_is_room_for() -> None:
     cluster = Cluster(ClusterRequest(cpus=2.0))
-    assert cluster.adapt() == 2
-    cluster.answer(started(), started())
-    assert cluster.pool.at_once == 6
+    assert cluster.started() == 2
+    cluster.answer(ready("a"), ready("b"))
+    assert cluster.at_once == 4
     cluster.free = {"CPU": 0.5}
-    assert cluster.adapt(2) == 0
+    assert cluster.started(2) == 0
     # Parts of a GPU are counted exactly.
     assert room_in(ClusterRequest(cpus=0.1, gpus=0.1), {"CPU": 1.0, "GPU": 1.0}) == 10
     assert room_in(ClusterRequest(options={"resources": {"scanner": 1}}), {"CPU": 8.0}) == 0
 
 
-def test_an_actor_that_finds_no_room_is_withdrawn_unless_it_was_asked_for_by_number() -> None:
-    for request, withdrawn in ((ClusterRequest(), 3), (ClusterRequest(actors=4), 0)):
-        cluster = Cluster(request)
-        assert cluster.adapt() == 4
-        cluster.answer(started())
-        cluster.adapt(61)
-        assert len(cluster.killed) == withdrawn
-
-
 def test_actors_that_end_are_replaced_and_those_with_another_engine_are_not_used() -> None:
     cluster = Cluster(ClusterRequest(actors=3))
-    cluster.adapt()
-    cluster.answer(started(), started("other"), started(version="0"))
-    assert (len(cluster.pool.actors), cluster.killed) == (1, cluster.handles[1:])
-    assert cluster.adapt(2) == 0
-    cluster.pool.remove(cluster.pool.actors[0], "Its node has died.")
-    assert (len(cluster.killed), cluster.pool.actors) == (3, [])
-    assert cluster.adapt(31) == 3
+    cluster.update()
+    cluster.answer(ready(), ready(model="other"), ready(version="0"))
+    assert (len(cluster.actors), cluster.killed) == (1, cluster.handles[1:])
+    assert cluster.started(2) == 0
+    cluster._remove(cluster.actors[0], "Its node has died.")
+    assert (len(cluster.killed), cluster.actors) == (3, [])
+    assert cluster.started(31) == 3
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("answer", "error"),
     [
-        (started(version="0"), RunChanged),
+        (ready(version="0"), RunChanged),
         (SourceGone("The model is damaged.", "Install it again."), ClusterUnavailable),
         (ImportError("No module named 'ocrsvc'"), ClusterUnavailable),
     ],
 )
 def test_a_first_actor_of_another_version_or_without_an_engine_stops_the_run(
-    said: object, error: type[OcrsvcError]
+    answer: object, error: type[OcrsvcError]
 ) -> None:
     cluster = Cluster(ClusterRequest())
-    cluster.adapt()
+    cluster.update()
     with pytest.raises(error):
-        cluster.answer(said)
+        cluster.answer(answer)
 
 
 def test_a_run_without_an_actor_says_what_is_lacking_and_is_given_up_in_the_end() -> None:
     cluster = Cluster(ClusterRequest(gpus=0.5, wait_s=30.0), {"CPU": 4.0, "GPU": 0.25})
-    assert cluster.adapt() == 1
-    cluster.adapt(29)
+    assert cluster.started() == 1
+    cluster.started(29)
     with pytest.raises(ClusterUnavailable, match=r"0\.5 GPU; the cluster has 4 of 4 CPU free, 0\.25 of 1 GPU free"):
-        cluster.adapt(2)
+        cluster.started(2)
 
 
 # What the command sends, and takes.

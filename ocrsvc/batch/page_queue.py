@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from math import isqrt
 from typing import Final
 
@@ -12,6 +14,8 @@ from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.work_file import Deaths
 from ocrsvc.errors import ImageCrashesEngine
 
+# The bound of groups can change without any of them ending, as when names are looked up anew.
+_ASK_AGAIN_S: Final = 5.0
 _REMEDY: Final = "Convert it, or find out what ended the process; --retry-failed tries the page again."
 
 
@@ -88,3 +92,28 @@ class PageQueue:
         together = [rest[at : at + MOST_GROUP_PAGES] for at in range(0, len(rest), MOST_GROUP_PAGES)]
         for pages in apart + together:
             yield PageGroup(file, *map(tuple, zip(*pages, strict=True)))
+
+
+class GroupAdmission:
+    """Bounds the groups, and the bytes of their files, under way at once; a larger file is alone. For any thread."""
+
+    def __init__(self, most_bytes: int, most_at_once: Callable[[], int]) -> None:
+        self._most_bytes, self._most_at_once = most_bytes, most_at_once
+        self._sizes: list[int] = []
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def entered(self, size_bytes: int) -> Iterator[None]:
+        """Wait until there is room for a group with a file of this size, and keep it for the block."""
+        with self._changed:
+            while self._sizes and (
+                len(self._sizes) >= self._most_at_once() or sum(self._sizes) + size_bytes > self._most_bytes
+            ):
+                self._changed.wait(_ASK_AGAIN_S)
+            self._sizes.append(size_bytes)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._sizes.remove(size_bytes)
+                self._changed.notify_all()

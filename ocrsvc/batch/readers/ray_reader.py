@@ -1,4 +1,4 @@
-"""Reads pages by actors of a Ray cluster: this command hands them out, and alone writes work and output."""
+"""Reads pages by actors of a Ray cluster: this command starts them, hands out pages, and alone writes the output."""
 
 from __future__ import annotations
 
@@ -9,31 +9,39 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ocrsvc import __version__
+from ocrsvc.batch.page_queue import GroupAdmission
 from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of
 from ocrsvc.batch.readers.local_reader import OWN_SETTINGS, PAGE_LIMIT_S
-from ocrsvc.batch.readers.ray_actors import Actor, ActorArguments, ActorPool, PageActor, first_line
-from ocrsvc.batch.readers.service_reader import GroupAdmission
+from ocrsvc.batch.readers.ray_actor import ActorArguments, ActorStarted, PageActor
 from ocrsvc.batch.request import RAY_ADDRESS, BatchRequest, ClusterRequest
-from ocrsvc.errors import BadOption, ClusterUnavailable, ImageCrashesEngine, OcrsvcError
+from ocrsvc.errors import BadOption, ClusterUnavailable, ImageCrashesEngine, OcrsvcError, RunChanged
 from ocrsvc.http.options import read_options
 from ocrsvc.settings.describe import is_secret, without_passwords
 from ocrsvc.settings.load import RawValue, check_settings, gather
 from ocrsvc.system.thread_plan import set_library_environment
 
+LOGGER: Final = logging.getLogger("ocrsvc.batch")
 MOST_SENT_BYTES: Final = 128 * 1024 * 1024
 """Files that nodes lack, in Ray's object store at a time; a larger one goes alone."""
 DEATHS_TOGETHER: Final = 2
 """Actors that may end while they read a group, among others; then its pages are read one by one, alone."""
 DEATHS_ALONE: Final = 3
 """Actors that may end while they read a page and nothing else; then the page has failed."""
-_SPARE_CALLS: Final = 4
+_MORE_CALLS: Final = 4
 _GPU_CALLS: Final = 16
-_ADAPT_S: Final = 1.0
+_UPDATE_S: Final = 1.0
+_REPORT_S: Final = 20.0
+_PAUSE_S: Final = 30.0
+"""Before another actor is started, after one could not be used."""
 _SPARE_S: Final = 120.0
 _STOP_S: Final = 5.0
 _CONNECT_S: Final = 10.0
@@ -45,34 +53,54 @@ _ENVIRONMENT: Final = {
 }
 
 
+@dataclass(slots=True, eq=False)
+class Actor:
+    """An actor that is ready: Ray's handle, its answer, the number of groups it reads, and whether it lacks files."""
+
+    handle: Any
+    started: ActorStarted
+    reading: int = 0
+    lacks_files: bool = False
+
+
 class RayReader:
-    """Actors that hold an engine each; see PageReader."""
+    """As many actors as the command asks for, or as the cluster has room for; see PageReader."""
 
     is_elsewhere = True
 
-    def __init__(self, on: str, request: ClusterRequest, arguments: ActorArguments) -> None:
-        self._on, self._request, self._arguments = on, request, arguments
-        self._ray: Any = None
-        self._pool: Any = None
-        # Nodes that lack files.
-        self._lacking: set[str] = set()
+    def __init__(
+        self, on: str, request: ClusterRequest, arguments: ActorArguments, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._on, self._request, self._arguments, self._clock = on, request, arguments, clock
+        self.ray: Any = None
+        self.actors: list[Actor] = []
+        self._identity: Mapping[str, str] = {}
+        # Handles by the references to their answers.
+        self._starting: dict[Any, Any] = {}
+        self._start_after_s = 0.0
+        self._last_refusal = ""
+        self._without_actor_since_s = self._reported_s = clock()
+        self._changed = threading.Condition()
+        self._waiting_alone = 0
+        self._failure: BaseException | None = None
         self._sending = GroupAdmission(MOST_SENT_BYTES, lambda: sys.maxsize)
         self._closed = threading.Event()
-        self._adapting = threading.Thread(target=self._adapt, name="ray-actors", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="ray-actors", daemon=True)
 
     def start(self) -> Mapping[str, str]:
         """As PageReader.start: returns when the first actor is ready."""
-        self._ray = connect(self._on)
-        remote = self._ray.remote(PageActor).options(**_actor_options(self._request))
-        self._pool = ActorPool(self._ray, self._request, lambda: remote.remote(self._arguments))
-        self._adapting.start()
-        identity: Mapping[str, str] = self._pool.wait_for_first()
-        return identity
+        self.ray = connect(self._on)
+        self._watcher.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._identity or self._failure)
+        if self._failure is not None:
+            raise self._failure
+        return self._identity
 
     @property
     def at_once(self) -> int:
-        """As PageReader.at_once: what the actors that are ready read at once."""
-        return int(self._pool.at_once)
+        """As PageReader.at_once: the number of groups that the actors read at once."""
+        return max(1, sum(actor.started.at_once for actor in list(self.actors)))
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read; pages of actors that end are read again, and after two ends each of them alone."""
@@ -82,21 +110,12 @@ class RayReader:
         return (self._read_alone(group.only([number])) for number in group.pages)
 
     def close(self) -> None:
-        """As PageReader.close."""
+        """As PageReader.close; Ray ends the actors of a command that leaves the cluster."""
         self._closed.set()
-        if self._pool is not None:
-            self._pool.fail(ClusterUnavailable("The run has ended.", "Give the same command again to go on."))
-            self._adapting.join(_STOP_S)
-            self._pool.end()
-        if self._ray is not None:
-            self._ray.shutdown()
-
-    def _adapt(self) -> None:
-        try:
-            while not self._closed.wait(_ADAPT_S if self._pool.actors else _ADAPT_S / 5):
-                self._pool.adapt()
-        except BaseException as error:  # noqa: BLE001  raised by the threads that read
-            self._pool.fail(error)
+        self._fail(ClusterUnavailable("The run has ended.", "Give the same command again to continue."))
+        if self.ray is not None:
+            self._watcher.join(_STOP_S)
+            self.ray.shutdown()
 
     def _read_alone(self, page: PageGroup) -> PageResult:
         for _ in range(DEATHS_ALONE):
@@ -109,34 +128,184 @@ class RayReader:
         return failure_of(page, page.pages[0], error)
 
     def _read(self, group: PageGroup, *, alone: bool = False) -> tuple[PageResult, ...]:
-        """By an actor that loads the file, or is sent it where its node lacks it; () where the actor has ended."""
-        with self._pool.taken(alone=alone) as actor:
-            results = None if actor.said.node in self._lacking else self._ask(actor, group, None)
+        """By an actor that loads the file, or gets it if its node lacks it; () if the actor has ended."""
+        with self._taken(alone=alone) as actor:
+            results = None if actor.lacks_files else self._ask(actor, group, None)
             if results is not None:
                 return results
-            # From now on its files are sent at once.
-            self._lacking.add(actor.said.node)
+            actor.lacks_files = True
             with self._sending.entered(group.file.size):
                 try:
-                    data = self._ray.put(self._arguments.load(group.file))
+                    data = self.ray.put(self._arguments.load(group.file))
                 except OcrsvcError as error:
                     return tuple(failure_of(group, number, error) for number in group.pages)
                 return self._ask(actor, group, data) or ()
 
     def _ask(self, actor: Actor, group: PageGroup, data: Any) -> tuple[PageResult, ...] | None:
-        """As PageActor.read; () where the actor has ended or does not answer in time."""
+        """As PageActor.read; () if the actor has ended or does not answer in time."""
         from ray.exceptions import RayError, RayTaskError
 
+        limit_s = self._arguments.page_limit_s * len(group.pages) + _SPARE_S
         try:
-            reference = actor.handle.read.remote(group, data)
-            limit_s = self._arguments.page_limit_s * len(group.pages) + _SPARE_S
-            results: tuple[PageResult, ...] | None = self._ray.get(reference, timeout=limit_s)
+            results: tuple[PageResult, ...] | None
+            results = self.ray.get(actor.handle.read.remote(group, data), timeout=limit_s)
         except RayTaskError:
             raise
         except RayError as error:
-            self._pool.remove(actor, first_line(error))
+            self._remove(actor, first_line(error))
             return ()
         return results
+
+    @contextmanager
+    def _taken(self, *, alone: bool) -> Iterator[Actor]:
+        """Wait for an actor with room for a group; if `alone`, for one that reads nothing else meanwhile.
+
+        No other group begins while one waits to be read alone. Raises the error that has ended reading.
+        """
+        with self._changed:
+            self._waiting_alone += alone
+            while (actor := self._free(alone=alone)) is None:
+                if self._failure is not None:
+                    raise self._failure
+                self._changed.wait()
+            self._waiting_alone -= alone
+            places = actor.started.at_once if alone else 1
+            actor.reading += places
+        try:
+            yield actor
+        finally:
+            with self._changed:
+                actor.reading -= places
+                self._changed.notify_all()
+
+    def _free(self, *, alone: bool) -> Actor | None:
+        actor = min(self.actors, key=lambda each: each.reading / each.started.at_once, default=None)
+        if actor is None or (self._waiting_alone and not alone):
+            return None
+        return actor if actor.reading < (1 if alone else actor.started.at_once) else None
+
+    def _remove(self, actor: Actor, reason: str) -> None:
+        with self._changed:
+            if actor not in self.actors:
+                return
+            self.actors.remove(actor)
+            self._without_actor_since_s = self._clock()
+        LOGGER.warning("Actor %s has ended; its groups are read again. %s", actor.started.host, reason)
+        self._kill(actor.handle)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+
+    def _watch(self) -> None:
+        try:
+            while not self._closed.wait(_UPDATE_S if self.actors else _UPDATE_S / 5):
+                self.update()
+        except BaseException as error:  # noqa: BLE001  raised by the threads that read
+            self._fail(error)
+
+    def update(self) -> None:
+        """Start missing actors, and take those that are ready. Raises RunChanged and ClusterUnavailable."""
+        now_s = self._clock()
+        for _ in range(self._missing(now_s)):
+            handle = self._make()
+            self._starting[handle.start.remote()] = handle
+        starting = list(self._starting)
+        for answer in self.ray.wait(starting, num_returns=len(starting), timeout=0)[0] if starting else ():
+            self._admit(self._starting.pop(answer), answer)
+        if not self.actors and now_s - self._without_actor_since_s > self._request.wait_s:
+            raise ClusterUnavailable(
+                f"No actor was ready for {self._request.wait_s:g} s. {self._room()}",
+                "Give actors less, or the cluster more; then the same command goes on.",
+            )
+        if (self._starting or not self.actors) and now_s - self._reported_s > _REPORT_S:
+            self._reported_s = now_s
+            message = "%d actors read, and %d start or wait for room. %s"
+            LOGGER.warning(message, len(self.actors), len(self._starting), self._room())
+
+    def _make(self) -> Any:
+        return self.ray.remote(PageActor).options(**_actor_options(self._request)).remote(self._arguments)
+
+    def _missing(self, now_s: float) -> int:
+        count = len(self.actors) + len(self._starting)
+        if now_s < self._start_after_s:
+            return 0
+        if self._request.actors is not None:
+            return max(0, self._request.actors - count)
+        if self._starting:
+            return 0
+        # Ray's figure for free resources lags behind.
+        most = sum(room_in(self._request, node) for node in self._nodes())
+        room = min(room_in(self._request, self.ray.available_resources()), most - count)
+        return max(room, 0 if count else 1)
+
+    def _admit(self, handle: Any, answer: Any) -> None:
+        """Use an actor unless its start has failed, or it would read with another version, engine or model."""
+        try:
+            started: ActorStarted = self.ray.get(answer)
+        except Exception as error:  # noqa: BLE001  anything may keep it from starting; it is reported
+            reason = f"No actor can be started: {first_line(getattr(error, 'cause', None) or error)}"
+            remedy = "Every node needs ocrsvc and its engine: see docs/batch_clusters.md."
+            self._refuse(handle, ClusterUnavailable(reason, remedy))
+            return
+        if started.ocrsvc != __version__ or (self._identity and started.identity != self._identity):
+            own = " ".join((*self._identity.values(), "ocrsvc", __version__))
+            other = f"{' '.join(started.identity.values())} ocrsvc {started.ocrsvc}"
+            reason = f"Actor {started.host} reads with {other}, and this run with {own}."
+            self._refuse(handle, RunChanged(reason, "Install the same version on every node."))
+            return
+        first = self.actors[0].started if self.actors else started
+        if started.computes_on != first.computes_on:
+            warning = "Actor %s computes on %s, and %s on %s: confidences may differ. See OCRSVC_PROVIDER."
+            LOGGER.warning(warning, started.host, started.computes_on, first.host, first.computes_on)
+        with self._changed:
+            self._identity = started.identity
+            self.actors.append(Actor(handle, started))
+            self._changed.notify_all()
+
+    def _refuse(self, handle: Any, error: OcrsvcError) -> None:
+        """End an actor. Raises the error if it is the first one: then settings or nodes are wrong."""
+        self._kill(handle)
+        self._start_after_s, self._last_refusal = self._clock() + _PAUSE_S, error.detail
+        if not self._identity:
+            raise error
+        LOGGER.warning("An actor is not used: %s", error.detail)
+
+    def _kill(self, handle: Any) -> None:
+        # It may have ended already, or the whole cluster.
+        with suppress(Exception):
+            self.ray.kill(handle)
+
+    def _nodes(self) -> list[Mapping[str, float]]:
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+
+    def _room(self) -> str:
+        """What an actor needs, and what the cluster has."""
+        needs, nodes = needs_of(self._request), self._nodes()
+        total, free = self.ray.cluster_resources(), self.ray.available_resources()
+        needed = ", ".join(f"{amount:g} {name}" for name, amount in needs.items())
+        shown = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name} free" for name in needs)
+        text = f"Each needs {needed}; the cluster has {shown} on {len(nodes)} nodes."
+        too_large = "" if any(room_in(self._request, node) for node in nodes) else "No node is large enough."
+        return " ".join(filter(None, (text, too_large, self._last_refusal)))
+
+
+def needs_of(request: ClusterRequest) -> dict[str, float]:
+    """The resources of an actor, by Ray's names; memory in bytes."""
+    own = {"CPU": request.cpus, "GPU": request.gpus, "memory": float(request.options.get("memory", 0))}
+    return {name: amount for name, amount in (own | dict(request.options.get("resources", {}))).items() if amount}
+
+
+def room_in(request: ClusterRequest, free: Mapping[str, float]) -> int:
+    """The number of actors that fit into free resources."""
+    # Ray counts in ten-thousandths; a hundredth GPU must not be lost to rounding.
+    return min((int(free.get(name, 0) / amount + 1e-6) for name, amount in needs_of(request).items()), default=1)
+
+
+def first_line(error: BaseException) -> str:
+    """Ray's text of an error in one line; its own errors go on for many."""
+    return " ".join(str(error).split())[:600] or type(error).__name__
 
 
 def open_ray(request: BatchRequest, load: Load) -> RayReader:
@@ -166,10 +335,10 @@ def _actor_options(request: ClusterRequest) -> dict[str, Any]:
     own = {
         "num_cpus": request.cpus,
         "num_gpus": request.gpus,
-        # Ray begins no actor again that has ended: the pool starts another, wherever there is room.
+        # So each death is seen and counted, and another actor may start wherever there is room.
         "max_restarts": 0,
         "max_task_retries": 0,
-        "max_concurrency": max(_GPU_CALLS, math.ceil(request.cpus) + _SPARE_CALLS),
+        "max_concurrency": max(_GPU_CALLS, math.ceil(request.cpus) + _MORE_CALLS),
         "scheduling_strategy": "SPREAD",
     }
     runtime = dict(request.options.get("runtime_env", {}))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
+from ocrsvc.batch.page_queue import GroupAdmission
 from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of, result_of
 from ocrsvc.batch.request import BatchRequest
 from ocrsvc.client.balancer import Rules
@@ -50,8 +50,6 @@ _NO_ANSWER: Final = (Unreachable, Refused, DeadlineExceeded)
 _BLANK: Final = b"P5\n32 32\n255\n" + b"\xff" * 1024
 # What stands before services answers so when it reaches none.
 _OF_PROXIES: Final = (502, 503, 504)
-# How many may be under way can change without any of them ending, as where names are looked up anew.
-_ASK_AGAIN_S: Final = 5.0
 
 
 class Answered(NamedTuple):
@@ -191,31 +189,6 @@ def pages_option(group: PageGroup) -> dict[str, str]:
     first, last = group.pages[0], group.pages[-1]
     is_whole = len(group.pages) == last - first + 1
     return {"pages": f"{first}-{last}" if is_whole else ",".join(map(str, group.pages))}
-
-
-class GroupAdmission:
-    """Bounds the groups, and the bytes of their files, under way at once; a larger file is alone. For any thread."""
-
-    def __init__(self, most_bytes: int, most_at_once: Callable[[], int]) -> None:
-        self._most_bytes, self._most_at_once = most_bytes, most_at_once
-        self._sizes: list[int] = []
-        self._left = threading.Condition()
-
-    @contextmanager
-    def entered(self, size_bytes: int) -> Iterator[None]:
-        """Wait until there is room for a group with a file of this size, and keep it for the block."""
-        with self._left:
-            while self._sizes and (
-                len(self._sizes) >= self._most_at_once() or sum(self._sizes) + size_bytes > self._most_bytes
-            ):
-                self._left.wait(_ASK_AGAIN_S)
-            self._sizes.append(size_bytes)
-        try:
-            yield
-        finally:
-            with self._left:
-                self._sizes.remove(size_bytes)
-                self._left.notify_all()
 
 
 def parse_answer(response: Response) -> Answered:
