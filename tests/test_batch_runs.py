@@ -163,12 +163,13 @@ def test_a_file_of_many_pages_is_loaded_once_for_all_that_read_it_and_again_when
         return file.name.encode()
 
     monkeypatch.setattr(SourceLoader, "load", load)
-    files, loader = files_of(3, pages=2), SourceLoader(kept_bytes=20)
+    monkeypatch.setattr("ocrsvc.batch.sources.load_files.KEPT_BYTES", 10)
+    files, loader = files_of(3, pages=2), SourceLoader()
     with pytest.raises(SourceGone):
         loader(files[0])
     asked = (files[0], files[0], files[1], files[2], files[0])
     assert [loader(file) for file in asked] == [b"0000", b"0000", b"0001", b"0002", b"0000"]
-    # Two of nine bytes each are kept.
+    # Two of four bytes each are kept.
     assert loads == ["0000", "0000", "0001", "0002", "0000"]
 
 

@@ -24,7 +24,8 @@ from support import run_server, start_server, wait_until
 from ocrsvc.access.api_keys import KeyEntry
 from ocrsvc.access.manage_keys import add_key, open_store
 from ocrsvc.batch.human_readable import visible
-from ocrsvc.batch.readers.service_reader import GroupAdmission, page_of, parse_answer
+from ocrsvc.batch.page_queue import GroupAdmission
+from ocrsvc.batch.readers.service_reader import page_of, parse_answer
 from ocrsvc.cli.main import run
 from ocrsvc.client.address import services_of
 from ocrsvc.client.balancer import Rules

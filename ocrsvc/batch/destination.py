@@ -92,11 +92,8 @@ class Destination:
         finally:
             draft.unlink(missing_ok=True)
         # So that the name survives a loss of power.
-        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with _descriptor(path.parent, os.O_RDONLY | os.O_DIRECTORY) as folder:
+            os.fsync(folder)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file unless there is one, and say whether it was written; of several callers one writes it."""
@@ -112,11 +109,8 @@ class Destination:
         """Write a small file over what was there by one call; it survives this process, but no loss of power."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            os.pwrite(descriptor, data.ljust(os.fstat(descriptor).st_size), 0)
-        finally:
-            os.close(descriptor)
+        with _descriptor(path, os.O_WRONLY | os.O_CREAT) as file:
+            os.pwrite(file, data.ljust(os.fstat(file).st_size), 0)
 
     def names(self, folder: str) -> list[str]:
         """The files directly in a folder, sorted."""
@@ -133,11 +127,6 @@ class Destination:
         with suppress(FileNotFoundError):
             shutil.rmtree(self.folder / folder)
 
-    def local_copy(self, name: str, folder: Path) -> Path:
-        """The path of a file on this machine, copied into `folder` if need be."""
-        del folder
-        return self.folder / name
-
     @cached_property
     def _drafts(self) -> Path:
         """The folder of files that are not whole yet, without those of processes that died."""
@@ -150,6 +139,15 @@ class Destination:
         return folder
 
 
+@contextmanager
+def _descriptor(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 class ObjectDestination(Destination):
     """The objects below a URL: a file is written into a temporary one of this machine, and sent when it is whole."""
 
@@ -160,7 +158,6 @@ class ObjectDestination(Destination):
         self._objects, self.address = objects, url
 
     def open(self, name: str) -> BinaryIO:
-        """As Destination.open."""
         return self._objects.open(self._url(name))
 
     def read(self, name: str) -> bytes:
@@ -169,14 +166,12 @@ class ObjectDestination(Destination):
 
     @contextmanager
     def writing(self, name: str, *, replace: bool = True) -> Iterator[HashedFile]:
-        """As Destination.writing."""
         with tempfile.NamedTemporaryFile(prefix="ocrsvc-") as draft:
             with HashedFile(Path(draft.name), name, "w") as file:
                 yield file
             self._objects.put_file(self._url(name), Path(draft.name), replace=replace)
 
     def note(self, name: str, data: bytes) -> None:
-        """As Destination.note."""
         with self.writing(name) as file:
             file.write(data)
 
@@ -185,23 +180,11 @@ class ObjectDestination(Destination):
         return [one.url.rpartition("/")[2] for one in self._objects.listing(self._url(folder)) if not one.is_folder]
 
     def delete(self, name: str) -> None:
-        """As Destination.delete."""
         self._objects.delete(self._url(name))
 
     def delete_folder(self, folder: str) -> None:
-        """As Destination.delete_folder."""
         for found in self._objects.below(self._url(folder)):
             self._objects.delete(found.url)
-
-    def local_copy(self, name: str, folder: Path) -> Path:
-        """As Destination.local_copy."""
-        path = folder / name.rpartition("/")[2]
-        if not path.exists():
-            draft = path.with_suffix(".draft")
-            with self.open(name) as source, draft.open("wb") as copy:
-                shutil.copyfileobj(source, copy, 1 << 20)
-            draft.replace(path)
-        return path
 
     def _url(self, name: str) -> str:
         return f"{self.address}/{name}"

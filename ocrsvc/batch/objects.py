@@ -27,11 +27,9 @@ PACKAGES: Final = dict.fromkeys(("s3", "s3a", "http", "https", "memory"), _EXTRA
     "hf": "huggingface_hub",
 }
 """The protocols, each with what `pip install` needs for it."""
+_OPENING: Final = threading.Lock()
 _AHEAD_BYTES: Final = 1024 * 1024
-# `Objects` sends requests again, for a bounded time.
-_S3_CONFIG: Final = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64} | {
-    "retries": {"total_max_attempts": 1}
-}
+_S3_CONFIG: Final[dict[str, Any]] = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64}
 _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{1,20})://")
 _USER: Final = re.compile(r"(?<=://)[^/\s@]*@")
 _QUERY: Final = re.compile(r"(?<=://)([^\s?'\"<>]*)\?[^\s'\"<>]+")
@@ -137,27 +135,23 @@ class Objects:
             raise OSError(errno.ENOTSUP, f"HEAD {without_secrets(url)}: the server does not say how large it is")
         return _object_of(url, info)
 
-    def read(self, url: str) -> bytes:
-        """An object's bytes."""
-        return cast("bytes", self._send("GET", url, lambda system, path: system.cat_file(path)))
+    def read(self, url: str, begin: int | None = None, end: int | None = None) -> bytes:
+        """An object's bytes, or some of them."""
+        data: bytes = self._send("GET", url, lambda system, path: system.cat_file(path, start=begin, end=end))
+        if begin and end is not None and len(data) > end - begin:
+            # The server gives no parts of files, and has sent all of it.
+            raise OSError(errno.ENOTSUP, f"GET {url}: the server gives whole files only; download the archive first")
+        return data if end is None else data[: end - (begin or 0)]
 
     def open(self, url: str) -> BinaryIO:
         """An object to be read at any place; a megabyte is read ahead."""
         from fsspec.spec import AbstractBufferedFile
 
         class ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
-            _fetch_range = staticmethod(functools.partial(self.read_range, url))
+            _fetch_range = staticmethod(functools.partial(self.read, url))
 
         size = self.look_at(url).size
         return cast("BinaryIO", ObjectFile(self._system, url, block_size=_AHEAD_BYTES, size=size))
-
-    def read_range(self, url: str, begin: int, end: int) -> bytes:
-        """Some of an object's bytes."""
-        data: bytes = self._send("GET", url, lambda system, path: system.cat_file(path, start=begin, end=end))
-        if len(data) > end - begin and begin:
-            # The server gives no parts of files, and has sent all of it.
-            raise OSError(errno.ENOTSUP, f"GET {url}: the server gives whole files only; download the archive first")
-        return data[: end - begin]
 
     def listing(self, url: str) -> list[StoredObject]:
         """What lies directly in a folder, in the order of the names; nothing where there is none."""
@@ -195,22 +189,25 @@ class Objects:
         while True:
             try:
                 result = call(self._system, path)
+                self._was_heard = True
+                return result
             except _MISTAKES:
                 raise
             except Exception as failure:  # noqa: BLE001  raised as OSError
-                # fsspec reports any HEAD over HTTP that failed as a missing file.
-                cause, is_missing = failure.__cause__, isinstance(failure, FileNotFoundError)
-                is_other = isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError | KeyError)
-                error = cause if is_missing and is_other and cause else failure
+                error = _cause_of(failure)
                 self._was_heard = self._was_heard or _answer(error)[0] is not None or isinstance(error, _ANSWERS)
                 most_s = self._retry_s if self._was_heard else min(_UNHEARD_S, self._retry_s)
                 if not is_transient(error) or self._clock() - began + wait_s > most_s:
                     raise os_error_of(error, f"{verb} {without_secrets(url)}") from error
-            else:
-                self._was_heard = True
-                return result
             self._sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311  no secret
             wait_s = min(2 * wait_s, _MOST_WAIT_S)
+
+
+def _cause_of(failure: Exception) -> Exception:
+    """The error itself: fsspec reports any HEAD over HTTP that failed as a missing file."""
+    cause = failure.__cause__
+    is_other = isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError | KeyError)
+    return cause if isinstance(failure, FileNotFoundError) and is_other else failure  # type: ignore[return-value]
 
 
 def open_objects(url: str) -> Objects:
@@ -222,11 +219,9 @@ def open_objects(url: str) -> Objects:
     protocol = protocol_of(url)
     if protocol not in PACKAGES:
         raise BadOption(f"{protocol}:// is not known: accepted are {', '.join(f'{name}://' for name in PACKAGES)}.")
-    # Its connections belong to the process that opened them.
-    return _objects_of(protocol, os.getpid())
-
-
-_OPENING: Final = threading.Lock()
+    with _OPENING:
+        # Its connections belong to the process that opened them.
+        return _objects_of(protocol, os.getpid())
 
 
 @functools.cache
@@ -238,12 +233,13 @@ def _objects_of(protocol: str, _pid: int) -> Objects:
 
         options: dict[str, Any] = {}
         if protocol in ("s3", "s3a"):
-            options["config_kwargs"] = _S3_CONFIG | conf.get("s3", {}).get("config_kwargs", {})
+            # `Objects` sends requests again, for a bounded time.
+            own = _S3_CONFIG | {"retries": {"total_max_attempts": 1}}
+            options["config_kwargs"] = own | conf.get("s3", {}).get("config_kwargs", {})
         elif protocol in ("http", "https"):
             # For the names and passwords in ~/.netrc, and for proxies.
             options["client_kwargs"] = {"trust_env": True}
-        with _OPENING:
-            system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
+        system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError as error:
         more = "" if PACKAGES[protocol] == _EXTRA else f" '{_EXTRA}'"
         what = f"{protocol}:// needs a package that is not installed: {error}."

@@ -20,7 +20,6 @@ from ocrsvc.batch.pages import COPIED, PageGroup, PageResult
 from ocrsvc.errors import BadOption
 
 if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
     from rich.console import RenderableType
 
 WINDOW: Final = 60
@@ -29,19 +28,21 @@ INTERVAL_S: Final = 10.0
 """Between two lines."""
 _MOST_WORKERS: Final = 12
 _ADDRESS: Final = re.compile(r"(?:\[?([0-9a-zA-Z.:-]+?)\]?:)?(\d{1,5})")
-_COUNTERS: Final = {
-    "lines": "Lines of text on the pages read.",
-    "source_bytes": "Bytes of the pages' files.",
-    "result_bytes": "Bytes of the results.",
-    "attempts": "Tries of pages.",
-    "parts": "Parts that are in the output.",
-}
-_GAUGES: Final = {
-    "planned": ("planned_pages", "Pages of this process's shard."),
-    "left": ("left_pages", "Pages of the shard that are to be read."),
-    "in_flight": ("in_flight_pages", "Pages that are being read."),
-    "committed": ("last_commit_timestamp_seconds", "When results were made durable last."),
-}
+_METRICS: Final = (
+    ("counter", "pages", "done_and_failed", "outcome", "Pages that are finished: done, or the failure's code."),
+    ("counter", "lines", "lines", "", "Lines of text on the pages read."),
+    ("counter", "source_bytes", "source_bytes", "", "Bytes of the pages' files."),
+    ("counter", "result_bytes", "result_bytes", "", "Bytes of the results."),
+    ("counter", "attempts", "attempts", "", "Tries of pages."),
+    ("counter", "parts", "parts", "", "Parts that are in the output."),
+    ("counter", "worker_pages", "worker_pages", "worker", "Pages, by worker."),
+    ("counter", "worker_seconds", "worker_seconds", "worker", "Seconds that pages took, their waits included."),
+    ("gauge", "planned_pages", "planned", "", "Pages of this process's shard."),
+    ("gauge", "left_pages", "left", "", "Pages of the shard that are to be read."),
+    ("gauge", "in_flight_pages", "in_flight", "", "Pages that are being read."),
+    ("gauge", "last_commit_timestamp_seconds", "committed", "", "When results were made durable last."),
+)
+"""Type, name behind `ocrsvc_batch_`, attribute of RunCounts, label or "", and help."""
 
 
 @dataclass(slots=True)
@@ -83,6 +84,11 @@ class RunCounts:
     def all_failed(self) -> int:
         """Pages of the shard that have failed."""
         return self.failed_before + self.failed.total()
+
+    @property
+    def done_and_failed(self) -> dict[str, int]:
+        """Pages that this command has finished, by outcome: done, or the failure's code."""
+        return {"done": self.done, **self.failed}
 
     @property
     def left(self) -> int:
@@ -225,11 +231,17 @@ def address_of(text: str) -> tuple[str, int]:
 def _serving_metrics(counts: RunCounts, host: str, port: int, output: TextIO) -> Iterator[None]:
     """Prometheus is answered at the address, in threads of its own. Raises BadOption."""
     from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
 
     class RunMetrics(Collector):
         def collect(self) -> Iterator[Metric]:
-            return _metrics(counts)
+            for kind, name, attribute, label, about in _METRICS:
+                metric, value = Metric(f"ocrsvc_batch_{name}", about, kind), getattr(counts, attribute)
+                for key, number in dict(value).items() if label else [("", value)]:
+                    suffix = "_total" if kind == "counter" else ""
+                    metric.add_sample(metric.name + suffix, {label: key} if label else {}, number)
+                yield metric
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RunMetrics())
@@ -245,23 +257,3 @@ def _serving_metrics(counts: RunCounts, host: str, port: int, output: TextIO) ->
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _metrics(now: RunCounts) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily as Counters
-    from prometheus_client.core import GaugeMetricFamily as Gauges
-
-    labelled = (
-        ("pages", "outcome", "Pages that are finished: done, or the failure's code.", {"done": now.done, **now.failed}),
-        ("worker_pages", "worker", "Pages, by worker.", dict(now.worker_pages)),
-        ("worker_seconds", "worker", "Seconds that pages took, their waits included.", dict(now.worker_seconds)),
-    )
-    for name, label, about, counts in labelled:
-        family = Counters(f"ocrsvc_batch_{name}", about, labels=[label])
-        for value, count in counts.items():
-            family.add_metric([value], count)
-        yield family
-    for attribute, about in _COUNTERS.items():
-        yield Counters(f"ocrsvc_batch_{attribute}", about, getattr(now, attribute))
-    for attribute, (name, about) in _GAUGES.items():
-        yield Gauges(f"ocrsvc_batch_{name}", about, getattr(now, attribute))

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import cv2
-import numpy as np
 import orjson
 from jinja2 import Environment
 
@@ -34,6 +33,7 @@ from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.document import open_document
+from ocrsvc.imaging.geometry import shrink
 from ocrsvc.results import Image
 
 REPORT: Final = "report.html"
@@ -81,36 +81,33 @@ def write_report(destination: Destination, load: Load) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"text": _text, "moment": "{:%Y-%m-%d %H:%M:%S} UTC".format, "seconds": seconds_of}
     environment.filters |= {"duration": duration_of, "bytes": bytes_of, "rate": rate_of}
-    environment.globals |= {"count_of": count_of, "share_of": share_of}
+    environment.globals |= {"count_of": count_of, "share_of": share_of, "version": __version__}
     template = environment.from_string(files("ocrsvc.batch").joinpath("report.html").read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         described, plan = open_known_run(destination, Path(folder))
-        parts = [part for part in finished_parts(destination) if part < plan.parts]
-        pages = (
-            page
-            for manifest in read_manifests(destination, parts)
-            for page in zip(plan.pages_of(manifest.part), manifest.pages, strict=False)
-        )
-        with closing(plan), page_table(Path(folder) / "pages", pages) as table:
-            facts = _facts(destination, plan, table, load) | {"plan": plan, "run": described}
-    facts |= {"address": destination.address, "version": __version__, "now": datetime.now(UTC)}
-    with destination.writing(REPORT) as output:
-        for piece in template.generate(facts):
-            output.write(piece.encode("utf-8", "replace"))
+        with closing(plan):
+            manifests = read_manifests(destination, (part for part in finished_parts(destination) if part < plan.parts))
+            pages = (page for each in manifests for page in zip(plan.pages_of(each.part), each.pages, strict=False))
+            with page_table(Path(folder) / "pages", pages) as table:
+                facts = _facts(destination, plan, table, load)
+            facts |= {"plan": plan, "run": described, "address": destination.address, "now": datetime.now(UTC)}
+            with destination.writing(REPORT) as output:
+                for piece in template.generate(facts):
+                    output.write(piece.encode("utf-8", "replace"))
     return REPORT
 
 
 def _facts(destination: Destination, plan: Plan, table: Table, load: Load) -> dict[str, Any]:
     failures = table("SELECT error, count(*) FROM page WHERE error != '' GROUP BY 1 ORDER BY 2 DESC, 1")
-    counts = "count(*), total(attempts > 1), total(lines), min(at - seconds)"
-    [(known, tries, lines, began)] = table(f"SELECT {counts} FROM page")  # noqa: S608  constants
+    [(known, tries, lines, began)] = table(
+        "SELECT count(*), total(attempts > 1), total(lines), min(at - seconds) FROM page"
+    )
     worst = "SELECT * FROM page WHERE error = ''"
     chosen = {
         "Least confident pages": table(f"{worst} AND lines > 0 ORDER BY confidence, n LIMIT ?", MOST_PAGES),
         "Slowest pages": table(f"{worst} ORDER BY seconds DESC, n LIMIT ?", MOST_PAGES),
     }
-    pages = [plan.page(n) for rows in chosen.values() for n, *_ in rows]
-    pictures = iter(make_pictures(pages, load))
+    pictures = iter(make_pictures([plan.page(n) for rows in chosen.values() for n, *_ in rows], load))
     workers = "SELECT worker, count(*), total(error != ''), total(lines), total(seconds) FROM page GROUP BY 1"
     return {
         "known": known,
@@ -198,10 +195,9 @@ def _name_of(plan: Plan, n: int) -> str:
 
 def _text(value: object) -> str:
     """A value for people, without passwords of addresses."""
-    shown = {True: "yes", False: "no"}.get(value) if isinstance(value, bool) else None
-    if shown is None:
-        shown = value if isinstance(value, str) else orjson.dumps(value).decode()
-    shown = visible(without_secrets(shown))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    shown = visible(without_secrets(value if isinstance(value, str) else orjson.dumps(value).decode()))
     return shown if len(shown) <= _MOST_VALUE else f"{shown[:_MOST_VALUE]}…"
 
 
@@ -229,7 +225,7 @@ class Picture(NamedTuple):
 
 def make_pictures(pages: Sequence[tuple[SourceFile, int]], load: Load) -> list[Picture]:
     """The picture of each page, from 1, or why there is none; returns when the time is over, even if a source hangs."""
-    made: list[Picture] = []
+    made = [Picture(missing="there was no time for it")] * len(pages)
     end_s = time.monotonic() + TIME_S
 
     def check() -> None:
@@ -237,15 +233,14 @@ def make_pictures(pages: Sequence[tuple[SourceFile, int]], load: Load) -> list[P
             raise DeadlineExceeded("The time for pictures is over.")
 
     def make() -> None:
-        for file, number in pages:
-            made.append(_make(load, file, number, check))
+        for at, (file, number) in enumerate(pages):
+            made[at] = _make(load, file, number, check)
 
     # An archive may be searched for long, and a file system of another machine may not answer at all.
     thread = threading.Thread(target=make, name="pictures", daemon=True)
     thread.start()
     thread.join(TIME_S)
-    found = list(made)
-    return found + [Picture(missing="there was no time for it")] * (len(pages) - len(found))
+    return made.copy()
 
 
 def _make(load: Load, file: SourceFile, number: int, check: Callable[[], None]) -> Picture:
@@ -267,10 +262,7 @@ def _take(size_bytes: int) -> None:
 
 
 def _encode(image: Image) -> Picture:
-    pixels, scale = image.pixels, SIDE_PX / max(image.pixels.shape[:2])
-    if scale < 1:
-        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-        pixels = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
+    pixels, _ = shrink(image.pixels, SIDE_PX)
     for quality in _QUALITIES:
         data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
         if len(data) <= MOST_BYTES:

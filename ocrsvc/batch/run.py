@@ -31,14 +31,13 @@ COMMIT_S: Final = 1.0
 _MOST_UNWRITTEN: Final = 4
 """Parts that may wait to be written before no further ones are begun."""
 _WAIT_S: Final = 1.0
-
-_Event = Callable[[], object]
+_MOST_THREADS: Final = 10_000
 
 
 class Run:
     """Works on `parts` until all are in the output, the limit is reached, or `drain` is called.
 
-    `reopened` parts are in the output with failures that are tried again; `threads` are those that read, once started.
+    `reopened` parts are in the output with failures that are tried again.
     """
 
     def __init__(
@@ -48,17 +47,17 @@ class Run:
         begun: BegunPages,
         reader: PageReader,
         counts: RunCounts,
-        threads: list[threading.Thread],
         parts: Sequence[int],
         reopened: frozenset[int],
     ) -> None:
         self._request, self._writer, self._begun, self._reader = request, writer, begun, reader
-        self._counts, self._threads, self._reopened = counts, threads, reopened
+        self._counts, self._reopened = counts, reopened
         self._plan, self._work = writer.plan, writer.work
         self._pages = PageQueue(self._plan, begun.deaths, request.attempts, request.limit)
         self._todo, self._unwritten = iter(parts), len(parts)
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._groups: queue.SimpleQueue[tuple[PageGroup, bool] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        # It starts threads as they are needed.
+        self._reading = ThreadPoolExecutor(_MOST_THREADS, "batch-reading")
         self._writing = ThreadPoolExecutor(1, "batch-output")
         self._in_writing = 0
         # Parts that are worked on, with the pages that have no result yet.
@@ -94,8 +93,7 @@ class Run:
                     if self._work.errors(self._plan.pages_of(part)):
                         self._writer.write_files(part, replace=True, folder=UNFINISHED)
         finally:
-            for _ in self._threads:
-                self._groups.put(None)
+            self._reading.shutdown(wait=False, cancel_futures=True)
             self._writing.shutdown(cancel_futures=True)
         self._counts.is_complete = not self._unwritten
         return self._counts
@@ -118,16 +116,11 @@ class Run:
                 return
 
     def _begin_groups(self) -> None:
-        """Give the threads work, each one group more than it reads; what may have killed a process is read apart."""
+        """Begin as many groups as are read at once; what may have killed a process is read apart."""
         if self._drain.is_set() or self._is_apart:
             return
-        at_once = self._reader.at_once
-        while len(self._threads) < at_once:
-            thread = threading.Thread(target=self._read_groups, name=f"batch-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
         groups: list[PageGroup] = []
-        room = 2 * at_once - len(self._in_flight)
+        room = self._reader.at_once - len(self._in_flight)
         while len(groups) < room and not self._pages.has_suspects:
             group = self._pages.take()
             if group is not None:
@@ -147,7 +140,8 @@ class Run:
             self._begun.note(pages, is_apart=self._is_apart)
         for group in groups:
             self._counts.begun(group)
-            self._groups.put((group, is_to_be_read))
+            reading = self._reading.submit(self._read, group, is_to_be_read=is_to_be_read)
+            reading.add_done_callback(partial(self._end, group))
 
     def _begin_part(self) -> bool:
         """Queue the pages of the next part; False where there is none, or many parts wait to be written."""
@@ -161,7 +155,14 @@ class Run:
             self._note(result, self._request.attempts)
         return True
 
-    def _take_end(self, group: PageGroup) -> None:
+    def _end(self, group: PageGroup, reading: Future[tuple[bytes, int] | None]) -> None:
+        self._events.put(partial(self._take_end, group, reading))
+
+    def _take_end(self, group: PageGroup, reading: Future[tuple[bytes, int] | None]) -> None:
+        if content := reading.result():
+            self._work.add_content(*content)
+            if content[1] != first_page_of(group):
+                self._copies.append((group, content[1]))
         self._counts.in_flight -= len(group.pages)
         self._in_flight.pop(group, None)
         self._is_apart = self._is_apart and bool(self._in_flight)
@@ -221,34 +222,25 @@ class Run:
         if not self._request.dedupe:
             self._work.forget(self._plan.pages_of(part))
 
-    def _read_groups(self) -> None:
-        """A reading thread: read group after group; what cannot be a result ends the run."""
-        while (item := self._groups.get()) is not None:
-            group, is_to_be_read = item
-            try:
-                if self._contents is None or is_to_be_read or self._is_first(group, self._contents):
-                    for result in self._reader.read(group):
-                        self._events.put(partial(self._take_page, group, result))
-            except BaseException as failure:  # noqa: BLE001  raised by the thread that runs
-                failed = Future[object]()
-                failed.set_exception(failure)
-                self._events.put(failed.result)
-                return
-            self._events.put(partial(self._take_end, group))
+    def _read(self, group: PageGroup, *, is_to_be_read: bool) -> tuple[bytes, int] | None:
+        """On a reading thread: read a group, unless another file has the same content and `is_to_be_read` is not set.
 
-    def _is_first(self, group: PageGroup, contents: dict[bytes, int]) -> bool:
-        """Whether a group's file is the first with its content; one that cannot be loaded is read, which says why."""
+        Gives the digest of the content and the first page of the first file that has it, if the run deduplicates.
+        """
+        content = None if self._contents is None or is_to_be_read else self._content_of(group, self._contents)
+        if content is None or content[1] == first_page_of(group):
+            for result in self._reader.read(group):
+                self._events.put(partial(self._take_page, group, result))
+        return content
+
+    def _content_of(self, group: PageGroup, contents: dict[bytes, int]) -> tuple[bytes, int] | None:
+        """None of a file that cannot be loaded: reading it says why."""
         try:
             digest = hashlib.blake2b(self._writer.load(group.file), digest_size=16).digest()
         except OcrsvcError:
-            return True
-        own = group.indexes[0] - group.file.pages.index(group.pages[0])
+            return None
         with self._contents_lock:
-            first = contents.setdefault(digest, own)
-        self._events.put(partial(self._work.add_content, digest, first))
-        if first != own:
-            self._events.put(partial(self._copies.append, (group, first)))
-        return first == own
+            return digest, contents.setdefault(digest, first_page_of(group))
 
     def _copy(self) -> None:
         """Copy results to pages of files with the same content, and read pages that have nothing to copy."""
@@ -275,3 +267,8 @@ class Run:
             else:
                 unread.append(number)
         return later, unread
+
+
+def first_page_of(group: PageGroup) -> int:
+    """The number in the plan of the first page of a group's file."""
+    return group.indexes[0] - group.file.pages.index(group.pages[0])

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import orjson
 
 from ocrsvc import __version__
-from ocrsvc.batch.destination import Destination
+from ocrsvc.batch.destination import Destination, ObjectDestination
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.batch.plan import Plan, write_plan
 from ocrsvc.batch.request import BatchRequest
@@ -70,9 +70,13 @@ class RunDescription:
         return found
 
     def open_plan(self, destination: Destination, folder: Path) -> Plan:
-        """The run's plan, copied into `folder` if need be. Raises DamagedLedger."""
+        """The run's plan, copied from an object store into `folder`. Raises DamagedLedger."""
+        path = destination.folder / self.plan
         try:
-            path = destination.local_copy(self.plan, folder)
+            if isinstance(destination, ObjectDestination) and not (path := folder / path.name).exists():
+                draft = path.with_suffix(".draft")
+                draft.write_bytes(destination.read(self.plan))
+                draft.replace(path)
             if _digest_of(path) == self.plan_digest:
                 return Plan(path)
         except (FileNotFoundError, sqlite3.DatabaseError):

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from hashlib import sha256
@@ -26,8 +25,6 @@ from ocrsvc.batch.sources.load_files import SourceLoader
 from ocrsvc.batch.sources.source_files import PlanningCounts
 from ocrsvc.batch.work_file import BegunPages, WorkFile, is_local_disk
 from ocrsvc.errors import BadOption, OperatorError
-
-_JOIN_S: Final = 10.0
 
 
 def open_reader(request: BatchRequest, load: Load) -> PageReader:
@@ -75,8 +72,6 @@ def open_run(
     with ExitStack() as stack:
         load = stack.enter_context(closing(SourceLoader(request.sources.most_file_bytes, keeps_all=request.dedupe)))
         reader = open_reader(request, load)
-        threads: list[threading.Thread] = []
-        stack.callback(_join, threads)
         stack.callback(reader.close)
         described = RunDescription.read(destination)
         # What the reader refuses is not written down as the options of a new run.
@@ -95,17 +90,12 @@ def open_run(
         writer = PartWriter(destination, plan, work, request.outputs, load, described.reader)
         settled = _settle(request, writer, begun, progress)
         try:
-            yield Run(request, writer, begun, reader, progress, threads, *settled)
+            yield Run(request, writer, begun, reader, progress, *settled)
         finally:
             with suppress(OSError):
                 begun.end()
         if progress.is_complete:
             work.remove()
-
-
-def _join(threads: list[threading.Thread]) -> None:
-    for thread in threads:
-        thread.join(_JOIN_S)
 
 
 def _settle(

@@ -23,7 +23,6 @@ from ocrsvc.batch.run_file import open_known_run
 
 _PART_FILE: Final = re.compile(r"(?:.*/)?pages-(\d+)\.(.*)")
 _NO_ERROR: Final = b'"error":null}\n'
-_PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -85,15 +84,12 @@ def _check_part(destination: Destination, plan: Plan, manifest: Manifest) -> Ite
 
 def check_file(destination: Destination, name: str, size: int, sha256: str) -> str:
     """What is wrong with a file of the output; "" if nothing is. Raises OSError."""
-    digest, found = hashlib.sha256(), 0
     try:
         with closing(destination.open(name)) as file:
-            while piece := file.read(_PIECE_BYTES):
-                digest.update(piece)
-                found += len(piece)
+            digest, found = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()  # type: ignore[arg-type]
     except FileNotFoundError:
         return f"{name} is not there."
-    if (found, digest.hexdigest()) == (size, sha256):
+    if (found, digest) == (size, sha256):
         return ""
     return f"{name} is not what was written: it has {found} bytes, and {size} were written."
 

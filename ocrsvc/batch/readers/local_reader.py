@@ -66,7 +66,6 @@ class LocalReader:
         return self._plan.engine_threads + 1
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
-        """As PageReader.read."""
         try:
             with self._reader.open_document(self._load(group), self._page_limit_s, _CONTEXT) as document:
                 for number in group.pages:
@@ -83,7 +82,6 @@ class LocalReader:
             yield from (failure_of(group, number, error) for number in group.pages)
 
     def close(self) -> None:
-        """As PageReader.close."""
         self._reader.stop(_STOP_S)
 
 

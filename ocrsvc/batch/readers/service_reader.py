@@ -43,7 +43,7 @@ _PAUSE_S: Final = 1.0
 # Services may have died over it by chance.
 _ROUNDS: Final = 2
 # No page is to blame for these, and waiting changes nothing.
-_STOPPING: Final = (KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded)
+_STOPPING: Final = (KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded, RunChanged)
 # Nothing came, or too late, or only refusals; what else comes is about the page.
 _NO_ANSWER: Final = (Unreachable, Refused, DeadlineExceeded)
 # A page without text, of 32x32 pixels: what reads it reads the others.
@@ -99,31 +99,29 @@ class ServiceReader:
             answer = self._answer(group)
         seconds = (self._clock() - began_s) / len(group.pages)
         for number in group.pages:
-            if isinstance(answer, OcrsvcError):
-                yield failure_of(group, number, answer, seconds)
-            elif isinstance(page := page_of(answer.data, number), OcrsvcError):
-                yield failure_of(group, number, page, seconds)
+            page = answer if isinstance(answer, OcrsvcError) else page_of(answer.data, number)
+            if isinstance(answer, OcrsvcError) or isinstance(page, OcrsvcError):
+                yield failure_of(group, number, page, seconds)  # type: ignore[arg-type]
             else:
                 yield result_of(group, number, page, seconds, answer.url)
 
     def close(self) -> None:
-        """As PageReader.close."""
         self._closing.set()
         self._services.close()
 
     def _answer(self, group: PageGroup) -> Answered | OcrsvcError:
-        """A service's answer, or why no page was read. Raises what stops the run."""
+        """A service's answer, or why no page was read. Raises the errors that stop the run."""
         try:
             body = self._load(group.file)
         except OcrsvcError as error:
             return error
         if not body:
-            # A request without a body says nothing of the file, and what is said of it must be the same from all.
+            # A request without a body says nothing of the file, and its error must be the same from all readers.
             return no_bytes()
         unanswered = 0
         while True:
             try:
-                answered = self._ask(body, self._query | pages_option(group), PAGE_LIMIT_S)
+                return self._ask(body, self._query | pages_option(group), PAGE_LIMIT_S)
             except _STOPPING:
                 raise
             except OcrsvcError as error:
@@ -137,14 +135,6 @@ class ServiceReader:
                         f"No service has answered for {waited_s:.0f} seconds: {error.detail}",
                         "Give the same command again when one does: what was read is kept.",
                     ) from error
-            else:
-                if answered.identity == self._identity:
-                    return answered
-                raise RunChanged(
-                    f"{answered.url} reads with {' '.join(answered.identity.values())}, and this run was begun with "
-                    f"{' '.join(self._identity.values())}.",
-                    "Name services with the same engine and model.",
-                )
 
     def _is_left_unanswered(self, error: OcrsvcError) -> bool:
         """Whether services had the file and gave no answer, and then a blank page is read: that is the file's fault."""
@@ -158,13 +148,20 @@ class ServiceReader:
         return True
 
     def _read_blank(self) -> Answered:
-        """Any service's reading of a blank page, of which a region need not be part. Raises as `Client.ask`."""
+        """Any service's reading of a blank page, of which a region need not be part. Raises as `_ask`."""
         query = {name: value for name, value in self._query.items() if name != "region"}
         return self._ask(_BLANK, query, _BLANK_LIMIT_S)
 
     def _ask(self, body: bytes, query: Mapping[str, str], limit_s: float) -> Answered:
+        """Raises as `Client.ask`, and RunChanged if another engine or model has read than at first."""
         answered = self._services.ask(Request("POST", PATH, query, body), parse_answer, limit_s)
         self._answered_s = self._clock()
+        if self._identity and answered.identity != self._identity:
+            other, own = (" ".join(each.values()) for each in (answered.identity, self._identity))
+            raise RunChanged(
+                f"{answered.url} reads with {other}, and this run was begun with {own}.",
+                "Name services with the same engine and model.",
+            )
         return answered
 
 
@@ -232,16 +229,15 @@ class _Page(BaseModel, strict=True):
 
 def page_of(data: Data, number: int) -> Mapping[str, Any] | OcrsvcError:
     """A page as the service gives it, or its error."""
-    page = next((each for each in data["pages"] if isinstance(each, dict) and each.get("page") == number), None)
+    page: Any = next((each for each in data["pages"] if isinstance(each, dict) and each.get("page") == number), None)
     if page is None:
         return ServerError(f"The answer has no page {number}.", "Check that the service is of this version.")
     if "error" in page:
-        said = page["error"] if isinstance(page["error"], dict) else {}
-        status = said.get("status", 500)
-        return error_of(status if isinstance(status, int) else 500, said, None)
+        problem = page["error"] if isinstance(page["error"], dict) else {}
+        status = problem.get("status")
+        return error_of(status if isinstance(status, int) else 500, problem, None)
     try:
         _Page.model_validate(page)
     except ValidationError:
         return ServerError(f"What the answer says of page {number} is no page.", "Check the address of the service.")
-    found: Mapping[str, Any] = page
-    return found
+    return page  # type: ignore[no-any-return]

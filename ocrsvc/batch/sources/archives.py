@@ -6,7 +6,6 @@ import bz2
 import gzip
 import io
 import lzma
-import os
 import struct
 import tarfile
 import threading
@@ -39,9 +38,6 @@ _FREE_BYTES: Final = 1 << 30
 _MOST_RATIO: Final = 1000
 _NO_FILE: Final = "It is no plain file, but a link, a sparse file or a device."
 _MOST_DIRECTORY_BYTES: Final = 128 * 1024 * 1024
-_END: Final = struct.Struct("<4s4H2LH")
-_END64: Final = struct.Struct("<4sQ2H2L4Q")
-_TAIL_BYTES: Final = 65535 + 22 + 20 + 56
 _ENCRYPTED, _UTF8 = 0x1, 0x800
 _ZIP_ERRORS: Final = (
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error, zlib.error, EOFError),
@@ -69,7 +65,6 @@ class TarArchive:
             raise BrokenArchive(f"The tar is cut off or damaged: {error}.", "Make it again.") from error
 
     def load(self, place: str, most_bytes: int) -> bytes:
-        """As Archive.load."""
         offset, size = map(int, place.split(","))
         if size > most_bytes:
             raise too_large(size, most_bytes)
@@ -210,14 +205,13 @@ class ZipArchive:
         with ExitStack() as opened, _broken("The zip"):
             # A member is read in pieces of 4 KiB.
             file: Any = open_file(address)
-            self._file = opened.enter_context(io.BufferedReader(file))
-            _check_directory(self._file)
-            self._zip = zipfile.ZipFile(self._file)
-            opened.pop_all()
+            reader = opened.enter_context(io.BufferedReader(file))
+            _check_directory(reader)
+            self._zip = opened.enter_context(zipfile.ZipFile(reader))
+            self.close = opened.pop_all().close
         self._reads_heads = is_local(address)
 
     def members(self, archive: Found) -> Iterator[Found]:
-        """As Archive.members."""
         names = MemberNames()
         for place, info in enumerate(self._zip.infolist()):
             if info.is_dir():
@@ -232,7 +226,6 @@ class ZipArchive:
             yield archive.member(names.name(path), str(place), info.file_size, head, problem)
 
     def load(self, place: str, most_bytes: int) -> bytes:
-        """As Archive.load."""
         info = self._zip.infolist()[int(place)]
         if max(info.file_size, info.compress_size) > most_bytes:
             raise too_large(info.file_size, most_bytes)
@@ -241,11 +234,6 @@ class ZipArchive:
         if len(data) != info.file_size:
             raise BrokenArchive("It is damaged: the zip says another size.", "Make the zip again.")
         return data
-
-    def close(self) -> None:
-        """As Archive.close."""
-        self._zip.close()
-        self._file.close()
 
     def _read_head(self, info: zipfile.ZipInfo) -> bytes:
         """The first bytes of a member; none of one that cannot be read, which loading it will say."""
@@ -266,16 +254,10 @@ def _broken(what: str) -> Iterator[None]:
 
 def _check_directory(file: BinaryIO) -> None:
     """Raises BrokenArchive for a directory that zipfile would take too much memory for."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - _TAIL_BYTES))
-    tail = file.read(_TAIL_BYTES)
-    at = tail.rfind(b"PK\5\6")
-    if at < 0 or at + _END.size > len(tail):
+    # zipfile reads the end of the zip by itself before the directory, and has no public name for that.
+    if (end := zipfile._EndRecData(file)) is None:  # type: ignore[attr-defined]  # noqa: SLF001
         return
-    _, disk, _, _, members, directory_bytes, _, _ = _END.unpack_from(tail, at)
-    before = tail.rfind(b"PK\6\6", 0, at)
-    if before >= 0 and before + _END64.size <= at:
-        _, _, _, _, disk, _, _, members, directory_bytes, _ = _END64.unpack_from(tail, before)
+    _, disk, _, _, members, directory_bytes, *_ = end
     if disk not in {0, 0xFFFF}:
         raise zipfile.BadZipFile("it is one of several volumes")
     if members > MOST_MEMBERS or directory_bytes > _MOST_DIRECTORY_BYTES:

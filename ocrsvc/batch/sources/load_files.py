@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+import weakref
 from functools import partial
 from typing import Final
 
@@ -27,7 +24,8 @@ LINKED: Final = "linked"
 MOST_OPEN: Final = 8
 """Archives that stay open while nothing is read from them."""
 KEPT_BYTES: Final = 64 * 1024 * 1024
-"""What is kept of files, besides the one that was loaded last."""
+"""Of files that are kept; a larger one is kept alone."""
+_LOCKS: Final = 64
 _LIMITS: Final = PixelLimits(1 << 40)
 _DPI: Final = 100
 
@@ -38,21 +36,22 @@ class SourceLoader:
     It keeps documents that were loaded last, and with `keeps_all` other files, too, which deduplication loads twice.
     """
 
-    def __init__(
-        self, most_bytes: int = MOST_FILE_BYTES, *, keeps_all: bool = False, kept_bytes: int = KEPT_BYTES
-    ) -> None:
-        self._most_bytes, self._keeps_all, self._kept_bytes = most_bytes, keeps_all, kept_bytes
-        # By kind, address and version, with how many threads use it; what was used last is last.
-        self._open: OrderedDict[tuple[str, str, str], tuple[Archive, int]] = OrderedDict()
-        self._kept: OrderedDict[tuple[str, str], tuple[Future[bytes], int]] = OrderedDict()
+    def __init__(self, most_bytes: int = MOST_FILE_BYTES, *, keeps_all: bool = False) -> None:
+        self._most_bytes, self._keeps_all = most_bytes, keeps_all
+        # By kind, address and version; the one that was used last is last.
+        self._open: dict[tuple[str, str, str], Archive] = {}
+        # By address and place, in the same order.
+        self._kept: dict[tuple[str, str], bytes] = {}
         self._lock = threading.Lock()
+        # A thread waits for another one that loads the same file, and seldom for others.
+        self._loading = [threading.Lock() for _ in range(_LOCKS)]
         self._tables = Tables()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(SourceLoader, self._most_bytes, keeps_all=self._keeps_all, kept_bytes=self._kept_bytes), ()
+        return partial(SourceLoader, self._most_bytes, keeps_all=self._keeps_all), ()
 
     def __call__(self, file: SourceFile) -> bytes:
-        """The bytes of a file; threads wait for one that loads it.
+        """The bytes of a file.
 
         Raises SourceGone where it has changed, BrokenArchive, CallerError for what is too large or cannot be opened,
         and ResourcesExhausted.
@@ -60,22 +59,16 @@ class SourceLoader:
         if file.total == 1 and not self._keeps_all:
             return self._load_planned(file)
         key = file.address, file.place
-        with self._lock:
-            future, _ = found = self._kept.pop(key, None) or (Future[bytes](), file.size)
-            is_first = not (future.running() or future.done())
-            if is_first:
-                future.set_running_or_notify_cancel()
-            self._kept[key] = found
-            while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > self._kept_bytes:
-                self._kept.popitem(last=False)
-        if is_first:
-            try:
-                future.set_result(self._load_planned(file))
-            except BaseException as error:  # noqa: BLE001  the waiting threads raise it
-                with self._lock:
-                    self._kept.pop(key, None)
-                future.set_exception(error)
-        return future.result()
+        with self._loading[hash(key) % _LOCKS]:
+            data = self._kept.get(key)
+            if data is None:
+                data = self._load_planned(file)
+            with self._lock:
+                self._kept.pop(key, None)
+                self._kept[key] = data
+                while len(self._kept) > 1 and sum(map(len, self._kept.values())) > KEPT_BYTES:
+                    del self._kept[next(iter(self._kept))]
+        return data
 
     def _load_planned(self, file: SourceFile) -> bytes:
         if file.kind == FAILURE:
@@ -98,8 +91,8 @@ class SourceLoader:
             if file.version and now.version != file.version:
                 raise SourceGone("It has changed since the run was planned.", "Choose another destination for it.")
             if file.kind not in {"", LINKED}:
-                with self._using((file.kind, file.address, now.version)) as archive:
-                    return archive.load(file.place, self._most_bytes)
+                archive = self._archive((file.kind, file.address, now.version))
+                return archive.load(file.place, self._most_bytes)
             if now.size > self._most_bytes:
                 raise too_large(now.size, self._most_bytes)
             with open_file(file.address) as opened:
@@ -118,29 +111,22 @@ class SourceLoader:
         return ZipArchive(address) if kind == "zip" else TableArchive(kind, address, column, self._tables)
 
     def close(self) -> None:
-        """Close what is open and not in use."""
-        with self._lock:
-            self._close_idle(0)
+        """Close all archives."""
+        for archive in self._open.values():
+            archive.close()
         self._tables.close()
 
-    @contextmanager
-    def _using(self, key: tuple[str, str, str]) -> Iterator[Archive]:
-        """An archive that stays open meanwhile; those that were used longest ago are closed first."""
+    def _archive(self, key: tuple[str, str, str]) -> Archive:
+        """An archive that stays open; those that were used longest ago close when no thread has them any more."""
         with self._lock:
-            archive, users = self._open.get(key) or (self.open(*key[:2]), 0)
-            self._open[key] = archive, users + 1
-            self._open.move_to_end(key)
-        try:
-            yield archive
-        finally:
-            with self._lock:
-                self._open[key] = archive, self._open[key][1] - 1
-                self._close_idle(MOST_OPEN)
-
-    def _close_idle(self, most: int) -> None:
-        idle = [key for key, (_, users) in self._open.items() if not users]
-        for key in idle[: max(0, len(self._open) - most)]:
-            self._open.pop(key)[0].close()
+            archive = self._open.pop(key, None)
+            if archive is None:
+                archive = self.open(*key[:2])
+                weakref.finalize(archive, archive.close)
+            self._open[key] = archive
+            while len(self._open) > MOST_OPEN:
+                del self._open[next(iter(self._open))]
+        return archive
 
 
 def count_pages(data: bytes) -> int:

@@ -131,7 +131,8 @@ class TableArchive:
         row, _, column = place.partition(" ")
         return self._tables.ask((*self._table, column or None), int(row), most_bytes)
 
-    def close(self) -> None:
+    @staticmethod
+    def close() -> None:
         """As Archive.close: the process closes what it has not used for long."""
 
 
