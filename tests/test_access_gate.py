@@ -143,7 +143,7 @@ def test_a_quota_is_answered_429_with_when_there_is_more(keys: Keys) -> None:
 def test_more_pages_than_the_whole_quota_are_not_to_be_sent_again(keys: Keys, limits: dict[str, Any]) -> None:
     keys.add(**limits)
     admission = keys.enter(pages=2)
-    with pytest.raises(PagesOverQuota, match="needs 4 pages or more, and the API key has 3 a ") as refused:
+    with pytest.raises(PagesOverQuota, match="needs at least 4 pages, and the API key has 3 a ") as refused:
         admission.expect(4)
     assert (refused.value.status, refused.value.retryable) == (413, False)
     admission.expect(3)
@@ -239,14 +239,14 @@ def test_the_log_says_that_nobody_is_admitted_when_it_is_so(
     caplog.set_level("INFO", "ocrsvc.access")
     with monkeypatch.context() as broken:
         broken.setattr(keys.store, "version", away)
-        failing = "WARNING Cannot read the keys again: The disk is full."
-        assert said_in_two_turns() == [f"{failing} Those in memory are valid for 5 s after the last read."]
+        failing = "WARNING Cannot refresh the keys: The disk is full."
+        assert said_in_two_turns() == [f"{failing} Those in memory stay valid for 5 s after the last refresh."]
         keys.gate.check(secret)
         keys.monotonic_s += 5.0
         assert said_in_two_turns() == ["ERROR Refusing all requests: The disk is full."]
         with pytest.raises(KeysUnavailable):
             keys.gate.check(secret)
-    assert said_in_two_turns() == ["INFO The store of the API keys answers again."]
+    assert said_in_two_turns() == ["INFO The API key store responds again."]
     keys.gate.check(secret)
 
 
@@ -269,7 +269,7 @@ def test_what_the_store_cannot_be_told_now_it_is_told_later(
 
 def test_a_name_can_be_used_again_once_its_key_is_revoked(keys: Keys) -> None:
     old = keys.add()
-    with pytest.raises(OperatorError, match="There is a key named anna"):
+    with pytest.raises(OperatorError, match="A key named anna exists"):
         keys.add()
     keys.revoke()
     keys.add()

@@ -85,7 +85,7 @@ def test_a_redis_that_is_not_there_is_said_without_its_password_and_not_to_clien
 
 @pytest.mark.parametrize("address", ["redis://u:sec#ret@h:1/0", "redis://u:sec?ret@h:1/0", "redis://:pass@h:sec/0"])
 def test_an_address_that_is_none_is_said_without_its_password(address: str) -> None:
-    with pytest.raises(SettingsError, match="OCRSVC_KEYS is no address of a Redis") as refused:
+    with pytest.raises(SettingsError, match="OCRSVC_KEYS is not a valid Redis address") as refused:
         check_store(address)
     assert "sec" not in str(refused.value)
 
@@ -96,7 +96,7 @@ def test_a_file_that_is_something_else_or_another_users_stops_the_start(
     (tmp_path / "notes").write_text("no database " * 100)
     with closing(sqlite3.connect(tmp_path / "other")) as other:
         other.execute("PRAGMA user_version = 77")
-    for name, said in (("notes", "names the file .*notes"), ("nowhere/x", "nowhere"), ("other", "not a file of keys")):
+    for name, said in (("notes", "names the file .*notes"), ("nowhere/x", "nowhere"), ("other", "not a key file")):
         with pytest.raises(SettingsError, match=said):
             check_store(f"sqlite:{tmp_path}/{name}")
     # As for others than root, who runs the tests of CI.

@@ -97,7 +97,7 @@ def test_a_key_that_is_revoked_meanwhile_stays_revoked(
     number = case.store.version()
     with monkeypatch.context() as at_once:
         at_once.setattr(case.store, "keys", lambda: before)
-        with pytest.raises(OperatorError, match="Nothing was done"):
+        with pytest.raises(OperatorError, match="Nothing was changed"):
             change(case.store, before[0])
     [key] = case.store.keys()
     assert (key.entry.revoked_at, key.secrets, case.store.version()) == (5.0, (), number)

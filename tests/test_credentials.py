@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocrsvc.access.api_keys import LONGEST, credential_of
+from ocrsvc.access.api_keys import MAX_SECRET_CHARS, credential_of
 from ocrsvc.cli.service import read_key
 from ocrsvc.client.request import own_headers
 from ocrsvc.errors import BadOption, OperatorError
@@ -51,7 +51,7 @@ def test_where_a_key_is_read(authorization: str, others: tuple[str, ...], secret
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_whatever_is_sent_is_a_short_text_and_never_printed(authorization: str, other: str) -> None:
     found = credential_of(authorization, other)
-    assert len(found.secret) <= LONGEST + 1
+    assert len(found.secret) <= MAX_SECRET_CHARS + 1
     assert repr(found) in {"Credential(by_browser=False)", "Credential(by_browser=True)"}
 
 

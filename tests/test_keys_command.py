@@ -140,8 +140,8 @@ def test_the_list_shows_what_was_used_and_no_secret(keys: Command) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["add", "a b"], "cannot be the name"),
-        (["add", "acme"], "There is a key named acme"),
+        (["add", "a b"], "not a valid key name"),
+        (["add", "acme"], "A key named acme exists"),
         (["add", "x", "--adapter", "nothing"], "Accepted is all, api, trwebocr"),
         (["add", "x", "--expires", "soon"], "Accepted is 90d, 12h, 2027-01-31, or never"),
         (["add", "x", "--expires", "2001-01-01"], "which is over"),

@@ -1,10 +1,9 @@
-"""One admitted request, and what its worker has reserved of its key for it and for those that come next.
+"""Admitted requests, and what their worker has reserved of each key's limits.
 
-A worker takes from the store in blocks while much is left of a key, singly when little is. A request that finds what it
-needs in the worker's block makes no call of the store. A block is taken only while four times as much would be left,
-and what is unused of it goes back within a quarter of a second: a block never exceeds a limit, nor withholds from other
-workers what they would miss. Where less is left the key is scarce for a second: each request reserves exactly what it
-needs, and gives it back at once.
+A worker reserves from the store in blocks while much of a key's limit is left. Requests that find what they need in the
+block make no call to the store. A block is reserved only if four times as much is left, and its unused part is released
+within a quarter of a second: blocks never exceed a limit, nor keep from other workers what these need. If less is left,
+the key is scarce for a second: each request reserves exactly what it needs, and releases the rest at its end.
 """
 
 from __future__ import annotations
@@ -24,38 +23,38 @@ from ocrsvc.errors import KeysUnavailable
 LOGGER: Final = logging.getLogger("ocrsvc.access")
 
 BLOCK: Final = 16
-"""Requests, and pages, that a worker takes at once."""
+"""Requests or pages in one block."""
 
 SPARE: Final = 4
-"""How many times as much must be left as is taken."""
+"""Multiple of a block that must be left for it to be reserved."""
 
 _PLACE_IN_NEED: Final[Mapping[LimitName, int]] = {"concurrency": 0, "requests": 1, "pages-a-day": 2, "pages-a-month": 2}
 _NO_LIMITS: Final = KeyLimits()
 _SCARCE_S: Final = 1.0
 _ALIVE_S: Final = 1.0
-# As long as one call of a store may take.
+# Longest call to a store.
 _LIMIT_S: Final = 1.0
 
 
 class KeyReservation:
-    """One key in one worker. Any thread may call; calls of the store are made one at a time."""
+    """One worker's reservation of one key. Any thread may call; calls to the store are made one at a time."""
 
     def __init__(self, store: KeyStore, block: CountBlock, name: str, monotonic: Callable[[], float]) -> None:
         self._store, self._block, self._name, self._monotonic = store, block, name, monotonic
         self._lock = threading.Lock()
-        # What the store has reserved for this worker; what requests under way use of it, and what is counted but not
-        # settled. The rest is ready for the next request.
+        # `_held` is reserved in the store; open requests use `_requests` and `_pages` of it, and `_counted` pages are
+        # counted but not settled. The rest is free for the next request.
         self._held = Hold()
         self._requests = self._pages = self._counted = 0
         self._tokens = 0
-        # Until when each part of a Need is taken singly, and until when every request asks the store.
+        # Until when each field of a Need is reserved without a block, and until when the key is scarce.
         self._single_until_s = [-_SCARCE_S] * len(Need())
         self._scarce_until_s = -_SCARCE_S
 
     def take(self, limits: KeyLimits, day: str, need: Need) -> bool:
-        """Reserve the need of a request; returns whether the key is scarce, and so to be settled at once.
+        """Reserve what a request needs; returns whether the key is scarce, and so must be settled at the request's end.
 
-        Raises LimitReached, and reserves nothing; KeysUnavailable.
+        Raises LimitReached, having reserved nothing, and KeysUnavailable.
         """
         self._acquire()
         try:
@@ -73,7 +72,7 @@ class KeyReservation:
             self._lock.release()
 
     def finish(self, reserved: Need, pages: int, day: str) -> bool:
-        """End a request that had `reserved`, and count its pages; False, and nothing done, when the block is full."""
+        """End a request that had `reserved`, and count its pages; if the count block is full, do nothing: False."""
         with self._lock:
             if pages and not self._block.add(self._name, day, pages):
                 return False
@@ -83,12 +82,12 @@ class KeyReservation:
             return True
 
     def settle(self) -> None:
-        """Bring to the store what was counted, and give back what no request uses. Raises KeysUnavailable."""
+        """Send counted pages to the store, and release what no request uses. Raises KeysUnavailable."""
         if not self._counted and not self._tokens and self._held == (self._requests, self._pages):
             return
         self._acquire()
         try:
-            # Only this key's pages, and only under its lock, so that `_counted` is what is unsettled.
+            # Only this key's pages, under its lock, so that `_counted` equals the unsettled pages.
             for one in self._block.unsettled(self._name) if self._counted else ():
                 left = max(0, self._counted - one.pages)
                 hold = Hold(self._requests, self._pages + left)
@@ -105,10 +104,10 @@ class KeyReservation:
 
     def _acquire(self) -> None:
         if not self._lock.acquire(timeout=_LIMIT_S):
-            raise KeysUnavailable("The store of the API keys answers too slowly.")
+            raise KeysUnavailable("The API key store responds too slowly.")
 
     def _missing(self, limits: KeyLimits, need: Need) -> Need:
-        """What is not ready."""
+        """The part of a need that is not reserved yet."""
         return Need(
             requests=max(0, self._requests + need.requests - self._held.requests),
             tokens=max(0, need.tokens - self._tokens) if limits.requests_per_s is not None else 0,
@@ -116,7 +115,7 @@ class KeyReservation:
         )
 
     def _take_block(self, limits: KeyLimits, day: str, missing: Need) -> bool:
-        """Take what is missing, with a block of each part of which much is left; False when too little is left."""
+        """Reserve what is missing, in blocks where much is left; False if the key is scarce."""
         now_s = self._monotonic()
         while True:
             parts = zip(missing, self._single_until_s, strict=True)
@@ -139,7 +138,7 @@ class KeyReservation:
 
 
 class WorkerReservations:
-    """The reservations of one worker, by key. Any thread may call, but for what says otherwise."""
+    """The reservations of one worker, by key. Any thread may call, unless a method says otherwise."""
 
     def __init__(self, store: KeyStore, counts: PageCounts, slot: int, monotonic: Callable[[], float]) -> None:
         self._store, self._counts, self._slot, self._monotonic = store, counts, slot, monotonic
@@ -149,9 +148,9 @@ class WorkerReservations:
         self._alive_s = -_ALIVE_S
 
     def refresh(self) -> bool:
-        """Upkeep thread, four times a second: settle what was counted, here and by workers without a successor.
+        """Upkeep thread, four times a second: settle the pages of this worker, and of dead ones without a successor.
 
-        False, and nothing done, while another worker settles what the one before this one left. Raises KeysUnavailable.
+        False, and nothing done, while another process holds this worker's slot. Raises KeysUnavailable.
         """
         if not self._is_claimed:
             if not self._block.claim():
@@ -168,29 +167,29 @@ class WorkerReservations:
         return True
 
     def of_key(self, name: str) -> KeyReservation:
-        """That of a key; of two threads that make one at once, the first one's is taken."""
-        found = self._by_key.get(name)
-        return found or self._by_key.setdefault(name, KeyReservation(self._store, self._block, name, self._monotonic))
+        """The reservation of a key."""
+        known = self._by_key.get(name)
+        return known or self._by_key.setdefault(name, KeyReservation(self._store, self._block, name, self._monotonic))
 
     def settle(self) -> None:
-        """As of each key."""
-        for one in list(self._by_key.values()):
-            one.settle()
+        """Settle every key. Raises KeysUnavailable."""
+        for reservation in list(self._by_key.values()):
+            reservation.settle()
 
     def end(self) -> None:
-        """When no request is under way any more: settle what is left, and let others have the slot."""
+        """After the last request: settle what is left, and free the slot."""
         if self._is_claimed:
             try:
                 self.settle()
             except KeysUnavailable as error:
-                LOGGER.warning("Left this worker's counted pages to be settled by others: %s", error)
+                LOGGER.warning("Other workers will settle this worker's counted pages: %s", error)
             self._block.give_up()
 
 
 class Admission:
-    """One admitted request, until its answer is made; its pages belong to the day on which it came, `now_s`.
+    """One admitted request until its response is made; its pages count for the day of its arrival, `now_s`.
 
-    Used by the threads of its request, one at a time.
+    For the threads of its request, one at a time.
     """
 
     def __init__(self, store: KeyStore, reservations: WorkerReservations, entry: KeyEntry, now_s: float) -> None:
@@ -199,20 +198,19 @@ class Admission:
         self._of_key = reservations.of_key(entry.name)
         self._day = day_of(now_s)
         self._reserved = Need()
-        # Pages that are expected and not taken yet, and those that were answered.
+        # Pages that are reserved but not begun, and pages that were read.
         self._expected = self._answered = 0
         self._is_scarce = False
 
     @property
     def may_cache(self) -> bool:
-        """Whether its pages may be stored in the result cache, and answered from it."""
+        """Whether its pages may use the result cache."""
         return self.entry.may_cache
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """RateLimit headers for its answer; empty where the key has no limit over time, or the store is away."""
+        """RateLimit headers for its response; empty without limits over time, or if the store does not respond."""
         limits = self.entry.limits
-        # No limit that counts over time: the store is not asked.
         if limits == KeyLimits(concurrency=limits.concurrency):
             return {}
         try:
@@ -221,15 +219,15 @@ class Admission:
             return {}
 
     def enter(self, pages: int) -> None:
-        """The gate, once: count the request as under way, and reserve pages. Raises as `expect`."""
+        """For the gate: count the request, and reserve pages. Raises as `expect`."""
         if self.entry.limits != _NO_LIMITS:
             self._take(Need(1, int(self.entry.limits.requests_per_s is not None), pages))
         self._expected = pages
 
     def expect(self, pages: int) -> None:
-        """Reserve pages that are to be read, or found in the cache, beside those that were taken; all or none.
+        """Reserve pages that are to be read or taken from the cache, beyond those already begun; all or none.
 
-        Raises PagesOverQuota for more than the key has in a whole day or month, QuotaExceeded, KeysUnavailable.
+        Raises PagesOverQuota for more than the key's whole quota of a day or month, QuotaExceeded, KeysUnavailable.
         """
         more = pages - self._expected
         if more > 0:
@@ -238,35 +236,35 @@ class Admission:
             self._expected = pages
 
     def take(self) -> None:
-        """A page is about to be read, expected or not. Raises as `expect`."""
+        """Begin a page, and reserve it unless it is. Raises as `expect`."""
         self.expect(1)
         self._expected -= 1
 
     def count(self) -> None:
-        """A page was read, or found in the cache."""
+        """Note a page that was read or found in the cache."""
         self._answered += 1
 
     def settle(self, *, succeeded: bool = True) -> None:
-        """Count the pages of an answer, or none of a failure; a second call does nothing.
+        """Count the pages of a response, or none if it failed; a second call does nothing.
 
-        Raises KeysUnavailable when there is no room to keep the count: the answer must not be sent.
+        Raises KeysUnavailable if there is no room for the count: then the response must not be sent.
         """
         pages, self._answered = self._answered if succeeded else 0, 0
         if not pages and not any(self._reserved):
             return
         if not self._of_key.finish(self._reserved, pages, self._day):
-            # The block is full of pages that the store does not have.
+            # The count block is full of unsettled pages.
             self._reservations.settle()
             if not self._of_key.finish(self._reserved, pages, self._day):
                 raise KeysUnavailable("There is no room to count pages.")
         self._reserved = Need()
         if self._is_scarce:
-            # Others wait for what is given back. If that fails, the pages are counted and brought to the store later.
+            # Other requests need what is released. If this fails, `refresh` settles it later.
             with suppress(KeysUnavailable):
                 self._of_key.settle()
 
     def release(self) -> None:
-        """The request is over, whatever way: give back what was not counted. Never raises."""
+        """End the request, and release what was not counted. Never raises."""
         self.settle(succeeded=False)
 
     def _take(self, need: Need) -> None:

@@ -1,9 +1,9 @@
-"""API keys: what one may do and use, the secret texts it is known by, and the JSON document a store keeps of it.
+"""API keys: permissions and limits, secrets, and the JSON document that a store keeps.
 
-Times are Unix seconds. A page is an image or a document page in an answer, read by the engine or found in the cache.
+Times are Unix seconds. A page is an image or a document page in a response, read by the engine or found in the cache.
 
-A secret text is `ocr_`, twelve hexadecimal digits by which the key is found, `_`, and 32 random bytes in base64url.
-256 random bits cannot be guessed, so one SHA-256 protects them in a stolen store as well as a slow hash would.
+A secret is `ocr_`, the secret's id of twelve hexadecimal digits, `_`, and 32 random bytes in base64url. As 256 random
+bits cannot be guessed, one SHA-256 protects them in a stolen store like a slow hash would.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from werkzeug.datastructures import Authorization
 LOGGER: Final = logging.getLogger("ocrsvc.access")
 
 Scope = Literal["read", "jobs", "operate"]
-"""Read images and documents; submit jobs and fetch them; metrics and operators' routes."""
+"""Read images and documents; submit and fetch jobs; use metrics and operators' routes."""
 
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 KeyPriority = Literal["interactive", "batch"]
 """As `ocrsvc.serving.work_queue.Priority`."""
 
-LONGEST: Final = 256
-"""Characters of the longest text that can be a key; a longer one is truncated and so matches none."""
+MAX_SECRET_CHARS: Final = 256
+"""Longer secrets are truncated to one character more, and so match none."""
 
 _PREFIX: Final = "ocr_"
 _ID_BYTES: Final = 6
 _SECRET_BYTES: Final = 32
 _ID: Final = slice(len(_PREFIX), len(_PREFIX) + 2 * _ID_BYTES)
-# Compared with where there is no key, so that an unknown id takes as long as a wrong secret.
+# For comparison if the id is unknown, so that this takes as long as for a wrong secret.
 _NO_DIGEST: Final = bytes(sha256().digest_size)
 _SECRET_PART: Final = re.compile(rf"({_PREFIX}[0-9a-f]{{{2 * _ID_BYTES}}}_)[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """Limits over all workers and machines that share the store; None is no limit.
+    """Limits over all workers and machines that share the store; None means no limit.
 
-    One second's requests may come at once, at least one. Days and months are those of UTC.
+    Bursts of one second's requests, at least one, are allowed. Days and months are in UTC.
     """
 
     requests_per_s: float | None = None
@@ -57,10 +57,10 @@ class KeyLimits:
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """One API key, without its secret, by a name without blanks under which its usage is counted.
+    """One API key without its secrets. Usage is counted by its name, which has no spaces.
 
-    `adapters` are the wire formats it is for, `api` for the native API, None for all; `priority` is the highest of its
-    requests; `may_cache` allows the result cache for its pages.
+    `adapters` are the wire formats that it may use (`api` is the native API), None for all; `priority` is the highest
+    that its requests may have; `may_cache` allows the result cache for its pages.
     """
 
     name: str
@@ -75,16 +75,16 @@ class KeyEntry:
 
     @property
     def identity(self) -> str:
-        """Unique, also among keys that are added under the same name later; begins with the name and a blank."""
+        """Name, a space, and the creation time: differs from a later key of the same name."""
         return f"{self.name} {self.created_at:.6f}"
 
     @property
     def caller(self) -> str:
-        """The caller name under which all its requests count; no network address looks like this."""
+        """The caller name of its requests, which no network address can equal."""
         return f"key {self.name}"
 
     def state(self, now_s: float) -> Literal["valid", "expired", "revoked"]:
-        """Whether it is accepted now, and why not."""
+        """The key's state at a time."""
         if self.revoked_at is not None:
             return "revoked"
         return "valid" if self.expires_at is None or now_s < self.expires_at else "expired"
@@ -94,14 +94,14 @@ class KeyEntry:
         return self.state(now_s) == "valid"
 
     def as_dict(self) -> dict[str, Any]:
-        """Its members, ready to become JSON."""
+        """The key as JSON values."""
         adapters = None if self.adapters is None else sorted(self.adapters)
         return asdict(self) | {"scopes": sorted(self.scopes), "adapters": adapters}
 
 
 @dataclass(frozen=True, slots=True)
 class KeySecret:
-    """What is kept of a secret text: its public part, SHA-256 of the whole, and the end that a replaced one has."""
+    """What is stored of a secret: its id, the SHA-256 of the whole, and the expiry of a replaced one."""
 
     id: str
     digest: bytes
@@ -114,7 +114,7 @@ class KeySecret:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key with the secrets that are accepted for it; a change is refused unless its `document` is still stored."""
+    """A key with its accepted secrets. `document` is as read from the store, which refuses changes to any other."""
 
     entry: KeyEntry
     secrets: tuple[KeySecret, ...]
@@ -122,20 +122,20 @@ class StoredKey:
 
 
 def write_key(key: StoredKey) -> str:
-    """The document of a key."""
-    kept = [{"id": one.id, "sha256": one.digest.hex(), "expires_at": one.expires_at} for one in key.secrets]
-    return orjson.dumps({"entry": key.entry.as_dict(), "secrets": kept}).decode()
+    """The JSON document of a key."""
+    stored = [{"id": each.id, "sha256": each.digest.hex(), "expires_at": each.expires_at} for each in key.secrets]
+    return orjson.dumps({"entry": key.entry.as_dict(), "secrets": stored}).decode()
 
 
 def read_keys(documents: Iterable[str | bytes]) -> list[StoredKey]:
-    """The keys in these documents, by name; an unreadable one, as of a later version, is logged and left out."""
-    found = []
+    """The keys in these documents, sorted by name; unreadable ones, such as of a later version, are logged."""
+    keys = []
     for document in documents:
         try:
-            found.append(_read_key(document.decode() if isinstance(document, bytes) else document))
+            keys.append(_read_key(document.decode() if isinstance(document, bytes) else document))
         except (KeyError, TypeError, ValueError) as error:
             LOGGER.error("Skipped an API key that cannot be read: %s: %s", type(error).__name__, error)
-    return sorted(found, key=lambda key: key.entry.name)
+    return sorted(keys, key=lambda key: key.entry.name)
 
 
 def _read_key(document: str) -> StoredKey:
@@ -145,52 +145,52 @@ def _read_key(document: str) -> StoredKey:
     members["scopes"] = frozenset(members["scopes"])
     members["adapters"] = None if adapters is None else frozenset(adapters)
     members["limits"] = KeyLimits(**members["limits"])
-    kept = (KeySecret(one["id"], bytes.fromhex(one["sha256"]), one["expires_at"]) for one in value["secrets"])
-    return StoredKey(KeyEntry(**members), tuple(kept), document)
+    stored = (KeySecret(each["id"], bytes.fromhex(each["sha256"]), each["expires_at"]) for each in value["secrets"])
+    return StoredKey(KeyEntry(**members), tuple(stored), document)
 
 
 def make_secret() -> tuple[str, KeySecret]:
-    """A new secret text, which is stored nowhere, and what is kept of it."""
-    found = secrets.token_hex(_ID_BYTES)
-    text = f"{_PREFIX}{found}_{secrets.token_urlsafe(_SECRET_BYTES)}"
-    return text, KeySecret(found, digest_of(text))
+    """A new secret, which is stored nowhere, and what is stored of it."""
+    secret_id = secrets.token_hex(_ID_BYTES)
+    text = f"{_PREFIX}{secret_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+    return text, KeySecret(secret_id, digest_of(text))
 
 
 def id_of(text: str) -> str:
-    """The public part of a secret text, whose form is not checked."""
+    """The id in a secret, whose format is not checked."""
     return text[_ID]
 
 
 def digest_of(text: str) -> bytes:
-    """SHA-256 of a secret text."""
+    """SHA-256 of a secret."""
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def is_same(text: str, secret: KeySecret | None) -> bool:
-    """Whether the text has the kept digest; takes the same time whatever the answer is."""
+    """Whether the text has the stored digest, compared in constant time."""
     return hmac.compare_digest(digest_of(text), secret.digest if secret else _NO_DIGEST)
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The key that a caller sends, or ""; `by_browser` by the Basic scheme, which browsers send whichever page asks."""
+    """The secret that a caller sent, or "". `by_browser`: by the Basic scheme, which browsers send automatically."""
 
     secret: str = field(default="", repr=False)
     by_browser: bool = False
 
 
 def credential_of(authorization: str, *others: str) -> Credential:
-    """The key in `Authorization` (Bearer, or Basic with the key as password), else in the first other text if any."""
-    sent = Authorization.from_header(authorization.strip())
-    # As in `curl -u KEY:`, the user name where the password is empty.
-    basic = sent is not None and sent.type == "basic" and (sent.password or sent.username)
-    if sent is not None and (secret := basic or (sent.type == "bearer" and sent.token)):
-        return Credential(secret.strip()[: LONGEST + 1], by_browser=bool(basic))
-    return next((Credential(other.strip()[: LONGEST + 1]) for other in others if other.strip()), Credential())
+    """The key in `Authorization` (Bearer, or Basic with the key as password), or else the first of the other texts."""
+    header = Authorization.from_header(authorization.strip())
+    # The user name, as in `curl -u KEY:`, if the password is empty.
+    basic = header is not None and header.type == "basic" and (header.password or header.username)
+    if header is not None and (secret := basic or (header.type == "bearer" and header.token)):
+        return Credential(secret.strip()[: MAX_SECRET_CHARS + 1], by_browser=bool(basic))
+    return next((Credential(other.strip()[: MAX_SECRET_CHARS + 1]) for other in others if other.strip()), Credential())
 
 
 def hide_secrets(record: logging.LogRecord) -> bool:
-    """A filter of log lines: replaces the secret part of keys with …; gunicorn quotes requests that it cannot parse."""
+    """Log filter: replace secrets with "…", as gunicorn quotes requests that it cannot parse."""
     line = record.getMessage()
     if _PREFIX in line:
         record.msg, record.args = _SECRET_PART.sub(r"\1…", line), None

@@ -1,6 +1,6 @@
-"""The audit log: one line of JSON for each action of an operator, appended to a file that is never shortened.
+"""The audit log: one line of JSON per action of an operator, appended to a file.
 
-A line is written in one call, so that lines of several processes do not mix. It never holds a secret.
+Each line is written in one call, so that lines of several processes do not mix. It never holds a secret.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _OWNER_ONLY: Final = 0o600
 
 
 class AuditLog:
-    """Appends lines to the file, which is made when it is missing; None writes nothing. For any thread and process."""
+    """Appends lines to a file, which is created if missing; None writes nothing. For any thread and process."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
 
     def check(self) -> None:
-        """Raises OperatorError when a line could not be written: to be called before the action."""
+        """Raises OperatorError if lines cannot be written; call it before the action."""
         self._append(b"")
 
     def write(self, who: str, action: str, now_s: float, **facts: object) -> None:
-        """Append a line, which is on the disk when this returns: `key:NAME` or `user:NAME`, `keys.add`, plain facts.
+        """Append a line and sync it. `who` is `key:NAME` or `user:NAME`, `action` such as `keys.add`.
 
         Raises OperatorError.
         """
@@ -50,12 +50,12 @@ class AuditLog:
         except OSError as error:
             raise OperatorError(
                 f"The audit log {self.path} cannot be written: {error.strerror}.",
-                "Make its folder, let this user write there, or name another file with OCRSVC_AUDIT_LOG.",
+                "Create its folder, give this user access, or set OCRSVC_AUDIT_LOG to another file.",
             ) from error
 
 
 def audit_log_of(settings: Settings) -> AuditLog:
-    """The log that the settings name, by default beside the file of the keys."""
+    """The log of the settings, by default beside the key file."""
     if settings.audit_log is not None or settings.keys is None:
         return AuditLog(settings.audit_log)
     path = path_of(settings.keys)
@@ -67,7 +67,7 @@ def _open_for_owner(path: str, flags: int) -> int:
 
 
 def local_user() -> str:
-    """The user of this process, and of sudo: `user:root (sudo by alice)`."""
+    """The user of this process and of sudo, such as `user:root (sudo by alice)`."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

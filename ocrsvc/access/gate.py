@@ -1,11 +1,10 @@
-"""The gate: decides whether a request with this API key is admitted, over HTTP and gRPC alike.
+"""The access gate: admits or refuses requests by their API keys, over HTTP and gRPC.
 
-A worker holds all keys in memory and looks for changes four times a second, so that checking a key waits for nothing,
-and a revoked one ends within half a second. When the store has not answered for five seconds, every request is refused.
+Each worker holds all keys in memory and polls for changes four times a second. Checking a key never waits, and a
+revoked key ends within half a second. If the store has not responded for five seconds, all requests are refused.
 
-A page is *counted* when its answer is made, before it is sent: in memory that outlives the worker, from where it is
-brought to the store within a quarter of a second. Until then it is reserved in the store, so that requests under way at
-once never exceed a quota together.
+Pages are *counted* before their response is sent, in memory that outlives the worker, and settled in the store within a
+quarter of a second. Until then they are reserved there, so that concurrent requests cannot exceed a quota together.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from ocrsvc.telemetry.metric import Metric
 LOGGER: Final = logging.getLogger("ocrsvc.access")
 
 KEY_COUNTS_S: Final = 60.0
-"""How often keys are counted for the metrics: the store is asked once for each key."""
+"""Interval of the key metrics, which take one store call per key."""
 
 _REFRESH_S: Final = 0.25
 _STALE_S: Final = 5.0
 
 
 class AccessGate:
-    """Admits requests by their keys; one for each worker, which has a slot in `counts`. Any thread may call."""
+    """Admits requests by their keys. Each worker has one, with a slot in `counts`. Any thread may call."""
 
     def __init__(
         self,
@@ -57,15 +56,15 @@ class AccessGate:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the keys in memory are those of the store, as of five seconds ago at most."""
+        """Whether the keys in memory are at most five seconds old."""
         return self._monotonic() - self._refreshed_s < _STALE_S
 
     def start(self) -> None:
-        """Refresh the keys from a thread of its own; after the fork."""
+        """Start refreshing the keys in a thread; call it after the fork."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and close the store; safe to call when it was never started."""
+        """Stop the thread, if it was started, and close the store."""
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -73,37 +72,37 @@ class AccessGate:
         self._store.close()
 
     def check(self, secret: str | None, scope: Scope | None = None, adapter: str | None = None) -> KeyEntry:
-        """The key of this secret text, if it is for this scope and wire format; None allows any. Never waits.
+        """The key with this secret, if it may use this scope and wire format; None skips a check. Never waits.
 
         Raises KeyMissing, KeyRefused for a wrong, revoked or expired secret, ScopeMissing, KeysUnavailable.
         """
         if not secret:
             raise KeyMissing(
-                "This service wants an API key, and none was sent.",
+                "This service needs an API key, and none was sent.",
                 "Send it as Authorization: Bearer KEY, or as X-API-Key: KEY.",
             )
-        entry, kept = self._secrets.get(id_of(secret), (None, None))
-        return self._allowed(entry if is_same(secret, kept) else None, kept, scope, adapter)
+        entry, stored = self._secrets.get(id_of(secret), (None, None))
+        return self._allowed(entry if is_same(secret, stored) else None, stored, scope, adapter)
 
     def check_named(
         self, name: str, scope: Scope | None = None, adapter: str | None = None, secret_id: str = ""
     ) -> KeyEntry:
-        """The key of this name, for a caller known by a client certificate or a secret shown before; see `check`."""
-        entry, kept = self._entries.get(name), None
+        """The key with this name, for a caller that a certificate or an earlier secret identifies; see `check`."""
+        entry, stored = self._entries.get(name), None
         if secret_id:
-            entry, kept = self._secrets.get(secret_id, (None, None))
-        return self._allowed(entry if entry is not None and entry.name == name else None, kept, scope, adapter)
+            entry, stored = self._secrets.get(secret_id, (None, None))
+        return self._allowed(entry if entry is not None and entry.name == name else None, stored, scope, adapter)
 
     def enter(self, entry: KeyEntry, pages: int = 0) -> Admission:
-        """Admit a request of a key that was just checked, and reserve these pages. Raises as `Admission.expect`."""
+        """Admit a request of a checked key, and reserve pages. Raises as `Admission.expect`."""
         admission = Admission(self._store, self._reservations, entry, self._clock())
         admission.enter(pages)
         return admission
 
     def resume(self, identity: str) -> Admission:
-        """Admit work on a job that the holder of a key submitted: its pages count, but it is no request under way.
+        """Admit work on a job submitted with a key: its pages count, but not as a concurrent request.
 
-        Raises KeyRefused, also where another key has the name now, and KeysUnavailable.
+        Raises KeyRefused, also if a newer key has the name, and KeysUnavailable.
         """
         entry = self.check_named(identity.partition(" ")[0])
         if entry.identity != identity:
@@ -111,16 +110,16 @@ class AccessGate:
         return Admission(self._store, self._reservations, entry, self._clock())
 
     def usage(self) -> list[tuple[KeyEntry, Usage]]:
-        """Every key, and what is used of it, by name; for operators. Raises KeysUnavailable."""
-        day, known = day_of(self._clock()), self._store.keys()
-        return [(key.entry, self._store.usage(key.entry.name, day)) for key in known]
+        """Every key and its usage, sorted by name. Raises KeysUnavailable."""
+        day, keys = day_of(self._clock()), self._store.keys()
+        return [(key.entry, self._store.usage(key.entry.name, day)) for key in keys]
 
     def refresh(self) -> None:
-        """The gate's thread: settle what was counted, and read the keys if one has changed. Raises KeysUnavailable."""
+        """For the gate's thread: settle counted pages, and read the keys if any has changed. Raises KeysUnavailable."""
         now_s = self._monotonic()
         if not self._reservations.refresh():
             return
-        # The version first: a change in between is read again a moment later.
+        # The version before the keys, so that a change in between is found at the next refresh.
         version = self._store.version()
         if version != self._version:
             keys = self._store.keys()
@@ -130,21 +129,21 @@ class AccessGate:
         self._refreshed_s = now_s
 
     def refresh_or_log(self) -> None:
-        """The same, with failures logged: without its thread the gate would refuse every request."""
+        """Refresh, and log any failure instead of ending the thread."""
         try:
             self.refresh()
         except Exception as error:  # noqa: BLE001  any is logged, and the thread goes on
             self._log_failure(error)
         else:
             if self._logged:
-                LOGGER.info("The store of the API keys answers again.")
+                LOGGER.info("The API key store responds again.")
             self._logged = ""
 
     def _log_failure(self, error: Exception) -> None:
-        """Once when the store stops answering, and once when requests are refused for it."""
+        """Log the first failure, and again when requests are refused because of it."""
         line = "Refusing all requests: %s"
         if self.is_ready:
-            line = f"Cannot read the keys again: %s Those in memory are valid for {_STALE_S:g} s after the last read."
+            line = f"Cannot refresh the keys: %s Those in memory stay valid for {_STALE_S:g} s after the last refresh."
         if line != self._logged:
             known = isinstance(error, KeysUnavailable)
             why = error.reason if isinstance(error, KeysUnavailable) else f"An unexpected {type(error).__name__}."
@@ -161,7 +160,7 @@ class AccessGate:
     def _allowed(
         self, entry: KeyEntry | None, shown: KeySecret | None, scope: Scope | None, adapter: str | None
     ) -> KeyEntry:
-        """The key itself, if it allows this. Raises KeyRefused, ScopeMissing, KeysUnavailable."""
+        """The key, if it is valid and allows this. Raises KeyRefused, ScopeMissing, KeysUnavailable."""
         if not self.is_ready:
             raise KeysUnavailable
         now_s = self._clock()
@@ -175,7 +174,7 @@ class AccessGate:
 
 
 def read_key_counts(gate: AccessGate) -> Iterator[tuple[Metric, float]]:
-    """The metrics of keys: the valid ones, and those with few pages left. Raises KeysUnavailable."""
+    """The numbers of valid keys and of keys with few pages left. Raises KeysUnavailable."""
     now_s = time.time()
     valid = [(entry.limits, usage) for entry, usage in gate.usage() if entry.is_valid(now_s)]
     yield metrics.KEYS, len(valid)
@@ -184,9 +183,9 @@ def read_key_counts(gate: AccessGate) -> Iterator[tuple[Metric, float]]:
 
 def _missing(noun: str, allowed: str, wanted: str) -> ScopeMissing:
     remedy = f"Ask the operator of this service for a key with this {noun}."
-    return ScopeMissing(f"This API key is for {allowed}, and this {wanted}.", remedy)
+    return ScopeMissing(f"This API key is for {allowed}, and this request {wanted}.", remedy)
 
 
 def _refused() -> KeyRefused:
-    """One sentence for all cases, so that callers who try keys learn nothing."""
+    """One message for all cases, so that callers cannot test which keys exist."""
     return KeyRefused("The API key is not valid.", "Ask the operator of this service for a key.")

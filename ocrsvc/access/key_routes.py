@@ -1,7 +1,7 @@
-"""Which routes answer without a key, and which scope each of the others needs; over HTTP and gRPC.
+"""Which HTTP and gRPC routes need no API key, and which scope the others need.
 
-Every route is closed that is not named here or in the registry (`AdapterEntry.health_paths`). A path is compared as a
-whole, as it is routed: nothing in front of it or behind it opens another one.
+All routes need a key, except the health checks here and in the plugins (`AdapterEntry.health_paths`). Paths are
+compared as a whole, so that no prefix or suffix opens another path.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from ocrsvc.access.api_keys import Scope
 from ocrsvc.plugins import adapters
 
 HEALTH_PATHS: Final[Mapping[str, str]] = {
-    "/healthz": "Liveness: an orchestrator's probe that failed for want of a key would end the process.",
+    "/healthz": "Liveness: an orchestrator's probe that failed for lack of a key would end the process.",
     "/readyz": "Readiness: load balancers and rolling upgrades wait for it.",
-    "/grpc.health.v1.Health/Check": "gRPC's standard health check: the same, for probes that speak gRPC.",
+    "/grpc.health.v1.Health/Check": "gRPC's standard health check.",
 }
-"""The service's own routes that are always open, and why; those of formats are in the registry."""
+"""The service's own routes that need no key, and why; adapters declare theirs in their plugin entry."""
 
 JOBS: Final = "/v1/jobs"
-"""Where the native API's paths of jobs begin; those of formats are in the registry."""
+"""Prefix of the native API's job routes; adapters declare theirs in their plugin entry."""
 
 OPERATORS: Final = ("/ops", "/metrics")
-"""Where operators' paths begin."""
+"""Prefixes of operators' routes."""
 
 _FORMS: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
 
 
 class Routes:
-    """The routes of the adapters of these names; some of them are for operators where there is a model repository.
+    """The routes of the enabled adapters. `has_models` adds operators' routes of a model repository.
 
-    `health` are the paths and methods that are open; in `key_headers` formats have a key of their own, in capitals.
+    `health` has the paths and gRPC methods that need no key; `key_headers` has wire formats' own key headers, in upper
+    case.
     """
 
     def __init__(self, names: Iterable[str], *, has_models: bool = False) -> None:
@@ -45,19 +46,19 @@ class Routes:
         self._key_body_paths = frozenset(path for entry in entries for path in entry.key_body_paths)
 
     def is_open(self, path: str) -> bool:
-        """Whether this is answered without a key, by any method."""
+        """Whether a path needs no key, with any method."""
         return path in self.health
 
     def key_field_of(self, adapter: str | None) -> str:
-        """What an adapter's format calls the key; empty where it has no place of its own for one."""
+        """The wire format's own name for the key; empty if it has none."""
         return self._key_fields.get(adapter or "", "")
 
     def may_have_key_in_body(self, path: str, method: str, content_type: str) -> bool:
-        """Whether the key may be in a form, so that it cannot be checked before the body is there."""
+        """Whether the key may be a form field, so that it can be checked only after the body was received."""
         return method == "POST" and path in self._key_body_paths and content_type.lower().startswith(_FORMS)
 
     def scope_of(self, path: str) -> Scope:
-        """The scope that a key must have for this path, as it was routed."""
+        """The scope that a routed path needs."""
         if path.startswith(self._operate):
             return "operate"
         return "jobs" if path.startswith(self._jobs) else "read"

@@ -1,4 +1,4 @@
-"""What a store of API keys does: it has the keys, and counts what is used of them for all workers that share it."""
+"""The interface of API key stores, which hold the keys and count their usage for all workers that share the store."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits, StoredKey
 
 LimitName = Literal["requests", "concurrency", "pages-a-day", "pages-a-month"]
-"""As the RateLimit headers name them."""
+"""As in the RateLimit headers."""
 
 LIMIT_NAMES: Final[tuple[LimitName, ...]] = get_args(LimitName)
 
 LEASE_S: Final = 5.0
-"""What a worker has reserved is given back when it has not called `keep_alive` for this long."""
+"""A worker's reservations are released if it has not called `keep_alive` for this long."""
 
 SETTLED_DAYS: Final = 2
-"""How long the total of a series is kept: a series counts the pages of requests that were admitted on one day."""
+"""How long the total of a series is kept; a series counts the pages of one key on one day."""
 
 _USAGE_DAYS: Final = 400
 _DAY_S: Final = 86_400
 
 
 class Need(NamedTuple):
-    """What is to be reserved: requests under way, requests that may begin by the rate, pages that may be counted."""
+    """What to reserve: concurrent requests, requests of the rate limit (tokens), and pages."""
 
     requests: int = 0
     tokens: int = 0
@@ -32,16 +32,16 @@ class Need(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """What one worker has reserved of a key: requests under way, and pages that the store has not counted yet."""
+    """One worker's reservation of a key: concurrent requests, and pages that are not settled."""
 
     requests: int = 0
     pages: int = 0
 
 
 class Usage(NamedTuple):
-    """What was used of one key: requests under way, pages reserved and not counted yet, pages counted.
+    """The usage of one key: concurrent requests, reserved pages, and pages counted today and this month.
 
-    After `full_s` seconds the whole of `requests_per_s` is available again.
+    After `full_s` seconds a full burst of requests is available again.
     """
 
     requests: int = 0
@@ -52,7 +52,7 @@ class Usage(NamedTuple):
 
 
 def usage_to_dict(entry: KeyEntry, usage: Usage, now_s: float) -> dict[str, Any]:
-    """A key, its state, and what is used of it, for operators."""
+    """A key with its state and usage as JSON values, for operators."""
     used = {
         "pages_today": usage.today,
         "pages_this_month": usage.this_month,
@@ -63,7 +63,7 @@ def usage_to_dict(entry: KeyEntry, usage: Usage, now_s: float) -> dict[str, Any]
 
 
 class LimitReached(Exception):
-    """A limit of a key is reached; nothing was reserved. The gate turns it into QuotaExceeded."""
+    """A key's limit is reached, and nothing was reserved. `Admission` turns it into QuotaExceeded."""
 
     def __init__(self, limit: LimitName) -> None:
         super().__init__(limit)
@@ -71,7 +71,7 @@ class LimitReached(Exception):
 
 
 def day_of(now_s: float) -> str:
-    """The day of a moment in Unix seconds, by UTC, such as 2027-03-31; its first seven characters are the month."""
+    """The UTC day of a Unix time, such as 2027-03-31; its first seven characters are the month."""
     return _day_text(int(now_s // _DAY_S))
 
 
@@ -81,50 +81,50 @@ def _day_text(number: int) -> str:
 
 
 def oldest_day(days: int = _USAGE_DAYS) -> str:
-    """The day this long ago; usage is kept for somewhat more than a year."""
+    """The day this many days ago; by default the first of which usage is kept."""
     return day_of(time.time() - days * _DAY_S)
 
 
 def burst_s(requests_per_s: float) -> float:
-    """How far ahead of its rate a key may be: by one second's requests, or by a single one."""
+    """The burst of the rate limit as a time: one second's requests, but at least one request."""
     return max(1.0, 1.0 / requests_per_s)
 
 
 class KeyStore(Protocol):
-    """Any thread may call. Each method raises KeysUnavailable within about a second when the store does not answer.
+    """A key store. Any thread may call. Each method raises KeysUnavailable after a second without a response.
 
-    Each worker has its own name in the store. Its reservations are given back when another worker begins under that
-    name, or when it stops calling `keep_alive`; pages that were counted stay counted. A `day` is that of the request.
+    Each worker has its own name in the store. Its reservations are released if another worker begins with that name, or
+    if it stops calling `keep_alive`; counted pages stay counted. `day` is the day of the request.
     """
 
     def version(self) -> int:
         """A number that changes with every change of a key."""
 
     def keys(self) -> list[StoredKey]:
-        """All keys by name, revoked and expired ones included."""
+        """All keys sorted by name, including revoked and expired ones."""
 
     def put(self, key: StoredKey) -> bool:
-        """Add or replace a key; False, and nothing done, when its document in the store is not `key.document`."""
+        """Add or replace a key; False, and no change, if the stored document is not `key.document`."""
 
     def usage(self, name: str, day: str) -> Usage:
-        """What is used of a key on a day and in its month."""
+        """A key's usage on a day and in its month."""
 
     def begin_worker(self, worker: str) -> None:
-        """Give back what an earlier worker of this name has reserved, and forget days that are too old."""
+        """Release the reservations of an earlier worker with this name, and delete old usage."""
 
     def keep_alive(self, worker: str) -> None:
-        """Note that this worker lives, and give back what dead ones have reserved."""
+        """Note that this worker is alive, and release the reservations of dead ones."""
 
     def reserve(self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, day: str) -> None:
-        """Reserve `need` for a worker that holds `held` of a key. Sent twice it is done once, but for the rate.
+        """Reserve `need` for a worker that holds `held` of a key. Idempotent, except for the rate.
 
-        Raises LimitReached, and reserves nothing, when less than `spare` times the need is left.
+        Raises LimitReached, and reserves nothing, if less than `spare` times the need is left.
         """
 
     def settle(self, name: str, worker: str, held: Hold, series: int = 0, total: int = 0, day: str = "") -> None:
-        """Set what a worker holds of a key, and count the pages of one of its series up to `total`.
+        """Set a worker's reservation of a key, and count the pages of one of its series up to `total`. Idempotent.
 
-        A series (see `ocrsvc.access.page_counts`) belongs to one key and day; what is sent again counts once.
+        A series (see `ocrsvc.access.page_counts`) belongs to one key and day.
         """
 
     def close(self) -> None:

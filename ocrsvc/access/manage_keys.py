@@ -1,7 +1,7 @@
-"""Opens the store of API keys that OCRSVC_KEYS names; adds, changes, revokes and rotates keys in it.
+"""Opening the key store of OCRSVC_KEYS; adding, changing, revoking and rotating keys.
 
-A running service follows within half a second. Each change raises OperatorError when the key is not there or another
-command has changed it, and KeysUnavailable when the store does not answer; nothing was done then.
+A running service applies changes within half a second. Each change raises OperatorError if the key does not exist or
+another command has changed it, and KeysUnavailable if the store does not respond; then nothing was changed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 def open_store(address: str) -> KeyStore:
-    """The store at an address, which connects at its first call: make it before a fork. Raises SettingsError."""
+    """The store at an address; it connects at its first call, so it may be made before a fork. Raises SettingsError."""
     path = path_of(address)
     return RedisStore(address) if path is None else SqliteStore(path)
 
 
 def check_store(address: str) -> None:
-    """In gunicorn's arbiter, at the start: make a missing file of keys. Raises SettingsError.
+    """For the arbiter at the start: test the key file, and create it if missing. Raises SettingsError.
 
-    A Redis is not asked: workers that cannot reach it are not ready until they can.
+    Redis is not contacted: workers are not ready until they reach it.
     """
     path = path_of(address)
     if path is None:
@@ -44,37 +44,37 @@ def check_store(address: str) -> None:
     except (sqlite3.Error, OSError) as error:
         raise SettingsError(
             f"OCRSVC_KEYS names the file {path}, which cannot be used: {reason_of(error)}.",
-            "Name a file on a disk of this machine, in a folder that the service's user may write to, "
-            "and run ocrsvc keys as this user.",
+            "Use a file on a local disk, in a folder that the service's user may write to, and run ocrsvc keys as this "
+            "user.",
         ) from error
 
 
 def settle_rest(address: str, counts: PageCounts) -> None:
-    """gunicorn's arbiter, last: count what killed workers have left. Raises KeysUnavailable."""
+    """For the arbiter at the end: settle the pages that killed workers have counted. Raises KeysUnavailable."""
     if counts.unsettled_slots():
         with closing(open_store(address)) as store:
             counts.settle_abandoned(store)
 
 
 def path_of(address: str) -> Path | None:
-    """The file of a store of SQLite; None for another store."""
+    """The file of a SQLite store; None for other stores."""
     return Path(address.removeprefix(_SQLITE)) if address.startswith(_SQLITE) else None
 
 
 def add_key(store: KeyStore, entry: KeyEntry) -> str:
-    """Add a key; returns its secret text, which is stored nowhere.
+    """Add a key; returns its secret, which is stored nowhere.
 
-    The name of a revoked or expired key may be used again; what was used under it today still counts.
+    The name of a revoked or expired key may be reused; its usage still counts.
     """
     if not _NAME.fullmatch(entry.name):
         raise OperatorError(
-            f"{entry.name[:80]!r} cannot be the name of a key.",
-            "Take up to 64 letters, digits, dots, hyphens, underscores and @, a letter or digit first.",
+            f"{entry.name[:80]!r} is not a valid key name.",
+            "Use up to 64 letters, digits, dots, hyphens, underscores and @, beginning with a letter or digit.",
         )
     known = _find(store, entry.name)
     if known is not None and known.entry.is_valid(entry.created_at):
         raise OperatorError(
-            f"There is a key named {entry.name}.", "Take another name, or replace its secret: ocrsvc keys rotate."
+            f"A key named {entry.name} exists.", "Use another name, or replace its secret: ocrsvc keys rotate."
         )
     text, secret = make_secret()
     _put(store, StoredKey(entry, (secret,), known.document if known is not None else None))
@@ -82,18 +82,18 @@ def add_key(store: KeyStore, entry: KeyEntry) -> str:
 
 
 def change_key(store: KeyStore, key: StoredKey, entry: KeyEntry) -> None:
-    """Replace the entry of a key that `key_named` returned; its secrets stay."""
+    """Replace the entry of a key from `key_named`, and keep its secrets."""
     _put(store, replace(key, entry=entry))
 
 
 def revoke_key(store: KeyStore, name: str, now_s: float) -> None:
-    """End a key for good."""
+    """Revoke a key permanently."""
     key = key_named(store, name)
     _put(store, replace(key, entry=replace(key.entry, revoked_at=now_s), secrets=()))
 
 
 def rotate_key(store: KeyStore, name: str, grace_s: float, now_s: float) -> str:
-    """Give a key a new secret text, which is returned; older ones are accepted for `grace_s` more."""
+    """Give a key a new secret, which is returned; older ones are accepted for another `grace_s`."""
     key = key_named(store, name)
     if not key.entry.is_valid(now_s):
         raise OperatorError(f"The key {name} has expired.", "Add it again.")
@@ -105,10 +105,10 @@ def rotate_key(store: KeyStore, name: str, grace_s: float, now_s: float) -> str:
 
 
 def key_named(store: KeyStore, name: str) -> StoredKey:
-    """The key of this name, which is not revoked."""
+    """The key with this name. Raises OperatorError if there is none, or it is revoked."""
     key = _find(store, name)
     if key is None:
-        raise OperatorError(f"There is no key named {name[:80]!r}.", "See those that are: ocrsvc keys list.")
+        raise OperatorError(f"There is no key named {name[:80]!r}.", "List all keys: ocrsvc keys list.")
     if key.entry.revoked_at is not None:
         raise OperatorError(f"The key {name} is revoked.", "Add it again, with a new secret: ocrsvc keys add.")
     return key
@@ -118,7 +118,7 @@ def _put(store: KeyStore, key: StoredKey) -> None:
     if not store.put(key):
         raise OperatorError(
             f"The key {key.entry.name} was added or changed by another command meanwhile, "
-            "or by a later version of this program. Nothing was done.",
+            "or by a later version of this program. Nothing was changed.",
             "Look at it (ocrsvc keys list), and try again.",
         )
 

@@ -1,9 +1,8 @@
-"""Counted pages that the store does not have yet, in shared memory: no worker's death loses any.
+"""Counted pages that are not settled in the store yet, in shared memory, so that a worker's crash loses none.
 
-The arbiter makes the memory before any fork. Each worker's slot is a block of series, one per key and day. One process
-at a time writes a block: it holds a lock that the kernel releases when the process ends, however it ends; the next
-holder brings the rest to the store. A series only grows, and the store is sent its id and its total, so that whatever
-is sent again, by the same process or by another, is counted once.
+The arbiter creates the memory before any fork. Each worker's slot is a block of series, one per key and day. The one
+process that writes a block holds a lock, which the kernel releases when the process ends; the next holder settles the
+rest. A series only grows, and the store receives its id and total, so that sending it again does not count twice.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from ocrsvc.access.key_store import Hold, KeyStore
 from ocrsvc.system.shared_memory import open_memory, shared_array
 
 SERIES: Final = 512
-"""Keys and days for which one block has room at once."""
+"""Series (pairs of key and day) in one block."""
 
 
 class _Series(ctypes.Structure):
-    """Pages of one key on one day; free while it has no name."""
+    """The key, day and id of a series; free if it has no name."""
 
     _fields_ = (("name", ctypes.c_char * 64), ("day", ctypes.c_char * 16), ("id", ctypes.c_int64))
 
 
 class Unsettled(NamedTuple):
-    """A series of which the store does not have the last `pages` of its `total` pages."""
+    """A series whose last `pages` of `total` are not settled; `place` is its index."""
 
     name: str
     day: str
@@ -41,26 +40,26 @@ class Unsettled(NamedTuple):
 
 
 class PageCounts:
-    """The blocks of all workers of one service, by its name among those that share a store. Make it before any fork.
+    """The blocks of all workers of one service; `service` is its name in the store. Create it before any fork.
 
-    Memory is taken only for slots that count something.
+    Only slots that count pages take memory.
     """
 
     def __init__(self, service: str = "service", slots: int = 1) -> None:
         self.service, self._slots = service, slots
         self.series = shared_array(_Series, slots * SERIES)
-        # All pages of each series, and those that the store has.
+        # All pages of each series, and the settled ones.
         self.counted, self.settled = (memoryview(mmap.mmap(-1, slots * SERIES * 8)).cast("q") for _ in "12")
-        # Each slot's byte of it is locked by the process that writes its block.
+        # The process that writes a block locks the byte with its slot's number.
         self.lock_file = open_memory("ocrsvc-page-counts")
 
     def unsettled_slots(self) -> list[int]:
-        """Slots with pages that the store may not have."""
+        """Slots with unsettled pages."""
         blocks = [slice(slot * SERIES, (slot + 1) * SERIES) for slot in range(self._slots)]
         return [slot for slot, places in enumerate(blocks) if self.counted[places] != self.settled[places]]
 
     def settle_abandoned(self, store: KeyStore, besides: int = -1) -> None:
-        """Bring to the store what is in blocks that no process holds, but for one slot's. Raises KeysUnavailable."""
+        """Settle the blocks that no process holds, except the slot `besides`. Raises KeysUnavailable."""
         for slot in self.unsettled_slots():
             block = CountBlock(self, slot)
             if slot != besides and block.claim():
@@ -70,22 +69,22 @@ class PageCounts:
                     block.give_up()
 
     def close(self) -> None:
-        """Close the file of the locks, which releases those of this process."""
+        """Close the lock file, which releases this process's locks."""
         os.close(self.lock_file)
 
 
 class CountBlock:
-    """The block of the worker of a slot, to be claimed before use; any thread of the process that did may call."""
+    """The block of one slot. A process must `claim` it before use; then any of its threads may call."""
 
     def __init__(self, counts: PageCounts, slot: int) -> None:
         self.worker = f"{counts.service}:{slot}"
         self._counts, self._slot = counts, slot
         self._lock = threading.Lock()
-        # Those in use.
+        # Index of each series in use, by key and day.
         self._places: dict[tuple[str, str], int] = {}
 
     def claim(self) -> bool:
-        """Become its writer; False while another process is."""
+        """Become the writer; False if another process is."""
         try:
             fcntl.lockf(self._counts.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._slot)
         except OSError:
@@ -94,11 +93,11 @@ class CountBlock:
         return True
 
     def give_up(self) -> None:
-        """Let another process become its writer."""
+        """Let another process become the writer."""
         fcntl.lockf(self._counts.lock_file, fcntl.LOCK_UN, 1, self._slot)
 
     def add(self, name: str, day: str, pages: int) -> bool:
-        """Count pages of a key; False, and nothing counted, when the block is full."""
+        """Count pages of a key; False, and nothing counted, if the block is full."""
         with self._lock:
             place = self._places.get((name, day))
             if place is None:
@@ -109,7 +108,7 @@ class CountBlock:
             return True
 
     def unsettled(self, name: str | None = None) -> list[Unsettled]:
-        """What the store has to be sent, for one key or for all."""
+        """The unsettled series of one key, or of all."""
         counted, settled, series = self._counts.counted, self._counts.settled, self._counts.series
         with self._lock:
             return [
@@ -118,30 +117,30 @@ class CountBlock:
                 if name in (None, key[0]) and counted[place] != settled[place]
             ]
 
-    def note_settled(self, one: Unsettled) -> None:
-        """The store has these pages."""
-        self._counts.settled[one.place] = one.total
+    def note_settled(self, series: Unsettled) -> None:
+        """Mark pages as settled."""
+        self._counts.settled[series.place] = series.total
 
     def settle_all(self, store: KeyStore) -> None:
-        """Bring to the store what an earlier holder has left, which holds nothing any more. Raises KeysUnavailable."""
-        for one in self.unsettled():
-            store.settle(one.name, self.worker, Hold(), one.series, one.total, one.day)
-            self.note_settled(one)
+        """Settle the pages of a dead holder, and release its reservations. Raises KeysUnavailable."""
+        for each in self.unsettled():
+            store.settle(each.name, self.worker, Hold(), each.series, each.total, each.day)
+            self.note_settled(each)
 
     def _begin(self, name: str, day: str) -> int | None:
-        """The place of a new series, that of a settled one if need be; None where there is none."""
+        """Begin a series in a free place, or in place of a settled one; None if the block is full."""
         counted, settled, series = self._counts.counted, self._counts.settled, self._counts.series
         places = sorted(self._all(), key=lambda place: bool(series[place].name))
-        place = next((one for one in places if not series[one].name or counted[one] == settled[one]), None)
+        place = next((each for each in places if not series[each].name or counted[each] == settled[each]), None)
         if place is None:
             return None
         self._places.pop(self._key_at(place), None)
-        made = series[place]
-        # Free until the name is written, last: a process that dies in between leaves nothing behind.
-        made.name = b""
+        row = series[place]
+        # The name is written last, so that a process that dies in between leaves the place free.
+        row.name = b""
         counted[place] = settled[place] = 0
-        made.day, made.id = day.encode(), secrets.randbits(62)
-        made.name = name.encode()
+        row.day, row.id = day.encode(), secrets.randbits(62)
+        row.name = name.encode()
         self._places[name, day] = place
         return place
 

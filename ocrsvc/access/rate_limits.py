@@ -1,7 +1,4 @@
-"""Limits of a key in RateLimit headers and in refusals: what is left, and when there is more.
-
-The headers are those of draft-ietf-httpapi-ratelimit-headers-10: `RateLimit-Policy` and `RateLimit`.
-"""
+"""A key's remaining quotas as RateLimit headers (draft-ietf-httpapi-ratelimit-headers-10) and in refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from ocrsvc.errors import PagesOverQuota, QuotaExceeded
 _DAY_S: Final = 86_400
 _BUSY_RETRY_S: Final = 1
 _NEAR: Final = 0.1
-# Of sums of floats: a whole request must not be missing for it.
+# Tolerance for floating-point sums when requests are rounded down.
 _ROUNDING: Final = 1e-6
 
 _REFUSALS: Final[Mapping[LimitName, tuple[str, str]]] = {
@@ -29,17 +26,17 @@ _REFUSALS: Final[Mapping[LimitName, tuple[str, str]]] = {
     ),
     "pages-a-day": (
         "This API key has {limits.pages_a_day} pages a day, and fewer are left than this needs.",
-        "Send it again tomorrow, by UTC, or ask the operator for more.",
+        "Send it again tomorrow (UTC), or ask the operator for more.",
     ),
     "pages-a-month": (
         "This API key has {limits.pages_a_month} pages a month, and fewer are left than this needs.",
-        "Send it again next month, by UTC, or ask the operator for more.",
+        "Send it again next month (UTC), or ask the operator for more.",
     ),
 }
 
 
 class Quota(NamedTuple):
-    """One limit of a key at one moment: `limit` a window, of which `left` are left, and more in `reset_s` seconds."""
+    """One limit of a key now: `limit` per window, `left` of it, and seconds until more is available."""
 
     name: LimitName
     limit: int
@@ -49,21 +46,21 @@ class Quota(NamedTuple):
 
 
 def quotas_of(limits: KeyLimits, usage: Usage, now_s: float) -> list[Quota]:
-    """The limits that count over time, those of pages first."""
-    found, (day_s, month_s, window_s) = [], _rest_of_periods_s(now_s)
+    """The limits over time, page quotas first."""
+    quotas, (day_s, month_s, window_s) = [], _rest_of_periods_s(now_s)
     if limits.pages_a_day is not None:
         left = limits.pages_a_day - usage.today - usage.reserved
-        found.append(Quota("pages-a-day", limits.pages_a_day, _DAY_S, max(0, left), day_s))
+        quotas.append(Quota("pages-a-day", limits.pages_a_day, _DAY_S, max(0, left), day_s))
     if limits.pages_a_month is not None:
         left = limits.pages_a_month - usage.this_month - usage.reserved
-        found.append(Quota("pages-a-month", limits.pages_a_month, window_s, max(0, left), month_s))
+        quotas.append(Quota("pages-a-month", limits.pages_a_month, window_s, max(0, left), month_s))
     if limits.requests_per_s is not None:
-        found.append(_request_quota(limits.requests_per_s, usage.full_s))
-    return found
+        quotas.append(_request_quota(limits.requests_per_s, usage.full_s))
+    return quotas
 
 
 def headers_of(limits: KeyLimits, usage: Usage, now_s: float) -> Mapping[str, str]:
-    """The RateLimit headers of an answer; none for a key without a limit over time."""
+    """The RateLimit headers of a response; empty for a key without limits over time."""
     quotas = quotas_of(limits, usage, now_s)
     if not quotas:
         return {}
@@ -74,23 +71,23 @@ def headers_of(limits: KeyLimits, usage: Usage, now_s: float) -> Mapping[str, st
 
 
 def is_near_quota(limits: KeyLimits, usage: Usage, now_s: float) -> bool:
-    """Whether at most a tenth of the pages of the day or the month is left."""
+    """Whether at most a tenth of the day's or month's pages is left."""
     quotas = quotas_of(limits, usage, now_s)
     return any(quota.left <= _NEAR * quota.limit for quota in quotas if quota.name.startswith("pages"))
 
 
 def check_possible(limits: KeyLimits, pages: int) -> None:
-    """Raises PagesOverQuota when one request needs more pages than a whole day or month has; no wait would help."""
-    for most, period in ((limits.pages_a_day, "day"), (limits.pages_a_month, "month")):
-        if most is not None and pages > most:
+    """Raises PagesOverQuota if a request needs more pages than the whole quota of a day or month."""
+    for quota, period in ((limits.pages_a_day, "day"), (limits.pages_a_month, "month")):
+        if quota is not None and pages > quota:
             raise PagesOverQuota(
-                f"This needs {pages} pages or more, and the API key has {most} a {period} in all.",
+                f"This needs at least {pages} pages, and the API key has {quota} a {period}.",
                 "Ask for fewer pages at a time, or ask the operator of this service for more.",
             )
 
 
 def refusal_of(limits: KeyLimits, reached: LimitName, usage: Usage, now_s: float) -> QuotaExceeded:
-    """The error for a limit that is reached."""
+    """The error for a reached limit."""
     detail, remedy = _REFUSALS[reached]
     resets_s = {quota.name: quota.reset_s for quota in quotas_of(limits, usage, now_s)}
     headers = headers_of(limits, usage, now_s)
@@ -98,15 +95,15 @@ def refusal_of(limits: KeyLimits, reached: LimitName, usage: Usage, now_s: float
 
 
 def _request_quota(requests_per_s: float, full_s: float) -> Quota:
-    """Requests that may come at once now, and when there is another."""
-    step_s, most_s = 1 / requests_per_s, burst_s(requests_per_s)
-    left = max(0, math.floor((most_s - full_s) / step_s + _ROUNDING))
-    next_s = max(0.0, full_s + step_s - most_s)
-    return Quota("requests", max(1, math.floor(most_s / step_s)), math.ceil(most_s), left, math.ceil(next_s))
+    """The rate limit as a quota: requests left of the burst, and seconds until the next one is allowed."""
+    step_s, window_s = 1 / requests_per_s, burst_s(requests_per_s)
+    left = max(0, math.floor((window_s - full_s) / step_s + _ROUNDING))
+    next_s = max(0.0, full_s + step_s - window_s)
+    return Quota("requests", max(1, math.floor(window_s / step_s)), math.ceil(window_s), left, math.ceil(next_s))
 
 
 def _rest_of_periods_s(now_s: float) -> tuple[int, int, int]:
-    """Whole seconds until the day and the month end, and those of the whole month; by UTC."""
+    """Seconds until the day and the month end, and the month's length in seconds; in UTC."""
     now = time.gmtime(now_s)
     days = calendar.monthrange(now.tm_year, now.tm_mon)[1]
     day_s = math.ceil(_DAY_S - now_s % _DAY_S)

@@ -1,7 +1,7 @@
-"""API keys and their usage in Redis or Valkey, for the workers of many machines.
+"""The key store in Redis or Valkey, for workers on many machines.
 
-Each call is one run of one Lua script, which Redis executes in one piece, by Redis's own clock. A call may be sent
-again when its answer was lost: reservations are set, not added, and a settlement carries its series' total.
+Each call is an atomic run of one Lua script, with Redis's own clock. A call may be repeated if its response was lost:
+reservations are set, not added, and settlements carry the total of their series.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ocrsvc.access.key_store import (
 from ocrsvc.errors import KeysUnavailable, SettingsError
 
 TRY_S: Final = 0.5
-"""How long one try waits for Redis; there are two."""
+"""Timeout of one try; there are two."""
 
 _DAY_S: Final = 86_400
 
 
 class RedisStore:
-    """See `ocrsvc.access.key_store.KeyStore`. Connects at the first call: make it before a fork, use it after.
+    """See `ocrsvc.access.key_store.KeyStore`. Connects at the first call, so it may be created before a fork.
 
-    Raises SettingsError when the package redis is not installed, or the URL is malformed.
+    Raises SettingsError if the package redis is not installed, or the URL is malformed.
     """
 
     def __init__(self, url: str) -> None:
@@ -59,9 +59,9 @@ class RedisStore:
         self._run("keep_alive", worker, LEASE_S)
 
     def reserve(self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, day: str) -> None:
-        rate, most = limits.requests_per_s, (limits.concurrency, limits.pages_a_day, limits.pages_a_month)
+        rate, counts = limits.requests_per_s, (limits.concurrency, limits.pages_a_day, limits.pages_a_month)
         steps = (rate and 1 / rate, rate and burst_s(rate))
-        if limit := self._run("reserve", name, worker, day, *held, *need, spare, *most, *steps):
+        if limit := self._run("reserve", name, worker, day, *held, *need, spare, *counts, *steps):
             raise LimitReached(LIMIT_NAMES[limit - 1])
 
     def settle(self, name: str, worker: str, held: Hold, series: int = 0, total: int = 0, day: str = "") -> None:
@@ -75,14 +75,14 @@ class RedisStore:
         return self._client.register_script(Path(__file__).with_suffix(".lua").read_text("utf-8"))
 
     def _run(self, function: str, *values: object) -> Any:
-        """What a function of the script answers. Raises KeysUnavailable."""
+        """Call a function of the script; returns its result. Raises KeysUnavailable."""
         from redis.exceptions import RedisError
 
         try:
             return self._script(args=[function, *("" if value is None else value for value in values)])
         except (RedisError, OSError) as error:
             raise KeysUnavailable(
-                reason=f"The Redis of the API keys cannot be used: {type(error).__name__}: {str(error).rstrip('.')}."
+                reason=f"The API keys' Redis cannot be used: {type(error).__name__}: {str(error).rstrip('.')}."
             ) from error
 
 
@@ -93,15 +93,15 @@ def _client(url: str) -> Any:
         from redis.retry import Retry
     except ImportError as error:
         raise SettingsError(
-            "OCRSVC_KEYS names a Redis, and the package redis is not installed.", "Install ocrsvc[redis]."
+            "OCRSVC_KEYS is a Redis address, but the package redis is not installed.", "Install ocrsvc[redis]."
         ) from error
     try:
         return Redis.from_url(
             url, socket_timeout=TRY_S, socket_connect_timeout=TRY_S, retry=Retry(NoBackoff(), 1), decode_responses=False
         )
     except ValueError:
-        # Its text quotes what it takes for the port, which may be a part of the password.
+        # The cause's text may quote a part of the password.
         raise SettingsError(
-            "OCRSVC_KEYS is no address of a Redis.",
-            "Write redis://HOST:PORT/NUMBER, with reserved characters of a password escaped, as %23 for #.",
+            "OCRSVC_KEYS is not a valid Redis address.",
+            "Write redis://HOST:PORT/NUMBER, with reserved characters of the password escaped, such as %23 for #.",
         ) from None

@@ -1,8 +1,8 @@
-"""API keys and their usage in a SQLite file, for all workers of one machine.
+"""The key store in a SQLite file, for all workers of one machine.
 
-The file is in WAL mode: readers never wait, and a writer waits for the others' single statements. It is synchronised
-with the disk when a key changes and when the log is checkpointed: counts survive the death of any process, and only a
-power failure can lose the last moments. Times in it are monotonic seconds, equal in all processes of a machine.
+The file is in WAL mode: readers never wait, and writers only for single statements. It is synced when a key changes and
+at checkpoints: counts survive the death of any process, and only a power failure can lose the last moments. Its times
+are monotonic seconds, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from ocrsvc.access.key_store import (
 from ocrsvc.errors import KeysUnavailable
 
 LIMIT_S: Final = 1.0
-"""How long a call waits for others at most."""
+"""Longest wait of a call for other calls."""
 
 _MAX_LOG_BYTES: Final = 8 << 20
 _OWNER_ONLY: Final = 0o600
 _SCHEMA_VERSION: Final = 1
 
-# Files of the first checkouts lack it.
+# The newest table: older files lack it.
 _LAST_TABLE: Final = "SELECT 1 FROM sqlite_master WHERE name = 'series_total'"
 _RESERVE: Final = "INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SETTLE: Final = "INSERT INTO settle VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -55,18 +55,18 @@ FROM held WHERE name = :name
 
 
 class SqliteStore:
-    """See `ocrsvc.access.key_store.KeyStore`. Opens the file at the first call: make it before a fork, use it after.
+    """See `ocrsvc.access.key_store.KeyStore`. Opens the file at the first call, so it may be created before a fork.
 
-    The file is made when it is missing; `clock` gives monotonic seconds.
+    A missing file is created; `clock` gives monotonic seconds.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
-        # A checkpoint, made by the gate's own thread, must not delay requests.
+        # Two, so that checkpoints, which the gate's thread makes, do not delay requests.
         self._for_requests, self._for_upkeep = _Connection(path), _Connection(path)
 
     def version(self) -> int:
-        """See KeyStore; reads the file that is at the path now, should another have replaced it."""
+        """See KeyStore. If the file at the path was replaced, this opens the new one."""
         self._for_upkeep.close_if_replaced()
         self._for_requests.close_if_replaced()
         [[number]] = self._for_upkeep.run("SELECT number FROM change")
@@ -76,7 +76,7 @@ class SqliteStore:
         return read_keys(document for (document,) in self._for_upkeep.run("SELECT document FROM key"))
 
     def put(self, key: StoredKey) -> bool:
-        """See KeyStore. On the disk when this returns."""
+        """See KeyStore. The change is synced to disk."""
         values = {"name": key.entry.name, "document": write_key(key), "before": key.document}
         self._for_upkeep.run("PRAGMA synchronous = FULL")
         done = self._for_upkeep.run(_ADD if key.document is None else _CHANGE, values)
@@ -93,22 +93,22 @@ class SqliteStore:
         self._for_upkeep.run("DELETE FROM series_total WHERE day < ?", (oldest_day(SETTLED_DAYS),))
 
     def keep_alive(self, worker: str) -> None:
-        """See KeyStore; checkpoints the log when it has grown."""
+        """See KeyStore. This also checkpoints a large log."""
         run, now_s = self._for_upkeep.run, self._clock()
         run("INSERT OR REPLACE INTO worker VALUES (?, ?)", (worker, now_s))
         run("DELETE FROM worker WHERE seen NOT BETWEEN ? AND ?", (now_s - LEASE_S, now_s + LEASE_S))
         run("DELETE FROM held WHERE worker NOT IN (SELECT worker FROM worker)")
         with suppress(FileNotFoundError):
             if Path(f"{self._path}-wal").stat().st_size > _MAX_LOG_BYTES:
-                # PASSIVE does nearly all of it beside the writers; TRUNCATE makes them wait for what came meanwhile.
+                # PASSIVE does most of the work without blocking writers; TRUNCATE blocks them for the short rest.
                 run("PRAGMA wal_checkpoint(PASSIVE)")
                 run("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def reserve(self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, day: str) -> None:
         rate = limits.requests_per_s
-        most = (limits.concurrency, day, limits.pages_a_day, limits.pages_a_month)
+        counts = (limits.concurrency, day, limits.pages_a_day, limits.pages_a_month)
         steps = (rate and 1 / rate, rate and burst_s(rate))
-        self._for_requests.run(_RESERVE, (name, worker, *held, *need, spare, self._clock(), *steps, *most))
+        self._for_requests.run(_RESERVE, (name, worker, *held, *need, spare, self._clock(), *steps, *counts))
 
     def settle(self, name: str, worker: str, held: Hold, series: int = 0, total: int = 0, day: str = "") -> None:
         self._for_requests.run(_SETTLE, (name, worker, *held, series, total, day))
@@ -119,7 +119,7 @@ class SqliteStore:
 
 
 class _Connection:
-    """One connection, opened at its first use, which threads use one at a time."""
+    """One connection, opened at its first use; threads use it one at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -128,9 +128,9 @@ class _Connection:
         self._file: tuple[int, int] | None = None
 
     def run(self, statement: str, values: Any = ()) -> list[Any]:
-        """The rows of one statement, which is a transaction of its own.
+        """Run one statement as a transaction; returns its rows.
 
-        Raises LimitReached when a trigger refused it; KeysUnavailable, also when the file is busy for a second.
+        Raises LimitReached if a trigger refuses it, and KeysUnavailable, also if the file is busy for a second.
         """
         if not self._lock.acquire(timeout=LIMIT_S):
             raise _unavailable(self._path, "it is busy")
@@ -147,30 +147,30 @@ class _Connection:
             self._lock.release()
 
     def close(self) -> None:
-        """Close it, if it is open."""
+        """Close the connection if it is open."""
         with self._lock:
             opened, self._opened = self._opened, None
             if opened is not None:
                 opened.close()
 
     def close_if_replaced(self) -> None:
-        """Close it, if it is open and another file is at the path now."""
+        """Close the connection if it is open and the file at the path was replaced."""
         if self._opened is not None and _identity(self._path) != self._file:
             self.close()
 
 
 def open_file(path: Path) -> sqlite3.Connection:
-    """A connection to the file, which is made when it is missing. Raises sqlite3.Error and OSError."""
-    # Readable by its own user only, whatever the umask is. A file that exists is opened by SQLite alone: closing it
-    # here would drop the locks that this process's other connection has on it (SQLite, "How to corrupt", 2.2).
+    """Connect to the file, which is created if missing. Raises sqlite3.Error and OSError."""
+    # Readable only by its user, whatever the umask. Existing files are opened only by SQLite: closing one here would
+    # drop the locks of this process's other connection (SQLite, "How to corrupt", 2.2).
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY))
     if not os.access(path, os.R_OK | os.W_OK):
-        # SQLite would not say why.
+        # SQLite's own error does not give the reason.
         raise PermissionError(errno.EACCES, "this user may not read and write it")
     opened = sqlite3.connect(path, timeout=LIMIT_S, isolation_level=None, check_same_thread=False)
     try:
-        # Small pages: a transaction writes two or three whole ones. Checkpoints are made by keep_alive.
+        # Small pages, as each transaction writes two or three. `keep_alive` makes the checkpoints.
         for pragma in ("page_size = 1024", "journal_mode = WAL", "synchronous = NORMAL", "wal_autocheckpoint = 0"):
             opened.execute(f"PRAGMA {pragma}")
         _make_tables(opened)
@@ -182,24 +182,24 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 def reason_of(error: sqlite3.Error | OSError) -> str:
-    """What is wrong with a file, without its path and number."""
+    """An error's reason without path and number."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of the file at a path; None where there is none."""
+    """Device and inode of the file at a path; None if there is none."""
     try:
-        found = path.stat()
+        state = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return state.st_dev, state.st_ino
 
 
 def _make_tables(opened: sqlite3.Connection) -> None:
-    """Make the tables, unless they are there. Raises sqlite3.DatabaseError for a file of something else."""
+    """Create missing tables. Raises sqlite3.DatabaseError for a file of another kind or version."""
     [[version]] = opened.execute("PRAGMA user_version").fetchall()
     if version not in (0, _SCHEMA_VERSION):
-        raise sqlite3.DatabaseError(f"it is not a file of keys of this version ({version}, not {_SCHEMA_VERSION})")
+        raise sqlite3.DatabaseError(f"it is not a key file of this version ({version}, not {_SCHEMA_VERSION})")
     if not opened.execute(_LAST_TABLE).fetchall():
         opened.executescript(_read("sqlite_tables.sql"))
 
@@ -209,4 +209,4 @@ def _read(name: str) -> str:
 
 
 def _unavailable(path: Path, reason: str) -> KeysUnavailable:
-    return KeysUnavailable(reason=f"The file of the API keys {path} cannot be used: {reason}.")
+    return KeysUnavailable(reason=f"The API key file {path} cannot be used: {reason}.")
