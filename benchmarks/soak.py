@@ -270,7 +270,7 @@ def soak(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Both runs; the result."""
     base = {"OCRSVC_WORKERS": str(WORKERS), "OCRSVC_ENGINE_THREADS": "4", **engine(args, folder)}
     with serve(base, folder) as service:
-        undisturbed, failures = load(service.port, max(args.requests // 10, 500), args)
+        undisturbed, failures = load(service.port, max(args.requests // 10, 100), args)
     assert not failures, failures
     with serve({**base, **recycling(args)}, folder) as service:
         with disturbed(service, args.signal_every):

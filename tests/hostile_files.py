@@ -12,6 +12,7 @@ from typing import Final
 
 import cv2
 import numpy as np
+from image_support import encoded
 from PIL import Image
 
 MakeFile = Callable[[int], bytes]
@@ -28,8 +29,7 @@ class HostileFile:
 
 def jpeg(width: int = 64, height: int = 32) -> bytes:
     """A small gray JPEG that can be read."""
-    encoded: bytes = cv2.imencode(".jpg", np.full((height, width), 200, np.uint8))[1].tobytes()
-    return encoded
+    return encoded(np.full((height, width), 200, np.uint8), ".jpg")
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -93,8 +93,7 @@ def _tiff_of_strips(count: int) -> bytes:
 @lru_cache(maxsize=2)
 def _progressive_jpeg(side: int) -> bytes:
     pixels = np.full((side, side), 200, np.uint8)
-    encoded: bytes = cv2.imencode(".jpg", pixels, (cv2.IMWRITE_JPEG_PROGRESSIVE, 1))[1].tobytes()
-    return encoded
+    return encoded(pixels, ".jpg", (cv2.IMWRITE_JPEG_PROGRESSIVE, 1))
 
 
 def _jpeg_of_scans(side: int, count: int) -> bytes:
@@ -153,8 +152,7 @@ def noise(size: int) -> bytes:
     """A gray JPEG of so many bytes, of which nothing can be packed."""
     side = _noise_side(size)
     pixels = np.random.default_rng(10).integers(0, 256, (side, side), np.uint8)
-    encoded: bytes = cv2.imencode(".jpg", pixels, (cv2.IMWRITE_JPEG_QUALITY, 95))[1].tobytes()
-    return encoded
+    return encoded(pixels, ".jpg", (cv2.IMWRITE_JPEG_QUALITY, 95))
 
 
 def pdf_of_noise(size: int, pages: int = 10) -> bytes:
@@ -197,8 +195,7 @@ _MARKER: Final = b"\xff\xe5" + struct.pack(">H", 65535) + bytes(65533)
 
 
 def _png_of_pixels(pixels: np.ndarray) -> bytes:
-    encoded: bytes = cv2.imencode(".png", pixels)[1].tobytes()
-    return encoded
+    return encoded(pixels, ".png")
 
 
 def _png_of_finders(pixels: int) -> bytes:

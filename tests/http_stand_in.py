@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.message import Message
+from http.server import BaseHTTPRequestHandler
+
+from support import http_server
 
 Reply = tuple[int, dict[str, str], bytes]
 """Status, headers and body."""
@@ -17,7 +19,7 @@ def replying(reply: Callable[[Message, bytes], Reply | None]) -> Iterator[str]:
     """The address of a server that answers what has these headers and body so; None breaks the connection."""
     lock = threading.Lock()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
@@ -36,12 +38,5 @@ def replying(reply: Callable[[Message, bytes], Reply | None]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        listening.daemon_threads = True
-        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.server_port}"
-        finally:
-            listening.shutdown()
-            thread.join()
+    with http_server(Handler) as url:
+        yield url

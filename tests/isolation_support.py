@@ -9,9 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import cv2
-import numpy as np
-
 from ocrsvc.engines.isolated.child import Spawner
 from ocrsvc.engines.isolated.engine import ChildPool, IsolatedHandle
 from ocrsvc.errors import OcrsvcError
@@ -21,10 +18,6 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 PLAN: Final = ThreadPlan(1, 8, 2)
-
-
-def noise(seed: int, height: int = 20, width: int = 30) -> Pixels:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
 
 
 def crc(pixels: Pixels) -> str:
@@ -98,10 +91,6 @@ def children_of(pid: int) -> list[int]:
         files = Path(f"/proc/{pid}/task").glob("*/children")
         return [int(child) for file in files for child in file.read_text().split()]
     return []
-
-
-def png(pixels: Pixels) -> bytes:
-    return cv2.imencode(".png", pixels)[1].tobytes()
 
 
 def fork_server_of(handle: IsolatedHandle) -> int:

@@ -15,16 +15,16 @@ from typing import Protocol
 
 import pytest
 import requests
+from image_support import png
 from support import ROOT, Server, wait_until
-from web_support import picture
 
 DEPLOY = ROOT / "deploy"
 CLIENTS = 8
 ANSWER_S = 60.0
 SOON_S = 60.0
 # Above HAProxy's default buffer of 16 KiB, which a page would not fit into.
-PAGES = [picture(40 + 8 * number, 30, shade=number, suffix=".bmp") for number in range(1, CLIENTS)]
-PAGES.append(picture(400, 300, shade=99, suffix=".bmp"))
+PAGES = [png(40 + 8 * number, 30, shade=number, suffix=".bmp") for number in range(1, CLIENTS)]
+PAGES.append(png(400, 300, shade=99, suffix=".bmp"))
 assert len(PAGES[-1]) > 100_000
 
 ENV = {"OCRSVC_WORKERS": "2", "OCRSVC_ENGINE_THREADS": "4", "OCRSVC_FAKE_LATENCY_S": "0.05"}

@@ -64,11 +64,11 @@ def reserved_port() -> Iterator[int]:
 
 @contextmanager
 def repeating(call: Callable[[], object], threads: int = 1) -> Iterator[None]:
-    """Threads that call over and over while the block runs; `call` raises nothing."""
+    """Threads that call at most 50 times a second while the block runs; `call` raises nothing."""
     done = threading.Event()
 
     def call_on() -> None:
-        while not done.is_set():
+        while not done.wait(0.02):
             call()
 
     started = [threading.Thread(target=call_on) for _ in range(threads)]
@@ -256,7 +256,9 @@ def run_server(env: Mapping[str, str] | None = None, args: Sequence[str] = ()) -
 
 
 @contextmanager
-def http_server(handler: type[BaseHTTPRequestHandler], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+def http_server(
+    handler: Callable[..., BaseHTTPRequestHandler], host: str = "127.0.0.1", port: int = 0
+) -> Iterator[str]:
     """The URL of a server that answers by a handler, each request in a thread, while the block runs."""
     with ThreadingHTTPServer((host, port), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))

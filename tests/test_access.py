@@ -14,10 +14,11 @@ import pytest
 from documents import GRAY, pdf
 from flask import Flask
 from flask.testing import FlaskClient
+from image_support import png
 from keys_support import WRONG, Keys, bearer, keys_in
 from openapi_spec_validator import validate
 from test_adapters import B64, SENT
-from web_support import TEXT, json_of, picture, running_app
+from web_support import TEXT, json_of, running_app
 
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.api.openapi import openapi
@@ -26,7 +27,7 @@ from ocrsvc.http.request import request
 from ocrsvc.serving import work_queue
 from ocrsvc.settings.settings import Settings
 
-PAGE = picture()
+PAGE = png()
 OCR = "/v1/ocr"
 DAY_S = 86_400
 
@@ -184,7 +185,7 @@ def test_pages_that_are_answered_count_and_those_that_fail_do_not(client: FlaskC
         (PAGE, 1),
         (b"no image", 0),
         (pdf(GRAY, GRAY, GRAY), 3),
-        (picture(shade=0), 0),
+        (png(shade=0), 0),
         ({"file": [(io.BytesIO(PAGE), "a.png"), (io.BytesIO(b"x"), "b.png"), (io.BytesIO(PAGE), "c.png")]}, 2),
     ):
         before = keys.usage("counted")

@@ -19,9 +19,9 @@ import requests
 from grpc_support import MESSAGES, V2, infer_request, unary
 from hostile_client import send
 from hostile_requests import table
+from image_support import png
 from keys_support import WRONG, bearer
 from support import Server, ocrsvc, reserved_port, run_server, start_server, wait_until
-from web_support import picture
 
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits, Scope
 from ocrsvc.access.key_store import KeyStore
@@ -29,7 +29,7 @@ from ocrsvc.access.manage_keys import add_key, check_store, open_store, revoke_k
 from ocrsvc.client import Client
 from ocrsvc.errors import KeyRefused, QuotaExceeded, ScopeMissing
 
-PAGE = picture()
+PAGE = png()
 OCR = "/v1/ocr"
 FORM = "multipart/form-data; boundary=x"
 # Larger than what comes with a head, and than the kernel's buffers of a loopback connection.

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from web_support import TEXT, DeafReader, as_base64, client_over, client_raising, json_of, picture, running_app
+from image_support import png
+from web_support import TEXT, DeafReader, as_base64, client_over, client_raising, json_of, running_app
 
 from ocrsvc import errors
 from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 
-PNG = picture(64, 32)
+PNG = png(64, 32)
 B64 = as_base64(PNG)
 SEEN = "64x32 auto True False None"
 # The boxes of web_support, worked out by hand for 64 x 32 pixels.

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from image_support import png
 from support import wait_until
-from web_support import KnownEngine, json_of, picture
+from web_support import KnownEngine, json_of
 
 from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
@@ -24,7 +25,7 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 SOON_S = 30.0
-PNG = picture()
+PNG = png()
 
 
 class Gated(KnownEngine):

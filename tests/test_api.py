@@ -18,6 +18,7 @@ import orjson
 import pytest
 from described_errors import KEY_ERRORS, READING_ERRORS
 from flask.testing import FlaskClient
+from image_support import png
 from urllib3.filepost import encode_multipart_formdata
 from web_support import (
     INFO,
@@ -27,7 +28,6 @@ from web_support import (
     client_over,
     client_raising,
     json_of,
-    picture,
     running_app,
     running_reader,
     texts,
@@ -41,8 +41,8 @@ from ocrsvc.http.options import OPTIONS
 from ocrsvc.results import Box, Character, Line, Page, ReadOptions, Word
 from ocrsvc.settings.settings import Settings
 
-PNG = picture(64, 32)
-BLACK = picture(shade=0)
+PNG = png(64, 32)
+BLACK = png(shade=0)
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 
 
@@ -327,12 +327,12 @@ def test_no_form_but_json_hides_a_failed_page(client: FlaskClient, name: str) ->
 
 def test_pages_are_answered_in_the_order_of_the_files(client: FlaskClient) -> None:
     widths = [20, 50, 30, 60, 40, 25]
-    answer = json_of(post(client, files(*(picture(width) for width in widths)), "multipart/form-data"))
+    answer = json_of(post(client, files(*(png(width) for width in widths)), "multipart/form-data"))
     assert [(page["page"], page["width"]) for page in answer["pages"]] == list(enumerate(widths, start=1))
 
 
 def test_a_page_that_fails_leaves_its_neighbours_alone(client: FlaskClient) -> None:
-    sent = {"images": [as_base64(PNG), "!!!!", as_base64(b"no image"), as_base64(BLACK), as_base64(picture(40))]}
+    sent = {"images": [as_base64(PNG), "!!!!", as_base64(b"no image"), as_base64(BLACK), as_base64(png(40))]}
     response = client.post("/v1/ocr", json=sent)
     assert response.status_code == 200
     pages = json_of(response)["pages"]
@@ -353,7 +353,7 @@ FAILURES: dict[str, tuple[Any, str, int, str]] = {
     "bad JSON": (b'{"image"', "application/json", 400, "bad_request"),
     "bad form": (b"x", "multipart/form-data", 400, "bad_request"),
     "too many bytes": (bytes(200_001), "image/png", 413, "body_too_large"),
-    "too many pixels": (picture(1001, 1000), "image/png", 413, "image_too_large"),
+    "too many pixels": (png(1001, 1000), "image/png", 413, "image_too_large"),
     "not an image": (b"PK\x03\x04", "image/png", 415, "unsupported_image"),
     "a broken document": (b"%PDF-1.7", "image/png", 422, "broken_image"),
     "not an image at all": (b"hello", "text/plain", 415, "unsupported_image"),
@@ -504,7 +504,7 @@ def test_requests_at_the_same_time_get_their_own_answers() -> None:
     widths = list(range(20, 84))
     with running_app() as app, ThreadPoolExecutor(8) as pool:
         clients = (app.test_client() for _ in widths)
-        answers = list(pool.map(lambda client, width: json_of(post(client, picture(width))), clients, widths))
+        answers = list(pool.map(lambda client, width: json_of(post(client, png(width))), clients, widths))
     assert [answer["pages"][0]["width"] for answer in answers] == widths
     assert len({answer["id"] for answer in answers}) == len(widths)
 

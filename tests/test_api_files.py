@@ -15,14 +15,15 @@ import pypdfium2
 import pytest
 from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
+from image_support import png
 from PIL import Image
-from web_support import json_of, picture, running_reader
+from web_support import json_of, running_reader
 
 from ocrsvc.app import create_app
 from ocrsvc.formats.output_files import disposition_of, stem_of
 from ocrsvc.settings.settings import Settings
 
-PNG = picture(200, 72)
+PNG = png(200, 72)
 JUNK = b"no image"
 SETTINGS = Settings(engine="fake", fake_text="call +49 30 901820 now", pdf_dpi=100)
 
@@ -160,7 +161,7 @@ def test_what_is_masked_is_neither_found_nor_seen(client: FlaskClient, file: tup
 
 
 def test_a_page_that_was_not_read_is_blank_where_something_is_masked(client: FlaskClient) -> None:
-    jpeg_cut = picture(200, 72)[:-40]
+    jpeg_cut = png(200, 72)[:-40]
     response = post(client, "format=pdf&mask=phone", ("a.png", PNG), ("b.png", jpeg_cut))
     with pikepdf.open(io.BytesIO(response.data)) as document:
         assert "/XObject" in document.pages[0].obj["/Resources"]

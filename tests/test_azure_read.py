@@ -8,16 +8,17 @@ from typing import Any
 import pypdfium2
 import pytest
 from documents import BLACK, GRAY, pdf
+from image_support import png
 from jobs_support import JobsApp
 from keys_support import bearer, keys_in
-from web_support import CONFIDENCE, TEXT, as_base64, json_of, picture, running_app
+from web_support import CONFIDENCE, TEXT, as_base64, json_of, running_app
 
 from ocrsvc.adapters.azure_read.analyze_result import PageText, Scale, page_members
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.results import Box, Line, Page
 from ocrsvc.settings.settings import Settings
 
-PAGE = picture()
+PAGE = png()
 SCAN = pdf(GRAY, BLACK, GRAY)
 READ = "/documentintelligence/documentModels/prebuilt-read"
 LAYOUT = "/documentintelligence/documentModels/prebuilt-layout"
@@ -103,7 +104,7 @@ def test_pages_of_a_pdf_are_measured_in_inches_and_failed_ones_are_warnings(plac
 
 
 def test_a_document_of_which_no_page_can_be_read_has_failed(place: Place) -> None:
-    _, answer = place.read(picture(shade=0))
+    _, answer = place.read(png(shade=0))
     assert (answer["status"], answer["error"]["code"]) == ("failed", "EngineFailed")
     assert "analyzeResult" not in answer
 

@@ -11,7 +11,8 @@ import cv2
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
-from web_support import as_base64, json_of, picture, running_reader
+from image_support import encoded, png
+from web_support import as_base64, json_of, running_reader
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import BadOption, DeadlineExceeded
@@ -37,7 +38,7 @@ def page_with(*codes: tuple[str, str], scale: int = 4) -> Pixels:
 
 def png_with(*codes: tuple[str, str]) -> bytes:
     """Such a page as a file."""
-    return cv2.imencode(".png", page_with(*codes))[1].tobytes()
+    return encoded(page_with(*codes))
 
 
 @pytest.fixture(scope="module", params=["thread", "process"])
@@ -174,7 +175,7 @@ def test_umi_ocr_reads_what_it_has_drawn(client: FlaskClient) -> None:
         ({"text": "abc", "options": []}, 803),
         ({"base64": as_base64(b"no image at all")}, 202),
         ({"base64": "!!!"}, 202),
-        ({"base64": as_base64(picture(90, 90, 255))}, 101),
+        ({"base64": as_base64(png(90, 90, 255))}, 101),
     ],
 )
 def test_umi_ocr_says_what_is_wrong_in_its_codes(client: FlaskClient, members: dict[str, Any], code: int) -> None:

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from batch_support import output
 from faulty_s3 import BUCKET, FAULTS, KEYS, FaultyS3, Plan, environment, fsspec_threads, s3_server
-from support import ROOT, clean_environment
-from web_support import picture
+from image_support import png
+from support import ROOT, clean_environment, http_server
 
 from ocrsvc.batch import objects
 from ocrsvc.batch.destination import Destination, ObjectDestination, open_destination
@@ -263,7 +263,7 @@ boto3 = pytest.importorskip("boto3", reason="boto3 is not installed; it comes wi
 pytest.importorskip("s3fs", reason="s3fs is not installed; it comes with the extra dev")
 pytest.importorskip("moto", reason="moto is not installed; it comes with the extra dev")
 
-PAGES = [picture(40 + number, 30, shade=number) for number in range(6)]
+PAGES = [png(40 + number, 30, shade=number) for number in range(6)]
 
 
 @pytest.fixture
@@ -359,11 +359,7 @@ def test_a_web_server_gives_files_and_says_when_it_gives_no_parts(
     (folder := tmp_path / "web").mkdir()
     (folder / "a.png").write_bytes(PAGES[0])
     (folder / "large.tar").write_bytes(bytes(300_000))
-    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
-    thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{web.server_address[1]}"
+    with http_server(functools.partial(Handler, directory=str(folder))) as url:
         assert run(["batch", f"{url}/a.png", "--out", str(tmp_path / "out")]) == 0
         assert [record["source"] for record in output(tmp_path / "out")] == [f"{url}/a.png"]
         # fsspec asks by HEAD and then by GET how large the file is, and aiohttp each twice.
@@ -371,10 +367,6 @@ def test_a_web_server_gives_files_and_says_when_it_gives_no_parts(
         with pytest.raises(OSError, match="whole files only"):
             open_objects(url).read(f"{url}/large.tar", 100_000, 100_010)
         assert run(["batch", f"{url}/none.png", "--out", str(tmp_path / "other")]) == 66
-    finally:
-        web.shutdown()
-        web.server_close()
-        thread.join()
     assert "none.png cannot be read" in capsys.readouterr().err
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from batch_support import use_fake_engine
 from browser_support import in_browser, launched_browser, opening
+from image_support import png
 from playwright.sync_api import Browser
 
 from ocrsvc.batch.pages import SourceFile
@@ -25,7 +26,7 @@ from ocrsvc.batch.work_file import PageFacts
 from ocrsvc.cli.main import run
 
 ODD = "<script>alert(1)<script>&amp; 'x\".png"
-LARGE_PNG = cv2.imencode(".png", np.zeros((5000, 8100), np.uint8))[1].tobytes()
+LARGE_PNG = png(8100, 5000, 0)
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def _facts(at: float, error: str = "", seconds: float = 1.0, lines: int = 0) -> 
 
 
 FILE = SourceFile("a", "a", "", 10, 1, range(1, 2))
-WIDE_PNG = cv2.imencode(".png", np.full((50, 900, 3), 255, np.uint8))[1].tobytes()
+WIDE_PNG = png(900, 50, 255)
 
 
 def test_a_picture_that_cannot_be_made_says_why() -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import requests
+from image_support import png
 from support import Server, read_to_end, run_server
-from web_support import picture
 
 LIMIT = 100_000
-PNG = picture()
+PNG = png()
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import requests
 from flask.testing import FlaskClient
+from image_support import png
 from support import Server, read_to_end, run_server
-from web_support import json_of, picture, running_app
+from web_support import json_of, running_app
 
 from ocrsvc.http.origins import is_host_allowed
 from ocrsvc.jobs.job_store import JobStore
@@ -107,7 +108,7 @@ def test_pages_files_streams_and_what_has_not_changed_have_it() -> None:
     with running_app() as app:
         client = app.test_client()
         for query in ("", "?format=text", "?format=ndjson", "?format=pdf", "?format=zip"):
-            with client.post(f"/v1/ocr{query}", data=picture()) as answer:
+            with client.post(f"/v1/ocr{query}", data=png()) as answer:
                 assert answer.headers.getlist(NAME) == [VALUE]
         tag = client.get("/static/page.css").headers["ETag"]
         answer = client.get("/static/page.css", headers={"If-None-Match": tag})

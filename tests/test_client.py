@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from documents import tiff
 from http_stand_in import Reply, replying
+from image_support import encoded, png
 from models_support import make_several
 from support import ROOT, Server, ocrsvc, run_program, run_server
 
@@ -34,7 +35,7 @@ from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
 from ocrsvc.http.options import OPTIONS
 
 WHITE = np.full((40, 120), 255, np.uint8)
-PAGE = cv2.imencode(".png", WHITE)[1].tobytes()
+PAGE = encoded(WHITE)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def server() -> Iterator[Server]:
 
 def page_of(width: int) -> bytes:
     """A white PNG that the fake engine reads as WIDTHx20."""
-    return cv2.imencode(".png", np.full((20, width), 255, np.uint8))[1].tobytes()
+    return png(width, 20, 255)
 
 
 def first_lines(outcomes: list[Outcome]) -> list[str]:

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from client_rows import CLIENTS, PIPELINE_RPC_PORT, Client, Place
 from fetch_clients import Cost, NotAtHandError, at_hand
+from image_support import png
 from PIL import Image
 from recorded_clients import FOLDER, Recorder, replay
 from support import Server, start_server
-from web_support import picture
 
 from ocrsvc.plugins import adapters
 
@@ -44,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Itera
     folder = tmp_path_factory.mktemp("client")
     for name in PAGES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(picture())
+        (folder / name).write_bytes(png())
     # The first is the name in Umi-OCR's document demo.
     for name in ("XXXXX.pdf", "document.pdf"):
         Image.new("L", (64, 32), 200).save(folder / name)
@@ -138,7 +138,7 @@ def test_a_real_client_is_served_or_what_it_sent_is(
     assert [text for text in client.said if text not in printed] == [], printed
     record_property("result", "passed")
     if RECORDS and client.repeats:
-        recorder.save(client.key, picture())
+        recorder.save(client.key, png())
 
 
 def _fetched(client: Client, place: Place) -> Path:

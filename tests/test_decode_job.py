@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from unittest.mock import create_autospec
 
-import cv2
-import numpy as np
 import pytest
+from image_support import encoded, noise
 
 from ocrsvc.engines.contract import EngineTraits, Handle
 from ocrsvc.errors import BrokenImage, OcrsvcError
@@ -31,8 +30,7 @@ def seeing(seen: list[ReadTask] | None = None) -> Handle:
 
 
 def jpeg(width: int, height: int) -> bytes:
-    noise = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
-    return cv2.imencode(".jpg", noise)[1].tobytes()
+    return encoded(noise(width, height, width, 3), ".jpg")
 
 
 def job(data: bytes, options: ReadOptions | None = None) -> DecodeJob:

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 from documents import BLACK, GRAY, pdf
+from image_support import png
 from jobs_support import JobsApp
 from outgoing_support import response, serving
-from web_support import TEXT, as_base64, json_of, picture, running_app
+from web_support import TEXT, as_base64, json_of, running_app
 
 from ocrsvc.adapters.docling.conversion import Conversion, parse_conversion, values_of_form
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 
-PNG = picture(64, 32)
+PNG = png(64, 32)
 WHITE = b"1 g 0 0 10000 10000 re f"
 WAIT_S = 30.0
 SEEN = "200x100 auto True False None"

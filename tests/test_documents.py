@@ -17,7 +17,8 @@ from documents import BLACK, GRAY, assemble, drawn, open_pdf, pdf, stream, tiff
 from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from web_support import KnownEngine, as_base64, json_of, picture, running_app, texts
+from image_support import png
+from web_support import KnownEngine, as_base64, json_of, running_app, texts
 
 from ocrsvc.errors import BrokenImage, CallerError, DeadlineExceeded, QueueFull
 from ocrsvc.imaging.codecs.decode import PixelLimits
@@ -64,7 +65,7 @@ def numbers(answer: Any) -> list[int]:
         (tiff([40, 50, 60]), [40, 50, 60]),
         # Smaller copies and masks are no pages.
         (tiff([40, 10, 50, 20], [0, 1, 2, 4]), [40, 50]),
-        (picture(), [64]),
+        (png(), [64]),
     ],
     ids=["PDF", "TIFF", "TIFF with copies", "image"],
 )
@@ -104,7 +105,7 @@ def test_a_choice_that_is_none_is_refused(client: FlaskClient, asked: str) -> No
     assert "1-3,7" in problem["detail"]
 
 
-@pytest.mark.parametrize("data", [tiff([40, 40]), picture()])
+@pytest.mark.parametrize("data", [tiff([40, 40]), png()])
 def test_pages_that_are_not_there_are_reported(client: FlaskClient, data: bytes) -> None:
     problem = json_of(post(client, data, "?pages=3-"))
     assert (problem["status"], problem["code"]) == (400, "bad_option")
@@ -145,7 +146,7 @@ def test_a_page_that_fails_leaves_the_others_alone(client: FlaskClient) -> None:
 
 
 def test_several_files_are_counted_through_and_tell_where_a_page_is_from(client: FlaskClient) -> None:
-    sent = {"images": [as_base64(picture(30)), as_base64(tiff([40, 50])), as_base64(b"no image")]}
+    sent = {"images": [as_base64(png(30)), as_base64(tiff([40, 50])), as_base64(b"no image")]}
     answer = json_of(client.post("/v1/ocr", json=sent))
     assert numbers(answer) == [1, 2, 3, 4]
     assert [page["source"] for page in answer["pages"]] == [
@@ -333,7 +334,7 @@ def test_pictures_of_a_pdf_that_waits_for_its_turn_keep_no_decoder_from_others()
                 looker.start()
             with pytest.raises(DeadlineExceeded), reader.decoded_image(pdf(GRAY), 1, limit_s=0.5):
                 pytest.fail("drawn")
-            assert reader.read(picture(), ReadOptions(), 5.0).page.lines
+            assert reader.read(png(), ReadOptions(), 5.0).page.lines
         for looker in lookers:
             looker.join(30)
     finally:

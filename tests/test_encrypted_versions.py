@@ -12,9 +12,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
+from image_support import png
 from isolation_support import children_of
 from models_support import make_fake, make_several, make_version
 from support import clean_environment, start_server
@@ -237,7 +236,7 @@ def test_a_process_that_has_a_key_cannot_be_dumped() -> None:
 
 
 def test_a_proof_decrypts_the_version_and_its_reference_pages(tmp_path: Path) -> None:
-    page = cv2.imencode(".png", np.full((8, 8, 3), 255, np.uint8))[1].tobytes()
+    page = png(8, 8, 255)
     pages = {"reference/one.png": page, "reference/one.txt": b"alpha beta"}
     model = 'engine = "fake"\n[settings]\nfake_text = "alpha beta"\n[reference]\nleast_f1 = 0.4\n'
     make_version(tmp_path / "plain", "fake", 1, model, pages)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from isolation_support import a_task, noise
+from image_support import noise
+from isolation_support import a_task
 from models_support import make_fake, make_version
 
 from ocrsvc.engines.model.files import write_manifest

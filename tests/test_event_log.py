@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 import requests
+from image_support import png
 from jsonschema import Draft202012Validator, FormatChecker
 from support import ROOT, Server, run_server
-from web_support import as_base64, picture
+from web_support import as_base64
 
 from ocrsvc.app import create_app
 from ocrsvc.http.request_metrics import RequestMetrics
@@ -175,7 +176,7 @@ def test_every_line_of_a_service_is_of_the_schema_gunicorns_and_pythons_too(tmp_
         url = re.search(r"http://[\d.:]+", server.log)
         assert url is not None
         sent = {"X-Request-Id": 'a"b', "traceparent": f"00-{TRACE.trace_id}-{TRACE.span_id}-00"}
-        files = {"file": ("secret-name.png", picture(), "image/png")}
+        files = {"file": ("secret-name.png", png(), "image/png")}
         requests.post(f"{url[0]}/v1/ocr?secret=1", files=files, headers=sent, timeout=30)
         requests.post(f"{url[0]}/v1/ocr", files=files, headers=sent, timeout=30)
         requests.get(f"{url[0]}/%0a%22nowhere", timeout=30)
@@ -276,7 +277,7 @@ def test_a_log_that_is_closed_drops_and_counts() -> None:
 
 
 def test_a_request_is_reported_with_its_id_and_code_and_nothing_of_its_page() -> None:
-    page = as_base64(picture())
+    page = as_base64(png())
     with pipe() as (out, into):
         settings = Settings()
         reader = Reader(settings, ThreadPlan(1, 4, 1))

@@ -129,12 +129,12 @@ def keep_asking(server: Server, page: bytes, times: int) -> None:
 
 
 def test_two_workers_share_clients_that_keep_their_connections() -> None:
-    from web_support import picture
+    from image_support import png
 
     env = {"OCRSVC_WORKERS": "2", "OCRSVC_ENGINE_THREADS": "2", "OCRSVC_FAKE_LATENCY_S": "0.02"}
     with run_server({**env, "OCRSVC_LOG_LEVEL": "debug"}) as server:
         server.wait_for("READY in", count=2)
-        clients = [threading.Thread(target=keep_asking, args=(server, picture(), 60)) for _ in range(20)]
+        clients = [threading.Thread(target=keep_asking, args=(server, png(), 60)) for _ in range(20)]
         for client in clients:
             client.start()
         for client in clients:

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from isolation_support import crc, noise
+from image_support import noise
+from isolation_support import crc
 
 from ocrsvc.engines.fake import FakeEngine, FakeHandle, hash_text
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError

@@ -18,8 +18,9 @@ import pytest
 from documents import pdf, tiff
 from hypothesis import given
 from hypothesis import strategies as st
+from image_support import png
 from support import ROOT
-from web_support import picture, running_reader
+from web_support import running_reader
 
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.formats.document import DocumentResult, options_for, text_parts, write_document
@@ -191,7 +192,7 @@ def test_a_format_of_a_plug_in_is_known_everywhere(tmp_path: Path) -> None:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 0.1\n")
     (about / "entry_points.txt").write_text("[ocrsvc.formats]\ncount = counting:COUNT\n")
     image = tmp_path / "image.png"
-    image.write_bytes(picture())
+    image.write_bytes(png())
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", tmp_path)))}
     command = [sys.executable, "-c", PROGRAM, str(image)]
     done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)

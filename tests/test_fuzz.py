@@ -16,14 +16,15 @@ import pytest
 from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from image_support import png
 from support import ROOT, clean_environment
-from web_support import as_base64, picture, running_app
+from web_support import as_base64, running_app
 
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 
-B64 = as_base64(picture(16, 16))
+B64 = as_base64(png(16, 16))
 AZURE = "/documentintelligence/documentModels/prebuilt-read"
 PATHS = {
     "trwebocr": ("/api/tr-run/?is_draw=0",),

@@ -16,14 +16,15 @@ import pytest
 from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
 from golden import differences, parse_json, read_golden
-from web_support import as_base64, picture, running_app
+from image_support import png
+from web_support import as_base64, running_app
 
 from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 
-PNG = picture()
+PNG = png()
 B64 = as_base64(PNG)
-WHITE, BLACK = as_base64(picture(shade=255)), as_base64(picture(shade=0))
+WHITE, BLACK = as_base64(png(shade=255)), as_base64(png(shade=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ RAPIDOCR = {
     "GET /health": Case("GET", "/nothing/here"),
     "GET /ocr": Case("GET", "/ocr"),
     "POST file": Case("POST", "/ocr", part()),
-    "POST file no text": Case("POST", "/ocr", part(data=picture(shade=255))),
+    "POST file no text": Case("POST", "/ocr", part(data=png(shade=255))),
     "POST base64 urlencoded": Case("POST", "/ocr", form(image_data=B64)),
     "POST base64 multipart": Case("POST", "/ocr", text_part(image_data=B64)),
     "POST data-uri base64": Case(

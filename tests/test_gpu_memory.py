@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 import requests
+from image_support import png
 from support import Server, clean_environment, run_server, wait_until
-from web_support import picture
 
 from ocrsvc.system.gpu import GpuMemoryReader, GpuUnreadable, Nvml, Siblings
 
@@ -252,7 +252,7 @@ def test_a_limit_for_a_gpu_that_is_not_there_is_reported() -> None:
 
 
 def _post(server: Server) -> int:
-    return requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=30).status_code
+    return requests.post(f"{server.url}/v1/ocr", data=png(), timeout=30).status_code
 
 
 def _metrics(server: Server) -> str:

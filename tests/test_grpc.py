@@ -42,6 +42,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, ResponseReceived, StreamEnded, TrailersReceived
+from image_support import png
 from support import ROOT, run_server, start_server, wait_until
 from web_support import (
     CONFIDENCE,
@@ -51,7 +52,6 @@ from web_support import (
     KnownEngine,
     as_base64,
     json_of,
-    picture,
     running_app,
     running_reader,
 )
@@ -80,7 +80,7 @@ def port() -> Iterator[int]:
     with known_model() as methods, serving(methods, listener, threads=1):
         # The one thread of the pool begins with the first call that needs it.
         with calling(number) as channel:
-            infer(channel, infer_request(picture()))
+            infer(channel, infer_request(png()))
         yield number
 
 
@@ -108,7 +108,7 @@ def code_of(call: Callable[[], object]) -> grpc.StatusCode:
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_raw_tensors_are_answered_raw(channel: grpc.Channel, compression: object) -> None:
-    request = infer_request(picture())
+    request = infer_request(png())
     request.id = "7"
     response = infer(channel, request, compression=compression)
     assert (response.id, response.model_name, response.model_version) == ("7", "ocr", "1")
@@ -119,7 +119,7 @@ def test_raw_tensors_are_answered_raw(channel: grpc.Channel, compression: object
 
 
 def test_typed_tensors_are_answered_typed(channel: grpc.Channel) -> None:
-    response = infer(channel, infer_request(picture(), picture(width=40), raw=False))
+    response = infer(channel, infer_request(png(), png(width=40), raw=False))
     assert not response.raw_output_contents
     contents = {output.name: output.contents for output in response.outputs}
     assert contents["text"].bytes_contents[1].decode().endswith("40x32 auto True False None")
@@ -128,7 +128,7 @@ def test_typed_tensors_are_answered_typed(channel: grpc.Channel) -> None:
 
 
 def test_outputs_and_parameters_of_the_request_count(channel: grpc.Channel) -> None:
-    request = infer_request(picture(), rotate="90", priority=1)
+    request = infer_request(png(), rotate="90", priority=1)
     request.parameters["detect"].bool_param = False
     request.parameters["min_confidence"].double_param = 0.25
     request.outputs.add(name="text")
@@ -177,7 +177,7 @@ def test_the_health_check_of_grpc_itself_is_answered(channel: grpc.Channel) -> N
 
 
 def wrong_input(**changes: Any) -> Any:
-    request = infer_request(picture())
+    request = infer_request(png())
     for name, value in changes.items():
         target = request if hasattr(request, name) else request.inputs[0]
         setattr(target, name, value)
@@ -186,13 +186,13 @@ def wrong_input(**changes: Any) -> Any:
 
 def merged(text: str) -> Any:
     """A right request, with more of it as text."""
-    return text_format.Merge(text, infer_request(picture()))
+    return text_format.Merge(text, infer_request(png()))
 
 
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (infer_request(picture(), model="nope"), grpc.StatusCode.NOT_FOUND),
+        (infer_request(png(), model="nope"), grpc.StatusCode.NOT_FOUND),
         (wrong_input(model_version="2"), grpc.StatusCode.NOT_FOUND),
         (wrong_input(model_version="x"), grpc.StatusCode.INVALID_ARGUMENT),
         (wrong_input(name="images"), grpc.StatusCode.INVALID_ARGUMENT),
@@ -203,8 +203,8 @@ def merged(text: str) -> Any:
             grpc.StatusCode.UNIMPLEMENTED,
         ),
         (infer_request(b"no image"), grpc.StatusCode.INVALID_ARGUMENT),
-        (infer_request(picture(), rotate="45"), grpc.StatusCode.INVALID_ARGUMENT),
-        (infer_request(picture(), timeout="soon"), grpc.StatusCode.INVALID_ARGUMENT),
+        (infer_request(png(), rotate="45"), grpc.StatusCode.INVALID_ARGUMENT),
+        (infer_request(png(), timeout="soon"), grpc.StatusCode.INVALID_ARGUMENT),
         (infer_request(), grpc.StatusCode.INVALID_ARGUMENT),
         (MESSAGES["inference.ModelInferRequest"](), grpc.StatusCode.NOT_FOUND),
     ],
@@ -239,7 +239,7 @@ def test_too_large_a_message_fails_its_call_and_nothing_else() -> None:
     with known_model() as methods, served(methods, most_bytes=1 << 20) as channel:
         request = infer_request(bytes(3 << 20))
         assert code_of(lambda: infer(channel, request)) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert infer(channel, infer_request(picture())).model_name == "ocr"
+        assert infer(channel, infer_request(png())).model_name == "ocr"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_too_large_a_message_fails_its_call_and_nothing_else() -> None:
 )
 def test_what_the_service_refuses_is_reported_by_the_status(error: Exception, code: grpc.StatusCode) -> None:
     with served(services_raising(error)[1]) as channel, pytest.raises(grpc.RpcError) as caught:
-        infer(channel, infer_request(picture()))
+        infer(channel, infer_request(png()))
     assert caught.value.code() is code
     pushback = dict(caught.value.trailing_metadata()).get("grpc-retry-pushback-ms")
     assert pushback == ("3000" if code is grpc.StatusCode.UNAVAILABLE else None)
@@ -258,9 +258,9 @@ def test_the_clients_deadline_reaches_the_reader() -> None:
     reader, methods = services_raising(DeadlineExceeded("Late."))
     with served(methods) as channel:
         for request, timeout_s in (
-            (infer_request(picture()), 5),
-            (infer_request(picture()), 3600),
-            (infer_request(picture(), timeout=2_000_000), 5),
+            (infer_request(png()), 5),
+            (infer_request(png()), 3600),
+            (infer_request(png(), timeout=2_000_000), 5),
         ):
             code = code_of(lambda request=request, timeout_s=timeout_s: infer(channel, request, timeout=timeout_s))  # type: ignore[misc]
             assert code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -273,7 +273,7 @@ def test_requests_of_a_stream_are_answered_in_order_and_one_that_fails_ends_noth
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=MESSAGES["inference.ModelStreamInferResponse"].FromString,
     )
-    requests = [infer_request(b"no image" if number == 5 else picture()) for number in range(20)]
+    requests = [infer_request(b"no image" if number == 5 else png()) for number in range(20)]
     for number, request in enumerate(requests):
         request.id = str(number)
     responses = list(stream(iter(requests), timeout=PATIENCE_S))
@@ -289,7 +289,7 @@ def paddlex(body: bytes) -> Any:
 
 
 def test_paddlex_clients_of_triton_are_served(channel: grpc.Channel) -> None:
-    body = b'{"file": "%s", "fileType": 1, "visualize": false, "logId": "me"}' % as_base64(picture()).encode()
+    body = b'{"file": "%s", "fileType": 1, "visualize": false, "logId": "me"}' % as_base64(png()).encode()
     response = infer(channel, paddlex(body))
     assert list(response.outputs[0].shape) == [1, 1]
     answer = json.loads(strings(raw_outputs(response)["output"])[0])
@@ -319,13 +319,13 @@ def tfs(channel: grpc.Channel, method: str, request: Any, service: str = "Predic
 
 
 def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None:
-    response = tfs(channel, "Predict", predict_request(picture(), picture()))
+    response = tfs(channel, "Predict", predict_request(png(), png()))
     assert response.model_spec.version.value == 1
     assert [text.decode() for text in response.outputs["texts"].string_val] == [TEXT, SEEN] * 2
     assert [dim.size for dim in response.outputs["boxes"].tensor_shape.dim] == [2, 2, 4, 2]
     assert list(response.outputs["counts"].int_val) == [2, 2]
     assert len(response.outputs["scores"].float_val) == 4
-    request = predict_request(b"", picture())
+    request = predict_request(b"", png())
     request.output_filter.extend(["text", "counts"])
     # perf_analyzer has nothing but empty elements to send.
     outputs = tfs(channel, "Predict", request).outputs
@@ -334,7 +334,7 @@ def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None
 
 
 def test_an_output_that_is_named_again_and_again_is_answered_once(channel: grpc.Channel) -> None:
-    request = infer_request(picture())
+    request = infer_request(png())
     for _ in range(2000):
         request.outputs.add(name="text")
     assert [output.name for output in infer(channel, request).outputs] == ["text"]
@@ -359,10 +359,10 @@ def test_tensorflow_servings_model_describes_itself_and_has_a_status(channel: gr
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (predict_request(picture(), name="no"), grpc.StatusCode.NOT_FOUND),
-        (predict_request(picture(), inputs=("image", "images")), grpc.StatusCode.INVALID_ARGUMENT),
-        (predict_request(picture(), size=2), grpc.StatusCode.INVALID_ARGUMENT),
-        (predict_request(picture(), dtype=1), grpc.StatusCode.INVALID_ARGUMENT),
+        (predict_request(png(), name="no"), grpc.StatusCode.NOT_FOUND),
+        (predict_request(png(), inputs=("image", "images")), grpc.StatusCode.INVALID_ARGUMENT),
+        (predict_request(png(), size=2), grpc.StatusCode.INVALID_ARGUMENT),
+        (predict_request(png(), dtype=1), grpc.StatusCode.INVALID_ARGUMENT),
         (predict_request(b"no image"), grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
@@ -376,7 +376,7 @@ def pipeline(channel: grpc.Channel, **fields: Any) -> Any:
 
 
 def test_paddle_servings_clients_are_answered(channel: grpc.Channel) -> None:
-    response = pipeline(channel, key=["image"], value=[as_base64(picture())], name="ocr", method="prediction")
+    response = pipeline(channel, key=["image"], value=[as_base64(png())], name="ocr", method="prediction")
     assert (response.err_no, list(response.key)) == (0, ["result"])
     lines = ast.literal_eval(response.value[0])
     assert [line[0][0] for line in lines] == [TEXT, SEEN]
@@ -414,9 +414,9 @@ def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
         served(make_services(model_over(reader))) as channel,
     ):
         call = unary(channel, INFER, ANSWER)
-        first = call.future(infer_request(picture()), timeout=PATIENCE_S)
+        first = call.future(infer_request(png()), timeout=PATIENCE_S)
         assert engine.shown.acquire(timeout=PATIENCE_S)
-        second = call.future(infer_request(picture()), timeout=PATIENCE_S)
+        second = call.future(infer_request(png()), timeout=PATIENCE_S)
         wait_until(lambda: reader.waiting() == 1)
         second.cancel()
         # Its place is given back while the engine is still held.
@@ -692,7 +692,7 @@ def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -
     for name, text in calls[:4]:
         request = text_format.Parse(text, MESSAGES[f"inference.{name}Request"]())
         unary(channel, V2 + name, f"inference.{name}Response")(request, timeout=PATIENCE_S)
-    request = infer_request(picture(), picture())
+    request = infer_request(png(), png())
     request.parameters["triton_enable_empty_final_response"].bool_param = True
     request.inputs[0].shape[:] = [2, 1]
     request.outputs.add(name="text")
@@ -707,7 +707,7 @@ def test_the_calls_that_perf_analyzer_made_for_tensorflow_serving_are_answered(c
     empty = text_format.Parse(predicted, MESSAGES[TFS + "PredictRequest"]())
     outputs = tfs(channel, "Predict", empty).outputs
     assert (outputs["counts"].int_val, outputs["text"].string_val) == ([0], [b""])
-    empty.inputs["image"].string_val.append(picture())
+    empty.inputs["image"].string_val.append(png())
     assert tfs(channel, "Predict", empty).outputs["counts"].int_val == [2]
 
 
@@ -717,7 +717,7 @@ def call_on_and_on(port: int, options: Any, enough: threading.Event, failures: l
         call = unary(channel, INFER, ANSWER)
         while not enough.is_set():
             try:
-                response = call(infer_request(picture()), timeout=PATIENCE_S)
+                response = call(infer_request(png()), timeout=PATIENCE_S)
                 assert strings(raw_outputs(response)["texts"])[0] == "64x32"
             except (grpc.RpcError, AssertionError) as error:
                 failures.append(repr(error))
@@ -749,7 +749,7 @@ def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped
         port = int(server.wait_for(r"Listening for gRPC at: 127.0.0.1:(\d+)")[1])
         with calling(port) as channel:
             v2(channel, "ServerReady")
-            call = unary(channel, INFER, ANSWER).future(infer_request(picture()), timeout=PATIENCE_S)
+            call = unary(channel, INFER, ANSWER).future(infer_request(png()), timeout=PATIENCE_S)
             # Answered behind the call, on the same connection: so the call is under way.
             v2(channel, "ServerReady")
             # The call, and the request that asks.
@@ -774,12 +774,12 @@ def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
         assert gate.began.acquire(timeout=PATIENCE_S)
         code = code_of(lambda: echo(channel)(MESSAGES[ANSWER](), timeout=PATIENCE_S))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert client.post("/v1/ocr", data=picture()).status_code == 429
+        assert client.post("/v1/ocr", data=png()).status_code == 429
         assert limits.memory.held_bytes > 0
         gate.open.set()
         assert call.result().id == "1"
         wait_until(lambda: len(limits.callers) == 0)
-        assert client.post("/v1/ocr", data=picture()).status_code == 503
+        assert client.post("/v1/ocr", data=png()).status_code == 503
         assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from image_support import png
 from network_hosts import (
     HTTP_PORT,
     Host,
@@ -30,12 +31,11 @@ from network_hosts import (
 )
 from network_hosts import serving as services
 from support import repeating, wait_until
-from web_support import picture
 
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits
 from ocrsvc.access.manage_keys import add_key, open_store
 
-PAGE: Final = picture()
+PAGE: Final = png()
 PAGES: Final = 200
 RATE: Final = 20
 RATED_S: Final = 1.0

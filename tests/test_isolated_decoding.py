@@ -14,7 +14,8 @@ import orjson
 import pytest
 import requests
 from documents import pdf
-from isolation_support import PLAN, a_task, crc, denylist_of, noise, opened_handle, png, started, summary
+from image_support import encoded, noise
+from isolation_support import PLAN, a_task, crc, denylist_of, opened_handle, started, summary
 from PIL import Image as Pillow
 from support import ROOT, run_server
 
@@ -91,7 +92,7 @@ def crashing() -> Iterator[Spawner]:
         ReadOptions(region=(3, 2, 9, 7)),
     ],
 )
-@pytest.mark.parametrize("file", [png(noise(1)), jpeg(2), gif(3)], ids=["png", "jpeg", "gif"])
+@pytest.mark.parametrize("file", [encoded(noise(1)), jpeg(2), gif(3)], ids=["png", "jpeg", "gif"])
 def test_a_file_is_read_as_it_is_without_a_child(
     isolated: Reader, plain: Reader, file: bytes, options: ReadOptions
 ) -> None:
@@ -104,7 +105,7 @@ def test_the_pages_of_documents_are_read_as_without_a_child(isolated: Reader, pl
     def pages(read: list[FileRead]) -> list[list[object]]:
         return [[outcome.page for _, outcome in file.pages if isinstance(outcome, Reading)] for file in read]
 
-    files = [tiff_of_two_pages(), pdf(b"0 0 9 9 re f", b"1 1 20 20 re f"), png(noise(1))]
+    files = [tiff_of_two_pages(), pdf(b"0 0 9 9 re f", b"1 1 20 20 re f"), encoded(noise(1))]
     found = pages(isolated.read_files(files, ReadOptions(), 20.0, ranges=ALL))
     assert found == pages(plain.read_files(files, ReadOptions(), 20.0, ranges=ALL))
     assert [len(numbers) for numbers in found] == [2, 2, 1]
@@ -144,7 +145,7 @@ def test_a_file_that_is_refused_is_refused_in_the_same_words(
 @pytest.mark.parametrize("bad", [jpeg(1, MARK), gif(1, MARK)], ids=["pixels", "header"])
 def test_a_decoder_that_crashes_twice_condemns_its_file_and_no_other(crashing: Spawner, bad: bytes) -> None:
     with opened_handle(spawner=crashing) as handle:
-        answers = handle.read([FileTask(bad), FileTask(png(noise(1))), a_task(noise(2))])
+        answers = handle.read([FileTask(bad), FileTask(encoded(noise(1))), a_task(noise(2))])
         assert summary(answers) == [ImageCrashesEngine, crc(noise(1)), crc(noise(2))]
         images = handle.child.images
         assert summary(handle.read([FileTask(bad)])) == [ImageCrashesEngine]
@@ -162,14 +163,16 @@ def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -
         def send_good_ones() -> None:
             end_s = time.monotonic() + 1.5
             while time.monotonic() < end_s:
-                statuses.append(requests.post(f"{server.url}/v1/ocr", data=png(noise(1)), timeout=ANSWER_S).status_code)
+                statuses.append(
+                    requests.post(f"{server.url}/v1/ocr", data=encoded(noise(1)), timeout=ANSWER_S).status_code
+                )
 
         neighbour = threading.Thread(target=send_good_ones)
         neighbour.start()
         for bad in (jpeg(1, MARK), gif(1, MARK)):
             answer = requests.post(f"{server.url}/v1/ocr", data=bad, timeout=ANSWER_S)
             assert (answer.status_code, answer.json()["code"]) == (422, "image_crashes_engine")
-        drawn = requests.post(f"{server.url}/api/tr-run/", files={"file": png(noise(2))}, timeout=ANSWER_S)
+        drawn = requests.post(f"{server.url}/api/tr-run/", files={"file": encoded(noise(2))}, timeout=ANSWER_S)
         neighbour.join()
         assert drawn.json()["code"] == 200
         assert set(statuses) == {200}

@@ -19,17 +19,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from image_support import encoded, noise
 from isolation_support import (
     PLAN,
     a_task,
     crc,
     denylist_of,
     fork_server_of,
-    noise,
     open_files,
     opened_handle,
     pid_of,
-    png,
     started,
     state_of,
     summary,
@@ -182,7 +181,7 @@ def patient() -> Iterator[Spawner]:
     yield from started(fake_latency_s=60.0)
 
 
-TASKS = [a_task(noise(1)), FileTask(png(noise(1)))]
+TASKS = [a_task(noise(1)), FileTask(encoded(noise(1)))]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=["image", "file"])

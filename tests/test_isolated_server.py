@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import requests
+from image_support import png
 from isolation_support import children_of, state_of
 from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
-from web_support import picture
 
 ANSWER_S = 30.0
 # Much less than the minute that a read which hangs has.
@@ -28,7 +28,7 @@ ONE = {**PROCESS, "OCRSVC_WORKERS": "1"}
 
 
 def post(server: Server) -> requests.Response:
-    return requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=ANSWER_S)
+    return requests.post(f"{server.url}/v1/ocr", data=png(), timeout=ANSWER_S)
 
 
 def family_of(pid: int) -> list[int]:

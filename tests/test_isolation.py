@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from image_support import noise
 from isolation_support import (
     PLAN,
     a_task,
@@ -24,7 +25,6 @@ from isolation_support import (
     crc,
     denylist_of,
     fork_server_of,
-    noise,
     open_files,
     opened_handle,
     pid_of,

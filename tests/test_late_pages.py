@@ -13,7 +13,8 @@ import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
 from grpc_support import MESSAGES, V2, calling, infer_request, model_over, serving, unary
-from web_support import KnownEngine, as_base64, json_of, picture, running_reader, texts
+from image_support import png
+from web_support import KnownEngine, as_base64, json_of, running_reader, texts
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError
@@ -23,7 +24,7 @@ from ocrsvc.plugins import adapters
 from ocrsvc.results import Page, ReadTask
 from ocrsvc.settings.settings import Settings
 
-WIDE, NARROW = picture(64, 32), picture(48, 32)
+WIDE, NARROW = png(64, 32), png(48, 32)
 DOCUMENT = pdf(GRAY, GRAY, GRAY)
 B64 = as_base64(DOCUMENT)
 IMAGES = [as_base64(WIDE), as_base64(NARROW)]

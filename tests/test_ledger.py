@@ -10,8 +10,9 @@ from unittest.mock import create_autospec
 
 import pytest
 import requests
+from image_support import png
 from support import Clock, run_server
-from web_support import json_of, picture, running_app
+from web_support import json_of, running_app
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.models.loaded_models import Lease
@@ -98,8 +99,8 @@ def test_the_header_has_milliseconds_and_their_sum() -> None:
 def test_an_answer_tells_its_stages_if_asked_and_only_then(form: str) -> None:
     with running_app() as app:
         client = app.test_client()
-        plain = client.post(f"/v1/ocr?format={form}", data=picture())
-        asked = client.post(f"/v1/ocr?format={form}&timing=stages", data=picture())
+        plain = client.post(f"/v1/ocr?format={form}", data=png())
+        asked = client.post(f"/v1/ocr?format={form}&timing=stages", data=png())
     assert "Server-Timing" not in plain.headers
     told = {name: float(ms) for name, ms in re.findall(r"(\w+);dur=([\d.]+)", asked.headers["Server-Timing"])}
     assert list(told) == [*STAGES, "total"]
@@ -115,7 +116,7 @@ def test_an_answer_tells_its_stages_if_asked_and_only_then(form: str) -> None:
 def test_the_engines_stages_come_from_the_engine_also_out_of_a_child(isolation: str) -> None:
     env = {"OCRSVC_ISOLATION": isolation, "OCRSVC_FAKE_LATENCY_S": "0.2", "OCRSVC_WORKERS": "1"}
     with run_server(env) as server:
-        answer = requests.post(f"{server.url}/v1/ocr?timing=stages", data=picture(), timeout=30)
+        answer = requests.post(f"{server.url}/v1/ocr?timing=stages", data=png(), timeout=30)
     timing = json.loads(answer.text)["timing"]
     # The fake engine "finds lines" while it waits.
     assert 0.2 <= timing["stages"]["detect_s"] < 0.2 + timing["engine_s"]

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import requests
 from documents import pdf
+from image_support import png
 from support import run_server, wait_until
-from web_support import KnownEngine, client_raising, picture, running_reader
+from web_support import KnownEngine, client_raising, running_reader
 
 from ocrsvc.errors import BadOption, EngineFailed, OcrsvcError
 from ocrsvc.grpc_server.method import failure_of
@@ -93,7 +94,7 @@ def text_of(error: BaseException) -> str:
 
 def test_an_unexpected_error_is_logged_without_its_message(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        assert client_raising(ValueError(PERSON)).post("/v1/ocr", data=picture()).status_code == 500
+        assert client_raising(ValueError(PERSON)).post("/v1/ocr", data=png()).status_code == 500
         failure_of(LookupError(PERSON))
     assert "ValueError" in caplog.text
     assert "LookupError" in caplog.text
@@ -124,17 +125,17 @@ def send_everything(url: str) -> list[str]:
     """Pages, good and bad, with names, in several formats; what the service read, which its log must not have."""
     told = []
     for shade in (10, 20):
-        file = picture(40 + shade, 33, shade)
+        file = png(40 + shade, 33, shade)
         page = requests.post(f"{url}/v1/ocr", files={"file": (f"{NAME}.png", file)}, timeout=WAIT_S).json()["pages"][0]
         told += page["text"].split("\n")
         requests.post(f"{url}/api/tr-run/", files={"file": (f"{NAME}.png", file)}, timeout=WAIT_S)
     bad = {
         "no image": {"files": {"file": (f"{NAME}.jpg", SECRET.encode() * 9)}},
-        "cut off": {"files": {"file": (f"{NAME}.png", picture()[:60] + SECRET.encode())}},
-        "wrong option": {"params": {"mask": PERSON, PERSON: PHONE}, "data": picture()},
-        "wrong header": {"headers": {"X-Priority": PERSON, "X-Request-Timeout": PHONE}, "data": picture()},
+        "cut off": {"files": {"file": (f"{NAME}.png", png()[:60] + SECRET.encode())}},
+        "wrong option": {"params": {"mask": PERSON, PERSON: PHONE}, "data": png()},
+        "wrong header": {"headers": {"X-Priority": PERSON, "X-Request-Timeout": PHONE}, "data": png()},
         "no JSON": {"data": f'{{"image": "{SECRET}"', "headers": {"Content-Type": "application/json"}},
-        "wrong field": {"files": {NAME: (f"{NAME}.png", picture())}},
+        "wrong field": {"files": {NAME: (f"{NAME}.png", png())}},
         "no base64": {"json": {"image": f"{SECRET}*"}},
     }
     for asked in bad.values():
@@ -196,7 +197,7 @@ def test_recognised_text_is_logged_where_it_is_asked_for_and_masked(
 ) -> None:
     settings = Settings(log_text=log_text)  # type: ignore[arg-type]
     with running_reader(settings, NumberEngine) as reader, caplog.at_level(logging.DEBUG):
-        assert PERSON in reader.read(picture(), ReadOptions(), 30.0).page.text
+        assert PERSON in reader.read(png(), ReadOptions(), 30.0).page.text
     assert caplog.text.count(f"Name 张三 {'*' * 18} {'*' * 11}") == count
     assert PERSON not in caplog.text
     assert PHONE not in caplog.text

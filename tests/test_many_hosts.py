@@ -22,14 +22,14 @@ from typing import Any, Final
 import pytest
 from grpc_support import V2, infer_request
 from host_proxies import GRPC_PORT, HTTP_PORT, PROXIES, ProxyMissing, proxied
+from image_support import png
 from network_hosts import HTTP_PORT as SERVICE_PORT
 from network_hosts import Host, Network, NetworkUnavailable, Node, add_hosts, entered, inside, open_network, serving
 from support import ROOT, http_server, wait_until
-from web_support import picture
 
 from ocrsvc.plugins import adapters
 
-PAGE: Final = picture(64, 32)
+PAGE: Final = png(64, 32)
 # The fake engine's first line.
 SIZE: Final = "64x32"
 OCR: Final = "/v1/ocr"

@@ -17,10 +17,10 @@ import pytest
 from documents import pdf
 from flask.testing import FlaskClient
 from grpc_support import V2, calling, infer_request, model_over, raw_outputs, serving, strings, unary
-from image_support import box, decoded
+from image_support import box, decoded, png
 from jobs_support import reading_jobs
 from test_adapters import SENT
-from web_support import INFO, KnownEngine, as_base64, json_of, picture, running_reader
+from web_support import INFO, KnownEngine, as_base64, json_of, running_reader
 
 from ocrsvc.adapters.trwebocr.http import shrink_page
 from ocrsvc.app import create_app
@@ -247,7 +247,7 @@ def client(reader: Reader) -> FlaskClient:
 
 def read(client: FlaskClient, query: str = "", data: bytes | None = None, **headers: str) -> Any:
     """The first page of an answer."""
-    sent = client.post(f"/v1/ocr{query}", data=data or picture(), headers=headers)
+    sent = client.post(f"/v1/ocr{query}", data=data or png(), headers=headers)
     return json_of(sent)["pages"][0]
 
 
@@ -269,7 +269,7 @@ def test_an_answer_is_masked_as_its_request_asks(client: FlaskClient) -> None:
 
 
 def test_the_result_cache_holds_pages_as_they_were_read(client: FlaskClient, engine: NumberEngine) -> None:
-    file = picture(shade=77)
+    file = png(shade=77)
     masked, before = read(client, "?mask=id", file), len(engine.seen)
     assert read(client, "?mask=phone", file)["text"] == f"{PERSON} {'*' * 11}"
     assert read(client, "?mask=id", file) == masked
@@ -280,8 +280,8 @@ def test_the_result_cache_holds_pages_as_they_were_read(client: FlaskClient, eng
 
 FOREIGN: Mapping[str, tuple[str, dict[str, Any]]] = {
     **SENT,
-    "turboocr raw": ("/ocr/raw", {"data": picture()}),
-    "turboocr batch": ("/ocr/batch", {"json": {"images": [as_base64(picture())] * 2}}),
+    "turboocr raw": ("/ocr/raw", {"data": png()}),
+    "turboocr batch": ("/ocr/batch", {"json": {"images": [as_base64(png())] * 2}}),
 }
 
 
@@ -307,13 +307,13 @@ def test_a_header_masks_the_answers_of_every_adapter(client: FlaskClient, adapte
 def test_whatever_way_an_address_asks_for_masking_it_is_masked_or_refused(
     client: FlaskClient, query: str, status: int
 ) -> None:
-    answer = client.post(f"/api/tr-run/?{query}", data={"img": as_base64(picture())})
+    answer = client.post(f"/api/tr-run/?{query}", data={"img": as_base64(png())})
     text = answer.get_data(as_text=True)
     assert (answer.status_code, PERSON in text, PHONE in text) == (status, False, False)
 
 
 def test_every_picture_of_an_adapter_is_black_where_it_is_masked(client: FlaskClient) -> None:
-    file, masked = as_base64(picture(400, 100, 255)), {"X-Mask": "id"}
+    file, masked = as_base64(png(400, 100, 255)), {"X-Mask": "id"}
     form = {"img": file, "compress": "0"}
     drawn = json_of(client.post("/api/tr-run/", data=form, headers=masked))["data"]["img_detected"].partition(",")[2]
     sent = {"file": file, "fileType": 1, "useDocOrientationClassify": True}
@@ -327,8 +327,8 @@ def test_every_picture_of_an_adapter_is_black_where_it_is_masked(client: FlaskCl
 @pytest.mark.parametrize("sent", ["", "all", "id;phone", "id,", "id,id,id,id,id,id", "身份证", "own"])
 def test_a_kind_that_there_is_not_is_refused(client: FlaskClient, sent: str) -> None:
     for response in (
-        client.post("/v1/ocr", query_string={"mask": sent}, data=picture()),
-        client.post("/v1/ocr", headers={"X-Mask": sent.encode().decode("latin-1")}, data=picture()),
+        client.post("/v1/ocr", query_string={"mask": sent}, data=png()),
+        client.post("/v1/ocr", headers={"X-Mask": sent.encode().decode("latin-1")}, data=png()),
     ):
         assert response.status_code == 400
         assert json_of(response)["code"] == "bad_option"
@@ -336,17 +336,17 @@ def test_a_kind_that_there_is_not_is_refused(client: FlaskClient, sent: str) -> 
 
 
 def test_what_the_context_demands_is_masked_whatever_the_options_say(reader: Reader) -> None:
-    read = reader.read(picture(), ReadOptions(mask=("phone",)), 30.0, RequestContext(mask=("id",)))
+    read = reader.read(png(), ReadOptions(mask=("phone",)), 30.0, RequestContext(mask=("id",)))
     assert read.page.text == f"{STARS} {'*' * 11}"
     assert Call(0.0, mask=("id",)).context.mask == ("id",)
 
 
 def test_the_client_knows_what_is_masked(client: FlaskClient) -> None:
-    response = client.post("/v1/ocr?mask=id", data=picture())
+    response = client.post("/v1/ocr?mask=id", data=png())
     (found,) = answer_of(Response(200, None, response.data)).pages
     assert found.masked is not None
     assert (found.masked[0].kind, found.masked[0].begin, found.masked[0].end) == ("id", 0, 18)
-    assert answer_of(Response(200, None, client.post("/v1/ocr", data=picture()).data)).pages[0].masked is None
+    assert answer_of(Response(200, None, client.post("/v1/ocr", data=png()).data)).pages[0].masked is None
 
 
 def test_kinds_are_read_in_any_order_and_with_blanks_and_on_the_command_line() -> None:
@@ -391,7 +391,7 @@ def test_a_call_is_masked_by_its_parameter_and_by_its_metadata(reader: Reader) -
         infer = unary(channel, f"{V2}ModelInfer", "inference.ModelInferResponse")
 
         def text(metadata: Sequence[tuple[str, str]] = (), **parameters: Any) -> str:
-            response = infer(infer_request(picture(), **parameters), timeout=30.0, metadata=metadata)
+            response = infer(infer_request(png(), **parameters), timeout=30.0, metadata=metadata)
             return strings(raw_outputs(response)["text"])[0]
 
         assert text() == f"{PERSON} {PHONE}"

@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 import httpx2
 import pytest
 from documents import BLACK, GRAY, pdf
+from image_support import png
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 from outgoing_support import local_policy, response, serving
 from support import ROOT, Server, run_server
-from web_support import TEXT, KnownEngine, as_base64, picture, running_reader
+from web_support import TEXT, KnownEngine, as_base64, running_reader
 
 from ocrsvc.cli.main import run
 from ocrsvc.connections.policy import OutgoingPolicy
@@ -35,7 +36,7 @@ from ocrsvc.settings.settings import Settings
 
 T = TypeVar("T")
 SEEN = "200x100 auto True False None"
-PNG = picture(64, 32)
+PNG = png(64, 32)
 # Packages may be beside the environment.
 _PATH = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 TOKEN = "a-token-of-the-test"

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from image_support import png
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from web_support import picture, running_app
+from web_support import running_app
 
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.http.error_responses import ROUTING
@@ -268,7 +269,7 @@ def test_each_worker_in_a_slot_has_room_for_all_its_series() -> None:
 def test_openmetrics_names_the_sampled_trace_and_the_text_format_none(flags: str, named: bool) -> None:
     with running_app() as app:
         client = app.test_client()
-        client.post("/v1/ocr", data=picture(), headers={"traceparent": f"00-{TRACE}-{SPAN}-{flags}"})
+        client.post("/v1/ocr", data=png(), headers={"traceparent": f"00-{TRACE}-{SPAN}-{flags}"})
         accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
         answer, plain = client.get("/metrics", headers=accept), client.get("/metrics")
     assert answer.content_type.startswith("application/openmetrics-text")

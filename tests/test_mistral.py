@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
+from image_support import png
 from keys_support import bearer, keys_in
 from support import Clock
-from web_support import TEXT, as_base64, json_of, picture, running_app
+from web_support import TEXT, as_base64, json_of, running_app
 
 from ocrsvc.adapters.mistral.uploaded_files import EXPIRES, SIGNATURE, SignatureRefused, UploadedFiles
 from ocrsvc.errors import BodyTooLarge
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.settings.settings import Settings
 
-PAGE = picture()
+PAGE = png()
 DATA_URL = "data:image/png;base64," + as_base64(PAGE)
 SCAN = pdf(GRAY, GRAY, GRAY)
 KEEP_S = 3600

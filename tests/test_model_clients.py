@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 from fetch_clients import MIN_TFS, TRITON, Environment, NotAtHandError, at_hand
+from image_support import png
 from models_support import accept, make_fake, make_version
 from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
-from web_support import as_base64, picture
+from web_support import as_base64
 
 from ocrsvc.models.state import ModelState, StateStore
 
@@ -39,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("service")
     accept(folder, *(make_fake(folder / "models", number) for number in (1, 2)))
     (folder / "models" / "models.toml").write_text('[fake]\nversions = "all"\n')
-    (folder / "page.png").write_bytes(picture())
+    (folder / "page.png").write_bytes(png())
     return folder
 
 
@@ -107,7 +108,7 @@ def _post(server: Server, path: str, body: object = None) -> tuple[int, str]:
 
 
 def test_every_worker_follows_at_once(server: Server) -> None:
-    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [as_base64(picture())]}
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [as_base64(png())]}
 
     def statuses() -> set[int]:
         return {_post(server, "/v2/models/fake/infer", {"inputs": [tensor]})[0] for _ in range(TRIES)}

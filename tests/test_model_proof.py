@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 import pytest
+from image_support import png
 from models_support import make_fake, make_version
 
 from ocrsvc.engines.model.description import Reference
@@ -29,11 +28,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
 PLAN = ThreadPlan(1, 1, 1)
-
-
-def png(side_px: int = 8) -> bytes:
-    """A small page."""
-    return cv2.imencode(".png", np.full((side_px, side_px, 3), 255, np.uint8))[1].tobytes()
+PAGE = png(8, 8, 255)
 
 
 def prover(repository: Path, **settings: object) -> Prover:
@@ -85,7 +80,7 @@ FAKE = 'engine = "fake"\n'
         (f"fake_leak_bytes = {200 << 20}", {}, {"models_proof_memory": "150MiB"}, "memory", "more than 150 MiB"),
         ("", {"weights.bin": b"who"}, {}, "files", "weights.bin"),
         (PPOCR, {"det.onnx": b"\x08\x07", "rec.onnx": b"\x08\x07"}, {}, "open", "It does not open: "),
-        ("", {"reference/page.png": png()[:40]}, {}, "reference", "page.png"),
+        ("", {"reference/page.png": PAGE[:40]}, {}, "reference", "page.png"),
     ],
 )
 def test_a_version_that_does_not_work_is_refused(
@@ -109,7 +104,7 @@ def test_a_version_that_is_gone_is_not_blamed(tmp_path: Path) -> None:
 def test_without_the_one_that_serves_a_version_is_held_against_the_texts(tmp_path: Path) -> None:
     serving = a_fake(tmp_path, 1)
     (serving.folder / "SHA256SUMS").unlink()
-    pages = {"reference/page.png": png(), "reference/page.txt": b"something else"}
+    pages = {"reference/page.png": PAGE, "reference/page.txt": b"something else"}
     candidate = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', pages)
     found = prover(tmp_path).prove(candidate, serving)
     assert found.kind == "text"
@@ -126,14 +121,14 @@ def test_pages_come_from_the_version_then_from_the_operator_then_from_us(tmp_pat
     version = a_fake(tmp_path, 1)
     assert [page.name for page in find_reference_pages(tmp_path, version)] == ["reference_page.png"]
     (tmp_path / "reference").mkdir()
-    (tmp_path / "reference" / "all.png").write_bytes(png())
+    (tmp_path / "reference" / "all.png").write_bytes(PAGE)
     assert [page.name for page in find_reference_pages(tmp_path, version)] == ["all.png"]
     (tmp_path / "fake" / "reference").mkdir()
-    (tmp_path / "fake" / "reference" / "own.png").write_bytes(png())
+    (tmp_path / "fake" / "reference" / "own.png").write_bytes(PAGE)
     (tmp_path / "fake" / "reference" / "own.txt").write_text("text")
     [page] = find_reference_pages(tmp_path, version)
-    assert (page.name, page.wanted, page.read()) == ("own.png", "text", png())
-    own = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', {"reference/of_it.png": png()})
+    assert (page.name, page.wanted, page.read()) == ("own.png", "text", PAGE)
+    own = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', {"reference/of_it.png": PAGE})
     assert [page.name for page in find_reference_pages(tmp_path, own)] == ["reference/of_it.png"]
     assert VersionName.of(own).find(tmp_path) == own
 

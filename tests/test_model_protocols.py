@@ -18,9 +18,10 @@ import grpc
 import pytest
 from flask.testing import FlaskClient
 from grpc_support import MESSAGES, V2, calling, infer_request, raw_outputs, serving, strings, unary
+from image_support import png
 from keys_support import bearer, keys_in
 from models_support import make_fake
-from web_support import as_base64, json_of, picture, running_reader
+from web_support import as_base64, json_of, running_reader
 
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.key_routes import Routes
@@ -77,7 +78,7 @@ def place(tmp_path: Path) -> Place:
 
 def infer(client: FlaskClient, model: str) -> tuple[int, str, str]:
     """The status of an inference, and which version the answer names; it is the one that read."""
-    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [as_base64(picture())]}
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [as_base64(png())]}
     response = client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]})
     answer = json_of(response)
     if response.status_code != 200:
@@ -223,7 +224,7 @@ def test_tensorflow_serving_lists_every_version(place: Place) -> None:
 )
 def test_tensorflow_serving_predicts_by_version_and_label(place: Place, path: str, read: str | None) -> None:
     with place.http() as client:
-        response = client.post(f"/v1/models/fake{path}:predict", json={"instances": [{"b64": as_base64(picture())}]})
+        response = client.post(f"/v1/models/fake{path}:predict", json={"instances": [{"b64": as_base64(png())}]})
         metadata = client.get(f"/v1/models/fake{path}/metadata")
         if read is None:
             assert response.status_code == metadata.status_code == 404
@@ -258,7 +259,7 @@ def predicted(channel: grpc.Channel, model_spec: Any) -> Any:
     tensor = request.inputs["image"]
     tensor.dtype = 7
     tensor.tensor_shape.dim.add(size=1)
-    tensor.string_val.append(picture())
+    tensor.string_val.append(png())
     answer = call(channel, f"{TFS}PredictionService/Predict", request)
     if isinstance(answer, tuple):
         return answer
@@ -273,7 +274,7 @@ def test_triton_over_grpc(place: Place) -> None:
         answer = call(channel, f"{V2}RepositoryIndex", MESSAGES["inference.RepositoryIndexRequest"]())
         found = [(one.name, one.version, one.state, one.reason) for one in answer.models]
         assert found[1:3] == [("fake", "2", "READY", ""), ("fake", "3", "UNAVAILABLE", "It reads garbage.")]
-        request = infer_request(picture(), model="fake")
+        request = infer_request(png(), model="fake")
         request.model_version = "1"
         answer = call(channel, f"{V2}ModelInfer", request)
         assert (answer.model_name, answer.model_version) == ("fake", "1")
@@ -400,7 +401,7 @@ def test_with_keys_an_operator_loads_and_a_reader_lists(tmp_path: Path) -> None:
 
 
 def test_paddlex_json_in_a_tensor_is_read_by_the_model_of_the_path(place: Place) -> None:
-    body = {"file": base64.b64encode(picture()).decode(), "fileType": 1, "visualize": False}
+    body = {"file": base64.b64encode(png()).decode(), "fileType": 1, "visualize": False}
     tensor = {"name": "input", "shape": [1], "datatype": "BYTES", "data": [json.dumps(body)]}
     with place.http() as client:
         answer = json_of(client.post("/v2/models/fake/versions/1/infer", json={"inputs": [tensor]}))

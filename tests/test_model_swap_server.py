@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from image_support import png
 from models_support import make_fake
 from support import Server, repeating, run_server, wait_until
-from web_support import picture
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
 PAUSE_S = 0.02
-PAGE = picture(16, 16, shade=200, suffix=".bmp")
+PAGE = png(16, 16, shade=200, suffix=".bmp")
 
 
 def settings(folder: Path, **more: str) -> dict[str, str]:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
+from image_support import png
 from models_support import make_several
 from test_adapters import SENT
-from web_support import as_base64, json_of, picture, running_reader
+from web_support import as_base64, json_of, running_reader
 
 from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
 from ocrsvc.adapters.umi_ocr.answers import OPTIONS, ImageOptions, options_for
@@ -26,7 +27,7 @@ from ocrsvc.models.model_control import ModelList
 from ocrsvc.models.worker_models import WorkerModels
 from ocrsvc.settings.load import read_settings
 
-PAGE = picture()
+PAGE = png()
 BASE64 = as_base64(PAGE)
 DATA_URI = f"data:image/png;base64,{BASE64}"
 TENSOR = {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [BASE64]}]}

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, json_of, picture, running_app
+from image_support import png
+from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, json_of, running_app
 
 from ocrsvc.adapters.model_protocols.ocr_model import options_in
 from ocrsvc.adapters.model_protocols.tensors import (
@@ -35,7 +36,7 @@ PREDICT = "/v1/models/ocr:predict"
 # On a page of 64 x 32, see web_support: a rectangle from (16, 8) to (48, 16), and a square on its tip.
 BOXES = [[16, 8], [48, 8], [48, 16], [16, 16]], [[32, 8], [40, 16], [32, 24], [24, 16]]
 SEEN = "64x32 auto True False None"
-PLAIN = as_base64(picture())
+PLAIN = as_base64(png())
 COMPRESSED = pytest.mark.parametrize(("encoding", "pack_body"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 
 
@@ -89,7 +90,7 @@ def outputs_of(response: Any) -> dict[str, Any]:
 
 
 def test_an_image_in_a_binary_tensor_is_answered_in_binary_tensors(client: FlaskClient) -> None:
-    response = client.post(INFER, **binary(picture(), id="7", parameters={"binary_data_output": True, "lang": "ch"}))
+    response = client.post(INFER, **binary(png(), id="7", parameters={"binary_data_output": True, "lang": "ch"}))
     assert response.content_type == "application/octet-stream"
     head, raw = split_answer(response)
     assert (head["id"], head["model_name"], head["model_version"]) == ("7", "ocr", "1")
@@ -121,7 +122,7 @@ def test_an_image_may_be_sent_as(client: FlaskClient, sent: dict[str, Any]) -> N
     assert outputs_of(client.post(INFER, **sent))["counts"]["data"] == [2]
 
 
-@pytest.mark.parametrize("body", [picture(), element(picture())], ids=["the file", "with its length in front"])
+@pytest.mark.parametrize("body", [png(), element(png())], ids=["the file", "with its length in front"])
 def test_a_raw_request_is_the_image_alone(client: FlaskClient, body: bytes) -> None:
     response = client.post(INFER, data=body, headers={HEADER: "0"})
     assert outputs_of(response)["text"]["data"] == [f"{TEXT}\n{SEEN}"]
@@ -129,7 +130,7 @@ def test_a_raw_request_is_the_image_alone(client: FlaskClient, body: bytes) -> N
 
 @pytest.mark.parametrize("shape", [[2], [2, 1], [1, 2]])
 def test_a_batch_keeps_its_order_and_the_shape_that_it_came_in(client: FlaskClient, shape: list[int]) -> None:
-    response = client.post(INFER, **binary(picture(), picture(width=40), shape=shape))
+    response = client.post(INFER, **binary(png(), png(width=40), shape=shape))
     outputs = outputs_of(response)
     assert outputs["text"]["shape"] == outputs["counts"]["shape"] == shape
     assert [text.splitlines()[1][:5] for text in outputs["text"]["data"]] == ["64x32", "40x32"]
@@ -138,7 +139,7 @@ def test_a_batch_keeps_its_order_and_the_shape_that_it_came_in(client: FlaskClie
 
 def test_only_the_outputs_that_are_asked_for_are_answered_each_in_its_form(client: FlaskClient) -> None:
     asked = [{"name": "counts", "parameters": {"binary_data": True}}, {"name": "text"}]
-    response = client.post(INFER, json=in_json(as_base64(picture()), outputs=asked))
+    response = client.post(INFER, json=in_json(as_base64(png()), outputs=asked))
     head = json.loads(response.data[: int(response.headers[HEADER])])
     assert [output["name"] for output in head["outputs"]] == ["counts", "text"]
     assert head["outputs"][1]["data"] == [f"{TEXT}\n{SEEN}"]
@@ -171,7 +172,7 @@ def test_what_a_body_unpacks_to_counts_as_held_in_memory(encoding: str, pack_bod
 
 @COMPRESSED
 def test_bodies_and_answers_may_be_compressed(client: FlaskClient, encoding: str, pack_body: Any) -> None:
-    images: list[object] = [as_base64(picture())] * 20
+    images: list[object] = [as_base64(png())] * 20
     body = pack_body(json.dumps(in_json(images)).encode())
     response = client.post(INFER, data=body, headers={"Content-Encoding": encoding, "Accept-Encoding": encoding})
     assert response.headers["Content-Encoding"] == encoding
@@ -240,7 +241,7 @@ def cut(sent: dict[str, Any], length: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "sent",
     [
-        *(cut(binary(picture()), length) for length in (1, 4, 20)),
+        *(cut(binary(png()), length) for length in (1, 4, 20)),
         *map(raw_tensor, (b"", b"\1", b"\5\0\0\0abc", b"\1\0\0\0ab", b"\xff\xff\xff\xffa")),
     ],
 )
@@ -250,7 +251,7 @@ def test_a_binary_tensor_of_a_wrong_length_is_refused(client: FlaskClient, sent:
 
 
 def test_in_a_batch_the_image_that_failed_is_named(client: FlaskClient) -> None:
-    response = client.post(INFER, **binary(picture(), b"nonsense!", picture()))
+    response = client.post(INFER, **binary(png(), b"nonsense!", png()))
     assert response.status_code == 415
     assert json_of(response)["error"].startswith("Image 2 of 3: ")
 
@@ -342,7 +343,7 @@ def test_statistics_grow_with_each_request(client: FlaskClient) -> None:
         return json_of(client.get("/v2/models/ocr/stats"))["model_stats"][0]
 
     before = stats()
-    client.post(INFER, **binary(picture(), picture()))
+    client.post(INFER, **binary(png(), png()))
     client.post(INFER, **binary(b"nonsense!"))
     after = stats()
     assert after["inference_count"] == after["execution_count"] == before["inference_count"] + 2

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import requests
+from image_support import png
 from models_support import accept, make_fake, make_version
 from support import Server, run_server
-from web_support import picture
 
 from ocrsvc.system.memory import read_rss_bytes
 
@@ -60,7 +60,7 @@ def server(isolation: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def ask(server: Server, model: str | None = None, data: bytes | None = None) -> requests.Response:
     params = {} if model is None else {"model": model}
-    return requests.post(f"{server.url}/v1/ocr", data=data or picture(), params=params, timeout=ANSWER_S)
+    return requests.post(f"{server.url}/v1/ocr", data=data or png(), params=params, timeout=ANSWER_S)
 
 
 def readers_of(answer: Any) -> tuple[str, str]:

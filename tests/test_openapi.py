@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from described_errors import FIND_JOB_ERRORS, JOB_RESULT_ERRORS, KEY_ERRORS, READING_ERRORS, SUBMIT_ERRORS, Errors
 from flask import Flask
+from image_support import png
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
-from web_support import as_base64, client_raising, json_of, picture, running_app
+from web_support import as_base64, client_raising, json_of, running_app
 
 from ocrsvc import errors
 from ocrsvc.api.openapi import openapi
@@ -137,7 +138,7 @@ def test_every_value_that_is_described_is_accepted_and_the_next_one_is_not(serve
     "query", ["", "?lines=false", "?tables=true", "?layout=true", "?words=true", "?characters=true"]
 )
 def test_a_real_answer_fits_its_schema(app: Flask, served: Any, query: str) -> None:
-    sent = {"images": [as_base64(picture()), "!!!!"]}
+    sent = {"images": [as_base64(png()), "!!!!"]}
     response = app.test_client().post(f"/v1/ocr{query}", json=sent)
     assert response.status_code == 200
     check(served, "/v1/ocr", "post", response)
@@ -150,7 +151,7 @@ def test_a_real_answer_of_operations_fits_its_schema(app: Flask, served: Any, pa
 
 @pytest.mark.parametrize("error", [error for error in READING_ERRORS if error is not errors.OcrsvcError])
 def test_a_real_problem_fits_its_schema(served: Any, error: type[errors.OcrsvcError]) -> None:
-    response = client_raising(error("It happened.")).post("/v1/ocr", data=picture())
+    response = client_raising(error("It happened.")).post("/v1/ocr", data=png())
     check(served, "/v1/ocr", "post", response)
     described = responses(served, "/v1/ocr", "post")[str(error.status)]["headers"]
     assert {"X-Request-Id"} <= set(described)
@@ -166,10 +167,10 @@ def test_a_worker_that_is_not_ready_fits_its_description(served: Any) -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        {"json": {"image": as_base64(picture()), "max_side": 64, "detect": True}},
-        {"data": {"file": (io.BytesIO(picture()), "a.png")}, "content_type": "multipart/form-data"},
-        {"data": {"image": as_base64(picture())}, "content_type": "application/x-www-form-urlencoded"},
-        {"data": picture(), "content_type": "application/octet-stream"},
+        {"json": {"image": as_base64(png()), "max_side": 64, "detect": True}},
+        {"data": {"file": (io.BytesIO(png()), "a.png")}, "content_type": "multipart/form-data"},
+        {"data": {"image": as_base64(png())}, "content_type": "application/x-www-form-urlencoded"},
+        {"data": png(), "content_type": "application/octet-stream"},
     ],
 )
 def test_every_body_type_that_is_described_is_read(app: Flask, served: Any, sent: dict[str, Any]) -> None:

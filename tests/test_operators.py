@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 import requests
 from flask import Flask
+from image_support import png
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from support import Server, ocrsvc, repeating, run_server, wait_until
-from web_support import INFO, as_base64, client_raising, json_of, picture, running_app
+from web_support import INFO, as_base64, client_raising, json_of, running_app
 
 from ocrsvc import __version__
 from ocrsvc.cli.service import address_of, refusal_of
@@ -64,7 +65,7 @@ def workers(server: Server) -> list[dict[str, Any]]:
 
 
 def post(server: Server) -> int:
-    return requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code
+    return requests.post(f"{server.url}/v1/ocr", data=png(), timeout=_ANSWER_S).status_code
 
 
 @pytest.fixture(scope="module")
@@ -123,15 +124,15 @@ def test_what_is_only_true_now_is_kept_by_no_cache_and_head_is_get_without_the_b
 def test_requests_and_failed_images_are_counted_by_adapter_status_and_code() -> None:
     with running_app() as app:
         client = app.test_client()
-        client.post("/v1/ocr", data=picture())
+        client.post("/v1/ocr", data=png())
         client.post("/v1/ocr", data=b"no image")
         # One image fails, and the request does not.
-        client.post("/v1/ocr", json={"images": [as_base64(picture()), as_base64(b"no image at all")]})
-        client.post("/api/tr-run/", data={"img": as_base64(picture())})
+        client.post("/v1/ocr", json={"images": [as_base64(png()), as_base64(b"no image at all")]})
+        client.post("/api/tr-run/", data={"img": as_base64(png())})
         client.post("/api/trocr")
         client.get("/nowhere")
         assert numbers_of(app)["ocrsvc_in_flight_requests"] == 1, "the one that asks"
-    client.post("/v1/ocr", data=picture())
+    client.post("/v1/ocr", data=png())
     found = numbers_of(app)
     assert {key: count for key, count in found.items() if key.startswith("ocrsvc_requests_total{code=")} == {
         "ocrsvc_requests_total{code=ok,door=api,status=200}": 2,

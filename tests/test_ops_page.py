@@ -12,11 +12,12 @@ import pytest
 import requests
 from browser_support import Open, faint, in_browser, launched_browser, opening
 from flask import Flask
+from image_support import png
 from keys_support import answer as answer_request
 from keys_support import bearer, keys_in
 from playwright.sync_api import Browser, expect
 from support import Server, run_server, wait_until
-from web_support import as_base64, json_of, picture, running_app
+from web_support import as_base64, json_of, running_app
 
 from ocrsvc.access.api_keys import KeyLimits
 from ocrsvc.access.gate import read_key_counts
@@ -90,8 +91,8 @@ def test_failures_of_requests_and_of_single_images_are_listed_without_what_was_s
         client = app.test_client()
         client.post(f"/v1/ocr?{SECRET}=1", data=SECRET.encode(), headers={"X-Request-Id": "mine"})
         client.get(f"/{SECRET}")
-        client.post("/v1/ocr", json={"images": [as_base64(picture()), *[as_base64(SECRET.encode())] * 3]})
-        client.post("/v1/ocr", data=picture(shade=0))
+        client.post("/v1/ocr", json={"images": [as_base64(png()), *[as_base64(SECRET.encode())] * 3]})
+        client.post("/v1/ocr", data=png(shade=0))
         client.post("/api/trocr")
         found = errors_of(app)
         assert SECRET not in app.test_client().get("/ops/overview").text
@@ -209,7 +210,7 @@ def test_another_sites_page_may_not_ask() -> None:
 def test_without_an_arbiter_there_is_an_overview_without_workers_and_history_and_without_keys_none() -> None:
     with running_app() as app:
         client = app.test_client()
-        client.post("/v1/ocr", data=picture())
+        client.post("/v1/ocr", data=png())
         found = json_of(client.get("/ops/overview"))
         assert json_of(client.get("/ops/workers")) == {"arbiter_pid": None, "workers": []}
         assert json_of(client.get("/ops/keys")) == {"keys": None}
@@ -218,7 +219,7 @@ def test_without_an_arbiter_there_is_an_overview_without_workers_and_history_and
     assert set(map(len, found["history"]["curves"].values())) == {0}
 
 
-CRASHING = picture(50, 40, shade=10)
+CRASHING = png(50, 40, shade=10)
 """Ends the process of the fake engine, which reads the CRC-32 of its pixels."""
 CRASHING_CRC = f"{zlib.crc32(bytes([10] * 50 * 40)):08x}"
 
@@ -241,7 +242,7 @@ def busy_server() -> Iterator[Server]:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_ISOLATION": "process"}
     with run_server(env | {"OCRSVC_FAKE_FAULT": "segfault", "OCRSVC_FAKE_FAULT_ON": CRASHING_CRC}) as server:
         for _ in range(4):
-            assert requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code == 200
+            assert requests.post(f"{server.url}/v1/ocr", data=png(), timeout=_ANSWER_S).status_code == 200
         assert requests.post(f"{server.url}/v1/ocr", data=b"no image", timeout=_ANSWER_S).status_code == 415
         assert requests.post(f"{server.url}/v1/ocr", data=CRASHING, timeout=_ANSWER_S).status_code == 422
         yield server
@@ -306,7 +307,7 @@ def test_with_keys_a_browser_asks_for_one_and_the_page_shows_what_is_used(opened
     with keys_in(tmp_path) as keys:
         operator, reader = keys.add("operator", "operate"), keys.add("reader", "read", pages_a_day=10)
         with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_KEYS": keys.address}) as server:
-            answer = requests.post(f"{server.url}/v1/ocr", data=picture(), headers=bearer(reader), timeout=_ANSWER_S)
+            answer = requests.post(f"{server.url}/v1/ocr", data=png(), headers=bearer(reader), timeout=_ANSWER_S)
             assert answer.status_code == 200
             page = opened(f"{server.url}/ops", http_credentials={"username": "", "password": operator})
             expect(page.locator("#keys tbody tr")).to_have_count(2)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from web_support import as_base64, picture
+from image_support import png
+from web_support import as_base64
 
 from ocrsvc.adapters.paddlex.http import infer
 from ocrsvc.adapters.paddlex.word_boxes import to_word_members
@@ -21,7 +22,7 @@ def ask(reader: Reader, members: object) -> tuple[int, Any]:
 
 
 def test_a_request_is_answered_in_its_envelope(reader: Reader) -> None:
-    status, answer = ask(reader, {"file": as_base64(picture()), "visualize": False, "logId": "L"})
+    status, answer = ask(reader, {"file": as_base64(png()), "visualize": False, "logId": "L"})
     assert (status, answer["logId"], answer["errorCode"], answer["errorMsg"]) == (200, "L", 0, "Success")
     assert len(answer["result"]["ocrResults"][0]["prunedResult"]["rec_texts"]) == 2
 
@@ -31,8 +32,8 @@ def test_a_request_is_answered_in_its_envelope(reader: Reader) -> None:
     [
         ({"file": "!!!!", "logId": "L"}, 422),
         ({"logId": "L"}, 422),
-        ({"file": as_base64(picture(shade=0)), "logId": "L"}, 500),
-        ({"file": as_base64(picture()), "fileType": 7, "logId": "L"}, 422),
+        ({"file": as_base64(png(shade=0)), "logId": "L"}, 500),
+        ({"file": as_base64(png()), "fileType": 7, "logId": "L"}, 422),
     ],
 )
 def test_what_goes_wrong_is_reported_in_the_envelope_with_the_callers_id(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import requests
+from image_support import png
 from support import Server, run_server, wait_until
-from web_support import picture
 
 from ocrsvc.access.admission import BLOCK, SPARE, KeyReservation
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits
@@ -102,7 +102,7 @@ def test_a_key_with_little_left_is_asked_for_each_request(store: SqliteStore, he
 def send_pages_and_kill(server: Server, secret: str, pages: int) -> None:
     (worker,) = server.workers()
     for _ in range(pages):
-        answer = requests.post(f"{server.url}/v1/ocr", data=picture(), headers={"X-API-Key": secret}, timeout=30)
+        answer = requests.post(f"{server.url}/v1/ocr", data=png(), headers={"X-API-Key": secret}, timeout=30)
         assert answer.status_code == 200
     os.kill(worker, signal.SIGKILL)
 

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 import pytest
 import requests
+from image_support import encoded
 from support import ROOT, Server, ocrsvc, start_server
 
 from ocrsvc.errors import SettingsError
@@ -90,7 +91,7 @@ def page() -> bytes:
     for text, scale, x, y in (("a large one", 8, 50, 40), ("a small one", 4, 600, 350)):
         square = cast(Pixels, cv2.QRCodeEncoder.create().encode(text)).repeat(scale, axis=0).repeat(scale, axis=1)
         pixels[y : y + len(square), x : x + len(square)] = square
-    return bytes(cv2.imencode(".png", pixels)[1])
+    return encoded(pixels)
 
 
 @pytest.fixture(scope="module", params=["thread", "process"])

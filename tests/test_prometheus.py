@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 import requests
+from image_support import png
 from support import ROOT, Server, http_server, reserved_port, run_server, wait_until
 from test_monitoring import promtool
-from web_support import picture
 
 from ocrsvc.results import EngineInfo
 from ocrsvc.telemetry.metrics import COUNTED
@@ -126,7 +126,7 @@ def ask(url: str, path: str, **params: str) -> Any:
 def use(server: Server) -> None:
     """Some requests that are answered, some that are not, and one to the model API."""
     for _ in range(3):
-        assert requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code == 200
+        assert requests.post(f"{server.url}/v1/ocr", data=png(), timeout=_ANSWER_S).status_code == 200
         assert requests.post(f"{server.url}/v1/ocr", data=b"no image", timeout=_ANSWER_S).status_code == 415
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
+from image_support import encoded
 from support import wait_until
 
 from ocrsvc.engines.contract import EngineTraits
@@ -85,9 +85,8 @@ class Mirror:
         self.closed = True
 
 
-def png(width: int, height: int, colour: bool = True) -> bytes:
-    shape = (height, width, 3) if colour else (height, width)
-    return cv2.imencode(".png", np.full(shape, 200, np.uint8))[1].tobytes()
+def colour_png(width: int, height: int) -> bytes:
+    return encoded(np.full((height, width, 3), 200, np.uint8))
 
 
 @contextmanager
@@ -125,7 +124,7 @@ def asking(call: Callable[[], object], count: int, gate: threading.Event) -> Ite
 def test_an_image_becomes_a_page_with_its_engine_and_its_times_and_stop_closes_the_engine() -> None:
     engine = Mirror()
     with reading(engine) as reader:
-        answer = read(reader, png(40, 30))
+        answer = read(reader, colour_png(40, 30))
         assert not engine.closed
     assert answer.page.text == "40x30"
     assert answer.engine.name == "mirror"
@@ -153,7 +152,7 @@ def test_options_are_applied_before_the_engine_and_undone_after_it(
     options: ReadOptions, seen: str, frame: tuple[int, int, int, int]
 ) -> None:
     with reading(Mirror()) as reader:
-        page = reader.read(png(400, 300), options, SOON_S).page
+        page = reader.read(colour_png(400, 300), options, SOON_S).page
     left, top, right, bottom = frame
     assert page.text == seen
     assert (page.width, page.height, page.angle) == (400, 300, int(options.rotate) if options.rotate != "auto" else 0)
@@ -162,34 +161,39 @@ def test_options_are_applied_before_the_engine_and_undone_after_it(
 
 def test_a_region_outside_the_page_is_the_callers_error() -> None:
     with reading(Mirror()) as reader, pytest.raises(BadOption, match="400 x 300 pixels"):
-        read(reader, png(400, 300), region=(400, 0, 1, 1))
+        read(reader, colour_png(400, 300), region=(400, 0, 1, 1))
 
 
 @pytest.mark.parametrize(("wants_gray", "dimensions"), [(True, 2), (False, 3)])
 def test_an_engine_that_wants_gray_gets_gray(wants_gray: bool, dimensions: int) -> None:
     engine = Mirror(wants_gray=wants_gray)
     with reading(engine) as reader:
-        read(reader, png(40, 30))
+        read(reader, colour_png(40, 30))
     assert engine.seen[0].image.pixels.ndim == dimensions
 
 
 @pytest.mark.parametrize(
     ("data", "error"),
-    [(b"", BrokenImage), (b"hello", UnsupportedImage), (png(40, 30)[:60], BrokenImage), (png(60, 60), ImageTooLarge)],
+    [
+        (b"", BrokenImage),
+        (b"hello", UnsupportedImage),
+        (colour_png(40, 30)[:60], BrokenImage),
+        (colour_png(60, 60), ImageTooLarge),
+    ],
 )
 def test_what_cannot_be_read_is_refused_and_its_place_is_free_again(data: bytes, error: type[OcrsvcError]) -> None:
     with reading(Mirror(), queue_size=1, max_pixels=2000) as reader:
         for _ in range(3):
             with pytest.raises(error):
                 read(reader, data)
-        assert read(reader, png(40, 30)).page.text == "40x30"
+        assert read(reader, colour_png(40, 30)).page.text == "40x30"
 
 
 def test_before_the_start_nothing_is_read() -> None:
     reader = Reader(Settings(), ThreadPlan(1, 8, 1), Mirror)
     assert not reader.ready
     with pytest.raises(NotReady):
-        read(reader, png(40, 30))
+        read(reader, colour_png(40, 30))
     with pytest.raises(NotReady):
         reader.describe()
     reader.stop(SOON_S)
@@ -202,7 +206,9 @@ def test_before_the_start_nothing_is_read() -> None:
 
 def test_of_many_images_each_is_answered_apart_and_in_order() -> None:
     with reading(Mirror(), engine_threads=2, queue_size=2) as reader:
-        answers = reader.read_many([png(10 + n, 10) for n in range(7)] + [b"junk", png(5, 5)], ReadOptions(), SOON_S)
+        answers = reader.read_many(
+            [colour_png(10 + n, 10) for n in range(7)] + [b"junk", colour_png(5, 5)], ReadOptions(), SOON_S
+        )
     texts = [answer.page.text if isinstance(answer, Reading) else answer.code for answer in answers]
     assert texts == [*(f"{10 + n}x10" for n in range(7)), "unsupported_image", "5x5"]
 
@@ -214,7 +220,7 @@ def test_between_the_pages_of_a_request_a_client_that_has_gone_is_noticed() -> N
 
     def ask() -> None:
         try:
-            reader.read_many([png(40, 30)] * 20, ReadOptions(), SOON_S, RequestContext(is_gone=gone.is_set))
+            reader.read_many([colour_png(40, 30)] * 20, ReadOptions(), SOON_S, RequestContext(is_gone=gone.is_set))
         except OcrsvcError as error:
             failures.append(type(error))
 
@@ -239,7 +245,7 @@ def test_images_that_are_decoded_together_stay_within_the_memory_of_all_requests
 
     def ask() -> None:
         try:
-            read(reader, png(700, 700), share=Share(memory))
+            read(reader, colour_png(700, 700), share=Share(memory))
         except QueueFull as error:
             refused.append(error.detail)
 
@@ -257,7 +263,9 @@ def test_an_image_that_can_never_fit_is_told_apart_and_its_neighbours_are_read()
     share = Share(memory)
     share.take(SQUARE_BYTES)
     with reading(Mirror()) as reader:
-        answers = reader.read_many([png(1000, 1000), png(30, 20)], ReadOptions(), SOON_S, RequestContext(share=share))
+        answers = reader.read_many(
+            [colour_png(1000, 1000), colour_png(30, 20)], ReadOptions(), SOON_S, RequestContext(share=share)
+        )
     assert isinstance(answers[0], BodyTooLarge)
     assert isinstance(answers[1], Reading)
     assert memory.held_bytes == SQUARE_BYTES
@@ -274,7 +282,7 @@ def test_of_a_request_with_many_large_pages_few_are_in_memory_at_once() -> None:
 
     with reading(Watching(), engine_threads=3) as reader:
         options, context = ReadOptions(rotate="90"), RequestContext(share=Share(memory))
-        answers = reader.read_many([png(700, 700)] * 12, options, SOON_S, context)
+        answers = reader.read_many([colour_png(700, 700)] * 12, options, SOON_S, context)
     assert [type(answer) for answer in answers] == [Reading] * 12
     assert (max(held_bytes), memory.held_bytes) == (SQUARE_BYTES, 0)
 
@@ -284,7 +292,7 @@ def test_pixels_that_nobody_waits_for_any_more_are_in_the_account_until_the_engi
     share = Share(memory)
     with reading(Mirror(gate=gate)) as reader:
         with pytest.raises(DeadlineExceeded):
-            read(reader, png(700, 700), 0.2, share=share)
+            read(reader, colour_png(700, 700), 0.2, share=share)
         share.release()
         assert memory.held_bytes == SQUARE_BYTES
         gate.set()
@@ -294,12 +302,12 @@ def test_pixels_that_nobody_waits_for_any_more_are_in_the_account_until_the_engi
 def test_pixels_of_work_that_is_dropped_from_the_queue_are_given_back_and_what_cannot_be_decoded_holds_none() -> None:
     gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
     engine = Mirror(gate=gate)
-    with reading(engine) as reader, asking(lambda: read(reader, png(30, 20)), 1, gate):
+    with reading(engine) as reader, asking(lambda: read(reader, colour_png(30, 20)), 1, gate):
         assert engine.entered.wait(SOON_S)
         with pytest.raises(DeadlineExceeded):
-            read(reader, png(700, 700), 0.2, share=Share(memory))
+            read(reader, colour_png(700, 700), 0.2, share=Share(memory))
         assert memory.held_bytes == 0
-        for data in (png(700, 700)[:-2000], b"GIF89a", png(700, 700)[:40]):
+        for data in (colour_png(700, 700)[:-2000], b"GIF89a", colour_png(700, 700)[:40]):
             with pytest.raises(BrokenImage):
                 read(reader, data, share=Share(memory))
         assert memory.held_bytes == 0
@@ -312,7 +320,7 @@ def waiting_bytes_of(reader: Reader) -> int:
 
 
 def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:
-    gate, data, large = threading.Event(), png(2000, 1500), png(3000, 2000)
+    gate, data, large = threading.Event(), colour_png(2000, 1500), colour_png(3000, 2000)
     engine = Mirror(gate=gate)
     pages: list[Reading] = []
     # The first goes into the engine, the second is decoded ahead; the third is large, and one of these is decoded too;
@@ -356,14 +364,14 @@ def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.
         return decode_pixels(source, gray=gray)
 
     monkeypatch.setattr("ocrsvc.pipeline.decode_job.decode_pixels", slowly)
-    large = png(3000, 2000)
+    large = colour_png(3000, 2000)
     with (
         reading(Mirror(), engine_threads=2) as reader,
         asking(lambda: read(reader, large), 4, gate),
     ):
         assert begun.acquire(timeout=SOON_S)
-        assert read(reader, png(30, 20)).page.text == "30x20"
-        with reader.decoded_image(png(30, 20), limit_s=SOON_S) as image:
+        assert read(reader, colour_png(30, 20)).page.text == "30x20"
+        with reader.decoded_image(colour_png(30, 20), limit_s=SOON_S) as image:
             assert image.width == 30
         assert not begun.acquire(blocking=False), "one at a time"
 
@@ -374,7 +382,7 @@ def test_of_the_largest_pages_one_is_read_at_a_time_and_none_is_refused_for_want
     pages: list[Reading] = []
 
     def ask() -> None:
-        pages.append(read(reader, png(3000, 2000), share=Share(memory)))
+        pages.append(read(reader, colour_png(3000, 2000), share=Share(memory)))
 
     with reading(engine, engine_threads=2) as reader, asking(ask, 4, gate):
         assert engine.entered.wait(SOON_S)
@@ -392,7 +400,7 @@ def test_an_engine_thread_is_free_soon_after_nobody_waits_any_more(
     began_s = time.monotonic()
     context = RequestContext(is_gone=lambda: expected is ClientGone and time.monotonic() > began_s + 0.3)
     with pytest.raises(expected):
-        reader.read(png(30, 20), ReadOptions(), deadline_s, context)
+        reader.read(colour_png(30, 20), ReadOptions(), deadline_s, context)
     reader.stop(SOON_S)
     assert time.monotonic() - began_s < SOON_S / 3
     assert reader.stuck_threads() == 0
@@ -401,17 +409,17 @@ def test_an_engine_thread_is_free_soon_after_nobody_waits_any_more(
 def test_the_same_bytes_with_the_same_options_are_read_once_when_pages_are_cached() -> None:
     engine = Mirror()
     with reading(engine, cache_bytes=1_000_000) as reader:
-        first, again = (read(reader, png(30, 20)) for _ in range(2))
-        [once_more] = reader.read_many([png(30, 20)], ReadOptions(), SOON_S)
+        first, again = (read(reader, colour_png(30, 20)) for _ in range(2))
+        [once_more] = reader.read_many([colour_png(30, 20)], ReadOptions(), SOON_S)
         assert len(engine.seen) == 1
         assert (first.from_cache, again.from_cache) == (False, True)
         assert isinstance(once_more, Reading)
         assert first.page == again.page == once_more.page
         # Other bytes or other options are read again.
-        assert not read(reader, png(31, 20)).from_cache
-        assert not read(reader, png(30, 20), rotate="90").from_cache
+        assert not read(reader, colour_png(31, 20)).from_cache
+        assert not read(reader, colour_png(30, 20), rotate="90").from_cache
     with reading(engine, cache_bytes=0) as reader:
-        assert [read(reader, png(30, 20)).from_cache for _ in range(2)] == [False, False]
+        assert [read(reader, colour_png(30, 20)).from_cache for _ in range(2)] == [False, False]
     assert len(engine.seen) == 5
 
 
@@ -428,7 +436,7 @@ def test_the_deadline_holds_while_an_image_waits_for_its_turn_to_be_decoded() ->
         for _ in range(2):  # an engine thread, and one more
             _take(reader._decoder._permits, make_read_request(ReadOptions(), SOON_S), taken)
         with pytest.raises(DeadlineExceeded):
-            read(reader, png(30, 20), 0.05)
+            read(reader, colour_png(30, 20), 0.05)
         with pytest.raises(ClientGone):
-            reader.read(png(30, 20), ReadOptions(), SOON_S, RequestContext(is_gone=lambda: True))
+            reader.read(colour_png(30, 20), ReadOptions(), SOON_S, RequestContext(is_gone=lambda: True))
         assert reader.waiting() == 0

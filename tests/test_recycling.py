@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 import requests
+from image_support import png
 from support import ROOT, Server, clean_environment, repeating, run_server, start_server, wait_until
-from web_support import picture
 
 _ANSWER_S = 30.0
 _SOON_S = 30.0
-PAGE = picture()
+PAGE = png()
 
 
 def post(server: Server) -> int:
@@ -246,7 +246,7 @@ def test_a_worker_that_hangs_while_it_drains_is_killed_with_its_stacks_in_the_lo
 
 
 def test_a_worker_with_a_stuck_thread_is_replaced_successor_first_with_its_stacks_in_the_log() -> None:
-    hanging = picture(width=77, height=33, shade=200)
+    hanging = png(width=77, height=33, shade=200)
     digest = f"{zlib.crc32(bytes([200]) * (77 * 33)):08x}"
     env = {"OCRSVC_FAKE_FAULT": "hang", "OCRSVC_FAKE_FAULT_ON": digest, "OCRSVC_DEADLINE_S": "1"}
     with run_server({**env, "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "2"}) as server:
@@ -325,9 +325,9 @@ def soak(args: str) -> tuple[int, dict[str, Any]]:
     ("args", "reasons"),
     [
         # Memory, SIGHUP, SIGTTIN and SIGTTOU at once.
-        ("--requests 1500 --leak 2000000 --signal-every 0.7", {"rss_soft", "rss_growth", "reload"}),
+        ("--requests 700 --leak 2000000 --signal-every 0.7", {"rss_soft", "rss_growth", "reload"}),
         (
-            "--requests 1000 --gpu --gpu-bytes 1200000000 --leak 900000 --signal-every 0",
+            "--requests 500 --gpu --gpu-bytes 1200000000 --leak 1800000 --signal-every 0",
             {"gpu_soft", "gpu_hard", "gpu_growth"},
         ),
     ],
@@ -344,6 +344,6 @@ def test_a_short_soak_loses_and_swaps_nothing(args: str, reasons: set[str]) -> N
 
 def test_a_gpu_without_room_for_a_third_model_loses_nothing_either() -> None:
     # 200 MB a worker; the two of them may take 0.85 * 640 MB.
-    code, result = soak("--requests 1000 --gpu --gpu-bytes 640000000 --leak 200000 --signal-every 0")
+    code, result = soak("--requests 500 --gpu --gpu-bytes 640000000 --leak 400000 --signal-every 0")
     assert (code, result["failures"]) == (0, {})
     assert result["drain_first"] >= 1

@@ -22,9 +22,8 @@ from gunicorn.http.errors import ParseException
 from gunicorn.http.parser import RequestParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_support import encoded, noise
+from image_support import encoded, noise, png
 from support import Server, read_to_end, run_server
-from web_support import picture
 
 from ocrsvc.plugins import adapters
 from ocrsvc.serving.memory_budget import Budget
@@ -38,7 +37,7 @@ from ocrsvc.worker.request_threads import quick_paths
 
 _ANSWER_S = 30.0
 _PROMPT_S = 8.0
-PNG = picture()
+PNG = png()
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 # What one client may send on one connection, request after request.

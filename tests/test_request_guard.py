@@ -19,8 +19,9 @@ import pytest
 import requests
 from blocking_app import DIES, HOLDS
 from grpc_support import V2, calling, infer_request, known_model, serving, unary
+from image_support import png
 from support import Server, start_server
-from web_support import KnownEngine, picture, running_reader
+from web_support import KnownEngine, running_reader
 
 from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
@@ -122,7 +123,7 @@ def test_a_thread_that_decodes_for_a_request_is_on_record_beside_it(
         take_body(BODY)
         request = replace(make_read_request(ReadOptions(), 0.0), lease=create_autospec(Lease, instance=True))
         job = decode_job.DecodeJob(request, EngineTraits())
-        job.open(open_encoded_image(picture(), PixelLimits(10**8)))
+        job.open(open_encoded_image(png(), PixelLimits(10**8)))
         with waiting():
             engine = threading.Thread(target=decode_job._task_or_error, args=(job,))
             engine.start()
@@ -169,15 +170,15 @@ def test_a_denied_body_is_refused_and_others_are_not(service: Service) -> None:
 def test_a_denied_body_is_answered_422_over_http(service: Service) -> None:
     with running_reader(opener=KnownEngine) as reader:
         client = create_app(Settings(), reader, limits=service.room).test_client()
-        assert client.post("/v1/ocr", data=picture()).status_code == 200
-        service.deny(picture())
-        answer = client.post("/v1/ocr", data=picture())
+        assert client.post("/v1/ocr", data=png()).status_code == 200
+        service.deny(png())
+        answer = client.post("/v1/ocr", data=png())
         assert (answer.status_code, answer.get_json()["code"]) == (422, "request_stops_worker")
     assert service.stages() == []
 
 
 def test_a_denied_message_is_refused_over_grpc(service: Service) -> None:
-    request = infer_request(picture())
+    request = infer_request(png())
     with known_model() as methods, serving(methods, shared=service.room) as server:
         port = server._listeners[0].getsockname()[1]
         with calling(port) as channel:

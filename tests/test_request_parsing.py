@@ -11,8 +11,9 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from image_support import png
 from urllib3.filepost import encode_multipart_formdata
-from web_support import as_base64, picture
+from web_support import as_base64
 
 from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.json_body import parse_json
@@ -24,7 +25,7 @@ from ocrsvc.serving.memory_budget import Budget, unlimited
 from ocrsvc.settings.settings import Settings
 
 LIMIT = 8 << 20
-PNG = picture()
+PNG = png()
 B64 = as_base64(PNG)
 FILES, TEXTS = ("file",), ("image", "images", "file")
 

@@ -17,7 +17,7 @@ import pytest
 from batch_outputs_support import line
 from documents import GRAY, assemble, pdf, stream, tiff, with_text
 from hostile_files import PDFS
-from image_support import box
+from image_support import box, encoded
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -80,10 +80,6 @@ def palette_png() -> bytes:
     whole = io.BytesIO()
     Image.fromarray(picture()).convert("P", palette=Image.Palette.ADAPTIVE, colors=7).save(whole, "PNG", bits=4)
     return whole.getvalue()
-
-
-def png(pixels: np.ndarray, *how: int) -> bytes:
-    return cv2.imencode(".png", pixels, how)[1].tobytes()
 
 
 def jpeg(pixels: np.ndarray, orientation: int = 1, mode: str = "RGB") -> bytes:
@@ -159,7 +155,7 @@ def test_text_lies_where_it_was_read_on_a_page_that_is_cropped_and_turned_and_on
     document.save(whole)
     # What is shown is 36 wide and 200 high.
     on_page = with_text(whole.getvalue(), [Page(72, 400, 0, (Line("X", 0.9, box(10, 40, 20, 60)),))])
-    on_picture = images_pdf(png(picture()), read=Page(60, 30, 0, (Line("X", 0.9, box(10, 5, 20, 10)),)))
+    on_picture = images_pdf(encoded(picture()), read=Page(60, 30, 0, (Line("X", 0.9, box(10, 5, 20, 10)),)))
     # 60 x 30 pixels at 200 an inch are 21.6 x 10.8 points.
     for made, place in ((on_page, (120, 55, 130, 60)), (on_picture, (3.6, 7.2, 7.2, 9.0))):
         found = pypdfium2.PdfDocument(made)[0].get_textpage().get_charbox(0)
@@ -222,7 +218,7 @@ def test_words_are_apart_where_the_text_has_blanks_and_a_hyphen_at_the_end_of_a_
     places = (("ab", 20, 60), ("cd", 60, 100), ("ef", 120, 180))
     words = tuple(Word(text, 1, box(left, 10, right, 30)) for text, left, right in places)
     lines = (Line("ab cdef", 1, box(20, 10, 180, 30), words), line("an inter-", 40), line("viewed man", 70))
-    made = images_pdf(png(picture(200, 100)), read=Page(200, 100, 0, lines))
+    made = images_pdf(encoded(picture(200, 100)), read=Page(200, 100, 0, lines))
     assert by_pdfium(made) == by_poppler(made) == [["ab cdef", "an inter\u2010", "viewed man"]]
 
 
@@ -241,7 +237,7 @@ def test_words_of_a_line_that_climbs_are_found_whole(climb: int, *, has_words: b
     boxes = [tilted(60 * at, 60 * at + 56, climb / 300) for at in range(5)]
     words = tuple(map(Word, texts, [1.0] * 5, boxes)) if has_words else None
     read = Page(320, 200, 0, (Line(" ".join(texts), 1, tilted(0, 296, climb / 300), words),))
-    made = images_pdf(png(picture(320, 200)), read=read)
+    made = images_pdf(encoded(picture(320, 200)), read=read)
     assert " ".join(by_poppler(made)[0]).split() == " ".join(by_pdfium(made)[0]).split() == texts
     with pypdfium2.PdfDocument(made) as document:
         found = document[0].get_textpage()
@@ -298,13 +294,13 @@ def test_a_sign_alone_does_not_bend_a_line_whose_boxes_are_tight(
     line = Line(" ".join(texts), 1, box(20, min(tops), 14 + 30 * len(texts), max(bottoms)), words)
     page = Page(380, 140, 0, (line,))
     assert [len(pieces) for _, pieces in text_of(page).lines] == [len(texts)]
-    assert by_poppler(images_pdf(png(picture(380, 140)), read=page)) == [[line.text]]
+    assert by_poppler(images_pdf(encoded(picture(380, 140)), read=page)) == [[line.text]]
 
 
 @needs_poppler
 def test_words_of_bent_lines_are_found_whole_where_they_stand() -> None:
     lines = [bent_line(texts, 20 + 17 * at) for at, texts in enumerate(BENT)]
-    made = images_pdf(png(picture(380, 140)), read=Page(380, 140, 0, tuple(lines)))
+    made = images_pdf(encoded(picture(380, 140)), read=Page(380, 140, 0, tuple(lines)))
     texts = sorted(word for texts in BENT for word in texts)
     assert sorted(" ".join(by_poppler(made)[0]).split()) == sorted(" ".join(by_pdfium(made)[0]).split()) == texts
     with pypdfium2.PdfDocument(made) as document:
@@ -325,7 +321,7 @@ RIGHT_TO_LEFT = ("שלום עולם, 12.5%", "مرحبا بالعالم")
 @needs_poppler
 def test_text_from_right_to_left_is_found_in_the_order_in_which_it_is_read() -> None:
     made = images_pdf(
-        png(picture(200, 100)), read=Page(200, 100, 0, (line(RIGHT_TO_LEFT[0]), line(RIGHT_TO_LEFT[1], 50)))
+        encoded(picture(200, 100)), read=Page(200, 100, 0, (line(RIGHT_TO_LEFT[0]), line(RIGHT_TO_LEFT[1], 50)))
     )
     assert by_pdfium(made) == [list(RIGHT_TO_LEFT)]
     # It adds marks of direction around them.
@@ -335,7 +331,7 @@ def test_text_from_right_to_left_is_found_in_the_order_in_which_it_is_read() -> 
 # Pictures
 
 
-@pytest.mark.parametrize(("file", "sides"), [(jpeg(picture()), (14.4, 7.2)), (png(picture()), (21.6, 10.8))])
+@pytest.mark.parametrize(("file", "sides"), [(jpeg(picture()), (14.4, 7.2)), (encoded(picture()), (21.6, 10.8))])
 def test_the_samples_of_a_jpeg_or_png_are_the_picture_s_and_not_packed_again(
     file: bytes, sides: tuple[float, float]
 ) -> None:
@@ -348,13 +344,13 @@ def test_the_samples_of_a_jpeg_or_png_are_the_picture_s_and_not_packed_again(
 
 
 PICTURES = {
-    "colour": png(picture()),
-    "gray": png(picture(colour=False)),
-    "black and white": png(picture(colour=False) // 128 * 255, cv2.IMWRITE_PNG_BILEVEL, 1),
-    "transparent": png(np.dstack([picture(), picture(colour=False)])),
-    "bmp": cv2.imencode(".bmp", picture())[1].tobytes(),
-    "webp": cv2.imencode(".webp", picture(), [cv2.IMWRITE_WEBP_QUALITY, 101])[1].tobytes(),
-    "tiff": cv2.imencode(".tif", picture(colour=False) // 128 * 255)[1].tobytes(),
+    "colour": encoded(picture()),
+    "gray": encoded(picture(colour=False)),
+    "black and white": encoded(picture(colour=False) // 128 * 255, ".png", (cv2.IMWRITE_PNG_BILEVEL, 1)),
+    "transparent": encoded(np.dstack([picture(), picture(colour=False)])),
+    "bmp": encoded(picture(), ".bmp"),
+    "webp": encoded(picture(), ".webp", (cv2.IMWRITE_WEBP_QUALITY, 101)),
+    "tiff": encoded(picture(colour=False) // 128 * 255, ".tif"),
     "palette": palette_png(),
 }
 
@@ -399,7 +395,7 @@ def test_a_picture_in_inks_is_shown_in_its_colours() -> None:
 def test_more_signs_beyond_two_bytes_than_there_are_codes_become_question_marks() -> None:
     text = "".join(chr(0x20000 + at) for at in range(2100))
     read = Page(60, 30, 0, (Line(text, 0.9, box(0, 5, 60, 10)),))
-    (found,) = by_pdfium(images_pdf(png(picture()), read=read))[0]
+    (found,) = by_pdfium(images_pdf(encoded(picture()), read=read))[0]
     assert found == text[:2048] + "?" * 52
 
 
@@ -407,7 +403,7 @@ def test_more_signs_beyond_two_bytes_than_there_are_codes_become_question_marks(
     ("file", "expected"),
     [
         (jpeg(picture()), (300, 300)),
-        (png(picture()), None),
+        (encoded(picture()), None),
         (tiff([32], x_resolution=240, y_resolution=120, resolution_unit=2), (240, 120)),
         (tiff([32], resolution=100, resolution_unit=3), (254, 254)),
         (jpeg(picture()).replace(b"JFIF\0", b"JFIX\0"), None),

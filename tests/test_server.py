@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import requests
+from image_support import png
 from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
-from web_support import picture
 
 from ocrsvc.worker.event_loop import STOP_LINGER_S
 
@@ -27,7 +27,7 @@ _EMPTY_SETTINGS = b"\0\0\0" + _SETTINGS_TYPE + b"\0" * 5
 
 def post(server: Server) -> requests.Response:
     """One page sent to the native API."""
-    return requests.post(f"{server.url}/v1/ocr", files={"file": ("page.png", picture())}, timeout=_ANSWER_S)
+    return requests.post(f"{server.url}/v1/ocr", files={"file": ("page.png", png())}, timeout=_ANSWER_S)
 
 
 def get(server: Server, path: str) -> requests.Response:

@@ -18,10 +18,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from flask.testing import FlaskClient
+from image_support import png
 from keys_support import bearer, keys_in
 from PIL import Image
 from support import Server, run_server, wait_until
-from web_support import picture, running_app
+from web_support import running_app
 
 from ocrsvc.client.client import AsyncClient, Client
 from ocrsvc.client.response import pages_of
@@ -140,7 +141,7 @@ def sent(client: FlaskClient, *files: bytes, query: str = "?format=ndjson", acce
 
 
 def test_events_are_the_same_parts_by_name(client: FlaskClient) -> None:
-    response = sent(client, tiff(2), picture(8, 8), query="", accept="text/event-stream")
+    response = sent(client, tiff(2), png(8, 8), query="", accept="text/event-stream")
     assert response.content_type == "text/event-stream"
     events = [event.splitlines() for event in response.text.split("\n\n")[:-1]]
     assert [event[0] for event in events] == ["event: page"] * 3 + ["event: end"]
@@ -151,11 +152,11 @@ def test_events_are_the_same_parts_by_name(client: FlaskClient) -> None:
 
 @pytest.mark.parametrize("accept", ["application/x-ndjson", "application/x-ndjson, application/json;q=0.5"])
 def test_a_client_may_ask_by_what_it_accepts(client: FlaskClient, accept: str) -> None:
-    assert sent(client, picture(), query="", accept=accept).content_type == "application/x-ndjson"
+    assert sent(client, png(), query="", accept=accept).content_type == "application/x-ndjson"
 
 
 def test_a_file_that_fails_leaves_the_others_alone(client: FlaskClient) -> None:
-    failed, page, last = parts_of(sent(client, b"none", picture(8, 8)).text)
+    failed, page, last = parts_of(sent(client, b"none", png(8, 8)).text)
     assert (failed["page"], failed["error"]["code"], page["page"]) == (1, "unsupported_image", 2)
     assert (last["end"]["pages_read"], last["end"]["pages_failed"]) == (1, 1)
 
@@ -170,7 +171,7 @@ def test_an_unforeseen_failure_ends_the_answer_and_tells_nothing_of_itself(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ocrsvc.api.streaming.page_to_dict", Mock(side_effect=KeyError("a secret")))
-    response = sent(client, picture())
+    response = sent(client, png())
     assert [part["error"]["code"] for part in parts_of(response.text)] == ["internal"]
     assert "secret" not in response.text
 
@@ -261,7 +262,7 @@ def test_the_client_that_awaits_yields_pages_by_the_same_contract(server: Server
     asyncio.run(ask())
     # The 89 pages that nobody waits for any more would take the engine's only thread for 13 s.
     with Client(server.url, timeout_s=5) as client:
-        client.read(picture(30))
+        client.read(png(30))
 
 
 def test_an_answer_that_is_cut_off_is_told_from_one_that_ended() -> None:

@@ -8,10 +8,10 @@ from collections import Counter
 from typing import Any
 
 import requests
+from image_support import png
 from otlp_receiver import attributes_of, receiving
 from prometheus_client.parser import text_string_to_metric_families
 from support import Server, run_server
-from web_support import picture
 
 RECYCLES = 5
 _ANSWER_S = 30.0
@@ -27,7 +27,7 @@ ENV = {
 
 def ask_until_recycled(server: Server, url: str, number: int, answers: dict[str, Any]) -> None:
     """One request after the other, each with an id of its own, until there were enough recycles."""
-    page, count = picture(), 0
+    page, count = png(), 0
     with requests.Session() as session:
         while server.log.count('"event":"recycled"') < RECYCLES:
             request_id = f"{number}-{(count := count + 1)}"

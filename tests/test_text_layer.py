@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 import pytest
 from documents import GRAY
-from image_support import box
+from image_support import box, png
 from text_layer_pages import image, mapped, page_pdf, text, type3, with_image
-from web_support import KnownEngine, picture, running_app, running_reader
+from web_support import KnownEngine, running_app, running_reader
 
 from ocrsvc.client.response import Response, answer_of
 from ocrsvc.engines.contract import EngineTraits
@@ -262,8 +262,8 @@ def test_only_takes_whatever_the_file_says_and_never_an_engine(pages: Any, runni
 def test_only_on_an_image_is_a_fault_of_the_caller_and_auto_reads_it(running: Any) -> None:
     reader, _ = running
     with pytest.raises(BadOption, match="is an image"):
-        reader.read(picture(), ONLY, 30.0)
-    page = reader.read(picture(shade=10), AUTO, 30.0).page
+        reader.read(png(), ONLY, 30.0)
+    page = reader.read(png(shade=10), AUTO, 30.0).page
     assert (said(page), sources(page)) == (["seen"], {"ocr"})
 
 

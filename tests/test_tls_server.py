@@ -22,9 +22,9 @@ import pytest
 import requests
 from documents import GRAY, pdf
 from grpc_support import MESSAGES, V2, unary
+from image_support import png
 from support import Server, read_to_end, repeating, run_server, start_server, wait_until
 from tls_support import RSA, Authority, environment
-from web_support import picture
 
 from ocrsvc.access.api_keys import KeyEntry
 from ocrsvc.access.manage_keys import add_key, open_store
@@ -84,7 +84,7 @@ def connect(server: Server, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
 
 def test_http_is_answered_with_the_headers_of_a_service_over_tls(server: Server, authority: Authority) -> None:
     with session_of(authority) as session:
-        answer = session.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S)
+        answer = session.post(f"{server.url}/v1/ocr", data=png(), timeout=_ANSWER_S)
     assert answer.status_code == 200
     assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -127,9 +127,9 @@ def test_clients_of_every_kind_ask_over_tls(
     server: Server, authority: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Client(server.url, ca=authority.file) as client:
-        assert client.read(picture()).text
+        assert client.read(png()).text
     assert is_ready(grpc_address(server), grpc.ssl_channel_credentials(authority.file.read_bytes()))
-    answered_s = tune.send(server.url, tune.Load([picture()], clients=2, seconds=0.0), until_s=0.0)[0]
+    answered_s = tune.send(server.url, tune.Load([png()], clients=2, seconds=0.0), until_s=0.0)[0]
     assert None not in answered_s
     assert run(["status", server.url, "--ca", str(authority.file)]) == 0
     assert "1 workers" in capsys.readouterr().out
@@ -254,7 +254,7 @@ def load(server: Server, authority: Authority) -> Iterator[list[str]]:
         # A pause between two requests leaves the machine time for new workers.
         pause.wait(0.005)
         try:
-            answer = client.post(f"{server.url}/v1/ocr", content=picture(), timeout=_ANSWER_S)
+            answer = client.post(f"{server.url}/v1/ocr", content=png(), timeout=_ANSWER_S)
             outcomes.append("ok" if answer.status_code == 200 else answer.text)
         except httpx.HTTPError as error:
             outcomes.append(repr(error))
@@ -355,7 +355,7 @@ def test_a_certificate_stands_for_a_key(
     with session_of(authority, own) as session:
         found = (
             session.get(f"{strict.url}/healthz", timeout=_ANSWER_S).status_code,
-            session.post(f"{strict.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code,
+            session.post(f"{strict.url}/v1/ocr", data=png(), timeout=_ANSWER_S).status_code,
             session.get(f"{strict.url}/metrics", timeout=_ANSWER_S).status_code,
         )
     assert found == statuses
@@ -370,10 +370,10 @@ def test_the_client_library_shows_a_certificate_and_pages_of_other_sites_may_not
 ) -> None:
     own = authority.issue("loader", common_name="loader")
     with Client(strict.url, ca=authority.file, certificate=(own.certificate, own.key)) as client:
-        assert client.read(picture()).text
+        assert client.read(png()).text
     with session_of(authority, own) as session:
         headers = {"Origin": "https://elsewhere.example"}
-        answer = session.post(f"{strict.url}/v1/ocr", data=picture(), headers=headers, timeout=_ANSWER_S)
+        answer = session.post(f"{strict.url}/v1/ocr", data=png(), headers=headers, timeout=_ANSWER_S)
     assert (answer.status_code, answer.json()["code"]) == (403, "host_not_allowed")
 
 

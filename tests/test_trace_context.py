@@ -7,7 +7,8 @@ from uuid import RFC_4122, UUID
 import pytest
 from grpc_doubles import REQUEST
 from grpc_support import calling, serving
-from web_support import picture, running_app
+from image_support import png
+from web_support import running_app
 
 from ocrsvc.grpc_server.call import headers_by_name
 from ocrsvc.grpc_server.method import Method
@@ -126,12 +127,12 @@ def test_an_answer_over_http_carries_the_callers_trace_and_no_other() -> None:
     with running_app() as app:
         client = app.test_client()
         sent = {"traceparent": PARENT, "tracestate": "rojo=1"}
-        answer = client.post("/v1/ocr", data=picture(), headers=sent)
+        answer = client.post("/v1/ocr", data=png(), headers=sent)
         assert {name: answer.headers[name] for name in sent} == sent
         refused = client.post("/v1/ocr", data=b"nothing", headers=sent)
         assert (refused.status_code, refused.headers["traceparent"]) == (415, PARENT)
         for headers in ({}, {"traceparent": "00-nonsense", "tracestate": "rojo=1"}):
-            answer = client.post("/v1/ocr", data=picture(), headers=headers)
+            answer = client.post("/v1/ocr", data=png(), headers=headers)
             assert not {"traceparent", "tracestate"} & set(answer.headers.keys())
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import requests
 from grpc_support import V2, calling, infer_request, unary
+from image_support import png
 from otlp_receiver import MISSING, Receiver, attributes_of, receiving
 from support import Server, reserved_port, run_server, wait_until
-from web_support import picture
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.settings import Settings
@@ -28,7 +28,7 @@ from ocrsvc.telemetry.tracing import BatchLimits, RequestSpan, batch_limits, che
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 OTLP = {"OCRSVC_TRACES": "otlp", "OTEL_BSP_SCHEDULE_DELAY": "50", "OCRSVC_WORKERS": "1"}
-PAGE = picture()
+PAGE = png()
 _LONG_S = 30.0
 
 

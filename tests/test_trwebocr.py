@@ -13,15 +13,16 @@ import cv2
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
+from image_support import png
 from numpy.typing import NDArray
 from urllib3.filepost import encode_multipart_formdata
-from web_support import TEXT, as_base64, json_of, picture, running_app
+from web_support import TEXT, as_base64, json_of, running_app
 
 from ocrsvc.adapters.trwebocr.http import to_rects
 from ocrsvc.settings.settings import Settings
 
 TR, CPP = "/api/tr-run/", "/api/trocr"
-PNG = picture(64, 32)
+PNG = png(64, 32)
 B64 = as_base64(PNG)
 FORM = "application/x-www-form-urlencoded"
 SEEN = "64x32 auto True False None"
@@ -63,7 +64,7 @@ def test_tr_answers_byte_for_byte_what_json_dumps_wrote(client: FlaskClient) -> 
 
 
 def test_tr_draws_the_lines_unless_told_not_to(client: FlaskClient) -> None:
-    answer = json_of(client.post(TR, **part(picture(400, 200))))
+    answer = json_of(client.post(TR, **part(png(400, 200))))
     assert list(answer) == ["code", "msg", "data"]
     assert list(answer["data"]) == ["raw_out", "speed_time", "img_detected"]
     drawn = read_uri(answer["data"]["img_detected"])
@@ -145,7 +146,7 @@ def test_tr_shrinks_to_the_longest_side_and_answers_in_pixels_of_the_shrunk_imag
     client: FlaskClient, size: tuple[int, int], compress: str | None, seen: str
 ) -> None:
     fields = {} if compress is None else {"compress": compress}
-    data = json_of(client.post(TR, **part(picture(*size), **fields)))["data"]
+    data = json_of(client.post(TR, **part(png(*size), **fields)))["data"]
     (first, _, _), (_, text, _) = data["raw_out"]
     assert text.split()[0] == seen
     width, height = map(int, seen.split("x"))
@@ -181,7 +182,7 @@ REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
     (TR, {"data": {"img": "!!!!"}, "content_type": FORM}, 400, None),
     (TR, {"data": {"img": as_base64(b"%PDF-1.7")}, "content_type": FORM}, 415, None),
     (TR, {"data": PNG[:40], "content_type": "image/png"}, 422, None),
-    (TR, {"data": picture(shade=0), "content_type": "image/png"}, 500, None),
+    (TR, {"data": png(shade=0), "content_type": "image/png"}, 500, None),
     (CPP, {}, 400, MISSING),
     (CPP, part(name="photo"), 400, MISSING),
     (CPP, {"query_string": {"img_base64": "!!!!"}}, 400, NO_IMAGE),
@@ -189,7 +190,7 @@ REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
     (CPP, {"data": PNG[:40], "content_type": "image/png"}, 422, NO_IMAGE),
     (CPP, {"data": "{", "content_type": "application/json"}, 400, "Invalid JSON data"),
     *((path, {"data": bytes(300_001), "content_type": "image/png"}, 413, None) for path in (TR, CPP)),
-    *((path, {"data": picture(4000, 4000), "content_type": "image/png"}, 413, None) for path in (TR, CPP)),
+    *((path, {"data": png(4000, 4000), "content_type": "image/png"}, 413, None) for path in (TR, CPP)),
 ]
 
 

@@ -13,13 +13,14 @@ import pytest
 from documents import pdf
 from flask.testing import FlaskClient
 from grpc_support import MESSAGES, known_model, served, services_raising, unary
-from web_support import TEXT, as_base64, client_raising, json_of, picture, running_app
+from image_support import png
+from web_support import TEXT, as_base64, client_raising, json_of, running_app
 
 from ocrsvc import errors
 from ocrsvc.adapters.turboocr.parameters import swap_colours
 from ocrsvc.settings.settings import Settings
 
-PNG = picture(64, 32)
+PNG = png(64, 32)
 B64 = as_base64(PNG)
 SEEN = "64x32 auto True False None"
 # The boxes of web_support, worked out by hand for 64 x 32 pixels.
@@ -200,7 +201,7 @@ REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("/ocr/raw", {"data": b"\x89PNG\r\n\x1a\n"}, 400, "IMAGE_DECODE_FAILED"),
     (
         "/ocr/raw",
-        {"data": picture(64, 32).replace(b"\0\0\0\x40\0\0\0\x20", b"\0\0\xff\0\0\0\xff\0", 1)},
+        {"data": png(64, 32).replace(b"\0\0\0\x40\0\0\0\x20", b"\0\0\xff\0\0\0\xff\0", 1)},
         400,
         "DIMENSIONS_TOO_LARGE",
     ),

@@ -20,9 +20,10 @@ import pytest
 import requests
 from documents import BLACK, GRAY, pdf, with_text
 from golden import differences, read_golden
+from image_support import png
 from jobs_support import JobsApp, post_document, reading_jobs
 from support import Server, run_server, wait_until
-from web_support import TEXT, HeldEngine, json_of, picture, running_reader
+from web_support import TEXT, HeldEngine, json_of, running_reader
 
 from ocrsvc.adapters.umi_ocr.answers import DocumentOptions
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
@@ -182,7 +183,7 @@ def test_files_are_not_made_before_everything_is_read(place: Place) -> None:
 @pytest.mark.parametrize(
     ("data", "options", "code"),
     [
-        (picture(), {}, 103),
+        (png(), {}, 103),
         (b"%PDF-1.7 nothing", {}, 201),
         (grays(2), {"pageList": [3]}, 204),
         (grays(2), {"pageList": "1"}, 108),
@@ -373,7 +374,7 @@ def test_a_page_that_waits_behind_others_is_told_from_one_that_takes_too_long() 
             # The first one has time to begin, however busy the machine is.
             for expected, deadline_s in ((DeadlineExceeded, 3.0), (NeverStarted, 0.5)):
                 with pytest.raises(DeadlineExceeded) as late:
-                    reader.read(picture(), ReadOptions(), deadline_s)
+                    reader.read(png(), ReadOptions(), deadline_s)
                 assert type(late.value) is expected
             # The first one is still there.
             assert engine.count == 1

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from image_support import png
 from outgoing_support import ScriptedServer, redirect, response, serving
 from support import wait_until
-from web_support import as_base64, json_of, picture, running_app
+from web_support import as_base64, json_of, running_app
 
 from ocrsvc.settings.settings import Settings
 
-PNG = picture(8, 8)
+PNG = png(8, 8)
 
 
 @pytest.fixture(scope="module")

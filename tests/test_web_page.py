@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cv2
 import httpx
-import numpy as np
 import pytest
 from browser_support import Open, faint, in_browser, launched_browser, opening
 from described_errors import READING_ERRORS
 from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
+from image_support import png
 from models_support import make_several
 from PIL import Image
 from playwright.sync_api import Browser, FilePayload, Page, Route, expect
@@ -34,10 +33,9 @@ PAGES = ROOT / "tests" / "pages"
 BROWSER_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
-def png(width: int = 120, height: int = 40) -> FilePayload:
+def png_upload(width: int = 120, height: int = 40) -> FilePayload:
     """A white image for a file field; the fake engine reads its size on it."""
-    data = cv2.imencode(".png", np.full((height, width), 255, np.uint8))[1].tobytes()
-    return {"name": f"{width}.png", "mimeType": "image/png", "buffer": data}
+    return {"name": f"{width}.png", "mimeType": "image/png", "buffer": png(width, height, 255)}
 
 
 # What is served, without a browser
@@ -186,7 +184,7 @@ def give(page: Page, event: str, *files: FilePayload) -> None:
 @in_browser
 def test_a_chosen_image_is_shown_with_lines_and_boxes_that_point_at_each_other_and_can_be_copied(opened: Open) -> None:
     page = opened()
-    put(page, png())
+    put(page, png_upload())
     lines, boxes = page.locator(".lines button"), page.locator(".sheet polygon")
     expect(lines.first).to_contain_text("120x40")
     expect(boxes).to_have_count(2)
@@ -229,7 +227,7 @@ def test_the_real_engine_reads_a_page_and_its_boxes_lie_on_the_text(opened: Open
 @pytest.mark.parametrize("event", ["drop", "paste"])
 def test_images_can_be_dropped_and_pasted_and_saved_copied_and_taken_away(opened: Open, event: str) -> None:
     page = opened()
-    give(page, event, png(100), png(101))
+    give(page, event, png_upload(100), png_upload(101))
     wait_for(page, "done", 2)
     expect(page.locator(".lines button").first).to_contain_text("100x40")
     name, text = saved(page, "#json-all")
@@ -258,7 +256,7 @@ def test_many_images_are_read_three_at_a_time(opened: Open) -> None:
             route.continue_()
 
     page.route("**/v1/ocr*", hold_three)
-    put(page, *(png(100 + number) for number in range(7)))
+    put(page, *(png_upload(100 + number) for number in range(7)))
     wait_for(page, "waiting", 4)
     expect(page.locator("#count")).to_have_text("0 of 7 files")
     assert len(held) == 3
@@ -272,7 +270,7 @@ def test_many_images_are_read_three_at_a_time(opened: Open) -> None:
 def test_one_image_can_be_cancelled_and_tried_again_or_all_of_them(opened: Open) -> None:
     page = opened()
     page.route("**/v1/ocr*", lambda _: None)
-    put(page, png(100), png(101), png(102), png(103))
+    put(page, png_upload(100), png_upload(101), png_upload(102), png_upload(103))
     page.get_by_label("Cancel 100.png").click(force=True)
     wait_for(page, "cancelled", 1)
     page.locator("#cancel").click()
@@ -300,7 +298,7 @@ def test_everything_can_be_done_with_the_keyboard(opened: Open) -> None:
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
-    chooser.value.set_files([png(100), png(101)])
+    chooser.value.set_files([png_upload(100), png_upload(101)])
     wait_for(page, "done", 2)
     tab_to(".pick")
     page.keyboard.press("ArrowRight")
@@ -318,7 +316,7 @@ def test_everything_can_be_done_with_the_keyboard(opened: Open) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_legible_in_the_light_and_in_the_dark(opened: Open, scheme: str) -> None:
     page = opened(color_scheme=scheme)
-    put(page, png())
+    put(page, png_upload())
     wait_for(page, "done")
     assert faint(page) == []
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
@@ -331,8 +329,8 @@ def test_on_a_phone_everything_fits_and_the_camera_is_offered(opened: Open) -> N
     with page.expect_file_chooser() as chooser:
         page.get_by_role("button", name="Take a photo").tap()
     assert chooser.value.element.get_attribute("capture") == "environment"
-    chooser.value.set_files([png()])
-    put(page, png(2000, 100))
+    chooser.value.set_files([png_upload()])
+    put(page, png_upload(2000, 100))
     wait_for(page, "done", 2)
     page.locator("summary").tap()
     assert page.evaluate("document.documentElement.scrollWidth") == 360
@@ -345,7 +343,7 @@ def test_a_chinese_browser_gets_chinese_and_a_choice_is_remembered(opened: Open)
     page = opened(locale="zh-CN")
     expect(page.locator("#choose")).to_have_text("选择文件")
     assert page.locator("html").get_attribute("lang") == "zh-CN"
-    put(page, png(), {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
+    put(page, png_upload(), {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
     page.locator("#items .pick").nth(1).click()
     expect(page.get_by_role("alert")).to_contain_text("不是本服务能识别的图片")
     page.get_by_role("button", name="English").click()
@@ -364,7 +362,7 @@ def test_an_error_is_reported_as_the_service_tells_it_and_a_broken_connection_ca
         expect(alert).to_contain_text(body[member])
     page.locator("#clear").click()
     page.route("**/v1/ocr*", lambda route: route.abort())
-    put(page, png())
+    put(page, png_upload())
     expect(alert).to_contain_text("The service cannot be reached")
     page.unroute("**/v1/ocr*")
     page.get_by_role("button", name="Try again").click()
@@ -384,7 +382,7 @@ def test_an_error_is_reported_as_the_service_tells_it_and_a_broken_connection_ca
 def test_a_failure_that_waiting_does_not_mend_is_reported(opened: Open, answer: dict[str, Any], said: str) -> None:
     page = opened()
     page.route("**/v1/ocr*", lambda route: route.fulfill(**answer))
-    put(page, png())
+    put(page, png_upload())
     expect(page.get_by_role("alert")).to_contain_text(said)
 
 
@@ -403,7 +401,7 @@ def test_a_busy_service_is_asked_again_when_it_says(opened: Open) -> None:
         route.fulfill(status=status, headers={"Retry-After": wait}, json={"title": "Busy", "code": "queue_full"})
 
     page.route("**/v1/ocr*", refuse_twice)
-    put(page, png())
+    put(page, png_upload())
     expect(page.locator("#panel")).to_contain_text("busy, again in 1 s")
     expect(page.locator(".lines button").first).to_contain_text("120x40")
     assert len(asked_s) == 3
@@ -414,7 +412,7 @@ def test_a_busy_service_is_asked_again_when_it_says(opened: Open) -> None:
 def test_what_was_read_can_be_saved(opened: Open) -> None:
     page = opened()
     with page.expect_response("**/v1/ocr*") as answered:
-        put(page, png())
+        put(page, png_upload())
     wait_for(page, "done")
     assert saved(page, "#save") == ("120.txt", answered.value.json()["pages"][0]["text"] + "\n")
     page.get_by_role("tab", name="JSON").click()
@@ -435,14 +433,16 @@ def test_every_format_has_a_tab_that_asks_the_service_once(
     opened: Open, address: str, name: str, form: OutputFormat
 ) -> None:
     page = opened()
-    put(page, png())
+    put(page, png_upload())
     wait_for(page, "done")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     for tab in (form.label, "Text", form.label):
         page.get_by_role("tab", name=tab, exact=True).click()
     expect(page.locator("#panel pre")).to_contain_text("120x40")
-    written = httpx.post(f"{address}/v1/ocr", params={"format": name, "words": "true"}, content=png()["buffer"]).text
+    written = httpx.post(
+        f"{address}/v1/ocr", params={"format": name, "words": "true"}, content=png_upload()["buffer"]
+    ).text
     assert saved(page, "#save") == (f"120{form.suffix}", written)
     assert page.locator("#panel pre").text_content() == written
     assert asked == [f"{address}/v1/ocr?rotate=auto&words=true&format={name}"]
@@ -451,7 +451,7 @@ def test_every_format_has_a_tab_that_asks_the_service_once(
 @in_browser
 def test_a_format_that_cannot_be_had_is_reported_and_can_be_tried_again(opened: Open) -> None:
     page = opened()
-    put(page, png())
+    put(page, png_upload())
     wait_for(page, "done")
     page.route("**/v1/ocr?*format=*", lambda route: route.abort())
     page.get_by_role("tab", name="ALTO").click()
@@ -499,7 +499,7 @@ def test_the_model_and_the_language_can_be_chosen_where_there_are_several(browse
         expect(model.locator("option")).to_have_text(["automatic", "east", "north", "PP-OCRv6 small (ppocr)"])
         expect(language.locator("option[value=ru]")).to_have_text("Russian")
         language.select_option("ru")
-        put(page, png())
+        put(page, png_upload())
         expect(page.locator("#panel")).to_contain_text("north/1")
         page.locator("[data-language=zh]").click()
         expect(language.locator("option[value=ru]")).to_have_text("俄语")
@@ -518,7 +518,7 @@ def test_options_and_turns_reach_the_service(opened: Open) -> None:
     page.get_by_label("A single line").check()
     page.locator("[name=min_confidence]").fill("40")
     with page.expect_request("**/v1/ocr*") as first:
-        put(page, png())
+        put(page, png_upload())
     assert first.value.url.endswith("?rotate=auto&words=true&max_side=500&min_confidence=0.4&detect=false")
     wait_for(page, "done")
     with page.expect_request("**/v1/ocr*") as second:
@@ -589,7 +589,7 @@ def test_words_of_the_line_that_is_pointed_at_are_shown(opened: Open) -> None:
         route.fulfill(json=answer)
 
     page.route("**/v1/ocr*", add_words)
-    put(page, png())
+    put(page, png_upload())
     box = page.locator(".sheet polygon").first.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] / 2)

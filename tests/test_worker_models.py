@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from image_support import png
 from models_support import accept, make_fake, make_version
 from support import wait_until
-from web_support import picture, running_reader
+from web_support import running_reader
 
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import BadModel, UnknownModel
@@ -170,11 +171,11 @@ def read_with(folder: Path, *versions: ModelVersion, **settings: object) -> Abst
 def test_the_result_cache_knows_the_model_by_its_files_and_not_by_how_it_was_named(tmp_path: Path) -> None:
     versions = [make_fake(tmp_path / "models", 1, name) for name in "ab"]
     with read_with(tmp_path, *versions, model="a", cache_bytes=MIB) as reader:
-        found = [reader.read(picture(), ReadOptions(model=name), FAR_S) for name in (None, "a", "a/1", "b")]
+        found = [reader.read(png(), ReadOptions(model=name), FAR_S) for name in (None, "a", "a/1", "b")]
     assert [(one.engine.model, one.from_cache) for one in found] == [
         *(("a", False), ("a", True), ("a", True), ("b", False))
     ]
-    page, info = DocumentPage(Document(picture(), PixelLimits(10**6)), 1), found[0].engine
+    page, info = DocumentPage(Document(png(), PixelLimits(10**6)), 1), found[0].engine
     cache = ResultCache(MemoryCache(MIB, FAR_S))
     keys = {cache.key_of(page, ReadOptions(), info, version.digest) for version in versions}
     assert len(keys | {cache.key_of(page, ReadOptions(), info)}) == 3
@@ -187,7 +188,7 @@ def test_pages_read_one_by_one_are_read_by_the_version_that_the_document_began_w
             accept(tmp_path, new)
             reader.worker_models.loaded.preload(new)
             reader.worker_models.loaded.retire(old)
-            read = [reader.read(picture(), ReadOptions(), FAR_S, lease=one).engine.version for one in (lease, lease)]
+            read = [reader.read(png(), ReadOptions(), FAR_S, lease=one).engine.version for one in (lease, lease)]
             assert read == ["1", "1"]
         wait_until(lambda: reader.worker_models.loaded.versions() == (new,))
 

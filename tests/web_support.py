@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-import cv2
-import numpy as np
 from flask import Flask
 from flask.testing import FlaskClient
 
@@ -152,12 +150,6 @@ def running_app(
     settings = settings or Settings()
     with running_reader(settings) as reader:
         yield create_app(settings, reader, jobs=jobs, gate=gate)
-
-
-def picture(width: int = 64, height: int = 32, shade: int = 200, suffix: str = ".png") -> bytes:
-    """An image file of one shade of gray."""
-    pixels = np.full((height, width), shade, np.uint8)
-    return cv2.imencode(suffix, pixels)[1].tobytes()
 
 
 def as_base64(data: bytes) -> str:
