@@ -1,9 +1,9 @@
-"""Engines, adapters and output formats: one entry each, from which every list of them derives.
+"""The registry of engines, adapters and output formats: one entry each, built-in or from a plug-in.
 
 Installed packages add entries by the entry points `ocrsvc.engines`, `ocrsvc.adapters` and `ocrsvc.formats`, which are
-read when the entries are first asked for. Nothing that is listed here is imported: an entry names what to import, as
-"module:attribute", and `resolve` imports it when it is wanted. What an entry point names is imported in gunicorn's
-arbiter, so its module loads neither Flask nor a numeric library.
+loaded on first use. Built-in entries import nothing: they name their code as "module:attribute", and `resolve` imports
+it when needed. Entry points are loaded in gunicorn's arbiter, so their modules must not import Flask or a numeric
+library.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# What metrics and OCRSVC_DIALECTS call the service's own addresses, and none.
-# The last three are formats that the native API writes itself.
+# Names that metrics and OCRSVC_DIALECTS use for the service's own routes and for "none"; the last three are formats
+# that the native API writes itself.
 _RESERVED: Final = frozenset({"api", "none", "operators", "ops", "page", "json", "ndjson", "sse"})
 
 
 class EntryError(Exception):
-    """An entry, or what it names, cannot be used; the sentence says which and why."""
+    """An entry, or the code it names, cannot be used; the message says which one and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,16 @@ class EngineEntry:
     """One engine.
 
     Attributes:
-        opener: A function of the settings and the thread plan, which returns an Engine.
-        takes_model: The opener takes a third argument: the ModelVersion that it opens, or None for the one that the
-            engine comes with.
-        runs_model_code: A model of it holds programs that the engine runs, such as a library.
-        preload: Modules that a fork server imports before it forks children; without ONNX Runtime, which starts a
-            thread when it is imported, and which a child imports in 50 ms.
-        uses_onnx_runtime: Whether the GPU build of ONNX Runtime lets it compute on a GPU.
-        settings: A SettingsGroup, unless it is among the bases of `ocrsvc.settings.settings.Settings`.
-        base_groups: SettingsGroups that are among those bases. The engine's own settings, which a model may set, are
-            those of `settings` and of these.
-        package: Name and version of the package that it came from, which is filled in here; empty for this one.
+        opener: Target of a function of the settings and the thread plan that returns an Engine.
+        preload: Modules that the fork server imports before forking. Not ONNX Runtime, whose import starts a thread; a
+            child imports it in 50 ms.
+        uses_onnx_runtime: Whether it can use a GPU through the GPU build of ONNX Runtime.
+        settings: Target of a SettingsGroup that is not a base of `ocrsvc.settings.settings.Settings`.
+        base_groups: Targets of SettingsGroups that are bases of it. A model may set the engine's own settings, which
+            are those of `settings` and `base_groups`.
+        takes_model: The opener takes a third argument: the ModelVersion to open, or None for the engine's own model.
+        runs_model_code: Its models contain code that the engine runs, such as a library.
+        package: Name and version of the plug-in's package, filled in on loading; empty for a built-in engine.
     """
 
     name: str
@@ -58,28 +57,26 @@ class EngineEntry:
 
 @dataclass(frozen=True, slots=True)
 class AdapterEntry:
-    """One wire format; settings and package are as of an EngineEntry.
+    """One adapter (wire format); settings and package are as in EngineEntry.
 
     Attributes:
-        name: As OCRSVC_DIALECTS has it; also that of its Flask blueprint.
-        port: At which its clients look for a server over HTTP; None where they are given an address.
-        http: A function of an AdapterContext, which returns the blueprint.
-        grpc: A GrpcService; None where its clients do not speak gRPC.
-        members: Of a JSON object, or fields of a form: a request that has one is meant for this adapter where several
-            have the same path.
-        takes_forms: Such a request is meant for it where several have the same path, as is an image as the body.
-        yields_paths: Whether another adapter answers where nothing but the path tells them apart.
-        stores_documents: Whether it takes in documents that are read while nobody waits.
-        job_answer: A function of a Job, an output and a Check, which writes the answer about a document that was read.
-            It is made once, when the last page was read. Empty where there is no such answer.
-        health_paths: Whole paths, and gRPC methods, that the format defines for health checks: they are answered
-            without a key, and by the threads that are reserved for what is quick.
-        job_paths: Beginnings of the paths of documents that are read while nobody waits: they want the scope `jobs`.
-        operate_paths: Beginnings of the paths by which models are loaded and unloaded where there is a repository: they
-            want the scope `operate`, then.
-        key_field: The header, the field of a form, and of a GET the query parameter in which the format's clients send
-            an API key; empty where it has none, and only `Authorization` and `X-API-Key` are read.
-        key_body_paths: Whole paths at which this field may be in the body.
+        name: Its name in OCRSVC_DIALECTS and of its Flask blueprint.
+        port: The usual HTTP port of the format's servers; None if there is none.
+        http: Target of a function of an AdapterContext that returns the blueprint.
+        grpc: Target of a GrpcService; None without gRPC.
+        members: JSON members or form fields that identify a request for this adapter if adapters share a path.
+        takes_forms: If adapters share a path, this one gets the forms, and images sent as the body.
+        yields_paths: If adapters share a path and the request does not tell them apart, another one gets it.
+        stores_documents: Whether it accepts documents to be read as jobs.
+        job_answer: Target of a function of a Job, an output and a Check that writes the answer for a finished job. It
+            is called once, after the last page. Empty if there is no such answer.
+        health_paths: Full paths, and gRPC methods, of the format's health checks. They need no API key and run on the
+            threads reserved for quick requests.
+        job_paths: Path prefixes of jobs; they need the scope `jobs`.
+        operate_paths: Path prefixes that load and unload models; with a model repository they need the scope `operate`.
+        key_field: Header, form field, and query parameter of a GET, in which the format's clients send an API key, in
+            addition to `Authorization` and `X-API-Key`; empty for none.
+        key_body_paths: Full paths at which this field may be in the body.
     """
 
     name: str
@@ -102,19 +99,19 @@ class AdapterEntry:
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """One output format beside JSON.
+    """One output format other than JSON.
 
     Attributes:
-        name: As the option `format` has it.
-        media_type: The Content-Type of an answer, and what a client accepts that wants this format.
-        suffix: The end of a file's name.
+        name: Its value of the option `format`.
+        media_type: The Content-Type of its answers, matched with a client's Accept header.
+        suffix: The file name extension.
         label: Its name on the web page.
-        help: What it is, in a few words.
-        text: A function of pages, their number and an EngineInfo, which yields their text, a page at a time. Empty for
-            a format that is not text.
-        writer: Of a format that is not text, a `Writer` of `ocrsvc.formats.document`.
-        needs: Read options that are on for this format, whatever a request says.
-        package: As of an EngineEntry.
+        help: A short description.
+        text: Target of a function of pages, their number and an EngineInfo that yields the text page by page. Empty for
+            a binary format.
+        writer: Target of a `Writer` of `ocrsvc.formats.document`, for a binary format.
+        needs: Read options that this format switches on, whatever the request says.
+        package: As in EngineEntry.
     """
 
     name: str
@@ -165,7 +162,7 @@ _ENGINES: Final = (
 
 
 def _adapter(name: str, port: int | None, *, grpc: bool = False, **more: Any) -> AdapterEntry:
-    """One of ours, in the folder of its name; `grpc` if there is a service, too."""
+    """A built-in adapter whose package has its name; `grpc` if it has a gRPC service."""
     package = f"ocrsvc.adapters.{name}"
     service = f"{package}.grpc:GRPC_SERVICE" if grpc else None
     return AdapterEntry(name, port, f"{package}.http:make_{name}", service, **more)
@@ -179,7 +176,7 @@ _ADAPTERS: Final = (
         8000,
         "ocrsvc.adapters.kserve.v2_http:make_kserve_v2",
         "ocrsvc.adapters.kserve.v2_grpc:GRPC_SERVICE",
-        # What the Open Inference Protocol calls its health API: of the server, and of the one model.
+        # The health API of the Open Inference Protocol, for the server and the model.
         health_paths=(
             *("/v2/health/live", "/v2/health/ready", "/v2/models/ocr/ready", "/v2/models/ocr/versions/1/ready"),
             *(f"/inference.GRPCInferenceService/{name}" for name in ("ServerLive", "ServerReady", "ModelReady")),
@@ -189,7 +186,7 @@ _ADAPTERS: Final = (
     _adapter("tfserving", 8501, grpc=True),
     AdapterEntry("kserve_v1", 8080, "ocrsvc.adapters.tfserving.http:make_kserve_v1"),
     _adapter("rapidocr_api", 9003, members=("image_file", "image_data"), takes_forms=True),
-    # What PaddleX's serving has for probes.
+    # The health check of PaddleX Serving.
     _adapter("paddlex", 8080, members=("file",), health_paths=("/health",)),
     _adapter("paddlehub", 8868),
     _adapter("paddle_serving", 9998, grpc=True),
@@ -213,10 +210,10 @@ _ADAPTERS: Final = (
         8000,
         grpc=True,
         members=("image",),
-        # TurboOCR's health, liveness and readiness.
+        # TurboOCR's health, liveness and readiness checks.
         health_paths=("/health", "/health/live", "/health/ready", "/ocr.OCRService/Health"),
     ),
-    # Its path is that of the native API, which knows no such member.
+    # It shares its path with the native API, which has no such member.
     _adapter("mistral", None, members=("document",), stores_documents=True),
     _adapter(
         "azure_read",
@@ -258,9 +255,9 @@ _FORMATS: Final = (
         "application/pdf",
         ".pdf",
         "Searchable PDF",
-        "the pages as they are, with their text to be found and copied",
+        "the original pages with searchable, selectable text",
         writer="ocrsvc.formats.pdf.searchable:write_searchable_pdf",
-        # Without the boxes of words a search would mark the wrong place.
+        # Without word boxes a search would highlight the wrong place.
         needs=("words",),
     ),
 )
@@ -268,42 +265,42 @@ _FORMATS: Final = (
 
 @cache
 def engines() -> Mapping[str, EngineEntry]:
-    """The engines by name, those of plug-ins last. Raises EntryError."""
+    """The engines by name, plug-ins last. Raises EntryError."""
     return with_plugins(_ENGINES, entry_points(group="ocrsvc.engines"), EngineEntry)
 
 
 @cache
 def adapters() -> Mapping[str, AdapterEntry]:
-    """The adapters by name, as they are listed to people, those of plug-ins last. Raises EntryError."""
+    """The adapters by name, in display order, plug-ins last. Raises EntryError."""
     return with_plugins(_ADAPTERS, entry_points(group="ocrsvc.adapters"), AdapterEntry)
 
 
 @cache
 def output_formats() -> Mapping[str, OutputFormat]:
-    """The output formats beside JSON by name, in the order in which people see them. Raises EntryError."""
+    """The output formats other than JSON by name, in display order. Raises EntryError."""
     return with_plugins(_FORMATS, entry_points(group="ocrsvc.formats"), OutputFormat)
 
 
 def text_formats() -> Mapping[str, OutputFormat]:
-    """Those that are text. Raises EntryError."""
+    """The output formats that are text. Raises EntryError."""
     return {name: form for name, form in output_formats().items() if form.text}
 
 
 def needs_of(formats: Iterable[str]) -> dict[str, bool]:
-    """The read options that these formats need, all of them true; names of other formats are ignored."""
+    """The read options that these formats need, all true; unknown names are ignored."""
     return {need: True for name in formats if name in output_formats() for need in output_formats()[name].needs}
 
 
 def with_plugins(built_in: Iterable[_Entry], points: Iterable[EntryPoint], kind: type[_Entry]) -> Mapping[str, _Entry]:
-    """Entries by name, also those that entry points name.
+    """Built-in entries and those of entry points, by name.
 
-    Raises EntryError where one cannot be loaded, is no entry, or has a name that is taken.
+    Raises EntryError if a plug-in cannot be loaded, is not an entry of this kind, or has an invalid or taken name.
     """
     entries = {entry.name: entry for entry in built_in}
     for point in sorted(points, key=lambda point: point.name):
         entry = _load(point, kind)
         if entry.name in entries or entry.name in _RESERVED or not _NAME.fullmatch(entry.name):
-            raise EntryError(f"{_described(point)} calls itself {entry.name!r}, which is taken or not a plain name.")
+            raise EntryError(f"{_described(point)} has the name {entry.name!r}, which is taken or invalid.")
         entries[entry.name] = entry
     return MappingProxyType(entries)
 
@@ -327,7 +324,7 @@ def _package_of(point: EntryPoint) -> str:
 
 
 def resolve(target: str) -> Any:
-    """What "module:attribute" names; imports the module. Raises EntryError."""
+    """Import the module and return the attribute of "module:attribute". Raises EntryError."""
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)

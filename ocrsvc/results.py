@@ -1,8 +1,8 @@
-"""What travels between packages: images, tasks, pages, readings. All frozen; units and origins are stated here, once.
+"""The records that packages exchange: images, options, tasks, pages, readings. All are frozen.
 
-Coordinates are pixels of the image *as displayed* (after its EXIF orientation, before any other turn); the origin is
-the top left corner, x grows to the right, y grows downwards. Angles are degrees, clockwise. Durations are seconds.
-Confidences lie in [0, 1].
+Coordinates are pixels of the image *as displayed* (after applying its EXIF orientation, before any other turn); the
+origin is the top left corner, x grows to the right, y downwards. Angles are degrees, clockwise. Durations are seconds.
+Confidences are in [0, 1].
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Pixels: TypeAlias = "NDArray[np.uint8]"
-"""(H, W) gray or (H, W, 3) in the order blue, green, red; uint8."""
+"""(H, W) gray or (H, W, 3) BGR; uint8."""
 
 Point = tuple[float, float]
 Box = tuple[Point, Point, Point, Point]
-"""Four corners, clockwise, beginning at the corner where reading starts (for upright text: top left).
-
-For text from right to left too: the first edge is the upper one."""
+"""Four corners, clockwise. The first edge is the upper one, so upright text begins at the top left, also if it runs
+from right to left."""
 
 Rectangle = tuple[int, int, int, int]
 """x, y, width and height in pixels, from the top left corner."""
@@ -39,31 +38,30 @@ Barcodes = bool | Literal["only"]
 
 TextLayer = Literal["ignore", "auto", "only", "merge"]
 LineSource = Literal["text_layer", "ocr"]
-"""Where a line comes from: the text that a PDF has itself, or the engine."""
+"""Origin of a line: the text layer of a PDF, or the engine."""
 
 MaskKind = Literal["id", "phone", "card", "mail", "own"]
 MASK_KINDS: Final[tuple[MaskKind, ...]] = get_args(MaskKind)
-"""What can be masked in an answer; own are the patterns of the operator."""
+"""What can be masked in an answer; "own" stands for the operator's patterns."""
 
 MIN_SIDE_PX: Final = 16
 MAX_SIDE_PX: Final = 65_535
-"""The longest sides of a smaller copy that an engine can be asked to read."""
+"""Range of the option `max_side`."""
 
 Check = Callable[[], object]
-"""Raises DeadlineExceeded or ClientGone once nobody waits for the work any more; for any thread, and cheap enough to be
-called before every line."""
+"""Raises DeadlineExceeded or ClientGone if the work is no longer needed; thread-safe, and cheap enough to call before
+every line."""
 
 
 def no_check() -> None:
-    """The check of work that nobody gives up."""
+    """The check of work that is never cancelled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """One decoded page image, C-contiguous, upright as displayed; its format is as "jpeg".
+    """One decoded page image, C-contiguous, upright as displayed; its format is a name such as "jpeg".
 
-    The frame is the page's size in the pixels in which requests and answers place things on it, where it was drawn at
-    another resolution; None where these are its own pixels.
+    `frame` is the page's size in the pixels of requests and answers if it was drawn at another resolution, else None.
     """
 
     pixels: Pixels
@@ -83,37 +81,37 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What one request asks for. It travels with the request and never touches the engine's own state.
+    """The options of one request.
 
     Attributes:
-        rotate: "auto" lets the engine find how the page is turned; a number is the clockwise turn that makes the page
-            upright, and switches the search off.
+        rotate: "auto" lets the engine find the page's orientation; a number is the clockwise turn that makes the page
+            upright, without a search.
         detect: False reads the whole image as one line.
-        upright_boxes: True asks for boxes with horizontal and vertical sides (Tr: flag 1; False is flag 2).
-        max_side: Longest side in pixels of the image that the engine gets to see; larger ones are shrunk first, and the
-            boxes are scaled back. None: the engine decides.
+        upright_boxes: True returns boxes with horizontal and vertical sides (Tr: flag 1; False is flag 2).
+        max_side: Longest side in pixels of the engine's input; larger images are shrunk first, and the boxes scaled
+            back. None: the engine decides.
         min_confidence: Lines below this are left out. None: the engine's own threshold.
-        decoder: "greedy" takes the likeliest path through a line, "beam" searches for the likeliest text, where it can.
-        unwarp: True lets an engine that can flatten a page whose lines show that it is curved; False reads it as it is.
-        tables: True asks for the tables on the page as well.
-        spaces: Between Chinese and Latin characters: "auto" decides by the gaps of the whole page and the recognizer's
-            own spaces, "model" leaves it to the recognizer, "visible" puts one wherever a gap is seen. Engines whose
-            recognizer does not say where its characters stand take no notice.
-        words: True gives each line its words, Chinese by character; "segmented" joins Chinese characters to words by a
-            dictionary, which needs the package jieba. Engines that do not know where characters stand give none.
-        characters: True gives each word its characters; it asks for words, too.
-        layout: True asks for the regions of the page as well.
-        barcodes: True asks for the bar codes on the page as well; "only" asks for them and for no text.
-        region: The part of each page that is read: x, y, width and height in pixels of the page as displayed; None is
-            all of it. What of it lies outside the page is left out.
-        text_layer: What becomes of the text that a page of a PDF has itself. "ignore": nothing, the engine reads the
-            drawn page. "auto": it is taken where it is sound, and the engine reads pages on which much stands besides.
-            "merge": the engine reads whatever stands besides. "only": it is all that is taken, and no engine reads.
-        mask: What is to be masked in the answer; engines and the result cache never know.
-        model: The model that is to read, as `models/model_name.py` parses it; None leaves it to `tier` and
-            `lang`, and without those to the service.
-        tier: How large a model is to read.
-        lang: The language of the text, as a tag in small letters; "auto" lets the engine choose a recognizer by line.
+        decoder: "greedy" takes the likeliest path through a line, "beam" searches for the likeliest text, if supported.
+        unwarp: True lets the engine flatten a curved page, if supported; False reads the page as it is.
+        tables: True returns the tables of the page.
+        spaces: Spaces between Chinese and Latin characters: "auto" decides by the gaps of the whole page and the
+            recognizer's own spaces, "model" leaves it to the recognizer, "visible" inserts one at every visible gap.
+            Ignored by engines whose recognizer reports no character positions.
+        words: True returns the words of each line, Chinese by character; "segmented" joins Chinese characters to words
+            by a dictionary, which needs the package jieba. Engines without character positions return none.
+        characters: True returns the characters of each word; implies words.
+        layout: True returns the regions of the page.
+        barcodes: True returns the bar codes of the page; "only" returns them without any text.
+        region: The part of each page to read: x, y, width and height in pixels of the page as displayed, clipped to the
+            page; None is the whole page.
+        text_layer: Use of a PDF page's own text. "ignore": the engine reads the drawn page. "auto": use it if it is
+            sound; the engine reads pages with much other content. "merge": the engine reads everything else on the
+            page. "only": use nothing else, and run no engine.
+        mask: What to mask in the answer; engines and the result cache never see it.
+        model: Name of the model, as `models/model_name.py` parses it; None: chosen by `tier` and `lang`, or by the
+            service.
+        tier: Size class of the model.
+        lang: Language of the text, as a lower-case tag; "auto" lets the engine choose a recognizer per line.
     """
 
     rotate: Rotate = "auto"
@@ -138,20 +136,20 @@ class ReadOptions:
 
     @property
     def wants_words(self) -> bool:
-        """Whether lines are to have words."""
+        """Whether the lines need words."""
         return bool(self.words) or self.characters
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """The model, tier and language that a request asks for beside its format's options; see ReadOptions."""
+    """The model, tier and language that a request names outside its options; see ReadOptions."""
 
     model: str | None = None
     tier: str | None = None
     lang: str | None = None
 
     def apply(self, options: ReadOptions) -> ReadOptions:
-        """The options with what they do not say themselves."""
+        """Fill in what the options leave open."""
         return replace(
             options, model=options.model or self.model, tier=options.tier or self.tier, lang=options.lang or self.lang
         )
@@ -159,10 +157,10 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """One image and what is asked of it: what the queue holds and an engine reads.
+    """One image for an engine to read, with its options.
 
-    From the deadline on, in monotonic seconds, nobody waits for the answer. The engine calls the check between passes
-    over the image and between lines. `own` is text that the page has already, in the frame of the image, if asked for.
+    The deadline is in monotonic seconds. The engine calls the check between passes over the image and between lines.
+    `own` is the page's own text, in the coordinates of the image, if requested.
     """
 
     image: Image
@@ -174,9 +172,9 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class OwnText:
-    """The text that a page of a PDF has itself, as far as it was found to be what the page shows, in reading order.
+    """The text layer of a PDF page, limited to lines that match what the page shows, in reading order.
 
-    Turned by the angle its lines are upright; `is_all` says that nothing else is to be read on the page.
+    `angle` is the clockwise turn that makes the lines upright; `is_all` says that the page has nothing else to read.
     """
 
     lines: tuple[Line, ...]
@@ -186,9 +184,9 @@ class OwnText:
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """One image file and what is asked of it, for an engine that decodes by itself (EngineTraits.decodes).
+    """One image file and its options, for an engine that decodes files (EngineTraits.decodes).
 
-    Without options the image itself is asked for, in colour; deadline and check are as of a ReadTask.
+    Without options the engine returns the decoded image, in colour. Deadline and check are as in ReadTask.
     """
 
     data: bytes
@@ -202,7 +200,7 @@ Task = ReadTask | FileTask
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """One character of a word, its confidence in [0, 1], and where it stands."""
+    """One character of a word."""
 
     text: str
     confidence: float
@@ -211,10 +209,10 @@ class Character:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of a table, which begins in this row and column of the grid, from 0, and takes as many as its spans.
+    """One cell of a table, with its first row and column, counted from 0, and its spans.
 
-    Its text is pieces of one row joined by blanks, rows by newlines, "" where nothing stands in it; `lines` says which
-    of the page's lines that is, from 0.
+    Its text joins the pieces of a row by spaces and rows by newlines, "" for an empty cell; `lines` are the indices of
+    the page's lines in it.
     """
 
     row: int
@@ -228,7 +226,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table found on a page: a grid of `rows` x `columns`, covered by its cells once, row by row."""
+    """A table on a page: a grid of `rows` x `columns` that the cells cover without overlap, in row order."""
 
     box: Box
     rows: int
@@ -252,9 +250,9 @@ RegionType = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region of a page, and which of its lines are in it, from 0: none in most figures.
+    """A region of a page, with the indices of the page's lines in it: none in most figures.
 
-    The confidence is 0 for text that the layout model took for nothing.
+    The confidence is 0 for text in no region of the layout model.
     """
 
     type: RegionType
@@ -265,10 +263,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Barcode:
-    """A bar code or QR code on a page, its box from its own top left corner on.
+    """A bar code or QR code on a page; its box begins at the code's own top left corner.
 
-    The type is zxing-cpp's name of the format, such as QRCode, EAN13, Code128; so is what it shows for bytes that are
-    no text.
+    The type is zxing-cpp's name of the format, such as QRCode, EAN13, Code128. Bytes that are not text appear as
+    zxing-cpp shows them.
     """
 
     type: str
@@ -278,7 +276,7 @@ class Barcode:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a line, without spaces; its box runs along the line's, and characters are there if asked for."""
+    """One word of a line, without spaces; its box runs along the line's. Characters only if requested."""
 
     text: str
     confidence: float
@@ -290,8 +288,8 @@ class Word:
 class Line:
     """One line of text.
 
-    Its words are None where they were not asked for, or where the engine knows none; its source is None unless the text
-    layer was asked for.
+    `words` is None if they were not requested or the engine returns none; `source` is None unless the text layer was
+    requested.
     """
 
     text: str
@@ -303,9 +301,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class MaskedPart:
-    """A part of a line whose characters were replaced by stars; what goes on in the next line is a part of each.
+    """A part of a line that was replaced by stars; a match over two lines gives a part in each.
 
-    The line is counted from 0, its characters are those from `begin` to before `end`, its box has the line's height.
+    `line` is the line's index, `begin` and `end` (exclusive) are character offsets; the box has the line's height.
     """
 
     kind: MaskKind
@@ -317,7 +315,7 @@ class MaskedPart:
 
 @dataclass(frozen=True, slots=True)
 class EngineTimes:
-    """When an engine was at work on a page, on `time.monotonic`: since when, when it had its lines, and until when."""
+    """When an engine began a page, had detected its lines, and ended, on `time.monotonic`."""
 
     began_s: float
     found_s: float
@@ -326,11 +324,11 @@ class EngineTimes:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was read on one page: its lines and regions in reading order, tables and bar codes from top to bottom.
+    """The result of one page: lines and regions in reading order, tables and bar codes from top to bottom.
 
-    Its size is that of the image as displayed, the frame of all boxes; the angle is the clockwise turn, 0, 90, 180 or
-    270, by which it was read; its number in the document is from 1. Every line is in one of the regions, if these were
-    asked for. `masked` is None where nothing was to be masked; `times` are of the engine that read it just now.
+    `width` and `height` are those of the image as displayed, the frame of all boxes; `angle` is the clockwise turn (0,
+    90, 180 or 270) that made the text upright; `number` counts pages from 1. If regions were requested, every line is
+    in one. `masked` is None without masking; `times` are set if an engine read the page for this request.
     """
 
     width: int
@@ -352,14 +350,14 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class DecodedPage(Page):
-    """The answer to a FileTask: a page in the frame of its image, or no lines and the image, if asked for."""
+    """The answer to a FileTask: a page in the frame of its image, or the image without lines, if requested."""
 
     decode_s: float = 0.0
     image: Image | None = None
 
     @classmethod
     def of(cls, page: Page, decode_s: float, image: Image | None = None) -> DecodedPage:
-        """A page that was read of a file."""
+        """Add the decoding time and image to a page."""
         return cls(**_values_of(page), decode_s=decode_s, image=image)
 
     def page(self) -> Page:
@@ -373,7 +371,7 @@ def _values_of(page: Page) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Which engine answered: its name, model, model version, device, precision and execution provider."""
+    """The engine that read a page, with its model, device, precision and execution provider."""
 
     name: str
     model: str
@@ -385,7 +383,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where one page's time went, in seconds: decoding, waiting in the queue, in the engine, and all together."""
+    """The time of one page: decoding, in the queue, in the engine, and total."""
 
     decode_s: float
     queue_s: float
@@ -395,7 +393,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The answer to one image: its page, who read it, how long that took, and whether it came from the cache."""
+    """The result for one image: its page, the engine, the timing, and whether it came from the cache."""
 
     page: Page
     engine: EngineInfo
@@ -404,6 +402,6 @@ class Reading:
 
 
 def total_of(readings: Sequence[Reading], total_s: float | None = None) -> Timing:
-    """The times of several pages added up; `total_s` instead of the sum is how long they took side by side."""
+    """Add up the times of several pages; `total_s` replaces the summed total if they ran in parallel."""
     summed = Timing(*(sum(getattr(reading.timing, part.name) for reading in readings) for part in fields(Timing)))
     return summed if total_s is None else replace(summed, total_s=total_s)

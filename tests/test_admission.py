@@ -194,7 +194,7 @@ def test_batch_requests_leave_places_to_interactive_ones(how: dict[str, Any]) ->
         batch = [pool.submit(post, app, **how) for _ in range(3)]
         wait_until(lambda: waiting(engine) == 3)
         refused = post(app, **how)
-        assert "3 places that batch requests may take" in json_of(refused)["detail"]
+        assert "3 places for batch requests" in json_of(refused)["detail"]
         interactive = pool.submit(post, app)
         engine.gate.set()
         assert {asked.result(SOON_S).status_code for asked in [*batch, interactive]} == {200}

@@ -15,8 +15,8 @@ from ocrsvc.errors import EngineFailed, NotReady
 from ocrsvc.serving.batcher import Batcher, Limits
 
 FAR_S = 30.0
-SOON = Limits(most_cost=100, most_items=8, longest_wait_s=0.0)
-LATE = Limits(most_cost=100, most_items=8, longest_wait_s=FAR_S)
+SOON = Limits(max_cost=100, max_items=8, max_wait_s=0.0)
+LATE = Limits(max_cost=100, max_items=8, max_wait_s=FAR_S)
 
 
 class Model:
@@ -74,7 +74,7 @@ def test_only_the_guilty_piece_of_a_batch_fails() -> None:
 
 def test_a_model_that_answers_too_little_fails_its_pieces_and_no_others() -> None:
     with batching(lambda _bucket, works: [work for work in works if work != "lost"], SOON) as batcher:
-        with pytest.raises(EngineFailed, match="0 answers to 1"):
+        with pytest.raises(EngineFailed, match="0 answers for 1"):
             batcher.submit("narrow", "lost", 1).result(FAR_S)
         assert batcher.submit("narrow", "a", 1).result(FAR_S) == "a"
 
@@ -101,11 +101,11 @@ def test_a_closed_batcher_takes_nothing() -> None:
     st.integers(1, 6),
 )
 def test_every_piece_runs_once_in_order_and_no_batch_is_too_large(
-    pieces: list[tuple[str, int]], most_cost: int, most_items: int
+    pieces: list[tuple[str, int]], max_cost: int, max_items: int
 ) -> None:
     costs = {str(number): cost for number, (_, cost) in enumerate(pieces)}
     model = Model()
-    batcher: Batcher[str, str, str] = Batcher(model, Limits(most_cost, most_items, FAR_S))
+    batcher: Batcher[str, str, str] = Batcher(model, Limits(max_cost, max_items, FAR_S))
     futures = [batcher.submit(bucket, str(number), cost) for number, (bucket, cost) in enumerate(pieces)]
     batcher.close()
     assert [future.result(0) for future in futures] == [str(number) for number in range(len(pieces))]
@@ -113,5 +113,5 @@ def test_every_piece_runs_once_in_order_and_no_batch_is_too_large(
         ran = [work for name, works in model.runs if name == bucket for work in works]
         assert ran == [str(number) for number, (name, _) in enumerate(pieces) if name == bucket]
     for _, works in model.runs:
-        assert len(works) <= most_items
-        assert len(works) == 1 or sum(costs[work] for work in works) <= most_cost
+        assert len(works) <= max_items
+        assert len(works) == 1 or sum(costs[work] for work in works) <= max_cost

@@ -154,7 +154,7 @@ def test_clients_that_hang_up_cost_the_engine_nothing_and_one_that_sends_ahead_h
         assert read_to_end(half).startswith(b"HTTP/1.1 499 ")
     # Two images of 1.5 s; nine would take 13.5 s.
     assert time.monotonic() - began < 12
-    slow_server.wait_for("dropped: its client has gone", count=7)
+    slow_server.wait_for("dropped: the client has disconnected", count=7)
     assert not [line for line in slow_server.lines if "ERROR" in line or "Traceback" in line]
 
 

@@ -393,7 +393,7 @@ def test_a_page_is_drawn_as_large_as_its_limits_allow_or_refused(
 
 
 def test_more_documents_than_half_the_places_do_not_wait_to_be_opened() -> None:
-    documents, file = Documents(Settings(queue_size=4), PixelLimits(MEGAPIXEL), pdfs=1), pdf(GRAY)
+    documents, file = Documents(Settings(queue_size=4), PixelLimits(MEGAPIXEL), max_pdfs=1), pdf(GRAY)
 
     def open_one() -> None:
         with documents.open(file, make_read_request(ReadOptions(), _SOON_S)):

@@ -46,7 +46,7 @@ from ocrsvc.results import Check, Pixels, ReadTask, no_check
 from ocrsvc.serving.batcher import Limits
 
 SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
-SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
+SMALL = Limits(max_cost=4 * 48 * 480, max_items=4, max_wait_s=0.001)
 OVER = pytest.mark.parametrize("gpu", [ArrayBackend(), StrictArrays()], ids=["numpy", "strict"])
 
 

@@ -187,9 +187,9 @@ def broken(folder: Path, group: str, entry: str) -> dict[str, str]:
     ("group", "entry", "sentence"),
     [
         ("engines", "None.name", r"cannot be loaded: AttributeError: 'NoneType' object has no attribute 'name'"),
-        ("engines", "EngineEntry('ppocr', '')", "calls itself 'ppocr', which is taken"),
+        ("engines", "EngineEntry('ppocr', '')", "has the name 'ppocr', which is taken"),
         ("adapters", "EngineEntry('bent', '')", "is not of the class AdapterEntry"),
-        ("formats", "OutputFormat('json', '', '', '', '')", "calls itself 'json', which is taken"),
+        ("formats", "OutputFormat('json', '', '', '', '')", "has the name 'json', which is taken"),
     ],
 )
 def test_an_installed_plug_in_that_cannot_be_used_stops_the_start(

@@ -316,7 +316,7 @@ def test_every_batch_that_fits_the_limits_is_in_a_profile(width: int, lines: int
     covering = [one for one in recognition_batches.profiles(BATCH, 48) if one.covers((lines, 3, 48, width))]
     assert covering
     lines_most, _, height, widest = covering[0].most
-    assert lines_most * height * widest <= 2.2 * BATCH.most_cost
+    assert lines_most * height * widest <= 2.2 * BATCH.max_cost
 
 
 @given(st.integers(1, 64), st.integers(1, 64))

@@ -37,7 +37,7 @@ from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.results import Page, Pixels
 from ocrsvc.serving.batcher import Limits
 
-SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
+SMALL = Limits(max_cost=4 * 48 * 480, max_items=4, max_wait_s=0.001)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_a
     runs.close()
     assert neighbour == [4]
     # What was under way when the page was given up, and the neighbour's line.
-    assert sum(ran) <= SMALL.most_items + 1
+    assert sum(ran) <= SMALL.max_items + 1
 
 
 class SlowClassifier:

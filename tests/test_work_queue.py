@@ -8,8 +8,8 @@ from support import Clock
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
 from ocrsvc.serving.work_queue import (
     BATCH_EVERY,
+    CLIENT_CHECK_S,
     DEFAULT_CONTEXT,
-    GONE_S,
     Job,
     Priority,
     RequestContext,
@@ -209,7 +209,7 @@ def test_every_way_out_gives_the_place_of_its_priority_back(priority: Priority) 
     assert queue.waiting() == 0
 
 
-@pytest.mark.parametrize("waited_s", [0.0, GONE_S])
+@pytest.mark.parametrize("waited_s", [0.0, CLIENT_CHECK_S])
 def test_work_whose_client_has_gone_never_reaches_a_server(waited_s: float) -> None:
     queue, clock = make_queue()
     job = put(queue, "gone", context=RequestContext(is_gone=lambda: True))
@@ -240,9 +240,9 @@ def test_running_work_asks_seldom_for_its_client_and_learns_soon_that_it_has_gon
 
     check = make_check(RequestContext(is_gone=is_gone), 1000.0, clock)
     while len(asked) < 4:
-        clock.now_s += GONE_S / 50
+        clock.now_s += CLIENT_CHECK_S / 50
         check()
-    clock.now_s += GONE_S
+    clock.now_s += CLIENT_CHECK_S
     with pytest.raises(ClientGone):
         check()
-    assert clock.now_s - 100.0 == pytest.approx(5 * GONE_S, rel=0.05)
+    assert clock.now_s - 100.0 == pytest.approx(5 * CLIENT_CHECK_S, rel=0.05)

@@ -24,7 +24,7 @@ from ocrsvc.masking.rules import kinds_of_header
 from ocrsvc.results import Check, MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
 from ocrsvc.serving.request_guard import take_body
-from ocrsvc.serving.work_queue import GONE_S, PRIORITIES, UNCOUNTED, Priority, RequestContext, make_check
+from ocrsvc.serving.work_queue import CLIENT_CHECK_S, PRIORITIES, UNCOUNTED, Priority, RequestContext, make_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.ledger import Ledger
 from ocrsvc.telemetry.trace_context import TraceContext, request_id_of
@@ -140,7 +140,7 @@ class Request(flask.Request):
 
         Always False in the first quarter of a second, as clients may close their sending side after the request.
         """
-        is_new = time.monotonic() - self.taken_s < GONE_S
+        is_new = time.monotonic() - self.taken_s < CLIENT_CHECK_S
         return not is_new and self.received is not None and self.received.is_gone()
 
     @property

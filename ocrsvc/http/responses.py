@@ -40,7 +40,7 @@ def read_pages(
 ) -> FileRead:
     """Read a file's first `most` pages, by default as many as the settings allow. Raises as `Reader.read_files`."""
     if may_have_pages(data):
-        return reader.read_files([data], options, limit_s, context, most=most, partial=partial)[0]
+        return reader.read_files([data], options, limit_s, context, max_pages=most, partial=partial)[0]
     return FileRead("image", 1, ((1, reader.read(data, options, limit_s, context)),))
 
 

@@ -17,7 +17,7 @@ from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.models.loaded_version import LoadedVersion, key_of
 from ocrsvc.models.version_loader import DRAIN_S, Entry, LoadState, VersionLoader, Waiter
 from ocrsvc.results import Check, EngineInfo, no_check
-from ocrsvc.serving.work_queue import GONE_S
+from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.model_metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 
@@ -254,7 +254,7 @@ class LoadedModels(VersionLoader):
             with self._changed:
                 left_s = min(deadline, waiter.patience_s) - self._clock()
                 if not waiter.is_done and left_s > 0 and not self._is_closed:
-                    self._changed.wait(min(left_s, GONE_S))
+                    self._changed.wait(min(left_s, CLIENT_CHECK_S))
                 if waiter.is_done and waiter.failure is None:
                     return
                 if waiter.failure is not None and not self._is_closed:

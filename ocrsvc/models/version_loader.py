@@ -19,7 +19,7 @@ from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import EngineFailed, EngineUnavailable, ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.models.loaded_version import EngineThreads, LoadedVersion, ModelMemory, VersionKey
 from ocrsvc.models.model_name import without_paths
-from ocrsvc.serving.work_queue import GONE_S
+from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_LOAD_SECONDS, MODEL_LOADS, MODEL_UNLOADS
@@ -274,7 +274,7 @@ class VersionLoader:
         with self._changed:
             left_s = entry.stays_until_s - self._clock()
             if left_s > 0 and not self._is_closed:
-                self._changed.wait(min(left_s, GONE_S))
+                self._changed.wait(min(left_s, CLIENT_CHECK_S))
 
     def _drain(self, entry: Entry, until_s: float, heir: Entry) -> bool:
         """Wait for the leases of a version, which grants no new ones meanwhile; whether it may be closed now.
@@ -288,7 +288,7 @@ class VersionLoader:
                 left_s = min(until_s, max(least_s, self._patience_s(heir))) - self._clock()
                 if left_s <= 0:
                     break
-                self._changed.wait(min(left_s, GONE_S))
+                self._changed.wait(min(left_s, CLIENT_CHECK_S))
             if not entry.leases:
                 entry.state = LoadState.CLOSING
                 return True

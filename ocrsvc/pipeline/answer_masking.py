@@ -1,4 +1,4 @@
-"""Masks the pages of answers, after the result cache; and logs recognised text where the settings ask for it."""
+"""Masks the pages of answers, after the result cache, and logs recognized text if the settings ask for it."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from ocrsvc.results import Line, Page, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
-LOGGED_LETTERS: Final = 2000
-"""Of a page's text in the log, at most."""
+MAX_LOGGED_CHARACTERS: Final = 2000
+"""Characters of a page's text in the log."""
 
 
 class AnswerMasking:
-    """Masks pages by the rules of the settings; for any thread."""
+    """Masks pages by the rules of the settings; thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self._all = make_rules(patterns=settings.mask_patterns)
         self._logs_text = settings.log_text == "masked"
 
     def check(self, request: ReadRequest) -> None:
-        """Raises BadOption for a request that wants what the settings do not have."""
+        """Raises BadOption for a request that asks for the service's own patterns if there are none."""
         if "own" in request.mask and not self._all.own:
             raise BadOption(
-                "What the service's own patterns find is to be masked (own), and it has none.",
-                "Leave own out; the operator sets them in OCRSVC_MASK_PATTERNS.",
+                "The mask 'own' was requested, but this service has no patterns of its own.",
+                "Leave out 'own', or ask the operator to set OCRSVC_MASK_PATTERNS.",
             )
 
     def masked(self, page: Page, request: ReadRequest) -> Page:
-        """The page as it is answered: the page itself where nothing is to be masked."""
+        """The page for the answer; unchanged if the request asks for no masking."""
         if not request.mask:
             return page
         masked = mask_page(page, Rules(frozenset(request.mask), self._all.own))
-        return replace(masked, lines=tuple(_as_asked(line, request.asked) for line in masked.lines))
+        return replace(masked, lines=tuple(_without_extras(line, request.client_options) for line in masked.lines))
 
     def log_text(self, page: Page) -> None:
-        """Log the page's text, all that any rule finds masked; nothing unless the settings ask for it."""
+        """Log the page's text with every match of any rule masked, if the settings ask for it."""
         if self._logs_text:
-            LOGGER.info("read: %r", masked_text(page.text, self._all)[:LOGGED_LETTERS])
+            LOGGER.info("read: %r", masked_text(page.text, self._all)[:MAX_LOGGED_CHARACTERS])
 
 
-def _as_asked(line: Line, asked: ReadOptions) -> Line:
-    """The line without the words or characters that were needed here alone."""
-    if line.words is None or asked.characters:
+def _without_extras(line: Line, options: ReadOptions) -> Line:
+    """Remove words and characters that the client did not request; masking needed them."""
+    if line.words is None or options.characters:
         return line
-    words = tuple(replace(word, characters=()) for word in line.words) if asked.wants_words else None
+    words = tuple(replace(word, characters=()) for word in line.words) if options.wants_words else None
     return replace(line, words=words)

@@ -1,4 +1,4 @@
-"""A page on its way to the engine: what all pages of its request share, when it is decoded, and how it is read."""
+"""The job of one page, from decoding to the restored result, and the state that all pages of a request share."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ from ocrsvc.serving.request_guard import GuardedRequest, current_request, decodi
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Job, RequestContext, make_check
 from ocrsvc.telemetry.ledger import Segment
 
-MOST_BATCH: Final = 64
-"""Jobs that are read together at most, whatever an engine gains from."""
+MAX_BATCH: Final = 64
+"""Upper limit on the jobs of one batch; an engine's `best_batch` may be lower."""
 _ROTATIONS: Final[dict[int, Rotate]] = {0: "0", 90: "90", 180: "180", 270: "270"}
 
 PageSource = EncodedImage | Image | bytes
-"""A page's file, with a header that was held against the limits; the image, where it was drawn from a document, whose
-bytes are in the account already; or the file as it came, for an engine that decodes by itself."""
+"""An image file whose header is within the limits; an image drawn from a document, whose bytes are accounted already;
+or the file itself, for an engine that decodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """How the pages of one request are to be read, for whom, and until when."""
+    """The options, deadline and context that all pages of one request share."""
 
-    options: ReadOptions  # for the engine; with places of characters where something is to be masked
-    mask: tuple[MaskKind, ...]  # what is to be masked in its answers
-    asked: ReadOptions  # the options as they came
+    options: ReadOptions  # for the engine; masking adds the characters
+    mask: tuple[MaskKind, ...]  # masked in the answers
+    client_options: ReadOptions  # as the client sent them
     deadline: float  # monotonic seconds
     context: RequestContext
-    check: Check  # raises DeadlineExceeded or ClientGone once the answer is not wanted any more; for any thread
-    guarded: GuardedRequest | None  # the same request, on record with the denylist's guard
-    # on the version of a model that reads its pages, until the end of a `with`; None where none are read
+    check: Check  # raises DeadlineExceeded or ClientGone; thread-safe
+    guarded: GuardedRequest | None  # the request's record in the RequestGuard
+    # on the model version that reads the pages, until the end of a `with`; None if no page is read
     lease: Lease | None = None
 
     @property
     def reading_lease(self) -> Lease:
-        """The lease of a request whose pages are read."""
-        assert self.lease is not None, "only asked where pages are read"
+        """The lease; only for a request whose pages are read."""
+        assert self.lease is not None, "the request reads no pages"
         return self.lease
 
     def __enter__(self) -> Self:
@@ -72,7 +72,7 @@ class ReadRequest:
 
 
 def make_read_request(options: ReadOptions, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> ReadRequest:
-    """This thread's request, whose answer is wanted within `limit_s` seconds."""
+    """The request of this thread, with its deadline in `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     check = make_check(context, deadline, time.monotonic)
     mask, for_engine = (*options.mask, *context.mask), options
@@ -83,10 +83,10 @@ def make_read_request(options: ReadOptions, limit_s: float, context: RequestCont
 
 
 class DecodeJob(Job[Page]):
-    """One page of a request in the queue, decoded before or by an engine thread; for one thread at a time.
+    """One page of a request, decoded in its request's thread or in an engine thread; not thread-safe.
 
-    `number` is its own in its document, from 1; `own` the text that the page has itself, None where that was not asked
-    for; `key` that in the result cache, empty without one. With `image_only` the decoded image is wanted, in colour.
+    `number` is the page's in its document, from 1; `own` is the page's own text, None if not requested; `key` is the
+    page's key in the result cache, empty without one. With `image_only` the result is the decoded image, in colour.
     """
 
     def __init__(
@@ -100,40 +100,49 @@ class DecodeJob(Job[Page]):
         image_only: bool = False,
     ) -> None:
         super().__init__(request.deadline, request.context)
-        self.request, self.traits, self.number, self.key, self.image_only = request, traits, number, key, image_only
+        self.request = request
+        self.traits = traits
+        self.number = number
+        self.key = key
+        self.image_only = image_only
         self.gray = traits.wants_gray and not image_only
-        # The account of its pixels, and its own lease: an engine thread may need both longer than the request waits.
+        # Memory account and lease of its own: an engine thread may need both after the request has ended.
         self.held = request.context.share.part()
         self.lease = request.reading_lease.again()
-        # None before it is opened, and when it was decoded.
+        # None before `open` and after decoding.
         self.source: PageSource | None = None
-        # What the decoded image will hold here, by its header (of a file that is decoded elsewhere, what is copied),
-        # and what will be held at most while it is decoded, turned and shrunk.
-        self.pixel_bytes = self.most_bytes = 0
-        self.is_ahead, self.decode_s, self._began_s = False, 0.0, time.monotonic()
-        # To decode a large page, which few hold at once; given back when the engine takes the page, or is done with it.
-        self.permit, self.keeps_permit = ExitStack(), False
-        self._own, options = own, request.options
+        # Size of the decoded image by its header (of the copied file, if the engine decodes).
+        self.pixel_bytes = 0
+        # Peak memory while the image is decoded, turned and shrunk.
+        self.max_bytes = 0
+        self.is_ahead = False
+        self.decode_s = 0.0
+        self._began_s = time.monotonic()
+        # The permit for decoding a large page; released when the engine takes the page, or when it has read it.
+        self.permit = ExitStack()
+        self.keeps_permit = False
+        self._own = own
+        options = request.options
         if own is not None and own.lines and options.rotate == "auto":
-            # How the page stands is known.
+            # The page's own text says how the page is turned.
             options = replace(options, rotate=_ROTATIONS[own.angle])
         self._view = EngineInput(options)
         self._task: ReadTask | None = None
 
     def open(self, source: PageSource) -> None:
-        """The page is open."""
+        """Set the opened page, and compute its memory needs."""
         self.source = source
         self.pixel_bytes, decoding_bytes = self.held.held_bytes, 0
         if isinstance(source, EncodedImage):
             self.pixel_bytes, decoding_bytes = source.flat_bytes(gray=self.gray), source.most_bytes(gray=self.gray)
         copies = 2 if self._view.makes_copy else 1
-        self.most_bytes = max(decoding_bytes, copies * self.pixel_bytes)
+        self.max_bytes = max(decoding_bytes, copies * self.pixel_bytes)
 
     def prepare(self) -> ReadTask:
-        """Decode, turn and shrink as the options ask, once. Raises BrokenImage, QueueFull and BodyTooLarge."""
+        """Decode, turn and shrink the page, once. Raises BrokenImage, QueueFull and BodyTooLarge."""
         if self._task is None:
             began_s = time.perf_counter()
-            self.held.take(self.most_bytes - self.held.held_bytes)
+            self.held.take(self.max_bytes - self.held.held_bytes)
             try:
                 self._task = self._make_task()
             except BaseException:
@@ -144,7 +153,7 @@ class DecodeJob(Job[Page]):
         return self._task
 
     def task(self) -> Task:
-        """What the engine's handle is given. Raises as `prepare`."""
+        """The task for the engine's handle. Raises as `prepare`."""
         if isinstance(self.source, bytes):
             options = None if self.image_only else self.request.options
             return FileTask(self.source, options, self.deadline, self.request.check)
@@ -153,7 +162,7 @@ class DecodeJob(Job[Page]):
         return self.prepare()
 
     def restore(self, page: Page) -> tuple[Page, Timing]:
-        """The engine's page, put back into the frame of the image that was sent, and where its time went."""
+        """Map the engine's page back to the coordinates of the original image; returns it with its timing."""
         if isinstance(page, DecodedPage):
             self.decode_s += page.decode_s
             page = page.page()
@@ -166,10 +175,10 @@ class DecodeJob(Job[Page]):
         return replace(page, number=self.number), timing
 
     def phases(self, page: Page) -> Sequence[Segment]:
-        """The stages of the page that an engine read, on `time.monotonic`, from the queue to the engine's end.
+        """The stages of a page that an engine read, on `time.monotonic`, from queueing to the engine's end.
 
-        Unless it was decoded before it was queued, that was beside the engine, which began afterwards. An engine that
-        does not report when it had the lines counts as reading them all the time.
+        A page that was not decoded ahead is decoded by the engine thread before the engine begins. For an engine that
+        reports no times, all of its run counts as recognition.
         """
         began_s, times = self.queued_at + self.queue_s, page.times
         read_s = times.began_s if times is not None else began_s
@@ -182,7 +191,7 @@ class DecodeJob(Job[Page]):
         )
 
     def close(self) -> None:
-        """Free the pixels: the answer may wait for its thread, and they need not wait with it."""
+        """Free the pixels, even while the result still waits for the request's thread."""
         self._task = self.source = None
         self.permit.close()
         self.held.release()
@@ -194,28 +203,28 @@ class DecodeJob(Job[Page]):
         return ReadTask(image, self._view.left, self.deadline, self.request.check, own)
 
     def _take_image(self) -> Image:
-        """The decoded image, which nothing else keeps then."""
-        assert isinstance(self.source, EncodedImage | Image), "it was opened here"
+        """Decode the image and drop the job's reference to its source."""
+        assert isinstance(self.source, EncodedImage | Image), "the page was not opened here"
         image = self.source if isinstance(self.source, Image) else decode_pixels(self.source, gray=self.gray)
         self.source = None
         return image
 
 
 def may_join(first: DecodeJob, taken: int, other: DecodeJob) -> bool:
-    """Whether a job may be read with a number of others, the first of which is given."""
+    """Whether `other` may join a batch of `taken` jobs that begins with `first`."""
     return taken < first.traits.best_batch and first.lease.version == other.lease.version
 
 
 def read_jobs(jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
-    """One page or error for each job, all for one version, whose handle of this engine thread reads them."""
+    """Read jobs of one model version with this thread's handle; returns a page or error per job."""
     return read_with(jobs[0].lease.handle(), jobs)
 
 
 def read_with(handle: Handle, jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
-    """One page or error for each job, decoded first where that was not done ahead; a damaged image fails alone."""
+    """Decode the jobs not decoded ahead, and read all; returns a page or error per job. A damaged image fails alone."""
     tasks = [_task_or_error(job) for job in jobs]
     good = [task for task in tasks if not isinstance(task, OcrsvcError)]
-    # A file for an engine that decodes by itself is only given to such an engine.
+    # The tasks are FileTasks only for an engine that decodes.
     read = cast("Callable[[Sequence[Task]], list[Page | OcrsvcError]]", handle.read)
     pages = iter([page for _, page in zip(good, read(good) if good else [], strict=True)])
     return [task if isinstance(task, OcrsvcError) else next(pages) for task in tasks]

@@ -1,4 +1,4 @@
-"""Opens the files of a request as documents, and hands out the pages that are to be read, and their own text."""
+"""Opens the files of a request as documents, and yields the pages to read and their own text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ocrsvc.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """What was read of a PDF, TIFF or image: the pages asked for, by number; it has 1 if it could not be opened."""
+    """The outcomes for one PDF, TIFF or image: the requested pages by number, or page 1 if it could not be opened."""
 
     kind: str
     total: int
@@ -27,18 +27,18 @@ class FileRead:
 
     @property
     def readings(self) -> list[Reading]:
-        """Of the pages that were read."""
+        """The readings of the pages that were read."""
         return [outcome for _, outcome in self.pages if isinstance(outcome, Reading)]
 
     @property
     def errors(self) -> list[tuple[int, OcrsvcError]]:
-        """Of the pages that were not, with their numbers."""
+        """The errors of the other pages, with their numbers."""
         return [(number, outcome) for number, outcome in self.pages if isinstance(outcome, OcrsvcError)]
 
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
-    """One of the `chosen` pages of a file of `total`, as soon as it is read or failed; files are counted from 1."""
+    """The outcome for one of the `chosen` pages of a file with `total` pages; files are counted from 1."""
 
     number: int
     total: int
@@ -48,23 +48,23 @@ class PageRead:
 
 
 def numbered_pages(chosen: Sequence[tuple[str, int, Sequence[int]]]) -> Iterator[tuple[int, int]]:
-    """Which file each page is of, from 0, and its number in it; of `chosen`, which grows while files are opened."""
+    """The file (from 0) and page number of each page in `chosen`, which may grow during the iteration."""
     for file, (_, _, numbers) in enumerate(chosen):
         for number in numbers:
             yield file, number
 
 
 class Documents:
-    """Opens documents for any thread: PDFs, which have a process each, so many at once."""
+    """Opens documents; thread-safe. At most `max_pdfs` are open at once, because each has a process of its own."""
 
-    def __init__(self, settings: Settings, limits: PixelLimits, pdfs: int) -> None:
+    def __init__(self, settings: Settings, limits: PixelLimits, max_pdfs: int) -> None:
         self._settings, self._limits = settings, limits
-        self._pdf_limiter = Limiter(pdfs, settings.queue_size // 2)
+        self._pdf_limiter = Limiter(max_pdfs, settings.queue_size // 2)
 
     @contextmanager
     def open(self, file: bytes, request: ReadRequest) -> Iterator[Document]:
-        """The file as a document. Raises as `open_document` and the request's check."""
-        # Small files are open before anybody asks whether they are still wanted, and a request may carry a thousand.
+        """Open a file as a document. Raises as `open_document` and the request's check."""
+        # Opening small files never calls the check, and a request may have a thousand of them.
         request.check()
         permit = self._pdf_limiter.take(request.check) if is_pdf(file) else nullcontext()
         with permit, request.context.share.part() as held:
@@ -77,14 +77,14 @@ class Documents:
         self,
         files: Iterable[bytes | OcrsvcError],
         ranges: Ranges,
-        most: int | None,
+        max_pages: int | None,
         request: ReadRequest,
         chosen: list[tuple[str, int, Sequence[int]]],
     ) -> Generator[DocumentPage | OcrsvcError, None, None]:
-        """The pages of all files, or the error of a file, one file open at a time; `close` it.
+        """Yield the pages of all files, or a file's error; one file is open at a time. `close` the generator.
 
-        Takes the files of `Reader.read_files`; `chosen` gets the kind and the total of each (see FileRead), and the
-        numbers of these pages.
+        Takes the files of `Reader.read_files`, and appends each file's kind, total and page numbers to `chosen` (see
+        FileRead).
         """
         allowed = self._settings.max_pages
         for file in files:
@@ -94,7 +94,8 @@ class Documents:
                     raise file
                 with self.open(file, request) as document:
                     kind, total = document.kind, document.count
-                    numbers = chosen_pages(document, ranges, min(most or allowed, allowed), cut=most is not None)
+                    limit = min(max_pages or allowed, allowed)
+                    numbers = chosen_pages(document, ranges, limit, cut=max_pages is not None)
                     request.context.pages.expect(len(numbers))
                     chosen.append((kind, total, numbers))
                     for number in numbers:
@@ -107,7 +108,7 @@ class Documents:
 
 
 def find_own_page(page: DocumentPage, request: ReadRequest) -> OwnPage | None:
-    """The page's own text; None where it is not asked for, or an image has none. Raises as `Document.own_page`."""
+    """The page's own text; None if it is not requested, or for an image. Raises as `Document.own_page`."""
     if not takes_own_text(request.options):
         return None
     request.context.ledger.enter("decode")
@@ -116,7 +117,7 @@ def find_own_page(page: DocumentPage, request: ReadRequest) -> OwnPage | None:
 
 
 def whole_page(own: OwnPage | None, number: int, request: ReadRequest) -> Page | None:
-    """The page with this number in its document, if its own text is all that is wanted of it."""
+    """The finished page if its own text is all that was requested; None if an engine must read it."""
     if own is None or not own.text.is_all or needs_pixels(request.options):
         return None
     request.context.ledger.enter("answer")

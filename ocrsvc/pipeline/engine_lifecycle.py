@@ -1,4 +1,4 @@
-"""Opens the models of a process, runs its engine threads behind a queue until it ends, and says how they are."""
+"""Opens the models of a process, runs its engine threads behind a queue, and reports their state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import NotReady, OperatorError
 from ocrsvc.models.model_control import ModelList
 from ocrsvc.models.worker_models import WorkerModels, open_worker_models
-from ocrsvc.pipeline.decode_job import MOST_BATCH, DecodeJob, may_join, read_jobs
+from ocrsvc.pipeline.decode_job import MAX_BATCH, DecodeJob, may_join, read_jobs
 from ocrsvc.pipeline.result_cache import ResultCache, open_result_cache
 from ocrsvc.results import EngineInfo, ReadOptions
 from ocrsvc.serving.executor import Executor
@@ -22,15 +22,19 @@ from ocrsvc.system.thread_plan import ThreadPlan
 _FAILED_STOP_S: Final = 5.0
 
 ModelsOpener = Callable[[Executor[DecodeJob]], WorkerModels]
-"""Makes the models of a worker, given its engine threads."""
+"""Opens the models of a worker, given its engine threads."""
+
+
+def _is_never_leaving() -> bool:
+    return False
 
 
 class EngineLifecycle:
-    """Engine threads with their queue, the models that they read with, and a result cache. Made cheaply.
+    """Engine threads with their queue, their models and a result cache; `start` opens them.
 
-    `engine_opener` opens the one engine to read with; None leaves that to `models_opener`, which makes the models: by
-    default those of the repository that the settings name, or the engine's own. `is_leaving` says whether the service
-    is about to end, and so is not ready though it reads on.
+    `engine_opener` opens the only engine; if it is None, `models_opener` opens the models: by default those of the
+    model repository in the settings, or the engine's own. `is_leaving` says whether the service is about to end: then
+    it is not ready, although it still reads.
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class EngineLifecycle:
         self._models: WorkerModels | None = None
         self._executor: Executor[DecodeJob] | None = None
         self._is_open = False
-        self.is_leaving: Callable[[], bool] = bool
+        self.is_leaving: Callable[[], bool] = _is_never_leaving
 
     @property
     def settings(self) -> Settings:
@@ -56,17 +60,17 @@ class EngineLifecycle:
 
     @property
     def ready(self) -> bool:
-        """Whether the engine is warm, and the service is not about to end: the answer to load balancers."""
+        """Whether the engine is warm and the service is not about to end, for load balancers."""
         return self._is_open and not self.is_leaving()
 
     def start(self) -> None:
-        """Load and warm what is to be there from the beginning. Raises OcrsvcError, as WorkerModels.load_ahead."""
+        """Start the engine threads, and load and warm the models. Raises OcrsvcError, as WorkerModels.load_ahead."""
         self._result_cache = open_result_cache(self._settings)
         self._executor = executor = Executor(
             read_jobs,
             threads=self._plan.engine_threads,
             places=self._settings.queue_size,
-            batch=MOST_BATCH,
+            batch=MAX_BATCH,
             on_end=self._close_own_handles,
             on_idle=give_back,
             may_join=may_join,
@@ -89,7 +93,7 @@ class EngineLifecycle:
             self._models.loaded.close_own_handles()
 
     def stop(self, timeout_s: float) -> None:
-        """Finish what is queued (at most `timeout_s`), then close the models. Safe to call when never started."""
+        """Finish queued jobs within `timeout_s`, then close the models. May be called without `start`."""
         self._is_open = False
         if self._models is not None:
             self._models.loaded.stop()
@@ -99,7 +103,7 @@ class EngineLifecycle:
             self._result_cache.close()
 
     def describe(self) -> EngineInfo:
-        """The engine that reads requests that name no model. Raises NotReady before `start`."""
+        """The engine that reads requests without a model name. Raises NotReady before `start`."""
         return self.worker_models.describe()
 
     @property
@@ -115,30 +119,30 @@ class EngineLifecycle:
         return self._models
 
     def check_model(self, options: ReadOptions) -> None:
-        """Raises UnknownModel where no model here is what the options want, NotReady before there are any."""
+        """Raises UnknownModel if no model matches the options, NotReady before models are opened."""
         self.worker_models.selector.select(options)
 
     def models(self) -> ModelList:
-        """The models that requests may name, and how each version is. Raises NotReady."""
+        """The models that requests may name, and the state of each version. Raises NotReady."""
         try:
             return self.worker_models.list()
         except OperatorError as error:
             raise NotReady("The models cannot be listed now.", "Send the request again in a moment.", 2) from error
 
     def check_capacity(self, priority: Priority) -> None:
-        """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
+        """Raises QueueFull or NotReady if a read would be refused now."""
         self._running().queue.check_capacity(priority)
 
     def waiting(self) -> int:
-        """Images admitted that no engine thread has taken yet."""
+        """Number of admitted images that no engine thread has taken yet."""
         return self._executor.queue.waiting() if self._executor is not None else 0
 
     def stuck_threads(self) -> int:
-        """Engine threads that still work on what should have been answered a while ago."""
+        """Number of engine threads that still work long after the deadline; see Executor."""
         return self._executor.stuck_threads() if self._executor is not None else 0
 
     def _running(self) -> Executor[DecodeJob]:
-        """What is in front of the engine. Raises NotReady before `start` and after `stop`."""
+        """The running executor. Raises NotReady before `start` and after `stop`."""
         if not self._is_open or self._executor is None:
             raise _not_ready()
         return self._executor

@@ -1,7 +1,7 @@
-"""Opens pages and decodes them in the threads of their requests, a few at a time.
+"""Opens pages and decodes them in their requests' threads, a few at a time.
 
-Decoded pages are ten times their files. A few are decoded ahead, so that an engine never waits for its next page; the
-rest wait as files, so that what a worker holds does not grow with the number of its clients.
+A decoded page is about ten times as large as its file. A few pages are decoded ahead, so that an engine never waits for
+its next page; the others wait as files, so that a worker's memory does not grow with the number of clients.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.pipeline.decode_job import DecodeJob, PageSource, ReadRequest
 from ocrsvc.results import DecodedPage, Image
 from ocrsvc.serving.executor import Executor
-from ocrsvc.serving.work_queue import GONE_S
+from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 
 AHEAD_BYTES: Final = 16 * 2**20
-"""Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size."""
+"""Images are decoded ahead while queued jobs hold no more bytes than this: several pages of ordinary size."""
 
 
 class PageDecoder:
-    """Opens and decodes pages whose headers declare no more than the limits allow; for any thread."""
+    """Opens and decodes pages within the pixel limits; thread-safe."""
 
     def __init__(self, limits: PixelLimits, engine_threads: int) -> None:
         self._limits, self._engine_threads = limits, engine_threads
         # More decoders than cores gain nothing.
         self._permits = threading.Semaphore(engine_threads + 1)
-        # Half of the cores at most decode large pages; the others are for what is soon done.
+        # At most half of the cores decode large pages, so that small ones need not wait.
         self._large_permits = threading.Semaphore(max(1, engine_threads // 2))
 
     def open(self, page: DocumentPage, job: DecodeJob, waiting_bytes: Callable[[], int]) -> None:
-        """Open the page for its job, and decode it unless so many bytes wait for the engine that its thread should.
+        """Open the page for its job, and decode it unless the backlog exceeds AHEAD_BYTES.
 
-        A page that another process draws needs no permit here. One that is too large to wait decoded beside others is
-        decoded here too, but few at once: an engine thread would keep the small ones waiting for a second. Raises as
-        `Document.open`, `DecodeJob.prepare` and the request's check.
+        A page that a child process draws needs no permit. A page larger than AHEAD_BYTES is always decoded here, a few
+        at once: in an engine thread it would delay small pages by a second. Raises as `Document.open`,
+        `DecodeJob.prepare` and the request's check.
         """
         with ExitStack() as permit:
             if not page.is_drawn_in_child:
@@ -57,7 +57,7 @@ class PageDecoder:
         job.size_bytes = job.held.held_bytes or page.document.file_bytes
 
     def decode(self, page: DocumentPage, job: DecodeJob, executor: Executor[DecodeJob]) -> Image:
-        """The image of a page; decoded by the engine, where that is what decodes files. Raises as reading it does."""
+        """Decode a page to an image, in the engine if the engine decodes files. Raises as `Reader.read`."""
         self.open(page, job, lambda: 0)
         if job.is_ahead:
             return job.prepare().image
@@ -65,7 +65,7 @@ class PageDecoder:
         with job.context.ledger.during("wait"):
             decoded = executor.wait(job)
         image = decoded.image if isinstance(decoded, DecodedPage) else None
-        assert image is not None, "an engine that decodes gives what is asked for, or an error"
+        assert image is not None, "a decoding engine returns the image or an error"
         job.held.take(max(0, image.pixels.nbytes - job.held.held_bytes))
         return image
 
@@ -74,7 +74,7 @@ class PageDecoder:
             file = page.document.file(page.number, job.held.take)
             if file is not None:
                 open_without_pillow(file, self._limits)
-                # It is copied to where the engine is.
+                # For the copy that is sent to the engine's process.
                 job.held.take(len(file))
                 return file
         return page.document.open(
@@ -82,16 +82,16 @@ class PageDecoder:
         )
 
     def _take_large_permit(self, job: DecodeJob) -> None:
-        """Take the permit for a large page; the job gives it back."""
+        """Take the permit for a large page; the job releases it."""
         _take(self._large_permits, job.request, job.permit)
-        # Of the largest no other one may be decoded meanwhile: it would find no memory, and be refused.
-        job.keeps_permit = (self._engine_threads + 1) * job.most_bytes > job.request.context.share.budget_bytes
+        # The largest pages keep it until they are read: another one would find no memory and be refused.
+        job.keeps_permit = (self._engine_threads + 1) * job.max_bytes > job.request.context.share.budget_bytes
 
 
 def _take(permits: threading.Semaphore, request: ReadRequest, until: ExitStack) -> None:
-    """Wait for a permit, given back with `until`. Raises DeadlineExceeded or ClientGone."""
+    """Wait for a permit, released when `until` closes. Raises DeadlineExceeded or ClientGone."""
     if not permits.acquire(blocking=False):
         with request.context.ledger.during("wait"):
-            while not permits.acquire(timeout=max(0.0, min(GONE_S, request.deadline - time.monotonic()))):
+            while not permits.acquire(timeout=max(0.0, min(CLIENT_CHECK_S, request.deadline - time.monotonic()))):
                 request.check()
     until.callback(permits.release)

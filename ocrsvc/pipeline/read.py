@@ -1,4 +1,4 @@
-"""Reads the images of a request: admit, decode, run the engine, restore the page, answer. Read this file first."""
+"""Reads the images of a request: admit, decode, run the engine, restore the page, answer. Start reading here."""
 
 from __future__ import annotations
 
@@ -32,27 +32,26 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
-# Each that is made has a process beside this one, and waits for its processor.
-_PDFS_AT_ONCE, _MAKING_WAITING = 2, 16
-# Of a job, beside one page.
-_AHEAD_BYTES: Final = 64 << 20
+_PDFS_AT_ONCE = 2  # PDFs that are created at once, each in a child process
+_MAKING_WAITING = 16
+_JOB_AHEAD_BYTES: Final = 64 << 20  # memory of a job's pages beyond which no further page is begun
 
 Source = bytes | DocumentPage | OcrsvcError
-"""An image file, a page of a document, or why there is neither."""
+"""An image file, a page of a document, or the error of a file that is neither."""
 
 Begun = DecodeJob | Reading | OcrsvcError
-"""A page in the queue or with an engine thread, what the result cache had of it, or why it cannot be read."""
+"""A queued or running page, a finished one (cached, or read from the page's own text), or the error that ended it."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
 class Reader(EngineLifecycle):
-    """Reads images with the models of a worker; for any thread.
+    """Reads images with the models of a worker; thread-safe.
 
-    `on_reading` is called with each reading and the context of its request, in the request's thread. `pdf_making` is
-    taken by each request while a PDF is made of what was read, whichever API it came by, `file_making` for other files
-    of jobs' results, each of which keeps a core busy. Other arguments as for EngineLifecycle.
+    `on_reading` is called with each reading and its request's context, in the request's thread. `pdf_making` limits the
+    requests that create a PDF at once, `file_making` those that create other result files of jobs; each keeps a core
+    busy. Other arguments as for EngineLifecycle.
     """
 
     def __init__(
@@ -80,24 +79,24 @@ class Reader(EngineLifecycle):
         context: RequestContext = DEFAULT_CONTEXT,
         lease: Lease | None = None,
     ) -> Reading:
-        """Read one image file, or a page of an open document, within `limit_s` seconds from now.
+        """Read one image file, or a page of an open document, within `limit_s` seconds.
 
-        The lease, from `one_version`, is on the version that reads; None leaves it to the options. Raises any
-        OcrsvcError that errors.py lists for a step of a request.
+        The lease, from `one_version`, selects the model version; without one the options do. Raises any OcrsvcError
+        that errors.py lists for a step of a request.
         """
         with self._request(options, limit_s, context, lease) as request:
             return self._finish(self._begin(request, data))
 
     @contextmanager
     def one_version(self, options: ReadOptions, limit_s: float, context: RequestContext) -> Iterator[Lease]:
-        """The version that reads all pages of a document, as long as the block runs. Raises as WorkerModels.lease."""
+        """Lease one model version for all pages of a document inside the block. Raises as WorkerModels.lease."""
         with self._request(options, limit_s, context) as request:
             yield request.reading_lease
 
     def _request(
         self, options: ReadOptions, limit_s: float, context: RequestContext, lease: Lease | None = None
     ) -> ReadRequest:
-        """What all pages of a request share, within a `with`. Raises as WorkerModels.lease."""
+        """The state that a request's pages share, for a `with` block. Raises as WorkerModels.lease."""
         if context.choice is not None:
             options = context.choice.apply(options)
         request = make_read_request(options, limit_s, context)
@@ -107,7 +106,7 @@ class Reader(EngineLifecycle):
             return replace(request, lease=self.worker_models.lease(options, request.deadline, request.check))
 
     def _begin(self, request: ReadRequest, data: Source) -> Begun:
-        """Answer with what was read of the same page before, or queue it."""
+        """Answer from the result cache, or queue the page."""
         if isinstance(data, OcrsvcError):
             raise data
         request.check()
@@ -120,30 +119,30 @@ class Reader(EngineLifecycle):
         request.context.ledger.enter("decode")
         lease = request.reading_lease
         key = self._result_cache.key_of(page, request.options, lease.describe(), lease.version.digest)
-        found = self._result_cache.get(key)
-        if found is None:
+        cached = self._result_cache.get(key)
+        if cached is None:
             return self._read_or_queue(page, request, key)
         request.context.ledger.enter("answer")
         timing = Timing(0.0, 0.0, 0.0, time.monotonic() - began_s)
-        return self._answer(self._masking.masked(found, request), timing, request, from_cache=True)
+        return self._answer(self._masking.masked(cached, request), timing, request, from_cache=True)
 
     def _read_or_queue(self, page: DocumentPage, request: ReadRequest, key: bytes = b"") -> Begun:
-        """Answer with a page's own text where that is all there is; no engine has to do with it then."""
+        """Answer with the page's own text if no engine is needed, else queue the page."""
         began_s, own = time.monotonic(), find_own_page(page, request)
-        if (found := whole_page(own, page.number, request)) is None:
+        if (whole := whole_page(own, page.number, request)) is None:
             return self._queue(page, request, key, None if own is None else own.text)
         if self._result_cache is not None and key:
-            self._result_cache.put(key, found)
+            self._result_cache.put(key, whole)
         seconds = time.monotonic() - began_s
-        return self._answer(self._masking.masked(found, request), Timing(seconds, 0.0, 0.0, seconds), request)
+        return self._answer(self._masking.masked(whole, request), Timing(seconds, 0.0, 0.0, seconds), request)
 
     def _queue(self, page: DocumentPage, request: ReadRequest, key: bytes, own: OwnText | None) -> DecodeJob:
-        """Admit first, then decode: a request that cannot be served costs no decoding."""
+        """Reserve a place first, then decode, so that a refused request costs no decoding."""
         executor, ledger = self._running(), request.context.ledger
         ledger.enter("decode")
         job = DecodeJob(request, request.reading_lease.engine.traits, page.number, own, key)
-        # Whatever becomes of it: read, too late, or given up before the engine came to it.
-        job.add_done_callback(DecodeJob.close)  # type: ignore[arg-type]  # the future that it gets is the job itself
+        # Close the job in every case: read, too late, or cancelled in the queue.
+        job.add_done_callback(DecodeJob.close)  # type: ignore[arg-type]  # the future passed to it is the job itself
         try:
             executor.submit(job, lambda: self._decoder.open(page, job, executor.queue.waiting_bytes))
         except BaseException:
@@ -153,16 +152,16 @@ class Reader(EngineLifecycle):
         return job
 
     def _finish(self, begun: Begun) -> Reading:
-        """Wait for the engine's page, put it back into the frame of its image, and answer."""
+        """Wait for the engine's page, restore its coordinates, and answer."""
         if isinstance(begun, OcrsvcError):
             raise begun
         if isinstance(begun, Reading):
             return begun
-        assert self._executor is not None, "it has queued the page"
+        assert self._executor is not None, "the page was queued"
         try:
             read = self._executor.wait(begun)
         except ClientGone:
-            LOGGER.info("dropped: its client has gone")
+            LOGGER.info("dropped: the client has disconnected")
             raise
         begun.context.ledger.note_page(begun.phases(read))
         begun.context.ledger.enter("answer")
@@ -181,7 +180,7 @@ class Reader(EngineLifecycle):
     def read_many(
         self, datas: Iterable[bytes], options: ReadOptions, limit_s: float, context: RequestContext = DEFAULT_CONTEXT
     ) -> list[Reading | OcrsvcError]:
-        """Read several images, each answered apart, in order, by one deadline. Raises ClientGone, DeadlineExceeded."""
+        """Read several images under one deadline; returns outcomes in order. Raises ClientGone, DeadlineExceeded."""
         with self._request(options, limit_s, context) as request:
             return self._outcomes(datas, request)
 
@@ -192,21 +191,21 @@ class Reader(EngineLifecycle):
         limit_s: float,
         context: RequestContext = DEFAULT_CONTEXT,
         ranges: Ranges = ALL,
-        most: int | None = None,
+        max_pages: int | None = None,
         *,
         partial: bool = False,
     ) -> list[FileRead]:
-        """Read the pages of several files, as `read_many`; a page is drawn or decoded when it is its turn.
+        """Read the pages of several files, as `read_many`; each page is drawn or decoded only when its turn comes.
 
-        `files` are image files and documents; in place of one that is none, its error, which is passed on. `ranges` are
-        the pages wanted of each. Of a file with more than `most`, the first `most` are read; None makes an error of
-        more than the settings allow. With `partial` the pages that are read at the deadline are given, and the error in
-        place of the others. Raises as `read_many`.
+        `files` are image files and documents; an error in place of a file is passed on. `ranges` selects the pages of
+        each file. Of more than `max_pages` pages only the first are read; with None, more pages than the settings
+        allow are an error. With `partial`, pages not read by the deadline get an error, and the others their result.
+        Raises as `read_many`.
         """
         chosen: list[tuple[str, int, Sequence[int]]] = []
         with (
             self._request(options, limit_s, context) as request,
-            closing(self._documents.pages(files, ranges, most, request, chosen)) as pages,
+            closing(self._documents.pages(files, ranges, max_pages, request, chosen)) as pages,
         ):
             outcomes = iter(self._outcomes(pages, request, partial=partial))
         return [FileRead(kind, total, tuple(zip(numbers, outcomes, strict=False))) for kind, total, numbers in chosen]
@@ -218,16 +217,16 @@ class Reader(EngineLifecycle):
         limit_s: float,
         context: RequestContext = DEFAULT_CONTEXT,
         ranges: Ranges = ALL,
-        most: int | None = None,
+        max_pages: int | None = None,
     ) -> Generator[PageRead, None, None]:
-        """Read the pages of files, and yield each in order as soon as it is read; `close` it to give up the rest.
+        """Read the pages of files, and yield each in order when it is read; `close` the generator to cancel the rest.
 
-        Arguments as for `read_files`; a page that is too late is an outcome. Raises ClientGone.
+        Arguments as for `read_files`; a missed deadline is a page's outcome. Raises ClientGone.
         """
         chosen: list[tuple[str, int, Sequence[int]]] = []
         with (
             self._request(options, limit_s, context) as request,
-            closing(self._documents.pages(files, ranges, most, request, chosen)) as pages,
+            closing(self._documents.pages(files, ranges, max_pages, request, chosen)) as pages,
             closing(self._each_outcome(pages, request)) as outcomes,
         ):
             places = numbered_pages(chosen)
@@ -244,12 +243,12 @@ class Reader(EngineLifecycle):
         begin_page: Callable[[DocumentPage], RequestContext],
         lease: Lease,
     ) -> Generator[Reading | OcrsvcError, None, None]:
-        """Read pages of a job, one more on its way than engine threads; `close` it early.
+        """Read the pages of a job; one more page than there are engine threads is in flight. `close` to cancel.
 
-        Pages are taken one by one, when they are begun, and none while those before it need more than 64 MiB; each may
-        take `page_s` seconds, its wait included. `begin_page` gives the context of each, just before it is begun; what
-        it raises is what came of the page. The lease is from `one_version`, which is to stay open. Raises ClientGone
-        when the job was deleted.
+        Takes a page only when it begins it, and begins none while the pages in flight need more than 64 MiB. Each page
+        may take `page_s` seconds, including its wait. `begin_page` returns a page's context just before it begins; an
+        error that it raises is the page's outcome. The lease is from `one_version`, which must stay open. Raises
+        ClientGone if the job was deleted.
         """
 
         def begin(page: Source) -> Begun:
@@ -257,43 +256,43 @@ class Reader(EngineLifecycle):
             request = make_read_request(options, page_s, begin_page(page))
             return self._begin(replace(request, lease=lease), page)
 
-        yield from self._in_order(pages, begin, self._plan.engine_threads + 1, _AHEAD_BYTES)
+        yield from self._in_order(pages, begin, self._plan.engine_threads + 1, _JOB_AHEAD_BYTES)
 
     def _outcomes(
         self, pages: Iterable[Source], request: ReadRequest, *, partial: bool = False
     ) -> list[Reading | OcrsvcError]:
-        """All of `_each_outcome`.
+        """Collect all outcomes.
 
-        Raises DeadlineExceeded, unless `partial`: most formats have no place for a page that is missing, and a client
-        that reads results alone would take the others for the whole document.
+        Raises DeadlineExceeded unless `partial`: most formats cannot show a missing page, so a client would take the
+        other pages for the whole document.
         """
-        found: list[Reading | OcrsvcError] = []
+        collected: list[Reading | OcrsvcError] = []
         with closing(self._each_outcome(pages, request)) as outcomes:
             for outcome in outcomes:
                 if isinstance(outcome, DeadlineExceeded) and not partial:
                     raise outcome
-                found.append(outcome)
-        return found
+                collected.append(outcome)
+        return collected
 
     def _each_outcome(
         self, pages: Iterable[Source], request: ReadRequest
     ) -> Generator[Reading | OcrsvcError, None, None]:
-        """The reading or error of each page, in order.
+        """Yield the reading or error of each page, in order.
 
-        One request holds no more places than there are engine threads, and begins no page while those before it need a
-        quarter of all memory for requests.
+        One request has at most as many pages in flight as there are engine threads, and begins no page while these need
+        more than a quarter of the memory for requests.
         """
-        most_bytes = request.context.share.budget_bytes // 4
-        yield from self._in_order(pages, partial(self._begin, request), self._plan.engine_threads, most_bytes)
+        max_bytes = request.context.share.budget_bytes // 4
+        yield from self._in_order(pages, partial(self._begin, request), self._plan.engine_threads, max_bytes)
 
     def _in_order(
-        self, pages: Iterable[Source], begin: Callable[[Source], Begun], places: int, most_bytes: int
+        self, pages: Iterable[Source], begin: Callable[[Source], Begun], max_pages: int, max_bytes: int
     ) -> Generator[Reading | OcrsvcError, None, None]:
-        """Keep at most `places` pages in the queue ahead of the one that is waited for; ClientGone ends them all."""
+        """Yield outcomes in order with at most `max_pages` and `max_bytes` in flight; ClientGone cancels all."""
         begun: deque[Begun] = deque()
         try:
             for page in pages:
-                while len(begun) >= places or _held_bytes(begun) > most_bytes:
+                while len(begun) >= max_pages or _held_bytes(begun) > max_bytes:
                     yield _or_error(self._finish, begun.popleft())
                 begun.append(_or_error(begin, page))
             while begun:
@@ -306,7 +305,7 @@ class Reader(EngineLifecycle):
     def open_document(
         self, file: bytes, limit_s: float, context: RequestContext = DEFAULT_CONTEXT
     ) -> AbstractContextManager[Document]:
-        """A file as a document whose pages `read` takes, within a block. Raises as opening it does."""
+        """Open a file as a document inside a block, to pass its pages to `read`. Raises as `Documents.open`."""
         return self._documents.open(file, make_read_request(ReadOptions(), limit_s, context))
 
     @contextmanager
@@ -317,12 +316,12 @@ class Reader(EngineLifecycle):
         limit_s: float = math.inf,
         context: RequestContext = DEFAULT_CONTEXT,
     ) -> Iterator[Image]:
-        """The image of a page of a file, by default the first, in colour, in its block; for adapters that draw on it.
+        """Decode a page of a file (default: the first) in colour, for adapters that draw on it.
 
-        Under the same limits as `read`, whose errors it raises.
+        Limits and errors as for `read`.
         """
         executor = self._running()
-        # A wait for an engine needs an end.
+        # The wait for an engine needs a deadline, even with an infinite limit.
         with (
             self._request(ReadOptions(), min(limit_s, self._settings.deadline_s), context) as request,
             closing(DecodeJob(request, request.reading_lease.engine.traits, image_only=True)) as job,
@@ -332,9 +331,9 @@ class Reader(EngineLifecycle):
             yield image
 
     def picture_maker(self, file: bytes, deadline: float, context: RequestContext) -> PictureOf:
-        """A function that draws a page of a document with what is masked in black, until a time of `time.monotonic`.
+        """Make a function that draws a page of a document as a picture, with masked parts in black.
 
-        It raises DeadlineExceeded, ClientGone, QueueFull, and what decoding raises.
+        Until the deadline, on `time.monotonic`. It raises DeadlineExceeded, ClientGone, QueueFull, and decoding errors.
         """
         check = make_check(context, deadline, time.monotonic)
 
@@ -351,7 +350,7 @@ class Reader(EngineLifecycle):
 
 
 def _held_bytes(begun: Iterable[Begun]) -> int:
-    return sum(entry.most_bytes for entry in begun if isinstance(entry, DecodeJob))
+    return sum(entry.max_bytes for entry in begun if isinstance(entry, DecodeJob))
 
 
 def _or_error(step: Callable[[*Ts], T], *args: *Ts) -> T | OcrsvcError:

@@ -1,6 +1,6 @@
-"""Caches pages by the bytes they were read from, the options, and the engine: in this process or in Redis.
+"""Caches pages by their bytes, the options and the engine, in this process or in Redis.
 
-A cache may forget at any time, and one that fails only misses: no request fails, or waits long, because of it.
+A cache may drop entries at any time, and a failing cache only misses: no request fails or waits long because of it.
 """
 
 from __future__ import annotations
@@ -28,28 +28,25 @@ if TYPE_CHECKING:
 
 LOGGER: Final = logging.getLogger("ocrsvc.cache")
 ENTRY_BYTES: Final = 256
-"""Of one entry, beside key and value: links and objects of CPython."""
+"""Overhead of an entry beside key and value, in CPython's objects."""
 
-# A healthy Redis answers in less than a millisecond; one that does not must not cost more than a page's decoding.
+# A healthy Redis answers within a millisecond; a slow one must not cost more time than decoding a page.
 _REDIS_LIMIT_S: Final = 0.05
 _REDIS_PAUSE_S: Final = 5.0  # after a failure
 _REDIS_PREFIX: Final = b"ocrsvc:page:"
 
 
 class MemoryCache:
-    """In this process; the least recently used entries go first. Methods may be called from any thread.
+    """An LRU cache in this process; thread-safe. Keys, values and overhead together take at most `max_bytes`."""
 
-    Keys, values and bookkeeping take `most_bytes` together at most.
-    """
-
-    def __init__(self, most_bytes: int, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most_bytes, self._keep_s, self._clock = most_bytes, keep_s, clock
+    def __init__(self, max_bytes: int, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_bytes, self._keep_s, self._clock = max_bytes, keep_s, clock
         self._entries: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
         self._lock = threading.Lock()
         self.used_bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
-        """What was put under the key, if it is still known."""
+        """The value of a key; None if it is unknown or expired."""
         with self._lock:
             until_s, value = self._entries.get(key, (0.0, None))
             if value is not None and until_s <= self._clock():
@@ -60,19 +57,19 @@ class MemoryCache:
             return value
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Keep a value for a while; one that is larger than the whole cache is not kept."""
-        if _size(key, value) > self._most_bytes:
+        """Store a value for `keep_s` seconds, unless it is larger than the whole cache."""
+        if _size(key, value) > self._max_bytes:
             return
         with self._lock:
             if key in self._entries:
                 self._forget(key)
             self._entries[key] = self._clock() + self._keep_s, value
             self.used_bytes += _size(key, value)
-            while self.used_bytes > self._most_bytes:
+            while self.used_bytes > self._max_bytes:
                 self._forget(next(iter(self._entries)))
 
     def close(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._lock:
             self._entries.clear()
             self.used_bytes = 0
@@ -86,10 +83,10 @@ def _size(key: bytes, value: bytes) -> int:
 
 
 class RedisCache:
-    """In Redis, which all workers and machines share, and which bounds its own memory (`maxmemory`); for any thread.
+    """A cache in Redis, shared by workers and hosts; Redis limits its own memory (`maxmemory`). Thread-safe.
 
-    Connects when it is first used. Raises EngineUnavailable where the package redis is not installed, or the URL is
-    none (redis://, rediss:// or unix://).
+    Connects on first use. Raises EngineUnavailable if the package redis is not installed, or if the URL is not a Redis
+    URL (redis://, rediss:// or unix://).
     """
 
     def __init__(self, url: str, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -100,16 +97,16 @@ class RedisCache:
         self.close = self._client.close
 
     def get(self, key: bytes) -> bytes | None:
-        """What was put under the key, if it is still known."""
+        """The value of a key; None if it is unknown, or while Redis fails."""
         value = self._try(lambda: self._client.get(_REDIS_PREFIX + key))
         return value if isinstance(value, bytes) else None
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Keep a value for a while."""
+        """Store a value for `keep_s` seconds."""
         self._try(lambda: self._client.set(_REDIS_PREFIX + key, value, px=self._keep_ms))
 
     def _try(self, action: Callable[[], object]) -> object:
-        """The action's result; None while Redis is not to be had, which is said once a pause."""
+        """Run the action; after a failure log it, and return None for _REDIS_PAUSE_S without trying again."""
         from redis.exceptions import RedisError
 
         if self._clock() < self._pause_until_s:
@@ -118,7 +115,7 @@ class RedisCache:
             return action()
         except RedisError as error:
             self._pause_until_s = self._clock() + _REDIS_PAUSE_S
-            LOGGER.warning("The cache does without Redis for %.0f s: %s", _REDIS_PAUSE_S, error)
+            LOGGER.warning("The result cache does not use Redis for %.0f s: %s", _REDIS_PAUSE_S, error)
             return None
 
 
@@ -131,39 +128,40 @@ def _open_client(url: str) -> Redis:
         raise EngineUnavailable(
             "OCRSVC_CACHE_URL needs the package redis, which is not installed.", "Install ocrsvc[redis]."
         ) from error
-    # Its own retries would take seconds, in the thread of a request.
+    # The client's own retries would block the request's thread for seconds.
     retry = Retry(NoBackoff(), 0)
     try:
         return Redis.from_url(url, socket_timeout=_REDIS_LIMIT_S, socket_connect_timeout=_REDIS_LIMIT_S, retry=retry)
     except ValueError:
-        # Its text quotes what it takes for the port, which may be a part of the password.
+        # Drop the cause: its text may quote a part of the password as the port.
         raise EngineUnavailable(
-            "OCRSVC_CACHE_URL is no address of a Redis.",
-            "Write redis://HOST:PORT/NUMBER, and characters in a password that addresses give a meaning as %23 for #.",
+            "OCRSVC_CACHE_URL is not a Redis URL.",
+            "Write redis://HOST:PORT/NUMBER, with special characters of a password percent-encoded (%23 for #).",
         ) from None
 
 
 class ResultCache:
-    """Pages by what they were read from, in a cache. Errors are never cached: the next try may go better."""
+    """Pages in a cache. Errors are never cached, because the next try may succeed."""
 
     def __init__(self, cache: MemoryCache | RedisCache) -> None:
         self._cache = cache
         self.close = cache.close
 
     def key_of(self, page: DocumentPage, options: ReadOptions, engine: EngineInfo, digest: str = "") -> bytes:
-        """Bytes that are the same only for the same page, options, engine and version of this service.
+        """The key of a page, from its bytes, the options, the engine and the version of this service.
 
-        The digest is of the model's files, whose version may be another one tomorrow; empty without OCRSVC_MODELS.
+        `digest` is that of the model's files, because they may change under the same version number; empty without
+        OCRSVC_MODELS.
         """
-        known = (astuple(options), astuple(engine))
+        inputs = (astuple(options), astuple(engine))
         if digest:
-            # However the model was named, it is this one.
-            known = (astuple(replace(options, model=None, tier=None)), (*astuple(engine), digest))
-        key = blake2b(repr((__version__, *known)).encode(), digest_size=32).digest()
+            # The digest identifies the model, whichever way the request named it.
+            inputs = (astuple(replace(options, model=None, tier=None)), (*astuple(engine), digest))
+        key = blake2b(repr((__version__, *inputs)).encode(), digest_size=32).digest()
         return blake2b(page.document.key(page.number), digest_size=32, key=key).digest()
 
     def get(self, key: bytes) -> Page | None:
-        """The page, if it is still cached; a damaged value counts as a miss."""
+        """The cached page; None on a miss or for a damaged value."""
         value = self._cache.get(key)
         if value is None:
             return None
@@ -173,12 +171,12 @@ class ResultCache:
             return None
 
     def put(self, key: bytes, page: Page) -> None:
-        """Cache a page."""
+        """Store a page."""
         self._cache.put(key, orjson.dumps(pack_page(page)))
 
 
 def open_result_cache(settings: Settings) -> ResultCache | None:
-    """The cache that the settings ask for; None when they ask for none. Raises EngineUnavailable."""
+    """The result cache of the settings; None if it is off. Raises EngineUnavailable."""
     if settings.cache_url is not None:
         return ResultCache(RedisCache(settings.cache_url, settings.cache_s))
     return ResultCache(MemoryCache(settings.cache_bytes, settings.cache_s)) if settings.cache_bytes else None

@@ -1,8 +1,8 @@
-"""A dynamic batcher: runs work of one bucket together, from any requests.
+"""A dynamic batcher: runs work items of one bucket together, whichever requests they come from.
 
-A batch is bounded by cost (pixels, not items: one wide line is as much as ten narrow ones) and by how long its oldest
-item has waited; a runner with nothing to do does not wait for more than that. Knows nothing about OCR. The rule is that
-of Triton's dynamic batcher and TensorFlow Serving's batching sessions, with cost in place of count.
+A batch is bounded by cost (pixels, because one wide line costs what ten narrow ones do), by count, and by the time its
+oldest item has waited. Knows nothing about OCR. The rule is that of Triton's dynamic batcher and TensorFlow Serving's
+batching sessions, with cost in addition to count.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a batch may become, unless it is one piece, and how long its oldest piece waits for company."""
+    """Largest cost and count of a batch (one item may cost more), and how long an item waits for others."""
 
-    most_cost: int
-    most_items: int
-    longest_wait_s: float
+    max_cost: int
+    max_items: int
+    max_wait_s: float
 
 
 @dataclass(slots=True)
-class _Piece(Generic[W, A]):
+class _Item(Generic[W, A]):
     work: W
     cost: int
-    since_s: float
+    queued_at_s: float
     future: Future[A] = field(default_factory=Future)
 
 
 class Batcher(Generic[B, W, A]):
-    """Collects work and runs it, in as many threads of its own as there are runners.
+    """Collects work items and runs them in `runners` threads of its own.
 
-    `run` answers each work of a bucket, in order. Where it raises, the pieces of the batch are run once more one by
-    one, so that only the one that caused it fails.
+    `run` returns one answer per item of a bucket, in order. If it raises, the items of the batch are run again one by
+    one, so that only the item that caused the failure fails.
     """
 
     def __init__(self, run: Callable[[B, Sequence[W]], Sequence[A]], limits: Limits, *, runners: int = 1) -> None:
         self._run = run
         self._limits = limits
-        self._buckets: dict[B, deque[_Piece[W, A]]] = {}
+        self._buckets: dict[B, deque[_Item[W, A]]] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
@@ -60,17 +60,17 @@ class Batcher(Generic[B, W, A]):
             thread.start()
 
     def submit(self, bucket: B, work: W, cost: int) -> Future[A]:
-        """Queue a piece of work. Raises NotReady once closed."""
-        piece: _Piece[W, A] = _Piece(work, cost, time.monotonic())
+        """Queue an item. Raises NotReady if the batcher is closed."""
+        item: _Item[W, A] = _Item(work, cost, time.monotonic())
         with self._changed:
             if self._closed:
                 raise NotReady("This worker is shutting down.", "Send the request again.")
-            self._buckets.setdefault(bucket, deque()).append(piece)
+            self._buckets.setdefault(bucket, deque()).append(item)
             self._changed.notify()
-        return piece.future
+        return item.future
 
     def close(self) -> None:
-        """Run what is there, and end."""
+        """Run what is queued, then end the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -79,63 +79,61 @@ class Batcher(Generic[B, W, A]):
 
     def _run_thread(self) -> None:
         while chosen := self._next():
-            bucket, pieces = chosen
-            wanted = [piece for piece in pieces if piece.future.set_running_or_notify_cancel()]
+            bucket, items = chosen
+            wanted = [item for item in items if item.future.set_running_or_notify_cancel()]
             if wanted:
                 self._run_batch(bucket, wanted)
 
-    def _next(self) -> tuple[B, list[_Piece[W, A]]] | None:
-        """The next batch; None once closed and empty."""
+    def _next(self) -> tuple[B, list[_Item[W, A]]] | None:
+        """Wait for the next batch; None when closed and empty."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._buckets or self._closed)
                 if not self._buckets:
                     return None
-                bucket, pieces = min(self._buckets.items(), key=lambda entry: self._due_s(entry[1]))
-                left_s = self._due_s(pieces) - time.monotonic()
+                bucket, items = min(self._buckets.items(), key=lambda entry: self._due_s(entry[1]))
+                left_s = self._due_s(items) - time.monotonic()
                 if self._closed or left_s <= 0:
                     return bucket, self._take_batch(bucket)
                 self._changed.wait(left_s)
 
-    def _due_s(self, pieces: deque[_Piece[W, A]]) -> float:
-        """When these are run: at once where they fill a batch, else when the oldest has waited."""
-        is_full = (
-            len(pieces) >= self._limits.most_items or sum(piece.cost for piece in pieces) >= self._limits.most_cost
-        )
-        return pieces[0].since_s + (0.0 if is_full else self._limits.longest_wait_s)
+    def _due_s(self, items: deque[_Item[W, A]]) -> float:
+        """When to run these items: at once if they fill a batch, else when the oldest has waited long enough."""
+        is_full = len(items) >= self._limits.max_items or sum(item.cost for item in items) >= self._limits.max_cost
+        return items[0].queued_at_s + (0.0 if is_full else self._limits.max_wait_s)
 
-    def _take_batch(self, bucket: B) -> list[_Piece[W, A]]:
-        """The oldest pieces that fit into one batch."""
-        pieces = self._buckets[bucket]
-        batch = [pieces.popleft()]
+    def _take_batch(self, bucket: B) -> list[_Item[W, A]]:
+        """Remove the oldest items that fit into one batch."""
+        items = self._buckets[bucket]
+        batch = [items.popleft()]
         cost = batch[0].cost
-        while pieces and len(batch) < self._limits.most_items and cost + pieces[0].cost <= self._limits.most_cost:
-            cost += pieces[0].cost
-            batch.append(pieces.popleft())
-        if not pieces:
+        while items and len(batch) < self._limits.max_items and cost + items[0].cost <= self._limits.max_cost:
+            cost += items[0].cost
+            batch.append(items.popleft())
+        if not items:
             del self._buckets[bucket]
         if self._buckets:
-            # For a runner that is idle now: nothing else notifies it of what stays.
+            # Wake an idle runner for the remaining items: nothing else notifies it.
             self._changed.notify()
         return batch
 
-    def _run_batch(self, bucket: B, pieces: list[_Piece[W, A]]) -> None:
-        answers = run_each_on_failure(partial(self._run, bucket), [piece.work for piece in pieces])
-        for piece, answer in zip(pieces, answers, strict=True):
+    def _run_batch(self, bucket: B, items: list[_Item[W, A]]) -> None:
+        answers = run_each_on_failure(partial(self._run, bucket), [item.work for item in items])
+        for item, answer in zip(items, answers, strict=True):
             if isinstance(answer, BaseException):
-                piece.future.set_exception(answer)
+                item.future.set_exception(answer)
             else:
-                piece.future.set_result(answer)
+                item.future.set_result(answer)
 
 
 def run_each_on_failure(run: Callable[[Sequence[W]], Sequence[A]], works: Sequence[W]) -> Sequence[A | BaseException]:
-    """What `run` answers to each work; if it fails as a whole, each is run alone, and only the one at fault fails."""
+    """Run a batch and return its answers; if it fails as a whole, run the items one by one, each with its own error."""
     try:
         answers = run(works)
         if len(answers) != len(works):
-            raise EngineFailed(f"The engine gave {len(answers)} answers to {len(works)} pieces of work.")
+            raise EngineFailed(f"The engine gave {len(answers)} answers for {len(works)} work items.")
         return answers
-    except BaseException as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
+    except BaseException as failure:  # noqa: BLE001  the batch loop must survive every engine failure
         if len(works) == 1:
             return [failure]
         return [answer for work in works for answer in run_each_on_failure(run, [work])]

@@ -1,8 +1,8 @@
-"""The images or bodies that crashed engines or workers lately, in shared memory that workers inherit by fork.
+"""A list of images or bodies that recently crashed engines or workers, in shared memory that workers inherit by fork.
 
-A fixed number of records, each written in one go with its own checksum, and no lock: a worker that is killed in the
-middle of a write leaves a record that counts as empty. Two workers that write the same record at once lose one of the
-two, which costs a few more child processes and nothing else.
+It has a fixed number of records, each with a checksum, and no lock: a record that a killed worker left half-written
+counts as empty. If two workers write the same record at once, one write is lost; that costs only a few more child
+processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from ocrsvc.system.shared_memory import shared_array
 
 CRASHES: Final = 2
-"""Crashes after which an image is not read any more; with fewer it is suspect."""
+"""Crashes after which an image is refused; with fewer it is suspect."""
 
 _CAUSE_BYTES: Final = 16
 
@@ -42,10 +42,10 @@ _RECORD_BYTES: Final = ctypes.sizeof(_Record)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One image that crashed engines: last at `when_s`, since the epoch, and forgotten in `left_s`.
+    """One image that crashed engines, most recently at `when_s` (since the epoch); the entry expires in `left_s`.
 
-    The hash, 32 hexadecimal digits, is of its file (a PDF's page: its pixels) and what matters of the options. The
-    cause is how the engine crashed last, such as "SIGSEGV", "hang", "nonsense".
+    The hash, 32 hexadecimal digits, covers its file (for a PDF's page, its pixels) and the options that affect reading.
+    The cause names the latest crash, such as "SIGSEGV", "hang", "nonsense".
     """
 
     hash: str
@@ -56,14 +56,14 @@ class Entry:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the image is answered without an engine."""
+        """Whether the image is refused without running an engine."""
         return self.crashes >= CRASHES
 
 
 class CrashDenylist:
-    """The shared list, by digests of 16 bytes. Make it before any fork; any process and thread may call.
+    """The shared list, keyed by digests of 16 bytes. Create it before forking; any process and thread may call it.
 
-    Of more images than `size` the one that expires first is replaced. The clock is the same in all processes.
+    When all `size` records are taken, the one that expires first is replaced. The clock is the same in all processes.
     """
 
     def __init__(self, size: int, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,17 +73,17 @@ class CrashDenylist:
         [self._head] = shared_array(_Head, 1)
 
     def is_empty(self) -> bool:
-        """Whether no image is kept; costs well under a microsecond, so ask before a digest is computed."""
+        """Whether the list is empty. Takes well under a microsecond, so ask before computing a digest."""
         return bool(self._clock() >= self._head.last_expiry_s)
 
     def crashes(self, digest: bytes) -> int:
-        """Crashes on record for an image."""
+        """Number of crashes recorded for an image."""
         if self.is_empty():
             return 0
         return max((entry.crashes for _, entry in self._find(digest)), default=0)
 
     def note(self, digest: bytes, crashes: int, cause: str) -> None:
-        """Keep an image with so many crashes in all, instead of what was kept of it before."""
+        """Record an image's total number of crashes, in place of its earlier record."""
         number = next((number for number, _ in self._find(digest)), None)
         expires_s = self._clock() + self._keep_s
         record = _Record(tuple(digest), expires_s, time.time(), cause.encode()[:_CAUSE_BYTES], crashes)
@@ -97,22 +97,22 @@ class CrashDenylist:
             self._records[number] = _Record()
 
     def entries(self) -> list[Entry]:
-        """Everything kept now, the latest first."""
+        """All current entries, the latest first."""
         return sorted((entry for _, entry in self._current()), key=lambda entry: -entry.when_s)
 
     def forget(self, digest: str | None = None) -> int:
-        """Forget the image with this hash, or all of them; returns how many were kept."""
-        found = [(number, entry) for number, entry in self._current() if digest in (None, entry.hash)]
-        for number, _ in found:
+        """Remove the image with this hash, or all images; returns how many were removed."""
+        removed = [(number, entry) for number, entry in self._current() if digest in (None, entry.hash)]
+        for number, _ in removed:
             self._records[number] = _Record()
-        return len({entry.hash for _, entry in found})
+        return len({entry.hash for _, entry in removed})
 
     def _find(self, digest: bytes) -> Iterator[tuple[int, Entry]]:
-        """The records of an image, found at memory speed."""
+        """Find an image's records by scanning the raw memory, which is faster than unpacking each record."""
         memory, at = bytes(self._records), -1
         while (at := memory.find(digest, at + 1)) >= 0:
             number, rest = divmod(at, _RECORD_BYTES)
-            # Another process may have written there since.
+            # Another process may have changed the record since the copy.
             if rest == 0 and (entry := self._read(number)) is not None and entry.hash == digest.hex():
                 yield number, entry
 
@@ -123,7 +123,7 @@ class CrashDenylist:
                 yield number, entry
 
     def _read(self, number: int) -> Entry | None:
-        """A record; None when it is empty, expired, or another process is writing it."""
+        """Read a record; None if it is empty, expired or half-written."""
         record = _Record.from_buffer_copy(self._records[number])
         left_s = record.expires_s - self._clock()
         if record.crashes == 0 or left_s <= 0 or record.checksum != _checksum(record):
@@ -132,7 +132,7 @@ class CrashDenylist:
         return Entry(bytes(record.digest).hex(), cause, record.crashes, record.when_s, left_s)
 
     def _free_or_oldest(self) -> int:
-        """The number of a free record, or else of the one that expires first."""
+        """Number of a free record, else of the record that expires first."""
         kept_s = {number: entry.left_s for number, entry in self._current()}
         return min(range(len(self._records)), key=lambda number: kept_s.get(number, 0.0))
 

@@ -1,4 +1,4 @@
-"""Decompresses zlib data within a bound on its size and in memory. Knows no HTTP."""
+"""Decompresses zlib and gzip data within limits on its size and on memory. Knows no HTTP."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ _STEP_BYTES: Final = 1 << 16
 
 
 class TooLarge(Exception):
-    """It unpacks to more bytes than it may."""
+    """The data unpacks to more bytes than the limit."""
 
 
 class Damaged(Exception):
-    """It is no such data, or not all of it."""
+    """The data is not valid zlib data, or is truncated."""
 
 
-def decompress(data: bytes | memoryview, window_bits: int, most_bytes: int, share: Share | None = None) -> bytes:
-    """What zlib data holds; each step is counted in the share, which keeps what it took, before it is made.
+def decompress(data: bytes | memoryview, window_bits: int, max_bytes: int, share: Share | None = None) -> bytes:
+    """Decompress data, taking memory from the share before each step; the share keeps what it took.
 
-    zlib's window bits say which head and tail it has. Raises TooLarge, Damaged, and QueueFull where others hold the
-    memory.
+    `window_bits` selects the container format, as in zlib. Raises TooLarge, Damaged, and QueueFull if other requests
+    hold the memory.
     """
     decompressor, out, size = zlib.decompressobj(window_bits), BytesIO(), 0
-    # In slices, because zlib copies whatever it leaves of its input.
+    # Feed slices, because zlib copies the input that it did not consume.
     rest, at, part = memoryview(data), 0, memoryview(b"")
     while not decompressor.eof:
         if not part:
             part, at = rest[at : at + _STEP_BYTES], at + _STEP_BYTES
-        step = min(_STEP_BYTES, most_bytes + 1 - size)
+        step = min(_STEP_BYTES, max_bytes + 1 - size)
         if share is not None:
             share.take(step)
         piece = _step(decompressor, part, step)
         if share is not None:
             share.give_back(step - len(piece))
         part, size = memoryview(decompressor.unconsumed_tail), size + len(piece)
-        if size > most_bytes:
+        if size > max_bytes:
             raise TooLarge
         if not piece and not part and at >= len(rest) and not decompressor.eof:
             raise Damaged("it ends too early")
         out.write(piece)
-    # Hands over what it holds, without a copy.
+    # BytesIO returns its buffer without a copy.
     return out.getvalue()
 
 
-def _step(decompressor: zlib._Decompress, data: memoryview, most: int) -> bytes:
+def _step(decompressor: zlib._Decompress, data: memoryview, max_bytes: int) -> bytes:
     try:
-        return decompressor.decompress(data, most)
+        return decompressor.decompress(data, max_bytes)
     except zlib.error as error:
         raise Damaged(str(error)) from error

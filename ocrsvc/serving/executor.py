@@ -1,7 +1,7 @@
-"""Runs jobs on engine threads: N threads that read from one bounded queue.
+"""Runs jobs on engine threads: N threads that take from one bounded queue.
 
-Knows nothing about OCR. One bad job never spoils its neighbours: each is answered with a result or an error, and when a
-whole batch fails its jobs are run once more, one by one.
+Knows nothing about OCR. One bad job does not fail its neighbours: each job gets a result or an error, and when a whole
+batch fails, its jobs are run again one by one.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ from typing import Any, Generic
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
 from ocrsvc.serving.batcher import run_each_on_failure
 from ocrsvc.serving.request_guard import waiting
-from ocrsvc.serving.work_queue import GONE_S, J, NeverStarted, WorkQueue, client_gone, deadline_passed
+from ocrsvc.serving.work_queue import CLIENT_CHECK_S, J, NeverStarted, WorkQueue, client_gone, deadline_passed
 
 IDLE_S = 1.0
 STUCK_S = 5.0
-"""How long after the deadline of its work a thread counts as stuck: engines check it between lines, not within."""
+"""A thread counts as stuck this long after its job's deadline; engines check the deadline only between lines."""
+
+
+def ignore() -> None:
+    """A callback that does nothing."""
 
 
 class Executor(Generic[J]):
-    """N threads in front of an engine, which hand `batch` jobs at most to one `read`.
+    """N threads in front of an engine; each passes up to `batch` jobs to one call of `read`.
 
-    `read` gives one answer or error for each job, in the same order. `places` and `may_join` are the queue's. Each
-    thread calls `on_end` last, and `on_idle` when it has had nothing to do for IDLE_S; once until there is work again.
+    `read` returns one answer or error per job, in order. `places` and `may_join` are passed to the queue. Each thread
+    calls `on_end` when it ends, and `on_idle` once after it has been idle for IDLE_S.
     """
 
     def __init__(
@@ -38,12 +42,16 @@ class Executor(Generic[J]):
         threads: int,
         places: int,
         batch: int = 1,
-        on_end: Callable[[], object] = bool,
-        on_idle: Callable[[], object] = bool,
+        on_end: Callable[[], object] = ignore,
+        on_idle: Callable[[], object] = ignore,
         may_join: Callable[[J, int, J], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._read, self._batch, self._on_end, self._on_idle, self._clock = read, batch, on_end, on_idle, clock
+        self._read = read
+        self._batch = batch
+        self._on_end = on_end
+        self._on_idle = on_idle
+        self._clock = clock
         self.queue: WorkQueue[J] = WorkQueue(places, threads, clock, may_join)
         self._threads = [
             threading.Thread(target=self._run_thread, name=f"engine-{n}", daemon=True) for n in range(threads)
@@ -56,8 +64,8 @@ class Executor(Generic[J]):
         for thread in self._threads:
             thread.start()
 
-    def submit(self, job: J, prepare: Callable[[], object] = bool) -> None:
-        """Take a place, have the job prepared, and queue it. Raises QueueFull, NotReady, and what `prepare` raises."""
+    def submit(self, job: J, prepare: Callable[[], object] = ignore) -> None:
+        """Reserve a place, call `prepare`, and queue the job. Raises QueueFull, NotReady, and what `prepare` raises."""
         self.queue.reserve(job.context.priority)
         try:
             prepare()
@@ -67,10 +75,10 @@ class Executor(Generic[J]):
             raise
 
     def wait(self, job: J) -> Any:
-        """Block until the job is answered; raises the job's own error.
+        """Block until the job is done, and return its result or raise its error.
 
-        Raises DeadlineExceeded at its deadline, not after it (NeverStarted where it was still in the queue), and
-        ClientGone when the client hangs up while the job is in the queue.
+        Raises DeadlineExceeded at its deadline (NeverStarted if it was still in the queue), and ClientGone if the
+        client disconnects while the job is in the queue.
         """
         try:
             with waiting():
@@ -86,20 +94,20 @@ class Executor(Generic[J]):
             left_s = max(0.0, job.deadline - self._clock())
             queued = not job.running()
             with contextlib.suppress(TimeoutError):
-                return job.result(min(left_s, GONE_S) if queued else left_s)
-            if left_s <= GONE_S or not queued:
+                return job.result(min(left_s, CLIENT_CHECK_S) if queued else left_s)
+            if left_s <= CLIENT_CHECK_S or not queued:
                 raise deadline_passed(NeverStarted if job.cancel() else DeadlineExceeded)
             if job.context.is_gone():
                 raise client_gone()
 
     def idents(self) -> tuple[int, ...]:
-        """The engine threads, as threading.get_ident() names them; once they are started."""
+        """The threading.get_ident() of each engine thread that was started."""
         return tuple(thread.ident for thread in self._threads if thread.ident is not None)
 
     def run_in_each(self, call: Callable[[], object], threads: Sequence[int] | None = None) -> list[Future[None]]:
-        """Have engine threads, or all, run something before their next work; those that are idle wake up for it.
+        """Make each of the engine threads (default: all) run `call` before its next job; idle threads wake up for it.
 
-        Returns one future for each. Wait for it with a limit: a thread that is stuck, or has ended, never comes to it.
+        Returns one future per thread. Wait with a timeout: a stuck or ended thread never runs the call.
         """
         futures = []
         for thread in self.idents() if threads is None else threads:
@@ -110,14 +118,14 @@ class Executor(Generic[J]):
         return futures
 
     def stuck_threads(self) -> int:
-        """Threads that still run work whose deadline passed STUCK_S ago; a native call cannot be ended from here."""
+        """Number of threads that still run a job whose deadline passed STUCK_S ago."""
         latest = self._clock() - STUCK_S
         return sum(due < latest for due in list(self._due.values()))
 
     def stop(self, timeout_s: float) -> bool:
-        """Take no new work, finish what is queued, and after `timeout_s` answer the rest with NotReady.
+        """Refuse new jobs, finish queued ones, and after `timeout_s` answer the rest with NotReady.
 
-        Returns whether every thread has ended; a thread inside a native call cannot be stopped from here.
+        Returns whether every thread has ended; a thread inside a native call cannot be interrupted.
         """
         self.queue.close()
         deadline = self._clock() + timeout_s
@@ -135,7 +143,7 @@ class Executor(Generic[J]):
             self._on_end()
 
     def _take(self) -> list[J] | None:
-        """The next work; empty at the end; None after calls that had to be run meanwhile."""
+        """Wait for the next jobs; empty when the queue is closed, None after calls of `run_in_each`."""
         jobs = self.queue.take(self._batch, IDLE_S)
         if jobs is None and not self._run_calls():
             self._on_idle()
@@ -145,7 +153,7 @@ class Executor(Generic[J]):
         return jobs
 
     def _run_calls(self) -> bool:
-        """Run what `run_in_each` left for this thread; whether there was anything."""
+        """Run the calls that `run_in_each` queued for this thread; returns whether there were any."""
         calls = self._calls.get(threading.get_ident())
         if not calls:
             return False
@@ -173,7 +181,7 @@ class Executor(Generic[J]):
 def _run_call(call: Callable[[], object], future: Future[Any]) -> None:
     try:
         future.set_result(call())
-    except BaseException as failure:  # noqa: BLE001  the thread that waits for it raises it
+    except BaseException as failure:  # noqa: BLE001  raised in the thread that waits for the future
         future.set_exception(failure)
 
 
@@ -182,7 +190,7 @@ def _as_engine_failure(failure: BaseException) -> OcrsvcError:
         return failure
     error = EngineFailed(
         f"The engine failed on this image with {type(failure).__name__}: {failure}.",
-        "If other images are read, this one triggers a fault in the engine: please report it with the image.",
+        "If other images work, please report this one: it triggers a fault in the engine.",
     )
     error.__cause__ = failure
     return error

@@ -1,4 +1,4 @@
-"""Limits how many callers do something expensive at once, and how many wait for it, taking turns."""
+"""Limits how many requests do something expensive at once and how many wait for it; waiting callers take turns."""
 
 from __future__ import annotations
 
@@ -16,60 +16,61 @@ T = TypeVar("T")
 
 
 class CallerTurns(Generic[T]):
-    """Items of callers, who take turns: one that brings many keeps no other's waiting. For one thread at a time."""
+    """A round-robin queue over callers: a caller with many items does not delay the others. Not thread-safe."""
 
     def __init__(self) -> None:
-        # Who is next comes first.
-        self._lines: OrderedDict[str, deque[T]] = OrderedDict()
+        # The next caller comes first.
+        self._queues: OrderedDict[str, deque[T]] = OrderedDict()
 
     def put(self, caller: str, item: T) -> None:
-        """Add an item behind those of the same caller."""
-        self._lines.setdefault(caller, deque()).append(item)
+        """Append an item to the caller's own queue."""
+        self._queues.setdefault(caller, deque()).append(item)
 
     def take(self) -> T:
-        """The first item of the caller whose turn it is. Raises IndexError where there is none."""
-        if not self._lines:
+        """Remove and return the first item of the next caller. Raises IndexError if the queue is empty."""
+        if not self._queues:
             raise IndexError("nothing waits")
-        caller, line = self._lines.popitem(last=False)
-        item = line.popleft()
-        if line:
-            self._lines[caller] = line
+        caller, queue = self._queues.popitem(last=False)
+        item = queue.popleft()
+        if queue:
+            self._queues[caller] = queue
         return item
 
     def remove(self, caller: str, item: T) -> bool:
-        """Take an item out of turn; False where it was taken already."""
-        line = self._lines.get(caller, deque())
-        if item not in line:
+        """Remove an item before its turn; False if it was taken already."""
+        queue = self._queues.get(caller, deque())
+        if item not in queue:
             return False
-        line.remove(item)
-        if not line:
-            del self._lines[caller]
+        queue.remove(item)
+        if not queue:
+            del self._queues[caller]
         return True
 
     def count(self, caller: str) -> int:
-        """How many items of this caller wait."""
-        return len(self._lines.get(caller, ()))
+        """Number of this caller's items."""
+        return len(self._queues.get(caller, ()))
 
     def __len__(self) -> int:
-        """How many items wait."""
-        return sum(map(len, self._lines.values()))
+        """Number of items."""
+        return sum(map(len, self._queues.values()))
 
 
 class Limiter:
-    """A bounded number of requests at once, and a bounded number that wait, whose callers take turns. For any thread.
+    """A semaphore for `at_once` requests with at most `waiting` waiting, whose callers take turns; thread-safe.
 
-    Of one caller who is named at most `waiting_each` wait; None is all.
+    At most `waiting_each` requests of one named caller may wait; None sets no such limit.
     """
 
     def __init__(self, at_once: int, waiting: int, waiting_each: int | None = None) -> None:
-        self._free, self._waiting = at_once, waiting
+        self._free = at_once
+        self._waiting = waiting
         self._waiting_each = waiting if waiting_each is None else waiting_each
         self._turns: CallerTurns[threading.Event] = CallerTurns()
         self._lock = threading.Lock()
 
     @contextmanager
     def take(self, check: Callable[[], object], caller: str = "") -> Iterator[None]:
-        """Enter the block when it is the caller's turn; `check` raises to stop waiting. Raises QueueFull."""
+        """Wait for the caller's turn, then run the block; `check` raises to stop waiting. Raises QueueFull."""
         turn = self._begin(caller)
         try:
             while not turn.wait(_CHECK_S):
@@ -86,7 +87,7 @@ class Limiter:
             self._end()
 
     def _begin(self, caller: str) -> threading.Event:
-        """What is set when the turn has come. Raises QueueFull."""
+        """An event that is set when the turn has come. Raises QueueFull."""
         turn = threading.Event()
         with self._lock:
             if self._free:
@@ -94,19 +95,21 @@ class Limiter:
                 turn.set()
                 return turn
             if len(self._turns) >= self._waiting:
-                raise QueueFull("Too many documents are being opened, stored or made.", "Send it again in a moment.", 2)
+                raise QueueFull(
+                    "Too many documents are being opened, stored or created.", "Send the request again in a moment.", 2
+                )
             if caller and self._turns.count(caller) >= self._waiting_each:
                 raise QueueFull(
-                    f"This caller has {self._waiting_each} requests for documents or results waiting here, the most "
-                    "that it may.",
-                    "Send it again when some of them are answered.",
+                    f"This caller already has {self._waiting_each} requests for documents or results waiting here, "
+                    "the maximum per caller.",
+                    "Send the request again when some of them are answered.",
                     2,
                 )
             self._turns.put(caller, turn)
         return turn
 
     def _end(self) -> None:
-        """Let the next one in."""
+        """Admit the next request."""
         with self._lock:
             if self._turns:
                 self._turns.take().set()

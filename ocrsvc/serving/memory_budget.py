@@ -1,4 +1,4 @@
-"""Bounds what is held at once: bytes by all requests together, and requests by one caller. Knows no HTTP."""
+"""Limits the bytes that all requests hold together, and the requests that one caller has in flight. Knows no HTTP."""
 
 from __future__ import annotations
 
@@ -14,74 +14,77 @@ from typing import Final, Self
 from ocrsvc.errors import BodyTooLarge, QueueFull, TooManyAtOnce
 from ocrsvc.serving.request_guard import RequestGuard
 
-_CUSTOMER_BITS: Final = 64
+_IPV6_NETWORK_BITS: Final = 64
 
 
 class Budget:
-    """Bytes that all may hold together, and hold now. All methods may be called from any thread."""
+    """A limit on bytes, and how many are held now; thread-safe."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.held_bytes = 0
         self._lock = threading.Lock()
 
-    def take(self, size_bytes: int, most_bytes: float | None = None) -> bool:
-        """Hold so many bytes more, and never wait for them: whether they were free, below `most_bytes` in all."""
+    def take(self, size_bytes: int, max_bytes: float | None = None) -> bool:
+        """Take bytes without waiting; False if more than `max_bytes` (default: the total) would be held then."""
         with self._lock:
-            if self.held_bytes + size_bytes > (self.total_bytes if most_bytes is None else most_bytes):
+            if self.held_bytes + size_bytes > (self.total_bytes if max_bytes is None else max_bytes):
                 return False
             self.held_bytes += size_bytes
             return True
 
     def give_back(self, size_bytes: int) -> None:
-        """Hold so many bytes less."""
+        """Return bytes."""
         with self._lock:
             self.held_bytes -= size_bytes
 
 
 class Share:
-    """What one request holds of a budget, without its parts, until its answer has left. For any thread."""
+    """The bytes of a budget that one request holds until its answer is sent; thread-safe.
+
+    A part has an account of its own, so `held_bytes` does not include it.
+    """
 
     def __init__(self, budget: Budget, whole: Budget | None = None) -> None:
         self._budget = budget
-        # What this share and all its parts hold: as much as there is, at most.
+        # Counts this share and all its parts.
         self._whole = whole or Budget(budget.total_bytes)
         self._lock = threading.Lock()
         self.held_bytes = 0
 
     @property
     def budget_bytes(self) -> int:
-        """What all requests together may hold."""
+        """The limit for all requests together."""
         return self._budget.total_bytes
 
     def part(self) -> Share:
-        """For what may be needed longer than the request lasts: it is not released with this share."""
+        """A share for memory that may outlive the request: it is not released with this share."""
         return Share(self._budget, self._whole)
 
     def take(self, size_bytes: int, part: float = 1.0) -> None:
-        """Hold so many bytes more; asked before they are allocated.
+        """Take bytes; call it before allocating them.
 
-        Only that `part` of all memory may be filled so, but a request that is alone may fill it all. Raises
-        BodyTooLarge where this request alone would hold more than all requests may, QueueFull where it is not free now.
+        Fails if more than `part` of the budget would be held then; a request that is alone may use all of it. Raises
+        BodyTooLarge if this request alone exceeds the budget, QueueFull if other requests hold the memory now.
         """
         if not self._whole.take(size_bytes):
             raise BodyTooLarge(
-                f"This request needs more memory than the {self._budget.total_bytes} bytes that all requests to a "
-                "worker may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
+                f"This request needs more memory than the {self._budget.total_bytes} bytes that all requests of a "
+                "worker may use (OCRSVC_REQUEST_MEMORY_BYTES).",
                 "Send fewer or smaller images at once, or ask the operator to raise the limit.",
             )
         is_alone = self._budget.held_bytes <= self._whole.held_bytes - size_bytes
         if not self._budget.take(size_bytes, self._budget.total_bytes * (1.0 if is_alone else part)):
             self._whole.give_back(size_bytes)
             raise QueueFull(
-                "The requests under way hold all the memory that they may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
-                "Send the request again after the time that Retry-After names.",
+                "Requests in flight use all the memory reserved for requests (OCRSVC_REQUEST_MEMORY_BYTES).",
+                "Send the request again after the time given in Retry-After.",
             )
         with self._lock:
             self.held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Hold so many bytes less; nothing where the request is over already, and what it held was released."""
+        """Return bytes, at most those held; a released share holds none."""
         with self._lock:
             size_bytes = min(size_bytes, self.held_bytes)
             self.held_bytes -= size_bytes
@@ -90,7 +93,7 @@ class Share:
 
     @contextmanager
     def holding(self, size_bytes: int) -> Iterator[None]:
-        """Hold so many bytes more inside the block. Raises as `take`."""
+        """Hold bytes inside the block. Raises as `take`."""
         self.take(size_bytes)
         try:
             yield
@@ -98,7 +101,7 @@ class Share:
             self.give_back(size_bytes)
 
     def split(self, size_bytes: int) -> Share:
-        """Hand over so many of the bytes that it holds to a share of their own."""
+        """Move some of the held bytes into an independent share."""
         other = Share(self._budget)
         self._whole.give_back(size_bytes)
         with self._lock:
@@ -114,48 +117,47 @@ class Share:
         self.release()
 
     def release(self) -> None:
-        """Give everything back; a second time changes nothing. A `with` block ends with it."""
+        """Return all bytes; called at the end of a `with` block. A second call does nothing."""
         self.give_back(sys.maxsize)
 
 
 def unlimited() -> Share:
-    """A share of an unlimited budget of its own: for work that no request brought."""
+    """A share of an unlimited budget, for work that does not come from a request."""
     return Share(Budget(sys.maxsize))
 
 
 class Callers:
-    """Counts the requests that each caller has under way: `most`, or without a limit for 0. For any thread."""
+    """Counts the requests in flight per caller and limits them to `limit`, 0 for unlimited; thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._under_way: Counter[str] = Counter()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._in_flight: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def enter(self, name: str) -> None:
-        """One more of this caller, to be followed by `leave`. Raises TooManyAtOnce."""
+        """Count a request of this caller until `leave`. Raises TooManyAtOnce."""
         with self._lock:
-            if self._most and self._under_way[name] >= self._most:
+            if self._limit and self._in_flight[name] >= self._limit:
                 raise TooManyAtOnce(
-                    f"This caller has {self._most} requests under way here, the most that it may "
-                    "(OCRSVC_CALLER_REQUESTS).",
+                    f"This caller has {self._limit} requests in flight here, the maximum (OCRSVC_CALLER_REQUESTS).",
                     "Wait for an answer before the next request.",
                 )
-            self._under_way[name] += 1
+            self._in_flight[name] += 1
 
     def leave(self, name: str) -> None:
-        """One less of this caller."""
+        """End a request of this caller."""
         with self._lock:
-            self._under_way[name] -= 1
-            if not self._under_way[name]:
-                del self._under_way[name]
+            self._in_flight[name] -= 1
+            if not self._in_flight[name]:
+                del self._in_flight[name]
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._in_flight)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedLimits:
-    """What all requests to one process share, whichever protocol brings them; without a guard none is on record."""
+    """The limits that all requests of one process share, over HTTP and gRPC; `guard` records requests in flight."""
 
     memory: Budget
     callers: Callers
@@ -163,11 +165,11 @@ class SharedLimits:
 
 
 def network_of(address: str) -> str:
-    """The network of an address: of IPv6 the /64, for each customer of a provider has at least that; else itself."""
+    """The /64 network of an IPv6 address, the least that a provider's customer has; other addresses unchanged."""
     if ":" not in address:
         return address
     try:
         parsed = IPv6Address(address.partition("%")[0])
     except AddressValueError:
         return address
-    return str(parsed.ipv4_mapped or IPv6Network((parsed, _CUSTOMER_BITS), strict=False))
+    return str(parsed.ipv4_mapped or IPv6Network((parsed, _IPV6_NETWORK_BITS), strict=False))

@@ -1,11 +1,11 @@
-"""The requests that each worker's threads work on, in shared memory, and the bodies that stopped a worker.
+"""Records each worker's requests in flight in shared memory, and refuses bodies that blocked or killed a worker.
 
-A request that keeps the interpreter to itself (a regular expression that never ends, a C function that holds the lock)
-stops every thread of its worker, and the arbiter kills the worker for it. So each request is on record while code runs
-that depends on its body: the arbiter makes the table, workers inherit it by fork, and each writes rows of its own, one
-thread at a time and without a lock. When a worker was killed or died, the arbiter reads which requests were under way
-(see `worker.hung_requests`) and puts the hash of a body into the denylist that all workers share. The table never holds
-what a request contains: its id, route, size and hash only.
+A request that blocks the interpreter (a catastrophic regular expression, a C function that holds the GIL) stops every
+thread of its worker, and the arbiter kills the worker. So each request is recorded while code runs that depends on its
+body: the arbiter creates the table, workers inherit it by fork, and each worker writes only its own rows, one thread
+per row, without a lock. When a worker is killed or dies, the arbiter reads the requests in flight (see
+`worker.hung_requests`) and adds the hash of a body to the crash denylist, which all workers share. The table holds the
+id, route, size and hash of a request, never its content.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.system.shared_memory import shared_array
 
 ROWS: Final = 128
-"""Requests of one worker on record at once; more are served all the same, without a record."""
+"""Requests recorded per worker; requests beyond that are served without a record."""
 
 _ID_BYTES: Final = 128
 _ROUTE_BYTES: Final = 96
@@ -35,7 +35,7 @@ _NO_DIGEST: Final = bytes(16)
 
 
 class Stage(IntEnum):
-    """What a thread does for a request. Only the last two run code that could hold the interpreter."""
+    """What a thread does for a request. Only the last two stages run code that could block the interpreter."""
 
     FREE = 0
     WAITING = 1
@@ -44,12 +44,12 @@ class Stage(IntEnum):
 
     @property
     def is_risky(self) -> bool:
-        """Whether code runs that depends on what was sent."""
+        """Whether code runs that depends on the request's content."""
         return self in {Stage.WORKING, Stage.DECODING}
 
 
 class PackedRequest(ctypes.Structure):
-    """A request as it lies in a row; the digest is zero for a request without a body."""
+    """A request as stored in a row; the digest is zero for a request without a body."""
 
     _fields_ = (
         ("size", ctypes.c_int64),
@@ -60,7 +60,7 @@ class PackedRequest(ctypes.Structure):
 
 
 class Row(ctypes.Structure):
-    """One request on record, used by the thread that opened it; the fields are those of InFlight."""
+    """One recorded request, written by the thread that opened it; for the fields see InFlight."""
 
     _fields_ = (
         ("stage", ctypes.c_int64),
@@ -70,9 +70,10 @@ class Row(ctypes.Structure):
     )
 
     def enter(self, stage: Stage) -> None:
-        """A stage begins; CPU seconds count from here."""
-        self.thread, self.cpu_s = threading.get_native_id(), time.thread_time()
-        # Last: a row counts from the moment on when it has a stage.
+        """Begin a stage; its CPU seconds count from here."""
+        self.thread = threading.get_native_id()
+        self.cpu_s = time.thread_time()
+        # Set the stage last, because it makes the row valid.
         self.stage = stage
 
 
@@ -80,8 +81,8 @@ class Row(ctypes.Structure):
 class InFlight:
     """One request that a thread works on.
 
-    Id and route are as in the access log, and may be cut; size and digest are those of the body, the digest empty
-    without one. The thread's id is the operating system's; `cpu_s` are its CPU seconds when the stage began.
+    Id and route are as in the access log, possibly truncated; size and digest are the body's, the digest empty without
+    a body. The thread id is the operating system's; `cpu_s` is the thread's CPU time when the stage began.
     """
 
     id: str
@@ -94,23 +95,23 @@ class InFlight:
 
 
 class InFlightTable:
-    """The rows of all workers that there may be. Make it before any fork."""
+    """The rows of all workers. Create it before forking."""
 
     def __init__(self, workers: int, rows: int = ROWS) -> None:
         self._count = rows
         self._rows = shared_array(Row, workers * rows)
 
     def clear(self, worker: int) -> None:
-        """Arbiter, before a fork: clear the rows that an earlier worker left. Worker, at its end: clear its own."""
+        """Clear a worker's rows: the arbiter does it before each fork, a worker when it ends."""
         for row in self._rows_of(worker):
             row.stage = Stage.FREE
 
     def read(self, worker: int) -> list[InFlight]:
-        """What a worker works on now, or worked on when it ended."""
+        """The requests that a worker has in flight, or had when it ended."""
         return [_in_flight(row, Stage(stage)) for row in self._rows_of(worker) if (stage := row.stage)]
 
     def recorder(self, worker: int) -> Recorder:
-        """Worker: what writes its rows."""
+        """The writer of a worker's rows, for use in that worker."""
         return Recorder(self._rows_of(worker))
 
     def _rows_of(self, worker: int) -> list[Row]:
@@ -118,25 +119,25 @@ class InFlightTable:
 
 
 def _in_flight(row: Row, stage: Stage) -> InFlight:
-    sent, digest = row.request, bytes(row.request.digest)
+    request, digest = row.request, bytes(row.request.digest)
     digest = b"" if digest == _NO_DIGEST else digest
-    return InFlight(_text(sent.id), _text(sent.route), sent.size, digest, stage, row.thread, row.cpu_s)
+    return InFlight(_text(request.id), _text(request.route), request.size, digest, stage, row.thread, row.cpu_s)
 
 
 def _text(packed: bytes) -> str:
-    """Text that a client chose, fit for a line of the log."""
+    """Decode text that a client chose, and make it safe for a log line."""
     text = packed.decode("utf-8", "replace")
-    return "".join(letter if letter.isprintable() and letter != " " else "?" for letter in text)
+    return "".join(character if character.isprintable() and character != " " else "?" for character in text)
 
 
 class Recorder:
-    """Hands out one worker's rows to its threads. Any thread may call."""
+    """Hands out one worker's rows to its threads; thread-safe."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._free = deque(rows)
 
     def open(self, request: PackedRequest, stage: Stage) -> Row | None:
-        """Record a request as this thread's work; None when all rows are taken."""
+        """Record that this thread works on a request; None if all rows are taken."""
         try:
             row = self._free.popleft()
         except IndexError:
@@ -146,19 +147,19 @@ class Recorder:
         return row
 
     def close(self, row: Row | None) -> None:
-        """Take a row back."""
+        """Free a row."""
         if row is not None:
             row.stage = Stage.FREE
             self._free.append(row)
 
 
 def digest_of(body: bytes | memoryview) -> bytes:
-    """16 bytes for the denylist; 0.1 ms for 130 kB, during which other threads run."""
+    """A body's key in the crash denylist, 16 bytes; takes 0.1 ms for 130 kB and releases the GIL."""
     return sha256(body).digest()[: len(_NO_DIGEST)]
 
 
 class RequestGuard:
-    """What one worker's threads use: its rows of the table, and the bodies that stopped any worker."""
+    """Guards one worker: its rows of the table, and the denylist of bodies that blocked or killed any worker."""
 
     def __init__(self, recorder: Recorder, denylist: CrashDenylist) -> None:
         self.recorder = recorder
@@ -166,48 +167,49 @@ class RequestGuard:
 
     @contextmanager
     def request(self, route: str, name: str = "") -> Iterator[None]:
-        """This thread serves one request within the block; see `take_body`."""
-        work = GuardedRequest(self, route, name)
-        token = _CURRENT.set(work)
+        """Guard the request that this thread serves inside the block; see `take_body`."""
+        request = GuardedRequest(self, route, name)
+        token = _CURRENT.set(request)
         try:
             yield
         finally:
             _CURRENT.reset(token)
-            work.close()
+            request.close()
 
 
 class GuardedRequest:
-    """One request in the thread that serves it."""
+    """One guarded request, used by the thread that serves it."""
 
     def __init__(self, guard: RequestGuard, route: str, name: str) -> None:
-        self._guard, self._route, self._name = guard, route, name
+        self._guard = guard
+        self._route = route
+        self._name = name
         self._digest = b""
         self._packed: PackedRequest | None = None
         self._row: Row | None = None
 
     def begin(self, body: bytes | memoryview, name: str) -> None:
-        """Look a body up, and be on record from here on. Raises RequestStopsWorker."""
+        """Check the body against the denylist and record the request. Raises RequestStopsWorker."""
         self._digest = digest_of(body) if body else b""
         if self._digest and self._guard.denylist.crashes(self._digest) >= CRASHES:
             raise RequestStopsWorker(
-                "A request with this body kept a worker from answering, and the worker was killed with all that it "
-                "did; it is not tried again for a while.",
-                "Send it in another form, and report it with the request if it is harmless.",
+                "A request with this body blocked or killed a worker, so it is refused for a while.",
+                "Send the content in another form; if the request is harmless, report it.",
             )
         self._guard.recorder.close(self._row)
-        shown, route = ((name or self._name or "-"), _ID_BYTES), (self._route, _ROUTE_BYTES)
-        texts = (text.encode("utf-8", "replace")[:most] for text, most in (shown, route))
-        self._packed = PackedRequest(len(body), tuple(self._digest), *texts)
+        request_id = (name or self._name or "-").encode("utf-8", "replace")[:_ID_BYTES]
+        route = self._route.encode("utf-8", "replace")[:_ROUTE_BYTES]
+        self._packed = PackedRequest(len(body), tuple(self._digest), request_id, route)
         self._row = self._guard.recorder.open(self._packed, Stage.WORKING)
 
     def enter(self, stage: Stage) -> None:
-        """Another stage begins."""
+        """Begin another stage."""
         if self._row is not None:
             self._row.enter(stage)
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
-        """Another thread decodes an image of the request within the block, and is on record too."""
+        """Record another thread that decodes an image of the request inside the block."""
         row = self._guard.recorder.open(self._packed, Stage.DECODING) if self._packed else None
         try:
             yield
@@ -215,7 +217,7 @@ class GuardedRequest:
             self._guard.recorder.close(row)
 
     def close(self) -> None:
-        """The request is over: whatever a worker died of before, with this request under way, was something else."""
+        """End the request, and clear its body from the denylist: an earlier crash had another cause."""
         row, self._row = self._row, None
         self._guard.recorder.close(row)
         if row is not None and self._digest and 0 < self._guard.denylist.crashes(self._digest) < CRASHES:
@@ -226,33 +228,33 @@ _CURRENT: Final[ContextVar[GuardedRequest | None]] = ContextVar("guarded request
 
 
 def take_body(body: bytes | memoryview, name: str = "") -> None:
-    """The body of this thread's request is there, and is about to be parsed. Raises RequestStopsWorker.
+    """Call this when the body of this thread's request is complete, before parsing it. Raises RequestStopsWorker.
 
-    Does nothing where no RequestGuard guards this thread. The name is the request's id.
+    `name` is the request's id. Does nothing in a thread without a RequestGuard.
     """
-    if work := _CURRENT.get():
-        work.begin(body, name)
+    if request := _CURRENT.get():
+        request.begin(body, name)
 
 
 def current_request() -> GuardedRequest | None:
-    """The request that this thread serves, for other threads that do a part of it."""
+    """The request that this thread serves, to pass to other threads that work on it."""
     return _CURRENT.get()
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """This thread only waits within the block, for the engine or for a permit."""
-    work = _CURRENT.get()
-    if work is None:
+    """Record that this thread only waits inside the block, for the engine or a permit."""
+    request = _CURRENT.get()
+    if request is None:
         yield
         return
-    work.enter(Stage.WAITING)
+    request.enter(Stage.WAITING)
     try:
         yield
     finally:
-        work.enter(Stage.WORKING)
+        request.enter(Stage.WORKING)
 
 
-def decoding_for(work: GuardedRequest | None) -> AbstractContextManager[None]:
-    """This thread, which is not the request's own, decodes an image of it within the block."""
-    return nullcontext() if work is None else work.decoding()
+def decoding_for(request: GuardedRequest | None) -> AbstractContextManager[None]:
+    """Record that this thread decodes an image for another thread's request inside the block."""
+    return nullcontext() if request is None else request.decoding()

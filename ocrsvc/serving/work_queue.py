@@ -1,8 +1,8 @@
-"""A bounded queue of work, interactive before batch, whose places are reserved before the work is made.
+"""A bounded queue of jobs, interactive before batch, whose places are reserved before the jobs are prepared.
 
-A place is reserved first (`reserve`), so that a request that cannot be served is refused before its image is decoded,
-and given back when the work leaves the queue, whatever way. Work is bounded by count; what it holds in memory is in the
-account of its request. Within a priority the earliest deadline is first. Knows nothing about OCR.
+`reserve` comes first, so that a request that cannot be served is refused before its image is decoded. The place is
+released when the job leaves the queue. The queue limits the number of jobs; their memory is accounted per request.
+Within a priority the earliest deadline comes first. Knows nothing about OCR.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from ocrsvc.telemetry.metrics import PageSource
 A = TypeVar("A")
 
 Priority = Literal["interactive", "batch"]
-"""A person waits for the answer, or a program that has many to send and can wait."""
+"""Interactive: a person waits for the answer. Batch: a program that sends many pages and can wait."""
 
 PRIORITIES: Final[tuple[Priority, ...]] = ("interactive", "batch")
 
-PACE_WEIGHT = 0.1  # of the newest job in the running mean of service times
+PACE_WEIGHT = 0.1  # weight of the newest job in the running mean of service times
 BATCH_EVERY: Final = 5
-"""While both priorities wait, every so many-th job is a batch one: it is slowed down, and never starves."""
+"""While both priorities wait, every fifth job is a batch job, so that batch never starves."""
 BATCH_SHARE: Final = 0.75
-"""Of the places, for batch at most: an interactive request finds one of the rest."""
-GONE_S: Final = 0.25
-"""Between two checks of who waits, or of work that runs, whether the client is still there."""
+"""Largest share of the places that batch jobs may take; the rest is reserved for interactive requests."""
+CLIENT_CHECK_S: Final = 0.25
+"""Interval of the checks whether the client of a waiting or running job is still connected."""
 
 
 class PageAccount(Protocol):
-    """Counts the pages of one request, for one thread at a time; knows no API keys."""
+    """Counts the pages of one request. Not thread-safe; knows nothing about API keys."""
 
     @property
     def may_cache(self) -> bool:
-        """Whether its pages may be kept in the result cache, and be answered from it."""
+        """Whether the result cache may store and answer this request's pages."""
 
     def expect(self, pages: int) -> None:
-        """That many are to be read, or found in the cache. Raises OcrsvcError when the caller has fewer left."""
+        """Announce pages to be read. Raises OcrsvcError if the caller has fewer pages left."""
 
     def take(self) -> None:
-        """One is about to be, expected or not. Raises OcrsvcError when the caller has none left."""
+        """Begin a page, announced or not. Raises OcrsvcError if the caller has no pages left."""
 
     def count(self) -> None:
-        """One of them was read, or found."""
+        """Count a page that was read or answered from the cache."""
 
 
 class _Uncounted(PageAccount):
-    """Pages without a limit."""
+    """A page account without a limit."""
 
     may_cache = True
 
     def expect(self, pages: int) -> None:
-        """Nothing is counted, here and below."""
+        """Count nothing, here and below."""
 
     def take(self) -> None: ...
 
@@ -70,19 +70,24 @@ class _Uncounted(PageAccount):
 UNCOUNTED: Final[PageAccount] = _Uncounted()
 
 
+def is_never_gone() -> bool:
+    """The `is_gone` of a request that is not cancelled."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What the queue and the reader know of a request."""
+    """What the queue and the reader know about a request."""
 
     priority: Priority = "interactive"
-    # Whether the client has hung up, or the job was deleted. Called when a server takes its work and seldom besides,
-    # from any thread, also under the queue's lock: it must not block or raise (there, what raises counts as gone).
-    is_gone: Callable[[], bool] = bool
+    # Whether the client has disconnected, or the job was deleted. Called from any thread, also under the queue's lock,
+    # so it must not block; an exception counts as gone.
+    is_gone: Callable[[], bool] = is_never_gone
     share: Share = field(default_factory=unlimited)
     pages: PageAccount = UNCOUNTED
-    mask: tuple[MaskKind, ...] = ()  # what is to be masked in its answers, whatever its options say
-    ledger: Ledger = NO_LEDGER  # of its stages; for the request's own thread
-    choice: ModelChoice | None = None  # the model that it asks for beside its options, from a model repository
+    mask: tuple[MaskKind, ...] = ()  # masked in the answers, in addition to the options' own mask
+    ledger: Ledger = NO_LEDGER  # records its stages; for the request's own thread
+    choice: ModelChoice | None = None  # model requested outside the options, from a model repository
     source: PageSource = "request"
 
 
@@ -90,26 +95,27 @@ DEFAULT_CONTEXT: Final = RequestContext()
 
 
 class Job(Future[A]):
-    """One piece of work, which is its own future: until when it is wanted, in monotonic seconds, and for whom."""
+    """One job, which is its own future; its deadline is in monotonic seconds."""
 
-    size_bytes = 0  # what it holds in memory while it waits
+    size_bytes = 0  # memory held while it waits
     queued_at = 0.0  # on the queue's clock
-    queue_s = run_s = 0.0  # how long it waited, and how long it ran
+    queue_s = run_s = 0.0  # time in the queue, and in the engine
 
     def __init__(self, deadline: float, context: RequestContext = DEFAULT_CONTEXT) -> None:
         super().__init__()
-        self.deadline, self.context = deadline, context
+        self.deadline = deadline
+        self.context = context
 
 
 J = TypeVar("J", bound=Job[Any])
 
 
 class WorkQueue(Generic[J]):
-    """A bounded queue, ordered by priority and deadline. All methods may be called from any thread.
+    """A bounded queue, ordered by priority and deadline; thread-safe.
 
-    The places are for jobs that wait, or are in the making; three quarters of them are open to batch. The servers are
-    the threads that take from it, only used to foretell when a place comes free. `may_join` says whether a piece of
-    work may be handed out with others: the first of them, how many they are, and it; None where all may.
+    `places` limits the jobs that wait or are being prepared; batch jobs may take three quarters of them. `servers` is
+    the number of threads that take jobs, used to estimate Retry-After. `may_join(first, count, job)` says whether a job
+    may be taken together with `count` others, the first of which is given; None allows all.
     """
 
     def __init__(
@@ -123,7 +129,7 @@ class WorkQueue(Generic[J]):
         self._servers = servers
         self._clock = clock
         self._may_join = may_join
-        # Threads that are to return from `take` without work.
+        # Threads that shall return from `take` without a job.
         self._interrupted: set[int] = set()
         self._taken = dict.fromkeys(PRIORITIES, 0)
         self._running = 0
@@ -135,30 +141,30 @@ class WorkQueue(Generic[J]):
         self._mean_run_s = 0.0
 
     def check_capacity(self, priority: Priority = "interactive") -> None:
-        """Raises QueueFull when no place is free for this priority now, NotReady when the queue is closed.
+        """Raises QueueFull if no place is free for this priority, NotReady if the queue is closed.
 
-        Takes no lock: every request asks, and threads that wait for each other here cost more than all else.
+        Takes no lock, because every request calls it and lock contention here cost more than the check.
         """
         if self._closed:
             raise _shutting_down()
         if self.waiting() >= self._places["interactive"]:
-            raise self._full(f"All {self._places['interactive']} places in front of the engine are taken.")
+            raise self._full(f"All {self._places['interactive']} places in the engine's queue are taken.")
         if self._taken[priority] >= self._places[priority]:
-            raise self._full(f"All {self._places[priority]} places that {priority} requests may take are taken.")
+            raise self._full(f"All {self._places[priority]} places for {priority} requests are taken.")
 
     def reserve(self, priority: Priority = "interactive") -> None:
-        """Take a place. Raises QueueFull when none is free, NotReady when the queue is closed."""
+        """Reserve a place. Raises QueueFull if none is free, NotReady if the queue is closed."""
         with self._changed:
             self.check_capacity(priority)
             self._taken[priority] += 1
 
     def release(self, priority: Priority = "interactive") -> None:
-        """Give back a reserved place: its work was never put, or has left the queue."""
+        """Release a reserved place: its job was never queued, or has left the queue."""
         with self._changed:
             self._taken[priority] -= 1
 
     def put(self, job: J) -> None:
-        """Queue a job in a place reserved before, for the same priority. Raises NotReady once closed."""
+        """Queue a job whose place was reserved for its priority. Raises NotReady if the queue is closed."""
         job.queued_at = self._clock()
         with self._changed:
             if self._closed:
@@ -167,7 +173,7 @@ class WorkQueue(Generic[J]):
             self._changed.notify()
 
     def discard(self, job: J) -> None:
-        """Drop a job that is not wanted any more, and give back its place, unless a server has it already."""
+        """Cancel a job; remove it and release its place unless a server has already taken it."""
         with self._changed:
             waiting = self._jobs[job.context.priority]
             if job in waiting:
@@ -175,11 +181,11 @@ class WorkQueue(Generic[J]):
                 self.release(job.context.priority)
         job.cancel()
 
-    def take(self, most: int, timeout_s: float | None = None) -> list[J] | None:
-        """Block until there is work, and take up to `most` jobs that are still wanted.
+    def take(self, max_jobs: int, timeout_s: float | None = None) -> list[J] | None:
+        """Block until jobs are queued, and take up to `max_jobs` of them.
 
-        Cancelled and expired jobs, and those whose client has gone, are dropped here, so they never reach a server.
-        Empty once closed and drained; None when nothing came for `timeout_s` seconds, or for `interrupt`.
+        Drops cancelled and expired jobs, and jobs whose client has disconnected. Returns an empty list when the queue
+        is closed and drained; None after `timeout_s` seconds without a job, or after `interrupt`.
         """
         with self._changed:
             while True:
@@ -187,7 +193,7 @@ class WorkQueue(Generic[J]):
                     self._interrupted.discard(threading.get_ident())
                     return None
                 taken: list[J] = []
-                while len(taken) < most and (job := self._pop(taken)):
+                while len(taken) < max_jobs and (job := self._pop(taken)):
                     if self._is_wanted(job):
                         taken.append(job)
                         self._count_skipped(job)
@@ -198,41 +204,41 @@ class WorkQueue(Generic[J]):
                     return None
 
     def interrupt(self, thread: int) -> None:
-        """Have a thread, by threading.get_ident(), return from `take` with None, now or as soon as it comes there."""
+        """Make a thread, given by its threading.get_ident(), return None from its current or next `take`."""
         with self._changed:
             self._interrupted.add(thread)
             self._changed.notify_all()
 
     def record_run(self, jobs: int, run_s: float) -> None:
-        """Record that taken jobs are done, and how long they ran together, for the Retry-After of later refusals."""
+        """Record that taken jobs are done and how long they ran together, to estimate Retry-After."""
         with self._changed:
             self._running -= jobs
             old = self._mean_run_s or run_s / jobs
             self._mean_run_s = old + PACE_WEIGHT * (run_s / jobs - old)
 
     def close(self) -> None:
-        """Refuse new work; what is queued is still handed out."""
+        """Refuse new jobs; queued jobs can still be taken."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Answer everything still queued with NotReady."""
+        """Fail all queued jobs with NotReady."""
         with self._changed:
             while job := self._pop():
                 if job.set_running_or_notify_cancel():
                     job.set_exception(_shutting_down())
 
     def waiting(self) -> int:
-        """Places taken now."""
+        """Number of places taken."""
         return sum(self._taken.values())
 
     def waiting_bytes(self) -> int:
-        """Bytes of the work that waits now."""
+        """Memory held by the queued jobs."""
         return sum(job.size_bytes for jobs in self._jobs.values() for job in tuple(jobs))
 
     def _pop(self, taken: Sequence[J] = ()) -> J | None:
-        """The next job, out of the queue; None when there is none, or none that may join those taken."""
+        """Remove and return the next job; None if there is none, or if it may not join the jobs taken."""
         interactive, batch = self._jobs["interactive"], self._jobs["batch"]
         is_batch_due = not interactive or self._batch_skipped >= BATCH_EVERY - 1
         jobs = batch if batch and is_batch_due else interactive
@@ -242,9 +248,9 @@ class WorkQueue(Generic[J]):
         return jobs.pop(0)
 
     def _count_skipped(self, job: J) -> None:
-        """Count the interactive jobs that went before a waiting batch one."""
-        passes = job.context.priority == "interactive" and bool(self._jobs["batch"])
-        self._batch_skipped = self._batch_skipped + 1 if passes else 0
+        """Count consecutive interactive jobs that were taken while a batch job waited."""
+        skips_batch = job.context.priority == "interactive" and bool(self._jobs["batch"])
+        self._batch_skipped = self._batch_skipped + 1 if skips_batch else 0
 
     def _is_wanted(self, job: J) -> bool:
         now = self._clock()
@@ -252,7 +258,7 @@ class WorkQueue(Generic[J]):
             job.cancel()
         if not job.set_running_or_notify_cancel():
             return False
-        # However short it waited: a page that was queued ahead comes here as soon as the one before it is read.
+        # Check even after a short wait: a page queued ahead is taken as soon as the page before it is read.
         gone = _gone(job.context)
         if gone is not None:
             job.set_exception(gone)
@@ -262,14 +268,14 @@ class WorkQueue(Generic[J]):
         ahead = self.waiting() + self._running
         return QueueFull(
             detail,
-            "Send the request again after the time that Retry-After names.",
+            "Send the request again after the time given in Retry-After.",
             retry_after_s=max(1, math.ceil(ahead * self._mean_run_s / self._servers)),
         )
 
 
 def make_check(context: RequestContext, deadline: float, clock: Callable[[], float]) -> Callable[[], None]:
-    """A check that raises DeadlineExceeded from the deadline on, and ClientGone within GONE_S of a hang-up."""
-    next_check_s = clock() + GONE_S
+    """A check that raises DeadlineExceeded at the deadline, and ClientGone within CLIENT_CHECK_S of a disconnect."""
+    next_check_s = clock() + CLIENT_CHECK_S
 
     def check() -> None:
         nonlocal next_check_s
@@ -277,7 +283,7 @@ def make_check(context: RequestContext, deadline: float, clock: Callable[[], flo
         if now >= deadline:
             raise deadline_passed()
         if now >= next_check_s:
-            next_check_s = now + GONE_S
+            next_check_s = now + CLIENT_CHECK_S
             if context.is_gone():
                 raise client_gone()
 
@@ -285,30 +291,30 @@ def make_check(context: RequestContext, deadline: float, clock: Callable[[], flo
 
 
 class NeverStarted(DeadlineExceeded):
-    """The deadline passed while the work was still in the queue, behind other work."""
+    """The deadline passed while the job was still in the queue."""
 
 
 def deadline_passed(kind: type[DeadlineExceeded] = DeadlineExceeded) -> DeadlineExceeded:
-    """What ends work that is not done in time."""
+    """The error of a job that is not done in time."""
     return kind(
-        "The answer did not come before the deadline of this request.",
+        "The request was not answered before its deadline.",
         "Send it again when the service is less busy, or with a longer X-Request-Timeout.",
     )
 
 
 def _gone(context: RequestContext) -> ClientGone | None:
-    """What ends work that nobody waits for any more, or of which that cannot be told; None where it is wanted."""
+    """The error for a job whose client has disconnected or whose `is_gone` fails; None otherwise."""
     try:
         return client_gone() if context.is_gone() else None
-    except Exception as error:  # noqa: BLE001  an engine thread that ended would leave all later work undone
+    except Exception as error:  # noqa: BLE001  an exception here must not end the engine thread
         gone = client_gone()
         gone.__cause__ = error
         return gone
 
 
 def client_gone() -> ClientGone:
-    """What ends work that nobody waits for any more."""
-    return ClientGone("The client closed its connection before its answer.")
+    """The error of a job whose client has disconnected."""
+    return ClientGone("The client closed its connection before it was answered.")
 
 
 def _shutting_down() -> NotReady:

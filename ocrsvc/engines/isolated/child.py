@@ -37,7 +37,7 @@ from ocrsvc.engines.model.version import ModelVersion, VersionName
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_serialization import InvalidData
 from ocrsvc.results import Page, Task
-from ocrsvc.serving.work_queue import GONE_S
+from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
@@ -232,7 +232,7 @@ class Child:
         """The answer. When nobody waits for it any more, the child is notified and answers soon."""
         while True:
             try:
-                return self._receive(min(until_s, time.monotonic() + GONE_S))
+                return self._receive(min(until_s, time.monotonic() + CLIENT_CHECK_S))
             except TimeoutError:
                 if time.monotonic() >= until_s:
                     raise

@@ -298,7 +298,7 @@ def pack_failure(error: Exception) -> dict[str, str]:
     if not isinstance(error, OcrsvcError):
         error = EngineFailed(
             f"The engine failed on this image with {type(error).__name__}: {error}.",
-            "If other images are read, this one triggers a fault in the engine: please report it with the image.",
+            "If other images work, please report this one: it triggers a fault in the engine.",
         )
     return {"code": error.code, "detail": error.detail[:_TEXT_CHARACTERS], "remedy": error.remedy[:_TEXT_CHARACTERS]}
 

@@ -39,7 +39,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 MOST_LINES: Final = 64  # lines in one batch at most, however narrow: more gain nothing, and each waits for all
-BATCH: Final = Limits(most_cost=32 * 48 * 320, most_items=MOST_LINES, longest_wait_s=0.002)
+BATCH: Final = Limits(max_cost=32 * 48 * 320, max_items=MOST_LINES, max_wait_s=0.002)
 """A batch of lines on a GPU: the pixels of 32 lines of 320 px, which wait 2 ms for each other."""
 
 WARM_PX: Final = 1280
@@ -172,7 +172,7 @@ def _open_recognition(
     for place, (name, part) in enumerate(parts.recognition.items()):
         one = _with_runtime(config, choices[place].recognition) if choices else config
         wanted = profiles(batch, part.input_format.height_px)
-        gpu = replace(one.gpu, arena_values=3 * batch.most_cost, profiles=wanted)
+        gpu = replace(one.gpu, arena_values=3 * batch.max_cost, profiles=wanted)
         opened[name] = open_model(part, replace(one, gpu=gpu), cache)
         # Now, before anything else is opened.
         read_dictionary(part, opened[name].metadata)

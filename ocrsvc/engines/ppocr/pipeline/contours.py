@@ -1,13 +1,13 @@
-"""Contours on the detector's map that are no straight line: those that hold several lines, and those that are curved.
+"""Contours on the detector's map that are not one straight line: those with several lines, and curved ones.
 
-Rows of a tight table touch on the map, and a column of short numbers is one tall shape. Between two lines the map is a
-little less sure than inside them, so at a higher threshold the shape comes apart, as regions do in the component tree
+Rows of a tight table touch on the map, and a column of short numbers is one tall shape. Probabilities are slightly
+lower between two lines than inside them, so at a higher threshold the shape splits, as regions do in the component tree
 of an image (R. Jones, "Connected Filtering and Segmentation Using Component Trees", 1999). A shape that may be one line
-is taken apart only where its parts lie as rows lie, because a line with a gap comes apart as well.
+is split only if its parts are arranged as rows, because a line with a gap splits as well.
 
-A line on a bent page, a bottle or a banner fills little of the smallest rectangle around it. Its centre is fitted by
-least squares as a cubic of the place along that rectangle, over the points of the contour; where the contour is a
-strip, they lie half its thickness from the curve. Each contour costs a time linear in its own length.
+A line on a bent page, a bottle or a banner fills little of its minimum-area rectangle. Its centre line is fitted to the
+contour's points by least squares, as a cubic over the position along that rectangle; in a strip, these points are half
+its thickness away from the curve. The cost is linear in the length of each contour.
 """
 
 from __future__ import annotations
@@ -29,44 +29,46 @@ Contour = NDArray[np.int32]
 Values = NDArray[np.float64]
 Box = tuple[int, int, int, int]
 Division = tuple[list[Contour], tuple[float, ...]]
-"""The parts of a contour, none where it stays whole, and levels for them: fewer than before, so that an end is sure."""
+"""The parts of a contour, none if it stays whole, and the levels left for splitting them further."""
 
-LEVELS: Final = (0.3, 0.5, 0.7, 0.85)  # of probability, tried one after the other, above the map's threshold
-SMALLEST_PX: Final = 3  # both sides of a part are at least that; what is smaller is left out
-MOST_PARTS: Final = 24  # more of them are noise
+LEVELS: Final = (0.3, 0.5, 0.7, 0.85)  # thresholds of probability, tried in this order
+SMALLEST_PX: Final = 3  # shortest side of a part; smaller ones are dropped
+MOST_PARTS: Final = 24  # more parts are noise
 MOST_LOOKS: Final = 4.0
-"""Times the area of the map that may be looked at on one map; upright frames of ordinary contours hardly overlap."""
+"""Limit on the area of all bounding boxes scanned on one map, in areas of the map; usually they hardly overlap."""
 
 MOST_LOOKS_AT_PARTS: Final = 2.0
-"""Times the area of a shape's frame that may be looked at in its parts: on the corpus their frames have 1.2 times its
-area at most; those of shapes inside each other lie in each other."""
+"""Limit on the area of the parts' bounding boxes, in areas of the shape's bounding box; 1.2 at most on the corpus.
+Nested shapes have more, because their boxes contain each other."""
 
-SQUAT: Final = 1.25  # height of a part of a column by its width: at most that of the least tall one
-TALLEST: Final = 2.5  # the same, of the tallest one: two rows that stay together. Words on their side are taller.
+SQUAT: Final = 1.25  # height / width of the least tall part of a column, at most
+TALLEST: Final = (
+    2.5  # height / width of the tallest part, at most: two rows that stay together; sideways words are taller
+)
 
-FULL: Final = 0.75  # share of its smallest rectangle that the contour of a straight line fills at least
-BENT: Final = 0.5  # how far a curve leaves its chord, in thicknesses of the strip, from which it is followed
+FULL: Final = 0.75  # share of its minimum-area rectangle that a straight line's contour fills
+BENT: Final = 0.5  # distance of curve and chord from which a line counts as curved, in thicknesses
 UNEVEN: Final = 0.75
-"""How far the contour's points lie from the curve at most (root mean square, in thicknesses of the strip). It is 0.5 in
-an even strip; in two lines that touch, in a cross or in a ring it is more."""
+"""Largest root mean square distance between contour and curve, in thicknesses of the strip. It is 0.5 in an even strip,
+more in two touching lines, in a cross or in a ring."""
 
-SHORTEST: Final = 5.0  # length of a curved line in thicknesses; shorter shapes are as likely blots
-STRAIGHT: Final = 0.1  # how far a piece of the outline may leave the curve, in thicknesses of the strip
+SHORTEST: Final = 5.0  # minimum length of a curved line, in thicknesses; shorter shapes are as likely blots
+STRAIGHT: Final = 0.1  # largest distance of a piece of the outline from the curve, in thicknesses
 MOST_PIECES: Final = 16
 LONGEST_BORDER: Final = 3.0
-"""Length of a curved line's contour in sums of its rectangle's two sides; that of half a ring is 2.1."""
+"""Longest contour of a curved line, in sums of its rectangle's two sides; half a ring has 2.1."""
 
 
 def may_be_looked_at(contours: Sequence[Contour], size: int, most: float = MOST_LOOKS) -> list[bool]:
-    """Which contours may be taken apart: those whose frames have `most` times `size` pixels in all, for linear cost."""
+    """Which contours may be split: those until the bounding boxes' area exceeds `most` * `size`, for linear cost."""
     frames = np.array([cv2.boundingRect(contour)[2:] for contour in contours], np.int64).reshape(-1, 2)
     return cast("list[bool]", (frames.prod(axis=1).cumsum() <= most * size).tolist())
 
 
 def rows_of(contour: Contour, probabilities: NDArray[Any], levels: tuple[float, ...]) -> Division:
-    """The parts of a contour that lie one above the other as rows do; none where it holds one line.
+    """Split a contour into parts that are arranged as rows; no parts if it is one line.
 
-    `levels` are of the map's values (float32 or uint8), ascending; the first one is the threshold of the mask.
+    `levels` are ascending thresholds on the map's values (float32 or uint8); the first is that of the mask.
     """
     return parts_of(contour, probabilities, levels, _are_rows)
 
@@ -77,14 +79,14 @@ def parts_of(
     levels: tuple[float, ...],
     accept: Callable[[Sequence[Box], Box], bool] = lambda _boxes, _frame: True,
 ) -> Division:
-    """The parts of a contour at the lowest level that takes it apart into what is accepted; see `rows_of`."""
+    """Split a contour at the lowest level at which `accept` accepts its parts; see `rows_of`."""
     left, top, width, height = frame = cast(Box, cv2.boundingRect(contour))
     here = probabilities[top : top + height, left : left + width]
     own = _own_pixels(contour - np.array([left, top], np.int32), here > levels[0])
     for number, level in enumerate(levels[1:], 1):
         above = (here > level).astype(np.uint8) & own
-        count, found, stats, _ = cv2.connectedComponentsWithStats(above, connectivity=4)
-        labels = cast("NDArray[np.int32]", found)
+        count, components, stats, _ = cv2.connectedComponentsWithStats(above, connectivity=4)
+        labels = cast("NDArray[np.int32]", components)
         large = [n for n in range(1, count) if min(stats[n, 2:4]) >= SMALLEST_PX] if count <= MOST_PARTS else []
         boxes = [cast(Box, tuple(stats[n, :4].tolist())) for n in large]
         if len(large) > 1 and accept(boxes, frame):
@@ -94,11 +96,11 @@ def parts_of(
 
 
 def _own_pixels(contour: Contour, above: NDArray[np.bool_]) -> Pixels:
-    """(h, w) uint8, 1 where the shape within a contour is, without what lies in its holes."""
+    """(h, w) uint8 mask of the contour's own shape, without other shapes in its holes."""
     inside = np.zeros(above.shape, np.uint8)
     cv2.fillPoly(inside, [contour], 1)
     shape = above.astype(np.uint8) & inside
-    # In a map of one byte a pixel the border may have been rounded below the threshold.
+    # In a uint8 map the border may be rounded below the threshold.
     cv2.polylines(shape, [contour], isClosed=True, color=(1,))
     _, labels = cv2.connectedComponents(shape, connectivity=8)
     column, row = contour[0, 0]
@@ -106,7 +108,7 @@ def _own_pixels(contour: Contour, above: NDArray[np.bool_]) -> Pixels:
 
 
 def _are_rows(boxes: Sequence[Box], frame: Box) -> bool:
-    """Whether parts, as (left, top, width, height), lie one above the other, and are squat where they make a column."""
+    """Whether parts, as (left, top, width, height), lie one above the other, and in a column are not too tall."""
     *_, width, height = frame
     if height >= width:
         shapes = [part_height / part_width for _, _, part_width, part_height in boxes]
@@ -115,7 +117,7 @@ def _are_rows(boxes: Sequence[Box], frame: Box) -> bool:
 
 
 def _overlap(boxes: Sequence[Box], axis: int) -> bool:
-    """Whether each part shares, along an axis, at least half of the smaller one's length with the one before it."""
+    """Whether each part overlaps the one before it along an axis, by at least half of the smaller one's length."""
     ordered = sorted(boxes, key=lambda box: box[1 - axis])
     return all(_shared(one, other, axis) >= 0.5 for one, other in pairwise(ordered))
 
@@ -126,7 +128,7 @@ def _shared(one: Box, other: Box, axis: int) -> float:
 
 
 def _border(labels: NDArray[np.int32], number: int, box: Box, corner: tuple[int, int], own: Pixels) -> Contour:
-    """The contour, on the map, of one part, grown by a pixel to where the whole shape ends."""
+    """The contour of one part on the map, grown by a pixel within the whole shape."""
     left, top, width, height = box
     left, top = max(0, left - 1), max(0, top - 1)
     window = np.s_[top : top + height + 2, left : left + width + 2]
@@ -138,37 +140,40 @@ def _border(labels: NDArray[np.int32], number: int, box: Box, corner: tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
-    """A curve in the frame of a rectangle, whose middle is the origin and whose longer side is the first axis."""
+    """A curve in the coordinates of a rectangle: the origin is its middle, the first axis its longer side."""
 
-    middle: Values  # of the rectangle, in pixels of the map
+    middle: Values  # middle of the rectangle, in pixels of the map
     axis: Values  # unit vector along the longer side
     half: float  # half of the longer side, in pixels
-    cubic: Values  # (4,) coefficients, constant first, of the place across, by the place along in units of `half`
-    length: float  # of the curve, in pixels
-    thickness: float  # of the strip, in pixels
+    cubic: Values  # (4,) coefficients, constant first: second coordinate by the first one in units of `half`
+    length: float  # length of the curve, in pixels
+    thickness: float  # thickness of the strip, in pixels
 
     def points(self, places: Values) -> Values:
-        """(n, 2) in the frame, of (n,) places from -1 to 1 along the longer side."""
+        """(n, 2) points on the curve at (n,) places from -1 to 1 along the longer side."""
         return np.stack([places * self.half, np.vander(places, 4, increasing=True) @ self.cubic], axis=1)
 
     def normals(self, places: Values) -> Values:
-        """(n, 2) unit vectors across the curve, in the frame, to the side of the second axis."""
+        """(n, 2) unit normals of the curve, towards the second axis."""
         slopes = np.vander(places, 3, increasing=True) @ (self.cubic[1:] * (1, 2, 3)) / self.half
         return np.stack([-slopes, np.ones_like(slopes)], axis=1) / np.hypot(slopes, 1)[:, None]
 
     def on_map(self, points: Values) -> Values:
-        """(n, 2) in pixels of the map, of (n, 2) in the frame."""
+        """Convert (n, 2) points to pixels of the map."""
         (x, y), frame = self.axis, points.T
         return np.stack([frame[0] * x - frame[1] * y, frame[0] * y + frame[1] * x], axis=1) + self.middle
 
 
 def fills(contour: Contour, across: float, along: float) -> bool:
-    """Whether a contour fills its smallest rectangle, whose sides are given in pixels, as a straight line does."""
+    """Whether a contour fills its minimum-area rectangle, with these sides in pixels, as a straight line does."""
     return cv2.contourArea(contour) >= FULL * across * along
 
 
 def curved_outline(contour: Contour, probabilities: NDArray[Any], least: float, unclip: float) -> Outline | None:
-    """The outline of a line whose mean probability along its curve is `least`, on the map, grown; None for others."""
+    """The grown outline of a curved line, in pixels of the map; None for other shapes.
+
+    `least` is the minimum of the mean probability along the curve.
+    """
     strip = _fit(contour)
     if strip is None or _mean_along(strip, probabilities) < least:
         return None
@@ -177,7 +182,7 @@ def curved_outline(contour: Contour, probabilities: NDArray[Any], least: float, 
 
 
 def _fit(contour: Contour) -> _Strip | None:
-    """The strip that a contour is; None where it is none, or straight."""
+    """Fit a strip to a contour; None if the contour is not a strip."""
     (x, y), (width, height), degrees = cv2.minAreaRect(contour)
     radians = math.radians(degrees if width >= height else degrees + 90)
     half = max(width, height) / 2
@@ -187,7 +192,7 @@ def _fit(contour: Contour) -> _Strip | None:
     offsets = _every_pixel(contour[:, 0]) - middle
     along, across = offsets @ axis / half, offsets @ np.array([-axis[1], axis[0]])
     powers = np.vander(along, 4, increasing=True)
-    # The normal equations: four unknowns, and terms between -1 and 1.
+    # Normal equations are accurate enough for four unknowns and terms between -1 and 1.
     cubic = np.linalg.lstsq(powers.T @ powers, powers.T @ across, rcond=None)[0]
     places = np.linspace(-1, 1, 33)
     length = float(np.hypot(np.diff(places * half), np.diff(np.vander(places, 4, increasing=True) @ cubic)).sum())
@@ -199,7 +204,7 @@ def _fit(contour: Contour) -> _Strip | None:
 
 
 def _every_pixel(corners: Contour) -> Values:
-    """(m, 2) all points of a closed contour, of its (n, 2) corners; its edges are level, upright or diagonal."""
+    """(m, 2) all points of a closed contour with (n, 2) corners; its edges are horizontal, vertical or diagonal."""
     steps = np.roll(corners, -1, axis=0) - corners
     counts = np.abs(steps).max(axis=1)
     first = np.repeat(counts.cumsum() - counts, counts)
@@ -217,16 +222,17 @@ def _mean_along(strip: _Strip, probabilities: NDArray[Any]) -> float:
 
 
 def _count_pieces(strip: _Strip) -> int:
-    """Straight pieces that follow the curve; 1 where it is straight enough to be cut as a rectangle."""
+    """Number of straight pieces that follow the curve; 1 if it is straight enough for a rectangle."""
     points = strip.points(np.linspace(-1, 1, 33))
     chord = points[-1] - points[0]
     away = (points - points[0]) @ np.array([-chord[1], chord[0]]) / math.hypot(*chord)
     bend = float(away.max() - away.min()) / strip.thickness
-    # A piece n times as short leaves its curve n squared times less.
+    # The deviation of a piece falls with the square of its length.
     return 1 if bend < BENT else min(MOST_PIECES, math.ceil(math.sqrt(bend / STRAIGHT)))
 
 
 def _grow(strip: _Strip, pieces: int, unclip: float) -> Outline:
+    """The strip's outline on the map, grown by the unclip distance."""
     distance = strip.length * strip.thickness * unclip / (2 * (strip.length + strip.thickness))
     places = np.linspace(-1, 1, pieces + 1)
     points, normals = strip.points(places), strip.normals(places)

@@ -1,12 +1,11 @@
 """CTC decoding: best path, prefix beam search over a batch of lines, and alignment of a text with the steps.
 
-The class of each step is chosen inside the model's graph (see graph/rewrite.py); in the best path (A. Graves et al.,
-"Connectionist Temporal Classification", ICML 2006) repeats collapse and blanks drop. A text that many paths spell may
-be likelier: the prefix search of Graves et al., kept to a beam as in A. Hannun et al., "First-Pass Large Vocabulary
-Continuous Speech Recognition using Bi-Directional Recurrent DNNs" (2014), without a language model. Of each step only
-the likeliest characters and blank are searched. Everything is an array over (line, beam, character); the only loop is
-over the steps. A prefix is identified by a hash of its characters, so that one reached in two ways is recognized as the
-same.
+The model's graph chooses the class of each step (see graph/rewrite.py); the best path (A. Graves et al., "Connectionist
+Temporal Classification", ICML 2006) collapses repeats and drops blanks. A text that many paths spell may be likelier:
+the prefix search of Graves et al., limited to a beam as in A. Hannun et al., "First-Pass Large Vocabulary Continuous
+Speech Recognition using Bi-Directional Recurrent DNNs" (2014), without a language model. Each step is pruned to its
+likeliest characters and blank. All values are arrays over (line, beam, character); the only loop is over the steps. A
+prefix is identified by a hash of its characters, so that two ways to the same prefix are merged.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BLANK: Final = 0
 
 
 def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], classes: Sequence[str]) -> Path:
-    """The likeliest class of each step, (T,) `best`, repeats collapsed, blanks (class 0) dropped.
+    """Decode (T,) `best`, the likeliest class of each step: collapse repeats and drop blanks (class 0).
 
     `probabilities` (N,) are those of each character at its first step.
     """
@@ -42,10 +41,10 @@ def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], class
 
 
 def align(labels: Ints, scores: Floats, blank: Floats) -> Ints:
-    """On which character each step of the likeliest path stands that spells `labels`: (T,) places, -1 on blanks.
+    """Align `labels` with the steps along the likeliest path: (T,) index of the label at each step, -1 for blank.
 
-    `labels` (L > 0,) holds no blank; `scores` (T, L) are the log probabilities of each label at each step, -inf where
-    it has none, and `blank` (T,) those of blank. Every character has a step.
+    `labels` (L > 0,) contains no blank; `scores` (T, L) are the log probabilities of each label at each step, -inf for
+    pruned ones, and `blank` (T,) those of blank. Every label gets at least one step.
     """
     states = np.empty((len(blank), 2 * len(labels) + 1))
     states[:, 0::2], states[:, 1::2] = blank[:, None], scores
@@ -76,15 +75,15 @@ _ROOT: Final = np.uint64(1)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What the search looks at, in lines of up to T steps; steps beyond the end of a line are certainly blank."""
+    """The pruned scores of N lines of up to T steps; shorter lines are padded with certain blanks."""
 
-    classes: Ints  # (N, T, K) the likeliest classes of each step, in no order
-    scores: Floats  # (N, T, K) their log probabilities, up to a constant of each step; -inf for blank and padding
-    blank: Floats  # (N, T) the same of blank
+    classes: Ints  # (N, T, K) the likeliest classes of each step, unordered
+    scores: Floats  # (N, T, K) their log probabilities, up to a constant per step; -inf for blank and padding
+    blank: Floats  # (N, T) log probabilities of blank, up to the same constant
 
 
 def prune(logits: NDArray[np.float32], keep: int = KEEP) -> Steps:
-    """The likeliest `keep` classes of each step, and blank, of (N, T, C) scores or log probabilities."""
+    """Keep the likeliest `keep` classes of each step, and blank, of (N, T, C) logits or log probabilities."""
     lines, steps, classes = logits.shape
     rows = logits.reshape(-1, classes)
     top = _top_classes(rows, min(keep, classes))
@@ -96,7 +95,7 @@ def prune(logits: NDArray[np.float32], keep: int = KEEP) -> Steps:
 
 
 def pad(parts: Sequence[Steps]) -> Steps:
-    """Lines of different lengths, pruned alike, as one batch."""
+    """Combine lines of different lengths into one batch."""
     longest = max(part.blank.shape[1] for part in parts)
 
     def together(arrays: Iterable[NDArray[N]], filler: float = 0) -> NDArray[N]:
@@ -113,7 +112,7 @@ def pad(parts: Sequence[Steps]) -> Steps:
 
 
 def beam_search(steps: Steps, width: int, check: Check = no_check) -> list[Ints]:
-    """The likeliest text of each line, as classes, keeping `width` prefixes at each step; `check` before each step."""
+    """The likeliest text of each line, as classes, with a beam of `width` prefixes; calls `check` before each step."""
     beam = _empty_beam(len(steps.blank), width)
     every = zip(*(np.moveaxis(part, 1, 0) for part in (steps.classes, steps.scores, steps.blank)), strict=True)
     history = []
@@ -124,7 +123,7 @@ def beam_search(steps: Steps, width: int, check: Check = no_check) -> list[Ints]
 
 
 def _top_classes(rows: NDArray[np.float32], keep: int) -> Ints:
-    """(R, K) the classes of the greatest values. A group holds every n-th class; the best K groups hold them."""
+    """(R, K) classes with the greatest values. They are all in the K groups with the greatest maxima."""
     count, classes = rows.shape
     groups = classes // _GROUP
     if groups <= keep:
@@ -142,24 +141,20 @@ def _top_classes(rows: NDArray[np.float32], keep: int) -> Ints:
 
 @dataclass(slots=True)
 class _Beam:
-    """The prefixes of each line, (N, W) each.
+    """The prefixes of each line; all arrays are (N, W)."""
 
-    Known by a hash, their parent's hash and their last class; with the log probabilities of the paths that spell them
-    and end in blank, and in the last character.
-    """
-
-    known: NDArray[np.uint64]
-    parent: NDArray[np.uint64]
-    last: Ints
-    ends_blank: Floats
-    ends_not_blank: Floats
+    known: NDArray[np.uint64]  # hash of the prefix
+    parent: NDArray[np.uint64]  # hash of the prefix without its last character
+    last: Ints  # class of the last character
+    ends_blank: Floats  # log probability of the paths that end in blank
+    ends_not_blank: Floats  # log probability of the paths that end in the last character
 
     def total(self) -> Floats:
         """(N, W) log probability of each prefix."""
         return np.logaddexp(self.ends_blank, self.ends_not_blank)
 
     def advance(self, classes: Ints, scores: Floats, blank: Floats) -> tuple[Ints, Ints]:
-        """Take one step of every line; returns (N, W) which prefix each new one came from, and its new class or -1."""
+        """Advance all lines by one step; returns (N, W) the source of each new prefix, and its added class or -1."""
         total = self.total()
         not_blank, new = self._stay_and_grow(total, classes, scores)
         stay = total + blank[:, None]
@@ -173,10 +168,10 @@ class _Beam:
         return source, added
 
     def _stay_and_grow(self, total: Floats, classes: Ints, scores: Floats) -> tuple[Floats, Floats]:
-        """(N, W) the prefixes that stay and end inked, (N, W, K) those that grow into one that is not in the beam."""
+        """Log probabilities: (N, W) of prefixes that stay and end in a character, (N, W, K) of new prefixes."""
         same = self.last[:, :, None] == classes[:, None, :]
         repeat = np.where(same, scores[:, None, :], -np.inf).max(axis=2)
-        # A character that follows itself is a new one only after a blank.
+        # A repeated character is a new one only after a blank.
         new = np.where(same, self.ends_blank[:, :, None], total[:, :, None]) + scores[:, None, :]
         child = self.known[:, :, None] == self.parent[:, None, :]
         twin = self.last[:, :, None] == self.last[:, None, :]
@@ -200,7 +195,7 @@ class _Beam:
 
 
 def _empty_beam(lines: int, width: int) -> _Beam:
-    """The empty prefix, alone and certain."""
+    """A beam with only the empty prefix, of probability 1."""
     known, parent = np.zeros((2, lines, width), np.uint64)
     beam = _Beam(known, parent, np.full((lines, width), -1), *np.full((2, lines, width), -np.inf))
     beam.known[:, 0], beam.ends_blank[:, 0] = _ROOT, 0.0
@@ -208,7 +203,7 @@ def _empty_beam(lines: int, width: int) -> _Beam:
 
 
 def _spell(final: Ints, history: Sequence[tuple[Ints, Ints]]) -> list[Ints]:
-    """The classes that were added on the way to the final prefix of each line."""
+    """Follow the history back to collect the classes of each line's final prefix."""
     lines = np.arange(len(final))
     added = np.full((len(history), len(final)), -1)
     at = final

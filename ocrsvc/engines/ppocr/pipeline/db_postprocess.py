@@ -1,8 +1,7 @@
 """Line boxes by differentiable binarization (DB): the scales at which the detector runs, and boxes from its map.
 
-Algorithm: M. Liao et al., "Real-time Scene Text Detection with Differentiable Binarization" (AAAI 2020), in the form
-that PP-OCR uses. Its polygon offset is done in closed form here: growing a rectangle by a distance d on all sides gives
-a rectangle again.
+Algorithm: M. Liao et al., "Real-time Scene Text Detection with Differentiable Binarization" (AAAI 2020), in PP-OCR's
+form. The polygon offset has a closed form here: a rectangle grown by a distance on all sides is a rectangle.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.outline import Outline, extent, is_curved
 from ocrsvc.results import Pixels
 
-# Threshold and box threshold are those of PP-OCRv6's own configuration, which unclips by 1.4; 1.5 reads the same with
-# fewer columns. How they were chosen: docs/design/detection.md.
+# The thresholds of PP-OCRv6's own configuration, which unclips by 1.4; 1.5 reads the same with fewer columns. See
+# docs/design/detection.md.
 MAP_THRESHOLD: Final = 0.2
 BOX_THRESHOLD: Final = 0.45
 UNCLIP_RATIO: Final = 1.5
@@ -43,11 +42,11 @@ UNCLIP_RATIO: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Of one detector."""
+    """The thresholds of one detector."""
 
-    of_map: float = MAP_THRESHOLD  # probability from which a pixel is text
-    of_box: float = BOX_THRESHOLD  # mean probability from which a shape is a line
-    # how far a line reaches beyond its shape, times the shape's area by its perimeter
+    of_map: float = MAP_THRESHOLD  # minimum probability of a text pixel
+    of_box: float = BOX_THRESHOLD  # minimum mean probability of a line
+    # unclip distance, in units of the shape's area / perimeter
     unclip_ratio: float = UNCLIP_RATIO
 
 
@@ -55,7 +54,7 @@ USUAL_THRESHOLDS: Final = Thresholds()
 
 
 def thresholds_of(part: Detection | None) -> Thresholds:
-    """Those that a model's description states; the usual ones where it states none."""
+    """The thresholds in a model's description; the usual ones for those it leaves out."""
     stated = (part.map_threshold, part.box_threshold, part.unclip_ratio) if part is not None else (None,) * 3
     return Thresholds(stated[0] or MAP_THRESHOLD, stated[1] or BOX_THRESHOLD, stated[2] or UNCLIP_RATIO)
 
@@ -64,27 +63,27 @@ STRIDE = 32  # the network's input sides must be multiples of this
 COARSE_PX = 960  # longest side of the first pass
 FINE_PX = 2048  # longest side of the second pass, if the first one finds the text too small
 ENLARGE_MOST = 2.5
-READABLE_PX = 20.0  # height of a box in the network's input from which finer input finds no more
-SECOND_PASS_GAIN = 1.3
-SMALL_TEXT_SHARE = 0.25
+READABLE_PX = 20.0  # height of a box in the network's input above which finer input finds no more
+SECOND_PASS_GAIN = 1.3  # smallest enlargement that is worth a second pass
+SMALL_TEXT_SHARE = 0.25  # quantile of the line heights that decides on a second pass
 SMALL_IMAGE_PX = 640
-STRIP = 4.0
+STRIP = 4.0  # aspect ratio from which an image is a strip
 MOST_BOXES = 3000
-THICK = 1.5  # by the usual thickness of a page's contours, from which one may hold two rows
-UNCLAIMED_SHARE = 0.1  # of what the map takes for text, beyond which a finer pass follows if no line holds it
-UNCLAIMED_GAIN = 2.0  # of that pass
-FEWEST_SPECKS = 3  # that are taken for lines much too small, if they are a share of SMALL_TEXT_SHARE
+THICK = 1.5  # thickness, in median thicknesses of the page, above which a contour may have two rows
+UNCLAIMED_SHARE = 0.1  # share of text on the map outside of all lines above which a finer pass follows
+UNCLAIMED_GAIN = 2.0  # scale of that pass, relative to the first
+FEWEST_SPECKS = 3  # minimum number, beside SMALL_TEXT_SHARE of all shapes, for specks to count as tiny lines
 
 ProbabilityMap = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLines:
-    """What one pass found."""
+    """The result of one pass."""
 
-    outlines: list[Outline]  # of the lines, in pixels of the image; see imaging.outline
-    unclaimed: float  # the share of what the map takes for text which is in no line, from 0 to 1
-    specks: int = 0  # shapes on the map that are longer than a pixel or two and too thin for a line
+    outlines: list[Outline]  # outlines of the lines, in pixels of the image; see imaging.outline
+    unclaimed: float  # share of the map's text area outside of all lines, from 0 to 1
+    specks: int = 0  # shapes on the map that are long enough but too thin for a line
 
 
 def find_lines(
@@ -92,12 +91,11 @@ def find_lines(
 ) -> list[Outline]:
     """Find the lines of an image, in no particular order.
 
-    The first pass is coarse and learns how tall the text is. A second pass follows if the smaller lines are too small
-    for the network, at the resolution that they need (enlarged, where the image itself is small), or if the network
-    sees text of which no lines can be made: faint and crowded text is a cloud on the map until it is seen larger, and
-    lines of a few pixels are specks. `pixels` are (H, W[, 3]) uint8; `run` is the model: (h, w[, 3]) uint8 in, sides
-    multiples of STRIDE, (h, w) probabilities out. Outlines are in the pixels of the image, from the upper left corner
-    for a line that is nearer level than upright.
+    The first pass is coarse and measures the height of the text. A second pass follows if the smaller lines are too
+    small for the network, at the resolution that they need, or if the map shows text that forms no lines: faint,
+    crowded text is a cloud on the map, and lines of a few pixels are specks. `pixels` are (H, W[, 3]) uint8; `run` is
+    the model: (h, w[, 3]) uint8 in, sides multiples of STRIDE, (h, w) probabilities out. Outlines are in pixels of the
+    image; that of a line nearer horizontal than vertical begins at its top left corner.
     """
     height, width = pixels.shape[:2]
 
@@ -109,7 +107,7 @@ def find_lines(
 
 
 def detect_in_passes(height: int, width: int, run_pass: Callable[[float], FoundLines]) -> list[Outline]:
-    """The lines of an image of that size in pixels, from `run_pass` at one scale or two, as `find_lines` says."""
+    """The lines of a height x width image, from `run_pass` at one or two scales; see `find_lines`."""
     scale = first_scale(height, width)
     found = run_pass(scale)
     finer = second_scale(found, scale, longest_side(height, width))
@@ -118,7 +116,7 @@ def detect_in_passes(height: int, width: int, run_pass: Callable[[float], FoundL
 
 
 def longest_side(height: int, width: int) -> float:
-    """The longest side, in pixels; of a strip, that of the page of STRIP : 1 which has as many pixels."""
+    """The longest side in pixels; for a strip, the long side of a STRIP : 1 page of the same area."""
     return min(max(height, width), math.sqrt(STRIP * height * width))
 
 
@@ -129,7 +127,7 @@ def first_scale(height: int, width: int) -> float:
 
 
 def second_scale(found: FoundLines, scale: float, longest: float) -> float:
-    """The scale that the image needs, within what its `longest_side` and the limits allow."""
+    """The scale that the text needs, limited by `longest`, the image's `longest_side`."""
     wanted = UNCLAIMED_GAIN if found.unclaimed > UNCLAIMED_SHARE else 1.0
     if found.specks >= max(FEWEST_SPECKS, SMALL_TEXT_SHARE * (found.specks + len(found.outlines))):
         wanted = READABLE_PX / SMALLEST_PX
@@ -147,7 +145,7 @@ def input_size(height: int, width: int, scale: float) -> tuple[int, int]:
 def lines_from_map(
     probabilities: ProbabilityMap, width: int, height: int, thresholds: Thresholds = USUAL_THRESHOLDS
 ) -> FoundLines:
-    """Find the lines of an (h, w) probability map, in the pixels of the width x height image it stands for."""
+    """Find the lines of an (h, w) probability map; outlines are in pixels of the width x height image."""
     mask = (probabilities > thresholds.of_map).astype(np.uint8)
     return lines_from_mask(mask, probabilities, width, height, thresholds=thresholds)
 
@@ -161,9 +159,9 @@ def lines_from_mask(
     certain: float = 1.0,
     thresholds: Thresholds = USUAL_THRESHOLDS,
 ) -> FoundLines:
-    """As `lines_from_map`, where the map is known already to be (1) or not to be (0) text.
+    """As `lines_from_map`, with a given mask of text (1) and background (0).
 
-    `probabilities` are (h, w) float32 or uint8, in which `certain` stands for 1; `width` and `height` are the image's.
+    `probabilities` are (h, w) float32 or uint8, with `certain` for 1; `width` and `height` are the image's.
     """
     contours = _contours(mask)
     sizes = np.sort(np.array([cv2.minAreaRect(contour)[1] for contour in contours]).reshape(-1, 2), axis=1)
@@ -185,14 +183,14 @@ def lines_from_mask(
 
 
 def _contours(mask: Pixels) -> list[Contour]:
-    """The outer borders of what is text; MOST_BOXES at most."""
+    """The outer contours of the text on a mask; MOST_BOXES at most."""
     every = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
-    # OpenCV follows the borders of holes the other way round.
+    # OpenCV follows the contours of holes in the opposite direction.
     return [contour for contour in every if cv2.contourArea(contour, oriented=True) < 0][:MOST_BOXES]
 
 
 def _unclaimed(contours: list[Contour], found: list[list[Outline]]) -> float:
-    """The share of the contours' area that is in no line."""
+    """Share of the contours' area in no line."""
     areas = np.array([cv2.contourArea(contour) for contour in contours])
     lost = np.array([not outlines for outlines in found], bool)
     return float(areas[lost].sum() / areas.sum()) if areas.any() else 0.0
@@ -200,17 +198,17 @@ def _unclaimed(contours: list[Contour], found: list[list[Outline]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _MapReader:
-    """Makes lines of contours."""
+    """Converts contours to lines."""
 
     probabilities: NDArray[Any]  # (h, w) the map
-    certain: float  # what stands for a probability of 1
-    usual: float  # the usual thickness of the map's contours, in its pixels
+    certain: float  # value on the map of a probability of 1
+    usual: float  # median thickness of the map's contours, in its pixels
     thresholds: Thresholds
 
     def lines(self, contour: Contour, levels: tuple[float, ...]) -> list[Outline]:
-        """The lines in a contour, in pixels of the map: one as a rule, none in a speck.
+        """The lines in a contour, in pixels of the map: usually one, none in a speck.
 
-        Without `levels` (see `contours.rows_of`) it must not be taken apart.
+        `levels` are as in `contours.rows_of`; without them the contour is not split.
         """
         around = cv2.minAreaRect(contour)
         across, along = around[1]
@@ -242,14 +240,14 @@ class _MapReader:
 
 
 def _grown(around: tuple[Sequence[float], Sequence[float], float], unclip_ratio: float) -> Quad:
-    """The corners, in any order, of a rectangle that is grown by the unclip distance."""
+    """The corners, in any order, of a rectangle grown by the unclip distance."""
     middle, (across, along), angle = around
     distance = across * along * unclip_ratio / (2 * (across + along))
     return cast(Quad, cv2.boxPoints((middle, (across + 2 * distance, along + 2 * distance), angle)))
 
 
 def _score(corners: NDArray[Any], probabilities: NDArray[Any]) -> float:
-    """Mean probability inside a rectangle. Plain numbers, because arrays of four points cost more than they hold."""
+    """Mean probability inside a rectangle. Uses plain numbers, which are faster than arrays of four points."""
     xs, ys = corners.T.tolist()
     bottom, right = (side - 1 for side in probabilities.shape)
     left, top = (min(max(math.floor(min(ends)), 0), most) for ends, most in ((xs, right), (ys, bottom)))
@@ -261,20 +259,20 @@ def _score(corners: NDArray[Any], probabilities: NDArray[Any]) -> float:
 
 
 def order_clockwise(corners: NDArray[np.float32]) -> Quad:
-    """Order the four corners of each of (..., 4, 2) clockwise, beginning with the upper one of the two leftmost."""
+    """Order the corners of quads (..., 4, 2) clockwise, beginning with the upper one of the two leftmost."""
     by_x = _sorted_by(corners, 0)
     lefts, rights = _sorted_by(by_x[..., :2, :], 1), _sorted_by(by_x[..., 2:, :], 1)
     return np.stack([lefts[..., 0, :], rights[..., 0, :], rights[..., 1, :], lefts[..., 1, :]], axis=-2)
 
 
 def _sorted_by(points: NDArray[np.float32], column: int) -> NDArray[np.float32]:
-    """(..., N, 2) with each N points sorted by a column."""
+    """Sort points (..., N, 2) by a column."""
     order = np.argsort(points[..., column], axis=-1, kind="stable")
     return np.take_along_axis(points, order[..., None], axis=-2)
 
 
 def _are_large_enough(quads: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """(N,) of (N, 4, 2)."""
+    """(N,) whether both sides of quads (N, 4, 2) exceed SMALLEST_PX."""
     along, across = quads[:, 1] - quads[:, 0], quads[:, 3] - quads[:, 0]
     lengths = np.hypot(along[:, 0], along[:, 1]), np.hypot(across[:, 0], across[:, 1])
     return cast("NDArray[np.bool_]", (lengths[0] > SMALLEST_PX) & (lengths[1] > SMALLEST_PX))

@@ -1,7 +1,7 @@
-"""Runs the detection model: on one thread beside other pages, on all threads where a page is alone or large.
+"""Runs the detection model: on one thread beside other pages, on all threads if a page is alone or large.
 
-A CPU runs a page in exactly its own size. A GPU searches for kernels at every new size, so there the sides are padded
-to a coarse grid, the page at the top left: what is found depends on the page alone, as everywhere.
+A CPU runs a page in exactly its own size. A GPU searches for kernels at every new size, so there the page is padded at
+the right and bottom to a few fixed sizes. The result depends on the page alone in both cases.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.results import Check, Pixels, no_check
 
-# Up to that many pixels, in three planes, a run's memory is kept for the next one; see SessionConfig.arena_values. A
-# run on more takes hundreds of megabytes.
+# Largest input whose memory is kept for the next run; see SessionConfig.arena_values. Larger runs take hundreds of
+# megabytes.
 ARENA_VALUES: Final = 3 * 960 * 768
 _CHECK_S: Final = 0.25
-OPENVINO_ARENA_VALUES: Final = 3 * 1536 * 1280  # most second passes are smaller, and a run pages in 190 MB a megapixel
-WIDE_ARENA_VALUES: Final = 1  # of the session with many threads: nothing is kept
+OPENVINO_ARENA_VALUES: Final = 3 * 1536 * 1280  # covers most second passes; a run pages in 190 MB per megapixel
+WIDE_ARENA_VALUES: Final = 1  # the session with many threads keeps no memory
 
 
 SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)  # sides to which a page is padded on a GPU
 
-# Beyond those only strips go, whose long side has no end.
+# Longer sides, which only strips have, are padded to multiples of this.
 _STRIP_STEP_PX: Final = 1024
 
 PROFILES: Final = (
     Profile((1, 3, 160, 160), (1, 3, 960, 800), (1, 3, COARSE_PX, COARSE_PX)),
     Profile((1, 3, 160, 160), (1, 3, 1600, 1280), (1, 3, FINE_PX, FINE_PX)),
 )
-"""The first passes at all pages, and the second passes at most; CUDA runs what TensorRT is not built for."""
+"""TensorRT shapes of first and second passes; CUDA runs all other shapes."""
 
 _WARM_PX: Final = (
     *((height, width) for height in SIDES_PX for width in SIDES_PX if max(height, width) in (640, 960)),
     *((1280, 960), (960, 1280), (1600, 1280), (1280, 1600), (2048, 1600), (1600, 2048), (2048, 2048)),
 )
-"""The sides of the first passes, and of second passes at pages of the usual forms."""
+"""Sizes to warm up: all first passes, and second passes of pages with common proportions."""
 
 
 COMMON_PX: Final = (
@@ -63,18 +63,17 @@ COMMON_PX: Final = (
     *((COARSE_PX, short) for short in (672, 704)),
     *((short, COARSE_PX) for short in (672, 704)),
 )
-"""Height and width of common first passes: half a page, and pages of A4 and 4 : 3, upright and level."""
+"""Height and width of common first passes: half a page, and A4 and 4 : 3 pages in portrait and landscape."""
 
 
 class Detector:
-    """The detection model; safe to share between threads.
+    """The detection model; thread-safe.
 
-    In ONNX Runtime a session with two threads takes 0.6 of the time for a lone page, and 1.13 of the processor time for
-    each of several pages: so there are two sessions, and whether the page is alone decides. Both give the same bits.
-    Large runs, whose memory is not kept, take turns; each has all threads, because others wait for it. Under OpenVINO
-    two threads cost no more processor time than one, and a second session as much memory as the first: there pages take
-    turns at one session that has all threads. Sessions: `narrow` runs on the calling thread, `wide` on as many threads
-    as are shared; where pages go `one_at_a_time`, `narrow` is the only one, and runs on all of them.
+    In ONNX Runtime two threads take 0.6 of the time of one for a single page, but 1.13 of the CPU time. So there are
+    two sessions with bit-identical results: `wide` (all shared threads) for a page that is alone, `narrow` (the calling
+    thread) otherwise. Large runs, whose memory is not kept, take turns on `wide`, because others wait for them. Under
+    OpenVINO two threads cost no more CPU time than one, and a second session doubles the memory: there `narrow` is the
+    only session, runs on all threads, and takes pages `one_at_a_time`.
     """
 
     def __init__(
@@ -96,9 +95,9 @@ class Detector:
         self.device, self.provider, self.precision = narrow.device, narrow.provider, narrow.precision
 
     def run(self, pixels: Pixels, check: Check = no_check) -> ProbabilityMap:
-        """(h, w[, 3]) uint8 in, (h, w) probabilities out; the sides must be multiples of STRIDE.
+        """Run the model on (h, w[, 3]) uint8 whose sides are multiples of STRIDE; returns (h, w) probabilities.
 
-        `check` is called before the model runs, and while it waits to start.
+        Calls `check` before the model runs, and while it waits for a turn.
         """
         height, width = pixels.shape[:2]
         check()
@@ -113,8 +112,8 @@ class Detector:
 
     @contextmanager
     def _turn(self, check: Check) -> Iterator[None]:
-        """Wait for the large runs before this one; meanwhile another page may use the thread."""
-        assert self._shared_threads is not None, "asked where threads are shared"
+        """Wait for the large runs before this one, and release this thread to other pages meanwhile."""
+        assert self._shared_threads is not None, "only large runs with shared threads take turns"
         with self._shared_threads.released_thread():
             while not self._large_runs.acquire(timeout=_CHECK_S):
                 check()
@@ -124,15 +123,15 @@ class Detector:
             self._large_runs.release()
 
     def padded_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """(w, h) at which the model is run for an input of (w, h) pixels; a longer one repeats its own edge."""
+        """The padded (w, h) of an input of (w, h) pixels, which repeats its last row and column."""
         return size if self.device == "cpu" else (padded_side(size[0]), padded_side(size[1]))
 
     def run_arrays(self, array: Any) -> Any:
-        """(1, 3, h, w) float32 of `padded_size` in, (1, 1, h, w) probabilities out, both where the session computes."""
+        """Run (1, 3, h, w) float32 of `padded_size` to (1, 1, h, w) probabilities, both on the session's device."""
         return self._narrow.run(array)[0]
 
     def warm_up(self) -> None:
-        """One run of each session at an ordinary size; those of a GPU were warmed when they were opened."""
+        """Run each session at a common size; a GPU's session is warmed up when it is opened."""
         for session in (self._narrow, self._wide):
             if session is not None and self.device == "cpu":
                 for height, width in COMMON_PX if self._one_at_a_time else COMMON_PX[:1]:
@@ -140,10 +139,10 @@ class Detector:
 
 
 def pad(pixels: Pixels) -> Pixels:
-    """(h, w[, 3]) uint8 with its sides rounded up by `padded_side`, the last row and column repeated.
+    """Pad (h, w[, 3]) uint8 to sides of `padded_side` by repeating the last row and column.
 
-    The network pools over the whole page, so padding moves boxes a little; measured on ten corpus pages, 97 % of the
-    corners stay within 3 px with repeated edges, 92 to 95 % with gray, black, white or mirrored ones.
+    The network pools over the whole page, so padding moves boxes a little. On ten corpus pages 97 % of the corners stay
+    within 3 px with repeated edges, 92 to 95 % with gray, black, white or mirrored ones.
     """
     height, width = pixels.shape[:2]
     below, beside = padded_side(height) - height, padded_side(width) - width
@@ -151,7 +150,7 @@ def pad(pixels: Pixels) -> Pixels:
 
 
 def padded_side(side: int) -> int:
-    """The padded side, in pixels, of one of `side`."""
+    """Round a side in pixels up to its padded length."""
     return next((size for size in SIDES_PX if size >= side), -(-side // _STRIP_STEP_PX) * _STRIP_STEP_PX)
 
 
@@ -161,7 +160,7 @@ def open_detector(
     cache: ModelCache | None = None,
     shared_threads: SharedThreads | None = None,
 ) -> Detector:
-    """Load a detection model; idle `shared_threads` help with a lone page. Raises EngineUnavailable, BadModel."""
+    """Load a detection model; idle `shared_threads` help if a page is alone. Raises EngineUnavailable, BadModel."""
     thresholds = thresholds_of(part.version.description.detection)
     narrow_config = replace(config, arena_values=ARENA_VALUES)
     if config.provider == "openvino":
@@ -169,7 +168,7 @@ def open_detector(
         config = replace(config, threads=threads, sessions=1, arena_values=OPENVINO_ARENA_VALUES)
         narrow = open_model(part, config, cache)
         return Detector(narrow, shared_threads=shared_threads, one_at_a_time=True, thresholds=thresholds)
-    # Only strips give their memory back: cudaFree waits for the whole GPU, and second passes are common.
+    # Only strips free their memory: cudaFree waits for the whole GPU, and second passes are common.
     gpu = replace(config.gpu, arena_values=3 * FINE_PX * FINE_PX, profiles=PROFILES)
     narrow = open_model(part, replace(narrow_config, gpu=gpu), cache)
     if narrow.device != "cpu":
@@ -182,6 +181,6 @@ def open_detector(
 
 
 def _probabilities(session: ModelRunner, pixels: Pixels) -> ProbabilityMap:
-    """The input is made here, because a page that waits to start should not hold 12 bytes a pixel."""
-    found: ProbabilityMap = session.run(model_input(session, pixels))[0][0, 0]
-    return found
+    """Run the model. Creates the input tensor only here, so that a waiting page does not hold 12 bytes per pixel."""
+    probabilities: ProbabilityMap = session.run(model_input(session, pixels))[0][0, 0]
+    return probabilities

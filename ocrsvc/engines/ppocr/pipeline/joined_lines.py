@@ -1,7 +1,7 @@
-"""Parts lines that a detector joined across the gutter between two columns.
+"""Splits lines that the detector joined across the gutter between two columns.
 
-A line is parted where other lines near it begin and the paper before that place is blank: by chance the space between
-two words is neither so wide nor at the left edge of a column.
+A line is split where it has a wide blank that ends at the left edge of other nearby lines. A space between two words is
+rarely that wide and rarely at a column's edge.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ocrsvc.imaging.outline import Outline, cut, ends, extent, is_curved, parts_
 from ocrsvc.imaging.reading_order.leveling import level_quads
 from ocrsvc.results import Pixels
 
-LEAST_GUTTER: Final = 0.9  # white, in line heights; blanks between words are a third of that
-EDGE: Final = 0.4  # line heights between the ends of the whites of lines of one column
-NEAR: Final = 10.0  # line heights within which other lines are looked at
-LEAST_BESIDE: Final = 2.0  # line heights on each side of a gutter
-LEAST_LINES: Final = 3  # that begin at one place, the joined ones counted
-MARGIN: Final = 0.1  # line heights of white that a part keeps
-INK: Final = 0.3  # of a line's contrast is in a column of pixels with ink
-MOST_LINES: Final = 1000  # of a page
-MOST_CUTS: Final = 200  # lines that are looked at
+LEAST_GUTTER: Final = 0.9  # width of a gutter in line heights; spaces between words have a third of it
+EDGE: Final = 0.4  # tolerance of a column's left edge, in line heights
+NEAR: Final = 10.0  # vertical distance of nearby lines, in line heights
+LEAST_BESIDE: Final = 2.0  # length of text on each side of a gutter, in line heights
+LEAST_LINES: Final = 3  # lines that begin at the edge, joined ones included
+MARGIN: Final = 0.1  # white that a part keeps at its end, in line heights
+INK: Final = 0.3  # contrast of a pixel column with ink, as a share of the line's strongest
+MOST_LINES: Final = 1000  # pages with more lines are not split
+MOST_CUTS: Final = 200  # lines examined per page
 
 Numbers = NDArray[np.float64]
 
 
 def part_joined_lines(pixels: Pixels, outlines: Sequence[Outline]) -> list[Outline]:
-    """The lines, those that reach across a gutter in two or more parts; (H, W[, 3]) pixels."""
+    """Split the lines that cross a gutter; pixels are (H, W[, 3])."""
     if not 1 < len(outlines) <= MOST_LINES:
         return list(outlines)
     level = level_quads(np.array([ends(outline) for outline in outlines], np.float32)).astype(np.float64)
@@ -58,7 +58,7 @@ def part_joined_lines(pixels: Pixels, outlines: Sequence[Outline]) -> list[Outli
 
 
 def _whites(pixels: Pixels, outline: Outline, left: float, right: float, size: float) -> Numbers:
-    """(N, 2) left and right ends of the wide whites of a line, where the level line lies."""
+    """(N, 2) left and right ends of the wide blanks of a line, in coordinates of the levelled page."""
     width, height = (max(1, round(side)) for side in extent(outline))
     crop = cut(pixels, outline, width, height)
     rows = crop[height // 6 : height - height // 6]
@@ -70,6 +70,7 @@ def _whites(pixels: Pixels, outline: Outline, left: float, right: float, size: f
 
 
 def _parts(outline: Outline, whites: Sequence[Numbers], margin: float) -> list[Outline]:
+    """Cut an outline at blanks given as shares of its length."""
     begins = [0.0, *(float(white[1]) - margin for white in whites)]
     stops = [*(float(white[0]) + margin for white in whites), 1.0]
     places = np.array([[begin, 0.0, stop, 1.0] for begin, stop in zip(begins, stops, strict=True)])

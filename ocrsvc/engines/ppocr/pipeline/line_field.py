@@ -1,9 +1,9 @@
-"""The field of directions of a page's lines, fitted to pieces of lines in the detector's mask: whether the lines bend.
+"""Measures how much a page's lines bend, by a field of directions fitted to the detector's mask.
 
-Each connected part of the mask is cut along its length into pieces, and each piece has a direction: that of its largest
-second moment. So both long lines and the short numbers of a table say how the lines of a page run. A polynomial in x
-and y is fitted to the slopes of the pieces by iteratively reweighted least squares (P. Huber, "Robust Statistics").
-Perspective makes lines converge and none turn; so it is the field's change along a line that says whether lines bend.
+Each connected component of the mask is cut along its length into pieces, and each piece has the direction of its
+largest second moment. So both long lines and the short numbers of a table contribute. A polynomial in x and y is fitted
+to the slopes of the pieces by iteratively reweighted least squares (P. Huber, "Robust Statistics"). Perspective makes
+lines converge but not bend, so the bend is measured as the field's change along each line.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ocrsvc.results import Pixels
 
 Values = NDArray[np.float64]
 
-ALIKE: Final = np.radians(30)  # from the page's direction; what differs more is not running text
-LEAST_PIECES: Final = 8  # to which a field is fitted: it has six factors
-MOST_WEIGHT: Final = 8.0  # of a piece, in thicknesses
-ROUNDS: Final = 4  # of the fit
-STEPS: Final = 16  # from the middle of the text to its sides
+ALIKE: Final = np.radians(30)  # largest angle to the page's direction; other pieces are not running text
+LEAST_PIECES: Final = 8  # pieces needed to fit the field's six coefficients
+MOST_WEIGHT: Final = 8.0  # largest weight of a piece, in thicknesses of length
+ROUNDS: Final = 4  # iterations of the fit
+STEPS: Final = 16  # integration steps from a side of the text to its middle
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +32,24 @@ class Pieces:
 
     x: Values
     y: Values
-    direction: Values  # of their length, of no sign: an angle and its opposite are the same
+    direction: Values  # direction of the piece, modulo pi
     length: Values
-    thickness: Values  # of the line that each is a piece of
+    thickness: Values  # thickness of the whole line
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineField:
-    """The directions of lines all over a page."""
+    """The direction of lines at every place of a page."""
 
-    turn_deg: float  # by how much a line turns on its way from one side of the text to the other, root mean square
-    pieces: int  # of how many pieces that was learnt
+    turn_deg: float  # how much a line turns between the two sides of the text, root mean square
+    pieces: int  # number of pieces that the field was fitted to
     _page: float  # direction of the page, in radians
-    _middle: Values  # of the text, in the page's direction, and half its size
-    _half: Values
+    _middle: Values  # middle of the text, in coordinates along and across the page's direction
+    _half: Values  # half of the text's size, in the same coordinates
     _factors: Values
 
     def straighten(self, points: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Where places (..., 2) would be if lines went straight from the middle of the text; moved across them."""
+        """Move points (..., 2) across their lines to where they would be if the lines were straight."""
         cos, sin = np.cos(self._page), np.sin(self._page)
         turn = np.array([[cos, -sin], [sin, cos]])
         place = (points @ turn - self._middle) / self._half
@@ -58,7 +58,7 @@ class LineField:
         aspect = self._half[0] / self._half[1]
         at = x
         for _ in range(STEPS):
-            # The midpoint method; beyond the text a line keeps the direction that it has at its edge.
+            # Midpoint method; outside of the text the field is constant.
             half_way = y - step / 2 * aspect * self._slope(at, y)
             y = y - step * aspect * self._slope(at - step / 2, half_way)
             at = at - step
@@ -70,7 +70,7 @@ class LineField:
 
 
 def fit_field(pieces: Pieces) -> LineField | None:
-    """The field of the pieces that go about the page's way; None for too few of them."""
+    """Fit a field to the pieces in about the page's direction; None if there are too few."""
     page = float(np.angle(np.sum(pieces.length * np.exp(2j * pieces.direction)))) / 2
     leaning = (pieces.direction - page + np.pi / 2) % np.pi - np.pi / 2
     alike = np.abs(leaning) < ALIKE
@@ -98,7 +98,7 @@ def _fit(x: Values, y: Values, slope: Values, weight: Values) -> Values:
         root = np.sqrt(weight * trust)
         factors = np.linalg.lstsq(terms * root[:, None], slope * root, rcond=1e-6)[0]
         off = np.abs(slope - terms @ factors)
-        # What is off by more than two standard deviations counts less. 1.48 medians are one of them.
+        # Pieces off by more than two standard deviations (1.48 medians each) weigh less.
         trust = 1 / np.maximum(1.0, off / (2 * (1.48 * np.median(off) + 1e-3)))
     return cast(Values, factors)
 
@@ -109,34 +109,34 @@ def _slopes(factors: Values, x: Values, y: Values) -> Values:
 
 
 def _turning(factors: Values, x: Values, y: Values, aspect: float) -> Values:
-    """By how much the slope of a line changes for each unit of x, at each place; a unit of y is `aspect` times less."""
+    """Change of a line's slope per unit of x, at each place; a unit of y is `aspect` times shorter."""
     _, by_x, by_y, by_xx, by_xy, by_yy = factors
-    # A line climbs while it goes, so the field's change across it counts too: lines that converge do not bend.
+    # A sloped line also moves across the field, which cancels the change where lines only converge.
     climb = aspect * _slopes(factors, x, y)
     return cast(Values, by_x + 2 * by_xx * x + by_xy * y + climb * (by_y + by_xy * x + 2 * by_yy * y))
 
 
 MOST_SAMPLES: Final = 60_000
-"""Pixels of text that are looked at: as many give a direction to a tenth of a degree, whatever the page's size."""
+"""Text pixels sampled: enough for directions within a tenth of a degree, for any page size."""
 
-PIECE: Final = 6.0  # lengths of a piece in thicknesses of its line: shorter ones have no direction
-SLENDER: Final = 2.5  # length over thickness from which a piece has a direction
-MOST_PIECES: Final = 32  # of one line
-LEAST_PIXELS: Final = 30  # of a piece
+PIECE: Final = 6.0  # length of a piece in thicknesses of its line; shorter ones have no clear direction
+SLENDER: Final = 2.5  # minimum length / thickness of a piece with a direction
+MOST_PIECES: Final = 32  # pieces of one line
+LEAST_PIXELS: Final = 30  # pixels of a piece
 
 
 class LastMask:
-    """The mask of the detector's latest pass over a page."""
+    """Holds the mask of the detector's latest pass over a page."""
 
     def __init__(self) -> None:
         self._mask: Pixels | None = None
 
     def keep(self, mask: Pixels) -> None:
-        """Keep this one; (h, w) uint8, 0 where there is no text."""
+        """Store a mask, (h, w) uint8, 0 for background."""
         self._mask = mask
 
     def pieces(self, width: int, height: int) -> Pieces:
-        """The pieces of its lines, in pixels of the image that it stands for; the mask is no longer kept then."""
+        """The pieces of the mask's lines, in pixels of the width x height image; drops the mask."""
         mask, self._mask = self._mask, None
         if mask is None:
             mask = np.zeros((1, 1), np.uint8)
@@ -144,7 +144,7 @@ class LastMask:
 
 
 def find_pieces(mask: Pixels) -> Pieces:
-    """The pieces of lines that have a direction, in a mask (h, w) uint8, 0 where there is no text."""
+    """The pieces of lines with a clear direction, from a mask (h, w) uint8, 0 for background."""
     labels = cv2.connectedComponents(mask, connectivity=4, ltype=cv2.CV_32S)[1]
     places = np.flatnonzero(mask)
     step = 1 + len(places) // MOST_SAMPLES
@@ -154,7 +154,7 @@ def find_pieces(mask: Pixels) -> Pieces:
 
 
 def _cut(labels: NDArray[np.intp], x: Values, y: Values, step: int) -> Pieces:
-    """Cut lines into pieces; every pixel stands for `step`."""
+    """Cut lines into pieces; each sampled pixel stands for `step` pixels."""
     count, middle_x, middle_y, direction, length = _moments(labels, x, y, int(labels.max(initial=0)) + 1)
     thickness = np.maximum(step * count / length, 1.0)
     parts = np.clip(length / (PIECE * thickness), 1, MOST_PIECES).astype(np.intp)
@@ -171,7 +171,7 @@ def _cut(labels: NDArray[np.intp], x: Values, y: Values, step: int) -> Pieces:
 def _moments(
     group: NDArray[np.intp], x: Values, y: Values, groups: int
 ) -> tuple[Values, Values, Values, Values, Values]:
-    """Of each group of pixels: how many, their centre, the direction of its length in radians, and its length."""
+    """Count, centre (x and y), direction in radians and length of each group of pixels."""
     count = np.bincount(group, minlength=groups).astype(np.float64)
     most = np.maximum(count, 1.0)
 
@@ -181,13 +181,13 @@ def _moments(
     mean_x, mean_y = mean(x), mean(y)
     dx, dy = x - mean_x[group], y - mean_y[group]
     xx, yy, xy = mean(dx * dx), mean(dy * dy), mean(dx * dy)
-    # A bar of length l has the variance l² / 12 along itself.
+    # The variance along a bar of length l is l² / 12.
     length = np.sqrt(12 * ((xx + yy) / 2 + np.hypot((xx - yy) / 2, xy))) + 1e-9
     return count, mean_x, mean_y, np.arctan2(2 * xy, xx - yy) / 2, length
 
 
 def _scaled(pieces: Pieces, across: float, down: float) -> Pieces:
-    """Pieces of a map in pixels of the image, whose scales hardly differ."""
+    """Convert pieces from pixels of the map to pixels of the image; both scales are nearly equal."""
     mean = (across + down) / 2
     direction = np.arctan2(np.sin(pieces.direction) * down, np.cos(pieces.direction) * across)
     return Pieces(pieces.x * across, pieces.y * down, direction, pieces.length * mean, pieces.thickness * mean)

@@ -1,8 +1,8 @@
-"""Reads one page: detect lines, find the page's orientation, recognize, order. Pixels may lie in memory or on a GPU.
+"""Reads one page: detect lines, find the page's orientation, recognize, order. Pixels are in memory or on a GPU.
 
-The orientation is learnt from the recognizer itself: a few long lines are read first, and only when it is unsure of
-them they are read the other way round too. A classifier in front of every line (0 or 180 degrees) costs more and flips
-good lines: measured, F1 0.939 with it and 0.949 without on the same 48 pages.
+The recognizer itself shows the orientation: a few long lines are read first, and turned by 180 degrees if it is unsure
+of them. A classifier before every line (0 or 180 degrees) costs more and flips good lines: F1 0.939 with it and 0.949
+without on the same 48 pages.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from ocrsvc.imaging.reading_order.rules import find_rules
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Check, EngineTimes, Line, Page, Pixels, ReadTask, Spaces, no_check
 
-TALL = 1.5  # across / along from which a box holds a line that runs down the page
+TALL = 1.5  # height / width above which a box is a vertical line
 SAMPLE_LINES = 4
-CONFIDENT = 0.85  # mean confidence of the sample from which the page is taken to be the right way up
-CLEARLY_BETTER = 0.05
-DOUBTFUL_LINE = 0.7
+CONFIDENT = 0.85  # mean confidence of the sample above which the page is the right way up
+CLEARLY_BETTER = 0.05  # gain in confidence needed to turn a line or page
+DOUBTFUL_LINE = 0.7  # confidence below which a line is read the other way round too
 LEAST_CONFIDENCE = 0.5
-MAJORITY = 0.7
+MAJORITY = 0.7  # share of the text's length that decides the page's orientation
 
 
 class PageReader(Protocol):
-    """Runs the models on one image: finds its lines and reads them, where `in_batches` is true many in one run."""
+    """Runs the models on one image; with `in_batches` it reads many lines in one run."""
 
     @property
     def in_batches(self) -> bool: ...  # noqa: D102  described above
 
     def find(self) -> list[Outline]:
-        """The lines, in the pixels of the image, clockwise from the top left corner, in no particular order."""
+        """Detect the lines: outlines in pixels of the image, clockwise from the top left corner, unordered."""
         ...
 
     def read(self, outlines: Sequence[Outline]) -> list[LineText]:
-        """What each line says, read along its upper edge; in the same order."""
+        """Recognize each line, along its upper edge; results in the same order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class InMemoryPageReader:
-    """An image whose lines are cut in memory, for any reader of them."""
+    """A PageReader that crops lines in memory for any LineReader."""
 
     pixels: Pixels  # (H, W[, 3]) uint8
     find_lines: Callable[[Pixels], list[Outline]]
     reader: LineReader
     check: Check = no_check
     in_batches: bool = False  # see PageReader
-    with_ink: bool = False  # whether the lines' ink is wanted, for words
+    with_ink: bool = False  # whether to measure the lines' ink, for words
 
     def find(self) -> list[Outline]:
         """See PageReader."""
@@ -76,26 +76,26 @@ class InMemoryPageReader:
 
 
 def add_ink(text: LineText, crop: Pixels) -> LineText:
-    """The line with the ink of its crop, where its characters have places."""
+    """Add the ink of its crop to a line with character positions."""
     return text if text.path is None else replace(text, ink=ink_columns(at_usual_height(crop)))
 
 
 Straighten = Callable[[NDArray[np.float32]], NDArray[np.float32]]
-"""Moves the corners (N, 4, 2) of lines, in pixels, to where they would be if the lines went straight."""
+"""Moves the corners (N, 4, 2) of lines, in pixels, to where they would be if the lines were straight."""
 
 UNREAD: Final = LineText("", 0.0)
 
 
 @dataclass(slots=True)
 class _DetectedLine:
-    """A line on its way: its outline, ordered the way it will be read, and what was read so far."""
+    """A detected line: its outline, in reading direction, and its text, once read."""
 
     outline: Outline
     read: LineText = UNREAD
 
     @property
     def quad(self) -> Quad:
-        """Its corners."""
+        """The corners of the outline."""
         return corners(self.outline)
 
 
@@ -105,10 +105,10 @@ def read_page(
     straighten: Straighten | None = None,
     outlines: Sequence[Outline] | None = None,
 ) -> Page:
-    """Read one image as `engines.contract.Handle.read` promises; see there for what the options mean.
+    """Read one image, as defined by `engines.contract.Handle.read`.
 
-    `straighten` undoes the bend of the lines, for their order; None where they do not bend. `outlines` are those of the
-    lines, if they were found before.
+    `straighten` undoes the bend of the lines before they are ordered; None if they are straight. `outlines` are those
+    of the lines, if they were detected before.
     """
     began_s = time.monotonic()
     if outlines is None:
@@ -130,7 +130,7 @@ def read_page(
 
 
 def _along_text(outline: Outline) -> Outline:
-    """Begin a tall quad at its top right corner, so that it is read downwards (as columns of Chinese are)."""
+    """Start a tall quad at its top right corner, so that it is read downwards, like columns of Chinese."""
     along, across = extent(outline)
     return np.roll(outline, -1, axis=0) if across >= TALL * along and not is_curved(outline) else outline
 
@@ -141,7 +141,7 @@ def _whole_image(pixels: Pixels) -> Quad:
 
 
 def _find_orientation(found: list[_DetectedLine], reader: PageReader) -> None:
-    """Read a few long lines, in batches all; if the long ones make no sense, turn all round when that makes more."""
+    """Read a sample of long lines (all lines, in batches); turn all lines if that reads the sample clearly better."""
     sample = sorted(found, key=lambda line: -_elongation(line.outline))[:SAMPLE_LINES]
     _recognize(found if reader.in_batches else sample, reader)
     if _mean_confidence([line.read for line in sample]) >= CONFIDENT:
@@ -156,7 +156,7 @@ def _find_orientation(found: list[_DetectedLine], reader: PageReader) -> None:
 
 
 def _retry_doubtful(found: list[_DetectedLine], reader: PageReader) -> None:
-    """Read single doubtful lines the other way round too, and keep what is clearly better."""
+    """Read doubtful lines the other way round too, and keep clearly better results."""
     doubtful = [line for line in found if 0 < line.read.confidence < DOUBTFUL_LINE]
     for line, text in zip(doubtful, reader.read([turned_round(line.outline) for line in doubtful]), strict=True):
         if text.confidence > max(line.read.confidence + CLEARLY_BETTER, DOUBTFUL_LINE):
@@ -169,14 +169,14 @@ def _recognize(lines: Sequence[_DetectedLine], reader: PageReader) -> None:
 
 
 def _decide_spaces(found: Sequence[_DetectedLine], spaces: Spaces) -> None:
-    """Decide by the lines that make sense, whatever confidence the request asks for."""
+    """Decide the spaces by the confident lines, independent of the request's `min_confidence`."""
     read = [line for line in found if line.read.confidence >= LEAST_CONFIDENCE]
     for line, text in zip(read, decide_spaces([(line.read, ends(line.outline)) for line in read], spaces), strict=True):
         line.read = text
 
 
 def _order_characters(found: Sequence[_DetectedLine]) -> None:
-    """Put what was read from right to left into logical order."""
+    """Put the characters of right-to-left lines into logical order."""
     for line in found:
         if line.read.direction == "rtl":
             line.read = in_logical_order(line.read)
@@ -197,9 +197,9 @@ def _assemble(task: ReadTask, found: list[_DetectedLine], straighten: Straighten
     kept = [line for line in found if line.read.text.strip() and line.read.confidence >= least]
     angle = _page_angle(kept)
     direction = _page_direction(kept)
-    # Rectangles around curved lines overlap where the lines do not.
+    # Rectangles around curved lines would overlap although the lines do not.
     quads = np.array([ends(line.outline) for line in kept], np.float32).reshape(-1, 4, 2)
-    # Columns from right to left, turned by a quarter, are rows from top to bottom.
+    # Turned by 90 degrees, columns from right to left become rows from top to bottom.
     turn = (angle + 270) % 360 if direction == "vertical" else angle
     straight = straighten(quads), straighten(find_rules(image.pixels, quads))
     level = level_quads(*(turn_points(points, turn, image.width, image.height) for points in straight))
@@ -216,7 +216,7 @@ def _assemble(task: ReadTask, found: list[_DetectedLine], straighten: Straighten
 
 
 def _page_angle(lines: Sequence[_DetectedLine]) -> int:
-    """The clockwise turn (0, 90, 180, 270) after which most of the text, by length, runs as it should."""
+    """The clockwise turn (0, 90, 180, 270) that makes most of the text, by length, upright."""
     if not lines:
         return 0
     votes = {0: 0.0, 90: 0.0, 180: 0.0, 270: 0.0}
@@ -229,7 +229,7 @@ def _page_angle(lines: Sequence[_DetectedLine]) -> int:
 
 
 def _page_direction(lines: Sequence[_DetectedLine]) -> Direction:
-    """How most of the text runs, by length; numbers run either way."""
+    """The direction of most of the text, by length; numbers count for neither side."""
     if all(line.read.direction == "ltr" for line in lines):
         return "ltr"
     votes: dict[Direction, float] = {"ltr": 0.0, "rtl": 0.0, "vertical": 0.0}

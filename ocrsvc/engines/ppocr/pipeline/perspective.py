@@ -1,10 +1,10 @@
-"""Perspective of the lines of a page: where they converge, and their quads as that has them.
+"""Corrects the boxes of lines for perspective: measures how lines converge, and turns rectangles into trapezoids.
 
-On a sign, a wall or a sheet that is seen from the side, lines converge, letters become smaller along each line, and
-their uprights are no longer at right angles to it. The smallest rectangle around such a line shears its letters. Lines
-that meet in one point have directions which grow with the distance from the line in the middle; that one number is
-fitted over the whole page (robustly, by iteratively reweighted least squares: P. Huber, "Robust Statistics", 1981), and
-each quad becomes the trapezoid that it says. A page without convergence keeps its rectangles, to the last bit.
+On a sign, a wall or a sheet seen from the side, lines converge, letters shrink along each line, and vertical strokes
+are not perpendicular to it. The minimum-area rectangle around such a line shears its letters. The angles of lines that
+meet in one point grow with the distance from the middle line; that rate is fitted over the whole page (by iteratively
+reweighted least squares: P. Huber, "Robust Statistics", 1981), and gives each quad's trapezoid. A page without
+convergence keeps its rectangles, bit-identical.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ocrsvc.imaging.outline import Outline, is_curved
 
 Values = NDArray[np.float64]
 
-FEWEST_LINES: Final = 6  # lines with a direction, without which no convergence is believed
-SLENDER: Final = 4.0  # length by thickness of a line from which it has a direction
-LONG: Final = 2.0  # the same, from which it has a direction in which to be sheared
+FEWEST_LINES: Final = 6  # lines with a clear direction needed to measure convergence
+SLENDER: Final = 4.0  # minimum length / thickness of a line that is measured
+LONG: Final = 2.0  # minimum length / thickness of a line that is corrected
 ALIKE: Final = float(np.radians(35))
-"""How far a line's direction may be from the page's; the others are left as they are."""
+"""Largest angle between a line and the page's direction; other lines stay unchanged."""
 
 LEAST_CONVERGENCE: Final = 0.1
-"""Change of the letters' size from one side of the text to the other, from which it is followed. On 275 corpus images
-it is above 0.05 for seven, all of them photographs and pictures of wares."""
+"""Minimum change of the letters' size across the text. Of 275 corpus images seven have more than 0.05, all of them
+photographs and product pictures."""
 
-MOST_LEFT: Final = 1 / 3  # of the spread of the directions, what the convergence may leave unexplained
+MOST_LEFT: Final = 1 / 3  # largest unexplained share of the spread of directions
 LEAST_SIZE: Final = 0.3
-"""Thickness at an end by that in the middle; a line that is nearer to where all converge is not read anyhow."""
+"""Minimum thickness at an end relative to the middle; lines nearer to the vanishing point are unreadable."""
 
 _ROUNDS: Final = 8
 
@@ -51,15 +51,15 @@ class _Axes:
 
 @dataclass(frozen=True, slots=True)
 class _Convergence:
-    """How lines converge: a line `y` below the one through the middle is turned by `rate` * y."""
+    """How lines converge: a line y pixels below the middle line is turned by `rate` * y."""
 
-    angle: float  # direction of the line through the middle, in radians
-    rate: float  # in radians a pixel, which is the share by which letters grow a pixel to the right, too
-    along: Values  # (N,) where the lines' middles lie in that direction, in pixels
+    angle: float  # direction of the middle line, in radians
+    rate: float  # radians per pixel; also the relative growth of letters per pixel to the right
+    along: Values  # (N,) positions of the lines' middles in that direction, in pixels
 
 
 def follow_perspective(outlines: Sequence[Outline], width: int, height: int) -> list[Outline]:
-    """The outlines of a page in their order, straight ones as trapezoids where the lines of the page converge."""
+    """Replace straight outlines by trapezoids if the lines of the page converge; keeps the order."""
     straight = [number for number, outline in enumerate(outlines) if not is_curved(outline)]
     if len(straight) < FEWEST_LINES:
         return list(outlines)
@@ -81,7 +81,7 @@ def _axes(quads: Values) -> _Axes:
     longer = np.where((heights > widths)[:, None], down, right)
     lengths, thicknesses = np.maximum(widths, heights), np.maximum(np.minimum(widths, heights), 1.0)
     angles = np.arctan2(longer[:, 1], longer[:, 0])
-    # A direction and its opposite are one: their doubles are the same.
+    # Doubling the angles makes a direction and its opposite equal.
     weights = np.where(lengths > SLENDER * thicknesses, lengths, 0.0)
     main = float(np.arctan2(weights @ np.sin(2 * angles), weights @ np.cos(2 * angles)) / 2)
     angles = main + (angles - main + np.pi / 2) % np.pi - np.pi / 2
@@ -90,14 +90,14 @@ def _axes(quads: Values) -> _Axes:
 
 
 def _fit(axes: _Axes, used: NDArray[np.bool_]) -> _Convergence | None:
-    """How the lines converge; None where they are too few, parallel, or turned in another way."""
+    """Fit the convergence of the lines; None if they are too few, parallel, or do not converge in one point."""
     if used.sum() < FEWEST_LINES:
         return None
     angles, weights = axes.angles[used], axes.lengths[used]
     angle, rate = float(np.average(angles, weights=weights)), 0.0
     for _ in range(_ROUNDS):
         along, below = _turned(axes.middles[used], angle)
-        # Along a line that is turned itself, the next one is farther away: tan is taken for the angle.
+        # Distance along a turned line to the middle line, with the angle for its tangent.
         places = below - (angles - angle) * along
         left = angles - angle - rate * places
         limit = 2 * np.median(np.abs(left)) + 1e-4
@@ -119,7 +119,7 @@ def _turned(points: Values, angle: float) -> tuple[Values, Values]:
 
 
 def _trapezoids(axes: _Axes, convergence: _Convergence) -> Values:
-    """(N, 4, 2) the quads with their ends upright on the page and as thick as the convergence has them."""
+    """(N, 4, 2) quads with vertical ends and a thickness that follows the convergence."""
     along = np.stack([np.cos(axes.angles), np.sin(axes.angles)], axis=-1)
     across = np.stack([-along[:, 1], along[:, 0]], axis=-1)
     upright = np.array([-np.sin(convergence.angle), np.cos(convergence.angle)])

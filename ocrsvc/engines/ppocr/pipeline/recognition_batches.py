@@ -1,8 +1,8 @@
-"""Runs the recognition model over lines: one run for each on a CPU, batches of lines of any pages on a GPU.
+"""Runs the recognition model over lines: one run per line on a CPU, batches of lines from any pages on a GPU.
 
-On a CPU batching buys nothing and padding costs; a GPU is idle otherwise. Under OpenVINO only the last product is taken
-for the steps of several lines of a page together. Either way the output for a line depends on that line alone: in a
-batch it is padded to the bucket that its own width falls into, and only its own steps are used.
+On a CPU batching gains nothing and padding costs time; a GPU would be idle without it. Under OpenVINO only the last
+matrix product is computed for several lines of a page together. The output for a line depends on that line alone: in a
+batch it is padded to the bucket of its own width, and only its own steps are used.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from ocrsvc.serving.batcher import Batcher, Limits
 
 R = TypeVar("R")
 
-_CHECK_S: Final = 0.25  # how long a page waits for a batch before it asks whether it is still wanted
+_CHECK_S: Final = 0.25  # interval of the check while a page waits for a batch
 BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
 """Widths to which lines are padded in batches; few, because a GPU searches for kernels at every new shape."""
 
 PROFILES_PX: Final = ((96, 320), (480, 960), (1440, 3200))
-"""The narrowest and the widest bucket of each TensorRT engine. Its memory is that of the most lines of the narrowest,
-all as wide as the widest: twice a batch's pixels here, where one engine for all would take twenty times as many."""
+"""The narrowest and widest bucket of each TensorRT engine. Its memory is the number of lines of the narrowest times the
+width of the widest: twice a batch's pixels here, where a single engine would take twenty times as many."""
 
-# The names of the graph's outputs; graph/rewrite.py makes them, and is not imported because it needs the package onnx.
+# The names of the graph's outputs from graph/rewrite.py, which is not imported because it needs the package onnx.
 OUTPUTS: Final = ("best", "sure")
 WITH_LOGITS: Final = (*OUTPUTS, "logits")
 
 
 @dataclass(frozen=True, slots=True)
 class RecognizerOutput:
-    """What the model decided on one line of T steps."""
+    """The model's output for one line of T steps."""
 
     best: NDArray[np.int64]  # (T,) int64, the likeliest class of each step
     probabilities: NDArray[np.float32]  # (N,) float32, the probability of each character at its first step
-    logits: NDArray[np.float32] | None = None  # (T, C) float32 where they were asked for
+    logits: NDArray[np.float32] | None = None  # (T, C) float32, if requested
 
 
 class LineImage:
-    """One line to be read, (h, w[, 3]) uint8, as tall as the recognizer takes it; on a GPU see gpu/page_reader.py."""
+    """The image of one line, (h, w[, 3]) uint8, with the recognizer's height; for a GPU see gpu/page_reader.py."""
 
     def __init__(self, crop: Pixels) -> None:
         self._crop = crop
@@ -61,7 +61,7 @@ class LineImage:
 
 
 class SingleLineRunner:
-    """One run for each line, in the calling thread and in shared threads that are idle."""
+    """Runs each line separately, in the calling thread and in idle shared threads."""
 
     def __init__(self, session: ModelRunner, shared_threads: SharedThreads) -> None:
         self._session = session
@@ -74,9 +74,9 @@ class SingleLineRunner:
         check: Check = no_check,
         outputs: tuple[str, ...] = OUTPUTS,
     ) -> list[R]:
-        """What `decode` makes of each line's outputs, those that are named, in the same order.
+        """Run the lines, and return `decode` of each line's named outputs, in order.
 
-        When `check`, which is called between lines, raises, the lines that are left are not run.
+        Calls `check` between lines; if it raises, the remaining lines are not run.
         """
 
         def read(line_image: LineImage) -> R:
@@ -91,11 +91,11 @@ class SingleLineRunner:
 
 
 GROUP_STEPS: Final = 512
-"""Steps whose classes are chosen one after the other by one thread; other groups of a page are others' work."""
+"""Steps classified by one thread at once; other threads classify a page's other groups."""
 
 
 class TwoStageRunner:
-    """Features of each line, then the classes of many lines' steps together, both in idle shared threads too."""
+    """Computes each line's features, then classifies the steps of many lines together; uses idle shared threads."""
 
     def __init__(self, pool: SessionPool, shared_threads: SharedThreads) -> None:
         self._pool = pool
@@ -132,7 +132,7 @@ class TwoStageRunner:
 
 
 def groups_of(lines: Sequence[Features]) -> list[Sequence[Features]]:
-    """Lines in their order, in groups that end with the line that makes them GROUP_STEPS or more."""
+    """Group consecutive lines; a group ends with the line that brings it to GROUP_STEPS."""
     groups: list[list[Features]] = []
     for line in lines:
         if not groups or sum(map(len, groups[-1])) >= GROUP_STEPS:
@@ -142,13 +142,13 @@ def groups_of(lines: Sequence[Features]) -> list[Sequence[Features]]:
 
 
 RunBatch = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
-"""Runs the model over lines of one kind, padded to a width, and gives the named outputs, in memory."""
+"""Runs the model over lines padded to a width, and returns the named outputs in memory."""
 
 
 class BatchRunner:
-    """Lines of one width bucket, of any pages, in one run, at a cost of their padded pixels each; `runners` at once.
+    """Runs lines of one width bucket, from any pages, in one batch; a line costs its padded pixels.
 
-    `run` puts lines together and runs the session; None for lines that lie in memory.
+    `runners` batches run at once. `run` stacks the lines and runs the session; default: for lines in memory.
     """
 
     def __init__(self, session: ModelRunner, limits: Limits, runners: int = 1, run: RunBatch | None = None) -> None:
@@ -173,33 +173,33 @@ class BatchRunner:
             for line_image in line_images:
                 width = bucket_of(line_image.width)
                 futures.append(self._batcher.submit((width, outputs), line_image, width * self._height_px))
-            # Decoded in the page's thread, while the batch's thread runs the next one.
+            # Decode in the page's thread, while the batch thread runs the next batch.
             return [decode(_result_of(future, check)) for future in futures]
         finally:
-            # After a failure the lines that wait are dropped before their run; what is done takes no notice.
+            # After a failure, drop the lines that still wait; this has no effect on finished ones.
             for future in futures:
                 future.cancel()
 
     def warm_up(self) -> None:
-        """Every bucket, with one line and with as many as a batch takes: a GPU searches for kernels the first time.
+        """Run every bucket with one line and with a full batch, because a GPU searches for kernels the first time.
 
-        Raises EngineUnavailable, above all when the GPU has no room for the largest batch.
+        Raises EngineUnavailable, mostly because the GPU has no memory for the largest batch.
         """
         for width in BUCKETS_PX:
             for count in sorted({1, most_lines(width, self._limits, self._height_px)}):
                 self._session.warm_up(np.ones((count, 3, self._height_px, width), np.float32))
 
     def close(self) -> None:
-        """Run what is there, and end."""
+        """Run queued lines, then end the threads."""
         self._batcher.close()
 
     def _run(self, bucket: tuple[int, tuple[str, ...]], line_images: Sequence[Any]) -> list[RecognizerOutput]:
         width, outputs = bucket
-        found = self._run_batch(line_images, width, outputs)
+        arrays = self._run_batch(line_images, width, outputs)
         answers = []
         for number, line_image in enumerate(line_images):
-            steps = own_steps(line_image.width, width, found[0].shape[1])
-            best, shares, *logits = (output[number, :steps] for output in found)
+            steps = own_steps(line_image.width, width, arrays[0].shape[1])
+            best, shares, *logits = (array[number, :steps] for array in arrays)
             answers.append(RecognizerOutput(best, shares[first_steps(best)], *logits))
         return answers
 
@@ -216,32 +216,32 @@ def _result_of(future: Future[R], check: Check) -> R:
 
 
 def make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads) -> SingleLineRunner | TwoStageRunner:
-    """How lines are run on a CPU: under OpenVINO in two stages."""
+    """The line runner for a CPU: in two stages under OpenVINO."""
     if isinstance(recognition, SessionPool) and isinstance(recognition.sessions[0], OpenVinoRecognizer):
         return TwoStageRunner(recognition, shared_threads)
     return SingleLineRunner(recognition, shared_threads)
 
 
 def batch_in_memory(session: ModelRunner) -> RunBatch:
-    """Lines put together in memory, and run by a session of the batched graph."""
+    """A function that stacks lines in memory and runs them with a session of the batched graph."""
 
     def run(line_images: Sequence[LineImage], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
-        taken = session.input_format
-        tensor = np.zeros((len(line_images), 3, taken.height_px, padded), np.float32)
+        height = session.input_format.height_px
+        tensor = np.zeros((len(line_images), 3, height, padded), np.float32)
         for row, line_image in zip(tensor, line_images, strict=True):
-            row[:, :, : line_image.width] = to_tensor(line_image.pixels(), taken)[0]
+            row[:, :, : line_image.width] = to_tensor(line_image.pixels(), session.input_format)[0]
         return session.run(tensor, outputs)
 
     return run
 
 
 def most_lines(width: int, limits: Limits, height: int) -> int:
-    """Lines of that padded width and height in one batch at most."""
-    return max(1, min(limits.most_items, limits.most_cost // (height * width)))
+    """Largest number of lines of this padded size in one batch."""
+    return max(1, min(limits.max_items, limits.max_cost // (height * width)))
 
 
 def profiles(limits: Limits, height: int) -> tuple[Profile, ...]:
-    """The shapes of all batches within the limits, for TensorRT; `height` is that of a line."""
+    """The TensorRT profiles of all batches within the limits; `height` is the line height."""
     return tuple(
         Profile(
             (1, 3, height, narrowest),
@@ -253,10 +253,10 @@ def profiles(limits: Limits, height: int) -> tuple[Profile, ...]:
 
 
 def bucket_of(width: int) -> int:
-    """The padded width of a line that is `width` pixels wide."""
+    """The padded width of a line, both in pixels."""
     return next((bucket for bucket in BUCKETS_PX if bucket >= width), width)
 
 
 def own_steps(width: int, padded: int, steps: int) -> int:
-    """How many of a padded line's steps cover the line itself."""
+    """Number of a padded line's steps that cover the line itself."""
     return max(1, min(steps, -(-steps * width // padded)))
