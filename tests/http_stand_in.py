@@ -16,7 +16,7 @@ Reply = tuple[int, dict[str, str], bytes]
 
 @contextmanager
 def replying(reply: Callable[[Message, bytes], Reply | None]) -> Iterator[str]:
-    """The address of a server that answers what has these headers and body so; None breaks the connection."""
+    """The address of a server that answers these headers and this body so; None breaks the connection."""
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):

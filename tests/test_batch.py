@@ -193,18 +193,6 @@ def test_a_page_that_crashes_or_hangs_the_engine_costs_itself_alone(
     assert (len(output(out)), failed) == (12, [(str(tmp_path / "pages" / "005.png"), code)])
 
 
-def test_engine_processes_that_leak_are_replaced_while_a_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    more = {"FAKE_LEAK_BYTES": "20MB", "CHILD_MEMORY_BYTES": "200MB", "ENGINE_THREADS": "1"}
-    use_fake_engine(monkeypatch, ISOLATION="process", **more)
-    draw_images(tmp_path / "pages", 30)
-    with caplog.at_level("INFO", "ocrsvc.isolation"):
-        assert run(["batch", str(tmp_path / "pages"), "--out", str(tmp_path / "out")]) == 0
-    assert len(output(tmp_path / "out")) == 30
-    assert "RECYCLED: memory" in caplog.text
-
-
 def test_another_engine_or_other_settings_that_change_results_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

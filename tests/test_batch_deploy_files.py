@@ -120,27 +120,28 @@ def slurm(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def ended(environment: dict[str, str], **more: str) -> tuple[int, list[str]]:
-    """The exit code of the script, and what its programs noted."""
-    done = subprocess.run(
-        ["bash", SLURM, "scans", "--out", "read"], env=environment | more, timeout=_SOON_S, check=False
-    )
-    return done.returncode, Path(environment["NOTES"]).read_text().splitlines()
+READ_3_OF_9 = "ocrsvc batch scans --out read --shard 3/9 --take-over"
 
 
-@pytest.mark.parametrize("code", [0, 1, 65])
-def test_a_task_reads_its_shard_and_ends_as_the_command_does(slurm: dict[str, str], code: int) -> None:
-    assert ended(slurm, CODE=str(code)) == (code, ["ocrsvc batch scans --out read --shard 3/8 --take-over"])
+@pytest.mark.parametrize(
+    ("more", "code", "notes"),
+    [
+        *(({"CODE": code}, int(code), [READ_3_OF_9.replace("9", "8")]) for code in ("0", "1", "65")),
+        ({"CODE": "75", "SHARDS": "9"}, 0, [READ_3_OF_9, "scontrol requeue 40_3"]),
+        ({"CODE": "75", "SHARDS": "9", "SLURM_RESTART_COUNT": "20"}, 75, [READ_3_OF_9]),
+        # A task without a shard is refused.
+        ({"CODE": "0", "SHARDS": "3"}, 2, []),
+    ],
+)
+def test_a_task_reads_its_shard_and_comes_back_for_more_until_it_has_done_so_too_often(
+    slurm: dict[str, str], more: dict[str, str], code: int, notes: list[str]
+) -> None:
+    command = ["bash", str(SLURM), "scans", "--out", "read"]
+    done = subprocess.run(command, env=slurm | more, timeout=_SOON_S, check=False)
+    assert (done.returncode, Path(slurm["NOTES"]).read_text().splitlines()) == (code, notes)
 
 
-def test_a_task_with_more_to_read_comes_back_until_it_has_done_so_too_often(slurm: dict[str, str]) -> None:
-    read = "ocrsvc batch scans --out read --shard 3/9 --take-over"
-    assert ended(slurm, CODE="75", SHARDS="9") == (0, [read, "scontrol requeue 40_3"])
-    Path(slurm["NOTES"]).write_text("")
-    assert ended(slurm, CODE="75", SHARDS="9", SLURM_RESTART_COUNT="20") == (75, [read])
-    Path(slurm["NOTES"]).write_text("")
-    # A task without a shard is refused, and the array has as many tasks as shards.
-    assert ended(slurm, CODE="0", SHARDS="3") == (2, [])
+def test_the_array_has_as_many_tasks_as_shards() -> None:
     text = SLURM.read_text(encoding="utf-8")
     assert ("#SBATCH --array=0-7\n" in text, "SHARDS=${SHARDS:-8}\n" in text) == (True, True)
 

@@ -6,11 +6,8 @@ import functools
 import http.server
 import io
 import json
-import os
 import random
 import socket
-import subprocess
-import sys
 import tarfile
 import threading
 import traceback
@@ -23,7 +20,7 @@ import pytest
 from batch_support import output
 from faulty_s3 import BUCKET, FAULTS, KEYS, FaultyS3, Plan, environment, fsspec_threads, s3_server
 from image_support import png
-from support import ROOT, clean_environment, http_server
+from support import ROOT, http_server, run_program
 
 from ocrsvc.batch import objects
 from ocrsvc.batch.destination import Destination, ObjectDestination, open_destination
@@ -156,25 +153,9 @@ def test_a_destination_that_cannot_be_is_refused_without_its_password(url: str, 
     assert "pass-word" not in str(refused.value)
 
 
-def test_every_page_is_in_the_output_once_whatever_fails_and_dies(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        str(ROOT / "benchmarks" / "batch_object_store.py"),
-        "--pages",
-        "150",
-        "--part-pages",
-        "40",
-    ]
-    environ = clean_environment({"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
-    done = subprocess.run(
-        [*command, "--kills", "1", "--rate", "0.06", "--read-timeout", "0.7"],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+def test_every_page_is_in_the_output_once_whatever_fails_and_dies() -> None:
+    benchmark, options = ROOT / "benchmarks/batch_object_store.py", ["--pages", "150", "--part-pages", "40"]
+    done = run_program(benchmark, *options, "--kills", "1", "--rate", "0.06", "--read-timeout", "0.7")
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert sum(result["faults"].values()) >= 3

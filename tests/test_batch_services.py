@@ -268,27 +268,17 @@ def test_a_page_is_taken_as_it_is() -> None:
     assert answered(PAGE | {"lines": []}) == PAGE | {"lines": []}
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        1,
-        "page",
-        {"page": 1},
-        PAGE | {"text": 1},
-        PAGE | {"width": "9"},
-        PAGE | {"height": 1 << 40},
-        PAGE | {"angle": True},
-        PAGE | {"lines": {}},
-        PAGE | {"lines": [1]},
-        PAGE | {"lines": [LINE | {"text": None}]},
-        PAGE | {"lines": [LINE | {"confidence": "x"}]},
-        PAGE | {"lines": [LINE | {"confidence": 1e308}]},
-        PAGE | {"lines": [LINE | {"box": BOX[:3]}]},
-        PAGE | {"lines": [LINE | {"box": [[0, "x"]] * 4}]},
-        PAGE | {"lines": [LINE | {"words": 1}]},
-        PAGE | {"barcodes": "x"},
-    ],
-)
+WRONG_PAGES: list[Any] = [
+    *(1, "page", {"page": 1}),
+    *(PAGE | change for change in ({"text": 1}, {"width": "9"}, {"height": 1 << 40}, {"angle": True})),
+    *(PAGE | {"lines": {}}, PAGE | {"lines": [1]}),
+    *(PAGE | {"lines": [LINE | {"text": None}]}, PAGE | {"lines": [LINE | {"words": 1}]}, PAGE | {"barcodes": "x"}),
+    *(PAGE | {"lines": [LINE | {"confidence": wrong}]} for wrong in ("x", 1e308)),
+    *(PAGE | {"lines": [LINE | {"box": wrong}]} for wrong in (BOX[:3], [[0, "x"]] * 4)),
+]
+
+
+@pytest.mark.parametrize("page", WRONG_PAGES)
 def test_what_is_no_page_fails_as_one(page: Any) -> None:
     assert isinstance(answered(page), ServerError)
 

@@ -1,29 +1,32 @@
-"""Sources of a batch run that are files, folders, patterns and lists: what is planned of them, and loaded."""
+"""Sources of a batch run: files, folders, patterns and lists, planned and loaded, and compared with the plan."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from batch_support import document, load, names, plan, png
+from batch_support import document, load, names, output, plan, png, use_fake_engine, write_tar
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ocrsvc.batch import run_file
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.batch.plan import write_plan
 from ocrsvc.batch.request import SourceRequest
-from ocrsvc.batch.sources.plan_files import find_sources
+from ocrsvc.batch.sources.plan_files import check_unchanged, find_sources
 from ocrsvc.batch.sources.source_files import PlanningCounts, bytes_name
-from ocrsvc.errors import BadOption, BodyTooLarge, BrokenImage, OcrsvcError, SourceGone
+from ocrsvc.cli.main import run
+from ocrsvc.errors import BadOption, BodyTooLarge, BrokenImage, OcrsvcError, RunChanged, SourceGone
 
 
 @pytest.fixture
@@ -274,3 +277,116 @@ def test_documents_are_counted_at_once_in_order_and_leave_no_thread(tmp_path: Pa
     next(given_up)
     given_up.close()
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("batch-plan")] == []
+
+
+# Sources that have changed since they were planned
+
+
+@pytest.fixture
+def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with images, an archive, a document, and what is no image."""
+    use_fake_engine(monkeypatch)
+    (scans := tmp_path / "scans").mkdir()
+    for number in range(3):
+        (scans / f"{number}.png").write_bytes(png(number))
+    (scans / "d.pdf").write_bytes(document(2))
+    (scans / "README.md").write_text("no image")
+    write_tar(scans / "t.tar", {"a.png": png(7), "b.png": png(8)})
+    return scans
+
+
+def nothing(_folder: Path) -> None:
+    """What changes nothing."""
+
+
+def add(scans: Path) -> None:
+    (scans / "0a.png").write_bytes(png(3))
+    (scans / "other.txt").write_text("no image")
+
+
+def remove(scans: Path) -> None:
+    (scans / "1.png").unlink()
+
+
+def change(scans: Path) -> None:
+    (scans / "1.png").write_bytes(png(1) + b" ")
+    write_tar(scans / "t.tar", {"a.png": png(7)})
+
+
+@pytest.mark.parametrize(
+    ("work", "options", "expected"),
+    [
+        (nothing, {}, ""),
+        (add, {}, "1 new, such as"),
+        (remove, {}, "1 missing"),
+        (change, {}, "2 changed, such as"),
+        (add, {"sample": "50%"}, ""),
+        (nothing, {"include": ("*.png",)}, ""),
+    ],
+)
+def test_new_changed_and_missing_files_are_counted_an_archive_once(
+    scans: Path, work: Callable[[Path], None], options: dict[str, Any], expected: str
+) -> None:
+    # What could not be read has not changed.
+    (scans / "gone.png").symlink_to(scans / "nothing")
+    planned = plan(scans, **options)
+    work(scans)
+    with pytest.raises(RunChanged, match=f"planned: {expected}") if expected else nullcontext():
+        check_unchanged(planned, SourceRequest((str(scans),), **options), "out")
+
+
+def test_a_command_is_refused_and_goes_on_as_planned(scans: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["batch", str(scans), "--out", str(scans.parent / "out"), "--limit", "2"]
+    assert run(command) == 75
+    assert "1 file: no image by name and content, left out (1 .md)" in capsys.readouterr().err
+    shutil.copy(scans / "0.png", scans / "9.png")
+    os.utime(scans / "2.png", (1, 1))
+    assert run(command) == 65
+    assert "1 new, 1 changed, such as" in capsys.readouterr().err
+    assert run([*command, "--update"]) == 65
+    assert run([*command, "--as-planned"]) == 75
+
+
+def test_new_files_are_added_behind_the_others(scans: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = scans.parent / "out"
+    command = ["batch", str(scans), "--out", str(out), "--part-pages", "3"]
+    assert run(command) == 0
+    before = sources_in(out)
+    for name in ("0a.png", "t2.tar"):
+        shutil.copy(scans / name.replace("0a", "0").replace("t2", "t"), scans / name)
+    assert run(command) == 65
+    assert "--update" in capsys.readouterr().err
+    assert run([*command, "--update"]) == 0
+    added = [f"{scans}/{name}" for name in ("0a.png", "t2.tar/a.png", "t2.tar/b.png")]
+    assert sources_in(out) == before + added
+    assert run(command) == run([*command, "--update"]) == run(["batch", "--verify", "--out", str(out)]) == 0
+    assert sources_in(out) == before + added
+
+
+def test_of_two_updates_at_once_one_counts_and_the_run_goes_on(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = scans.parent / "out"
+    command = ["batch", str(scans), "--out", str(out), "--part-pages", "3", "--no-report"]
+    # Two machines with a shard each.
+    first, second = ([*command, "--shard", f"{shard}/2", "--work", f"{out}{shard}"] for shard in range(2))
+    assert run(first) == run(second) == 0
+    before = sources_in(out)
+    shutil.copy(scans / "0.png", scans / "0a.png")
+    find, codes = find_sources, list[int]()
+
+    def find_while_another_updates(*arguments: Any) -> Iterator[SourceFile]:
+        monkeypatch.setattr(run_file, "find_sources", find)
+        files = list(find(*arguments))
+        shutil.copy(scans / "0.png", scans / "0b.png")
+        codes.append(run([*second, "--update"]))
+        yield from files
+
+    monkeypatch.setattr(run_file, "find_sources", find_while_another_updates)
+    assert run([*first, "--update"]) == 65
+    assert codes == [0]
+    assert run(first) == run(["batch", "--verify", "--out", str(out)]) == 0
+    assert sources_in(out) == [*before, f"{scans}/0a.png", f"{scans}/0b.png"]
+
+
+def sources_in(out: Path) -> list[str]:
+    """The sources of all lines of the output, in its order."""
+    return [line["source"] for line in output(out)]
