@@ -32,13 +32,13 @@ $(STAMP): pyproject.toml constraints.txt
 serve: install
 	@exec $(BIN)/gunicorn -c gunicorn.conf.py wsgi:app $(ARGS)
 
-# Three at a time, file by file: most of it waits for servers, browsers and workers that come and go. The order is that of
+# Five at a time, file by file: most of it waits for servers, browsers and workers that come and go. The order is that of
 # tests/conftest.py, long files first. What fails beside others is run again, alone: only what fails then fails the command,
 # and what does not is printed, since a test that a busy machine can fail is to be mended. Bytecode is kept: without it each
 # process of pytest compiles all tests anew (8 s).
 test: export PYTHONDONTWRITEBYTECODE :=
 test: install $(MODELS)
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS) || { \
+	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(ARGS) || { \
 	  [ $$? = 1 ] || exit 1; \
 	  echo "Those that failed are run again, alone, until one fails again."; \
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 -v; \

@@ -129,12 +129,14 @@ def pairs_apart(count: int) -> list[Frame]:
 )
 def test_thousands_of_lines_are_ordered_quickly(frames: list[Frame]) -> None:
     quads = quads_around(frames)
-    times_s = []
+    # A machine that is busy with something else may be slow once.
     for _ in range(3):
-        began = time.thread_time()
+        began_s = time.thread_time()
         assert sorted(reading_order(level_quads(quads))) == list(range(len(frames)))
-        times_s.append(time.thread_time() - began)
-    assert min(times_s) < 1.0  # 0.02 to 0.35 s measured on one core of a Xeon
+        spent_s = time.thread_time() - began_s
+        if spent_s < 1.0:
+            break
+    assert spent_s < 1.0  # 0.02 to 0.35 s measured on one core of a Xeon
 
 
 def test_twice_the_lines_take_no_four_times_as_long() -> None:

@@ -86,7 +86,7 @@ def test_the_plan_is_reported_at_the_start_and_gunicorns_flags_win_over_the_sett
         (
             {"OCRSVC_ENGINE": "fake", "OCRSVC_OPS": "open"},
             "wsgi, ocrsvc.worker.boot, ocrsvc.worker.service_context, ocrsvc.grpc_services",
-            tuple(f"ocrsvc.models.{name}" for name in ("watcher", "proof.prover", "importers.find_model")),
+            tuple(f"ocrsvc.models.{name}" for name in ("watcher", "proof.measure", "importers.find_model")),
         ),
     ],
     ids=["engine", "repository"],
