@@ -214,7 +214,7 @@ def test_a_pattern_that_would_backtrack_costs_linear_time() -> None:
 def test_a_pattern_that_re2_refuses_or_that_finds_nothing_stops_the_start(patterns: str) -> None:
     pytest.importorskip("re2", reason="the extra ocrsvc[mask] is not installed")
     with pytest.raises(
-        SettingsError, match=r"OCRSVC_MASK_PATTERNS is .*: accepted is with the extra .*, up to 100 regular"
+        SettingsError, match=r"OCRSVC_MASK_PATTERNS is .*: accepted is with the extra .*, up to 100 RE2 regular"
     ):
         read_settings({"OCRSVC_MASK_PATTERNS": patterns})
 

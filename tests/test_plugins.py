@@ -159,7 +159,7 @@ def test_their_settings_are_read_from_the_file_and_checked(python: str, tmp_path
     assert (done.returncode, sorted(done.stderr.removeprefix("ocrsvc: ").splitlines())) == (
         78,
         [
-            "OCRSVC_QR_MIN_SIDE is '1': no such setting; did you mean OCRSVC_QR_MIN_SIDE_PX?",
+            "OCRSVC_QR_MIN_SIDE is '1': unknown setting; did you mean OCRSVC_QR_MIN_SIDE_PX?",
             "csv_separator (in ocrsvc.toml) is 'colon': accepted is one of comma, semicolon, tab.",
         ],
     )

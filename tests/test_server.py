@@ -112,7 +112,7 @@ def test_the_arbiter_loads_neither_a_model_nor_a_numeric_library(library: str, r
     ("env", "message"),
     [
         ({"OCRSVC_WORKERS": "many"}, "OCRSVC_WORKERS is 'many': accepted is a whole number from 1 to 256."),
-        ({"OCRSVC_WORKRES": "2"}, "OCRSVC_WORKRES is '2': no such setting; did you mean OCRSVC_WORKERS?"),
+        ({"OCRSVC_WORKRES": "2"}, "OCRSVC_WORKRES is '2': unknown setting; did you mean OCRSVC_WORKERS?"),
         ({"OCRSVC_CONFIG": "/nowhere.toml"}, "OCRSVC_CONFIG: /nowhere.toml cannot be read"),
         ({"OCRSVC_AUDIT_LOG": "/nowhere/audit"}, "The audit log /nowhere/audit cannot be written"),
     ],

@@ -149,13 +149,13 @@ def test_what_is_accepted_is_reported_in_words() -> None:
     [
         ("OCRSVC_WORKRES", "did you mean OCRSVC_WORKERS?"),
         ("OCRSVC_Engine", "did you mean OCRSVC_ENGINE?"),
-        ("OCRSVC_ZZ", "`ocrsvc settings --markdown` lists those that exist."),
+        ("OCRSVC_ZZ", "`ocrsvc settings --markdown` lists all settings."),
     ],
 )
 def test_an_unknown_variable_is_refused_with_the_nearest_known_one_or_the_way_to_the_list(
     variable: str, hint: str
 ) -> None:
-    assert complaint({variable: "2"}) == f"{variable} is '2': no such setting; {hint}"
+    assert complaint({variable: "2"}) == f"{variable} is '2': unknown setting; {hint}"
 
 
 def test_all_complaints_come_at_once(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
--- The store of API keys in Redis: ARGV is the name of a function and its arguments, an empty one for none.
+-- The API key store in Redis. ARGV is a function's name and its arguments; None is passed as an empty one.
 --
--- Names: keys (name to document), keys:version, workers (when each was seen); per key rate:NAME (when its bucket is
+-- Names: keys (document by name), keys:version, workers (when each was seen); per key rate:NAME (when its bucket is
 -- full again), held:NAME (reserved by each worker), usage:NAME (pages by day and month); settled:SERIES (pages counted
 -- of a series, see page_counts.py).
 
@@ -8,7 +8,7 @@ local call, prefix, run = redis.call, 'ocrsvc:', {}
 local time = call('TIME')
 local now = time[1] + time[2] / 1000000
 
--- What a worker has reserved of a key, as "requests pages".
+-- Set a worker's reservation of a key, as "requests pages".
 local function hold(name, worker, requests, pages)
     if requests + pages > 0 then
         call('HSET', prefix .. 'held:' .. name, worker, string.format('%d %d', requests, pages))
@@ -17,7 +17,7 @@ local function hold(name, worker, requests, pages)
     end
 end
 
--- What all workers but one have reserved, what was counted, and when the bucket is full.
+-- The reservations of all workers but one, the counted pages, and when the bucket is full.
 local function read(name, day, besides)
     local requests, pages = 0, 0
     local fields = call('HGETALL', prefix .. 'held:' .. name)
@@ -32,7 +32,7 @@ local function read(name, day, besides)
     return requests, pages, tonumber(used[1] or 0), tonumber(used[2] or 0), full
 end
 
--- Give back what these workers have reserved.
+-- Release the reservations of these workers.
 local function forget(workers)
     for _, name in ipairs(call('HKEYS', prefix .. 'keys')) do
         for _, worker in ipairs(workers) do call('HDEL', prefix .. 'held:' .. name, worker) end
@@ -48,7 +48,7 @@ function run.keys()
     return call('HVALS', prefix .. 'keys')
 end
 
--- 0 when another has changed the key. The same document was put by a try whose answer was lost.
+-- Returns 0 if the key was changed meanwhile. An equal document is from an earlier try whose response was lost.
 function run.put(name, document, before)
     local known = call('HGET', prefix .. 'keys', name) or ''
     if known == document then return 1 end
@@ -57,13 +57,13 @@ function run.put(name, document, before)
     return call('INCR', prefix .. 'keys:version')
 end
 
--- Microseconds until the bucket is full again, last.
+-- The last value is microseconds until the bucket is full again.
 function run.usage(name, day)
     local requests, pages, today, this_month, full = read(name, day, '')
     return {requests, pages, today, this_month, math.max(0, math.ceil((full - now) * 1000000))}
 end
 
--- 0, or the number of the limit that is reached. Every limit is checked first: a refused request changes nothing.
+-- Returns 0, or the number of the limit that is reached, with nothing changed.
 function run.reserve(name, worker, day, held_requests, held_pages, more_requests, tokens, more_pages, spare,
                      concurrency, day_most, month_most, step, burst)
     local requests, pages, today, this_month, full = read(name, day, worker)
@@ -84,7 +84,7 @@ function run.reserve(name, worker, day, held_requests, held_pages, more_requests
     return 0
 end
 
--- Set what a worker holds, and count what the series has grown by since it was settled last.
+-- Set a worker's reservation, and count the series' growth since its last settlement.
 function run.settle(name, worker, day, requests, held_pages, series, total, kept_s)
     hold(name, worker, requests, held_pages)
     local settled, usage = prefix .. 'settled:' .. series, prefix .. 'usage:' .. name

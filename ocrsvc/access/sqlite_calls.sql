@@ -1,8 +1,7 @@
--- What a connection does in one transaction of several statements: each INSERT into a view runs its trigger.
+-- Transactions of several statements as triggers: each INSERT into a view runs one.
 --
--- From Python, a transaction of several statements holds the file's write lock while its thread waits for the
--- interpreter between two of them: 20 ms at the median beside two busy threads. All of this belongs to the connection,
--- so that a file has no code of another version in it.
+-- In Python a transaction would hold the file's write lock while its thread waits for the GIL between statements:
+-- 20 ms at the median beside two busy threads. The views are temporary, so that files contain no code.
 
 CREATE TEMP VIEW in_use AS SELECT name, sum(requests) AS requests, sum(pages) AS pages FROM held GROUP BY name;
 
@@ -10,8 +9,8 @@ CREATE TEMP VIEW reserve AS SELECT
     0 AS name, 0 AS worker, 0 AS held_requests, 0 AS held_pages, 0 AS requests, 0 AS tokens, 0 AS pages, 0 AS spare,
     0 AS now, 0 AS step, 0 AS burst, 0 AS concurrency, 0 AS day, 0 AS day_most, 0 AS month_most;
 CREATE TEMP TRIGGER on_reserve INSTEAD OF INSERT ON reserve BEGIN
-    -- Take all that must be left, so that the sums can be held against the limits. A limit that is exceeded undoes the
-    -- whole statement: a refused request changes nothing.
+    -- Reserve all that must be left, then compare the sums with the limits. An exceeded limit undoes the whole
+    -- statement, so a refused request changes nothing.
     INSERT OR REPLACE INTO held VALUES (new.name, new.worker,
         new.held_requests + new.spare * new.requests, new.held_pages + new.spare * new.pages);
     INSERT OR IGNORE INTO rate SELECT new.name, 0 WHERE new.tokens > 0;
@@ -27,7 +26,7 @@ CREATE TEMP TRIGGER on_reserve INSTEAD OF INSERT ON reserve BEGIN
     SELECT raise(ABORT, 'pages-a-month') FROM in_use WHERE name = new.name AND new.pages > 0 AND new.month_most <
         pages + coalesce((SELECT pages FROM usage WHERE name = new.name AND period = substr(new.day, 1, 7)), 0);
 
-    -- Keep what is needed.
+    -- Keep only what is needed.
     UPDATE held SET requests = new.held_requests + new.requests, pages = new.held_pages + new.pages
         WHERE name = new.name AND worker = new.worker;
     UPDATE rate SET full = full - (new.spare - 1) * new.tokens * new.step WHERE name = new.name AND new.tokens > 0;
@@ -36,10 +35,10 @@ END;
 CREATE TEMP VIEW settle AS SELECT
     0 AS name, 0 AS worker, 0 AS requests, 0 AS held_pages, 0 AS series, 0 AS total, 0 AS day;
 CREATE TEMP TRIGGER on_settle INSTEAD OF INSERT ON settle BEGIN
-    -- Set what the worker holds.
+    -- Set the worker's reservation.
     INSERT OR REPLACE INTO held VALUES (new.name, new.worker, new.requests, new.held_pages);
     DELETE FROM held WHERE name = new.name AND worker = new.worker AND requests = 0 AND pages = 0;
-    -- Count what the series has grown by since it was settled last: what is sent again counts once.
+    -- Count the series' growth since its last settlement, so that repeated calls count once.
     INSERT OR IGNORE INTO series_total SELECT new.series, 0, new.day WHERE new.total > 0;
     INSERT INTO usage SELECT new.name, period, new.total - total
         FROM series_total, (SELECT new.day AS period UNION ALL SELECT substr(new.day, 1, 7))

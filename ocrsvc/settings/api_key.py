@@ -1,4 +1,4 @@
-"""The variable that holds the API key of programs that ask a service; no setting of the service itself."""
+"""The environment variable with a client's API key; not a setting of the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings in words, for people: variable, unit, help, what is accepted; passwords as stars."""
+"""Descriptions of settings for people: variable, unit, help, accepted values; passwords as stars."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ocrsvc.settings.settings import settings_class
 
 PREFIX: Final = "OCRSVC_"
 
-# In an address such as redis://user:secret@host or redis://host?password=secret. People forget to quote / and @.
+# In an address such as redis://user:secret@host or redis://host?password=secret, even with an unescaped / or @.
 _PASSWORDS: Final = (re.compile(r"([?&]password=)[^&\s]*", re.IGNORECASE), re.compile(r"(://[^/@\s:]*:)\S*(?=@)"))
-# As ocrsvc keys makes them; in a variable whose name is wrong it stands in the complaint.
+# API keys, which error messages would show if they are in a variable with a wrong name.
 _API_KEY: Final = re.compile(r"\bocr_\w[\w-]*")
 
 
 def groups() -> Iterator[type[SettingsGroup]]:
-    """The groups of settings, in the order of their fields in `settings_class()`."""
+    """The setting groups, in the order of their fields in `settings_class()`."""
     for base in reversed(settings_class().__mro__):
         if SettingsGroup in base.__bases__:
             yield base
@@ -35,43 +35,43 @@ def variable_of(name: str) -> str:
 
 
 def unit_of(name: str) -> str:
-    """The unit of a setting's number; empty when it has none."""
+    """The unit of a setting; empty if it has none."""
     ending = name.rpartition("_")[2]
     return _declared(name, "unit") or (ending if ending in {"s", "bytes"} else "")
 
 
 def help_of(name: str) -> str:
-    """The one sentence that says what a setting does."""
+    """A setting's help, one sentence."""
     return settings_class().model_fields[name].description or ""
 
 
 def accepted(name: str) -> str:
-    """What a setting accepts, for people: "a whole number from 1 to 256", "one of cpu, cuda, auto"."""
+    """The accepted values of a setting, such as "a whole number from 1 to 256" or "one of cpu, cuda, auto"."""
     field = settings_class().model_fields[name]
     return (_declared(name, "accepted") or _describe_kind(name, _plain_type(field))) + _describe_bounds(field)
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting's value is never to be shown."""
+    """Whether a setting's value must never be shown."""
     return name in settings_class().model_fields and _plain_type(settings_class().model_fields[name]) is SecretStr
 
 
 def without_passwords(text: str) -> str:
-    """The text with stars in place of the passwords of addresses, and of API keys, in it."""
+    """The text with passwords in addresses and API keys replaced by stars."""
     for place in _PASSWORDS:
         text = place.sub(r"\1***", text)
     return _API_KEY.sub("ocr_***", text)
 
 
 def _declared(name: str, key: str) -> str:
-    """A text that `setting` keeps beside the field; empty when there is none."""
+    """A text declared by `setting` in addition to the field; empty if there is none."""
     extra: Any = settings_class().model_fields[name].json_schema_extra or {}
     text = extra.get(key, "")
     return str(text() if callable(text) else text)
 
 
 def _plain_type(field: FieldInfo) -> Any:
-    """The field's type without None: a class, a Literal or a generic."""
+    """The field's type without None."""
     if get_origin(field.annotation) in (Union, UnionType):
         return next(part for part in get_args(field.annotation) if part is not NoneType)
     return field.annotation
@@ -81,16 +81,16 @@ def _describe_kind(name: str, kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
     if kind == MemoryAmount:
-        return "bytes, such as 4096, 64MiB or 1GB, or a share up to 100%, such as 80%"
+        return "bytes, such as 4096, 64MiB or 1GB, or a percentage, such as 80%"
     if name.endswith("_bytes"):
         return "bytes, such as 4096, 64MiB or 1GB,"
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
     return words.get(kind, "names, separated by commas (in the file a list)")
 
 
 def _describe_bounds(field: FieldInfo) -> str:
-    """The bounds in words, with a leading space."""
+    """The bounds as text with a leading space."""
     names = ("ge", "gt", "le")
     bounds = {name: getattr(bound, name) for name in names for bound in field.metadata if hasattr(bound, name)}
     words = {"ge": " from {}", "gt": " above {}", "le": " to {}" if "ge" in bounds else " up to {}"}
-    return "".join(words[name].format(most) for name, most in bounds.items())
+    return "".join(words[name].format(bound) for name, bound in bounds.items())

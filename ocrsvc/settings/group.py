@@ -1,4 +1,4 @@
-"""How a group declares its settings: the base class, one setting, and the types that several groups share."""
+"""Declaring settings: the base class of groups, one setting, and types that several groups share."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _BYTE_UNITS: Final = {"": 1, "b": 1} | {
 
 
 class SettingsGroup(BaseModel):
-    """Settings that belong together; frozen. `Settings` inherits from every group (`ocrsvc.settings.settings`).
+    """A frozen group of settings. `Settings` inherits from every group (`ocrsvc.settings.settings`).
 
-    A group names its heading in the reference: `class TlsSettings(SettingsGroup, title="TLS")`.
+    `title` is its heading in the reference: `class TlsSettings(SettingsGroup, title="TLS")`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -36,9 +36,9 @@ def setting(
     between: tuple[float, float] | None = None,
     le: float | None = None,
 ) -> Any:
-    """The declaration of one setting: its default, or a function that makes it, and one sentence of help.
+    """Declare a setting: its default, or a function that returns it, and one sentence of help.
 
-    Names in _s and _bytes say their unit; `accepted` adds words, or a function that makes them, to type and bounds.
+    Names ending in _s or _bytes imply the unit; `accepted`, a text or a function, replaces the type's description.
     """
     ge, le = between or (None, le)
     return Field(
@@ -52,7 +52,7 @@ def setting(
 
 @dataclass(frozen=True, slots=True)
 class Percentage:
-    """A part of a whole that is known only where it is used."""
+    """A percentage of an amount that is known only where the setting is used."""
 
     percent: float
 
@@ -61,19 +61,19 @@ class Percentage:
 
 
 def bytes_of(amount: int | Percentage | None, whole_bytes: int) -> int | None:
-    """Bytes of an amount of memory, given the whole that a percentage is of; None stays None."""
+    """An amount of memory in bytes; percentages are of `whole_bytes`, and None stays None."""
     return round(amount.percent / 100 * whole_bytes) if isinstance(amount, Percentage) else amount
 
 
 def split_list(value: object, separator: str = ",") -> object:
-    """The parts of "a, b"; anything else as it is."""
+    """The parts of a text such as "a, b"; other values unchanged."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(separator) if part.strip())
     return value
 
 
 def _parse_bytes(value: object) -> object:
-    """Whole bytes of "64MiB", "1GB" or "4096"; anything else comes back as it is, for pydantic to refuse."""
+    """The bytes in "64MiB", "1GB" or "4096"; other values unchanged, for pydantic to refuse."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", str(value).strip())
     unit = _BYTE_UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
@@ -82,7 +82,7 @@ def _parse_bytes(value: object) -> object:
 
 
 def _parse_amount(value: object) -> object:
-    """A Percentage of "80%", above 0 and up to 100; else as `_parse_bytes`."""
+    """The Percentage in "80%", if it is above 0 and up to 100; else as `_parse_bytes`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", str(value).strip())
     if match is None:
         return _parse_bytes(value)

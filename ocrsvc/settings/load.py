@@ -1,6 +1,6 @@
-"""Reads the settings from the environment, else from a TOML file, and refuses all wrong ones together.
+"""Loading settings from the environment, and from the TOML file in `OCRSVC_CONFIG`; all errors are reported together.
 
-`OCRSVC_CONFIG` names the file. An empty variable counts as not set.
+The environment takes precedence. An empty variable counts as not set.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ocrsvc.settings.settings import Settings, settings_class
 CONFIG_VARIABLE: Final = "OCRSVC_CONFIG"
 
 REPLACED: Final = dict.fromkeys(("body_bytes", "queue_bytes"), "request_memory_bytes")
-"""Settings that earlier versions had: the one that does their work now."""
+"""Removed settings, and the setting that replaces each."""
 
-_ONE_ACCOUNT: Final = "It counts everything that a request holds, its body and its waiting images together."
+_ONE_ACCOUNT: Final = "It limits everything that requests hold: bodies and waiting images."
 
 Source = Literal["default", "file", "environment"]
 
 
 @dataclass(frozen=True, slots=True)
 class RawValue:
-    """One raw value: the setting's name, its label at its source, and the source."""
+    """An unchecked value: the setting's name, its label in messages, and its source."""
 
     name: str
     label: str
@@ -41,12 +41,12 @@ class RawValue:
 
 
 def read_settings(environ: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
-    """The checked settings, by default of this process's environment. Raises as `check_settings` and `gather`."""
+    """Read and check the settings, by default of this process's environment. Raises SettingsError."""
     return check_settings(gather(environ, file))
 
 
 def check_settings(given: Mapping[str, RawValue]) -> Settings:
-    """Raises SettingsError with every complaint, one a line: the name, its value, what is accepted."""
+    """Check raw values. Raises SettingsError with one line per error: the name, its value, what is accepted."""
     fields = settings_class().model_fields
     complaints = [_unknown(item) for item in given.values() if item.name not in fields]
     values = {name: item.value for name, item in given.items() if name in fields}
@@ -62,7 +62,7 @@ def check_settings(given: Mapping[str, RawValue]) -> Settings:
 
 
 def gather(environ: Mapping[str, str] | None = None, file: Path | None = None) -> dict[str, RawValue]:
-    """Unchecked values by setting name. Raises SettingsError when the file cannot be read or is not TOML."""
+    """Unchecked values by setting name. Raises SettingsError if the file cannot be read or is not TOML."""
     environ = os.environ if environ is None else environ
     named = environ.get(CONFIG_VARIABLE)
     file = Path(named) if file is None and named else file
@@ -74,7 +74,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
     for variable, value in environ.items():
         if variable.startswith(PREFIX) and variable not in {CONFIG_VARIABLE, API_KEY_VARIABLE} and value != "":
             name = variable.removeprefix(PREFIX)
-            # OCRSVC_Engine is not OCRSVC_ENGINE: only one spelling exists, so two can never disagree.
+            # OCRSVC_Engine is refused, so that two spellings cannot have different values.
             yield RawValue(name.lower() if name.isupper() else name, variable, value, "environment")
 
 
@@ -86,22 +86,22 @@ def _from_file(file: Path) -> Iterator[RawValue]:
     except ValueError as error:
         raise SettingsError(f"{CONFIG_VARIABLE}: {file} is not a TOML file: {error}.") from error
     for key, value in table.items():
-        # As text, so that `workers = true` is as wrong in the file as in the environment.
+        # As text, so that `workers = true` is refused in the file as in the environment.
         plain = value if isinstance(value, dict | list) else str(value)
         yield RawValue(key, f"{key} (in {file.name})", plain, "file")
 
 
 def _unknown(item: RawValue) -> str:
-    """The complaint about a name that is no setting, with what replaced it or the nearest one that is."""
+    """The error for an unknown setting, with its replacement or the most similar setting."""
     written = variable_of if item.source == "environment" else str
     if item.name in REPLACED:
         return f"{item.label} is no longer a setting: use {written(REPLACED[item.name])}. {_ONE_ACCOUNT}"
     known = [*settings_class().model_fields, "config"]
     near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
-    hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists those that exist."
-    # The name of a secret may be misspelt.
+    hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists all settings."
+    # It may be a misspelt secret.
     value = "***" if near and is_secret(near[0]) else repr(without_passwords(str(item.value)))
-    return f"{item.label} is {value}: no such setting; {hint}"
+    return f"{item.label} is {value}: unknown setting; {hint}"
 
 
 def _refusal(item: RawValue) -> str:

@@ -1,4 +1,4 @@
-"""Settings of the service: addresses, TLS, API formats, keys, outgoing requests, log and traces."""
+"""Service settings: addresses, TLS, adapters, API keys, outgoing requests, logs and traces."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydantic import AfterValidator, PositiveFloat, StringConstraints, Validatio
 from ocrsvc.plugins import adapters
 from ocrsvc.settings.group import ByteCount, ListOf, Names, SettingsGroup, setting
 
-# The kinds of names in a client's certificate: the common name of its subject, and its alternative names.
+# Kinds of names in a client certificate: the subject's common name, and alternative names.
 _NAME_KINDS: Final = ("CN", "DNS", "URI", "EMAIL", "IP")
 _BIND: Final = re.compile(r"unix:\S+|(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})")
 _ORIGIN: Final = r"^(?:\*|https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?)$"
-# The last colon divides, since a URI has some; names of keys have none.
+# The last colon is the separator: URIs contain colons, key names do not.
 _CERTIFICATE_NAME: Final = rf"^(?:{'|'.join(_NAME_KINDS)})=\S(?:.*\S)?:[^\s:=]+$"
 _LABEL: Final = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _PATTERN: Final = rf"^(?:\*|(?:\*\.)?{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]{{2,45}}\])(?::(?:[1-9][0-9]{{0,4}}|\*))?$"
@@ -31,25 +31,25 @@ def _check_bind(value: str) -> str:
 
 def _check_certificate_names(entries: tuple[str, ...]) -> tuple[str, ...]:
     if len({entry.rpartition(":")[0] for entry in entries}) < len(entries):
-        raise ValueError("a name twice")
+        raise ValueError("duplicate name")
     return entries
 
 
 def _check_adapters(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, each once; "none" alone is none. Raises ValueError for one that is not spoken."""
+    """The names without duplicates; ("none",) is empty. Raises ValueError for an unknown adapter."""
     if names == ("none",):
         return ()
     if unknown := set(names) - set(adapters()):
-        raise ValueError(f"unknown dialects {sorted(unknown)}")
+        raise ValueError(f"unknown adapters {sorted(unknown)}")
     return tuple(dict.fromkeys(names))
 
 
 def _check_usual_ports(names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-    """The names, if each is spoken here and has a usual port, and `bind` has a host for it. Raises ValueError."""
+    """The names, if each adapter is on and has a usual port, and `bind` has a host. Raises ValueError."""
     names = _check_adapters(names)
     portless = [name for name in names if adapters()[name].port is None or name not in info.data.get("dialects", names)]
     if portless or (names and str(info.data.get("bind", "")).startswith("unix:")):
-        raise ValueError("no port can be bound for them")
+        raise ValueError("cannot bind a usual port")
     return names
 
 
@@ -81,76 +81,77 @@ _NETWORKS_ACCEPTED: Final = "networks separated by commas (in the file a list), 
 
 
 class ServiceSettings(SettingsGroup, title="Service"):
-    """Addresses, hosts, sites, metrics and the file of the process id."""
+    """Addresses, host names, CORS, operators' routes and shutdown."""
 
     bind: Address = setting(
-        "127.0.0.1:8000", "Address to listen on; gunicorn's -b wins.", accepted="host:port, [IPv6]:port or unix:path"
+        "127.0.0.1:8000",
+        "Address to listen on; overridden by gunicorn's -b.",
+        accepted="host:port, [IPv6]:port or unix:path",
     )
     grpc_bind: Addresses = setting(
         (),
-        "Addresses to listen on for gRPC: KServe v2, TensorFlow Serving, Paddle Serving and TurboOCR at each of them.",
+        "Addresses to listen on for gRPC, each for KServe v2, TensorFlow Serving, Paddle Serving and TurboOCR.",
         accepted="addresses separated by commas (in the file a list), each host:port, [IPv6]:port or unix:path",
     )
     hosts: Hosts = setting(
         (),
-        "Names and addresses, without ports, that requests may be for (header Host), or * for any; by default the "
-        "loopback ones where the service listens on a loopback address, and any elsewhere. Behind a proxy on the same "
-        "machine list the names that its clients use.",
+        "Host names and addresses, without ports, that are accepted in the Host header, or * for any; by default "
+        "loopback names if the service listens on a loopback address, else any. Behind a proxy on the same machine "
+        "list the names that clients use.",
         accepted="names and addresses separated by commas (in the file a list), or *",
     )
     cors: Origins = setting(
         (),
-        "Web sites whose pages may read answers, such as https://app.example.com, or * for all; by default none.",
+        "Origins whose web pages may read responses (CORS), such as https://app.example.com, or * for all; by default "
+        "none.",
         accepted="origins separated by commas (in the file a list), each scheme://host or scheme://host:port, or *",
     )
     ops: Literal["open", "local", "off"] = setting(
         "local",
-        "Who may ask for /metrics and /ops/…: everybody, callers on the same machine that do not come through a proxy, "
-        "or nobody.",
+        "Access to /metrics and /ops/…: everyone, only callers on the same machine and not through a proxy, or no one.",
     )
     drain_s: float = setting(
         0.0,
-        "How long the service answers on after SIGTERM, and says that it is not ready, so that load balancers turn to "
-        "other hosts before it stops accepting; a second SIGTERM ends the wait.",
+        "How long the service keeps serving after SIGTERM while /readyz fails, so that load balancers switch to other "
+        "hosts before it stops accepting; a second SIGTERM ends the wait.",
         between=(0, 3600),
     )
     pidfile: Path | None = setting(
-        None, "File that holds the arbiter's process id while the service runs; gunicorn's -p wins."
+        None, "File with the arbiter's process id while the service runs; overridden by gunicorn's -p."
     )
 
 
 class TlsSettings(SettingsGroup, title="TLS"):
-    """TLS on every address but Unix sockets. None of it without a certificate."""
+    """TLS on all addresses except Unix sockets, if there is a certificate."""
 
     tls_certificate: Path | None = setting(
         None,
-        "File with the service's certificate, and those between it and its authority, in PEM; with it HTTP and gRPC "
-        "are served over TLS, but for Unix sockets.",
+        "PEM file with the service's certificate chain; it switches on TLS for HTTP and gRPC, except on Unix sockets.",
     )
     tls_key: Path | None = setting(
         None,
-        "File with the certificate's private key in PEM, without a password; by default the certificate's own file.",
+        "PEM file with the certificate's private key, without a password; by default the certificate's file.",
     )
     tls_client_ca: Path | None = setting(
         None,
-        "File with the authorities, in PEM, of which clients must have a certificate, and with their revocation lists "
-        "if there are any; by default clients need no certificate.",
+        "PEM file with the authorities for client certificates, and with their revocation lists if they have any; by "
+        "default clients need no certificate.",
     )
     tls_clients: Literal["required", "optional"] = setting(
         "required",
-        "Whether clients without a certificate are refused where tls_client_ca is set; a wrong certificate always is.",
+        "Whether clients must have a certificate if tls_client_ca is set; wrong certificates are always refused.",
     )
     tls_names: CertificateNames = setting(
         (),
-        "Which key of OCRSVC_KEYS a client's certificate stands for, by one of its names, such as CN=loader:nightly or "
-        "DNS=scan.example.com:scanner; a key that a request carries comes before it.",
+        "API keys of client certificates, by a name in the certificate, such as CN=loader:nightly or "
+        "DNS=scan.example.com:scanner; a key in the request takes precedence.",
         accepted="entries separated by commas (in the file a list), each KIND=NAME:KEY with one of the kinds "
         + ", ".join(_NAME_KINDS)
         + ", each name once",
     )
     tls_hsts_s: int = setting(
         31_536_000,
-        "How long browsers are to ask for this host over TLS only (Strict-Transport-Security); 0 sends no such header.",
+        "max-age of Strict-Transport-Security: how long browsers use only TLS for this host; 0 sends no such header.",
         between=(0, 10**9),
     )
 
@@ -160,22 +161,22 @@ class AdapterSettings(SettingsGroup, title="API adapters"):
 
     dialects: AdapterNames = setting(
         lambda: tuple(adapters()),
-        "Foreign wire formats that are spoken beside the native one; none switches them all off.",
+        "Adapters (other products' wire formats) that are on; none switches all off.",
         accepted=lambda: "none, or names separated by commas (in the file a list) out of " + ", ".join(adapters()),
     )
     usual_ports: UsualPorts = setting(
         (),
-        "Dialects whose usual port is listened on as well, at the host of bind, for clients that have it hard-wired; "
-        "gunicorn's -b wins.",
+        "Adapters whose usual port is also listened on, at the host of bind, for clients that cannot use another port; "
+        "overridden by gunicorn's -b.",
         accepted=lambda: (
-            "names of dialects that are on, separated by commas (in the file a list), out of "
+            "names of adapters that are on, separated by commas (in the file a list), out of "
             + ", ".join(name for name, entry in adapters().items() if entry.port)
             + "; and no unix: address in bind"
         ),
     )
     trwebocr_boxes: Literal["rect", "poly"] = setting(
         "rect",
-        "How /api/tr-run/ answers: rect as TrWebOCR does, poly as chineseocr_lite does, which has the same address.",
+        "Boxes of /api/tr-run/: rect as TrWebOCR, poly as chineseocr_lite, which has the same path.",
     )
 
 
@@ -184,71 +185,68 @@ class AccessSettings(SettingsGroup, title="Access"):
 
     keys: StoreAddress | None = setting(
         None,
-        "Where API keys and what is used of them are stored; once it is set everything but health wants a key, also "
-        "while there is none.",
+        "Store of API keys and their usage; if it is set, all routes except health checks need a key.",
         accepted="sqlite:PATH, or for several machines redis://host:6379/0, rediss://… (over TLS) or unix://…",
     )
     audit_log: Path | None = setting(
         None,
-        "File to which a line of JSON is added for each key that is added, revoked or rotated, and for each action of "
-        "an operator; by default beside the file of the keys, its name with .audit.jsonl added, and none with Redis.",
+        "File with a line of JSON for each change of a key and each action of an operator; by default beside the key "
+        "file, with .audit.jsonl added to its name, and none with Redis.",
     )
 
 
 class OutgoingSettings(SettingsGroup, title="Outgoing requests"):
-    """Addresses that callers name: files that are fetched, and callbacks."""
+    """Callers' URLs: files that are fetched, and callbacks."""
 
     url_hosts: HostPatterns = setting(
         (),
-        "Hosts from which files are fetched when a caller sends a URL in place of a file; empty fetches none.",
+        "Hosts from which files are fetched if a request has a URL in place of a file; empty fetches none.",
         accepted=_HOSTS_ACCEPTED,
     )
     url_private: Networks = setting(
         (),
-        "Networks from which files are fetched although they are not public: without this no address that is private, "
-        "loopback, link-local, reserved or of this machine itself is connected to, whatever a name leads to.",
+        "Networks that are not public from which files may be fetched; all other private, loopback, link-local and "
+        "reserved addresses, and this machine's own, are never connected to, whatever a host name resolves to.",
         accepted=_NETWORKS_ACCEPTED,
     )
     url_bytes: ByteCount = setting(
         64 * 2**20, "Largest file that is fetched; a larger one is answered 413.", between=(1024, 4 * 2**30)
     )
     url_s: PositiveFloat = setting(
-        20.0, "Longest time for fetching a file, its redirects included; it never outlasts the request.", le=3600
+        20.0, "Longest time for fetching a file, including redirects; at most the request's own time.", le=3600
     )
     url_fetches: int = setting(
         8,
-        "Most files that each worker fetches at once, of its threads that hold requests, half of them for one "
-        "caller; more are answered 503, or 429.",
+        "Most concurrent fetches in each worker, which block request threads; half of them for one caller; more are "
+        "answered 503, or 429.",
         "requests",
         between=(1, 4096),
     )
     callback_hosts: HostPatterns = setting(
         (),
-        "Hosts that are told when a job is over, where its caller asks for that; empty tells none.",
+        "Hosts to which callbacks are sent at the end of jobs that request one; empty sends none.",
         accepted=_HOSTS_ACCEPTED,
     )
     callback_private: Networks = setting((), "As url_private, for the hosts of callbacks.", accepted=_NETWORKS_ACCEPTED)
-    callback_s: PositiveFloat = setting(10.0, "Longest time for one try of a callback.", le=600)
+    callback_s: PositiveFloat = setting(10.0, "Longest time of one try of a callback.", le=600)
 
 
 class LoggingSettings(SettingsGroup, title="Logging"):
     """The service's own log and the access log."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "The least serious events that are logged."
-    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "The lowest level that is logged.")
     log_format: Literal["text", "json"] = setting(
         "text",
-        "Of the service's log on stderr: lines for people, or one JSON object a line, as docs/operations.md says.",
+        "Format of the log on stderr: text for people, or one JSON object a line (see docs/operations.md).",
     )
     access_log: Literal["off", "text", "json"] = setting(
         "off",
-        "One line on stdout for each request, as key=value or as JSON, without its query and without any content.",
+        "One line on stdout per request, as key=value or JSON, without the query and any content.",
     )
     log_text: Literal["off", "masked"] = setting(
         "off",
-        "Whether the service's own log has the recognised text of each page, at the level info: never, or with all "
-        "that the rules of masking find as stars.",
+        "Whether the log has the recognised text of each page, at level info: never, or with all matches of the "
+        "masking rules as stars.",
     )
 
 
@@ -257,12 +255,12 @@ class TraceSettings(SettingsGroup, title="Traces"):
 
     traces: Literal["off", "otlp"] = setting(
         "off",
-        "Send the traces of requests to an OpenTelemetry collector over OTLP/HTTP, which needs the extra ocrsvc[otel]; "
-        "OTEL_EXPORTER_OTLP_ENDPOINT and the other variables of OpenTelemetry's SDK say where to and how.",
+        "Send traces of requests to an OpenTelemetry collector over OTLP/HTTP, with the extra ocrsvc[otel]; "
+        "OTEL_EXPORTER_OTLP_ENDPOINT and the SDK's other variables configure the exporter.",
     )
     trace_sample: float | None = setting(
         None,
-        "Of the traces that begin here, the share that is recorded; of others their caller has decided. Left out, "
-        "OTEL_TRACES_SAMPLER decides, and without that all are.",
+        "Fraction of the traces that is recorded, of those that begin here; for others their caller decides. Without "
+        "it OTEL_TRACES_SAMPLER decides, and without that all are recorded.",
         between=(0, 1),
     )

@@ -1,4 +1,4 @@
-"""Every setting of the service in one class, which inherits the fields of each group, those of plug-ins included."""
+"""All settings in one class, which inherits the fields of every group, including those of plug-ins."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from ocrsvc.settings import engine, limits, models, service
 from ocrsvc.settings.group import SettingsGroup
 
 
-# pydantic takes the fields of the last base first: from the bottom up, this is the order in which settings are checked,
-# listed and described.
+# pydantic takes the fields of the last base first: settings are checked, listed and described from the bottom up.
 class Settings(
     engine.FakeEngineSettings,
     service.TraceSettings,
@@ -37,23 +36,23 @@ class Settings(
     engine.PpocrEngineSettings,
     engine.EngineSettings,
 ):
-    """Every setting of the service, checked; frozen. What holds them at run time is of `settings_class()`."""
+    """All checked settings, frozen. Instances are of `settings_class()`."""
 
 
 @cache
 def settings_class() -> type[Settings]:
-    """What settings are checked with: `Settings`, with the groups that entries of the registry name after its own.
+    """`Settings` with the groups of plug-ins added.
 
-    Raises SettingsError when a plug-in cannot be used, or a setting of one has a name that is taken.
+    Raises SettingsError if a plug-in cannot be used, or one of its settings has a name that is taken.
     """
     try:
-        # They have no settings, but one that cannot be used stops the start as well.
+        # Output formats have no settings, but an unusable one stops the start as well.
         output_formats()
         entries: list[EngineEntry | AdapterEntry] = [*engines().values(), *adapters().values()]
         groups = tuple(dict.fromkeys(_group_of(entry) for entry in entries if entry.settings))
         _check_names(groups)
     except EntryError as error:
-        raise SettingsError(str(error), "Mend or uninstall its package.") from error
+        raise SettingsError(str(error), "Fix or uninstall its package.") from error
     bases = cast("tuple[type[Settings], ...]", (*reversed(groups), Settings))
     return create_model("Settings", __base__=bases)
 
