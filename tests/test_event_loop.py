@@ -17,7 +17,7 @@ import requests
 from support import Server, run_server, start_server
 
 from ocrsvc.worker.event_loop import HEAD_S
-from ocrsvc.worker.load_sharing import is_busier
+from ocrsvc.worker.request_threads import is_busier
 
 _ANSWER_S = 30.0
 # Stock gthread holds its loop for 2 s per slow closer and one of its four threads for 5 s per silent socket: 50 s for

@@ -248,7 +248,7 @@ def test_limits_by_hand_are_bytes_or_a_share_of_the_gpu(
 
 def test_a_limit_for_a_gpu_that_is_not_there_is_reported() -> None:
     with run_server({"OCRSVC_GPU_HARD_BYTES": "1GB", "OCRSVC_WORKERS": "1"}) as server:
-        server.wait_for("OCRSVC_GPU_HARD_BYTES is set, and this worker has no readings of a GPU")
+        server.wait_for("OCRSVC_GPU_HARD_BYTES is set, but this worker cannot read a GPU")
 
 
 def _post(server: Server) -> int:

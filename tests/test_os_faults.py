@@ -121,7 +121,7 @@ def test_a_configuration_that_cannot_be_read_leaves_everything_as_it_was(server:
     # Its compiled form too, which an earlier start may have left in __pycache__.
     with faults.refused("open", errno.EMFILE, path="gunicorn.conf."):
         server.process.send_signal(signal.SIGHUP)
-        server.wait_for("SIGHUP is not followed to its end: SystemExit")
+        server.wait_for("The reload has failed: SystemExit")
     assert is_settled(server)
     assert server.workers() == before
 

@@ -90,7 +90,7 @@ def test_a_worker_at_its_hard_limit_stops_at_once_and_the_service_goes_on() -> N
 
 def test_a_limit_below_the_footprint_is_off_and_told_instead_of_replacing_workers_for_ever() -> None:
     with run_server({"OCRSVC_RSS_SOFT_BYTES": "1MB", "OCRSVC_WORKERS": "1"}) as server:
-        server.wait_for("OCRSVC_RSS_SOFT_BYTES is 1000000, and a worker holds .* this limit is off")
+        server.wait_for("OCRSVC_RSS_SOFT_BYTES is 1000000, but a warm worker holds .* this limit is off")
         assert post(server) == 200
         assert "WANTS" not in server.log
 
@@ -239,7 +239,7 @@ def test_a_worker_that_hangs_while_it_drains_is_killed_with_its_stacks_in_the_lo
             os.kill(old, signal.SIGUSR2)
             server.wait_for(r"Timeout \(")
             server.wait_for(r'File ".*fake\.py", line \d+ in _inject_fault')
-            server.wait_for(f"Worker {old} drains for more than 7 s; it is killed")
+            server.wait_for(f"Worker {old} has drained for more than 7 s: it is killed")
             wait_until(lambda: old not in server.workers(), server.log)
         finally:
             client.join()

@@ -226,7 +226,7 @@ def test_a_single_worker_goes_first_too_and_that_is_said_loudly(caplog: pytest.L
     with caplog.at_level(logging.WARNING):
         processes.turn()
     assert processes.entry(pid).granted == Granted.DRAIN_FIRST
-    assert "it is the only one, so requests wait as long as the load takes" in caplog.text
+    assert "it is the only worker, so requests wait during the load" in caplog.text
 
 
 def ready(slot: int, **more: Any) -> Snapshot:

@@ -187,7 +187,7 @@ def test_models_that_are_loaded_are_no_growth() -> None:
     trend = MemoryTrend(100)
     trend.add(0.0, 100)
     trend.add(0.5, 110)
-    trend.break_off()
+    trend.reset()
     assert trend.add(2.0, 900) == Usage(900, 100, 10, 0.0)
     assert trend.add(4.0, 920).growth_bytes_per_s == 10.0
 

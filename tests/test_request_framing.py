@@ -32,8 +32,7 @@ from ocrsvc.worker import request_threads
 from ocrsvc.worker.connection import Connection, RequestLimits, Sender
 from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S, EventLoop
 from ocrsvc.worker.gunicorn_internals import HeadParser
-from ocrsvc.worker.load_sharing import LoadSharing
-from ocrsvc.worker.request_threads import quick_paths
+from ocrsvc.worker.request_threads import LoadSharing, quick_paths
 
 _ANSWER_S = 30.0
 _PROMPT_S = 8.0

@@ -37,7 +37,7 @@ from ocrsvc.serving.request_guard import InFlight, InFlightTable, RequestGuard, 
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import hooks, hung_requests
-from ocrsvc.worker.hung_requests import HungRequests, blamed, cpu_s_of
+from ocrsvc.worker.hung_requests import HungRequests, find_suspects, read_cpu_s
 from ocrsvc.worker.service_context import ServiceContext
 
 ANSWER_S = 20.0
@@ -214,15 +214,15 @@ def test_the_request_is_blamed_whose_thread_computed(
 ) -> None:
     stages = (*stages, *[Stage.WORKING] * 3)[:3]
     in_flight = [a_request(name, stage) for name, stage in zip("abc", stages, strict=True)]
-    assert [request.id for request in blamed(in_flight, used_s, timeout_s=30.0)] == list(guilty)
+    assert [request.id for request in find_suspects(in_flight, used_s, timeout_s=30.0)] == list(guilty)
 
 
 def test_a_thread_s_cpu_time_is_read_from_outside() -> None:
-    before_s = cpu_s_of(os.getpid(), threading.get_native_id())
+    before_s = read_cpu_s(os.getpid(), threading.get_native_id())
     while sum(os.times()[:2]) < before_s + 0.1:
         sum(range(10_000))
-    assert cpu_s_of(os.getpid(), threading.get_native_id()) > 0
-    assert cpu_s_of(os.getpid(), 0) == 0
+    assert read_cpu_s(os.getpid(), threading.get_native_id()) > 0
+    assert read_cpu_s(os.getpid(), 0) == 0
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_body_is_denied_when_two_workers_died_over_it_alone(
 def test_a_body_is_denied_at_once_where_no_other_computed_while_the_worker_was_held(
     service: Service, monkeypatch: pytest.MonkeyPatch, bodies: Sequence[bytes], denied: int
 ) -> None:
-    monkeypatch.setattr(hung_requests, "cpu_s_of", lambda _pid, _thread: 1e6)
+    monkeypatch.setattr(hung_requests, "read_cpu_s", lambda _pid, _thread: 1e6)
     with ExitStack() as requests:
         for body in bodies:
             requests.enter_context(service.guard.request("/v1/ocr"))
@@ -315,10 +315,10 @@ def test_a_worker_may_die_over_a_request_while_it_drains_too(
     assert ("DIED" in service.lines.getvalue()) is died
 
 
-@pytest.mark.parametrize(("pid", "said"), [(PID, "did not answer its heartbeat"), (1, "out of memory")])
+@pytest.mark.parametrize(("pid", "said"), [(PID, "sent no heartbeat"), (1, "out of memory")])
 def test_the_log_guesses_at_memory_only_where_nothing_is_known(service: Service, pid: int, said: str) -> None:
     service.suspects.note_kill(PID, 1, timeout_s=30.0)
-    service.log.addFilter(service.suspects.without_guess)
+    service.log.addFilter(service.suspects.replace_memory_guess)
     service.log.error("Worker (pid:%s) was sent %s! Perhaps out of memory?", pid, "SIGKILL")
     assert said in service.lines.getvalue().splitlines()[-1]
 
@@ -342,7 +342,7 @@ def test_a_request_that_holds_a_worker_takes_no_second_one() -> None:
         assert {(answer.status_code, answer.json()["code"]) for answer in answers} == {(422, "request_stops_worker")}
         assert post(server, b"another body").text == "served"
         held = server.wait_for(r"HELD worker \d+, which is .*: id=the-bad-one route=/hold bytes=16000 hash=(\w+)")
-        server.wait_for(r"SIGKILL! It did not answer its heartbeat")
+        server.wait_for(r"SIGKILL! It sent no heartbeat")
         server.wait_for("READY in", count=3)
         entries = requests.get(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json()["requests"]
         assert [entry["hash"] for entry in entries] == [held[1]]

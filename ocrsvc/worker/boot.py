@@ -1,4 +1,4 @@
-"""The boot of a worker: take its GPU, load and warm the engine, start what runs beside it, and say READY."""
+"""Boot a worker: pin its GPU, load and warm the engine, start its background threads, and log READY."""
 
 from __future__ import annotations
 
@@ -38,39 +38,39 @@ from ocrsvc.worker.service_context import ServiceContext
 from ocrsvc.worker.watch import ModelsInProcess, Watch, end_with_arbiter
 
 if TYPE_CHECKING:
-    # It needs numpy, which must not come into the arbiter.
+    # Imports numpy, which the arbiter must not load.
     from ocrsvc.pipeline.read import Reader
 
 _TURN_CHECK_S: Final = 0.1
 _HEARTBEAT_S: Final = 1.0
 _STDERR: Final = 2
-# Of Python's own 5 ms each of many busy threads takes its turn before a health check comes to it.
+# With Python's default of 5 ms a health check would wait 5 ms for each busy thread.
 _SWITCH_S: Final = 0.001
-# By now every request has had its graceful time; what still runs is past its deadline.
+# The graceful timeout has passed by then; whatever still runs is past its deadline.
 _STOP_S: Final = 2.0
-_LAST_LINES_S: Final = 1.0
+_FLUSH_LOG_S: Final = 1.0
 
 
 def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
-    """Right after the fork: make everything that the application depends on. Ends the process when that fails."""
-    # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
+    """Right after the fork: create everything that the application depends on. Exits the process on failure."""
+    # Until gunicorn installs the worker's own handlers, the handler inherited from the arbiter would swallow SIGTERM.
     signal.signal(signal.SIGTERM, worker.handle_exit)
     service.controller.in_worker(worker)
     service.worker.metrics = service.metrics.worker_metrics(worker.slot_number)
     service.worker.slot = worker.slot_number
     service.worker.error_recorder = service.errors.recorder(worker.slot_number)
-    # From here on no thread of this worker waits for its log.
+    # From here on a background thread writes this worker's log.
     metrics = service.worker.metrics
     background = log_in_background(worker.log, worker.slot_number, lambda: metrics.count(LINES_DROPPED))
-    worker.flush_log = partial(background.wait, _LAST_LINES_S)
-    service.worker.closing.callback(background.stop, _LAST_LINES_S)
+    worker.flush_log = partial(background.wait, _FLUSH_LOG_S)
+    service.worker.closing.callback(background.stop, _FLUSH_LOG_S)
     limit_arenas()
     sys.setswitchinterval(_SWITCH_S)
-    # See one GPU only, the one that the arbiter chose, if there are several or one is named.
+    # With several GPUs, or a named one, this worker sees only the GPU that the arbiter chose for it.
     if len(service.gpus) > 1 or (service.gpus and service.settings.gpus):
         pin_gpu(os.environ, service.controller.gpu_name(worker.entry.gpu))
         worker.log.info("Slot %s computes on GPU %s", worker.slot_number, os.environ[VISIBLE])
-    with _ending_at_failure(worker, service.controller.worker_table.head):
+    with _exiting_on_failure(worker, service.controller.worker_table.head):
         end_with_arbiter(worker)
         plan = service.plan(worker.cfg.workers, worker.cfg.threads)
         service.start_gate(worker.slot_number)
@@ -80,7 +80,7 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
 
 
 def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
-    """What requests may take, before a thread sees them and after; the memory is one for both."""
+    """Set the limits of requests; the event loop and the request threads share one memory budget."""
     from ocrsvc.http.admission import shared_limits_of
     from ocrsvc.serving.request_guard import RequestGuard
 
@@ -98,16 +98,16 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
 
 
 def load(service: ServiceContext, worker: RecyclingWorker) -> None:
-    """Before the worker accepts requests: load and warm the engine, serve and watch. Ends the process on a failure."""
+    """Load and warm the engine and start the services, before the worker accepts requests. Exits on failure."""
     if service.model_key is not None:
-        # Once more: gunicorn may have changed the user meanwhile.
+        # Needed again if gunicorn has changed the user.
         forbid_core_dumps()
-    # An error here would otherwise end the workers that serve, too.
-    with _ending_at_failure(worker, service.controller.worker_table.head):
+    # Without this an error here would end the whole service.
+    with _exiting_on_failure(worker, service.controller.worker_table.head):
         reader, closing = service.worker.reader, service.worker.closing
-        assert reader is not None, "it was made right after the fork"
+        assert reader is not None, "set by `prepare`"
         if service.worker.access_log is not None:
-            closing.callback(service.worker.access_log.stop, _LAST_LINES_S)
+            closing.callback(service.worker.access_log.stop, _FLUSH_LOG_S)
         closing.callback(reader.stop, _STOP_S)
         gauge, waited_s = _open_engine(service, worker, reader)
         _start_samplers(service, reader)
@@ -122,8 +122,11 @@ def load(service: ServiceContext, worker: RecyclingWorker) -> None:
 def _open_engine(
     service: ServiceContext, worker: RecyclingWorker, reader: Reader
 ) -> tuple[GpuMemoryReader | None, float]:
-    """Load and warm the engine, in its turn; what reads the GPU that it computes on, and the seconds it waited."""
-    came_s = time.monotonic()
+    """Load and warm the engine when it is this worker's turn.
+
+    Returns the reader of the engine's GPU (None on the CPU), and the seconds waited for other workers to load.
+    """
+    called_s = time.monotonic()
     with _heartbeat(worker):
         gauge = _open_gauge(service, worker)
     began_s = time.monotonic()
@@ -136,14 +139,14 @@ def _open_engine(
         *(time.monotonic() - began_s, engine.name, engine.model, engine.device, engine.provider),
     )
     if engine.device == "cuda" and gauge is None:
-        worker.log.warning("The engine computes on a GPU that cannot be read: only RSS limits hold in this worker.")
-    return gauge if engine.device == "cuda" else None, began_s - came_s
+        worker.log.warning("The engine's GPU cannot be read: only RSS limits apply to this worker.")
+    return gauge if engine.device == "cuda" else None, began_s - called_s
 
 
 def _start_samplers(service: ServiceContext, reader: Reader) -> None:
-    """Put what no event updates into the metrics, until this worker is to go."""
+    """Sample the gauges that no event updates, until this worker ends."""
     own = service.worker
-    # One each: a disk that does not answer must not hold up the others.
+    # One thread each: a disk that hangs must not delay the other gauges.
     samplers = [
         Sampler(own.metrics, lambda: ((WAITING, reader.waiting()), (STUCK, reader.stuck_threads()))),
         Sampler(own.metrics, reader.worker_models.loaded.gauges),
@@ -162,15 +165,15 @@ def _start_samplers(service: ServiceContext, reader: Reader) -> None:
 
 
 def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:
-    """The GPU's reader, once it is this worker's turn to load; None without a GPU.
+    """Wait for this worker's turn to load, and open its GPU's reader; None without a GPU.
 
-    Of two that load at once it is unknown whose memory is whose, and both peaks would need room.
+    If two workers loaded at once, their memory could not be told apart, and the GPU would need room for both peaks.
     """
     settings, table = service.settings, service.controller.worker_table
     if "cpu" in (settings.device, settings.provider):
         return None
     gauge = open_gpu_memory_reader(worker.log, worker.siblings())
-    # A GPU that cannot be read is shared all the same, and so is the folder of TensorRT's engines.
+    # Workers also take turns if the GPU cannot be read: they share it, and the folder of TensorRT's engines.
     on_gpu = gauge is not None or device_for(settings) == "cuda"
     if not on_gpu or is_next_to_load(worker.slot_number, table.live()):
         return gauge
@@ -180,7 +183,7 @@ def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryRe
 
 
 def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> None:
-    """Serve gRPC beside HTTP, if it is asked for."""
+    """Serve gRPC beside HTTP, if OCRSVC_GRPC_BIND is set."""
     if not service.grpc_listeners:
         return
     from ocrsvc.adapters.model_protocols.ocr_model import make_model
@@ -196,7 +199,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
 
     settings, own, certificates = service.settings, service.worker, service.certificate_watch.certificates
     gate, routes = own.gate, Routes(settings.dialects, has_models=settings.models is not None)
-    assert own.limits is not None, "set before the engine is opened"
+    assert own.limits is not None, "set by `prepare`"
     state = ServerState(
         make_services(make_model(settings, reader, service.metrics, own.metrics), settings.dialects),
         threads=worker.cfg.threads,
@@ -214,17 +217,18 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
 
 
 def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> None:
-    """Read the documents of jobs, until this worker is to go."""
+    """Run jobs and send their callbacks, until this worker ends."""
     if service.jobs is None:
         return
     from ocrsvc.jobs.callbacks import CallbackSender
     from ocrsvc.jobs.job_runner import JobRunner
 
+    metrics, settings = service.worker.metrics, service.settings
+    service.jobs.note = partial(metrics.count, JOBS)
+
     def is_leaving() -> bool:
         return worker.entry.state == State.DRAINING or not worker.alive
 
-    metrics, settings = service.worker.metrics, service.settings
-    service.jobs.note = partial(metrics.count, JOBS)
     runner = JobRunner(service.jobs, reader, settings.deadline_s, is_leaving, service.worker.gate)
     runner.thread.start()
     service.worker.closing.callback(runner.thread.stop, _STOP_S)
@@ -237,14 +241,14 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
 def _note_ready(
     service: ServiceContext, worker: RecyclingWorker, reader: Reader, gauge: GpuMemoryReader | None, waited_s: float
 ) -> None:
-    """Begin to watch, and enter READY; `waited_s` is what this worker waited for others before it loaded."""
+    """Start the watch, and enter READY; `waited_s` is how long other workers were waited for before loading."""
     settings, head, entry = service.settings, service.controller.worker_table.head, worker.entry
     entry.rss_bytes = read_rss_bytes()
     loaded = reader.worker_models.loaded
-    # Child processes hold theirs themselves.
+    # With isolation the child processes hold the models.
     models = None if settings.isolation == "process" else ModelsInProcess(loaded)
     limits = Limits(
-        max_requests=worker.most_requests,
+        max_requests=worker.replace_after_requests,
         max_age_s=settings.max_age_s,
         rss=rss_bounds(worker, settings, 0 if models is None else models.room_bytes),
         gpu=gpu_bounds(worker, settings, gauge, len(service.gpus)),
@@ -254,24 +258,23 @@ def _note_ready(
     entry.ready_s = time.monotonic()
     boot_s = entry.ready_s - entry.forked_s - waited_s
     on_check = _begin_tls(service, worker)
-    # While a thread that is refused still ends this worker.
-    stuck = reader.stuck_threads
-    Watch(worker, limits, boot_s, gauge, stuck, on_check, models).start()
+    # Before READY: if its thread cannot start, this worker exits.
+    Watch(worker, limits, boot_s, gauge, reader.stuck_threads, on_check, models).start()
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
-    # SIGTERM may have come meanwhile.
+    # SIGTERM may have set DRAINING during the load.
     if entry.state != State.DRAINING:
         entry.state = State.READY
     worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", entry.rss_bytes, entry.gpu_bytes, limits)
 
 
 def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[], object]:
-    """Have HTTP connections begin with TLS, if there is any; what the watch is to call."""
+    """Serve HTTP over TLS, if certificates are set; returns what the watch calls at each check."""
     certificates, log = service.certificate_watch.certificates, worker.log.error_log
     if certificates is None:
-        return bool
+        return lambda: None
     worker.loop.handshakes = _handshakes(service, lambda: certificates.current.http)
     on_check = partial(follow, certificates, service.controller.worker_table.head, log)
-    # Others may have come since the fork.
+    # The files may have changed since the fork.
     on_check()
     return on_check
 
@@ -282,8 +285,8 @@ def _handshakes(service: ServiceContext, context: Callable[[], ssl.SSLContext]) 
 
 
 @contextmanager
-def _ending_at_failure(worker: RecyclingWorker, head: Head) -> Iterator[None]:
-    """End a worker that cannot boot; the arbiter ends the whole service if none was ever ready."""
+def _exiting_on_failure(worker: RecyclingWorker, head: Head) -> Iterator[None]:
+    """Exit with BOOT_FAILED on any error; the arbiter ends the service if no worker was ever ready."""
     try:
         yield
     except OcrsvcError as error:
@@ -296,7 +299,7 @@ def _ending_at_failure(worker: RecyclingWorker, head: Head) -> Iterator[None]:
 
 
 def _is_final(error: OcrsvcError) -> bool:
-    """Whether the engine itself said that it cannot be opened here, which a child that only died did not."""
+    """Whether the engine itself reported that it cannot be opened here; the death of a child process is no proof."""
     while isinstance(error.__cause__, OcrsvcError):
         error = error.__cause__
     return isinstance(error, OperatorError)
@@ -304,19 +307,21 @@ def _is_final(error: OcrsvcError) -> bool:
 
 @contextmanager
 def _heartbeat(worker: RecyclingWorker, limit_s: float = math.inf) -> Iterator[None]:
-    """Give heartbeats while the main thread is busy, in a native call perhaps; end a process that takes longer."""
+    """Send heartbeats while the main thread loads, perhaps in a native call; exit the process after `limit_s`."""
     done, end_s = threading.Event(), time.monotonic() + limit_s
 
     def beat() -> None:
         while not done.wait(min(_HEARTBEAT_S, limit_s)):
             worker.notify()
             if time.monotonic() >= end_s:
-                worker.log.error("The engine has not loaded within %g s; this worker ends. Its stacks follow.", limit_s)
+                worker.log.error(
+                    "The engine has not loaded within %g s: this worker exits. Its stacks follow.", limit_s
+                )
                 worker.flush_log()
                 faulthandler.dump_traceback(file=_STDERR)
                 os._exit(BOOT_FAILED)
 
-    # The arbiter's timeout holds from the first beat on.
+    # From the first heartbeat on the arbiter applies its timeout.
     worker.notify()
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The certificates while the service runs: the arbiter decides when they are read again, and each worker follows it."""
+"""Reloads of TLS certificates: the arbiter decides when they are read again, and each worker follows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.worker_table import Head
 
 _DAY_S: Final = 86400.0
-# A warning comes so early, or in the last part of a shorter time; then each day.
+# Warn daily from this time before the expiry; for short-lived certificates from this share of their lifetime.
 _EXPIRES_SOON_S: Final = 14 * _DAY_S
-_LAST_PART: Final = 0.25
+_LAST_SHARE: Final = 0.25
 
 
 def open_certificates(settings: Settings, before: Certificates | None, *, is_start: bool) -> Certificates | None:
-    """Arbiter, at the start and at each SIGHUP: what the settings name; None without TLS. Raises SettingsError."""
+    """Arbiter, at the start and at each SIGHUP: read the certificates; None without TLS. Raises SettingsError."""
     files = files_of(settings)
     if not is_start and (files is None) != (before is None):
-        raise SettingsError("OCRSVC_TLS_CERTIFICATE: TLS begins or ends at the start only.", "Restart the service.")
+        raise SettingsError("OCRSVC_TLS_CERTIFICATE: SIGHUP cannot turn TLS on or off.", "Restart the service.")
     if files is None or before is None:
         return None if files is None else Certificates(files)
     before.read_again(files)
@@ -33,7 +33,7 @@ def open_certificates(settings: Settings, before: Certificates | None, *, is_sta
 
 
 class CertificateWatch:
-    """The arbiter's part: reads changed files, has the workers follow, and warns before a certificate ends."""
+    """The arbiter's part: reads changed files, lets the workers follow, and warns before a certificate expires."""
 
     def __init__(
         self, head: Head, metrics: WorkerMetrics, log: logging.Logger, clock: Callable[[], float] = time.monotonic
@@ -44,7 +44,7 @@ class CertificateWatch:
         self._warned_s = -_DAY_S
 
     def open(self, settings: Settings, *, is_start: bool) -> Certificates | None:
-        """See `open_certificates`; a failure is counted."""
+        """Call `open_certificates`, and count a failure."""
         try:
             return open_certificates(settings, self.certificates, is_start=is_start)
         except SettingsError:
@@ -52,19 +52,19 @@ class CertificateWatch:
             raise
 
     def begin(self, certificates: Certificates | None) -> None:
-        """These are the service's from now on, at the start and after each SIGHUP."""
+        """Serve with these certificates from now on; called at the start and after each SIGHUP."""
         self.certificates = certificates
         if certificates is not None:
             self._head.certificates = certificates.generation
             self._metrics.put(TLS_NOT_AFTER, certificates.current.certificate.not_after_s)
 
     def look(self) -> None:
-        """Once a second."""
+        """Once a second: read changed files, and warn of an expiry."""
         if self.certificates is None:
             return
         if self.certificates.have_changed():
             self._read_again(self.certificates)
-        self._warn_of_end(self.certificates)
+        self._warn_of_expiry(self.certificates)
 
     def _read_again(self, certificates: Certificates) -> None:
         try:
@@ -73,24 +73,23 @@ class CertificateWatch:
             self._metrics.count(TLS_READS, "failed")
             self._log.error("The certificates stay as they were: %s", error)
             return
-        self._head.certificates = certificates.generation
-        own = certificates.current.certificate
         self._metrics.count(TLS_READS, "ok")
-        self._metrics.put(TLS_NOT_AFTER, own.not_after_s)
+        self.begin(certificates)
         self._warned_s = -_DAY_S
-        self._log.info("New certificate: %s, until %s", ", ".join(own.names), in_utc(own.not_after_s))
+        current = certificates.current.certificate
+        self._log.info("New certificate: %s, until %s", ", ".join(current.names), in_utc(current.not_after_s))
 
-    def _warn_of_end(self, certificates: Certificates) -> None:
-        own, left_s = certificates.current.certificate, certificates.left_s()
-        soon_s = min(_EXPIRES_SOON_S, _LAST_PART * (own.not_after_s - own.not_before_s))
+    def _warn_of_expiry(self, certificates: Certificates) -> None:
+        current, left_s = certificates.current.certificate, certificates.left_s()
+        soon_s = min(_EXPIRES_SOON_S, _LAST_SHARE * (current.not_after_s - current.not_before_s))
         if left_s < soon_s and self._clock() >= self._warned_s + _DAY_S:
             self._warned_s = self._clock()
-            state = "expires at" if left_s > 0 else "has expired: clients refuse it since"
-            self._log.warning("The service's certificate %s %s.", state, in_utc(own.not_after_s))
+            state = "expires at" if left_s > 0 else "has expired: clients have refused it since"
+            self._log.warning("The service's certificate %s %s.", state, in_utc(current.not_after_s))
 
 
 def follow(certificates: Certificates, head: Head, log: logging.Logger) -> None:
-    """Worker, several times a second, not on an event loop: do as the arbiter did."""
+    """Worker, several times a second, not on the event loop: use the certificates that the arbiter uses."""
     try:
         if certificates.generation != head.certificates:
             certificates.follow(head.certificates)

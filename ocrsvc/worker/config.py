@@ -1,4 +1,4 @@
-"""gunicorn's settings, made from ours; a check of its flags, which are read later and win; and gRPC's listeners."""
+"""gunicorn's settings, made from ours; the check of its command line flags, which win; and gRPC's listeners."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.worker.gunicorn_internals import RecyclingWorker
 
 # Clients reuse idle connections for up to a minute; a server that closes earlier races with their next request. A
-# worker that stops waits less, see event_loop.STOP_LINGER_S.
+# stopping worker waits for event_loop.STOP_LINGER_S.
 _KEEPALIVE_S: Final = 75
-# The heartbeat of a worker's main loop, not a limit for requests: those have their deadline.
+# Limits the heartbeat of a worker's main loop; requests have their own deadline.
 _TIMEOUT_S: Final = 30
-# What a worker may need beyond the longest deadline to send its last answers.
+# Time to send the last responses, beyond the longest deadline.
 _LAST_ANSWERS_S: Final = 5
 _BACKLOG: Final = 2048
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point; gunicorn makes a file for each worker, which is closed at once
 
-# What gunicorn's settings may be, and why no other flag is taken.
+# The accepted values of gunicorn's settings, and why others are refused.
 _ONLY_VALUES: Final[Mapping[str, tuple[Sequence[object], str]]] = {
     "preload_app": (
         (False,),
@@ -39,8 +39,8 @@ _ONLY_VALUES: Final[Mapping[str, tuple[Sequence[object], str]]] = {
     ),
     "protocol": (("http",), "--protocol {}: the event loop reads plain HTTP/1.1 only"),
     "http2_cleartext": (("off",), "--http2-cleartext {}: the event loop reads plain HTTP/1.1 only"),
-    # Version 2 is binary, and its beginning looks like the end of a head.
-    "proxy_protocol": (("off", "v1"), "--proxy-protocol {}: only version 1 is read, with --proxy-protocol v1"),
+    # Version 2 is binary, and its first bytes look like the end of a request head.
+    "proxy_protocol": (("off", "v1"), "--proxy-protocol {}: only version 1 is supported, with --proxy-protocol v1"),
 }
 
 
@@ -63,49 +63,49 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
         "pidfile": None if settings.pidfile is None else str(settings.pidfile),
         **_tls(settings),
         "worker_tmp_dir": str(_SHARED_MEMORY) if os.access(_SHARED_MEMORY, os.W_OK) else None,
-        # Its thread would run in the arbiter, and its socket is one per user, not one per service.
+        # Its thread would run in the arbiter, and all services of a user would share its socket.
         "control_socket_disable": True,
     }
 
 
 def addresses(settings: Settings) -> list[str]:
-    """Where gunicorn listens: `bind`, and the usual ports that are asked for at the same host; each once."""
+    """Where gunicorn listens: OCRSVC_BIND, and the chosen adapters' usual ports on the same host, each once."""
     host = settings.bind.rpartition(":")[0]
     usual = (f"{host}:{adapters()[name].port}" for name in settings.usual_ports)
     return list(dict.fromkeys((settings.bind, *usual)))
 
 
 def _tls(settings: Settings) -> Mapping[str, object]:
-    """Only to have gunicorn know that requests come over TLS; the event loop does it."""
+    """Make gunicorn report requests as https; the event loop itself does TLS."""
     return {} if settings.tls_certificate is None else {"certfile": str(settings.tls_certificate)}
 
 
 def check_server(config: Any, settings: Settings) -> None:
-    """Raises SettingsError for flags of gunicorn by which it would lose requests."""
+    """Raises SettingsError for flags of gunicorn with which the service would lose requests."""
     if not issubclass(config.worker_class, RecyclingWorker):
         raise SettingsError(
             f"-k {config.worker_class_str}: this worker class cannot serve an OCR engine: gevent and asgi run native "
-            "calls one after the other in the loop that sends the heartbeat, sync reads one request at a time, and "
-            "gthread is stopped before its successor is ready.",
-            "Leave -k out; the service's own worker class is set.",
+            "calls one after the other in the loop that sends the heartbeat, sync serves one request at a time, and "
+            "gthread stops before its successor is ready.",
+            "Omit -k: the service sets its own worker class.",
         )
     if not config.timeout:
-        raise SettingsError("--timeout 0 leaves workers that hang alone for ever.", "Leave the flag out.")
+        raise SettingsError("--timeout 0 never ends a worker that hangs.", "Omit the flag.")
     for name, (values, reason) in _ONLY_VALUES.items():
         if getattr(config, name) not in values:
-            raise SettingsError(f"{reason.format(getattr(config, name))}.", "Leave the flag out.")
-    # gunicorn's own TLS would hold the event loop for each handshake.
+            raise SettingsError(f"{reason.format(getattr(config, name))}.", "Omit the flag.")
+    # gunicorn's own TLS would block the event loop during each handshake.
     ours = _tls(settings)
     for name, setting in config.settings.items():
         if setting.section == "SSL" and setting.cli and setting.get() != ours.get(name, setting.default):
             raise SettingsError(
-                f"{setting.cli[0]} is gunicorn's own TLS, which is not used.",
-                "Leave the flag out, and set OCRSVC_TLS_CERTIFICATE and OCRSVC_TLS_KEY.",
+                f"{setting.cli[0]} configures gunicorn's own TLS, which this service does not use.",
+                "Omit the flag, and set OCRSVC_TLS_CERTIFICATE and OCRSVC_TLS_KEY.",
             )
 
 
 def listen(address: str) -> socket.socket:
-    """A listening socket for gRPC at "host:port", "[IPv6]:port" or "unix:path". Raises SettingsError."""
+    """Open a listening socket for gRPC at "host:port", "[IPv6]:port" or "unix:path". Raises SettingsError."""
     try:
         if address.startswith("unix:"):
             return _listen_unix(Path(address.removeprefix("unix:")))
@@ -114,12 +114,12 @@ def listen(address: str) -> socket.socket:
         return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise SettingsError(
-            f"OCRSVC_GRPC_BIND: {address} cannot be listened on: {error.strerror or error}.", "Choose a free address."
+            f"OCRSVC_GRPC_BIND: cannot listen on {address}: {error.strerror or error}.", "Choose a free address."
         ) from error
 
 
 def address_of(listener: socket.socket) -> str:
-    """Where it listens, as `listen` takes it."""
+    """The listener's address, in the form that `listen` accepts."""
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return f"unix:{name}"
@@ -127,7 +127,7 @@ def address_of(listener: socket.socket) -> str:
 
 
 def _listen_unix(path: Path) -> socket.socket:
-    """What an earlier service has left there is removed; anything but a socket is not."""
+    """Listen on a Unix socket; a socket file that an earlier service left is removed, any other file is not."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.stat().st_mode):
             path.unlink()

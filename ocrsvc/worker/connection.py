@@ -1,4 +1,4 @@
-"""One connection of a client, the request on it that is being received, and the answer that is being sent."""
+"""One client connection: the request being received on it, and the response being sent."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from ocrsvc.http.admission import HeadCheck
 
 UNSENT_BYTES: Final = 1 << 17
-"""What the kernel takes of an answer before the network does: an ordinary one whole, and of a large one no megabytes,
-which clients that do not read would hold outside of every account."""
+"""Unsent bytes that the kernel may buffer per connection: enough for an ordinary response, and few enough that clients
+which do not read cannot fill memory that no budget counts."""
 
 SMALL_BODY_BYTES: Final = 1 << 16
-"""Up to here a body that is refused is received all the same: a new connection would cost both sides more."""
+"""Bodies up to this size are received even if they will be refused: a new connection would cost both sides more."""
 
 _PIECES_AT_ONCE: Final = 64
 _FILE_PIECE_BYTES: Final = 1 << 18
@@ -42,35 +42,35 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What requests may take before a thread sees them; the memory is for all of them together."""
+    """Limits of requests while they are received; all of them share `memory`."""
 
     memory: Budget
     most_body_bytes: int = sys.maxsize
     deadline_s: float = 3600.0
-    # Those that the reserved threads answer.
+    # Paths that the reserved threads serve.
     quick_paths: frozenset[str] = frozenset()
-    # Says why a body is not even received; None where API keys are not wanted.
+    # Returns why a request is refused before its body is received; None if no API keys are required.
     check_head: HeadCheck | None = None
-    # The field in which the nearest proxy names the caller; empty for none.
+    # The header in which the nearest proxy names the caller; empty for none.
     caller_header: str = ""
 
 
 @dataclass(slots=True)
 class Head:
-    """A head as gunicorn's parser has read it: its request, or what is wrong with it."""
+    """A request head as gunicorn's parser has read it: the request, or the error in it."""
 
     request: Any = None
     error: BaseException | None = None
-    # What came behind the head.
+    # Bytes received after the head.
     rest: bytes = b""
-    # Length of the body that it announces; None for chunks.
+    # Length of the body that the head announces; None for a chunked one.
     body_bytes: int | None = 0
-    # Whether the client sends that only after an answer.
+    # Whether the client waits for "100 Continue" before it sends the body.
     expects_continue: bool = False
 
 
 class Connection:
-    """What the event loop knows of a connection."""
+    """The state of one connection, for the event loop."""
 
     def __init__(self, sock: Any, client: Any, server: Any, parse: Callable[[bytes], Head]) -> None:
         sock.setblocking(False)
@@ -78,37 +78,37 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self.sock, self.client, self.server, self._parse = sock, client, server, parse
         self.tls = sock if isinstance(sock, TlsSocket) else None
-        # The last head that was whole; what has come of the next one; what came behind the request that is answered.
+        # The last complete head; bytes of the next head so far; bytes received after the current request.
         self.head, self.received, self.ahead = Head(), bytearray(), b""
-        # The request's body; None where its head is wrong.
+        # The request's body; None if the head is malformed.
         self.body: ReceivedBody | None = None
-        # Takes turns with others for a thread. A quick request needs neither the engine nor time.
+        # The caller whose turn counts for a thread, and whether the request goes to the reserved threads.
         self.caller, self.is_quick = "", True
-        # The answer; what has left of it since its thread left it to the loop, and how quickly.
+        # The response; bytes sent by the loop since the thread has finished, and their pace.
         self.sender, self.sent_bytes, self.pace = Sender(sock), 0, Pace(0.0, 0.0)
-        # Whether the next request may come on it, by the request's thread.
+        # Whether the connection may carry another request, as the request's thread decides.
         self.is_kept = False
-        # When its handshake, its head or its rest is over, monotonic; while it closes: until when, and how much of what
-        # is still sent is thrown away.
+        # Monotonic limit of the handshake, the head or the idle time; while closing: the limit of the lingering close,
+        # and how many received bytes are discarded before it ends.
         self.limit_s = self.close_s = 0.0
         self.close_bytes = 0
 
     @property
     def unsent(self) -> deque[memoryview]:
-        """What the kernel has not taken of the answer; the rest of a file follows it."""
+        """Pieces of the response that the kernel has not accepted; the rest of a file follows them."""
         return self.sender.unsent
 
-    def receive(self, most_bytes: int) -> bytes | None:
-        """What the client sent next; empty when it sends no more, None when nothing is there yet."""
+    def receive(self, max_bytes: int) -> bytes | None:
+        """Bytes from the client; empty when it has closed its side, None when nothing has arrived."""
         try:
-            return bytes(self.sock.recv(most_bytes))
+            return bytes(self.sock.recv(max_bytes))
         except BlockingIOError:
             return None
         except OSError:
             return b""
 
     def parse_head(self, limits: RequestLimits) -> None:
-        """The head is whole: make the body that it announces, with what has come of it."""
+        """Parse a complete head, and start its body with the bytes that have arrived."""
         self.head = head = self._parse(bytes(self.received))
         self.received, self.is_quick, request = bytearray(), True, head.request
         if request is None:
@@ -131,34 +131,34 @@ class Connection:
                 self.sock.send(_CONTINUE)
 
     def _is_worth_a_check(self, body: ReceivedBody) -> bool:
-        """Whether to look at a key before the rest of the body comes; for a small one the connection would be lost."""
+        """Whether to check the API key before the body: not for a small one, since a refusal ends the connection."""
         left_bytes = body.wanted_bytes
         is_small = left_bytes is not None and left_bytes <= SMALL_BODY_BYTES
-        # A client that asks first sends nothing before the answer.
+        # With "Expect: 100-continue" no body has been sent, so the connection can be kept.
         return not body.settled and (not is_small or self.head.expects_continue)
 
-    def send_more(self, most_bytes: int) -> None:
-        """Send what the kernel takes of the answer, about `most_bytes` at most. Raises OSError."""
-        end_bytes = self.sent_bytes + most_bytes
+    def send_more(self, max_bytes: int) -> None:
+        """Send what the kernel accepts of the response, about `max_bytes` at most. Raises OSError."""
+        end_bytes = self.sent_bytes + max_bytes
         with suppress(BlockingIOError):
             while self.sender.is_left and self.sent_bytes < end_bytes:
-                self.sent_bytes += self.sender.send(most_bytes)
+                self.sent_bytes += self.sender.send(max_bytes)
 
     def note_taken(self, now_s: float) -> None:
-        """What has arrived at the client since the last time, whatever waits in the kernel."""
+        """Update the pace by the bytes that the client has acknowledged; those in the kernel's buffer do not count."""
         with suppress(OSError):
-            (waiting,) = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
-            taken = self.sent_bytes - waiting - self.pace.moved_bytes
-            if taken > 0:
-                self.pace.move(taken, now_s)
+            (buffered_bytes,) = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
+            acknowledged_bytes = self.sent_bytes - buffered_bytes - self.pace.moved_bytes
+            if acknowledged_bytes > 0:
+                self.pace.move(acknowledged_bytes, now_s)
 
     def cut_off(self) -> None:
-        """Have the kernel forget at once what the client has not taken."""
+        """Make the close a TCP reset, so that the kernel discards unsent bytes."""
         with suppress(OSError):
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     def forget_request(self) -> None:
-        """Its answer has left, or never will: what it held is free again."""
+        """Free the request's memory and its response, sent or not."""
         self.sender.forget()
         if self.body is not None:
             self.body.discard()
@@ -166,38 +166,38 @@ class Connection:
             self.body = None
 
     def close(self) -> None:
-        """Close it at once."""
+        """Close the socket now."""
         self.forget_request()
         with suppress(OSError):
             self.sock.close()
 
 
 class FilePart:
-    """The rest of a file that is the body of an answer, read in pieces as the client takes them."""
+    """The unsent rest of a file that is a response body, read in pieces as the client accepts them."""
 
-    def __init__(self, descriptor: int, at: int, count: int) -> None:
+    def __init__(self, descriptor: int, offset: int, count: int) -> None:
         self._descriptor = os.dup(descriptor)
-        self._at, self.left_bytes = at, count
+        self._offset, self.left_bytes = offset, count
 
     def read(self) -> memoryview:
-        """The next piece. Raises OSError, also where the file has become shorter."""
-        piece = os.pread(self._descriptor, min(self.left_bytes, _FILE_PIECE_BYTES), self._at)
+        """Read the next piece. Raises OSError, also if the file was truncated."""
+        piece = os.pread(self._descriptor, min(self.left_bytes, _FILE_PIECE_BYTES), self._offset)
         if not piece:
-            raise OSError("The file of an answer is shorter than it was.")
-        self._at += len(piece)
+            raise OSError("The file of a response was truncated.")
+        self._offset += len(piece)
         self.left_bytes -= len(piece)
         return memoryview(piece)
 
     def close(self) -> None:
-        """Close the descriptor, which is its own. Called once."""
+        """Close the duplicated descriptor. Call it once."""
         os.close(self._descriptor)
 
 
 class Sender:
-    """Sends one answer, and never waits for a client: gunicorn's response takes it for its socket.
+    """Sends one response without ever waiting for the client; gunicorn's Response uses it as its socket.
 
-    The head goes with the first piece of the body: a worker that is killed in between would leave half an answer at a
-    proxy, which could not ask another worker. The event loop sends `unsent` and the rest of `file`.
+    The head is sent with the first piece of the body: if a worker were killed in between, a proxy would have half a
+    response and could not retry. The event loop sends `unsent` and the rest of `file`.
     """
 
     def __init__(self, sock: Any) -> None:
@@ -208,7 +208,7 @@ class Sender:
 
     @property
     def is_left(self) -> bool:
-        """Whether the kernel has not taken all of it."""
+        """Whether the kernel has not accepted the whole response."""
         return self._left_bytes > 0 or (self.file is not None and self.file.left_bytes > 0)
 
     @property
@@ -216,7 +216,7 @@ class Sender:
         return sum(map(len, self.unsent)) + (0 if self._tls is None else self._tls.unsent_bytes)
 
     def sendall(self, data: bytes | memoryview) -> None:
-        """Keep the head until something follows; send, or leave for later, the rest. Raises OSError."""
+        """Hold the head back until data follows; send the data, or queue what the kernel refuses. Raises OSError."""
         if self._head is None:
             self._head = bytes(data)
             return
@@ -226,19 +226,19 @@ class Sender:
             self.send()
 
     def sendfile(self, file: BinaryIO, offset: int, count: int) -> None:
-        """Send a file's first piece, and leave the rest to the event loop. Raises OSError."""
+        """Send a file's first piece, and leave the others to the event loop. Raises OSError."""
         self.file = FilePart(file.fileno(), offset, count)
         self.sendall(self.file.read())
 
     def flush(self) -> None:
-        """Send a head that nothing follows. Raises OSError."""
+        """Send the head of a response without a body. Raises OSError."""
         if self._head:
             self.sendall(b"")
 
     def push(self, limit_s: float) -> int:
-        """Send what is left, and wait for the client for `limit_s` at most; the bytes still left. Raises ClientGone.
+        """Send queued pieces, waiting at most `limit_s` for the client; returns the bytes left. Raises ClientGone.
 
-        For an answer in pieces, between which much time passes: what stays here leaves with the next piece.
+        For a streamed response: bytes that are left are sent with the next piece.
         """
         end_s = time.monotonic() + limit_s
         poll = select.poll()
@@ -248,13 +248,13 @@ class Sender:
                 with suppress(BlockingIOError):
                     self.send()
         except OSError as error:
-            raise ClientGone("The client closed its connection before the end of its answer.") from error
+            raise ClientGone("The client closed its connection before the end of the response.") from error
         return self._left_bytes
 
-    def send(self, most_bytes: int = sys.maxsize) -> int:
-        """Send what the kernel takes in one call, `most_bytes` of a long piece at most; how many bytes it took.
+    def send(self, max_bytes: int = sys.maxsize) -> int:
+        """Send what the kernel accepts in one call, at most `max_bytes` of a long piece; returns the bytes sent.
 
-        Raises BlockingIOError when it takes nothing now, OSError.
+        Raises BlockingIOError if the kernel accepts nothing now, and OSError.
         """
         if not self.unsent and self.file is not None and self.file.left_bytes:
             self.unsent.append(self.file.read())
@@ -263,8 +263,8 @@ class Sender:
             if self._tls is not None:
                 self._tls.flush()
             return 0
-        if len(pieces[0]) > most_bytes:
-            pieces = [pieces[0][:most_bytes]]
+        if len(pieces[0]) > max_bytes:
+            pieces = [pieces[0][:max_bytes]]
         sent = left_bytes = int(self._sock.sendmsg(pieces, [], socket.MSG_DONTWAIT))
         while left_bytes:
             piece = self.unsent.popleft()
@@ -274,7 +274,7 @@ class Sender:
         return sent
 
     def forget(self) -> None:
-        """Its answer has left, or never will."""
+        """Discard what is unsent, and close the file."""
         self.unsent.clear()
         if self.file is not None:
             self.file.close()
@@ -282,14 +282,14 @@ class Sender:
 
 
 def caller_of(request: Any, client: Any, header: str) -> str:
-    """The caller, as `http.request.Request.caller` has it without API keys; empty over a Unix socket."""
-    sent = [value for name, value in request.headers if name == header.upper()] if header else []
-    named: str = sent[-1].rpartition(",")[2].strip() if sent else ""
+    """The caller by `caller_header` or address, as in `http.request.Request.caller`; empty over a Unix socket."""
+    values = [value for name, value in request.headers if name == header.upper()] if header else []
+    named: str = values[-1].rpartition(",")[2].strip() if values else ""
     return named or (network_of(client[0]) if isinstance(client, tuple) else "")
 
 
 def _seconds(request: Any, deadline_s: float) -> float:
-    """Seconds that the body may take: the client's, if that is less. The application reports what is no number."""
+    """Seconds that the body may take: the client's limit if it is shorter. The application reports malformed values."""
     for name, value in request.headers:
         if name == _TIMEOUT_HEADER:
             with suppress(ValueError):

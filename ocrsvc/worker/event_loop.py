@@ -1,8 +1,8 @@
-"""The event loop of a worker, which waits for its connections so that no thread has to.
+"""The event loop of a worker: waits for all of its connections, so that no request thread waits for a client.
 
-TLS handshakes, heads, bodies, what the kernel did not take of a response, and lingering closes (RFC 9112 section 9.6)
-are states of a connection in the poller, with limits in time, rate and memory. A thread gets a request when it is
-whole. Everything here runs on the loop's thread, except `balance`, `stop` and `_call`.
+TLS handshakes, heads, bodies, unsent responses and lingering closes (RFC 9112 section 9.6) are states of a connection
+in the poller, with limits on time, rate and memory. A thread gets a request when it is complete. Everything here runs
+on the loop's thread, except `balance`, `stop` and `_call`.
 """
 
 from __future__ import annotations
@@ -23,48 +23,47 @@ from ocrsvc.connections.tls_socket import Handshakes, NotTls
 from ocrsvc.http.received_body import READER_STALL_S, Pace
 from ocrsvc.telemetry.loggable import loggable_error
 from ocrsvc.worker.connection import Connection, Head, RequestLimits
-from ocrsvc.worker.load_sharing import LoadSharing
-from ocrsvc.worker.request_threads import RequestThreads
+from ocrsvc.worker.request_threads import LoadSharing, RequestThreads
 
 HEAD_S: Final = 10.0
-"""For the head of a request to arrive, and for a handshake: the first one counts from the connection on, so that silent
-connections are closed too, later ones from their first byte on."""
+"""Time for a request head or a TLS handshake. It counts from the connection for the first head, so that silent
+connections are closed, and from the first byte for later ones."""
 
 CROWDED_HEAD_S: Final = 1.0
-"""The same while a worker holds all the connections that it may."""
+"""The same while the worker holds its maximum of connections."""
 
 HEAD_BYTES: Final = 1 << 16
-"""The longest head; a longer one is answered 431. Below it gunicorn's own limits hold."""
+"""Longest head; longer ones are answered 431. gunicorn's own limits apply below it."""
 
 STOP_LINGER_S: Final = 5.0
-"""How long a stopping worker keeps idle connections open, for a request that may be under way.
+"""How long a stopping worker keeps idle connections open, for requests that are already under way.
 
-Well below the 10 s after which container runtimes kill what they have asked to stop."""
+Well below the 10 s after which container runtimes kill a process."""
 
 SCARCE_SHARE: Final = 0.75
-"""The share of the memory for requests from which on slow clients have stricter limits."""
+"""Share of the request memory above which slow clients get stricter limits."""
 
 _TURN_S: Final = 1.0
 _CHECK_S: Final = 0.25
 _CLOSE_S: Final = 2.0
-# What a client still sends is read for a while, so that the reset does not cost it our answer.
+# After the response more input is read for a while: a reset would make the client lose the response.
 _CLOSE_BYTES: Final = 1 << 27
 _RECEIVE_BYTES: Final = 1 << 18
 _SEND_BYTES: Final = 1 << 20
 _HEAD_PIECE_BYTES: Final = 8192
-# The end of a head, or a line that ends as no line of a head may: the parser refuses that at once.
+# The end of a head, or a bare line feed, which the parser refuses at once.
 _HEAD_END: Final = re.compile(rb"\r\n\r\n|(?<!\r)\n")
 _HEAD_END_BYTES: Final = 4
-# While descriptors are missing, accepting is tried and logged this often.
+# Without free descriptors, accepting is retried and logged at these intervals.
 _PAUSE_S: Final = 0.1
 _LOG_INTERVAL_S: Final = 10.0
-# The last of a crowd is seen soon, and what was accepted before is not left alone for long.
-_AT_ONCE: Final = 64
+# Connections accepted in one turn: a crowd is accepted soon, and accepted connections do not wait long.
+_MAX_ACCEPTED: Final = 64
 
 _NO_SNIFF: Final = b"Connection: close\r\nX-Content-Type-Options: nosniff\r\n"
 _TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\n" + _NO_SNIFF + b"Content-Length: 0\r\n\r\n"
 _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _NO_SNIFF + b"Content-Length: 0\r\n\r\n"
-_TLS_ONLY: Final = b"This port speaks TLS: ask it by https://.\n"
+_TLS_ONLY: Final = b"This port speaks TLS: use https://.\n"
 _NOT_TLS: Final = b"HTTP/1.1 400 Bad Request\r\n%sContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s" % (
     *(_NO_SNIFF, len(_TLS_ONLY)),
     _TLS_ONLY,
@@ -72,9 +71,9 @@ _NOT_TLS: Final = b"HTTP/1.1 400 Bad Request\r\n%sContent-Type: text/plain\r\nCo
 
 
 class EventLoop:
-    """See the module. `cfg` and `log` are gunicorn's; `parser` makes, for a client's address, what parses its heads.
+    """See the module. `cfg` and `log` are gunicorn's; `parser` makes a head parser for a client's address.
 
-    `answer` runs a request in a thread, and says whether the next one may come on its connection.
+    `answer` serves a request in a thread, and returns whether to keep its connection.
     """
 
     def __init__(
@@ -89,12 +88,12 @@ class EventLoop:
     ) -> None:
         self._cfg, self._log, self._listeners, self._load, self.limits = cfg, log, listeners, load, limits
         self._parser, self._answer = parser, answer
-        # None where HTTP is plain; Unix sockets always are.
+        # None without TLS; Unix sockets never use it.
         self.handshakes: Handshakes | None = None
         self.connections = 0
-        # Those in the poller; of these, those between two requests.
+        # Connections in the poller, and those of them that are idle between two requests.
         self._waiting, self.kept = set[Connection](), set[Connection]()
-        # With `takes_rest` it also takes what waits to be accepted when it stops: no sibling will.
+        # With `takes_rest` the loop accepts the listen queue when it stops, because no sibling will.
         self.is_stopping = self.takes_rest = self._is_accepting = False
         self._linger_s = min(float(cfg.keepalive), STOP_LINGER_S)
         self._paused_until_s = self._quiet_until_s = self._checked_s = 0.0
@@ -107,7 +106,7 @@ class EventLoop:
         self.threads = RequestThreads(cfg.threads)
 
     def run(self, notify: Callable[[], object]) -> None:
-        """Serve until `stop`; then answer what is there, within the graceful timeout. Calls `notify` each turn."""
+        """Serve until `stop`, then finish open requests within the graceful timeout. Calls `notify` each turn."""
         while not self.is_stopping:
             notify()
             self._set_accepting(self.connections < self._cfg.worker_connections)
@@ -120,12 +119,12 @@ class EventLoop:
         self.threads.shutdown()
 
     def stop(self) -> None:
-        """Any thread, or a signal's handler: accept nothing more, answer what is there, close the connections."""
+        """Any thread, or a signal handler: stop accepting, finish open requests, close the connections."""
         self.is_stopping = True
         self._call(lambda: None)
 
     def turn(self, timeout_s: float) -> None:
-        """Wait for what is to be done, until something here is due at most."""
+        """Handle the next events, waiting at most `timeout_s` and no longer than the next limit."""
         if self.handshakes is not None:
             self.handshakes.begin_turn()
         timeout_s = min(timeout_s, _CHECK_S) if self._waiting else timeout_s
@@ -136,9 +135,9 @@ class EventLoop:
         self.end_late(time.monotonic())
 
     def _call(self, act: Callable[[], object]) -> None:
-        """Any thread: have the loop's thread do something."""
+        """Any thread: run a function on the loop's thread."""
         self._calls.put(act)
-        # Where the pipe is full, the loop is woken already.
+        # If the pipe is full, the loop will wake anyway.
         with suppress(OSError):
             os.write(self._waker, b"x")
 
@@ -150,8 +149,8 @@ class EventLoop:
     # Accepting.
 
     def accept(self, listener: Any) -> None:
-        """Take the connections that wait, or leave them; only one where a sibling has less to do."""
-        for accepted in range(1, _AT_ONCE + 1):
+        """Accept waiting connections; only one if a sibling has fewer requests in flight."""
+        for accepted in range(1, _MAX_ACCEPTED + 1):
             if accepted > 1 and self.is_stopping:
                 return
             try:
@@ -165,7 +164,7 @@ class EventLoop:
                 return
 
     def _begin_connection(self, listener: Any, sock: socket.socket, client: Any) -> None:
-        """Wait for the head of a new connection's first request, or for the first message of its TLS."""
+        """Wait for the first request head of a new connection, or for its TLS handshake."""
         handshakes = None if sock.family == socket.AF_UNIX else self.handshakes
         wire = sock if handshakes is None else handshakes.begin(sock)
         conn = Connection(wire, client, listener.getsockname(), self._parser(client))
@@ -174,7 +173,7 @@ class EventLoop:
         self._guarded(conn, begin)
 
     def _pause_accepting(self, error: OSError) -> None:
-        """No descriptors, no memory: what waits stays in the kernel's queue for a moment."""
+        """Out of descriptors or memory: leave connections in the kernel's queue for a moment."""
         now_s = time.monotonic()
         if now_s >= self._quiet_until_s:
             self._quiet_until_s = now_s + _LOG_INTERVAL_S
@@ -182,7 +181,7 @@ class EventLoop:
         self._paused_until_s = now_s + _PAUSE_S
         self._set_accepting(enabled=False)
 
-    def _set_accepting(self, enabled: bool) -> None:  # noqa: FBT001  what it is set to
+    def _set_accepting(self, enabled: bool) -> None:  # noqa: FBT001  the new state
         """Accept connections, or leave them in the kernel's queue."""
         enabled = enabled and time.monotonic() >= self._paused_until_s
         if enabled == self._is_accepting:
@@ -195,14 +194,14 @@ class EventLoop:
             self._pause_accepting(error)
         if not enabled:
             for listener in self._listeners:
-                # Of those that were to be registered, one was refused.
+                # Not registered if the poller has refused one.
                 with suppress(KeyError, ValueError):
                     self._poller.unregister(listener)
 
     def _end_accepting(self) -> None:
-        """Stopping: what comes from now on is refused, and idle connections are not waited for long.
+        """Close the listeners, and shorten the wait for idle connections.
 
-        The last process that closes a listener resets what waits there to be accepted: it is accepted before.
+        When the last process closes a listener, the kernel resets its queued connections: they are accepted before.
         """
         self._set_accepting(enabled=False)
         listeners, self._listeners = list(self._listeners), []
@@ -224,30 +223,30 @@ class EventLoop:
                 return
 
     def balance(self, request: Any) -> None:
-        """Pool thread, before a request: ask its client to connect anew when others wait, or a sibling has less to do.
+        """Request thread, before a request: ask its client to reconnect if others wait or a sibling is less busy.
 
-        Kept connections would stay with a busy worker for ever.
+        Otherwise kept connections would stay with a busy worker.
         """
-        if not self._load.waits:
+        if not self._load.has_waiting:
             return
-        # Connections that wait to be accepted, as far as the kernel reports them (Linux, TCP).
+        # Connections in the kernel's queue, where it reports them (Linux, TCP).
         is_full = self._load.in_threads >= self._cfg.threads
         others_wait = is_full and any(listener.get_backlog() > 0 for listener in self._listeners)
         if others_wait or self._load.is_busier():
             request.force_close()
 
-    # One connection: from its handshake to its head, body, answer and close.
+    # One connection: handshake, head, body, response and close.
 
     def _guarded(self, conn: Connection, act: Callable[[Connection], None]) -> None:
-        """Act on a connection; an error ends this one alone, and never the loop."""
+        """Act on a connection; an error closes this connection and leaves the loop running."""
         try:
             act(conn)
-        except Exception as error:  # noqa: BLE001  whatever it is
+        except Exception as error:  # noqa: BLE001  the loop must keep running
             self._log.error("A connection failed", exc_info=loggable_error(error))
             self._drop(conn)
 
     def _listen(self, conn: Connection, act: Callable[[Connection], None], event: int = selectors.EVENT_READ) -> None:
-        """From now on act so whenever the connection can be read, or written."""
+        """From now on call `act` when the connection is readable, or writable."""
         change = self._poller.modify if conn in self._waiting else self._poller.register
         change(conn.sock, event, lambda _sock: self._guarded(conn, act))
         self._waiting.add(conn)
@@ -262,7 +261,7 @@ class EventLoop:
         self._listen(conn, act)
 
     def _on_handshake(self, conn: Connection) -> None:
-        """More of a handshake is there, or its client has gone."""
+        """Continue a handshake."""
         assert self.handshakes is not None, "only with TLS"
         assert conn.tls is not None, "only with TLS"
         try:
@@ -272,14 +271,14 @@ class EventLoop:
                 conn.tls.send_plain(_NOT_TLS)
             self._begin_close(conn)
         except OSError:
-            # It waits until the client has read why.
+            # Linger, so that the client can read the alert.
             self._begin_close(conn)
         else:
             if is_over:
                 self._begin_head(conn)
 
     def _begin_head(self, conn: Connection) -> None:
-        """Receive the head of a request, of which some may have come; most have come whole."""
+        """Receive a request head; often it has arrived completely."""
         conn.received, conn.ahead = bytearray(conn.ahead), b""
         self._wait_for_head(conn, self._on_head)
         if _HEAD_END.search(conn.received):
@@ -288,7 +287,7 @@ class EventLoop:
             self._on_head(conn)
 
     def _on_head(self, conn: Connection) -> None:
-        """More of a head is there, or its client has gone."""
+        """Receive more of a head, or the client's close."""
         piece = conn.receive(_HEAD_PIECE_BYTES)
         if piece is None:
             return
@@ -302,17 +301,17 @@ class EventLoop:
             self._refuse(conn, _TOO_LONG)
 
     def _start(self, conn: Connection) -> None:
-        """The head is whole: receive the body, of which most has come with it where it is small."""
+        """The head is complete: receive the body; a small one often came with the head."""
         conn.parse_head(self.limits)
         if conn.body is None or conn.body.settled:
             self._end_body(conn)
         else:
             self._listen(conn, self._on_body)
-            # The rest has often come meanwhile.
+            # Often the rest has arrived by now.
             self._on_body(conn)
 
     def _on_body(self, conn: Connection) -> None:
-        """More of a body is there, or its end."""
+        """Receive more of a body, or its end."""
         body = conn.body
         assert body is not None, "only requests with one get here"
         piece = conn.receive(min(_RECEIVE_BYTES, body.wanted_bytes or _RECEIVE_BYTES))
@@ -324,30 +323,30 @@ class EventLoop:
             self._end_body(conn)
 
     def _end_body(self, conn: Connection) -> None:
-        """The request is whole, or its body will never be."""
+        """Pass on a request whose body is complete or has failed."""
         self._stop_listening(conn)
         self.enqueue(conn)
 
     def enqueue(self, conn: Connection) -> None:
-        """Give a request that is whole to a thread; one that is known to be quick to those that are reserved."""
+        """Give a request to a thread; a quick one to the reserved threads."""
         self._load.count(1)
         answer = partial(self._answer, conn)
         done = self.threads.add_quick(answer) if conn.is_quick else self.threads.add(conn.caller, answer)
         done.add_done_callback(lambda future: self._call(partial(self.finish, conn, future)))
 
     def finish(self, conn: Connection, done: Future[bool]) -> None:
-        """A thread has answered: send the rest of the answer, then keep the connection or close it."""
+        """A thread has served a request: send the rest of the response, then keep or close the connection."""
         self._load.count(-1)
         conn.is_kept = not done.cancelled() and done.exception() is None and done.result()
-        self._guarded(conn, self._go_on_sending if conn.sender.is_left else self._end_answer)
+        self._guarded(conn, self._send_rest if conn.sender.is_left else self._end_answer)
 
-    def _go_on_sending(self, conn: Connection) -> None:
+    def _send_rest(self, conn: Connection) -> None:
         now_s = time.monotonic()
         conn.pace, conn.sent_bytes = Pace(now_s, now_s), 0
         self._listen(conn, self._on_writable, selectors.EVENT_WRITE)
 
     def _on_writable(self, conn: Connection) -> None:
-        """The kernel takes more of an answer."""
+        """Send more of a response."""
         try:
             conn.send_more(_SEND_BYTES)
         except OSError:
@@ -358,45 +357,45 @@ class EventLoop:
             self._end_answer(conn)
 
     def _end_answer(self, conn: Connection) -> None:
-        """The client has its answer."""
+        """The response is sent: begin the next request, wait for it, or close."""
         conn.forget_request()
-        # Some clients end a body with an empty line that does not belong to it (RFC 9112 section 2.2).
+        # Some clients send an extra empty line after a body (RFC 9112 section 2.2).
         conn.ahead = conn.ahead.removeprefix(b"\r\n")
-        # A TLS client's goodbye may have been read with the request, and no poller reports it again.
+        # A TLS client's close_notify may have been read with the request; the poller would not report it again.
         if not conn.is_kept or (not conn.ahead and conn.tls is not None and conn.tls.at_end):
             self._begin_close(conn)
         elif conn.ahead:
-            # A client that does not wait for its answers: the rest of its next request may be a while.
+            # The client pipelines its requests.
             self._begin_head(conn)
         else:
             self._keep(conn)
 
     def _keep(self, conn: Connection) -> None:
-        """Wait for the next request on a connection; when the worker stops, not for long."""
+        """Wait for the next request on a connection; a stopping worker waits less."""
         conn.limit_s = time.monotonic() + (self._linger_s if self.is_stopping else self._cfg.keepalive)
         self._listen(conn, self._on_kept)
         self.kept.add(conn)
 
     def _on_kept(self, conn: Connection) -> None:
-        """A kept connection begins its next request, or ends."""
+        """Begin the next request of a kept connection, or see it closed."""
         self.kept.remove(conn)
         self._begin_head(conn)
 
     def _refuse(self, conn: Connection, answer: bytes) -> None:
-        """Answer a head that will not be parsed, and close."""
+        """Answer without parsing the head, and close."""
         self._log.debug("Refused a head of %s bytes from %s", len(conn.received), conn.client)
         with suppress(OSError):
             conn.sock.send(answer)
         self._begin_close(conn)
 
     def _begin_close(self, conn: Connection) -> None:
-        """Shut down sending, and read until the client closes, so that it can read all of its answer."""
+        """Shut down sending, and read until the client closes, so that it can read the whole response."""
         conn.received, conn.ahead = bytearray(), b""
         conn.close_s, conn.close_bytes = conn.close_s or time.monotonic() + _CLOSE_S, _CLOSE_BYTES
         try:
             conn.sock.shutdown(socket.SHUT_WR)
         except BlockingIOError:
-            # TLS has a goodbye of its own, which waits for the kernel.
+            # TLS must send close_notify first, and the kernel's buffer is full.
             self._listen(conn, self._begin_close, selectors.EVENT_WRITE)
         except OSError:
             self._drop(conn)
@@ -404,7 +403,7 @@ class EventLoop:
             self._listen(conn, self._on_closing)
 
     def _on_closing(self, conn: Connection) -> None:
-        """Throw away what a client sends after our last answer."""
+        """Discard what a client sends after the last response."""
         piece = conn.receive(_RECEIVE_BYTES)
         if piece is None:
             return
@@ -413,7 +412,7 @@ class EventLoop:
             self._drop(conn)
 
     def _drop(self, conn: Connection) -> None:
-        """Close at once."""
+        """Close now."""
         self._stop_listening(conn)
         self.kept.discard(conn)
         if self.handshakes is not None and conn.tls is not None:
@@ -421,14 +420,14 @@ class EventLoop:
         self.connections -= 1
         conn.close()
 
-    # Limits in time and rate.
+    # Limits on time and rate.
 
     @property
     def _is_crowded(self) -> bool:
         return bool(self.connections >= self._cfg.worker_connections)
 
     def end_late(self, now_s: float) -> None:
-        """End what is over its limit: handshakes, heads, idle connections, slow bodies and readers, long closes."""
+        """End connections over a limit: handshakes, heads, idle time, slow bodies, slow readers, long closes."""
         if now_s - self._checked_s < _CHECK_S and not self.is_stopping:
             return
         self._checked_s = now_s
@@ -436,13 +435,13 @@ class EventLoop:
             self._guarded(conn, lambda conn: self.check_limits(conn, now_s))
 
     def check_limits(self, conn: Connection, now_s: float) -> None:
-        """End what this connection is about, if that takes too long or too much."""
+        """Answer or drop a connection that is over one of its limits."""
         memory = self.limits.memory
         scarce = self._is_crowded or memory.held_bytes > SCARCE_SHARE * memory.total_bytes
         if conn.sender.is_left and not conn.close_s:
             conn.note_taken(now_s)
             if conn.pace.is_too_slow(now_s, scarce=scarce, stall_s=READER_STALL_S):
-                self._log.info("Cut off a client that takes its answer too slowly: %s", conn.client)
+                self._log.info("Cut off a client that reads its response too slowly: %s", conn.client)
                 conn.cut_off()
                 self._drop(conn)
         elif conn.body is not None:
@@ -453,12 +452,12 @@ class EventLoop:
             if conn.close_s <= now_s:
                 self._drop(conn)
         elif conn.limit_s <= now_s + self._early_s(conn):
-            # A head is late, or none has begun.
+            # The head is incomplete, or has not begun.
             if conn.received:
                 self._refuse(conn, _TOO_LATE)
             else:
                 self._drop(conn)
 
     def _early_s(self, conn: Connection) -> float:
-        """By how much the limits of what waits for a head are shorter, for others that want to connect."""
+        """Seconds by which a crowded worker shortens the wait for a head, to make room for new connections."""
         return (self._cfg.keepalive if conn in self.kept else HEAD_S) - CROWDED_HEAD_S if self._is_crowded else 0.0

@@ -1,6 +1,6 @@
-"""gunicorn's configuration file inside the package: what `ocrsvc serve` passes with -c; nothing imports it."""
+"""gunicorn's configuration file inside the package, which `ocrsvc serve` passes with -c; no module imports it."""
 
 from ocrsvc.worker.hooks import configuration_or_exit
 
-# Settings and hooks; gunicorn takes every name that it knows from here.
+# gunicorn reads its settings and hooks by name from this module.
 globals().update(configuration_or_exit())

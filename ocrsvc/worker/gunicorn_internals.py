@@ -1,10 +1,9 @@
-"""What this service replaces in gunicorn 27.0.1, or relies on though gunicorn does not promise it: all of it is here.
+"""Everything in gunicorn 27.0.1 that this service replaces, or relies on without a documented guarantee.
 
-The reason for each piece stands beside it; tests/test_gunicorn.py has a digest of each method that is replaced or
-relied on, and says what to do at an upgrade.
+tests/test_gunicorn.py has a digest of each such method, and explains what to do at an upgrade.
 
-gunicorn ends the whole service, with the workers that serve, at any error that its arbiter's main loop does not expect.
-Here each is a line in the log and is tried again; the service ends on a signal, or when no worker was ever ready.
+gunicorn ends the whole service on any unexpected error in its arbiter's main loop. Here such errors are logged and the
+step is retried; the service ends on a signal, or when no worker was ever ready.
 """
 
 from __future__ import annotations
@@ -35,24 +34,24 @@ from ocrsvc.system.gpu import Siblings
 from ocrsvc.telemetry.worker_table import Reason, State, WorkerEntry, WorkerTable
 from ocrsvc.worker.connection import Connection, Head, RequestLimits, Sender
 from ocrsvc.worker.event_loop import EventLoop
-from ocrsvc.worker.load_sharing import LoadSharing
 from ocrsvc.worker.replacement_controller import BOOT_FAILED, ReplacementController
 from ocrsvc.worker.replacement_limits import request_replacement
+from ocrsvc.worker.request_threads import LoadSharing
 
 if TYPE_CHECKING:
-    # It is imported where gRPC is served only.
+    # Imported only if gRPC is served.
     from ocrsvc.grpc_server.server import RpcServer
     from ocrsvc.worker.service_context import ServiceContext
 
-# An error that comes again each second is logged this often.
+# Interval at which a repeated error is logged.
 _LOG_INTERVAL_S: Final = 10.0
 _PAUSE_S: Final = 1.0
 # A turn of the arbiter's main loop takes about a second.
 _STANDSTILL_S: Final = 2.0
 _SIGNAL_AGAIN_S: Final = 1.0
-# No exit code of a process is as large; as an exit code it is BOOT_FAILED.
+# Matches no exit status of a process; if a process exits with it, its status is BOOT_FAILED.
 _NEVER: Final = 256 + BOOT_FAILED
-# Before the arbiter, which gives a stopping service just the graceful timeout, ends it by force.
+# Share of the graceful timeout after which stacks are dumped; at its end the arbiter kills the worker.
 _STACKS_SHARE: Final = 0.9
 _STDERR: Final = 2
 # Between two heartbeats, while the gRPC server finishes.
@@ -60,72 +59,72 @@ _WAIT_S: Final = 1.0
 
 
 class HeadParser:
-    """gunicorn's parser for one connection: it gets whole heads from the event loop, and never reads a socket."""
+    """gunicorn's parser for one connection; it gets complete heads from the event loop, and never reads the socket."""
 
     def __init__(self, cfg: Any, client: Any) -> None:
         self._parser = RequestParser(cfg, iter(()), client)
 
     def __call__(self, head: bytes) -> Head:
-        """What a head says, or what is wrong with it, and what follows it."""
+        """Parse a head, or return the error in it, with the bytes that follow it."""
         self._parser.unreader.unread(head)
-        found = Head()
+        parsed = Head()
         try:
             request = next(self._parser)
             _check_host(request)
-        except Exception as error:  # noqa: BLE001  gunicorn answers it, in the request's thread
-            found.error = error
+        except Exception as error:  # noqa: BLE001  the request's thread lets gunicorn answer it
+            parsed.error = error
         else:
-            found.request, reader = request, request.body.reader
+            parsed.request, reader = request, request.body.reader
             if isinstance(reader, ChunkedReader):
-                found.body_bytes = None
+                parsed.body_bytes = None
             elif isinstance(reader, LengthReader):
-                found.body_bytes = int(reader.length)
-            found.expects_continue, request._expected_100_continue = request._expected_100_continue, False  # noqa: SLF001
-        found.rest = self._parser.unreader.take_buffered()
-        return found
+                parsed.body_bytes = int(reader.length)
+            parsed.expects_continue, request._expected_100_continue = request._expected_100_continue, False  # noqa: SLF001
+        parsed.rest = self._parser.unreader.take_buffered()
+        return parsed
 
 
 def _check_host(request: Any) -> None:
-    """Raises InvalidHeader without the header that RFC 9112 section 3.2 wants."""
+    """Raises InvalidHeader if the Host header is missing (RFC 9112 section 3.2)."""
     if request.version >= (1, 1) and all(name != "HOST" for name, _ in request.headers):
         raise InvalidHeader("HOST is missing", req=request)
 
 
 class Heartbeat:
-    """When a worker was last alive, in its entry; gunicorn's file compares the wall clock with the monotonic one."""
+    """A worker's heartbeat, kept in the worker table; gunicorn's file mixes the wall clock with the monotonic one."""
 
     def __init__(self, worker: RecyclingWorker) -> None:
         self._worker = worker
 
     def last_update(self) -> float:
-        """Arbiter: when the worker was last alive, monotonic seconds."""
+        """Arbiter: the time of the last heartbeat, monotonic seconds."""
         return float(self._worker.entry.alive_s)
 
     def notify(self) -> None:
-        """Worker: alive now."""
+        """Worker: record a heartbeat."""
         self._worker.entry.alive_s = time.monotonic()
 
     def fileno(self) -> int:
-        """A descriptor that gunicorn closes on exec; there is no file, and the listener is closed then anyway."""
+        """Return a descriptor for gunicorn to mark close-on-exec: the listener's, which is so already."""
         return int(self._worker.sockets[0].fileno())
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
-    """The worker class: gunicorn's signals, hooks and WSGI, around an event loop, its threads and a watch.
+    """The worker class: gunicorn's signals, hooks and WSGI around our event loop, request threads and watch.
 
-    Of gthread only `handle_request` is used, which runs the application. Its loop closes connections while it waits
-    (2 s for each that lingers), gives threads to silent connections, and keeps clients with a busy worker for ever.
+    It uses only gthread's `handle_request`, which runs the application. gthread's loop blocks up to 2 s for each
+    lingering close, gives threads to silent connections, and never moves kept connections to a less busy worker.
     """
 
-    # From before the fork.
+    # Set before the fork.
     worker_table: WorkerTable
     slot_number: int
-    # From after the fork, see boot.py.
+    # Set after the fork, see boot.py.
     limits: RequestLimits
-    # From the import of the application on.
+    # Set before the application is imported.
     loop: EventLoop
     load: LoadSharing
     tmp: Any
@@ -134,13 +133,13 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         super().__init__(*args)
         file, self.tmp = self.tmp, Heartbeat(self)
         file.close()
-        # With its random part; 0 is no limit. gunicorn itself would stop at this number, without a successor.
-        self.most_requests: int = 0 if self.max_requests == sys.maxsize else self.max_requests
+        # max_requests with its jitter; 0 is no limit. gunicorn itself would stop the worker without a successor.
+        self.replace_after_requests: int = 0 if self.max_requests == sys.maxsize else self.max_requests
         self.max_requests: int = sys.maxsize
         self.engine_threads: int = self.cfg.threads
-        # Waits, for a short while, until the lines so far are written.
-        self.flush_log: Callable[[], object] = bool
-        # Drains when this worker does; the worker lives on until it is finished, or the time is over.
+        # Waits a short time until all log lines are written.
+        self.flush_log: Callable[[], object] = lambda: None
+        # Drains with this worker, which waits for it within the graceful timeout.
         self.grpc_server: RpcServer | None = None
         self._draining = threading.Lock()
 
@@ -150,61 +149,61 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         return self.worker_table.entry(self.slot_number)
 
     def siblings(self) -> Siblings:
-        """The other workers' GPU memory, from the worker table."""
+        """The other workers' GPU memory, as the worker table has it."""
         return Siblings(*self.worker_table.gpu_use_of_others(self.slot_number))
 
     def init_process(self) -> None:
-        """After the fork: make the loop, and go on as every worker does, which ends with `run`."""
+        """After the fork: make the event loop, then do what every gunicorn worker does; this ends with `run`."""
         self.load = LoadSharing(self.worker_table, self.slot_number, self.engine_threads)
         parser = partial(HeadParser, self.cfg)
         self.loop = EventLoop(self.cfg, self.log, self.sockets, self.load, self.limits, parser, self.answer)
-        # gthread's own bound of kept connections.
+        # gthread's `handle_request` compares their number with its limit.
         self.keepalived_conns = self.loop.kept
         Worker.init_process(self)
 
     def init_signals(self) -> None:
-        """SIGUSR2 to a worker is the operator's request to replace it."""
+        """Let an operator replace this worker by SIGUSR2."""
         super().init_signals()
         signal.signal(signal.SIGUSR2, lambda *_: request_replacement(self.entry, Reason.OPERATOR))
 
-    # gthread's wants a thread pool of its own.
+    # gthread's version needs its own thread pool.
     handle_quit = Worker.handle_quit
 
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002  gunicorn's signature
-        """SIGTERM: stop accepting, answer what is there, end; a worker that still loads has nothing to finish."""
+        """SIGTERM: stop accepting, finish open requests, exit; a worker that is loading exits at once."""
         self._note_drain()
         if not self.booted and self.grpc_server is None:
             sys.exit(0)
-        # No sibling takes what waits to be accepted.
+        # The siblings may be stopping too, so accept what is in the listen queue.
         self.loop.takes_rest = True
         self.stop()
 
     def drain(self) -> None:
-        """Any thread: stop as at SIGTERM, but leave what waits to be accepted to the siblings."""
+        """Any thread: stop as on SIGTERM, but leave the listen queue to the siblings."""
         self.log.info("DRAINING: in_flight=%s connections=%s", self.entry.in_flight, self.loop.connections)
         self._note_drain()
         self.stop()
 
     def stop(self) -> None:
-        """Any thread: accept nothing more, answer what is there, end."""
-        # From now on `handle_request` asks clients to close their connections.
+        """Any thread: stop accepting, finish open requests, exit."""
+        # Makes `handle_request` send "Connection: close".
         self.alive = False
         self.loop.stop()
 
     def _note_drain(self) -> None:
-        """Record it in the worker table, once; print the stacks should it take too long. Safe in a signal's handler."""
+        """Record the drain once, and dump stacks if it takes too long. Safe in a signal handler."""
         if not self._draining.acquire(blocking=False):
             return
         entry = self.entry
         entry.drained_s, entry.state = time.monotonic(), State.DRAINING
         if self.grpc_server is not None:
             self.grpc_server.drain()
-        # It starts a thread, which may be refused.
+        # Its thread may be refused.
         with suppress(RuntimeError):
             faulthandler.dump_traceback_later(max(_STACKS_SHARE * self.cfg.graceful_timeout, 0.1), file=_STDERR)
 
     def run(self) -> None:
-        """Serve until stopped, and until the gRPC server has finished too."""
+        """Serve until stopped and the gRPC server has finished."""
         self.loop.run(self.notify)
         end_s = (self.entry.drained_s or time.monotonic()) + self.cfg.graceful_timeout
         if self.grpc_server is not None:
@@ -213,7 +212,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
                 self.notify()
 
     def answer(self, conn: Connection) -> bool:
-        """A request's thread: whether the next one may come; what the client does not take is left to the loop."""
+        """Request thread: serve a request; returns whether to keep the connection. The loop sends unsent bytes."""
         request = conn.head.request
         sender = conn.sender = Sender(conn.sock)
         if conn.body is not None:
@@ -225,39 +224,39 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
             sender.flush()
             return bool(keep)
         except (StopIteration, NoMoreData, ConnectionError) as error:
-            self.log.debug("The answer has not left: %r", error)
+            self.log.debug("The response was not sent: %r", error)
         except OSError:
-            self.log.exception("The answer cannot be sent")
+            self.log.exception("The response cannot be sent")
         except Exception as error:  # noqa: BLE001  gunicorn answers it
             self.handle_error(request, conn.sock, conn.client, error)
         return False
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        """A request's thread: answer what never reached the application, such as a wrong head."""
+        """Request thread: answer an error outside the application, such as a malformed head."""
 
         def send(answer: bytes) -> None:
-            # Every answer has this header.
+            # Every response of the service has this header.
             client.sendall(answer.replace(b"\r\n", b"\r\nX-Content-Type-Options: nosniff\r\n", 1))
 
         super().handle_error(req, SimpleNamespace(sendall=send, gettimeout=client.gettimeout), addr, exc)
 
 
 class PidFile:
-    """The service's pid file, written whole or not at all; gunicorn calls `unlink`, at a reload and at the end.
+    """The service's pid file, written atomically; gunicorn calls `unlink` on a reload and at the end.
 
-    gunicorn's own ends the service when it cannot be written or read, or names what can be no process.
+    gunicorn's own ends the service if the file cannot be written or read, or holds no valid process id.
     """
 
     def __init__(self, name: str) -> None:
         self.path, self._pid, self._is_written = Path(name), os.getpid(), False
 
     def write(self) -> None:
-        """Write it, if that is still to be done. Raises OSError, also where it is another living process's."""
+        """Write the file, once. Raises OSError, also if it belongs to another living process."""
         if self._is_written:
             return
         other = _living_process(self.path)
         if other not in (None, self._pid):
-            raise FileExistsError(f"process {other} lives, and {self.path} is its pid file")
+            raise FileExistsError(f"{self.path} is the pid file of the running process {other}")
         fresh = self.path.with_name(f"{self.path.name}.{self._pid}")
         try:
             fresh.write_text(f"{self._pid}\n", encoding="ascii")
@@ -270,7 +269,7 @@ class PidFile:
         self._is_written = True
 
     def unlink(self) -> None:
-        """Remove it, if it is this service's."""
+        """Remove the file, if it is this service's."""
         self._is_written = False
         with suppress(OSError):
             if _living_process(self.path) == self._pid:
@@ -278,7 +277,7 @@ class PidFile:
 
 
 def _living_process(path: Path) -> int | None:
-    """The living process that a pid file names; None for any other text."""
+    """The process id in a pid file, if that process lives; None for any other content."""
     try:
         pid = int(path.read_text("latin-1"))
     except (OSError, ValueError):
@@ -289,31 +288,31 @@ def _living_process(path: Path) -> int | None:
         pass
     except (OSError, OverflowError):
         return None
-    # 0 and less are groups of processes.
+    # 0 and negative numbers mean process groups.
     return pid if pid > 0 else None
 
 
 def take_over(server: Any, service: ServiceContext, pidfile: str | None = None) -> None:
-    """Make gunicorn's arbiter a LastingArbiter; from `on_starting`, since the command `gunicorn` makes its own."""
+    """Turn gunicorn's arbiter into a LastingArbiter; called by `on_starting`, as the `gunicorn` command creates it."""
     server.__class__ = LastingArbiter
     server.begin(service, pidfile)
 
 
 class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn's arbiter, which goes on when the operating system refuses something. Runs in its main thread.
+    """gunicorn's arbiter, made to survive errors of the operating system. Runs in the arbiter's main thread.
 
-    A worker's process leaves `spawn_worker` by SystemExit, which nothing here may catch.
+    A forked worker leaves `spawn_worker` by SystemExit, which must not be caught here.
     """
 
     service: ServiceContext
     pid: int
     LISTENERS: list[Any]
 
-    # The exit code of a worker that ends the service: none, for what one could not do another may.
+    # The exit code by which a worker ends the service. Never: the next worker may succeed.
     WORKER_BOOT_ERROR = _NEVER
 
     def begin(self, service: ServiceContext, pidfile: str | None) -> None:
-        """What a constructor would do; gunicorn's has already run."""
+        """Initialise the added attributes; gunicorn's constructor has already run."""
         self.service = service
         self._stop_at_s = self._signal_again_s = math.inf
         self._logged_s: dict[str, float] = {}
@@ -322,16 +321,16 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     @property
     def controller(self) -> ReplacementController:
-        """The service's."""
+        """The service's replacement controller."""
         return self.service.controller
 
     @property
     def APP_LOAD_ERROR(self) -> int:  # noqa: N802  gunicorn's name
-        """The same for an application that is none, once any worker was ready or the service ends."""
-        return _NEVER if self.controller.is_settled else int(Arbiter.APP_LOAD_ERROR)
+        """Like WORKER_BOOT_ERROR for an application that cannot be loaded; it ends the service only at its start."""
+        return _NEVER if self.controller.is_past_startup else int(Arbiter.APP_LOAD_ERROR)
 
     def setup(self, app: Any) -> None:
-        """The configuration, at a reload; the pid file is kept here, for gunicorn cannot fail to write it and go on."""
+        """Take over the configuration on a reload, without the pid file: gunicorn would end if it cannot write that."""
         super().setup(app)
         name, before = self.cfg.pidfile, self.pidfile
         self.cfg.set("pidfile", None)
@@ -341,24 +340,24 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
                 before.unlink()
 
     def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
-        """The signals that came, after a second at most."""
-        with self._logging_errors("The signals are read again in a second"):
+        """Return the signals that arrived, after a second at most."""
+        with self._logging_errors("Signals cannot be read; retrying in a second"):
             return list(super().wait_for_signals(timeout))
         time.sleep(_PAUSE_S)
         return []
 
     def spawn_worker(self) -> int | None:
-        """A new worker's process id; None when there is none, because it is too early to try, or was refused."""
+        """Fork a worker and return its process id; None during a back-off, or if the fork was refused."""
         if self.controller.is_backing_off():
             return None
-        # gunicorn changes it while it makes a temporary file, and leaves it so when that fails.
+        # gunicorn changes the umask to make a temporary file, and does not restore it if that fails.
         umask = os.umask(0o077)
         os.umask(umask)
         try:
             pid: int = super().spawn_worker()
-        except Exception as error:  # noqa: BLE001  whatever it is, others serve
+        except Exception as error:  # noqa: BLE001  the other workers keep serving
             if os.getpid() != self.pid:
-                # A worker that could not even say why it ends.
+                # The forked worker, which could not log its error.
                 os._exit(BOOT_FAILED)
             os.umask(umask)
             self.controller.fork_refused(self, error)
@@ -366,39 +365,39 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         return pid
 
     def manage_workers(self) -> None:
-        """Fork those that are missing, end those that are too many; write a pid file that is still to be written."""
-        with self._logging_errors("The workers are counted again in a second"):
+        """Fork missing workers, end surplus ones, and write the pid file if that failed before."""
+        with self._logging_errors("Workers cannot be started or stopped; retrying in a second"):
             super().manage_workers()
-        with self._logging_errors("The pid file cannot be written; the next try is in a second"):
+        with self._logging_errors("The pid file cannot be written; retrying in a second"):
             if self.pidfile is not None:
                 self.pidfile.write()
 
     def murder_workers(self) -> None:
-        """Once a second: reap workers, replace one, end those without a heartbeat. Raises StopIteration to stop."""
+        """Once a second: reap workers, replace one, kill those without a heartbeat. Raises StopIteration to stop."""
         if time.monotonic() >= self._stop_at_s:
             raise StopIteration
         self._reset_after_standstill()
         self.reap_workers()
-        with self._logging_errors("The workers are looked at again in a second"):
+        with self._logging_errors("Replacements cannot be checked; retrying in a second"):
             self.controller.run_once(self)
-        with self._logging_errors("Workers that do not answer are ended later"):
+        with self._logging_errors("Workers without a heartbeat cannot be killed; retrying in a second"):
             super().murder_workers()
-        with self._logging_errors("What operators look at is noted again in a second"):
+        with self._logging_errors("Certificates or history cannot be updated; retrying in a second"):
             self.service.each_second()
 
     def reap_workers(self) -> None:
-        """Wait for those that have ended; one that is missed is found a second later. Called by `stop` too."""
-        with self._logging_errors("The workers that ended are waited for again in a second"):
+        """Reap ended workers; also called by `stop`."""
+        with self._logging_errors("Ended workers cannot be reaped; retrying in a second"):
             super().reap_workers()
         if time.monotonic() >= self._signal_again_s:
             self._signal_again_s = time.monotonic() + _SIGNAL_AGAIN_S
-            # A worker that was just forked still has the arbiter's handlers, and what is sent to it then is lost.
+            # A worker that was just forked still has the arbiter's handlers, and loses signals.
             for pid, worker in list(self.WORKERS.items()):
                 if self.controller.worker_table.entry(worker.slot_number).state != State.DRAINING:
                     self.kill_worker(pid, signal.SIGTERM)
 
     def kill_worker(self, pid: int, sig: int) -> None:
-        """Send a signal; a worker whose end was missed is counted out."""
+        """Send a signal; forget a worker that has already ended."""
         if pid in self.WORKERS:
             self.service.hung_requests.note_signal(pid, self.WORKERS[pid].slot_number, sig, self.timeout)
         with self._logging_errors(f"Worker {pid} cannot be sent signal {sig:d}"):
@@ -410,12 +409,12 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
                     self.cfg.child_exit(self, worker)
 
     def handle_usr1(self) -> None:
-        """Open the log files again."""
-        with self._logging_errors("The log files are not opened again"):
+        """SIGUSR1: reopen the log files."""
+        with self._logging_errors("The log files cannot be reopened"):
             super().handle_usr1()
 
     def handle_term(self) -> None:
-        """SIGTERM: be not ready for a while, in which everything is answered, and then stop. The second: stop."""
+        """SIGTERM: report not ready for OCRSVC_DRAIN_S while serving, then stop. A second SIGTERM stops at once."""
         wait_s = self.service.settings.drain_s
         if not wait_s or self._stop_at_s < math.inf:
             raise StopIteration
@@ -424,15 +423,15 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         self.log.info("LEAVING: not ready from now on, and stopping in %g s", wait_s)
 
     def reexec(self) -> None:
-        """SIGUSR2: refused."""
+        """SIGUSR2: refuse to start a second arbiter."""
         self.log.error(
-            "SIGUSR2 to the arbiter is refused: a second one would hold all models twice. Send SIGHUP instead."
+            "SIGUSR2 to the arbiter is refused: a second arbiter would load all models twice. Send SIGHUP instead."
         )
 
     def reload(self) -> None:
-        """SIGHUP: what cannot be read or done leaves the service as it was."""
+        """SIGHUP: reload the configuration; on an error the service keeps the old one."""
         cfg = self.cfg
-        with self._logging_errors("SIGHUP is not followed to its end"):
+        with self._logging_errors("The reload has failed"):
             super().reload()
         if self.cfg is cfg:
             self.app.cfg = cfg
@@ -443,7 +442,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         self.controller.stop(self.cfg)
         listeners, self.LISTENERS = self.LISTENERS, []
         for listener in listeners:
-            with self._logging_errors("A listener is not removed"):
+            with self._logging_errors("A listener cannot be closed"):
                 sock.close_sockets([listener], not self.systemd)
         self.service.close_grpc_listeners()
         if graceful:
@@ -451,7 +450,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         super().stop(graceful)
 
     def _reset_after_standstill(self) -> None:
-        """After the whole service was stopped for a while (a frozen container), no worker has answered in time."""
+        """Reset the heartbeats if the whole service was stopped (a frozen container): no worker could send any."""
         now_s = time.monotonic()
         if now_s - self._last_turn_s > max(self.timeout / 2, _STANDSTILL_S):
             self.controller.reset_heartbeats()
@@ -459,7 +458,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     @contextmanager
     def _logging_errors(self, consequence: str) -> Iterator[None]:
-        """Log what goes wrong in the block, and go on. What ends a worker's process, or the service, is let through."""
+        """Log an error in the block, and continue. Errors in a forked worker, and those that end the service, pass."""
         try:
             yield
         except (Exception, SystemExit) as error:

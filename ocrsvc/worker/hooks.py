@@ -1,7 +1,7 @@
-"""gunicorn's configuration and hooks: what happens when in the arbiter and in each worker.
+"""gunicorn's configuration and hooks, in the arbiter and in each worker.
 
 A worker runs `post_fork` (makes its reader), imports the application, runs `post_worker_init` (loads and warms the
-engine; only then does it accept requests), and `worker_exit` last. The arbiter loads no model and no numeric library.
+engine; only then accepts requests), and at the end `worker_exit`. The arbiter loads no model and no numeric library.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from ocrsvc.worker.service_context import ServiceContext
 if TYPE_CHECKING:
     from flask import Flask
 
-_MOST_FILES: Final = 65_536
+_MAX_FILES: Final = 65_536
 
-# gunicorn hands hooks neither to each other nor to the application: this is where they meet, one for each process.
+# The context of this process, empty before the start: gunicorn passes nothing between hooks and the application.
 _services: list[ServiceContext] = []
 
 
 def configuration_or_exit() -> Mapping[str, object]:
-    """gunicorn's settings, from ours; at the start and at each SIGHUP, before any numeric library is loaded.
+    """gunicorn's settings, made from ours at the start and at each SIGHUP, before any numeric library is loaded.
 
-    Wrong settings are logged; at the start they end the process with code 78, at a SIGHUP the ones before stay.
+    Wrong settings are logged. At the start they end the process with code 78; at a SIGHUP the old ones stay.
     """
     set_library_environment(os.environ)
     is_start = not _services
@@ -68,29 +68,31 @@ def configuration_or_exit() -> Mapping[str, object]:
         _write_line(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}")
     else:
         _services[:] = [service]
-        # Nothing that processes and threads have is a secret of models.
+        # Keep the models' key out of what workers and child processes inherit.
         service.settings = settings.model_copy(update={"models_key": None})
         service.certificate_watch.begin(certificates)
     [service] = _services
-    # Here, because each worker sees its own GPU only.
+    # In the arbiter, because each worker sees only its own GPU.
     service.gpus = gpus_for(service.settings)
     gunicorns = dict(configuration(service.settings, service.plan()))
-    # gunicorn would bind all of them again while the workers hold the old ones, fail, and end the service.
+    # gunicorn would fail to bind new addresses while the workers hold the old ones, and end the service.
     service.addresses = service.addresses or gunicorns["bind"]
     if gunicorns["bind"] != service.addresses:
-        _write_line("ocrsvc keeps its addresses: they are read at the start only.")
+        _write_line("ocrsvc keeps its addresses: restart the service to change them.")
         gunicorns["bind"] = service.addresses
-    hooks = (on_starting, nworkers_changed, on_reload, pre_fork, post_fork, post_worker_init)
-    more = (pre_request, worker_exit, child_exit, on_exit)
-    return {**gunicorns, **{hook.__name__: hook for hook in (*hooks, *more)}}
+    hooks = (
+        *(on_starting, nworkers_changed, on_reload, pre_fork, post_fork, post_worker_init),
+        *(pre_request, worker_exit, child_exit, on_exit),
+    )
+    return {**gunicorns, **{hook.__name__: hook for hook in hooks}}
 
 
 def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: bool) -> ModelKey | None:
-    """At the start and each SIGHUP: the key of encrypted models, hidden from here on. Raises SettingsError."""
+    """Read the key of encrypted models at the start and each SIGHUP, and remove its variable. Raises SettingsError."""
     key = read_model_key(settings) if is_start or is_read_again(settings) else before
     hide_variable()
-    is_other = (key and key.id) != (before and before.id)
-    if settings.models is not None and (is_start or is_other):
+    has_changed = (key and key.id) != (before and before.id)
+    if settings.models is not None and (is_start or has_changed):
         from ocrsvc.models.repository import ModelRepository
 
         ModelRepository(settings.models, key).check_key()
@@ -98,7 +100,7 @@ def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: boo
 
 
 def _write_line(text: str) -> None:
-    """In the log, or on stderr where there is none yet; a full disk behind it must not stop a reload."""
+    """Log a line, or print it to stderr before the log exists; a full disk must not stop a reload."""
     if log := logging.getLogger("gunicorn.error").handlers:
         log[0].handle(logging.LogRecord("gunicorn.error", logging.ERROR, __file__, 0, text, None, None))
         return
@@ -107,21 +109,21 @@ def _write_line(text: str) -> None:
 
 
 def current_service() -> ServiceContext:
-    """The context of this process; without gunicorn's configuration file, one with the settings of the environment."""
+    """The context of this process; without gunicorn's configuration file, a new one from the environment's settings."""
     return _services[0] if _services else ServiceContext(read_settings())
 
 
 def build_app() -> Flask:
-    """The application over this process's reader; for wsgi.py. Loads no model."""
+    """The application for wsgi.py, over this process's reader. Loads no model."""
     return current_service().make_app()
 
 
 def on_starting(server: LastingArbiter) -> None:
-    """Arbiter: refuse what cannot work, and say what starts."""
+    """Arbiter: check the configuration, open listeners and stores, and log what starts."""
     service = current_service()
     settings = service.settings
     take_over(server, service, service.pidfile)
-    server.log.error_log.addFilter(service.hung_requests.without_guess)
+    server.log.error_log.addFilter(service.hung_requests.replace_memory_guess)
     count_lost_lines(server.log, lambda: service.metrics.common.count(LINES_DROPPED))
     try:
         check_server(server.cfg, settings)
@@ -139,7 +141,7 @@ def on_starting(server: LastingArbiter) -> None:
     except OperatorError as error:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
-    _allow_many_files()
+    _raise_open_files_limit()
     plan = service.plan(server.cfg.workers, server.cfg.threads)
     for listener in service.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
@@ -149,7 +151,7 @@ def on_starting(server: LastingArbiter) -> None:
 
 
 def _write_pidfile(server: LastingArbiter) -> None:
-    """Raises SettingsError where the pid file cannot be written, or is another service's."""
+    """Raises SettingsError if the pid file cannot be written, or belongs to another service."""
     try:
         if server.pidfile is not None:
             server.pidfile.write()
@@ -157,31 +159,31 @@ def _write_pidfile(server: LastingArbiter) -> None:
         raise SettingsError(f"The pid file cannot be written: {error}.", "Choose another one.") from error
 
 
-def _allow_many_files() -> None:
-    """Raise the limit of open files: a thousand connections are more than the usual soft limit."""
+def _raise_open_files_limit() -> None:
+    """Raise the soft limit of open files, which is usually too low for a thousand connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def nworkers_changed(server: LastingArbiter, count: int, before: int | None) -> None:
-    """Arbiter: at the start, at each reload, and at SIGTTIN and SIGTTOU."""
+    """Arbiter, at the start, at each reload, and on SIGTTIN and SIGTTOU."""
     service = current_service()
     if before is None:
-        # gunicorn would write it right now, and end at one that it cannot write.
+        # gunicorn would write the pid file now, and end the service if it cannot.
         service.pidfile = server.cfg.pidfile
         server.cfg.set("pidfile", None)
     service.controller.count_changed(server, count, before)
 
 
 def on_reload(server: LastingArbiter) -> None:
-    """Arbiter, at SIGHUP, with the new configuration already read."""
+    """Arbiter, on SIGHUP, after the new configuration is read."""
     installed = _installed_version()
     if installed != __version__:
         server.log.warning(
-            "ocrsvc %s is installed, and this arbiter is %s: fresh workers have the new code only where the arbiter "
-            "has not loaded the old. Restart the service to have all of it.",
+            "ocrsvc %s is installed, but this arbiter runs %s: new workers use new code only for modules that the "
+            "arbiter has not loaded. Restart the service to use all of it.",
             installed,
             __version__,
         )
@@ -194,16 +196,16 @@ def on_reload(server: LastingArbiter) -> None:
 
 
 def _installed_version() -> str:
-    """The version on disk, where an upgrade may have replaced the package since this process loaded it."""
+    """The version of the package on disk, which an upgrade may have replaced since this process loaded it."""
     try:
-        found = re.search(r'__version__ = "([^"]+)"', Path(ocrsvc.__file__).read_text(encoding="utf-8"))
+        match = re.search(r'__version__ = "([^"]+)"', Path(ocrsvc.__file__).read_text(encoding="utf-8"))
     except OSError:
-        found = None
-    return found[1] if found else "nothing"
+        match = None
+    return match[1] if match else "nothing"
 
 
 def pre_fork(_server: LastingArbiter, worker: RecyclingWorker) -> None:
-    """Arbiter, before each fork."""
+    """Arbiter, before each fork: reserve the worker's entry, metrics block and request records."""
     service = current_service()
     service.controller.before_fork(worker, service.gpus, service.settings.boot_limit_s)
     service.metrics.claim(worker.slot_number)
@@ -211,7 +213,7 @@ def pre_fork(_server: LastingArbiter, worker: RecyclingWorker) -> None:
 
 
 def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
-    """Arbiter, when it has reaped a worker."""
+    """Arbiter, after it has reaped a worker: keep its counts, and blame a request if it died."""
     service = current_service()
     if worker.entry.state == State.BOOTING:
         service.metrics.common.count(BOOT_FAILURES)
@@ -221,7 +223,7 @@ def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
 
 
 def on_exit(server: LastingArbiter) -> None:
-    """Arbiter, last, when all workers have ended."""
+    """Arbiter, after all workers have ended: remove temporary jobs, and store the last page counts."""
     service = current_service()
     if service.jobs is not None and service.settings.tasks_dir is None:
         shutil.rmtree(service.jobs.folder, ignore_errors=True)
@@ -229,7 +231,7 @@ def on_exit(server: LastingArbiter) -> None:
         try:
             settle_rest(service.settings.keys, service.page_counts)
         except OcrsvcError as error:
-            server.log.error("Pages that workers have counted are lost: %s", error)
+            server.log.error("The last page counts of API keys are lost: %s", error)
 
 
 def post_fork(_server: LastingArbiter, worker: RecyclingWorker) -> None:
@@ -243,14 +245,14 @@ def post_worker_init(worker: RecyclingWorker) -> None:
 
 
 def pre_request(worker: RecyclingWorker, request: Any) -> None:
-    """Worker, in the thread of each request, before it."""
+    """Worker, in the request's thread, before each request."""
     worker.log.debug("%s %s", request.method, loggable_path(request.path))
     worker.loop.balance(request)
 
 
 def worker_exit(_server: LastingArbiter, worker: RecyclingWorker) -> None:
-    """Worker, last, when gunicorn has waited for the requests: end the threads, close the engine, end the log."""
+    """Worker, last, after its requests are finished: end the threads, close the engine, flush the log."""
     service = current_service()
-    # A worker that comes so far did not die over a request.
+    # A worker that gets here was not killed by a request.
     service.in_flight.clear(worker.slot_number)
     service.worker.closing.close()

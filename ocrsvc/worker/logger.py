@@ -1,4 +1,4 @@
-"""gunicorn's logger, as text or JSON: a full disk costs lines, a file that is refused is tried at each line."""
+"""gunicorn's logger, as text or JSON. A full disk only loses lines; each line retries a file that cannot be opened."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Form = Literal["text", "json"]
 
 
 class LastingFileHandler(logging.FileHandler):
-    """A log file that may be missing for a while."""
+    """Writes to a log file that may be unwritable for a while."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line, or lose it: an error here would reach the code that logs."""
+        """Write the line, or lose it: an error would reach the caller that logs."""
         try:
             super().emit(record)
         except OSError:
@@ -31,7 +31,7 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
     form: ClassVar[Form] = "text"
 
     def setup(self, cfg: Any) -> None:
-        """Read the configuration; after the start, what cannot be done leaves the handlers as they were."""
+        """Apply the configuration; on an error after the start the old handlers stay."""
         self.error_log.addFilter(hide_secrets)
         logs = (self.error_log, self.access_log)
         before = [list(log.handlers) for log in logs]
@@ -42,55 +42,55 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
                 raise
             for log, handlers in zip(logs, before, strict=True):
                 log.handlers[:] = handlers
-            self.error("The log goes on as before: %s", error)
+            self.error("The log keeps its files: %s", error)
         for handler in self._handlers():
             if type(handler) is logging.FileHandler:
                 handler.__class__ = LastingFileHandler
             elif type(handler) is logging.StreamHandler:
                 handler.__class__ = ReadyStreamHandler
-        # At a reload the class may be another than this one's.
+        # A reload may choose another logger class.
         if getattr(cfg.logger_class, "form", self.form) == "json":
             self._write_json()
 
     def _write_json(self) -> None:
-        """Everything that Python's logging, its warnings and its uncaught errors say, as JSON."""
+        """Write logging, warnings and uncaught errors of all code as JSON."""
         _set_json(self.error_log.handlers, None)
         logging.captureWarnings(capture=True)
         logging.getLogger().handlers[:] = self.error_log.handlers
         log_uncaught()
 
     def reopen_files(self) -> None:
-        """Open the files again; in the arbiter and in each worker, there in a signal's handler."""
+        """Reopen the files; runs in the arbiter and, in a signal handler, in each worker."""
         try:
             super().reopen_files()
         except OSError as error:
-            # The others would be left as they are: each is opened by its next line.
+            # Close all of them: each reopens itself with its next line.
             for handler in self._handlers():
                 if isinstance(handler, logging.FileHandler):
                     handler.close()
-            self.error("A log file cannot be opened again: %s", error)
+            self.error("A log file cannot be reopened: %s", error)
 
     def _handlers(self) -> Iterator[logging.Handler]:
-        """Those that write; in a worker the service's log has its own elsewhere."""
+        """The handlers that write to files and streams; in a worker those of the error log are at TARGETS."""
         for log in (self.error_log, self.access_log, logging.getLogger(TARGETS)):
             yield from log.handlers
 
 
 class JsonLogger(LastingLogger):
-    """The same with JSON."""
+    """LastingLogger with lines in JSON."""
 
     form: ClassVar[Form] = "json"
 
 
 def count_lost_lines(log: LastingLogger, on_drop: Callable[[], object]) -> None:
-    """Arbiter: call this for each line that is lost."""
+    """Call `on_drop` for each lost line of the error log."""
     for handler in log.error_log.handlers:
         if isinstance(handler, ReadyStreamHandler):
             handler.on_drop = on_drop
 
 
 def log_in_background(log: LastingLogger, worker: int, on_drop: Callable[[], object]) -> BackgroundHandler:
-    """Worker, after its fork: have a thread write what gunicorn, this package and all others log; counts lost lines."""
+    """Worker, after its fork: let a thread write the logs of gunicorn and all packages; `on_drop` counts lost lines."""
     targets, handlers = logging.getLogger(TARGETS), list(log.error_log.handlers)
     targets.propagate, targets.handlers[:] = False, handlers
     count_lost_lines(log, on_drop)
@@ -106,7 +106,7 @@ def log_in_background(log: LastingLogger, worker: int, on_drop: Callable[[], obj
 
 
 def _set_json(handlers: list[logging.Handler], worker: int | None) -> None:
-    """Write JSON from here on; syslog has a format of its own."""
+    """Write JSON to files and streams; syslog keeps its format."""
     for handler in handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.setFormatter(JsonFormatter(worker))

@@ -1,4 +1,4 @@
-"""Whether a worker is replaced, and why, decided from readings and limits; and these, from what a warm worker holds."""
+"""Decides whether and why a worker is replaced, and calculates its limits from the memory of a warm worker."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ocrsvc.system.gpu import GpuMemoryReader
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.telemetry.worker_table import Reason, WorkerEntry
 
-# Of the machine's memory; the rest is for the arbiter, the page cache and other processes.
+# Shares of the machine's memory; the rest is for the arbiter, the page cache and other processes.
 _SOFT_SHARE: Final = 0.8
 _HARD_SHARE: Final = 0.9
-# Of the GPU's memory; no processes but the workers and those that were there before them need any.
+# Shares of the GPU's memory, less what other processes hold.
 _GPU_SOFT_SHARE: Final = 0.85
 _GPU_HARD_SHARE: Final = 0.95
-# Long enough to see a trend in a few large images, short enough to see a leak that has just begun.
+# Long enough for a trend over a few large images, short enough to notice a new leak.
 _TREND_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A worker is replaced at the soft limit, successor first; at the hard limit it stops accepting. 0 is no limit."""
+    """Memory limits: at the soft one a successor is loaded, at the hard one the worker stops accepting. 0: no limit."""
 
     soft_bytes: int = 0
     hard_bytes: int = 0
@@ -36,7 +36,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One kind of memory at one check: held now and after warm-up, the largest step so far, and the recent growth."""
+    """One kind of memory at one check: now, after warm-up, the largest step between checks, and the recent growth."""
 
     now_bytes: int = 0
     footprint_bytes: int = 0
@@ -46,7 +46,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a worker may reach: requests served, seconds since it was ready, and memory. 0 is no limit."""
+    """Limits of a worker: requests served, seconds since it was ready, and memory. 0 is no limit."""
 
     max_requests: int = 0
     max_age_s: float = 0.0
@@ -56,42 +56,42 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What one check of a worker found."""
+    """The measurements of one check of a worker."""
 
     requests: int
     age_s: float
-    # From the request for a successor until it serves.
+    # Seconds from the request for a successor until it serves.
     replacement_lead_s: float = 0.0
     rss: Usage = field(default_factory=Usage)
     gpu: Usage = field(default_factory=Usage)
 
 
 class MemoryTrend:
-    """How one kind of memory grew in the last five seconds; used by one thread."""
+    """The growth of one kind of memory in the last five seconds; used by one thread."""
 
     def __init__(self, footprint_bytes: int) -> None:
         self._footprint_bytes, self._max_step_bytes = footprint_bytes, 0
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, now_s: float, now_bytes: int) -> Usage:
-        """Add a sample; times never go back."""
+        """Add a sample, later than the one before."""
         if self._samples:
             self._max_step_bytes = max(self._max_step_bytes, now_bytes - self._samples[-1][1])
         self._samples.append((now_s, now_bytes))
         while now_s - self._samples[0][0] > _TREND_S:
             self._samples.popleft()
         first_s, first_bytes = self._samples[0]
-        # Samples that span less than a second say nothing.
+        # Less than a second of samples shows no trend.
         growth_bytes_per_s = (now_bytes - first_bytes) / (now_s - first_s) if now_s - first_s >= 1.0 else 0.0
         return Usage(now_bytes, self._footprint_bytes, self._max_step_bytes, growth_bytes_per_s)
 
-    def break_off(self) -> None:
-        """Begin anew: models were loaded or closed, which is no growth."""
+    def reset(self) -> None:
+        """Forget the samples: loading and closing models is no growth."""
         self._samples.clear()
 
 
 def reason_to_replace(readings: Readings, limits: Limits) -> Reason:
-    """The reason to replace the worker, the most pressing one; NONE to keep it."""
+    """The most pressing reason to replace the worker; NONE to keep it."""
     rules = (
         (Reason.GPU_HARD, _is_over(readings.gpu, limits.gpu.hard_bytes)),
         (Reason.RSS_HARD, _is_over(readings.rss, limits.rss.hard_bytes)),
@@ -102,11 +102,11 @@ def reason_to_replace(readings: Readings, limits: Limits) -> Reason:
         (Reason.MAX_REQUESTS, 0 < limits.max_requests <= readings.requests),
         (Reason.MAX_AGE, 0 < limits.max_age_s <= readings.age_s),
     )
-    return next((reason for reason, holds in rules if holds), Reason.NONE)
+    return next((reason for reason, applies in rules if applies), Reason.NONE)
 
 
 def request_replacement(entry: WorkerEntry, reason: Reason) -> None:
-    """Record why a worker should be replaced; the first reason stands, except for a more urgent one."""
+    """Record why a worker should be replaced; only a more urgent reason overrides an earlier one."""
     if reason.pressure > Reason(entry.reason).pressure:
         entry.wanted_s = entry.wanted_s or time.monotonic()
         entry.reason = reason
@@ -117,9 +117,9 @@ def _is_over(usage: Usage, limit_bytes: int) -> bool:
 
 
 def _will_be_over(usage: Usage, bounds: Bounds, replacement_lead_s: float) -> bool:
-    """Whether the hard limit will be reached by the next check, or by the time a successor could serve.
+    """Whether the hard limit may be reached before the next check, or before a successor could serve.
 
-    The trend counts only when half of the headroom is used up: every worker grows quickly at first.
+    The trend counts only above half of the headroom: every worker grows quickly at first.
     """
     halfway = 2 * usage.now_bytes >= usage.footprint_bytes + bounds.hard_bytes
     trend_bytes = round(usage.growth_bytes_per_s * replacement_lead_s) if halfway else 0
@@ -135,10 +135,10 @@ def calibrate(
     workers: int,
     reserved_bytes: int = 0,
 ) -> Bounds:
-    """The limits of one of several workers for its resident memory, of which it may hold `reserved_bytes` besides.
+    """Limits of one worker's resident memory; each worker may hold `reserved_bytes` beyond them.
 
-    All workers at their limit and one successor fill 80 % (soft) or 90 % (hard) of the memory. What the operator set
-    stays; 0 is no limit.
+    All workers at their limit and one successor fill 80 % (soft) or 90 % (hard) of the memory. Limits set by the
+    operator (`soft`, `hard`) are kept; 0 is no limit.
     """
     reserved_bytes *= workers
     limits = ((soft, _SOFT_SHARE * memory_bytes - reserved_bytes), (hard, _HARD_SHARE * memory_bytes - reserved_bytes))
@@ -148,28 +148,28 @@ def calibrate(
 def calibrate_gpu(
     soft: int | None, hard: int | None, *, footprint_bytes: int, gpu_memory_bytes: int, workers: int
 ) -> Bounds:
-    """The same for its GPU memory, 85 % (soft) and 95 % (hard) of which are filled; without what others hold there.
+    """Limits of one worker's GPU memory: 85 % (soft) and 95 % (hard) of the GPU are filled.
 
-    By all workers and one successor, if that leaves each worker half of the headroom that it would have without; else
-    by the workers alone: then one drains first when it is replaced, but is not replaced all the time.
+    Room for a successor is reserved if each worker keeps half of the headroom that it has without a successor. Else the
+    workers alone fill the GPU: a replaced worker then drains first, but workers are not replaced all the time.
     """
-    alone = _GPU_SOFT_SHARE * gpu_memory_bytes / workers
-    beside = alone - footprint_bytes / workers
-    spared = footprint_bytes if 2 * (beside - footprint_bytes) >= alone - footprint_bytes else 0
+    alone_bytes = _GPU_SOFT_SHARE * gpu_memory_bytes / workers
+    with_successor_bytes = alone_bytes - footprint_bytes / workers
+    has_room = 2 * (with_successor_bytes - footprint_bytes) >= alone_bytes - footprint_bytes
     limits = ((soft, _GPU_SOFT_SHARE * gpu_memory_bytes), (hard, _GPU_HARD_SHARE * gpu_memory_bytes))
-    return _bounds(limits, footprint_bytes, spared, workers)
+    return _bounds(limits, footprint_bytes, footprint_bytes if has_room else 0, workers)
 
 
 def _bounds(
-    limits: Iterable[tuple[int | None, float]], footprint_bytes: int, spared_bytes: int, workers: int
+    limits: Iterable[tuple[int | None, float]], footprint_bytes: int, successor_bytes: int, workers: int
 ) -> Bounds:
-    """What the operator set, or all workers fill but for what is spared; none that the worker has reached already."""
-    found = (round((fill - spared_bytes) / workers) if given is None else given for given, fill in limits)
-    return Bounds(*(limit if limit > footprint_bytes else 0 for limit in found))
+    """The limits as set, or each worker's part of the memory to fill; 0 if the footprint exceeds the limit."""
+    chosen = (round((fill - successor_bytes) / workers) if given is None else given for given, fill in limits)
+    return Bounds(*(limit if limit > footprint_bytes else 0 for limit in chosen))
 
 
 def rss_bounds(worker: Any, settings: Settings, reserved_bytes: int = 0) -> Bounds:
-    """How much resident memory a worker may hold, without models that it loads later: these may hold the rest."""
+    """Limits of a warm worker's resident memory; `reserved_bytes` are left for models that each worker loads later."""
     memory_bytes, footprint_bytes = read_memory_bytes(), worker.entry.rss_bytes
     given = {name: bytes_of(getattr(settings, name), memory_bytes) for name in ("rss_soft_bytes", "rss_hard_bytes")}
     bounds = calibrate(
@@ -179,19 +179,19 @@ def rss_bounds(worker: Any, settings: Settings, reserved_bytes: int = 0) -> Boun
         workers=worker.cfg.workers,
         reserved_bytes=reserved_bytes,
     )
-    _log_limits_left_off(worker, given, bounds, footprint_bytes)
+    _log_disabled_limits(worker, given, bounds, footprint_bytes)
     return bounds
 
 
 def gpu_bounds(worker: Any, settings: Settings, gauge: GpuMemoryReader | None, gpus: int) -> Bounds:
-    """How much memory a warm worker may hold of one of the GPUs; writes what it holds now into the worker table."""
+    """Limits of a warm worker's memory on its GPU; also writes its current use into the worker table."""
     entry, siblings = worker.entry, worker.siblings()
     names = ("gpu_soft_bytes", "gpu_hard_bytes")
     reading = gauge.read(siblings) if gauge is not None else None
     if reading is None:
         for name in names:
             if getattr(settings, name):
-                worker.log.error("%s is set, and this worker has no readings of a GPU.", variable_of(name))
+                worker.log.error("%s is set, but this worker cannot read a GPU.", variable_of(name))
         return Bounds()
     entry.gpu_bytes, entry.gpu_free_bytes = reading.own_bytes, reading.free_bytes
     given = {name: bytes_of(getattr(settings, name), reading.total_bytes) for name in names}
@@ -200,21 +200,21 @@ def gpu_bounds(worker: Any, settings: Settings, gauge: GpuMemoryReader | None, g
     bounds = calibrate_gpu(
         *given.values(), footprint_bytes=reading.own_bytes, gpu_memory_bytes=ours_bytes, workers=workers
     )
-    _log_limits_left_off(worker, given, bounds, reading.own_bytes)
+    _log_disabled_limits(worker, given, bounds, reading.own_bytes)
     if bounds.soft_bytes == 0 and given["gpu_soft_bytes"] is None:
         worker.log.error(
-            "The GPU has %s bytes for %s workers of %s each: no room to grow, so none is replaced in time. "
-            "Set fewer OCRSVC_WORKERS.",
+            "The GPU has %s bytes for %s workers of %s bytes each: without room to grow, workers are not replaced "
+            "before the GPU is full. Set fewer OCRSVC_WORKERS.",
             *(ours_bytes, workers, reading.own_bytes),
         )
     return bounds
 
 
-def _log_limits_left_off(worker: Any, given: Mapping[str, int | None], bounds: Bounds, footprint_bytes: int) -> None:
-    """Say so when a limit that was asked for cannot be kept."""
-    for (name, asked), kept in zip(given.items(), (bounds.soft_bytes, bounds.hard_bytes), strict=True):
-        if asked and not kept:
+def _log_disabled_limits(worker: Any, given: Mapping[str, int | None], bounds: Bounds, footprint_bytes: int) -> None:
+    """Log each limit of the operator that is below the footprint, and therefore off."""
+    for (name, limit), used in zip(given.items(), (bounds.soft_bytes, bounds.hard_bytes), strict=True):
+        if limit and not used:
             worker.log.error(
-                "%s is %s, and a worker holds %s after its warm-up: replacing it would not help, so this limit is off.",
-                *(variable_of(name), asked, footprint_bytes),
+                "%s is %s, but a warm worker holds %s bytes: replacing it would not help, so this limit is off.",
+                *(variable_of(name), limit, footprint_bytes),
             )

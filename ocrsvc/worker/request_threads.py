@@ -1,7 +1,11 @@
-"""The threads of requests: callers take turns for them, few requests begin at once, and quick ones have their own."""
+"""The request threads: callers take turns for them, few requests start at once, and quick requests have their own.
+
+LoadSharing counts a worker's requests in flight, and compares them with its siblings'.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -12,15 +16,16 @@ from urllib.parse import unquote_to_bytes
 from ocrsvc.access.key_routes import HEALTH_PATHS
 from ocrsvc.plugins import adapters
 from ocrsvc.serving.limiter import CallerTurns
+from ocrsvc.telemetry.worker_table import WorkerTable
 
 AT_ONCE: Final = 3
-"""Requests that begin at once: more threads that compute only take the interpreter from each other."""
+"""Requests that start at once: more computing threads only take the interpreter from each other."""
 SETTLED_S: Final = 0.005
-"""How long a request begins: most are over by then, or wait for the engine, a process or the disk."""
-# However many requests wait for the engine: health checks and operators find a thread.
+"""How long a request counts as starting: by then most are finished, or wait for the engine, a process or the disk."""
+# Threads that stay free for health checks and operators when all others wait for the engine.
 _RESERVED: Final = 2
-# Every other path is slow until it is listed here, so a new route can never delay a health check. What operators look
-# at comes from memory; /ops/keys is not among it, as it asks the store of the keys.
+# Paths answered from memory. All others count as slow, so that a new route cannot delay a health check; /ops/keys is
+# slow because it reads the key store.
 _QUICK: Final = ("/", "/index.html", "/ops", "/version", "/openapi.json", "/metrics")
 _QUICK_OPS: Final = ("/ops/overview", "/ops/workers", "/ops/quarantine")
 _QUICK_FILES: Final = ("/static/", "/ops/static/")
@@ -29,68 +34,68 @@ T = TypeVar("T")
 
 
 def quick_paths(names: Iterable[str]) -> frozenset[str]:
-    """The whole paths that the reserved threads answer where these adapters are on: health and figures."""
+    """The exact paths that the reserved threads serve when these adapters are enabled."""
     of_adapters = (path for name in names for path in adapters()[name].health_paths)
     return frozenset((*HEALTH_PATHS, *of_adapters, *_QUICK, *_QUICK_OPS))
 
 
 def is_quick(method: str, path: str, known: frozenset[str]) -> bool:
-    """Whether a request without a body is known to need neither the engine nor time."""
-    # As the router sees it: percent-decoded, with one slash at its beginning.
+    """Whether a request without a body needs neither the engine nor much time."""
+    # As the router sees the path: percent-decoded, with one leading slash.
     routed = "/" + unquote_to_bytes(path).decode("latin-1").lstrip("/")
     return method in {"GET", "HEAD"} and (routed in known or routed.startswith(_QUICK_FILES))
 
 
 class StartLimiter:
-    """Which requests begin now: a few at once, each for `settled_s` at most. For any thread."""
+    """Lets a few requests start at once; each counts until it ends, or for `settled_s`. Thread-safe."""
 
     def __init__(
         self, at_once: int = AT_ONCE, settled_s: float = SETTLED_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._at_once, self._settled_s, self._clock = at_once, settled_s, clock
         self._changed = threading.Condition()
-        # Until when each counts, the first first.
-        self._until_s: dict[object, float] = {}
+        # When each starting request stops to count, the oldest first.
+        self._end_s: dict[object, float] = {}
 
     def begin(self) -> object:
-        """Wait until one more may begin; what `end` wants."""
+        """Wait until another request may start; returns a token for `end`."""
         with self._changed:
             while (left_s := self.left_s()) > 0:
                 self._changed.wait(left_s)
-            begun = object()
-            self._until_s[begun] = self._clock() + self._settled_s
-            return begun
+            token = object()
+            self._end_s[token] = self._clock() + self._settled_s
+            return token
 
-    def end(self, begun: object) -> None:
-        """It is over, and counts no more."""
+    def end(self, token: object) -> None:
+        """The request has ended: another one may start."""
         with self._changed:
-            if self._until_s.pop(begun, None) is not None:
+            if self._end_s.pop(token, None) is not None:
                 self._changed.notify()
 
     def left_s(self) -> float:
-        """Seconds until one more may begin, if none ends before; 0 for now."""
+        """Seconds until another request may start if none ends; 0 for now."""
         now_s = self._clock()
-        self._until_s = {begun: end_s for begun, end_s in self._until_s.items() if end_s > now_s}
-        return 0.0 if len(self._until_s) < self._at_once else next(iter(self._until_s.values())) - now_s
+        self._end_s = {token: end_s for token, end_s in self._end_s.items() if end_s > now_s}
+        return 0.0 if len(self._end_s) < self._at_once else next(iter(self._end_s.values())) - now_s
 
 
 class RequestThreads:
-    """Running threads that callers take turns for, and a few for quick requests. Raises RuntimeError."""
+    """Threads for requests, which callers take turns for, and reserved threads for quick ones. Raises RuntimeError."""
 
     def __init__(self, threads: int, starts: StartLimiter | None = None) -> None:
         self._reserved, self._pool = start_pool(_RESERVED, "reserved"), start_pool(threads, "request")
         self._starts = starts or StartLimiter()
         self._waiting: CallerTurns[Callable[[], object]] = CallerTurns()
         self._lock = threading.Lock()
-        # One thread at a time waits until it may begin, so that the next caller is chosen as late as can be.
+        # Held by the one thread that waits to start, so that the next caller is chosen as late as possible.
         self._next = threading.Lock()
 
     def add_quick(self, run: Callable[[], T]) -> Future[T]:
-        """The event loop: run on a reserved thread; the result."""
+        """Event loop: run a function on a reserved thread."""
         return self._reserved.submit(run)
 
     def add(self, caller: str, run: Callable[[], T]) -> Future[T]:
-        """The event loop: run on one of the threads, when it is the caller's turn; the result."""
+        """Event loop: run a function on a request thread when it is the caller's turn."""
         done: Future[T] = Future()
         with self._lock:
             self._waiting.put(caller, lambda: _settle(done, run))
@@ -98,31 +103,31 @@ class RequestThreads:
         return done
 
     def shutdown(self, *, wait: bool = False) -> None:
-        """Take no more; what was added is still run."""
+        """Accept no more functions; those that were added still run."""
         for pool in (self._reserved, self._pool):
             pool.shutdown(wait)
 
     def _run_next(self) -> None:
-        """Pool thread, once for each request that was added: run the one whose turn it is now."""
+        """Pool thread, once per added request: run the request whose turn it is."""
         with self._next:
-            begun = self._starts.begin()
+            token = self._starts.begin()
             with self._lock:
                 run = self._waiting.take()
         try:
             run()
         finally:
-            self._starts.end(begun)
+            self._starts.end(token)
 
 
 def _settle(done: Future[T], run: Callable[[], T]) -> None:
     try:
         done.set_result(run())
-    except BaseException as error:  # noqa: BLE001  as a pool does: it is the result
+    except BaseException as error:  # noqa: BLE001  as a pool does: the error is the result
         done.set_exception(error)
 
 
 def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
-    """A pool of running threads: one that the system refuses later would fail a request. Raises RuntimeError."""
+    """A pool whose threads all run: a thread refused later would fail a request. Raises RuntimeError."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
     together = threading.Barrier(threads + 1)
     try:
@@ -130,7 +135,50 @@ def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
             pool.submit(together.wait)
         together.wait()
     except BaseException:
-        # A signal that ends the worker, too: the process would wait for those that wait here for ever.
+        # Also on a signal that ends the worker: the process would wait for the threads at the barrier forever.
         together.abort()
         raise
     return pool
+
+
+def is_busier(own: int, others: Iterable[int], engine_threads: int) -> bool:
+    """Whether requests wait for this worker's engine while a sibling has clearly fewer requests in flight."""
+    return own > engine_threads and own - min(others, default=own) >= max(2, own // 8)
+
+
+class LoadSharing:
+    """One worker's requests in flight, compared with its siblings'. Thread-safe."""
+
+    def __init__(self, table: WorkerTable, slot_number: int, engine_threads: int) -> None:
+        self._table, self._slot_number, self._engine_threads = table, slot_number, engine_threads
+        # Requests that have or wait for a request thread, and all requests.
+        self.in_threads = self.in_flight = 0
+        self._counting = threading.Lock()
+
+    def count(self, change: int) -> None:
+        """Add requests that use a request thread; negative when they end."""
+        with self._counting:
+            self.in_threads += change
+        self.count_beside(change)
+
+    def count_beside(self, change: int) -> None:
+        """Add requests that use the engine without a request thread (gRPC); negative when they end."""
+        with self._counting:
+            self.in_flight += change
+            self._table.entry(self._slot_number).in_flight = self.in_flight
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether requests wait for the engine."""
+        return self.in_flight > self._engine_threads
+
+    def is_busier(self) -> bool:
+        """Whether requests wait here while a sibling has clearly fewer in flight."""
+        return is_busier(self.in_flight, self._others(), self._engine_threads)
+
+    def may_accept_another(self, accepted: int) -> bool:
+        """Whether no sibling has fewer requests; just `accepted` connections count as requests."""
+        return self.in_flight + accepted <= min(self._others(), default=sys.maxsize)
+
+    def _others(self) -> Iterable[int]:
+        return self._table.requests_in_flight(besides=self._slot_number)

@@ -1,4 +1,4 @@
-"""What one process of the service knows: the arbiter's part, which workers inherit by fork, and the worker's own."""
+"""The state of one process of the service: the arbiter's part, which workers inherit by fork, and a worker's own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.replacement_controller import ReplacementController
 
 if TYPE_CHECKING:
-    # They need numpy and Flask, which must not come into the arbiter.
+    # Import numpy and Flask, which the arbiter must not load.
     from flask import Flask
 
     from ocrsvc.access.gate import AccessGate
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
     from ocrsvc.serving.memory_budget import SharedLimits
     from ocrsvc.serving.work_queue import RequestContext
 
-# A collector that is away must not keep a worker from ending.
+# Limit for an unreachable trace collector when a worker ends.
 _LAST_SPANS_S: Final = 1.0
 
 
 class ServiceContext:
-    """Made once, in the arbiter; a worker inherits it, settings included, by fork, and fills its own part."""
+    """Created once, in the arbiter; a worker inherits it with the settings by fork, and fills in `worker`."""
 
     def __init__(self, settings: Settings) -> None:
-        # Those of the last reload that was right.
+        # The settings of the last successful reload.
         self.settings = settings
-        # Those that the workers share, by name; seen before a worker is given one.
+        # Names of the GPUs that the workers share, listed before a worker is pinned to one.
         self.gpus: tuple[str, ...] = ()
-        # Of gunicorn's configuration at the start; see gunicorn_internals.PidFile.
+        # From gunicorn's configuration at the start; see gunicorn_internals.PidFile.
         self.pidfile: str | None = None
-        # Where gunicorn listens, as it was at the start.
+        # Where gunicorn has listened since the start.
         self.addresses: object = None
         self.controller = ReplacementController(WorkerTable())
-        # Images that ended an engine's child process, and bodies of requests that stopped a worker.
+        # Images that killed an engine's child process, and request bodies that hung or killed a worker.
         self.image_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
         self.request_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
         self.in_flight = InFlightTable(SLOTS)
@@ -75,27 +75,27 @@ class ServiceContext:
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.jobs: JobStore | None = None
         self.page_counts = PageCounts(secrets.token_hex(8), SLOTS)
-        # In the arbiter what a process without gunicorn's hooks has.
+        # In the arbiter, and in a process without gunicorn's hooks, it uses the common metrics.
         self.worker = WorkerContext(self.metrics.common, self.errors.recorder())
 
     def each_second(self) -> None:
-        """Arbiter, each second: look at the certificates, and keep how the service is when it is time for that."""
+        """Arbiter, each second: check the certificates, and record the history for the operators' page."""
         self.certificate_watch.look()
         now_s = time.monotonic()
         if self.history.is_due(now_s):
             self.history.add(observe(self.metrics, self.controller.worker_table, now_s))
 
     def close_grpc_listeners(self) -> None:
-        """Arbiter: the workers have theirs still."""
+        """Arbiter: close its copies; the workers keep theirs."""
         for listener in self.grpc_listeners:
             listener.close()
 
     def plan(self, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
-        """How many engine threads a worker runs, given gunicorn's workers and threads; None leaves them to the plan."""
+        """The thread plan, with gunicorn's workers and threads if they are given."""
         return plan_for(self.settings, workers=workers, threads=threads)
 
     def make_reader(self, plan: ThreadPlan) -> Reader:
-        """A reader that is not started; imports the numeric libraries, so never in the arbiter."""
+        """Create a reader without starting it; never in the arbiter, as it imports numeric libraries."""
         from ocrsvc.pipeline.read import Reader
 
         head = self.controller.worker_table.head
@@ -109,7 +109,7 @@ class ServiceContext:
         return reader
 
     def _open_models(self, plan: ThreadPlan, threads: EngineThreads) -> WorkerModels:
-        """The models of this worker, which count what they do in its metrics, and the watcher of a repository."""
+        """Open this worker's models with its metrics, and the watcher of a model repository."""
         from ocrsvc.models.watcher import watch_models
         from ocrsvc.models.worker_models import open_worker_models
 
@@ -120,7 +120,7 @@ class ServiceContext:
         return models
 
     def start_gate(self, slot_number: int = 0) -> None:
-        """Worker, once: begin to admit requests by their API keys, if the settings name a store of them."""
+        """Worker, once: start to check API keys, if OCRSVC_KEYS is set."""
         if self.settings.keys is None or self.worker.gate is not None:
             return
         from ocrsvc.access.gate import AccessGate
@@ -131,11 +131,11 @@ class ServiceContext:
         self.worker.closing.callback(self.worker.gate.stop)
 
     def _note_reading(self, reading: Reading, context: RequestContext) -> None:
-        """Count a page that was read, in the trace of its request if that is sampled."""
+        """Count a page that was read, with its request's trace if that is sampled."""
         count_reading(self.worker.metrics, reading, context.ledger.trace_id, context.source)
 
     def make_app(self) -> Flask:
-        """The WSGI application over this worker's reader, which may be started later. Loads no model."""
+        """Create the WSGI application over this worker's reader, which may be started later. Loads no model."""
         from ocrsvc.app import create_app
         from ocrsvc.http.admission import shared_limits_of
         from ocrsvc.http.request_metrics import RequestMetrics
@@ -166,7 +166,7 @@ class ServiceContext:
         return create_app(settings, worker.reader, requests, worker.limits, self.jobs, worker.gate)
 
     def head_check(self) -> HeadCheck | None:
-        """What the event loop asks before it receives a body; None where no key is wanted."""
+        """The check of API keys that the event loop runs before it receives a body; None without OCRSVC_KEYS."""
         if self.worker.gate is None:
             return None
         from ocrsvc.http.admission import KeyCheck
@@ -175,7 +175,7 @@ class ServiceContext:
         return KeyCheck(self.worker.gate, routes).refusal_of_head
 
     def _start_tracer(self) -> Tracer:
-        """What records traces in this worker; ends with it."""
+        """Start this worker's tracer if traces are on; it stops with the worker."""
         if not is_tracing(self.settings, os.environ):
             return self.worker.tracer
         from ocrsvc.telemetry.otlp import make_tracer
@@ -194,11 +194,11 @@ class ServiceContext:
 
 @dataclass(slots=True)
 class WorkerContext:
-    """One worker's own; None is what it does not have."""
+    """The objects of one worker; None if not configured, or not created yet."""
 
     metrics: WorkerMetrics
     error_recorder: ErrorRecorder
-    # The number of its entry in the worker table.
+    # Number of the entry in the worker table.
     slot: int | None = None
     reader: Reader | None = None
     limits: SharedLimits | None = None
@@ -206,5 +206,5 @@ class WorkerContext:
     gate: AccessGate | None = None
     models_watcher: ModelWatcher | None = None
     tracer: Tracer = field(default_factory=NoTracer)
-    # What ends with the worker, the last first.
+    # Closed at the worker's end, in reverse order.
     closing: ExitStack = field(default_factory=ExitStack)

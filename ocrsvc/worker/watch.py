@@ -1,8 +1,8 @@
-"""The watch of a worker over itself, and over the arbiter.
+"""A worker's watch over itself and the arbiter.
 
-Ten times a second a thread reads memory, requests and stuck threads. With a reason the worker wakes the arbiter, serves
-on until its successor is READY, and drains; at a hard limit, with all engine threads stuck, or at the arbiter's word,
-it drains now.
+Ten times a second a thread reads memory, requests and stuck threads. With a reason to be replaced, the worker wakes the
+arbiter, keeps serving until its successor is READY, and drains. At a hard limit, with all engine threads stuck, or when
+the arbiter grants DRAIN_FIRST, it drains at once.
 """
 
 from __future__ import annotations
@@ -31,67 +31,67 @@ from ocrsvc.worker.replacement_limits import (
 )
 
 if TYPE_CHECKING:
-    # It needs numpy, which must not come into the arbiter.
+    # Imports numpy, which the arbiter must not load.
     from ocrsvc.models.loaded_models import LoadedModels
 
 CHECK_S: Final = 0.1
 # The arbiter checks by itself every second; the signal only makes it check now.
 _WAKE_S: Final = 1.0
-# Together well below the 5 s in which everything is gone after the arbiter is.
+# Together well below 5 s, in which all processes must be gone after the arbiter's death.
 _PARENT_CHECK_S: Final = 0.5
 _ORPHAN_S: Final = 2.5
 _STDERR: Final = 2
-# Memory beyond that of a warm worker is given back so often, from so much on, while requests hold so little.
+# Free memory is returned at this interval, if the worker has grown this much and requests hold less than this share.
 _GIVE_BACK_S: Final = 10.0
 _GROWN_BYTES: Final = 48 << 20
-_FREE: Final = 0.1
-# NVML's own interval is between 1/6 s and a second.
-_LOAD_S: Final = 1.0
-# After an error of the watch.
-_WAIT_S: Final = 1.0
+_IDLE_SHARE: Final = 0.1
+# NVML updates the utilization every 1/6 s to 1 s.
+_UTILIZATION_S: Final = 1.0
+# Pause after an error of the watch.
+_RETRY_S: Final = 1.0
 
 
 class ModelsInProcess:
-    """The models that a worker loads and closes once it is ready; their memory is not held against its limits."""
+    """The models that a ready worker loads and closes; their memory does not count against its limits."""
 
     def __init__(self, models: LoadedModels) -> None:
         self._models, self._ready_bytes = models, models.held_bytes()
-        # What they may take more than when it was ready.
+        # Bytes that models may take beyond those loaded at READY.
         self.room_bytes = max(0, (models.budget_bytes or 0) - self._ready_bytes)
 
     def added_bytes(self) -> int:
-        """What they take more than when the worker was ready; may be negative."""
+        """Bytes that models hold beyond those at READY; may be negative."""
         return self._models.held_bytes() - self._ready_bytes
 
     def is_settled(self) -> bool:
-        """Whether none is being loaded or closed."""
+        """Whether no model is being loaded or closed."""
         return self._models.is_settled
 
 
 @dataclass(slots=True)
 class Watch:
-    """What a worker watches over itself, from when it is READY until it drains."""
+    """Watches one worker from READY until it drains."""
 
     worker: Any
     limits: Limits
-    # From the fork until it was ready, less what it waited for others.
+    # Seconds from the fork to READY, without the wait for other workers.
     boot_s: float = 0.0
     gauge: GpuMemoryReader | None = None
-    stuck_threads: Callable[[], int] = int
-    # Called each time.
-    on_check: Callable[[], object] = bool
-    # None where they are in child processes.
+    stuck_threads: Callable[[], int] = lambda: 0
+    # Called at each check.
+    on_check: Callable[[], object] = lambda: None
+    # None if models are in child processes.
     models: ModelsInProcess | None = None
     _woken_s: float = field(default=0.0, init=False)
     _gave_back_s: float = field(default=0.0, init=False)
     _stuck: int = field(default=0, init=False)
 
     def start(self) -> None:
-        """Begin. Raises RuntimeError where the thread is refused."""
+        """Start the thread. Raises RuntimeError if the system refuses it."""
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def _run(self) -> None:
-        """Begin again after an error: a worker that does not watch itself would never be replaced."""
+        """Watch, and restart after an error: without a watch the worker would never be replaced."""
         entry = self.worker.entry
         warm_bytes = entry.rss_bytes, entry.gpu_bytes
         while entry.state == State.BOOTING:
@@ -100,23 +100,23 @@ class Watch:
             try:
                 self._watch(*warm_bytes)
             except Exception:
-                self.worker.log.exception("The watch over this worker begins again")
-                time.sleep(_WAIT_S)
+                self.worker.log.exception("The watch over this worker has failed; it restarts")
+                time.sleep(_RETRY_S)
 
     def _watch(self, rss_bytes: int, gpu_bytes: int) -> None:
         rss, gpu = MemoryTrend(rss_bytes), MemoryTrend(gpu_bytes)
         entry = self.worker.entry
         while entry.state == State.READY:
             now_s = time.monotonic()
-            # Without a descriptor for it there is no reading.
+            # read_rss_bytes is 0 if no descriptor is free.
             entry.requests, entry.rss_bytes = self.worker.nr, read_rss_bytes() or entry.rss_bytes
             own_bytes = entry.rss_bytes - (0 if self.models is None else self.models.added_bytes())
             if self.models is not None and not self.models.is_settled():
-                rss.break_off()
+                rss.reset()
             readings = Readings(
                 requests=entry.requests,
                 age_s=now_s - entry.ready_s,
-                # A successor takes as long as this one took, and it may be started after those of all other workers.
+                # A successor boots as long as this worker did, perhaps after the successors of all other workers.
                 replacement_lead_s=(1 + self.worker.cfg.workers) * self.boot_s,
                 rss=rss.add(now_s, own_bytes),
                 gpu=self._read_gpu(gpu, now_s),
@@ -131,7 +131,7 @@ class Watch:
             time.sleep(CHECK_S)
 
     def _read_gpu(self, trend: MemoryTrend, now_s: float) -> Usage:
-        """The GPU memory that this worker holds, reported to the arbiter too; nothing without a reading."""
+        """Read this worker's GPU memory, and report it in the worker table; an empty Usage without a GPU."""
         entry = self.worker.entry
         reading = self.gauge.read(self.worker.siblings()) if self.gauge is not None else None
         if self.gauge is None or reading is None:
@@ -141,19 +141,19 @@ class Watch:
         entry.gpu_bytes, entry.gpu_max_step_bytes = reading.own_bytes, usage.max_step_bytes
         entry.gpu_used_bytes, entry.gpu_total_bytes = reading.used_bytes, reading.total_bytes
         entry.gpu_free_bytes, entry.gpu_read_s = reading.free_bytes, now_s
-        if now_s - entry.gpu_busy_read_s >= _LOAD_S:
+        if now_s - entry.gpu_busy_read_s >= _UTILIZATION_S:
             busy_ratio = self.gauge.read_busy_ratio()
             entry.gpu_busy_ratio, entry.gpu_busy_read_s = busy_ratio or 0.0, 0.0 if busy_ratio is None else now_s
         return usage
 
     def _note_stuck(self) -> None:
-        """Request a successor for stuck engine threads, and print where they are when there are more than before."""
+        """If more engine threads are stuck than before, request a successor and dump their stacks."""
         stuck, before, worker = self.stuck_threads(), self._stuck, self.worker
         self._stuck = stuck
         if stuck > before:
             request_replacement(worker.entry, Reason.STUCK)
             worker.log.error(
-                "STUCK: %s of %s engine threads have not come back from work that should have been answered long ago. "
+                "STUCK: %s of %s engine threads are still busy long after the deadline of their work. "
                 "This worker is replaced; the stacks of its threads follow.",
                 *(stuck, worker.engine_threads),
             )
@@ -161,7 +161,7 @@ class Watch:
             faulthandler.dump_traceback(file=_STDERR)
 
     def _request_successor(self, now_s: float) -> None:
-        """Wake the arbiter for a successor that it has not granted."""
+        """Wake the arbiter while it has not granted a requested successor."""
         entry = self.worker.entry
         if not entry.reason or entry.granted or now_s - self._woken_s <= _WAKE_S:
             return
@@ -171,16 +171,16 @@ class Watch:
                 *(Reason(entry.reason).name.lower(), entry.requests, entry.rss_bytes, entry.gpu_bytes),
             )
         self._woken_s = now_s
-        # SIGCHLD makes it look for dead children, and changes nothing when there are none. Where it is another user's
-        # process it checks by itself soon.
+        # SIGCHLD makes the arbiter look for dead children, and is harmless if there are none. If it runs as another
+        # user, the signal fails and its own check follows soon.
         with suppress(OSError):
             os.kill(self.worker.ppid, signal.SIGCHLD)
 
     def _give_back_memory(self, now_s: float, grown_bytes: int) -> None:
-        """After large requests: what is free goes back to the system, also where small ones never stop coming."""
+        """Return free memory to the system after large requests, even while small requests keep coming."""
         memory = self.worker.limits.memory
         is_due = now_s - self._gave_back_s >= _GIVE_BACK_S and grown_bytes > _GROWN_BYTES
-        if is_due and memory.held_bytes < _FREE * memory.total_bytes:
+        if is_due and memory.held_bytes < _IDLE_SHARE * memory.total_bytes:
             self._gave_back_s = now_s
             give_back()
 
@@ -194,19 +194,19 @@ class Watch:
 
 
 def end_with_arbiter(worker: Any) -> None:
-    """Watch over the arbiter, from the fork on: a worker that loads ends with it too. Raises RuntimeError."""
+    """From the fork on, end this process when the arbiter is gone, even while it loads. Raises RuntimeError."""
     threading.Thread(target=_end_with_arbiter, args=(worker,), name="orphan", daemon=True).start()
 
 
 def _end_with_arbiter(worker: Any) -> None:
     while os.getppid() == worker.ppid:
         time.sleep(_PARENT_CHECK_S)
-    worker.log.error("The arbiter is gone: this worker ends within %.1f s.", _ORPHAN_S)
+    worker.log.error("The arbiter is gone: this worker exits within %.1f s.", _ORPHAN_S)
     end_s = time.monotonic() + _ORPHAN_S
     if worker.booted:
         worker.stop()
     while worker.entry.in_flight and time.monotonic() < end_s:
         time.sleep(CHECK_S)
     worker.flush_log()
-    # No arbiter is left that could kill a worker whose engine never comes back.
+    # A hung engine thread would keep the process alive, and no arbiter is left to kill it.
     os._exit(1)
