@@ -125,7 +125,7 @@ def test_lines_that_find_the_queue_full_are_counted_and_told_once_it_goes_on(tar
             goes_on.wait(20)
 
     logging.getLogger(TARGETS).addHandler(Slow())
-    background = BackgroundHandler(lambda: dropped.append(1), most=2)
+    background = BackgroundHandler(lambda: dropped.append(1), max_queued=2)
     background.emit(record("first"))
     assert waits.wait(20)
     for _ in range(10):
@@ -253,7 +253,7 @@ def test_events_are_written_in_order_and_all_of_them_before_the_end() -> None:
 def test_a_log_that_nobody_reads_drops_and_counts_and_never_waits() -> None:
     dropped: list[int] = []
     with pipe() as (out, into):
-        log = AccessLog("json", on_drop=lambda: dropped.append(1), target=into, most=10)
+        log = AccessLog("json", on_drop=lambda: dropped.append(1), target=into, max_queued=10)
         began = time.monotonic()
         for _ in range(2000):
             log.put(EVENT)

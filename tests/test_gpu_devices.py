@@ -150,8 +150,8 @@ def test_after_a_reload_with_other_gpus_each_worker_is_reckoned_on_its_own() -> 
     assert names == ["GPU-0", "GPU-1", "GPU-7", "GPU-1"]
     for place in (*old, *new):
         crowd.worker_table.entry(place).gpu_bytes = 10**place
-    assert crowd.worker_table.gpu_use_of_others(besides=new[1]) == (10 ** old[1], True)
-    assert crowd.worker_table.gpu_use_of_others(besides=new[0]) == (0, True)
+    assert crowd.worker_table.gpu_use_of_others(new[1]) == (10 ** old[1], True)
+    assert crowd.worker_table.gpu_use_of_others(new[0]) == (0, True)
 
 
 @pytest.mark.parametrize(("gpu", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])

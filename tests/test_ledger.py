@@ -18,7 +18,7 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.decode_job import DecodeJob, make_read_request
 from ocrsvc.results import EngineTimes, Page, ReadOptions
-from ocrsvc.telemetry.ledger import MOST_SEGMENTS, STAGES, Ledger, Segment, server_timing
+from ocrsvc.telemetry.ledger import MAX_SEGMENTS, STAGES, Ledger, Segment, server_timing
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_long_document_keeps_few_segments_and_counts_every_second(clock: Clock
     for number in range(10_000):
         clock.now_s = float(number)
         ledger.enter("decode" if number % 2 else "wait")
-    assert len(ledger.segments) == MOST_SEGMENTS
+    assert len(ledger.segments) == MAX_SEGMENTS
     assert sum(ledger.seconds().values()) == 9999.0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrsvc.system.allocator import give_back, release_with_free_memory
+from ocrsvc.system.allocator import register_holder, release_free_memory
 from ocrsvc.system.memory import MemoryUse, read_memory_bytes, read_memory_use, read_rss_bytes
 
 GB = 10**9
@@ -135,7 +135,7 @@ def test_a_worker_keeps_to_two_arenas_however_many_threads_it_has() -> None:
 GIVING_BACK = """
 import ctypes, resource
 from pathlib import Path
-from ocrsvc.system.allocator import give_back
+from ocrsvc.system.allocator import release_free_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
 libc.free.argtypes = (ctypes.c_void_p,)
@@ -147,7 +147,7 @@ for block in blocks:
 for block in blocks[:-1]:
     libc.free(block)
 held = resident()
-assert give_back()
+assert release_free_memory()
 print(held - resident())
 """
 
@@ -170,10 +170,10 @@ class Keeper:
 
 def test_giving_back_asks_those_who_hold_memory_while_they_live() -> None:
     keeper = Keeper()
-    release_with_free_memory(keeper)
-    give_back()
+    register_holder(keeper)
+    release_free_memory()
     assert keeper.asked == 1
     gone = weakref.ref(keeper)
     del keeper
     assert gone() is None
-    give_back()
+    release_free_memory()

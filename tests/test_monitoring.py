@@ -112,7 +112,7 @@ def test_the_list_of_metrics_has_a_line_for_each(capsys: pytest.CaptureFixture[s
     [
         (("--availability", "0.9"), "0.9 is no objective for availability"),
         (("--fast", "1"), "1 is no objective for fast"),
-        (("--fast-s", "4"), "4 s is not the upper end of a bucket"),
+        (("--fast-s", "4"), "4 s is not the upper bound of a bucket"),
     ],
 )
 def test_objectives_that_cannot_be_watched_are_refused(

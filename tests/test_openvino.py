@@ -25,7 +25,7 @@ from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecogni
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import BF16, RuntimeChoice, prove_runtimes
 from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
-from ocrsvc.system.allocator import give_back
+from ocrsvc.system.allocator import release_free_memory
 
 if not openvino_session.is_installed():
     pytest.skip("openvino is not installed: the extra openvino", allow_module_level=True)
@@ -97,7 +97,7 @@ def test_memory_that_is_kept_for_the_next_page_goes_with_free_memory(cache: Mode
     pixels = np.asarray(cv2.resize(page("notice.png"), (1280, 960)), np.uint8)
     before = detector.run(model_input(detector, pixels))[0]
     held_bytes = resident_bytes()
-    give_back()
+    release_free_memory()
     assert resident_bytes() < held_bytes - 64 * 2**20
     assert np.array_equal(detector.run(model_input(detector, pixels))[0], before)
 

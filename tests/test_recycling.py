@@ -301,7 +301,7 @@ def test_a_worker_that_loads_does_not_outlive_the_arbiter() -> None:
 def test_a_boot_that_hangs_is_ended_with_its_stacks_in_the_log() -> None:
     env = {"OCRSVC_FAKE_WARM_UP_S": "300", "OCRSVC_BOOT_LIMIT_S": "0.5", "OCRSVC_WORKERS": "1"}
     with start_server(env) as server:
-        server.wait_for(r"The engine has not loaded within 0\.5 s; this worker ends")
+        server.wait_for(r"The engine has not loaded within 0\.5 s: this worker exits")
         server.wait_for(r'File ".*fake\.py", line \d+ in warm_up')
         server.wait_for("died before it was ready, as did the 0 before it; the next one loads in 1 s")
 

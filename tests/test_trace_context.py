@@ -12,7 +12,7 @@ from web_support import running_app
 
 from ocrsvc.grpc_server.call import headers_by_name
 from ocrsvc.grpc_server.method import Method
-from ocrsvc.telemetry.trace_context import LONGEST_STATE, read_trace_context, request_id_of
+from ocrsvc.telemetry.trace_context import MAX_STATE, read_trace_context, request_id_of
 
 # From the specification's own examples, https://www.w3.org/TR/trace-context/#examples-of-http-traceparent-headers.
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -112,7 +112,7 @@ def test_of_a_long_tracestate_whole_members_are_left_out_at_its_end() -> None:
     found = read_trace_context(PARENT, ",".join(members))
     assert found is not None
     assert found.state == ",".join(members[: found.state.count(",") + 1])
-    assert LONGEST_STATE - 70 < len(found.state) <= LONGEST_STATE
+    assert MAX_STATE - 70 < len(found.state) <= MAX_STATE
 
 
 @pytest.mark.parametrize("sent", ["", "x" * 129, "a b", "a\nstatus=500", "é", "\x1b[31m", "\t"])

@@ -182,16 +182,16 @@ def span(context: TraceContext | None = None) -> RequestSpan:
 
 def test_the_ratio_holds_for_traces_that_begin_here_and_the_caller_decides_about_its_own() -> None:
     tracer, _ = make(Exporter(), ratio=0.25)
-    begun = [tracer.begin(None, "x", is_traced_alone=True) for _ in range(4000)]
+    begun = [tracer.begin(None, "x", may_start_trace=True) for _ in range(4000)]
     # Four standard deviations of a binomial distribution.
     assert abs(sum(context.is_sampled for context in begun) - 1000) < 4 * (4000 * 0.25 * 0.75) ** 0.5
     assert len({context.trace_id for context in begun}) == len({context.span_id for context in begun}) == 4000
     for flags in (0, 1):
         caller = TraceContext("f" * 32, SPAN, flags=flags, state="a=1")
-        own = tracer.begin(caller, "x", is_traced_alone=False)
+        own = tracer.begin(caller, "x", may_start_trace=False)
         assert (own.trace_id, own.parent_id, own.flags, own.state) == ("f" * 32, SPAN, flags, "a=1")
         assert own.span_id != SPAN
-    assert not any(tracer.begin(None, "x", is_traced_alone=False).is_sampled for _ in range(50))
+    assert not any(tracer.begin(None, "x", may_start_trace=False).is_sampled for _ in range(50))
     tracer.stop(1.0)
 
 

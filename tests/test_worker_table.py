@@ -20,7 +20,7 @@ def test_a_child_process_writes_what_its_parent_reads() -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert worker_table.live() == [Snapshot(place, State.READY, child, Reason.RSS_SOFT, wanted_s=2.5, forked_s=1.0)]
-    assert worker_table.live()[0].wants
+    assert worker_table.live()[0].awaits_grant
 
 
 class _BeginsToDrain:
@@ -71,7 +71,7 @@ def test_the_loads_are_those_of_the_siblings_that_accept() -> None:
     for state, in_flight in ((State.READY, 3), (State.READY, 5), (State.DRAINING, 7), (State.BOOTING, 0)):
         entry = worker_table.entry(worker_table.allocate(0.0))
         entry.state, entry.in_flight = state, in_flight
-    assert list(worker_table.requests_in_flight(besides=0)) == [5]
+    assert list(worker_table.requests_in_flight(excluding=0)) == [5]
 
 
 def test_what_the_others_hold_of_the_gpu_counts_while_they_leave_too_but_is_not_settled() -> None:
@@ -79,7 +79,7 @@ def test_what_the_others_hold_of_the_gpu_counts_while_they_leave_too_but_is_not_
     for state, gpu_bytes in ((State.READY, 3), (State.READY, 5), (State.READY, 7)):
         entry = worker_table.entry(worker_table.allocate(0.0))
         entry.state, entry.gpu_bytes = state, gpu_bytes
-    assert worker_table.gpu_use_of_others(besides=0) == (12, True)
+    assert worker_table.gpu_use_of_others(0) == (12, True)
     worker_table.entry(2).state = State.DRAINING
-    assert worker_table.gpu_use_of_others(besides=0) == (12, False)
-    assert worker_table.gpu_use_of_others(besides=2) == (8, True)
+    assert worker_table.gpu_use_of_others(0) == (12, False)
+    assert worker_table.gpu_use_of_others(2) == (8, True)

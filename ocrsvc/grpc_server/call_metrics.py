@@ -68,7 +68,7 @@ class CallMetrics:
         began_s, path = time.monotonic(), sent.get(":path", "")[:_LONGEST_PATH]
         name = path.lstrip("/") if method.request is not None else _NO_ADAPTER
         traced = read_trace_context(sent.get(PARENT_HEADER, ""), sent.get(STATE_HEADER, ""))
-        trace = self.tracer.begin(traced, name, is_traced_alone=not method.quick)
+        trace = self.tracer.begin(traced, name, may_start_trace=not method.quick)
         ledger = Ledger(began_s)
         ledger.trace_id = trace.sampled_id if trace is not None else ""
         request_id, is_timed = request_id_of(sent.get(_ID_KEY, "")), not method.streaming

@@ -75,8 +75,8 @@ class RequestCounter:
         request = current_request()
         environ = request.environ
         caller = read_trace_context(environ.get("HTTP_TRACEPARENT", ""), environ.get("HTTP_TRACESTATE", ""))
-        is_traced_alone = request.blueprint not in _UNTRACED
-        request.trace = self._metrics.tracer.begin(caller, _span_name(request), is_traced_alone=is_traced_alone)
+        may_start_trace = request.blueprint not in _UNTRACED
+        request.trace = self._metrics.tracer.begin(caller, _span_name(request), may_start_trace=may_start_trace)
         if request.trace is not None:
             request.ledger.trace_id = request.trace.sampled_id
         set_ids(request.id, request.trace)

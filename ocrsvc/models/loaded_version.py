@@ -17,7 +17,7 @@ from ocrsvc.engines.contract import Engine, Handle
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.serving.executor import Executor
-from ocrsvc.system.allocator import give_back
+from ocrsvc.system.allocator import release_free_memory
 from ocrsvc.system.memory import read_private_bytes
 
 # How long engine threads may take to come to closing their handles.
@@ -137,10 +137,10 @@ class ModelMemory:
         self,
         budget_bytes: int | None,
         read_bytes: Callable[[], int] = read_private_bytes,
-        give_back: Callable[[], object] = give_back,
+        release_free_memory: Callable[[], object] = release_free_memory,
         copies: int = 1,
     ) -> None:
-        self.budget_bytes, self.give_back = budget_bytes, give_back
+        self.budget_bytes, self.release_free_memory = budget_bytes, release_free_memory
         self._read_bytes, self._copies = read_bytes, copies
         # Tuples, which other threads may read meanwhile.
         self._measured: dict[VersionKey, tuple[_Taken, ...]] = {}
@@ -174,7 +174,7 @@ class ModelMemory:
 
     def before(self) -> int:
         """The memory before a load, for `measure`."""
-        self.give_back()
+        self.release_free_memory()
         return self._read_bytes()
 
     def measure(self, loaded: LoadedVersion, before_bytes: int) -> int:

@@ -339,7 +339,7 @@ class VersionLoader:
         except Exception:
             LOG.exception("The model %s was not closed as it should be", entry.version)
         del loaded
-        self._memory.give_back()
+        self._memory.release_free_memory()
         with self._changed:
             entry.state, entry.size_bytes = LoadState.CLOSED, 0
             self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""Service level objectives, and the alerts, dashboard and reference that are filled in with their numbers.
+"""Service level objectives, and the alerts, dashboard and metric reference made for them.
 
-The alerts follow https://sre.google/workbook/alerting-on-slos/: one fires when the error budget burns fast over a long
-window and still does over a short one.
+The alerts follow https://sre.google/workbook/alerting-on-slos/: an alert fires if the error budget burns fast over a
+long and a short window.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ ALERTS: Final = "alerts.yml"
 DASHBOARD: Final = "dashboard.json"
 REFERENCE: Final = "metrics.md"
 
-# The largest multiple of the budget's rate that an alert asks for; alerts.yml has it too.
+# The largest burn rate that an alert compares with; also in alerts.yml.
 _FASTEST_BURN: Final = 14.4
-_LEAST_SHARE: Final = 1 - 1 / _FASTEST_BURN
+_MIN_SHARE: Final = 1 - 1 / _FASTEST_BURN
 
 
 class _Text(Template):
-    """Prometheus, Grafana and Markdown leave this delimiter alone."""
+    """A template whose delimiter means nothing to Prometheus, Grafana and Markdown."""
 
     delimiter = "@"
 
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """What the service promises over 30 days. Pages of jobs are no part of it.
+    """The service's objectives over 30 days; pages of jobs do not count.
 
     Attributes:
-        available: Share of images that are answered, of those and the failures by the service's own fault.
-        fast: Share of images that are read within `fast_s`, which is the upper end of a bucket.
+        available: Share of images that do not fail by the service's own fault.
+        fast: Share of images that are read within `fast_s`, which is the upper bound of a bucket.
     """
 
     available: float = 0.995
@@ -45,19 +45,18 @@ class Objectives:
     def __post_init__(self) -> None:
         """Raises SettingsError for an objective that no alert can watch."""
         for name, share in (("availability", self.available), ("fast", self.fast)):
-            if not _LEAST_SHARE < share < 1:
+            if not _MIN_SHARE < share < 1:
                 raise SettingsError(
-                    f"{share:g} is no objective for {name}: at {_FASTEST_BURN:g} times its budget everything fails.",
-                    f"Name a share between {_LEAST_SHARE:.3f} and 1.",
+                    f"{share:g} is no objective for {name}: no alert could fire at {_FASTEST_BURN:g} times its budget.",
+                    f"Choose a share between {_MIN_SHARE:.3f} and 1.",
                 )
         if self.fast_s not in BUCKETS_S:
-            raise SettingsError(
-                f"{self.fast_s:g} s is not the upper end of a bucket.", f"Name one of {', '.join(map(str, BUCKETS_S))}."
-            )
+            bounds = ", ".join(map(str, BUCKETS_S))
+            raise SettingsError(f"{self.fast_s:g} s is not the upper bound of a bucket.", f"Choose one of {bounds}.")
 
 
 def fill_in(name: Literal["alerts.yml", "dashboard.json", "metrics.md"], objectives: Objectives) -> str:
-    """The text of a file of this package for these objectives."""
+    """Return a file of this package, filled in with these objectives."""
     error_budget, latency_budget = 1 - objectives.available, 1 - objectives.fast
     text = files("ocrsvc.monitoring").joinpath(name).read_text(encoding="utf-8")
     return _Text(text).substitute(

@@ -16,7 +16,7 @@ from ocrsvc.results import EngineInfo, ReadOptions
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import Priority
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.allocator import give_back
+from ocrsvc.system.allocator import release_free_memory
 from ocrsvc.system.thread_plan import ThreadPlan
 
 _FAILED_STOP_S: Final = 5.0
@@ -72,7 +72,7 @@ class EngineLifecycle:
             places=self._settings.queue_size,
             batch=MAX_BATCH,
             on_end=self._close_own_handles,
-            on_idle=give_back,
+            on_idle=release_free_memory,
             may_join=may_join,
         )
         executor.start()

@@ -1,4 +1,4 @@
-"""Tunes glibc's allocator: fewer arenas, and free memory returned to the system; elsewhere it does nothing."""
+"""Tunes glibc's allocator: fewer arenas, and free memory returned to the system. Without glibc it does nothing."""
 
 from __future__ import annotations
 
@@ -16,46 +16,45 @@ _M_ARENA_MAX: Final = -8
 
 
 def limit_arenas() -> bool:
-    """Keep malloc to a few arenas; whether it does. Call it before threads allocate.
+    """Limit malloc to two arenas, before threads allocate; returns whether that worked.
 
-    By default each of the many HTTP threads soon has an arena of its own, and every decoded image is paged in afresh in
-    another one: measured with 20 clients and 130 kB JPEGs, 890 page faults and 2.7 ms of system time a request, against
-    150 and 0.9 ms with two arenas.
+    By default each of the many HTTP threads gets an arena, and decoded images fault in fresh pages in each: with 20
+    clients and 130 kB JPEGs 890 page faults and 2.7 ms of system time per request, against 150 and 0.9 ms with two.
     """
     return (glibc := _glibc()) is not None and bool(glibc.mallopt(_M_ARENA_MAX, _ARENAS))
 
 
 def map_large_blocks() -> bool:
-    """Let blocks of 256 KiB and more be mapped by themselves, so that each returns to the system when it is freed.
+    """Map blocks from 256 KiB on separately, so that they return to the system when freed.
 
-    By itself glibc raises that size to what was freed before, up to 32 MiB; then the buffers that a library makes for
-    every new shape stay in the heap: OpenVINO's detector held 486 MB after 21 shapes, and 312 MB so.
+    By default glibc raises this threshold up to 32 MiB, and buffers that a library makes for every new shape stay in
+    the heap: OpenVINO's detector held 486 MB after 21 shapes, with this call 312 MB.
     """
     return (glibc := _glibc()) is not None and bool(glibc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES))
 
 
 class Holder(Protocol):
-    """Keeps memory for its next piece of work that it can do without."""
+    """An object that keeps buffers for its next work, and can free them."""
 
     def release_memory(self) -> None:
-        """Free it, now or when the work in hand is done; called in any thread, which must not wait."""
+        """Free the buffers, now or when the current work is done; any thread may call it, and it must not wait."""
 
 
-# Weak, so that a holder is forgotten when its last user is gone.
+# Weak, so that unused holders are forgotten.
 _HOLDERS: Final[weakref.WeakSet[Holder]] = weakref.WeakSet()
 _HOLDERS_LOCK: Final = threading.Lock()
 
 
-def release_with_free_memory(holder: Holder) -> None:
-    """From now on `give_back` asks that holder, too."""
+def register_holder(holder: Holder) -> None:
+    """Let `release_free_memory` also free this holder's buffers."""
     with _HOLDERS_LOCK:
         _HOLDERS.add(holder)
 
 
-def give_back() -> bool:
-    """Return what is free to the system; takes some milliseconds. Returns whether there was anything.
+def release_free_memory() -> bool:
+    """Return free heap memory to the system, in some milliseconds; returns whether there was any.
 
-    The runs of a model leave up to 200 MB of free memory in the heap, which is of no use when no more pages come.
+    Runs of a model leave up to 200 MB of free memory in the heap, which an idle worker does not need.
     """
     with _HOLDERS_LOCK:
         holders = list(_HOLDERS)

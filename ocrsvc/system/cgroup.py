@@ -1,4 +1,4 @@
-"""Reads the limits that Linux's control groups (v1 and v2) set for this process, and how many CPUs they leave it."""
+"""Reads this process's limits by Linux control groups (v1 and v2), and the number of CPUs that it may use."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from pathlib import Path, PurePosixPath
 
 
 def read_cpus(root: Path = Path("/")) -> float:
-    """CPUs that this process may use: the smaller of its affinity and its cgroups' CPU quotas, never the host's."""
+    """CPUs that this process may use: the smallest of its affinity and its cgroups' CPU quotas."""
     affinity = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min([float(affinity), *read_quotas(root)])
 
 
 def read_quotas(root: Path) -> Iterator[float]:
-    """The CPU quotas, in CPUs, of this process's cgroup and of those around it; none when unlimited."""
+    """The CPU quotas, in CPUs, of this process's cgroup and its parents; unlimited ones are omitted."""
     for words in read_limits(root, "cpu", "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
         match words:
-            # 150000 100000 is 1.5 CPUs. No quota is "max", or -1, or no file.
+            # "150000 100000" is 1.5 CPUs; without a quota it is "max", -1, or there is no file.
             case [quota, period] if quota.isdigit() and int(period):
                 yield int(quota) / int(period)
 
 
 def read_limits(root: Path, controller: str, v2_file: str, *v1_files: str) -> Iterator[list[str]]:
-    """The words in the files of a limit, of this process's cgroup and of those around it, innermost first.
+    """The words in the files of a limit, for this process's cgroup and its parents, innermost first.
 
-    `root` holds proc/self/cgroup and sys/fs/cgroup; the controller is "cpu" or "memory".
+    `root` contains proc/self/cgroup and sys/fs/cgroup; the controller is "cpu" or "memory".
     """
     for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         mount = root / "sys/fs/cgroup" / controllers
-        # In a container the path may be the host's and only the mount's own root exists, so every parent is tried.
+        # In a container the path may be the host's, while only the root of the mount exists: try every parent.
         inner = PurePosixPath(path.lstrip("/"))
         for part in (inner, *inner.parents):
             files = v1_files if controllers else (v2_file,)
@@ -41,7 +41,7 @@ def read_limits(root: Path, controller: str, v2_file: str, *v1_files: str) -> It
 
 
 def read_text(file: Path) -> str:
-    """The file's text; empty when there is none."""
+    """The file's text; empty if it cannot be read."""
     try:
         return file.read_text(encoding="ascii")
     except OSError:

@@ -1,7 +1,7 @@
-"""Starts and ends programs of ours in processes of their own, and asks those that are held to limits.
+"""Starts our programs in child processes, and sends requests to restricted ones.
 
-The side of a program that is asked is `ocrsvc.system.child_program`. Both sides send one message at a time, of
-MESSAGE_BYTES at most, over a socket that keeps messages apart: there is no half a line to wait for, and no endless one.
+The child's side is `ocrsvc.system.child_program`. Both sides send messages of at most MESSAGE_BYTES over a
+SOCK_SEQPACKET socket, which preserves their boundaries: no partial or endless line can block the reader.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ocrsvc.system.sandbox import lower_priority
 LOGGER: Final = logging.getLogger("ocrsvc.imaging")
 
 Check = Callable[[], object]
-"""Raises what ends a request that is no longer waited for."""
+"""Raises an error if the request is cancelled or past its deadline."""
 
 START_LIMIT_S: Final = 30.0
-"""For a process to load its libraries: 45 ms, and much more on a machine that is busy."""
+"""Time for a process to load its libraries: usually 45 ms, much more on a busy machine."""
 
 _POLL_S: Final = 0.25
 _END_S: Final = 5.0
 _RETRY_AFTER_S: Final = 2
-# Beyond what any of our programs counts or measures.
+# Larger than any number that our programs send.
 _LARGEST: Final = 1e15
 
 
 class ChildFailed(Exception):
-    """The process has ended, or has said what it must not."""
+    """The process has ended, or has sent a malformed message."""
 
 
 class ChildLate(ChildFailed):
@@ -46,13 +46,13 @@ class ChildLate(ChildFailed):
 
 
 class Program:
-    """A module of ours that runs in a process of its own; `end` it.
+    """One of our modules running in a child process; call `end` to stop it.
 
-    It has our connection to it as its standard input, imports what this process can import, and is in a process group
-    of its own: what a terminal sends to the service's must not end it before its parent. It inherits the open `files`,
-    gets `environ` and PYTHONPATH, and writes to `output`, or where we write. Our end, `wire`, keeps messages apart.
+    Its standard input is a SOCK_SEQPACKET socket to `wire`. It can import what this process can. It has its own process
+    group, so that a terminal's signals do not end it before its parent. It inherits the open `files`, has `environ` and
+    PYTHONPATH as its environment, and writes to `output`, by default where this process writes.
 
-    Raises OSError where the system gives no process or connection; nothing is left open then.
+    Raises OSError if the system refuses a process or socket; nothing stays open then.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Program:
             )
 
     def end(self, after_s: float = 0.0) -> None:
-        """Close the connection, and kill it unless it ends by itself within `after_s`."""
+        """Close the connection, and kill the process unless it exits within `after_s`."""
         self.wire.close()
-        # One that the system does not let die is reaped when the next is started.
+        # A process that cannot be killed yet is reaped when the next one is started.
         with suppress(subprocess.TimeoutExpired):
             try:
                 self.process.wait(after_s)
@@ -89,10 +89,10 @@ class Program:
 
 
 class ChildProcess:
-    """A process that is ready to be asked, by one thread; `close` it.
+    """A restricted child process that answers requests of one thread; call `close` to end it.
 
-    The module calls `child_program.apply_limits` and `serve`; it may write files of `file_bytes`. `check` is called
-    while it starts. Raises ResourcesExhausted where the system gives no process, or it does not get ready.
+    Its module calls `child_program.apply_limits` and `serve`; it may write files of `file_bytes`. `check` is called
+    while it starts. Raises ResourcesExhausted if the system refuses a process, or the process does not start.
     """
 
     def __init__(self, module: str, memory_bytes: int, file_bytes: int, files: tuple[int, ...], check: Check) -> None:
@@ -106,16 +106,18 @@ class ChildProcess:
             with _calling_on_failure(self.close):
                 _check_ready(*self._receive(START_LIMIT_S, check))
         except ChildFailed as failure:
-            # It has ended by itself, or was ended here; then the code is that of the signal.
+            # The exit code, or the negative number of the signal that ended it.
             _log_once("A process of %s did not start: code %s", module, self._program.process.returncode)
             raise ResourcesExhausted(
-                "A process of the service that reads documents did not start.", "Send it again.", _RETRY_AFTER_S
+                "The service could not start a process that reads documents.",
+                "Send the request again.",
+                _RETRY_AFTER_S,
             ) from failure
 
     def ask(self, request: str, limit_s: float, check: Check) -> tuple[str, list[float]]:
-        """Ask with a word and numbers; the answer is a word, and finite numbers of a sensible size.
+        """Send a request (a word and numbers); returns the answer: a word, and numbers below 1e15.
 
-        Raises ChildFailed without an answer, ChildLate without one in time, and what `check` raises; each ends it.
+        Raises ChildFailed without an answer, ChildLate after `limit_s`, and what `check` raises; each ends the process.
         """
         with _calling_on_failure(self.close):
             try:
@@ -125,7 +127,7 @@ class ChildProcess:
             return self._receive(limit_s, check)
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         if self.is_open:
             self.is_open = False
             self._program.end()
@@ -147,14 +149,14 @@ class ChildProcess:
 
 @contextmanager
 def resources_exhausted() -> Iterator[None]:
-    """What the system refuses in the block is the service's fault, and passes."""
+    """Turn an OSError in the block into ResourcesExhausted, and log it."""
     try:
         yield
     except OSError as error:
-        _log_once("The system refuses what reading a document needs: %s", error.strerror)
+        _log_once("The system refuses resources for reading a document: %s", error.strerror)
         raise ResourcesExhausted(
-            f"The system refuses what reading a document needs: {error.strerror}.",
-            "Send it again in a moment.",
+            f"The system refuses resources for reading a document: {error.strerror}.",
+            "Send the request again in a moment.",
             _RETRY_AFTER_S,
         ) from error
 
@@ -168,33 +170,33 @@ def _calling_on_failure(close: Callable[[], object]) -> Iterator[None]:
         raise
 
 
-def _spawn(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, process_group=0, **how)  # noqa: S603  our own program
+def _spawn(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, process_group=0, **options)  # noqa: S603  our own program
 
 
 def _read_answer(message: bytes) -> tuple[str, list[float]]:
-    """Raises ValueError unless it is one short word and a few numbers that can be reckoned with."""
+    """Parse a word and numbers. Raises ValueError for a malformed message, and for numbers that are not below 1e15."""
     if not 0 < len(message) <= MESSAGE_BYTES:
-        raise ValueError("too long, or nothing")
+        raise ValueError("empty or too long")
     word, *texts = message.decode("ascii").split(" ")
     numbers = [float(text) for text in texts]
     if not all(abs(number) < _LARGEST for number in numbers):
-        raise ValueError("a number that is none")
+        raise ValueError("not a finite number below 1e15")
     return word, numbers
 
 
 def _check_ready(word: str, numbers: Sequence[float]) -> None:
-    """Raises ChildFailed unless a program says that it is ready, and what it is held to."""
+    """Raises ChildFailed unless the program reports that it is ready; logs restrictions that the kernel lacks."""
     if (word, len(numbers)) != ("ready", 2):
         raise ChildFailed("is not ready")
     landlock, seccomp = numbers
     if not landlock:
-        _log_once("There is no Landlock here: a process that reads a PDF could open any file for reading")
+        _log_once("The kernel has no Landlock: a process that reads a PDF could read any file")
     if not seccomp:
-        _log_once("There is no seccomp here: a process that reads a PDF could connect, write files and start programs")
+        _log_once("The kernel has no seccomp: a process that reads a PDF could connect, write files and start programs")
 
 
 @cache
-def _log_once(message: str, *facts: object) -> None:
-    """A warning, once in a process for the same facts: a machine without resources would write nothing else."""
-    LOGGER.warning(message, *facts)
+def _log_once(message: str, *values: object) -> None:
+    """Log a warning once per process and values: without resources it would flood the log."""
+    LOGGER.warning(message, *values)

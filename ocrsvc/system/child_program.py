@@ -1,7 +1,7 @@
-"""The program's side of `ocrsvc.system.child_process`: takes on its limits, then answers requests.
+"""The child's side of `ocrsvc.system.child_process`: restricts itself, then answers requests.
 
-Its standard input is a socket that keeps messages apart. It sends `ready LANDLOCK SECCOMP` once it has loaded what it
-needs and has given up everything else; then it answers each request, `SECONDS WORD NUMBER…`, with `WORD NUMBER…`.
+Its standard input is a SOCK_SEQPACKET socket. It sends `ready LANDLOCK SECCOMP` after it has loaded its libraries and
+restricted itself; then it answers each request, `SECONDS WORD NUMBER…`, with `WORD NUMBER…`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Final
 from ocrsvc.system.sandbox import end_with_parent, limit_resources, raise_oom_score, restrict
 
 MESSAGE_BYTES: Final = 256
-"""The most that a request or an answer holds."""
+"""Longest request or answer."""
 
 _CONNECTION: Final = 0
 _OPEN_FILES: Final = 64
-# The parent ends what is late. Should it be stopped itself, the program ends so much later.
+# The parent kills a late program. If the parent is stopped itself, the program ends this much later.
 _GRACE_S: Final = 5
 
 
 class RequestFailed(Exception):
-    """Why a request cannot be answered: a word for the parent, and its numbers."""
+    """A request failed; the parent gets this word and these numbers."""
 
     def __init__(self, word: str, *numbers: float) -> None:
         super().__init__(word, *numbers)
@@ -33,7 +33,7 @@ class RequestFailed(Exception):
 
 
 def apply_limits() -> tuple[int, ...]:
-    """Take on the limits that the parent has set; gives the numbers of the files that it has passed."""
+    """Apply the limits in the arguments; returns the descriptors of the inherited files."""
     parent, memory_bytes, file_bytes, *files = map(int, sys.argv[1:])
     end_with_parent(parent)
     limit_resources(memory_bytes, file_bytes, _OPEN_FILES)
@@ -42,9 +42,9 @@ def apply_limits() -> tuple[int, ...]:
 
 
 def serve(answers: Mapping[str, Callable[..., str]], readable: Iterable[str]) -> None:
-    """Give up all but `readable` files and folders, and answer until the parent closes the connection.
+    """Restrict the process to `readable` files and folders, then answer until the parent closes the connection.
 
-    What answers a word of a request gets its numbers, and may raise RequestFailed.
+    `answers` maps a request's word to a function of its numbers, which may raise RequestFailed.
     """
     restrictions = restrict(readable)
     with suppress(BrokenPipeError, ConnectionResetError):
@@ -57,15 +57,15 @@ def serve(answers: Mapping[str, Callable[..., str]], readable: Iterable[str]) ->
 
 
 def pack(word: str, *numbers: float) -> str:
-    """An answer."""
+    """Format an answer."""
     return " ".join([word, *(repr(float(number)) for number in numbers)])
 
 
 def _answer(answer: Callable[..., str], numbers: Iterable[int]) -> str:
     try:
         return answer(*numbers)
-    except RequestFailed as wrong:
-        return wrong.answer
+    except RequestFailed as failure:
+        return failure.answer
 
 
 def _send(answer: str) -> None:

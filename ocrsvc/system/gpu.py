@@ -1,12 +1,12 @@
-"""Finds the GPUs, and reads one: how much memory this process holds, how much is left, how busy it is.
+"""Lists the GPUs, and reads one: this process's memory, free memory, and utilization.
 
-The only file that calls NVML, and nothing in it starts CUDA. The arbiter lists the GPUs, and must not even load NVML. A
-worker sees one GPU only: CUDA_VISIBLE_DEVICES is set in it before anything of CUDA loads. Numbers are those of
-nvidia-smi (and of NVML), so CUDA is set to count in the same order, unless the environment says otherwise.
+The only file that calls NVML; nothing in it starts CUDA. The arbiter lists the GPUs without loading NVML. A worker sees
+only one GPU: CUDA_VISIBLE_DEVICES is set before CUDA loads. GPUs are numbered as by nvidia-smi and NVML, so CUDA is set
+to the same order unless the environment sets another.
 
-NVML names processes by the ids of the machine. In a container this process may be listed under another id or not at
-all, and under MIG without a size. So its own share is, in this order: what is listed under its id; under the one id
-that appeared while it loaded; what the GPU holds beyond what others held before the load and what the siblings report.
+NVML lists processes by the host's ids. In a container this process may be listed under another id or not at all, and
+under MIG without a size. So its memory is the first known of: what is listed under its id; under the only id that
+appeared while it loaded; the GPU's used memory less what others held before the load and what the siblings report.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _DEVICES: Final = Path("/dev")
 _NVML: Final = "libnvidia-ml.so.1"
 
 
-def find_gpus(asked: Sequence[str], environ: Mapping[str, str], devices: Path = _DEVICES) -> tuple[str, ...]:
-    """Names of the GPUs to spread the workers over, as CUDA_VISIBLE_DEVICES accepts them; none where there are none.
+def find_gpus(setting: Sequence[str], environ: Mapping[str, str], devices: Path = _DEVICES) -> tuple[str, ...]:
+    """Names of the GPUs to spread the workers over, as CUDA_VISIBLE_DEVICES accepts them; empty without a GPU.
 
-    `asked` is OCRSVC_GPUS: names, ("all",), or () for what the environment shows.
+    `setting` is OCRSVC_GPUS: names, ("all",), or () for the GPUs that the environment makes visible.
     """
-    if asked and tuple(asked) != ("all",):
-        return tuple(asked)
-    shown = environ.get(VISIBLE)
-    if shown is not None and not asked:
-        return _seen_by_cuda(shown)
-    # A container may be given /dev/nvidia3 alone, which CUDA and NVML number 0 there.
+    if setting and tuple(setting) != ("all",):
+        return tuple(setting)
+    visible = environ.get(VISIBLE)
+    if visible is not None and not setting:
+        return _seen_by_cuda(visible)
+    # A container may have only /dev/nvidia3, which CUDA and NVML number 0 there.
     return tuple(str(number) for number, _ in enumerate(devices.glob("nvidia[0-9]*")))
 
 
-def _seen_by_cuda(shown: str) -> tuple[str, ...]:
-    """The names in CUDA_VISIBLE_DEVICES, up to the first that names no GPU (-1, NoDevFiles): CUDA stops there too."""
+def _seen_by_cuda(visible: str) -> tuple[str, ...]:
+    """The names in CUDA_VISIBLE_DEVICES before the first invalid one (-1, NoDevFiles), where CUDA stops too."""
     names: list[str] = []
-    for name in (part.strip() for part in shown.split(",")):
+    for name in (part.strip() for part in visible.split(",")):
         if not (name.isdigit() or name.startswith(("GPU-", "MIG-"))):
             break
         names.append(name)
@@ -50,7 +50,7 @@ def _seen_by_cuda(shown: str) -> tuple[str, ...]:
 
 
 def pin_gpu(environ: MutableMapping[str, str], gpu: str) -> None:
-    """Let this process see that GPU only. Before anything of CUDA loads, which reads the environment once."""
+    """Let this process see only this GPU; call it before CUDA loads, which reads the environment once."""
     environ[VISIBLE] = gpu
     environ.setdefault(_ORDER, "PCI_BUS_ID")
 
@@ -61,7 +61,7 @@ class GpuUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """GPU memory at one time: this process's own, and that of the GPU, or part of it (MIG), that this process sees."""
+    """GPU memory at one time: this process's own, and that of its GPU or MIG part."""
 
     own_bytes: int
     used_bytes: int
@@ -71,17 +71,17 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """The GPU memory that the other workers last reported, and whether none of them loads or leaves."""
+    """The GPU memory that the other workers last reported, and whether none of them is loading or draining."""
 
     gpu_bytes: int = 0
     settled: bool = True
 
 
 class GpuMemoryReader:
-    """Reads the GPU for one worker. Make it before the engine is loaded; read it after.
+    """Reads the GPU for one worker. Create it before the engine is loaded, read it afterwards.
 
-    The log gets one line when the GPU cannot be read, and one when it can be again. `is_listed`: the last reading is
-    what NVML lists for this process, not an estimate from the GPU's totals.
+    It logs one line when the GPU becomes unreadable, and one when it is readable again. `is_listed`: NVML listed the
+    last reading for this process; else it was estimated from the GPU's totals.
     """
 
     def __init__(self, source: Nvml, log: logging.Logger, siblings: Siblings, pid: int | None = None) -> None:
@@ -96,12 +96,12 @@ class GpuMemoryReader:
         self.is_listed = False
 
     def read(self, siblings: Siblings) -> MemoryReading | None:
-        """Read the GPU, in well under a millisecond; None when it cannot be read just now. Never raises."""
+        """Read the GPU, in well under a millisecond; None if it cannot be read now. Never raises."""
         try:
             reading = self._read(siblings)
         except GpuUnreadable as error:
             if self._readable:
-                self._log.error("The GPU cannot be read (%s); until it can, only RSS limits hold here.", error)
+                self._log.error("The GPU cannot be read (%s): only RSS limits apply until it can.", error)
             self._readable = False
             return None
         if not self._readable:
@@ -110,7 +110,7 @@ class GpuMemoryReader:
         return reading
 
     def read_busy_ratio(self) -> float | None:
-        """As Nvml has it; None where it cannot be read, as for a part of a GPU (MIG). Only `read` logs that."""
+        """The GPU's utilization from 0 to 1; None if NVML does not report it, as under MIG. Logs nothing."""
         try:
             return self._source.busy_ratio()
         except GpuUnreadable:
@@ -126,9 +126,9 @@ class GpuMemoryReader:
         return MemoryReading(own_bytes, used_bytes, max(0, total_bytes - used_bytes), total_bytes)
 
     def _listed_bytes(self) -> int | None:
-        """What is listed for this process, under whatever id; None if it is not."""
+        """The memory that NVML lists for this process; None if it is not listed."""
         listed = self._source.processes()
-        # An id that was there before the load is another process, of another container or of the machine.
+        # An id listed before the load belongs to another process, of the host or another container.
         if self._pid in listed and self._pid not in self._before:
             return listed[self._pid]
         if self._last_own_bytes is None:
@@ -137,7 +137,7 @@ class GpuMemoryReader:
         return listed.get(self._listed_as) if self._listed_as is not None else None
 
     def _estimated_bytes(self, used_bytes: int, siblings: Siblings) -> int:
-        """What no other process accounts for. While a sibling loads or leaves, its memory would count as ours."""
+        """Memory that no other process accounts for; the last value while a sibling loads or drains."""
         if self._last_own_bytes is not None and not siblings.settled:
             return self._last_own_bytes
         return max(0, used_bytes - self._foreign_bytes - siblings.gpu_bytes)
@@ -146,20 +146,17 @@ class GpuMemoryReader:
 def open_gpu_memory_reader(
     log: logging.Logger, siblings: Siblings, environ: Mapping[str, str] = os.environ
 ) -> GpuMemoryReader | None:
-    """A reader of the GPU that the engine of this process will use; None without NVML.
-
-    A GPU that is there but cannot be read is one line in the log.
-    """
+    """A reader of the GPU that this process's engine will use; None without NVML, or (logged) if it cannot be read."""
     try:
         source = _open_nvml(environ)
         return None if source is None else GpuMemoryReader(source, log, siblings)
     except GpuUnreadable as error:
-        log.warning("No readings of a GPU (%s): only RSS limits hold in this worker.", error)
+        log.warning("The GPU cannot be read (%s): only RSS limits apply to this worker.", error)
         return None
 
 
 class Nvml:
-    """One GPU, or one part of it, through NVML. All calls raise GpuUnreadable."""
+    """One GPU or MIG part, through NVML. All methods raise GpuUnreadable."""
 
     def __init__(self, nvml: Any, handle: object) -> None:
         self._nvml, self._handle = nvml, handle
@@ -170,7 +167,7 @@ class Nvml:
         return memory.used, memory.total
 
     def processes(self) -> Mapping[int, int | None]:
-        """Bytes that each process holds, by process id, as far as listed; None where the size is not reported."""
+        """Bytes of each listed process, by process id; None if NVML does not report the size."""
         listed = _ask(self._nvml, lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
         return {entry.pid: entry.usedGpuMemory for entry in listed}
 
@@ -181,7 +178,7 @@ class Nvml:
 
 
 def _open_nvml(environ: Mapping[str, str]) -> Nvml | None:
-    """The GPU through NVML; None when its library is not there. Raises GpuUnreadable."""
+    """Open the GPU through NVML; None without its library. Raises GpuUnreadable."""
     try:
         ctypes.CDLL(_NVML)
     except OSError:
@@ -193,24 +190,24 @@ def _open_nvml(environ: Mapping[str, str]) -> Nvml | None:
 
 
 def _handle_of(nvml: Any, visible: str) -> object:
-    """NVML's handle for the first device that CUDA would see; raises GpuUnreadable or NVMLError."""
+    """NVML's handle of the first device that CUDA sees. Raises GpuUnreadable or NVMLError."""
     name = visible.partition(",")[0].strip()
     if name.startswith("MIG-"):
         return nvml.nvmlDeviceGetHandleByUUID(name)
     if name.startswith("GPU-"):
-        # CUDA accepts the beginning of a UUID, NVML does not.
+        # CUDA accepts the first characters of a UUID, NVML does not.
         handles = (nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount()))
-        found = next((handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(name)), None)
-        if found is None:
+        matching = next((handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(name)), None)
+        if matching is None:
             raise GpuUnreadable(f"{VISIBLE} names {name}, and NVML knows no such GPU")
-        return _first_part(nvml, found)
+        return _first_part(nvml, matching)
     if not name.isdigit():
         raise GpuUnreadable(f"{VISIBLE} is {visible!r}, which names no GPU")
     return _first_part(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)))
 
 
 def _first_part(nvml: Any, device: object) -> object:
-    """The GPU itself or, when it is divided (MIG), its first part, which is what CUDA takes."""
+    """The GPU itself or, under MIG, its first part, which CUDA uses."""
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(device)
     except nvml.NVMLError_NotSupported:
@@ -219,7 +216,7 @@ def _first_part(nvml: Any, device: object) -> object:
 
 
 def _ask(nvml: Any, call: Callable[[], Any]) -> Any:
-    """What NVML answers. Raises GpuUnreadable."""
+    """Call NVML, and turn its errors into GpuUnreadable."""
     try:
         return call()
     except (nvml.NVMLError, OSError) as error:

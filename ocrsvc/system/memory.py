@@ -1,4 +1,4 @@
-"""Reads the memory of a process, and that of the machine or container."""
+"""Reads the memory use of a process, and of the machine or container."""
 
 from __future__ import annotations
 
@@ -15,69 +15,69 @@ from ocrsvc.system.cgroup import read_limits, read_text
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _OWN: Final = Path("/proc/self/statm")
 _OWN_STATUS: Final = Path("/proc/self/status")
-# What the kernel takes back first, in cgroups v2 and v1.
+# Page cache that the kernel reclaims first, by its names in cgroups v2 and v1.
 _RECLAIMED: Final = ("inactive_file", "total_inactive_file")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Memory of the machine or the container; 0 where the kernel does not report it."""
+    """Memory of the machine or the container; 0 if the kernel does not report it."""
 
-    # Without what the kernel takes back when it is wanted.
+    # Without memory that the kernel can reclaim.
     used_bytes: int
     limit_bytes: int
 
 
 def read_rss_bytes(statm: Path = _OWN) -> int:
-    """Resident memory of the process; 0 where the kernel does not report it."""
+    """Resident memory of the process; 0 if the kernel does not report it."""
     return _read_statm(statm)[0]
 
 
 def read_private_bytes(statm: Path = _OWN) -> int:
-    """Resident memory that is the process's own: without shared memory, and without files that are mapped."""
+    """Resident memory of the process without shared memory and mapped files."""
     resident_bytes, shared_bytes = _read_statm(statm)
     return resident_bytes - shared_bytes
 
 
 def read_peak_rss_bytes(status: Path = _OWN_STATUS) -> int:
-    """The most resident memory of the process since its start, or since `forget_peak_rss`; 0 if unknown.
+    """Peak resident memory of the process since its start or the last `forget_peak_rss`; 0 if unknown.
 
-    `getrusage` also counts the process that started it.
+    `getrusage` would include the process that started it.
     """
     return 1024 * _value_after(_words(status), "VmHWM")
 
 
 def forget_peak_rss(clear_refs: Path = Path("/proc/self/clear_refs")) -> None:
-    """Begin a new peak of the resident memory of this process, where the kernel lets it."""
+    """Reset the peak of this process's resident memory, if the kernel permits."""
     with suppress(OSError):
         clear_refs.write_text("5", "ascii")
 
 
 def read_process_bytes(pid: int, root: Path = Path("/proc")) -> int:
-    """Memory of a process that is not of files, with its part of what it shares with others by fork; 0 without it.
+    """Anonymous memory of a process, with its proportional share of pages shared by fork (Pss_Anon); 0 if unknown.
 
-    It takes milliseconds, in which the process cannot map memory.
+    Takes milliseconds, during which the process cannot map memory.
     """
     return 1024 * _value_after(_words(root / str(pid) / "smaps_rollup"), "Pss_Anon")
 
 
 def read_memory_bytes(root: Path = Path("/")) -> int:
-    """What this process and its siblings may use together: the machine's memory, or a smaller limit of a cgroup."""
+    """Memory that all processes of the service may use: the machine's, or the smallest limit of its cgroups."""
     return read_memory_use(root).limit_bytes
 
 
 def read_memory_use(root: Path = Path("/")) -> MemoryUse:
-    """Of the container or the machine, whichever has less; `root` holds proc and sys/fs/cgroup."""
+    """Memory use of the container or the machine, whichever has less; `root` contains proc and sys/fs/cgroup."""
     words = _words(root / "proc/meminfo")
     total, available = (1024 * _value_after(words, name) for name in ("MemTotal", "MemAvailable"))
-    found = [MemoryUse(total - available, total)] if total else []
+    uses = [MemoryUse(total - available, total)] if total else []
     files = (("memory.max", "memory.limit_in_bytes"), ("memory.current", "memory.usage_in_bytes"), ("memory.stat",) * 2)
     for limit, used, stat in zip(*(read_limits(root, "memory", *names) for names in files), strict=True):
         if limit and limit[0].isdigit():
             used_bytes = int(used[0]) if used else 0
             reclaimed = max(_value_after(stat, name) for name in _RECLAIMED)
-            found.append(MemoryUse(max(0, used_bytes - reclaimed), int(limit[0])))
-    return min(found, key=lambda use: use.limit_bytes, default=MemoryUse(0, 0))
+            uses.append(MemoryUse(max(0, used_bytes - reclaimed), int(limit[0])))
+    return min(uses, key=lambda use: use.limit_bytes, default=MemoryUse(0, 0))
 
 
 def _words(file: Path) -> Sequence[str]:
@@ -85,11 +85,11 @@ def _words(file: Path) -> Sequence[str]:
 
 
 def _value_after(words: Sequence[str], name: str) -> int:
-    """The number that follows a name; 0 where it is not there."""
+    """The number after a name; 0 if the name is missing."""
     return next((int(value) for word, value in pairwise(words) if word == name), 0)
 
 
 def _read_statm(statm: Path) -> tuple[int, int]:
-    # Resident bytes, and those of them that are shared or of files.
+    # Resident bytes, and the shared or file-backed part of them.
     _, resident, shared, *_ = (*map(int, read_text(statm).split()), 0, 0, 0)
     return resident * _PAGE_BYTES, shared * _PAGE_BYTES

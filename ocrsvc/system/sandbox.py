@@ -1,9 +1,8 @@
-"""Restricts a process: one that works on untrusted files to limits, one that holds a secret to no core dumps.
+"""Restricts processes that parse untrusted files, and protects those that hold secrets from core dumps.
 
-Landlock (Linux 5.13 and later) has this thread and all that it starts open nothing but some files for reading, and
-reach no other process. seccomp refuses connections, new processes, writing files by name and touching other processes;
-its filter names what is refused, for one that names what is allowed would break with new versions of the C library, of
-Python and of what they load.
+Landlock (Linux 5.13 and later) lets this thread and its children open only some files for reading, and reach no other
+process. seccomp refuses connections, new processes, writing files by name and access to other processes. Its filter is
+a deny list, because an allow list would break with new versions of the C library, Python and other libraries.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ _OOM_SCORE: Final = "500"
 
 
 class Restrictions(NamedTuple):
-    """What holds: the version of Landlock's interface, 0 where the kernel has none, and the filter of system calls."""
+    """The restrictions in force: Landlock's ABI version (0 without Landlock), and whether seccomp filters calls."""
 
     landlock: int
     seccomp: bool
 
 
 def restrict(readable: Iterable[str] = ()) -> Restrictions:
-    """Give up the network, new processes, files, and every other process, for good; what is open stays open.
+    """Give up access to the network, new processes, files and other processes for good; open files stay open.
 
-    For a process with one thread that has loaded what it needs: both bind this thread and those that it starts later.
-    `readable` files and folders may still be opened for reading; without Landlock every file may be.
+    Call it in a single-threaded process that has loaded its libraries: only this thread and its children are restricted.
+    `readable` files and folders can still be opened for reading; without Landlock all files can.
     """
     landlock, seccomp = 0, False
     with suppress(OSError):
@@ -48,23 +47,23 @@ def restrict(readable: Iterable[str] = ()) -> Restrictions:
 
 
 def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None:
-    """Hold this process to limits that it cannot raise; memory is its heap and the stacks of its threads."""
+    """Set resource limits that this process cannot raise; `memory_bytes` limits its heap and thread stacks."""
     limits = {"DATA": memory_bytes, "FSIZE": file_bytes, "NOFILE": open_files, "CORE": 0}
-    for name, most in limits.items():
-        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+    for name, limit in limits.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
 
 
 def lower_priority(pid: int, by: int = _NICE) -> None:
-    """Have a process use the processors that others leave, from its start: loading takes as long as most files."""
+    """Raise a process's nice value, right after its start: loading takes as long as reading most files."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + by)
 
 
 def raise_oom_score() -> None:
-    """Be the process of the service that the kernel ends first when memory runs out, where it lets us ask."""
+    """Let the kernel kill this process first when memory runs out, if that is permitted."""
     with suppress(OSError):
         dumpable = read_dumpable()
-        # The file belongs to root in a process that is not to be dumped (`forbid_core_dumps`).
+        # After `forbid_core_dumps` the file belongs to root.
         prctl(_SET_DUMPABLE, 1)
         try:
             Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
@@ -73,25 +72,25 @@ def raise_oom_score() -> None:
 
 
 def forbid_core_dumps() -> None:
-    """Write no core dump from here on, and let no process without CAP_SYS_PTRACE read this one's memory or files.
+    """Write no core dumps, and let only processes with CAP_SYS_PTRACE read this one's memory.
 
-    A fork inherits both; a program that is executed, and a change of the user, lose the second. A handler of core dumps
-    that the kernel pipes to runs whatever the limit is, so that both are needed.
+    A fork inherits both; exec and a change of the user reset the second. Both are needed, since the kernel ignores the
+    size limit when it pipes core dumps to a handler.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     prctl(_SET_DUMPABLE, 0)
 
 
 def ignore_signals() -> None:
-    """Leave it to the parent to end this process: what a terminal or a service manager sends is meant for that one."""
-    for known in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(known, signal.SIG_IGN)
+    """Ignore signals of a terminal or service manager: the parent ends this process."""
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(ending, signal.SIG_IGN)
 
 
 def end_with_parent(parent: int) -> None:
-    """End when the thread that started this process does, also if it has ended already; ignore what ends a group.
+    """Get killed when the thread that started this process ends, now if it has ended already; ignore other signals.
 
-    The parent passes its own process id: a later look may find another parent.
+    `parent` is the parent's process id, passed by the parent: os.getppid() changes when it ends.
     """
     ignore_signals()
     prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
@@ -110,12 +109,11 @@ _PATH_BENEATH: Final = 1
 
 _READ_FILE: Final = 1 << 2
 _READ_DIRECTORY: Final = 1 << 3
-# The rights over files that each version knows: executing, writing, making, removing; then linking elsewhere,
-# truncating and asking devices.
+# The file rights of each ABI version: execute, write, create, remove; then rename across folders, truncate, and ioctl.
 _FILE_RIGHTS: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-# Binding and connecting TCP.
+# TCP bind and connect.
 _NETWORK_RIGHTS: Final = {4: 0b11}
-# Abstract Unix sockets, and signals.
+# Abstract Unix sockets and signals.
 _SCOPES: Final = {6: 0b11}
 _ATTRIBUTE_BYTES: Final = {1: 8, 4: 16, 6: 24}
 
@@ -130,18 +128,19 @@ class _PathBeneath(ctypes.Structure):
 
 
 def read_version() -> int:
-    """The version of Landlock's interface that this kernel has. Raises OSError where it has none."""
+    """Landlock's ABI version in this kernel. Raises OSError without Landlock."""
     return system_call(_CREATE_RULESET, 0, 0, _ASK_VERSION)
 
 
 def confine_to(readable: Iterable[str]) -> int:
-    """Open from here on nothing but these files and folders, for reading; what is open stays so.
+    """Let this thread open only these files and folders, for reading; open files stay open.
 
-    Paths that cannot be opened are left out. Returns the version of Landlock; raises OSError where the kernel has none.
+    Paths that cannot be opened are skipped. Returns Landlock's ABI version; raises OSError without Landlock.
     """
     version = read_version()
-    attribute = _Attribute(_of(_FILE_RIGHTS, version), _of(_NETWORK_RIGHTS, version), _of(_SCOPES, version))
-    ruleset = system_call(_CREATE_RULESET, ctypes.addressof(attribute), _of(_ATTRIBUTE_BYTES, version), 0)
+    tables = (_FILE_RIGHTS, _NETWORK_RIGHTS, _SCOPES)
+    attribute = _Attribute(*(_supported(table, version) for table in tables))
+    ruleset = system_call(_CREATE_RULESET, ctypes.addressof(attribute), _supported(_ATTRIBUTE_BYTES, version), 0)
     try:
         for path in readable:
             _allow_reading(ruleset, path)
@@ -152,8 +151,8 @@ def confine_to(readable: Iterable[str]) -> int:
     return version
 
 
-def _of(table: dict[int, int], version: int) -> int:
-    # The entry of the newest version that is not newer than this one.
+def _supported(table: dict[int, int], version: int) -> int:
+    # The entry of the newest version up to `version`.
     return table.get(max((known for known in table if known <= version), default=0), 0)
 
 
@@ -172,7 +171,7 @@ def _allow_reading(ruleset: int, path: str) -> None:
 
 # seccomp.
 
-# Name, number on x86_64, number on aarch64; -1 where there is none. Calls that are refused whatever their arguments.
+# Calls refused for all arguments: name, number on x86_64, number on aarch64; -1 if it does not exist.
 _REFUSED: Final = """
 socket 41 198, socketpair 53 199, connect 42 203, bind 49 200, listen 50 201, accept 43 202, accept4 288 242,
 
@@ -200,26 +199,26 @@ io_uring_enter 426 426, io_uring_register 427 427, keyctl 250 219, add_key 248 2
 open_by_handle_at 304 265, name_to_handle_at 303 264, fanotify_init 300 262, quotactl 179 60, quotactl_fd 443 443,
 acct 163 89, syslog 103 116, personality 135 92, iopl 172 -1, ioperm 173 -1, vhangup 153 58, lookup_dcookie 212 18
 """
-# Their arguments lie in memory, where no filter sees them; the C library then takes the older call.
+# Their arguments are in memory, which filters cannot read; with ENOSYS the C library falls back to the older call.
 _ABSENT: Final = "openat2 437 437, clone3 435 435"
-# Only for this process itself: the first argument is its id, or, for the second line, 0 as well.
+# Allowed only for this process: the first argument must be its id; on the second line 0 is allowed too.
 _OWN: Final = "kill 62 129, tgkill 234 131"
 _OWN_OR_ZERO: Final = (
     "sched_setaffinity 203 122, sched_setscheduler 144 119, sched_setparam 142 118, sched_setattr 314 274"
 )
-# Only to ask: the third argument, where a new limit lies, is nowhere.
+# Allowed only to query: the third argument, a pointer to a new limit, must be null.
 _LIMIT: Final = "prlimit64 302 261"
-# Opened for reading, that is without these flags; they are in the second argument, or in the third.
+# Allowed only for reading, without the flags below, which are in the second or third argument.
 _OPEN: Final = "open 2 -1"
 _OPENAT: Final = "openat 257 56"
 _CHANGES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-# A new thread, and no new process.
+# Allowed only for new threads.
 _CLONE: Final = "clone 56 220"
 _THREAD: Final = 0x10000
 
 _PR_SET_SECCOMP: Final = 22
 _MODE_FILTER: Final = 2
-# Classic BPF: load a word of the call, compare, answer.
+# Classic BPF: load a word of the call, compare, return a verdict.
 _LOAD: Final = 0x20
 _JUMP_EQUAL: Final = 0x15
 _JUMP_AT_LEAST: Final = 0x35
@@ -233,11 +232,11 @@ _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
 _FAIL: Final = 0x00050000
 _REFUSE: Final = _FAIL | errno.EPERM
-# The second set of calls for 64-bit x86, with numbers of its own.
+# The x32 ABI of x86_64 has its own numbers, from this one on.
 _X32: Final = 0x40000000
 
 
-# The kernel's name of each architecture, and the column of its numbers above.
+# The kernel's audit number of each architecture, and the column of its call numbers above.
 _ARCHITECTURES: Final = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}
 
 _Instruction = tuple[int, int, int, int]
@@ -248,13 +247,13 @@ class _Program(ctypes.Structure):
 
 
 def refuse_calls() -> None:
-    """Hold this thread, and all that it starts, to the filter.
+    """Apply the filter to this thread and its children.
 
-    Raises OSError where the kernel has no seccomp, or we know none of its calls on this architecture.
+    Raises OSError without seccomp, and on architectures without a table of call numbers.
     """
     architecture = _ARCHITECTURES.get(os.uname().machine)
     if architecture is None or sys.maxsize < 1 << 32 or sys.byteorder != "little":
-        raise OSError(errno.ENOSYS, f"no filter is written for {os.uname().machine}")
+        raise OSError(errno.ENOSYS, f"there is no filter for {os.uname().machine}")
     code = b"".join(struct.pack("=HBBI", *line) for line in _filter_for(*architecture, os.getpid()))
     text = ctypes.create_string_buffer(code, len(code))
     prctl(NO_NEW_PRIVILEGES, 1)
@@ -263,11 +262,10 @@ def refuse_calls() -> None:
 
 
 def _filter_for(audit: int, column: int, process: int) -> Iterator[_Instruction]:
-    """The program; a jump says how many instructions to skip where the answer is yes, and where it is no."""
+    """The BPF program; a jump has the numbers of instructions to skip if its test is true, and if it is false."""
 
     def numbers(calls: str) -> list[int]:
-        found = [int(call.split()[column]) for call in calls.split(",")]
-        return [number for number in found if number >= 0]
+        return [number for call in calls.split(",") if (number := int(call.split()[column])) >= 0]
 
     yield (_LOAD, 0, 0, _ARCHITECTURE_AT)
     yield (_JUMP_EQUAL, 1, 0, audit)
@@ -308,16 +306,16 @@ def _if_bits(argument: int, bits: int, *, then: int, otherwise: int) -> list[_In
 
 
 def _load(argument: int) -> _Instruction:
-    """The lower half of an argument; the kernel takes no more of these for what they are compared with."""
+    """Load the lower 32 bits of an argument, which are all that the kernel uses of these arguments."""
     return (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument)
 
 
-# System calls that Python has no function for, through the C library.
+# System calls without a Python function, through the C library.
 
 NO_NEW_PRIVILEGES: Final = 38
-"""prctl: no program started from here gains rights; the kernel asks for it before Landlock and seccomp."""
+"""prctl option: executed programs gain no privileges; required before Landlock and seccomp."""
 PARENT_DEATH_SIGNAL: Final = 1
-"""prctl: the signal that this process gets when the thread that started it ends."""
+"""prctl option: the signal that this process gets when the thread that started it ends."""
 
 _GET_DUMPABLE: Final = 3
 _SET_DUMPABLE: Final = 4
@@ -326,17 +324,17 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, value: int, more: int = 0) -> None:
-    """Set an option of this process; addresses are passed as numbers. Raises OSError."""
+    """Set an option of this process; pass addresses as numbers. Raises OSError."""
     _check(_LIBC.prctl(option, *map(ctypes.c_ulong, (value, more, 0, 0))))
 
 
 def read_dumpable() -> int:
-    """1 where this process may be dumped and its user reads its memory below /proc; else 0 or 2."""
+    """1 if this process may be dumped and its user may read its memory in /proc; else 0 or 2."""
     return _check(int(_LIBC.prctl(_GET_DUMPABLE, *[ctypes.c_ulong(0)] * 4)))
 
 
 def system_call(number: int, *arguments: int) -> int:
-    """What the kernel answers; addresses are passed as numbers. Raises OSError."""
+    """Make a system call; pass addresses as numbers. Raises OSError."""
     return _check(int(_LIBC.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments))))
 
 

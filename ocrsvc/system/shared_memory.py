@@ -1,6 +1,6 @@
-"""Memory that processes share: records that children inherit by fork, and files in memory that are handed to them.
+"""Shared memory: arrays that children inherit by fork, and memory files (memfd) that are passed to them.
 
-Neither has a name, so it is gone with the last process that holds it, however that one ends.
+Neither has a name, so the kernel frees it with the last process that holds it.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import os
 from typing import Final, TypeVar
 
 READ_ONLY: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""Seals of a file in memory that stays as it is."""
+"""Seals that make a memory file immutable."""
 
 _T = TypeVar("_T", bound=ctypes.Structure)
 
 
 def shared_array(kind: type[_T], count: int) -> ctypes.Array[_T]:
-    """`count` records, all zero; memory is taken only for those that are touched. Make it before any fork.
+    """Create `count` zeroed records before any fork; only touched records take memory.
 
-    An aligned 8-byte field is read and written in one piece; longer ones may be seen half-written. Nothing locks: a
-    lock that a killed process held would stay locked.
+    Aligned 8-byte fields are read and written atomically; longer ones may be seen half-written. There is no lock,
+    because a killed process would leave it locked.
     """
     return (kind * count).from_buffer(mmap.mmap(-1, count * ctypes.sizeof(kind)))
 
 
 def open_memory(name: str, data: bytes = b"", seals: int = 0) -> int:
-    """A file in memory, with these bytes and then these seals. Raises OSError, and leaves nothing behind."""
+    """Create a memory file with this content and these seals; returns its descriptor. Raises OSError."""
     file = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         rest = memoryview(data)

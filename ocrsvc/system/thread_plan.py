@@ -1,4 +1,4 @@
-"""Plans how many workers and threads suit the CPUs that this process may really use."""
+"""Plans the numbers of workers and threads for the CPUs and GPUs that this process may use."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ocrsvc.system.cgroup import read_cpus
 from ocrsvc.system.gpu import find_gpus
 
 LIBRARY_THREADS: Final = 1
-"""Threads inside one call of a numeric library: the engine threads already fill the CPUs."""
+"""Threads within one call of a numeric library: the engine threads already use all CPUs."""
 
 _ON_CPU: Final = ("cpu", "openvino")
 _CPUS_PER_WORKER: Final = 4
 _MAX_WORKERS: Final = 8
 _GPU_WORKERS: Final = 2
 _GPU_ENGINE_THREADS: Final = 4
-# Health checks, uploads under way and refusals must find a thread while the queue is full.
+# Threads for health checks, uploads and refusals while the queue is full.
 _SPARE_THREADS: Final = 8
 _LIBRARY_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlan:
-    """Numbers of worker processes, of HTTP threads and engine threads in each, and of threads in a library's call.
+    """Numbers of worker processes, HTTP and engine threads per worker, and threads within a library call.
 
-    Each HTTP thread holds one request, each engine thread runs one engine handle.
+    Each HTTP thread serves one request, each engine thread runs one engine handle.
     """
 
     workers: int
@@ -44,9 +44,9 @@ class ThreadPlan:
 
 
 def plan_for(settings: Settings, *, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
-    """The thread plan of this machine; reads the CPU limits and device files, and loads nothing.
+    """The thread plan for this machine; reads CPU limits and device files, and loads no library.
 
-    What gunicorn's own flags fixed (`workers`, `threads`) wins over the settings.
+    `workers` and `threads` of gunicorn's flags override the settings.
     """
     return plan(
         read_cpus(),
@@ -60,20 +60,20 @@ def plan_for(settings: Settings, *, workers: int | None = None, threads: int | N
 
 
 def gpus_for(settings: Settings) -> tuple[str, ...]:
-    """The GPUs that the workers are spread over: those that were named, or all where the engine will find a use."""
+    """The GPUs that the workers are spread over: those of OCRSVC_GPUS, or all if the engine uses GPUs."""
     if settings.gpus and settings.device != "cpu" and settings.provider not in _ON_CPU:
         return find_gpus(settings.gpus, os.environ)
     return find_gpus((), os.environ) if device_for(settings) == "cuda" else ()
 
 
 def device_for(settings: Settings, devices: Path = Path("/dev")) -> str:
-    """Where the engine will compute, "cpu" or "cuda", found without touching CUDA (safe in the arbiter)."""
+    """The engine's device, "cpu" or "cuda", determined without CUDA (safe in the arbiter)."""
     if settings.provider in _ON_CPU:
         return "cpu"
     if settings.device != "auto":
         return settings.device
     has_runtime = engines()[settings.engine].uses_onnx_runtime and is_installed("onnxruntime-gpu")
-    # CUDA_VISIBLE_DEVICES may hide every GPU, and the engine then takes the CPU.
+    # If CUDA_VISIBLE_DEVICES hides every GPU, the engine uses the CPU.
     sees_gpu = any(devices.glob("nvidia[0-9]*")) and find_gpus(settings.gpus, os.environ)
     return "cuda" if has_runtime and sees_gpu else "cpu"
 
@@ -88,9 +88,9 @@ def plan(
     engine_threads: int | None = None,
     gpu_count: int = 1,
 ) -> ThreadPlan:
-    """The thread plan; numbers that the operator fixed are kept, the others follow from the CPUs of all workers.
+    """The thread plan; given numbers are kept, the others follow from the number of CPUs.
 
-    On "cuda" engine threads mostly wait. Each image in a worker's queue holds an HTTP thread.
+    On "cuda" engine threads mostly wait for the GPU. Each image in a worker's queue occupies an HTTP thread.
     """
     on_gpu = device == "cuda"
     fitting = _GPU_WORKERS * max(1, gpu_count) if on_gpu else min(max(int(cpus) // _CPUS_PER_WORKER, 1), _MAX_WORKERS)
@@ -100,16 +100,16 @@ def plan(
 
 
 def set_library_environment(environ: MutableMapping[str, str], count: int = LIBRARY_THREADS) -> None:
-    """Limit the threads in a call of a numeric library, and its telemetry; what the operator set stays.
+    """Set the threads of numeric libraries and turn off their telemetry, unless the operator has set the variables.
 
-    Must run before any of them is imported: they read the environment once, while they load.
+    Call it before they are imported: they read the environment once.
     """
     for variable in _LIBRARY_VARIABLES:
         environ.setdefault(variable, str(count))
-    # Else ONNX Runtime 1.31 keeps events of its use under the home, and a thread sends them to its makers.
+    # Else ONNX Runtime 1.31 stores usage events in the home folder and sends them to Microsoft.
     environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def is_installed(distribution: str) -> bool:
-    """Whether a distribution of this name is installed."""
+    """Whether a Python distribution of this name is installed."""
     return any(metadata.distributions(name=distribution))

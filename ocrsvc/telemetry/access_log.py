@@ -1,4 +1,4 @@
-"""The access log: one line for each request, written by a thread, without anything of a page or of a query."""
+"""The access log: one line per request, written by a thread, without page content or query strings."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ocrsvc.telemetry.log_lines import DROPPED, LINE_BYTES, QUEUE_LINES, REQUEST
 _STDOUT: Final = 1
 _LONGEST_PATH: Final = 200
 _FIELDS: Final = ("client", "method", "path", "door", "status", "code", "bytes_in", "bytes_out", "seconds")
-# What a worker that is killed may lose of its lines.
+# Lines wait this long to be written together; a killed worker loses them.
 _PAUSE_S: Final = 0.02
 _LOGGER: Final = "ocrsvc.access"
 _SERVER_ERROR: Final = 500
-# gRPC's numbers of what is our fault; those of HTTP begin at 100.
+# gRPC status codes of server faults; HTTP's codes begin at 100.
 _OUR_FAULT: Final = frozenset({2, 4, 12, 13, 14, 15})
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One answered request, which came at a Unix time.
+    """One answered request; `at_s` is Unix time.
 
     `client` is the peer's address, empty for a Unix socket; the log calls `adapter` "door"; `key` is an API key's name.
     """
@@ -45,7 +45,7 @@ class Event:
 
 
 class Origin(NamedTuple):
-    """The process that writes a line, and the number of its worker."""
+    """The process that writes a line, and its worker's slot."""
 
     pid: int
     worker: int | None = None
@@ -59,7 +59,7 @@ def as_json(event: Event, origin: Origin) -> bytes:
 
 
 def as_text(event: Event, _origin: Origin) -> bytes:
-    """One line of key=value; values that are not plain words are quoted as JSON quotes them."""
+    """One line of key=value; values that are not plain words are quoted as JSON strings."""
     pairs = {"time": moment(event.at_s), "id": event.id} | _fields(event) | _optional(event)
     return " ".join(f"{name}={_plain(value)}" for name, value in pairs.items()).encode("utf-8", "replace") + b"\n"
 
@@ -74,26 +74,26 @@ def _optional(event: Event) -> dict[str, Any]:
 
 
 class AccessLog:
-    """Writes events to a file descriptor, from a thread; calls `on_drop` for each that is lost."""
+    """Writes events to a file descriptor from a thread; calls `on_drop` for each lost event."""
 
     def __init__(
         self,
         form: Literal["text", "json"],
         on_drop: Callable[[], object],
         target: int = _STDOUT,
-        most: int = QUEUE_LINES,
+        max_queued: int = QUEUE_LINES,
         origin: Origin | None = None,
     ) -> None:
         self._as_line = as_json if form == "json" else as_text
         self._form, self._target, self._origin = form, target, origin or Origin(os.getpid())
         self._on_drop = on_drop
         self._writer: LineWriter[Event] = LineWriter(
-            "access-log", self._write, self._write_lost, on_drop, most, _PAUSE_S
+            "access-log", self._write, self._write_lost, on_drop, max_queued, _PAUSE_S
         )
         self.put, self.stop = self._writer.put, self._writer.stop
 
     def _write(self, events: Sequence[Event]) -> None:
-        """Several lines in one call, as far as a pipe takes them whole."""
+        """Write lines together, in pieces that a pipe accepts whole."""
         together = b""
         for line in self._lines_of(events):
             if together and len(together) + len(line) > LINE_BYTES:
@@ -103,7 +103,7 @@ class AccessLog:
         _write_all(self._target, together)
 
     def _lines_of(self, events: Sequence[Event]) -> Iterator[bytes]:
-        """The events' lines, without those that cannot be formed."""
+        """The lines of the events; events that cannot be formatted are dropped."""
         for event in events:
             try:
                 yield self._as_line(event, self._origin)
@@ -118,7 +118,7 @@ class AccessLog:
 
 
 def _write_all(target: int, line: bytes) -> None:
-    """Write a line in one piece where the pipe has space for it, so that lines of several workers do not mix."""
+    """Write a line with one call if the pipe has room, so that lines of several workers do not mix."""
     while line:
         line = line[os.write(target, line) :]
 

@@ -1,6 +1,6 @@
-"""The service's own log: lines as JSON, and handlers that no request waits for.
+"""The service's own log: JSON lines, and handlers that never make a request wait.
 
-The arbiter writes its lines itself, if the stream takes them at once; a worker has a thread for that (log_lines.py).
+The arbiter writes its lines itself if the stream accepts them; a worker has a thread for that (log_lines.py).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from ocrsvc.telemetry.loggable import loggable_error
 from ocrsvc.telemetry.request_ids import RequestIds, current_ids
 
 TARGETS: Final = "ocrsvc.log_targets"
-"""The logger whose handlers write a worker's lines. gunicorn opens the files of all loggers again at SIGUSR1."""
+"""The logger whose handlers write a worker's lines; as a logger its files are reopened by gunicorn on SIGUSR1."""
 
 _PATIENCE_MS: Final = 1000
 _IDS: Final = "request_ids"
 
 
 class JsonFormatter(logging.Formatter):
-    """One line of JSON for each record; see log_lines.py. `worker` is the number of the worker's entry."""
+    """Formats records as JSON lines, see log_lines.py; `worker` is the worker's slot."""
 
     def __init__(self, worker: int | None = None) -> None:
         super().__init__()
         self._worker = worker
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its newline."""
+        """Return the line without a newline."""
         message = record.getMessage()
         event = getattr(record, "event", None) or event_name(message)
         fields = head(record.created, record.levelname.lower(), event, record.name, record.process, self._worker)
@@ -51,13 +51,13 @@ def _stack_of(record: logging.LogRecord) -> str:
 
 
 class ReadyStreamHandler(logging.StreamHandler[Any]):
-    """Writes to a stream that takes lines; drops them while it does not, after waiting a second once."""
+    """Writes to a stream, and drops lines while the stream accepts none; the first one waits a second."""
 
     lost = 0
     on_drop: Callable[[], object] = bool
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
+        """Write or drop a record."""
         if not _is_writable(self.stream, 0 if self.lost else _PATIENCE_MS):
             self.lost += 1
             self.on_drop()
@@ -69,7 +69,7 @@ class ReadyStreamHandler(logging.StreamHandler[Any]):
 
 
 def _is_writable(stream: Any, patience_ms: int) -> bool:
-    """Whether the stream takes a line now or soon; yes where that is unknown."""
+    """Whether the stream accepts a line within `patience_ms`; True if that is unknown."""
     try:
         poll = select.poll()
         poll.register(stream.fileno(), select.POLLOUT)
@@ -79,21 +79,22 @@ def _is_writable(stream: Any, patience_ms: int) -> bool:
 
 
 class BackgroundHandler(logging.Handler):
-    """Hands records to a thread that writes them with the handlers of TARGETS; calls `on_drop` for each lost one."""
+    """Passes records to a thread that writes them with the handlers of TARGETS; `on_drop` counts lost records."""
 
-    def __init__(self, on_drop: Callable[[], object], most: int = 1000) -> None:
+    def __init__(self, on_drop: Callable[[], object], max_queued: int = 1000) -> None:
         super().__init__()
         self._is_stopped = False
         self._writer: LineWriter[logging.LogRecord] = LineWriter(
-            "event-log", lambda records: [*map(_write, records)], lambda lost: _write(lost_record(lost)), on_drop, most
+            *("event-log", lambda records: [*map(_write, records)], lambda lost: _write(lost_record(lost))),
+            *(on_drop, max_queued),
         )
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler; keeps the text of a record and not its values."""
+        """Format a record and queue it; its arguments are not kept."""
         setattr(record, _IDS, current_ids())
         try:
             record.msg, record.args = record.getMessage(), None
-        except Exception:  # noqa: BLE001  a library's message that does not fit its values must not end a request
+        except Exception:  # noqa: BLE001  a library's malformed log call must not fail a request
             record.args = None
         _stack_of(record)
         record.exc_info = None
@@ -103,11 +104,11 @@ class BackgroundHandler(logging.Handler):
             self._writer.put(record)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until all lines so far are written, but not for longer than this."""
+        """Wait until all lines so far are written, at most `timeout_s`."""
         self._writer.flush(timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Write what waits, but not for longer than this; later lines are written where they are logged."""
+        """Write queued lines, at most for `timeout_s`; later lines are written by the thread that logs them."""
         self._is_stopped = True
         self._writer.stop(timeout_s)
 
@@ -117,7 +118,7 @@ def _write(record: logging.LogRecord) -> None:
 
 
 def lost_record(lost: int) -> logging.LogRecord:
-    """The line that says how many were lost."""
+    """A record that reports the number of lost lines."""
     record = logging.LogRecord("ocrsvc", logging.WARNING, __file__, 0, f"DROPPED {lost} lines of this log", None, None)
     record.event = DROPPED
     return record
@@ -133,7 +134,7 @@ def log_as_json() -> None:
 
 
 def log_uncaught() -> None:
-    """Log uncaught errors of all threads, which Python would print."""
+    """Log uncaught errors of all threads, instead of printing them."""
 
     def log_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None:

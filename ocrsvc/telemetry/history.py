@@ -1,6 +1,6 @@
-"""The last ten minutes of the service in shared memory, for the operators' page: a point every five seconds.
+"""The last ten minutes of the service for the operators' page: a point every five seconds, in shared memory.
 
-The arbiter writes it and any worker reads it. A point holds counts since the start; two points give rates.
+The arbiter writes the points, any worker reads them. They hold counts since the start; two points give a rate.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ocrsvc.telemetry.worker_table import State, WorkerTable
 
 EVERY_S: Final = 5.0
 SPAN_S: Final = 600.0
-# Those of operators themselves: a page that looks would see itself.
+# Requests of the operators' page itself are not counted.
 _UNCOUNTED: Final = ("ops", "operators", "page")
 _WAIT: Final = metrics.STAGE_SECONDS.of("queue", "request")
 _TOTAL: Final = metrics.STAGE_SECONDS.of("total", "request")
 _SHARE: Final = 0.95
 _LEAST_S: Final = 0.001
 _BUCKETS: Final = len(BUCKETS_S) + 1
-# Two more than are shown: of the two oldest one may be being written, and the other only says where the next began.
+# Two more than the intervals shown: each needs its start, and the oldest point may be overwritten during a read.
 _POINTS: Final = int(SPAN_S / EVERY_S) + 2
 
 _COUNTS: Final = ("requests", "images", "own_failures", "caller_failures", "refused")
@@ -36,9 +36,9 @@ _GAUGES: Final = ("in_flight", "waiting", "ready", "memory_used_bytes", "gpu_use
 
 
 class Point(ctypes.Structure):
-    """The service at one moment, on the monotonic clock: counts since the start, and what holds now.
+    """The service at one moment of the monotonic clock: counts since the start, and gauges.
 
-    `wait` and `total` are numbers of images since the start, by bucket of the time waited and of the whole time.
+    `wait` and `total` count images since the start, by bucket of their time in the queue and of their total time.
     """
 
     _fields_ = (
@@ -53,7 +53,7 @@ class _Head(ctypes.Structure):
 
 
 class History:
-    """The ring of points. Make it in the arbiter, before any fork."""
+    """The ring of points. Create it in the arbiter before any fork."""
 
     def __init__(self) -> None:
         [self._head] = shared_array(_Head, 1)
@@ -65,19 +65,19 @@ class History:
         return not written or now_s - self._points[(written - 1) % _POINTS].when_s >= EVERY_S
 
     def add(self, point: Point) -> None:
-        """Keep a point instead of the oldest. Arbiter only."""
+        """Overwrite the oldest point. Arbiter only."""
         self._points[self._head.written % _POINTS] = point
         self._head.written += 1
 
     def read(self) -> list[Point]:
-        """The points, the oldest first, without the one that is overwritten next."""
+        """The points, oldest first, without the one that is overwritten next."""
         written = self._head.written
         kept = range(max(0, written - _POINTS + 1), written)
         return [Point.from_buffer_copy(self._points[number % _POINTS]) for number in kept]
 
 
 def observe(store: MetricsStore, worker_table: WorkerTable, now_s: float) -> Point:
-    """The service now."""
+    """Measure the service now."""
     series, live = store.read(), worker_table.live()
     busy = [entry.gpu_busy_ratio for worker in live if (entry := worker_table.entry(worker.slot)).gpu_busy_read_s]
     nothing = (0.0,) * _BUCKETS
@@ -100,21 +100,21 @@ def observe(store: MetricsStore, worker_table: WorkerTable, now_s: float) -> Poi
 
 
 def _sum(series: Series, metric: Metric, only: Sequence[str] = (), without: Sequence[str] = ()) -> float:
-    """All series of a metric together, or those with these values of its first label, or with others than these."""
-    found = ((" ".join(key[2:3]), values[0]) for key, values in series.items() if key[1] == metric.name)
-    return sum(value for label, value in found if label not in without and (not only or label in only))
+    """Sum a metric's series, if given `only` those with these values of the first label, or all `without` them."""
+    labelled = ((" ".join(key[2:3]), values[0]) for key, values in series.items() if key[1] == metric.name)
+    return sum(value for label, value in labelled if label not in without and (not only or label in only))
 
 
 def curves(points: Sequence[Point]) -> dict[str, list[float | None]]:
-    """A number for each interval between two points: rates, gauges at its end, and 95th percentiles of times."""
+    """One number per interval between two points: rates, gauges at its end, and 95th percentiles of times."""
     pairs = list(pairwise(points))
-    found: dict[str, list[float | None]] = {f"{name}_per_s": [_rate(name, *pair) for pair in pairs] for name in _COUNTS}
-    found |= {name: [getattr(after, name) for _, after in pairs] for name in _GAUGES}
+    plots: dict[str, list[float | None]] = {f"{name}_per_s": [_rate(name, *pair) for pair in pairs] for name in _COUNTS}
+    plots |= {name: [getattr(after, name) for _, after in pairs] for name in _GAUGES}
     for name in ("wait", "total"):
-        found[f"{name}_p95_s"] = [
+        plots[f"{name}_p95_s"] = [
             quantile(_SHARE, list(map(sub, getattr(after, name), getattr(before, name)))) for before, after in pairs
         ]
-    return found
+    return plots
 
 
 def _rate(name: str, before: Point, after: Point) -> float:
@@ -122,15 +122,15 @@ def _rate(name: str, before: Point, after: Point) -> float:
 
 
 def quantile(share: float, buckets: Sequence[float]) -> float | None:
-    """The value that this share of observations does not exceed, as Prometheus estimates it; None without any.
+    """The quantile of a histogram, interpolated as Prometheus does it; None without observations.
 
-    Observations above the last of BUCKETS_S count with its lower end.
+    Observations above the last of BUCKETS_S count as that bound.
     """
-    wanted, before, low = share * sum(buckets), 0.0, 0.0
-    if wanted <= 0:
+    rank, before, low = share * sum(buckets), 0.0, 0.0
+    if rank <= 0:
         return None
     for bound, count in zip(BUCKETS_S, buckets, strict=False):
-        if count and before + count >= wanted:
-            return low + (bound - low) * (wanted - before) / count
+        if count and before + count >= rank:
+            return low + (bound - low) * (rank - before) / count
         before, low = before + count, bound
     return BUCKETS_S[-1]

@@ -1,6 +1,6 @@
-"""Where the time of one request goes: the stages that its thread is in, one after the other, without a gap.
+"""Splits the time of one request into stages without gaps.
 
-A thread that waits for a page is in the page's stages meanwhile, so the stages add up to the whole request.
+While the request's thread waits for a page, the stages of that page count, so the stages add up to the whole request.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from typing import Final, Literal, NamedTuple, get_args
 
 Stage = Literal["receive", "decode", "wait", "detect", "recognise", "answer"]
-"""Received and taken apart; images opened and decoded; waiting for a permit, the queue or a thread; lines found; lines
-read; and everything after that, up to the answer."""
+"""receive: receive and parse the request; decode: open and decode images; wait: for a permit, the queue or a thread;
+detect: find lines; recognise: read lines; answer: everything after that."""
 
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 
-MOST_SEGMENTS: Final = 256
-"""Segments that are kept of one request, for its trace; the seconds of later ones are counted all the same."""
+MAX_SEGMENTS: Final = 256
+"""Segments of one request that are kept for its trace; the seconds of later ones are still counted."""
 
 
 class Segment(NamedTuple):
-    """A stage from when to when, on the ledger's clock. A tuple, for requests make a dozen."""
+    """A stage with its begin and end, on the ledger's clock. A tuple, because each request makes a dozen."""
 
     stage: Stage
     begin_s: float
@@ -29,9 +29,9 @@ class Segment(NamedTuple):
 
 
 class Ledger:
-    """The stages of one request, on a monotonic clock; used by one thread at a time.
+    """Records the stages of one request on a monotonic clock; used by one thread at a time.
 
-    `segments` are the first MOST_SEGMENTS that have ended; `trace_id` is empty unless the request's trace is sampled.
+    `segments` are the first MAX_SEGMENTS that have ended; `trace_id` is empty unless the request's trace is sampled.
     """
 
     def __init__(self, began_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +44,7 @@ class Ledger:
         self._spent_s = dict.fromkeys(STAGES, 0.0)
 
     def enter(self, stage: Stage) -> Stage:
-        """Begin another stage; returns the one before."""
+        """Begin a stage; returns the one before."""
         before = self._stage
         if stage != before:
             self._add(before, self._clock())
@@ -61,7 +61,7 @@ class Ledger:
             self.enter(before)
 
     def note_page(self, phases: Sequence[Segment]) -> None:
-        """A page that this thread waited for is there: the wait was in the page's phases, where they overlap it."""
+        """Count the wait for a page, which is now there, as the page's `phases` where they overlap the wait."""
         now_s = self._clock()
         self.pages += 1
         for phase in phases:
@@ -72,42 +72,42 @@ class Ledger:
         self._add(self._stage, now_s)
 
     def seconds(self) -> Mapping[str, float]:
-        """The seconds of each stage up to now, which add up to the whole request so far."""
+        """The seconds of each stage so far; they add up to the request's age."""
         spent_s = {str(stage): stage_s for stage, stage_s in self._spent_s.items()}
         spent_s[self._stage] += self._clock() - self._since_s
         return spent_s
 
     def close(self) -> float:
-        """End the last stage with the request; returns when."""
+        """End the last stage; returns the time of the request's end."""
         now_s = self._clock()
         self._add(self._stage, now_s)
         return now_s
 
     def _add(self, stage: Stage, end_s: float) -> None:
-        """The time since the last segment was of this stage."""
+        """Count the time since the last segment for this stage."""
         begin_s, self._since_s = self._since_s, end_s
         self._spent_s[stage] += end_s - begin_s
         if self.segments and self.segments[-1].stage == stage:
             self.segments[-1] = Segment(stage, self.segments[-1].begin_s, end_s)
-        elif begin_s < end_s and len(self.segments) < MOST_SEGMENTS:
+        elif begin_s < end_s and len(self.segments) < MAX_SEGMENTS:
             self.segments.append(Segment(stage, begin_s, end_s))
 
 
 class NoLedger(Ledger):
-    """Notes nothing; any number of threads may use it."""
+    """Records nothing; thread-safe."""
 
     def enter(self, stage: Stage) -> Stage:
-        """Nothing is noted."""
+        """Do nothing."""
         return stage
 
     def note_page(self, phases: Sequence[Segment]) -> None:
-        """Nothing is noted."""
+        """Do nothing."""
 
 
 NO_LEDGER: Final = NoLedger(0.0)
 
 
 def server_timing(seconds: Mapping[str, float]) -> str:
-    """The header Server-Timing (https://www.w3.org/TR/server-timing/): milliseconds of each stage, and the total."""
+    """The Server-Timing header (https://www.w3.org/TR/server-timing/): milliseconds of each stage, and the total."""
     entries = {**seconds, "total": sum(seconds.values())}
     return ", ".join(f"{name};dur={1000 * spent_s:.3f}" for name, spent_s in entries.items())

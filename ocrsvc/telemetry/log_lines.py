@@ -1,7 +1,7 @@
-"""Lines of logs: one JSON event a line, by docs/log.schema.json, and the thread that writes them.
+"""Log lines: one JSON event per line, by docs/log.schema.json, and the thread that writes them.
 
-A line has at most LINE_BYTES, so that a pipe takes it whole and lines of several processes never mix. Lines that find
-the queue full are dropped and counted; the log says how many, once lines are written again.
+A line has at most LINE_BYTES, so that a pipe accepts it whole and lines of several processes never mix. When the queue
+is full, lines are dropped and counted; a later line reports their number.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _TOGETHER: Final = 64
 LINE_BYTES: Final = 4096
 """PIPE_BUF of Linux, with the newline."""
 
-# Events: a request was answered, and lines were lost.
+# Names of events: a request was answered, and lines were dropped.
 REQUEST: Final = "request"
 DROPPED: Final = "dropped"
 _MESSAGE: Final = "message"
-# Shortened first, and from its beginning: the error itself comes last.
+# Shortened first, at its beginning: the error itself is at the end.
 _STACK: Final = "stack"
 _LONG: Final = (_STACK, _MESSAGE, "path")
-_LEAST: Final = 40
-# Our own messages begin with what happened, in capitals: READY, WANTS, DRAINING, RECYCLED, STUCK, HELD, CHILD … LOST.
+_MIN_CHARACTERS: Final = 40
+# Our own messages begin with the event in capitals: READY, WANTS, DRAINING, RECYCLED, STUCK, HELD, CHILD … LOST.
 _NAMED: Final = re.compile(r"(?:CHILD \S+ )?([A-Z]{4,20})\b(?!-)")
 
 
 def head(at_s: float, level: str, event: str, logger: str, pid: int | None, worker: int | None) -> dict[str, Any]:
-    """The fields that every line begins with."""
+    """The first fields of every line."""
     return {"time": moment(at_s), "level": level, "event": event, "logger": logger, "pid": pid, "worker": worker}
 
 
 def json_line(fields: dict[str, Any]) -> bytes:
-    """The line, with its newline; long texts are shortened until it fits."""
+    """The line with its newline; long texts are shortened until it fits."""
     line = _dump(fields)
     for name in _LONG:
         if len(line) <= LINE_BYTES:
@@ -55,9 +55,9 @@ def json_line(fields: dict[str, Any]) -> bytes:
 
 
 def event_name(message: str) -> str:
-    """What happened, by the first word of our own messages; "message" of all others."""
-    found = _NAMED.match(message)
-    return found[1].lower() if found else _MESSAGE
+    """The event's name: the first word of our own messages in lower case, else "message"."""
+    named = _NAMED.match(message)
+    return named[1].lower() if named else _MESSAGE
 
 
 def moment(at_s: float) -> str:
@@ -66,10 +66,10 @@ def moment(at_s: float) -> str:
 
 
 def _shortened(text: str, excess_bytes: int, *, at_end: bool) -> str:
-    """A text shortened by at least this many bytes of JSON, if it is long enough; "…" stands for the rest."""
-    keep = len(text)
-    while keep > _LEAST and len(orjson.dumps(text)) - len(orjson.dumps(_cut(text, keep, at_end=at_end))) < excess_bytes:
-        keep = max(_LEAST, keep - max(_LEAST, keep // 8))
+    """The text shortened by at least `excess_bytes` of JSON, but not below 40 characters; "…" replaces the rest."""
+    keep, full_bytes = len(text), len(orjson.dumps(text))
+    while keep > _MIN_CHARACTERS and full_bytes - len(orjson.dumps(_cut(text, keep, at_end=at_end))) < excess_bytes:
+        keep = max(_MIN_CHARACTERS, keep - max(_MIN_CHARACTERS, keep // 8))
     return _cut(text, keep, at_end=at_end)
 
 
@@ -83,7 +83,7 @@ def _dump(fields: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:
-        # Half a surrogate pair, as of bytes that are no UTF-8, is no text for it.
+        # orjson refuses lone surrogates, which stand for bytes that are not UTF-8.
         plain = {
             name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
             for name, value in fields.items()
@@ -92,11 +92,11 @@ def _dump(fields: dict[str, Any]) -> bytes:
 
 
 class LineWriter(Generic[T]):
-    """Writes lines in order, by a thread that starts with the first one, after the fork.
+    """Writes lines in order, by a thread that starts with the first line (after the fork).
 
-    Any thread may call it, and a signal's handler too. The thread calls `write` and, with a number, `write_lost`; lines
-    for which `write` raises are lost. After it has written it waits `pause_s` for more: waking it for each line would
-    cost more than writing it.
+    Any thread and signal handlers may call it. The thread calls `write`, and `write_lost` with a number; lines are lost
+    if `write` raises. After each write it waits `pause_s` for more lines: waking it for each line would cost more than
+    writing it.
     """
 
     def __init__(
@@ -105,20 +105,20 @@ class LineWriter(Generic[T]):
         write: Callable[[Sequence[T]], object],
         write_lost: Callable[[int], object],
         on_drop: Callable[[], object],
-        most: int = QUEUE_LINES,
+        max_queued: int = QUEUE_LINES,
         pause_s: float = 0.0,
     ) -> None:
-        self._name, self._write, self._write_lost, self._on_drop, self._most = name, write, write_lost, on_drop, most
-        self._pause_s = pause_s
-        # Its `put` takes no lock that a signal's handler could find taken.
+        self._name, self._write, self._write_lost, self._on_drop = name, write, write_lost, on_drop
+        self._max_queued, self._pause_s = max_queued, pause_s
+        # Its `put` is reentrant, so that a signal handler cannot deadlock.
         self._lines: queue.SimpleQueue[T | threading.Event | None] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._lost = 0
 
     def put(self, line: T) -> None:
-        """Hand over a line; never waits."""
-        if self._lines.qsize() >= self._most:
+        """Queue a line, or drop it; never waits."""
+        if self._lines.qsize() >= self._max_queued:
             self._lost += 1
             self._on_drop()
         elif self._start():
@@ -127,7 +127,7 @@ class LineWriter(Generic[T]):
             self._on_drop()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all lines so far are written, but not for longer than this; whether they are."""
+        """Wait until all lines so far are written, at most `timeout_s`; returns whether they are."""
         if self._thread is None:
             return True
         done = threading.Event()
@@ -135,13 +135,13 @@ class LineWriter(Generic[T]):
         return done.wait(timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Write what is queued, but not for longer than this."""
+        """Write queued lines, at most for `timeout_s`."""
         if self._thread is not None:
             self._lines.put(None)
             self._thread.join(timeout_s)
 
     def _start(self) -> bool:
-        """Whether the thread runs; where the system refuses one, the next line tries again."""
+        """Whether the thread runs; if the system refuses it, the next line tries again."""
         if self._thread is None:
             with self._starting:
                 if self._thread is None:
@@ -172,7 +172,7 @@ class LineWriter(Generic[T]):
                 time.sleep(self._pause_s)
 
     def _take(self) -> list[T | threading.Event | None]:
-        """What was put, as soon as there is something; not more at once than is soon written."""
+        """Wait for queued lines, and return up to 64 of them."""
         taken = [self._lines.get()]
         with suppress(queue.Empty):
             while len(taken) < _TOGETHER:
@@ -185,6 +185,6 @@ class LineWriter(Generic[T]):
             if self._lost:
                 lost, self._lost = self._lost, 0
                 self._write_lost(lost)
-        except Exception:  # noqa: BLE001  lines that cannot be written must not end the log
+        except Exception:  # noqa: BLE001  a failed write must not end the thread
             for _ in lines:
                 self._on_drop()

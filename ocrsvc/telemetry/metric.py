@@ -1,4 +1,4 @@
-"""What a metric is: its name, kind, help and labels."""
+"""The declaration of a metric: name, kind, help and labels."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from functools import partial
 from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram", "latest", "reading", "info"]
-"""Counters and histograms outlive their worker, gauges end with it. Of a "latest", which is a time, the latest of all
-workers counts, and outlives them. A "reading" is what every worker reads of the same thing: the largest counts, and
-ends with its worker. An "info" is 1, and says what it says by its labels."""
+"""How values of several workers are combined, and whether they outlive their worker. Counters and histograms: summed,
+outlive it. Gauges: summed, end with it. latest (a time): the latest, outlives it. reading (all workers measure the
+same thing): the largest, ends with it. info: always 1, its content is in its labels."""
 
 Key = tuple[str, ...]
 """A series: its kind, its metric's name, and the values of its labels."""
 
 BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper ends of the buckets of every histogram, in seconds; one more bucket takes what is above the last."""
+"""Upper bounds of the buckets of every histogram, in seconds; one more bucket counts larger values."""
 
 _UNITS: Final = ("seconds", "bytes", "ratio")
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One thing that is counted or read; its name is without the `_total` of a counter and the `_info` of an info.
+    """A metric; `name` omits the suffix `_total` of a counter and `_info` of an info.
 
-    The values of labels must come from small, fixed sets. Series of `known` labels are 0 before anything happens.
+    Values of labels must come from small, fixed sets. Series with `known` labels exist from the start, as 0.
     """
 
     name: str
@@ -35,22 +35,22 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """The unit, which the name ends in; empty for a number of things."""
+        """The unit at the end of the name; empty for a count."""
         unit = self.name.rpartition("_")[2]
         return unit if unit in _UNITS else ""
 
     @property
     def shown_name(self) -> str:
-        """As Prometheus lists it; a histogram's series have `_bucket`, `_sum` and `_count` behind it."""
+        """The name in Prometheus; a histogram's series add `_bucket`, `_sum` and `_count`."""
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
     @property
     def shown_kind(self) -> str:
-        """The type by which Prometheus knows it."""
+        """The type in Prometheus."""
         return self.kind if self.kind in ("counter", "histogram") else "gauge"
 
     def of(self, *labels: str) -> Key:
-        """The key of one of its series."""
+        """The key of the series with these values of the labels."""
         return (self.kind, self.name, *labels)
 
 

@@ -11,7 +11,7 @@ from ocrsvc.telemetry import model_metrics
 from ocrsvc.telemetry.metric import Metric, counter, gauge, histogram, info, reading
 
 OWN_FAULTS: Final = ("internal", "engine_failed", "deadline_exceeded")
-"""Codes of failures that are the service's own."""
+"""Error codes that are the service's own fault."""
 
 SERVICE_FAULTS: Final = (
     *OWN_FAULTS,
@@ -22,85 +22,83 @@ SERVICE_FAULTS: Final = (
     "storage_full",
     "keys_unavailable",
 )
-"""Codes of failures that are not the caller's: those whose status is 500, 503 or 504."""
+"""Error codes that are not the caller's fault: those with status 500, 503 or 504."""
 
 CALLERS_LIMITS: Final = ("too_many_at_once", "too_many_jobs", "quota_exceeded")
-"""Codes of refusals of which one caller has had enough; a service with room to spare refuses them too."""
+"""Codes of refusals by a caller's own limits, which do not depend on the load."""
 
 
 PageSource = Literal["request", "job"]
-"""Whether a client waits for an image, or it is a page of a job, for which none does."""
+"""Whether a client waits for the image, or it is a page of a job."""
 
 _SOURCES: Final = tuple((source,) for source in get_args(PageSource))
 
-# Requests and images, counted by the workers.
+# Requests and images.
 REQUESTS: Final = counter(
     "ocrsvc_requests", "Requests answered, by adapter, status and code.", ("door", "status", "code")
 )
 REQUEST_SECONDS: Final = histogram(
-    "ocrsvc_request_seconds", "Seconds from the head of a request to its answer.", ("door",)
+    "ocrsvc_request_seconds", "Seconds from the head of a request to its response.", ("door",)
 )
-IN_FLIGHT: Final = gauge("ocrsvc_in_flight_requests", "Requests and gRPC calls under way, the one that asks included.")
+IN_FLIGHT: Final = gauge(
+    "ocrsvc_in_flight_requests", "Requests and gRPC calls in progress, including the scrape itself."
+)
 REFUSED: Final = counter(
     "ocrsvc_refused",
-    "Requests and images that a healthy service would not take, by reason: queue_full, not_ready and others.",
+    "Requests and images refused by a working service, by reason: queue_full, not_ready and others.",
     ("reason",),
 )
 FAILURES: Final = counter(
     "ocrsvc_failures",
-    "Failures reported to clients: of requests, and of single images in a request that succeeded.",
+    "Failures reported to clients: of requests, and of single images in requests that succeeded.",
     ("code",),
 )
 IMAGES: Final = counter(
     "ocrsvc_images",
-    "Images read, by source: request where a client waits for the answer, job where none does.",
+    "Images read, by source: request if a client waits for the result, job if none does.",
     ("source",),
     known=_SOURCES,
 )
-LINES: Final = counter("ocrsvc_lines", "Lines of text on the images read.")
+LINES: Final = counter("ocrsvc_lines", "Text lines on the images read.")
 CACHE_HITS: Final = counter(
     "ocrsvc_cache_hits",
-    "Images answered from pages that were read before, by source; they are not among the images read.",
+    "Images answered from the result cache, by source; not counted as images read.",
     ("source",),
     known=_SOURCES,
 )
 STAGE_SECONDS: Final = histogram(
     "ocrsvc_stage_seconds",
-    "Seconds that an image that was read spent in decode, queue, engine, and in total, by source.",
+    "Seconds per image read, in decode, queue, engine, and in total, by source.",
     ("stage", "source"),
 )
 WAITING: Final = gauge(
     "ocrsvc_queue_waiting_images",
-    "Images that wait for an engine thread; of workers other than the one that answers, up to half a second old.",
+    "Images that wait for an engine thread; values of other workers are up to half a second old.",
 )
 STUCK: Final = gauge(
     "ocrsvc_stuck_engine_threads",
-    "Engine threads still busy 5 s after the deadline of their work, which is a call that hangs.",
+    "Engine threads still busy 5 s after the deadline of their work: a call that hangs.",
 )
 
-# Workers, from their table.
-WORKERS: Final = gauge("ocrsvc_workers", "Workers that are booting, ready, or draining.", ("state",))
-WORKERS_WANTED: Final = gauge(
-    "ocrsvc_workers_wanted", "Workers that there should be, without the successors of those that go."
-)
-WORKERS_MOST: Final = gauge("ocrsvc_workers_most", "Most workers alive at once since the start.")
+# Workers, from the worker table.
+WORKERS: Final = gauge("ocrsvc_workers", "Workers, by state: booting, ready or draining.", ("state",))
+WORKERS_WANTED: Final = gauge("ocrsvc_workers_wanted", "Workers that should run, not counting successors.")
+WORKERS_MOST: Final = gauge("ocrsvc_workers_most", "Largest number of workers alive at once since the start.")
 WAITING_FOR_SUCCESSOR: Final = gauge(
     "ocrsvc_workers_waiting_for_successor",
-    "Workers that have a reason to be replaced, and serve on until their successor does.",
+    "Workers that will be replaced, and keep serving until their successor is ready.",
 )
 RECYCLES: Final = counter("ocrsvc_recycles", "Workers replaced, by reason.", ("reason",))
 DRAINS_FIRST: Final = counter(
-    "ocrsvc_drains_first", "Workers that went before their successor loaded, because the GPU had no room for both."
+    "ocrsvc_drains_first", "Workers that drained before their successor loaded, because the GPU had no room for both."
 )
 BOOT_FAILURES: Final = counter("ocrsvc_boot_failures", "Workers that died before they were ready.")
 BOOT_FAILURES_IN_A_ROW: Final = gauge(
     "ocrsvc_boot_failures_in_a_row",
-    "Workers that died before they were ready, or could not be forked, since the last good start.",
+    "Workers that died before they were ready, or could not be forked, since the last successful start.",
 )
-WORKER_REQUESTS: Final = gauge("ocrsvc_worker_requests", "Requests that the worker in this slot has served.", ("slot",))
-WORKER_IN_FLIGHT: Final = gauge(
-    "ocrsvc_worker_in_flight_requests", "Requests that hold a thread of the worker.", ("slot",)
-)
+WORKER_REQUESTS: Final = gauge("ocrsvc_worker_requests", "Requests served by the worker in this slot.", ("slot",))
+WORKER_IN_FLIGHT: Final = gauge("ocrsvc_worker_in_flight_requests", "Requests in progress in the worker.", ("slot",))
 
 # Memory.
 WORKER_RSS: Final = gauge("ocrsvc_worker_rss_bytes", "Resident memory of the worker.", ("slot",))
@@ -111,97 +109,97 @@ WORKER_RSS_LIMIT: Final = gauge(
 )
 MEMORY_USED: Final = gauge(
     "ocrsvc_memory_used_bytes",
-    "Memory in use that cannot be reclaimed, of the container or the machine, whichever is smaller.",
+    "Memory in use, without what the kernel can reclaim, of the container or the machine, whichever has less.",
 )
-MEMORY_LIMIT: Final = gauge("ocrsvc_memory_limit_bytes", "Memory that the container or the machine has.")
+MEMORY_LIMIT: Final = gauge("ocrsvc_memory_limit_bytes", "Memory of the container or the machine.")
 
-# GPUs, by their place among all that the service has used since its start.
-WORKER_GPU: Final = gauge("ocrsvc_worker_gpu_bytes", "Memory of the GPU that the worker holds.", ("slot",))
-GPU_MEMORY_USED: Final = gauge("ocrsvc_gpu_memory_used_bytes", "Memory of the GPU that all processes hold.", ("gpu",))
+# GPUs, numbered over all that the service has used since its start.
+WORKER_GPU: Final = gauge("ocrsvc_worker_gpu_bytes", "GPU memory that the worker holds.", ("slot",))
+GPU_MEMORY_USED: Final = gauge("ocrsvc_gpu_memory_used_bytes", "GPU memory that all processes hold.", ("gpu",))
 GPU_MEMORY_TOTAL: Final = gauge(
-    "ocrsvc_gpu_memory_total_bytes", "Memory that the GPU, or the part of it that is seen, has.", ("gpu",)
+    "ocrsvc_gpu_memory_total_bytes", "Memory of the GPU, or of its visible part (MIG).", ("gpu",)
 )
 GPU_UTILIZATION: Final = gauge(
     "ocrsvc_gpu_utilization_ratio",
-    "Share of the last second in which the GPU computed; absent where NVML does not tell, as for a part of a GPU.",
+    "Share of the last second in which the GPU computed; absent if NVML does not report it, as under MIG.",
     ("gpu",),
 )
 
-# What was refused for good, and what lies on the disk.
+# The crash denylist, and jobs on disk.
 DENIED: Final = gauge(
     "ocrsvc_crash_denied_inputs",
-    "Images and request bodies that are refused now because they crashed an engine or stopped a worker.",
+    "Images and request bodies on the crash denylist: they crashed an engine, or hung or killed a worker.",
     ("kind",),
 )
-TASKS: Final = reading("ocrsvc_tasks", "Documents kept on disk; up to 15 s old.")
-TASKS_BYTES: Final = reading("ocrsvc_tasks_bytes", "Disk space that the documents take; up to 15 s old.")
-TASKS_LIMIT: Final = reading("ocrsvc_tasks_limit_bytes", "Disk space that documents may take (OCRSVC_TASKS_BYTES).")
+TASKS: Final = reading("ocrsvc_tasks", "Jobs kept on disk; up to 15 s old.")
+TASKS_BYTES: Final = reading("ocrsvc_tasks_bytes", "Disk space that jobs take; up to 15 s old.")
+TASKS_LIMIT: Final = reading("ocrsvc_tasks_limit_bytes", "Disk space that jobs may take (OCRSVC_TASKS_BYTES).")
 JOBS: Final = counter(
     "ocrsvc_jobs",
-    "Documents that are read while nobody waits, by what became of them: accepted, done, failed, deleted, displaced by "
-    "others, expired; and of their callbacks: callback_delivered, callback_failed (tried again), callback_given_up.",
+    "Jobs, by event: accepted, done, failed, deleted, displaced by other jobs, expired; and their callbacks: "
+    "callback_delivered, callback_failed (retried), callback_given_up.",
     ("event",),
 )
-TASKS_WAITING: Final = reading("ocrsvc_tasks_waiting", "Documents that are not read yet; up to 15 s old.")
+TASKS_WAITING: Final = reading("ocrsvc_tasks_waiting", "Jobs that are not finished yet; up to 15 s old.")
 TASKS_DISK_FREE: Final = reading(
-    "ocrsvc_tasks_disk_free_bytes", "Disk space that is free where the documents lie; up to 15 s old."
+    "ocrsvc_tasks_disk_free_bytes", "Free disk space in the folder of jobs; up to 15 s old."
 )
 
-# API keys, where they are asked for.
+# API keys, with OCRSVC_KEYS.
 KEYS: Final = reading("ocrsvc_keys", "API keys that are neither revoked nor expired; up to a minute old.")
 KEYS_NEAR_QUOTA: Final = reading(
     "ocrsvc_keys_near_quota",
-    "Of these, keys that have a tenth at most left of their pages of the day or the month; up to a minute old.",
+    "API keys with at most a tenth left of their daily or monthly pages; up to a minute old.",
 )
 
-# TLS, where it is spoken.
+# TLS.
 TLS_HANDSHAKES: Final = counter(
     "ocrsvc_tls_handshakes",
-    "TLS handshakes, by outcome: ok, refused by either side, not_tls, and unfinished.",
+    "TLS handshakes, by outcome: ok, refused (by either side), not_tls, unfinished.",
     ("outcome",),
 )
 TLS_READS: Final = counter(
     "ocrsvc_tls_certificate_reads",
-    "Times that changed certificates were read, by outcome: ok, or failed, which leaves those from before.",
+    "Reads of changed certificates, by outcome: ok, or failed, which keeps the old certificates.",
     ("outcome",),
 )
 TLS_NOT_AFTER: Final = reading(
     "ocrsvc_tls_certificate_not_after_timestamp_seconds",
-    "When the service's certificate expires, in Unix time; absent without TLS.",
+    "Expiry of the service's certificate, in Unix time; absent without TLS.",
 )
 
 # The service itself.
 EVENTS_DROPPED: Final = counter(
-    "ocrsvc_access_events_dropped", "Lines of the access log that were dropped because it could not keep up."
+    "ocrsvc_access_events_dropped", "Lines of the access log dropped because its queue was full."
 )
 LINES_DROPPED: Final = counter(
-    "ocrsvc_log_lines_dropped", "Lines of the service's own log that found its queue full, or a pipe that nobody reads."
+    "ocrsvc_log_lines_dropped", "Lines of the service's own log dropped because its queue or its pipe was full."
 )
-SPANS: Final = counter("ocrsvc_trace_spans", "Spans of traces that were exported.")
+SPANS: Final = counter("ocrsvc_trace_spans", "Trace spans exported.")
 SPANS_DROPPED: Final = counter(
-    "ocrsvc_trace_spans_dropped", "Spans of traces that found the queue full, or that the collector did not take."
+    "ocrsvc_trace_spans_dropped", "Trace spans dropped because the queue was full or the export failed."
 )
 SERIES_DROPPED: Final = counter(
-    "ocrsvc_series_dropped", "Series of these metrics that found no room, and are not counted; report it."
+    "ocrsvc_series_dropped", "Metric series that are not counted because their table is full; please report it."
 )
 STARTED: Final = gauge("process_start_time_seconds", "Start of the service, in Unix time.")
-BUILD: Final = info("ocrsvc_build", "The service itself.", ("version",))
+BUILD: Final = info("ocrsvc_build", "The service's version.", ("version",))
 ENGINE: Final = info(
     "ocrsvc_engine",
-    "What reads in the worker that answers.",
+    "The engine of the worker that answers.",
     ("name", "model", "version", "device", "precision", "provider"),
 )
 
 METRICS: Final = tuple(
     item for names in (globals(), vars(model_metrics)) for item in list(names.values()) if isinstance(item, Metric)
 )
-"""Every metric that is declared here and in model_metrics.py."""
+"""Every metric declared here and in model_metrics.py."""
 
-_READ_WHEN_ASKED: Final = (
+_READ_AT_SCRAPE: Final = (
     *(WORKERS, WORKERS_WANTED, WORKERS_MOST, WAITING_FOR_SUCCESSOR, RECYCLES, DRAINS_FIRST, BOOT_FAILURES_IN_A_ROW),
     *(WORKER_REQUESTS, WORKER_IN_FLIGHT, WORKER_RSS, WORKER_RSS_LIMIT, WORKER_GPU, MEMORY_USED, MEMORY_LIMIT),
     *(GPU_MEMORY_USED, GPU_MEMORY_TOTAL, GPU_UTILIZATION, DENIED, STARTED, BUILD, ENGINE),
 )
 
-COUNTED: Final = tuple(metric for metric in METRICS if metric not in _READ_WHEN_ASKED)
-"""Everything that a block of the metrics store may hold."""
+COUNTED: Final = tuple(metric for metric in METRICS if metric not in _READ_AT_SCRAPE)
+"""Metrics that the blocks of the metrics store hold."""

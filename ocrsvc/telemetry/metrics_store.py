@@ -1,9 +1,9 @@
-"""Counters of the whole service, in shared memory that all workers write, whichever of them answers.
+"""The metrics of the whole service, in shared memory that all workers write and any worker reads.
 
-The arbiter makes one `MetricsStore` before any fork: a block for each worker's slot, and a common one. Only one process
-writes a block, and only threads of one process share a lock, so a worker that is killed leaves nothing locked. When a
-worker has been reaped, the arbiter adds its block to the common one and clears it: no counter goes back when workers
-are replaced. Series are found by name: after a SIGHUP, workers with newer code may count what the arbiter does not.
+The arbiter creates one `MetricsStore` before any fork: one block per worker slot, and a common one. Only one process
+writes a block, and locks are shared only within a process, so a killed worker leaves nothing locked. After a worker was
+reaped, the arbiter adds its block to the common one and clears it: counters do not decrease when workers are replaced.
+Series are found by name: after a SIGHUP, workers with newer code may count metrics unknown to the arbiter.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ocrsvc.telemetry.metric import BUCKETS_S, Key, Metric
 from ocrsvc.telemetry.metrics import CACHE_HITS, IMAGES, LINES, SERIES_DROPPED, STAGE_SECONDS, PageSource
 
 if TYPE_CHECKING:
-    # records needs numpy, which must not come into the arbiter.
+    # Imports numpy, which the arbiter must not load.
     from ocrsvc.results import Reading
 
 SERIES: Final = 4096
-"""Series that one block may hold, twice what all formats can make; SERIES_DROPPED counts what finds no room."""
+"""Series that one block may hold, twice what all formats can make; SERIES_DROPPED counts the excess."""
 
 SAMPLE_S: Final = 0.5
-# A disk that hangs does not hold up the end of the worker.
+# Limit for a hanging disk when the worker ends.
 _END_S: Final = 1.0
-# Kinds whose values end with their worker, and kinds of which the largest of all workers counts.
+# Kinds whose values end with their worker, and kinds whose largest value over all workers counts.
 _ENDING: Final = ("gauge", "reading")
 _LARGEST: Final = ("latest", "reading")
 _KEY_BYTES: Final = 96
@@ -43,7 +43,7 @@ _TRIES: Final = 200
 _TRY_S: Final = 0.001
 
 Series = Mapping[Key, Sequence[float]]
-"""Numbers by key: a histogram has one for each bucket, one above the last, and the sum; other kinds use the first."""
+"""Values by key: for a histogram one per bucket, one for larger values, and the sum; other kinds use the first."""
 
 
 class _Series(ctypes.Structure):
@@ -51,23 +51,23 @@ class _Series(ctypes.Structure):
 
 
 class _Block(ctypes.Structure):
-    # One more series, which is never read, takes what finds no space.
+    # The last slot collects what does not fit, and is never read.
     _fields_ = (("used", ctypes.c_int64), ("dropped", ctypes.c_int64), ("series", _Series * (SERIES + 1)))
 
 
 class _Head(ctypes.Structure):
-    # The version is odd while the arbiter adds a block to the common one; blocks from `high` on were never used.
+    # The version is odd while the arbiter adds a block to the common one; slots from `high` on were never used.
     _fields_ = (("version", ctypes.c_int64), ("high", ctypes.c_int64), ("started_s", ctypes.c_double))
 
 
 class WorkerMetrics:
-    """One block, and its only writer. All methods may be called from any thread of that process, and by its signals."""
+    """Writes one block; the block's only writer. Any thread of the process and its signal handlers may call it."""
 
     def __init__(self, block: _Block, exemplars: WorkerExemplars) -> None:
         self._block = block
         self._exemplars = exemplars
         self._values: dict[Key, ctypes.Array[ctypes.c_double]] = {}
-        # A signal's handler may lose a line of the log, and count that, while its thread counts.
+        # Reentrant: a signal handler may count a dropped log line while its thread counts.
         self._lock = threading.RLock()
 
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
@@ -94,7 +94,7 @@ class WorkerMetrics:
                     self._exemplars.put(key, bucket, Exemplar(trace_id, seconds, time.time()))
 
     def add_block(self, series: Series) -> None:
-        """Add another block's numbers; its gauges and readings ended with it."""
+        """Add another block's values, without gauges and readings, which end with their worker."""
         with self._lock:
             for key, values in series.items():
                 if key == SERIES_DROPPED.of():
@@ -105,7 +105,7 @@ class WorkerMetrics:
                         own[number] = value
 
     def _values_of(self, key: Key) -> ctypes.Array[ctypes.c_double]:
-        """The numbers of a series, new or known."""
+        """The values of a series, which is created if it is new."""
         if key not in self._values:
             block = self._block
             if block.used == SERIES:
@@ -118,9 +118,9 @@ class WorkerMetrics:
 
 
 class MetricsStore:
-    """All blocks, in shared memory. Make it in the arbiter, before any fork.
+    """All blocks, in shared memory. Create it in the arbiter before any fork.
 
-    Memory is taken only for slots that are used. `common` is the arbiter's own block, with the counts of past workers.
+    Only used slots take memory. `common` is the arbiter's own block, with the counts of past workers.
     """
 
     def __init__(self, slots: int = 1) -> None:
@@ -136,15 +136,15 @@ class MetricsStore:
         return float(self._head.started_s)
 
     def claim(self, slot: int) -> None:
-        """Arbiter, before a fork: this slot is in use from now on."""
+        """Arbiter, before a fork: mark the slot as used."""
         self._head.high = max(self._head.high, slot + 1)
 
     def worker_metrics(self, slot: int = 0) -> WorkerMetrics:
-        """Worker, once, after its fork: what it counts with."""
+        """Worker, once, after its fork: the writer of its block."""
         return WorkerMetrics(self._blocks[slot + 1], self._exemplars.of_worker(slot))
 
     def fold(self, slot: int) -> None:
-        """Arbiter, when a worker has been reaped: keep its counts, and clear its block for the next worker."""
+        """Arbiter, after a worker was reaped: keep its counts, and clear its block for the next worker."""
         block = self._blocks[slot + 1]
         self._head.version += 1
         self.common.add_block(dict(_series(block)))
@@ -153,29 +153,29 @@ class MetricsStore:
         self._exemplars.fold(slot)
 
     def read(self) -> Series:
-        """The numbers of the whole service. Read again while the arbiter folds, so that no counter seems to go back."""
+        """The values of the whole service; read again if the arbiter has folded meanwhile, so no counter decreases."""
         for _ in range(_TRIES):
             version = self._head.version
-            found = self._add_up()
+            series = self._add_up()
             if version % 2 == 0 and self._head.version == version:
                 break
             time.sleep(_TRY_S)
-        return found
+        return series
 
     def exemplars(self) -> Exemplars:
-        """For each bucket of a histogram the last sampled trace that fell into it, if there was one."""
+        """The last sampled trace in each bucket of the histograms."""
         return self._exemplars.read(self._head.high + 1)
 
     def _add_up(self) -> Series:
-        found: dict[Key, Sequence[float]] = {}
+        series: dict[Key, Sequence[float]] = {}
         for block in range(self._head.high + 1):
             for key, values in _series(self._blocks[block]):
-                found[key] = _merged(key, found[key], values) if key in found else values
-        return found
+                series[key] = _merged(key, series[key], values) if key in series else values
+        return series
 
 
 def _series(block: _Block) -> Iterator[tuple[Key, Sequence[float]]]:
-    """The series of a block, in the order in which they were begun."""
+    """The series of a block, in the order of their creation."""
     if block.dropped:
         yield SERIES_DROPPED.of(), (float(block.dropped), *[0.0] * (_VALUES - 1))
     for number in range(min(block.used, SERIES)):
@@ -184,14 +184,14 @@ def _series(block: _Block) -> Iterator[tuple[Key, Sequence[float]]]:
 
 
 def _merged(key: Key, one: Iterable[float], other: Iterable[float]) -> list[float]:
-    """The numbers of one series in two blocks together."""
+    """Combine the values of one series in two blocks."""
     return list(map(max if key[0] in _LARGEST else add, one, other))
 
 
 def count_reading(
     worker_metrics: WorkerMetrics, reading: Reading, trace_id: str = "", source: PageSource = "request"
 ) -> None:
-    """Count an image that was read: its lines, and where its time went; or that it came from the cache."""
+    """Count an image with its lines and stage times, or as a cache hit."""
     if reading.from_cache:
         worker_metrics.count(CACHE_HITS, source)
         return
@@ -204,7 +204,7 @@ def count_reading(
 
 
 def count_model_request(worker_metrics: WorkerMetrics, readings: Sequence[Reading], seconds: float) -> None:
-    """Count a request to the model API that was answered with these readings."""
+    """Count a successful request to the model API."""
     stages = [stage for reading in readings for stage in _stages(reading).items()]
     times = [(model_metrics.MODEL_STAGE_SECONDS.of(stage), spent_s) for stage, spent_s in stages]
     worker_metrics.record((), [(model_metrics.MODEL_SECONDS.of("success"), seconds), *times])
@@ -214,7 +214,7 @@ def count_model_request(worker_metrics: WorkerMetrics, readings: Sequence[Readin
 def count_version(
     worker_metrics: WorkerMetrics, name: str, version: str, readings: Sequence[Reading], seconds: float
 ) -> None:
-    """Count a request to the model API for the version that read these images; for none of them, that it failed."""
+    """Count a request to the model API for a model version; without readings as failed."""
     spent = [("success" if readings else "fail", seconds)]
     spent += [stage for reading in readings for stage in _stages(reading).items()]
     worker_metrics.record(
@@ -232,7 +232,7 @@ def _stages(reading: Reading) -> dict[str, float]:
 
 
 class Sampler(threading.Thread):
-    """Puts what `read` yields, every so often; where that raises an OSError or a failure of ours, older values stay."""
+    """Sets the gauges that `read` yields every `every_s` seconds; on an OSError or OcrsvcError the old values stay."""
 
     def __init__(
         self,
@@ -240,22 +240,22 @@ class Sampler(threading.Thread):
         read: Callable[[], Iterable[tuple[Metric, float]]],
         every_s: float = SAMPLE_S,
     ) -> None:
-        super().__init__(name="numbers", daemon=True)
+        super().__init__(name="sampler", daemon=True)
         self._worker_metrics, self._read, self._every_s = worker_metrics, read, every_s
         self._done = threading.Event()
 
     def run(self) -> None:
-        """See threading.Thread."""
+        """Sample until `stop`."""
         is_done = False
         while not is_done:
-            # A disk, or a store of keys, may be away; those who need it log it.
+            # The disk or key store may be unavailable; their users log that.
             with suppress(OSError, OcrsvcError):
                 for metric, value in self._read():
                     self._worker_metrics.put(metric, value)
             is_done = self._done.wait(self._every_s)
 
     def stop(self) -> None:
-        """End; it may never have been started."""
+        """End the thread, if it was started."""
         self._done.set()
         if self.is_alive():
             self.join(_END_S)

@@ -1,6 +1,6 @@
 """Exports the traces of requests over OTLP/HTTP with OpenTelemetry's SDK (extra `otel`).
 
-Imported only where traces are on. A tracer is made after the fork, since the SDK's span processor starts a thread.
+Imported only if traces are on. A tracer is created after the fork, since the SDK's span processor starts a thread.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ Count = Callable[[int], object]
 
 
 class CountingExporter(SpanExporter):  # type: ignore[misc, unused-ignore]  # where the extra is not installed
-    """Bounds and counts the spans that wait for an exporter: the SDK's queue drops the oldest and does not say so."""
+    """Limits and counts the spans that wait for an exporter: the SDK's queue drops the oldest ones silently."""
 
-    def __init__(self, exporter: SpanExporter, most_waiting: int, on_drop: Count, on_export: Count) -> None:
-        self._exporter, self.most_waiting = exporter, most_waiting
+    def __init__(self, exporter: SpanExporter, max_waiting: int, on_drop: Count, on_export: Count) -> None:
+        self._exporter, self.max_waiting = exporter, max_waiting
         self._on_drop, self._on_export = on_drop, on_export
         self._lock = threading.Lock()
         self._waiting = 0
         self._lost = 0
 
     def admit(self, spans: int) -> bool:
-        """Whether there is room for these spans, which wait from now on; without it they count as dropped."""
+        """Reserve room for spans; without room they count as dropped, and the result is False."""
         with self._lock:
-            has_room = self._waiting + spans <= self.most_waiting
+            has_room = self._waiting + spans <= self.max_waiting
             self._waiting += spans if has_room else 0
         if not has_room:
             self._on_drop(spans)
         return has_room
 
     def drop_waiting(self) -> None:
-        """Give up what still waits, also what is being sent."""
+        """Count all waiting spans as dropped, including those being sent."""
         if dropped := self._take(self._waiting):
             self._on_drop(dropped)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """See SpanExporter; one thread calls it."""
+        """Export spans and count them; called by one thread."""
         result = SpanExportResult.FAILURE
         try:
             result = self._exporter.export(spans)
@@ -69,7 +69,7 @@ class CountingExporter(SpanExporter):  # type: ignore[misc, unused-ignore]  # wh
         return result
 
     def shutdown(self) -> None:
-        """See SpanExporter; any thread may call it, and it ends a wait between two tries."""
+        """Shut down the exporter; any thread may call it, and it ends a wait between two retries."""
         self._exporter.shutdown()
 
     def _take(self, spans: int) -> int:
@@ -86,13 +86,13 @@ class CountingExporter(SpanExporter):  # type: ignore[misc, unused-ignore]  # wh
             self._lost = 0
             return
         if not self._lost:
-            LOGGER.warning("Traces cannot be exported to the address in OTEL_EXPORTER_OTLP_ENDPOINT; they are dropped")
+            LOGGER.warning("Traces cannot be exported and are dropped: check OTEL_EXPORTER_OTLP_ENDPOINT")
         self._lost += spans
         self._on_drop(spans)
 
 
 class OtlpTracer:
-    """See tracing.Tracer. Calls `on_drop` for spans that found no room or could not be sent, `on_export` for others."""
+    """A tracing.Tracer. Calls `on_drop` with the number of spans dropped, `on_export` with the number sent."""
 
     def __init__(
         self, provider: TracerProvider, exporter: SpanExporter, limits: BatchLimits, on_drop: Count, on_export: Count
@@ -104,10 +104,10 @@ class OtlpTracer:
             self._exporter, limits.queue_spans, 1000 * limits.delay_s, limits.batch_spans
         )
 
-    def begin(self, caller: TraceContext | None, name: str, *, is_traced_alone: bool) -> TraceContext | None:
+    def begin(self, caller: TraceContext | None, name: str, *, may_start_trace: bool) -> TraceContext | None:
         """See tracing.Tracer."""
         trace_id = caller.trace_id if caller is not None else new_trace_id()
-        is_sampled = (caller is not None or is_traced_alone) and self._is_sampled(caller, trace_id, name)
+        is_sampled = (caller is not None or may_start_trace) and self._is_sampled(caller, trace_id, name)
         if caller is None:
             return TraceContext(trace_id, new_span_id(), flags=SAMPLED if is_sampled else 0)
         flags = caller.flags | SAMPLED if is_sampled else caller.flags & ~SAMPLED
@@ -120,8 +120,8 @@ class OtlpTracer:
                 self._processor.on_end(each)
 
     def stop(self, timeout_s: float) -> None:
-        """Send what waits, but not for longer than this; the rest counts as dropped."""
-        self._exporter.most_waiting = 0
+        """Send waiting spans, at most for `timeout_s`; the rest counts as dropped."""
+        self._exporter.max_waiting = 0
         # The SDK's shutdown has no timeout.
         ending = threading.Thread(target=self._processor.shutdown, name="traces-end", daemon=True)
         ending.start()
@@ -139,7 +139,7 @@ class OtlpTracer:
         return decided is Decision.RECORD_AND_SAMPLE
 
     def _spans(self, span: RequestSpan) -> Iterator[ReadableSpan]:
-        """The request's own span, and one for each segment of its ledger."""
+        """The request's span, and a child span for each segment of its ledger."""
         context, parent_id = span.context, span.context.parent_id
         own = _span_context(context, int(context.span_id, 16))
         yield ReadableSpan(
@@ -167,8 +167,8 @@ class OtlpTracer:
 
 
 def make_tracer(ratio: float | None, limits: BatchLimits, on_drop: Count, on_export: Count) -> OtlpTracer:
-    """A tracer by the variables of OpenTelemetry's SDK; without a ratio of traces to record, their sampler decides."""
-    # The exporter logs each try, and a collector that is away is away for long.
+    """A tracer configured by OpenTelemetry's variables; `ratio` overrides their sampler."""
+    # The exporter logs each retry, which floods the log while the collector is unreachable.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     sampler = ParentBased(TraceIdRatioBased(ratio)) if ratio is not None else None
     provider = TracerProvider(sampler=sampler, resource=_resource(), shutdown_on_exit=False)
@@ -176,7 +176,7 @@ def make_tracer(ratio: float | None, limits: BatchLimits, on_drop: Count, on_exp
 
 
 def _resource() -> Resource:
-    """The service by OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, else by its own name; and this process."""
+    """The service's name by OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES (default "ocrsvc"), and this process."""
     given = Resource.create()
     own: dict[str, str | int] = {"service.version": __version__, "process.pid": os.getpid()}
     if str(given.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
@@ -185,6 +185,6 @@ def _resource() -> Resource:
 
 
 def _span_context(context: TraceContext, span_id: int, *, is_remote: bool = False) -> SpanContext:
-    """A span of the request's trace."""
+    """OpenTelemetry's context of a span in the request's trace."""
     state = TraceState.from_header([context.state]) if context.state else None
     return SpanContext(int(context.trace_id, 16), span_id, is_remote, TraceFlags(context.flags), state)

@@ -1,4 +1,4 @@
-"""The metrics of the service as Prometheus text."""
+"""Exposes the metrics of the service to Prometheus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Samples = Mapping[tuple[str, ...], float]
 
 
 class Row(NamedTuple):
-    """A field of the worker table that is shown as it is, and its metric."""
+    """A field of the worker table, and the metric that exposes it."""
 
     field: str
     metric: Metric
@@ -42,7 +42,7 @@ HEAD_ROWS: Final = (
     Row("boot_failures", metrics.BOOT_FAILURES_IN_A_ROW),
     Row("drain_first", metrics.DRAINS_FIRST),
 )
-"""Fields of worker_table.Head, one number for the service."""
+"""Fields of worker_table.Head, one series each."""
 
 ENTRY_ROWS: Final = (
     Row("rss_bytes", metrics.WORKER_RSS),
@@ -51,7 +51,7 @@ ENTRY_ROWS: Final = (
     Row("requests", metrics.WORKER_REQUESTS),
     Row("in_flight", metrics.WORKER_IN_FLIGHT),
 )
-"""Fields of worker_table.WorkerEntry, labelled by slot: series of process ids would pile up."""
+"""Fields of worker_table.WorkerEntry, labelled by slot: labels with process ids would make ever more series."""
 
 GPU_ROWS: Final = (
     Row("gpu_used_bytes", metrics.GPU_MEMORY_USED),
@@ -63,7 +63,7 @@ GPU_ROWS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the metrics are made of; the engine is this worker's, once it is loaded, and inputs are denied by kind."""
+    """The sources of the metrics: also this worker's engine once it is loaded, and the denied inputs by kind."""
 
     store: MetricsStore
     worker_table: WorkerTable
@@ -72,7 +72,7 @@ class Observed:
 
 
 def expose(observed: Observed, accept: str) -> tuple[bytes, str]:
-    """Body and content type for Prometheus; the Accept header chooses between the text format and OpenMetrics."""
+    """The response body and content type; `accept` chooses between the text format and OpenMetrics."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families(observed)))
     encode, content_type = choose_encoder(accept)
@@ -80,16 +80,16 @@ def expose(observed: Observed, accept: str) -> tuple[bytes, str]:
 
 
 class _Families(Collector):
-    def __init__(self, found: Iterable[Family]) -> None:
-        self._found = tuple(found)
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = tuple(families)
 
     def collect(self) -> Iterable[Family]:
-        """The families."""
-        return self._found
+        """Return the families."""
+        return self._families
 
 
 def families(observed: Observed) -> Iterator[Family]:
-    """Every metric of the service."""
+    """All metrics of the service as Prometheus' metric families."""
     series, exemplars = observed.store.read(), observed.store.exemplars()
     for metric in COUNTED:
         yield _counted(metric, series, exemplars)
@@ -106,7 +106,7 @@ def families(observed: Observed) -> Iterator[Family]:
 
 
 def _family(metric: Metric, samples: Samples) -> Family:
-    """A metric, unless it is a histogram."""
+    """The family of a counter or gauge."""
     kind = CounterMetricFamily if metric.shown_kind == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
     for labels, value in samples.items():
@@ -115,19 +115,19 @@ def _family(metric: Metric, samples: Samples) -> Family:
 
 
 def _counted(metric: Metric, series: Series, exemplars: Exemplars) -> Family:
-    found = {key[2:]: values for key, values in series.items() if key[:2] == (metric.kind, metric.name)}
+    by_labels = {key[2:]: values for key, values in series.items() if key[:2] == (metric.kind, metric.name)}
     if metric.kind != "reading":
-        # What never happened is 0, so that its first time can be seen as an increase.
+        # Start at 0, so that Prometheus sees the first event as an increase.
         known = metric.known if metric.labels else ((),)
-        found = dict.fromkeys(known, (0.0,) * (len(_BOUNDS) + 1)) | found
+        by_labels = dict.fromkeys(known, (0.0,) * (len(_BOUNDS) + 1)) | by_labels
     if metric.kind == "histogram":
-        return _histogram(metric, found, exemplars)
-    return _family(metric, {labels: values[0] for labels, values in found.items()})
+        return _histogram(metric, by_labels, exemplars)
+    return _family(metric, {labels: values[0] for labels, values in by_labels.items()})
 
 
-def _histogram(metric: Metric, found: Mapping[tuple[str, ...], Sequence[float]], exemplars: Exemplars) -> Family:
+def _histogram(metric: Metric, by_labels: Mapping[tuple[str, ...], Sequence[float]], exemplars: Exemplars) -> Family:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
-    for labels, values in found.items():
+    for labels, values in by_labels.items():
         traces = exemplars.get(metric.of(*labels), {})
         shown = {bucket: Exemplar({"trace_id": trace}, value, at_s) for bucket, (trace, value, at_s) in traces.items()}
         buckets = [
@@ -149,7 +149,7 @@ def _entries(worker_table: WorkerTable) -> Iterator[Family]:
     live = worker_table.live()
     states = [State(worker.state) for worker in live]
     yield _family(metrics.WORKERS, {(state.name.lower(),): states.count(state) for state in State if state})
-    yield _family(metrics.WAITING_FOR_SUCCESSOR, {(): sum(worker.is_to_go for worker in live)})
+    yield _family(metrics.WAITING_FOR_SUCCESSOR, {(): sum(worker.needs_replacement for worker in live)})
     entries = {str(worker.slot): worker_table.entry(worker.slot) for worker in live}
     for row in ENTRY_ROWS:
         yield _family(row.metric, {(slot,): getattr(entry, row.field) for slot, entry in entries.items()})
@@ -158,7 +158,7 @@ def _entries(worker_table: WorkerTable) -> Iterator[Family]:
 
 
 def latest_by_gpu(entries: Iterable[WorkerEntry], row: Row) -> Samples:
-    """The latest reading of each GPU, of all workers that compute on it."""
+    """The latest reading of each GPU by any worker that uses it."""
     read_at = "gpu_busy_read_s" if row.metric is metrics.GPU_UTILIZATION else "gpu_read_s"
     read = sorted((entry for entry in entries if getattr(entry, read_at)), key=lambda entry: getattr(entry, read_at))
     return {(str(entry.gpu),): getattr(entry, row.field) for entry in read}

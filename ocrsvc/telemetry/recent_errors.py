@@ -1,7 +1,7 @@
-"""The last failures of the service, in shared memory: when, by whose fault, which code, route and request.
+"""The latest failures of the service, in shared memory: time, fault, code, route and request id.
 
-Nothing that a client sent is kept: the route is the rule that matched. Each worker's slot has a ring for each kind of
-fault, so that a flood of one kind displaces no other; rings stay when the worker dies.
+No client input is kept: the route is the URL rule that matched. Each worker slot has one ring per kind of fault, so
+that a flood of one kind does not displace the others. The rings outlive the worker.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ocrsvc.system.shared_memory import shared_array
 Fault = Literal["service", "refused", "caller"]
 
 KEPT: Final = 20
-"""Failures of each kind that a slot keeps."""
+"""Failures of each kind kept per slot."""
 
 _FAULTS: Final[tuple[Fault, ...]] = ("service", "refused", "caller")
 
 
 class _Record(ctypes.Structure):
-    # The time is written last, and is 0 while the rest is written.
+    # when_s is 0 while the record is being written.
     _fields_ = (
         ("when_s", ctypes.c_double),
         ("status", ctypes.c_int64),
@@ -37,13 +37,13 @@ class _Record(ctypes.Structure):
 
 
 class _Rings(ctypes.Structure):
-    # How many of each kind were ever written, and the last of them.
+    # Per kind of fault: the number of records ever written, and the ring.
     _fields_ = (("written", ctypes.c_int64 * len(_FAULTS)), ("records", _Record * KEPT * len(_FAULTS)))
 
 
 @dataclass(frozen=True, slots=True)
 class RecentError:
-    """One failure, at a time in Unix seconds; `status` is HTTP's for a gRPC call too, and 0 where HTTP has none."""
+    """One failure; `when_s` is Unix time, `status` is HTTP's (also for gRPC calls), 0 if HTTP has none."""
 
     when_s: float
     fault: Fault
@@ -63,7 +63,7 @@ def fault_of(failure: OcrsvcError) -> Fault:
 
 
 class ErrorRecorder:
-    """Writes the failures of one worker. All methods may be called from any thread of that process."""
+    """Writes the failures of one worker. Thread-safe within its process."""
 
     def __init__(self, rings: _Rings, clock: Callable[[], float]) -> None:
         self._rings = rings
@@ -71,7 +71,7 @@ class ErrorRecorder:
         self._lock = threading.Lock()
 
     def note(self, fault: Fault, status: int, code: str, *, adapter: str, route: str, request_id: str) -> None:
-        """Keep a failure instead of the oldest of its kind."""
+        """Overwrite the oldest failure of this kind."""
         number = _FAULTS.index(fault)
         texts = {"id": request_id, "code": code, "route": route, "adapter": adapter}
         with self._lock:
@@ -85,20 +85,20 @@ class ErrorRecorder:
 
 
 class RecentErrors:
-    """The failures of all workers. Make it in the arbiter, before any fork. Only those that fail take memory."""
+    """The failures of all workers. Create it in the arbiter before any fork; only used slots take memory."""
 
     def __init__(self, slots: int = 1, clock: Callable[[], float] = time.time) -> None:
         self._rings = shared_array(_Rings, slots)
         self._clock = clock
 
     def recorder(self, slot: int = 0) -> ErrorRecorder:
-        """Worker, once, after its fork: what it notes its failures with."""
+        """Worker, once, after its fork: the writer of its rings."""
         return ErrorRecorder(self._rings[slot], self._clock)
 
     def read(self, slots: int = 1) -> list[RecentError]:
-        """What the first slots keep, the latest first."""
-        found = [error for slot in range(slots) for error in _kept(slot, self._rings[slot])]
-        return sorted(found, key=lambda error: -error.when_s)
+        """The failures in the first `slots` slots, latest first."""
+        errors = [error for slot in range(slots) for error in _kept(slot, self._rings[slot])]
+        return sorted(errors, key=lambda error: -error.when_s)
 
 
 def _kept(slot: int, rings: _Rings) -> Iterator[RecentError]:

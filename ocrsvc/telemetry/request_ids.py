@@ -1,4 +1,4 @@
-"""The ids of the request that a thread serves, for the lines that it logs."""
+"""The ids of the request that a thread serves, for its log lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ocrsvc.telemetry.trace_context import TraceContext
 
 
 class RequestIds(NamedTuple):
-    """The request's own id, and that of its trace, empty for none."""
+    """The request's id and its trace's id, which is empty without a trace."""
 
     id: str
     trace_id: str = ""
@@ -21,23 +21,23 @@ _CURRENT: Final[ContextVar[RequestIds | None]] = ContextVar("ids of the request"
 
 
 def current_ids() -> RequestIds | None:
-    """The ids of the request that this thread serves; None for none."""
+    """The ids of the request that this thread serves, or None."""
     return _CURRENT.get()
 
 
 def set_ids(request_id: str, trace: TraceContext | None) -> None:
-    """This thread serves a request from here on."""
+    """Set the ids of the request that this thread starts to serve."""
     _CURRENT.set(RequestIds(request_id, trace.trace_id if trace is not None else ""))
 
 
 def clear_ids() -> None:
-    """This thread serves no request any more."""
+    """Clear the ids at the end of a request."""
     _CURRENT.set(None)
 
 
 @contextmanager
 def with_ids(request_id: str, trace: TraceContext | None) -> Iterator[None]:
-    """This thread serves a request within the block."""
+    """Set the ids within the block."""
     set_ids(request_id, trace)
     try:
         yield

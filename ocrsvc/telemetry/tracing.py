@@ -1,4 +1,4 @@
-"""Whether requests are traced, by our settings and OpenTelemetry's variables; what is recorded of one that is over.
+"""The interface of tracers, the span of a request, and the settings of tracing.
 
 Imports nothing of OpenTelemetry, which is an extra.
 """
@@ -19,14 +19,14 @@ from ocrsvc.telemetry.trace_context import TraceContext
 _PROTOCOL: Final = "http/protobuf"
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _MODULES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-_MOST: Final = 1_000_000
+_MAX_VALUE: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSpan:
-    """One request that is over, with its stages, on `time.monotonic`; `epoch_s` added to that gives Unix time.
+    """A finished request with its stages. Times are of `time.monotonic`; adding `epoch_s` gives Unix time.
 
-    `error` is the code of its failure, and empty for a success and for a failure by the caller's fault.
+    `error` is the error code; empty for success and for errors of the caller.
     """
 
     context: TraceContext
@@ -40,21 +40,21 @@ class RequestSpan:
 
 
 class Tracer(Protocol):
-    """Any thread may call these; none of them waits."""
+    """Records requests. Thread-safe; no method waits."""
 
-    def begin(self, caller: TraceContext | None, name: str, *, is_traced_alone: bool) -> TraceContext | None:
-        """The trace of a request that begins; if it is not `is_traced_alone`, only its caller's trace is recorded."""
+    def begin(self, caller: TraceContext | None, name: str, *, may_start_trace: bool) -> TraceContext | None:
+        """Return the trace of a new request; without `may_start_trace` only a caller's trace is recorded."""
         ...
 
     def put(self, span: RequestSpan) -> None:
-        """Record a request that is over, whose trace is sampled."""
+        """Record a finished request whose trace is sampled."""
         ...
 
 
 class NoTracer:
-    """Records nothing: the trace of the caller is passed on as it came."""
+    """Records nothing, and passes on the caller's trace unchanged."""
 
-    def begin(self, caller: TraceContext | None, name: str, *, is_traced_alone: bool) -> TraceContext | None:  # noqa: ARG002  the contract's
+    def begin(self, caller: TraceContext | None, name: str, *, may_start_trace: bool) -> TraceContext | None:  # noqa: ARG002  Tracer's signature
         """See Tracer."""
         return caller
 
@@ -71,7 +71,7 @@ def put_request(
     attributes: Mapping[str, str | int],
     error: str,
 ) -> None:
-    """Close the ledger of a request, and record the request if its trace is sampled."""
+    """Close a request's ledger, and record the request if its trace is sampled."""
     ended_s = ledger.close()
     if context is not None and context.is_sampled:
         epoch_s = time.time() - time.monotonic()
@@ -79,7 +79,7 @@ def put_request(
 
 
 class BatchLimits(NamedTuple):
-    """How many spans may wait, and how many are sent together, after how long; the defaults are the SDK's."""
+    """Spans that may wait, spans sent together, and the longest delay; with the SDK's defaults."""
 
     queue_spans: int = 2048
     batch_spans: int = 512
@@ -87,12 +87,12 @@ class BatchLimits(NamedTuple):
 
 
 def is_tracing(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Whether traces are exported: OTEL_SDK_DISABLED switches them off, too."""
+    """Whether traces are exported; OTEL_SDK_DISABLED=true also turns them off."""
     return settings.traces == "otlp" and environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
 
 
 def check_tracing(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Raises SettingsError where traces are wanted that cannot be exported."""
+    """Raises SettingsError if traces are on but cannot be exported."""
     if not is_tracing(settings, environ):
         return
     if missing := [name for name in _MODULES if not _is_installed(name)]:
@@ -107,7 +107,7 @@ def check_tracing(settings: Settings, environ: Mapping[str, str]) -> None:
 
 
 def batch_limits(environ: Mapping[str, str]) -> BatchLimits:
-    """The limits that OpenTelemetry's variables set. Raises SettingsError, where the SDK would take its default."""
+    """Parse OpenTelemetry's variables. Raises SettingsError for values that the SDK would silently ignore."""
     queue_spans = _whole_number(environ, "OTEL_BSP_MAX_QUEUE_SIZE", BatchLimits().queue_spans)
     batch_spans = _whole_number(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BatchLimits().batch_spans)
     delay_ms = _whole_number(environ, "OTEL_BSP_SCHEDULE_DELAY", int(BatchLimits().delay_s * 1000))
@@ -115,15 +115,15 @@ def batch_limits(environ: Mapping[str, str]) -> BatchLimits:
 
 
 def _whole_number(environ: Mapping[str, str], variable: str, default: int) -> int:
-    sent = environ.get(variable, "").strip() or str(default)
-    if not (sent.isascii() and sent.isdecimal() and len(sent) < 10 and 1 <= int(sent) <= _MOST):
-        raise SettingsError(f"{variable} is {sent[:40]!r}: accepted is a whole number from 1 to {_MOST}.")
-    return int(sent)
+    value = environ.get(variable, "").strip() or str(default)
+    if not (value.isascii() and value.isdecimal() and len(value) < 10 and 1 <= int(value) <= _MAX_VALUE):
+        raise SettingsError(f"{variable} is {value[:40]!r}: accepted is a whole number from 1 to {_MAX_VALUE}.")
+    return int(value)
 
 
 def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:
-        # A parent of it is missing.
+        # Its parent package is missing.
         return False

@@ -1,8 +1,8 @@
-"""The state of all workers, in shared memory that the arbiter makes and every worker inherits by fork.
+"""The state of all workers, in shared memory that the arbiter creates and every worker inherits by fork.
 
-One head, and one entry for each living worker. The arbiter allocates and frees entries, grants successors and counts; a
-worker writes its own readings. Each field is one aligned 8-byte store: no lock is needed, and a killed worker leaves no
-half-written number.
+One head, and one entry per living worker. The arbiter allocates and frees entries and grants successors; a worker
+writes its own measurements. Each field is written by one aligned 8-byte store: no lock is needed, and a killed worker
+leaves no half-written number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_SUCCESSOR: Final = -1
 
 
 class Reason(IntEnum):
-    """Why a worker is replaced. NONE is what the worker table holds while there is no reason."""
+    """Why a worker is replaced; NONE while there is no reason."""
 
     NONE = 0
     MAX_REQUESTS = 1
@@ -37,7 +37,7 @@ class Reason(IntEnum):
 
     @property
     def pressure(self) -> int:
-        """Which reasons go first: 3 at once, 2 before memory or threads run out, 1 in turn; 0 is no reason."""
+        """Order of replacement: 3 at once, 2 before memory or threads run out, 1 in turn; 0 without a reason."""
         if self in (Reason.RSS_HARD, Reason.GPU_HARD):
             return 3
         if self in (Reason.RSS_SOFT, Reason.RSS_GROWTH, Reason.GPU_SOFT, Reason.GPU_GROWTH, Reason.STUCK):
@@ -46,12 +46,12 @@ class Reason(IntEnum):
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the worker stops accepting at once, without waiting for a successor."""
+        """Whether the worker stops accepting without waiting for a successor."""
         return self.pressure == 3
 
 
 class State(IntEnum):
-    """Where a worker is in its life. A READY worker with a reason asks for a successor, and serves on meanwhile."""
+    """The state of a worker's entry. A READY worker with a reason keeps serving until its successor is ready."""
 
     FREE = 0
     BOOTING = 1
@@ -60,7 +60,7 @@ class State(IntEnum):
 
 
 class Granted(IntEnum):
-    """What the arbiter has allowed a worker that asks to be replaced."""
+    """What the arbiter has granted to a worker with a reason to be replaced."""
 
     NOTHING = 0
     SUCCESSOR = 1
@@ -68,17 +68,18 @@ class Granted(IntEnum):
 
 
 class WorkerEntry(ctypes.Structure):
-    """One worker. Times are monotonic seconds, which are the same in all processes of a machine.
+    """One worker. Times are monotonic seconds, which all processes of a machine share.
 
     Attributes:
-        pid: 0 until the worker itself has written it.
-        successor: The number of its successor's entry; NO_SUCCESSOR before the fork.
-        gpu: The GPU it computes on, by its number among all that the service has used since its start.
-        gpu_bytes, gpu_max_step_bytes: Its GPU memory, and the most that this grew between two checks.
-        gpu_busy_ratio: The share of the last second in which the GPU computed.
-        gpu_read_s, gpu_busy_read_s: When these were read; 0 without a reading.
-        rss_hard_bytes: Resident memory at which it stops accepting at once; 0 is no limit.
-        alive_s: Its last heartbeat; before the first, until when it needs to give none.
+        pid: 0 until the worker has written it.
+        successor: The slot of its successor; NO_SUCCESSOR before that is forked.
+        gpu: Number of its GPU among all that the service has used since its start.
+        gpu_bytes, gpu_max_step_bytes: Its GPU memory, and the largest growth between two checks.
+        gpu_busy_ratio: Share of the last second in which the GPU computed.
+        gpu_read_s, gpu_busy_read_s: When memory and ratio were read; 0 without a reading.
+        rss_hard_bytes: Resident memory at which the worker stops accepting; 0 is no limit.
+        alive_s: Time of the last heartbeat; before the first one, a later time until which none is due.
+        wanted_s: When the replacement was requested; 0 without a reason.
     """
 
     _fields_ = [
@@ -93,20 +94,20 @@ class WorkerEntry(ctypes.Structure):
 
 
 class Head(ctypes.Structure):
-    """What concerns all workers.
+    """The state shared by all workers.
 
     Attributes:
-        base: Workers that there should be; successors come on top.
+        base: Number of workers without successors.
         high: Entries from this one on were never used.
-        ever_ready: 1 once any worker has served.
-        unusable: 1 once a worker found, before any has served, that the engine cannot be opened here.
+        ever_ready: 1 after any worker was ready.
+        unusable: 1 after a worker found, before any was ready, that the engine cannot be opened here.
         boot_failures: Workers that died before they were ready, or could not be forked, since the last good start.
         backoff_until_s: No worker is forked before this time.
-        gpu_footprint_bytes: The most that any worker held of the GPU after its warm-up.
-        exited_s: When the last worker was reaped; GPU readings from before are out of date.
-        drain_first: Workers that had to go before their successor could load.
-        certificates: How often the TLS certificates were read again.
-        leaving: 1 once the service was asked to end, and serves on for load balancers to notice.
+        gpu_footprint_bytes: Largest GPU memory of any worker after its warm-up.
+        exited_s: When the last worker was reaped; older GPU readings are out of date.
+        drain_first: Number of workers that drained before their successor loaded.
+        certificates: Generation of the TLS certificates.
+        leaving: 1 while the service is not ready but still serves (OCRSVC_DRAIN_S).
     """
 
     _fields_ = [
@@ -137,34 +138,34 @@ class Snapshot:
     gpu_read_s: float = 0.0
 
     @property
-    def is_to_go(self) -> bool:
-        """Whether it serves, and has a reason to be replaced."""
+    def needs_replacement(self) -> bool:
+        """Whether the worker is ready and has a reason to be replaced."""
         return self.state is State.READY and self.reason is not Reason.NONE
 
     @property
-    def wants(self) -> bool:
-        """Whether it serves and waits for a successor to be granted."""
-        return self.is_to_go and not self.granted
+    def awaits_grant(self) -> bool:
+        """Whether the arbiter has not granted the replacement yet."""
+        return self.needs_replacement and not self.granted
 
 
 class WorkerTable:
-    """The table of all workers. Make it in the arbiter, before any fork."""
+    """The table of all workers. Create it in the arbiter before any fork."""
 
     def __init__(self) -> None:
         [self.head] = shared_array(Head, 1)
         self._entries = shared_array(WorkerEntry, SLOTS)
 
     def entry(self, number: int) -> WorkerEntry:
-        """The entry itself, to read and to write."""
+        """The shared entry, for reading and writing."""
         return self._entries[number]
 
     def live(self) -> list[Snapshot]:
-        """A snapshot of every worker that has an entry, in the order of the entries."""
+        """A snapshot of each worker, in the order of the entries."""
         numbers = range(self.head.high)
         return [_snapshot(number, self._entries[number]) for number in numbers if self._entries[number].state]
 
     def allocate(self, now_s: float) -> int:
-        """The number of the lowest free entry, cleared and BOOTING. Arbiter only."""
+        """Take the lowest free entry, cleared and BOOTING; returns its number. Arbiter only."""
         number = next(number for number in range(SLOTS) if self._entries[number].state == State.FREE)
         self._entries[number] = WorkerEntry(successor=NO_SUCCESSOR, forked_s=now_s)
         self._entries[number].state = State.BOOTING
@@ -177,23 +178,23 @@ class WorkerTable:
         """Free an entry, after its worker is reaped. Arbiter only."""
         self._entries[number].state = State.FREE
 
-    def gpu_use_of_others(self, besides: int) -> tuple[int, bool]:
-        """Bytes that the others on this worker's GPU last reported, and whether none of them loads or leaves."""
-        gpu = self._entries[besides].gpu
-        others = [worker for worker in self.live() if worker.slot != besides and worker.gpu == gpu]
+    def gpu_use_of_others(self, slot: int) -> tuple[int, bool]:
+        """GPU bytes that the other workers on this worker's GPU reported, and whether all of them are READY."""
+        gpu = self._entries[slot].gpu
+        others = [worker for worker in self.live() if worker.slot != slot and worker.gpu == gpu]
         settled = all(worker.state is State.READY for worker in others)
         return sum(worker.gpu_bytes for worker in others), settled
 
-    def requests_in_flight(self, besides: int) -> Iterator[int]:
-        """Requests in flight at each worker that accepts, but for the one in the entry `besides`."""
+    def requests_in_flight(self, excluding: int) -> Iterator[int]:
+        """Requests in flight at each READY worker, except the one in the slot `excluding`."""
         for number in range(self.head.high):
             entry = self._entries[number]
-            if entry.state == State.READY and number != besides:
+            if entry.state == State.READY and number != excluding:
                 yield entry.in_flight
 
 
 def _snapshot(number: int, entry: WorkerEntry) -> Snapshot:
-    # First, as a worker writes these last: one that is seen to drain has written since when.
+    # Read first, because a worker writes them last: if its state is DRAINING, drained_s is already set.
     kinds = {"state": State(entry.state), "reason": Reason(entry.reason), "granted": Granted(entry.granted)}
     values = {name: getattr(entry, name) for name, *_ in WorkerEntry._fields_ if name in Snapshot.__slots__}
     return Snapshot(slot=number, **values | kinds)

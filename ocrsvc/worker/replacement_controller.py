@@ -42,7 +42,7 @@ def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[S
     Each worker that loads, drains or is missing needs memory for its own model.
     """
     unsettled = any(worker.granted or worker.state in (State.BOOTING, State.DRAINING) for worker in workers)
-    waiting = [worker for worker in workers if worker.wants]
+    waiting = [worker for worker in workers if worker.awaits_grant]
     if unsettled or not waiting or len(workers) < head.base or now_s < head.backoff_until_s:
         return None
     chosen = min(waiting, key=lambda worker: (-worker.reason.pressure, worker.wanted_s))

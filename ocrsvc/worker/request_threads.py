@@ -181,4 +181,4 @@ class LoadSharing:
         return self.in_flight + accepted <= min(self._others(), default=sys.maxsize)
 
     def _others(self) -> Iterable[int]:
-        return self._table.requests_in_flight(besides=self._slot_number)
+        return self._table.requests_in_flight(excluding=self._slot_number)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ocrsvc.system.allocator import give_back
+from ocrsvc.system.allocator import release_free_memory
 from ocrsvc.system.gpu import GpuMemoryReader
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, Granted, Reason, State
@@ -182,7 +182,7 @@ class Watch:
         is_due = now_s - self._gave_back_s >= _GIVE_BACK_S and grown_bytes > _GROWN_BYTES
         if is_due and memory.held_bytes < _IDLE_SHARE * memory.total_bytes:
             self._gave_back_s = now_s
-            give_back()
+            release_free_memory()
 
     def _must_drain(self) -> bool:
         entry, worker = self.worker.entry, self.worker

@@ -47,7 +47,7 @@ from ocrsvc.imaging.engine_input import EngineInput
 from ocrsvc.plugins import engines
 from ocrsvc.results import DecodedPage, FileTask, Page, ReadTask, Task
 from ocrsvc.settings.settings import Settings, settings_class
-from ocrsvc.system.allocator import give_back, limit_arenas
+from ocrsvc.system.allocator import limit_arenas, release_free_memory
 from ocrsvc.system.gpu import Siblings, open_gpu_memory_reader
 from ocrsvc.system.memory import read_private_bytes
 from ocrsvc.system.sandbox import end_with_parent, forbid_core_dumps, ignore_signals, raise_oom_score
@@ -295,7 +295,7 @@ def _receive(wire: socket.socket) -> bytes:
         try:
             return wire.recv(MESSAGE_BYTES)
         except TimeoutError:
-            give_back()
+            release_free_memory()
         except OSError:
             break
     return b""

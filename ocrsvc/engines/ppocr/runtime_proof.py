@@ -41,7 +41,7 @@ from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.imaging.outline import Outline, corners, cut, extent
 from ocrsvc.results import Pixels
-from ocrsvc.system.allocator import give_back
+from ocrsvc.system.allocator import release_free_memory
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -143,7 +143,7 @@ def choose_runtime(
         began_s = time.perf_counter()
         proofs = (prove or prove_runtimes)(parts, replace(config, device="cpu", threads=1), cache)
         # What the candidates that lost have taken; the worker's limits of memory look at what is resident.
-        give_back()
+        release_free_memory()
         choice = choose(proofs, f"proved in {time.perf_counter() - began_s:.1f} s")
         LOG.info("Chosen: %s.", choice)
         if not store_choice(cache, parts, config.provider, choice):

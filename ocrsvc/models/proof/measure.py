@@ -28,7 +28,7 @@ from ocrsvc.errors import BadModel, OcrsvcError
 from ocrsvc.models.proof.prover import FailureKind, Judgement, Measurement, PageMeasurement, pack
 from ocrsvc.models.proof.reference_pages import ReferencePage, find_reference_pages
 from ocrsvc.settings.settings import Settings, settings_class
-from ocrsvc.system.allocator import give_back, limit_arenas
+from ocrsvc.system.allocator import limit_arenas, release_free_memory
 from ocrsvc.system.memory import forget_peak_rss, read_peak_rss_bytes, read_private_bytes, read_rss_bytes
 from ocrsvc.system.sandbox import end_with_parent, forbid_core_dumps, raise_oom_score
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -73,7 +73,7 @@ def measure(
         handle.warm_up()
     with closing(engine), closing(handle):
         # What an engine tries and makes when it first opens a model, it does not do again.
-        give_back()
+        release_free_memory()
         forget_peak_rss()
         read = tuple(_read(page, image, handle) for page, image in pages)
         return Measurement(str(version), engine.describe().device, _peak_private_bytes(), read)

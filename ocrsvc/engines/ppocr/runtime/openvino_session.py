@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, InputFormat
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner
-from ocrsvc.system.allocator import map_large_blocks, release_with_free_memory
+from ocrsvc.system.allocator import map_large_blocks, register_holder
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -101,7 +101,7 @@ class OpenVinoSession(ModelRunner):
         self._request = compiled.create_infer_request()
         self._turn = threading.Lock()
         self._release_asked = False
-        release_with_free_memory(self)
+        register_holder(self)
         self.takes_pixels = any(one.get_element_type().get_type_name() == "u8" for one in compiled.inputs)
         self._outputs = [output.any_name for output in compiled.outputs]
         self._arena_values = arena_values
