@@ -155,8 +155,8 @@ def test_where_the_kernel_has_neither_the_process_goes_on_and_tells(monkeypatch:
     [(1, 13), (2, 14), (3, 15), (4, 15), (5, 16), (6, 16), (99, 16)],
 )
 def test_an_older_landlock_is_asked_for_what_it_knows(version: int, rights: int) -> None:
-    assert sandbox._of(sandbox._FILE_RIGHTS, version) == (1 << rights) - 1
-    assert sandbox._of(sandbox._ATTRIBUTE_BYTES, version) == (8 if version < 4 else 16 if version < 6 else 24)
+    assert sandbox.supported(sandbox._FILE_RIGHTS, version) == (1 << rights) - 1
+    assert sandbox.supported(sandbox._ATTRIBUTE_BYTES, version) == (8 if version < 4 else 16 if version < 6 else 24)
 
 
 def test_an_architecture_whose_calls_nobody_wrote_down_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ class Restrictions(NamedTuple):
 def restrict(readable: Iterable[str] = ()) -> Restrictions:
     """Give up access to the network, new processes, files and other processes for good; open files stay open.
 
-    Call it in a single-threaded process that has loaded its libraries: only this thread and its children are restricted.
+    Call it in a single-threaded process that has loaded its libraries: it restricts only this thread and its children.
     `readable` files and folders can still be opened for reading; without Landlock all files can.
     """
     landlock, seccomp = 0, False
@@ -139,8 +139,8 @@ def confine_to(readable: Iterable[str]) -> int:
     """
     version = read_version()
     tables = (_FILE_RIGHTS, _NETWORK_RIGHTS, _SCOPES)
-    attribute = _Attribute(*(_supported(table, version) for table in tables))
-    ruleset = system_call(_CREATE_RULESET, ctypes.addressof(attribute), _supported(_ATTRIBUTE_BYTES, version), 0)
+    attribute = _Attribute(*(supported(table, version) for table in tables))
+    ruleset = system_call(_CREATE_RULESET, ctypes.addressof(attribute), supported(_ATTRIBUTE_BYTES, version), 0)
     try:
         for path in readable:
             _allow_reading(ruleset, path)
@@ -151,8 +151,8 @@ def confine_to(readable: Iterable[str]) -> int:
     return version
 
 
-def _supported(table: dict[int, int], version: int) -> int:
-    # The entry of the newest version up to `version`.
+def supported(table: dict[int, int], version: int) -> int:
+    """The entry of the newest version up to `version`; 0 without one."""
     return table.get(max((known for known in table if known <= version), default=0), 0)
 
 
