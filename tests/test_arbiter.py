@@ -70,7 +70,7 @@ def failing(error: BaseException) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("method", ["manage_workers", "murder_workers", "reap_workers", "handle_usr1"])
 @pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), MemoryError(), RuntimeError("x")])
-def test_a_step_that_fails_is_reported_once_and_the_loop_goes_on(
+def test_repeated_error_is_logged_once_and_the_main_loop_continues(
     method: str, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Arbiter, method, failing(error))
@@ -81,7 +81,7 @@ def test_a_step_that_fails_is_reported_once_and_the_loop_goes_on(
 
 
 @pytest.mark.parametrize("error", [HaltServer("hopeless"), SystemExit(0)])
-def test_what_ends_the_service_or_a_workers_process_is_let_through(
+def test_errors_that_end_the_service_or_a_forked_worker_are_not_caught(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Arbiter, "manage_workers", failing(error))
@@ -91,14 +91,14 @@ def test_what_ends_the_service_or_a_workers_process_is_let_through(
         server.manage_workers()
 
 
-def test_a_worker_that_somebody_else_has_waited_for_is_counted_out() -> None:
+def test_worker_reaped_elsewhere_is_removed() -> None:
     server, worker = arbiter(), SimpleNamespace(ended=[], slot_number=0)
     server.WORKERS[pid := ended_child()] = worker
     server.kill_worker(pid, signal.SIGTERM)
     assert (server.WORKERS, worker.ended) == ({}, [1])
 
 
-def test_a_worker_that_cannot_boot_does_not_end_the_service_while_another_loads(
+def test_failed_boot_does_not_end_the_service_while_another_worker_loads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = arbiter()
@@ -119,7 +119,7 @@ def test_a_worker_that_cannot_boot_does_not_end_the_service_while_another_loads(
         server.reap_workers()
 
 
-def test_a_worker_that_did_not_hear_that_it_should_end_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_is_repeated_for_a_worker_that_missed_it(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     server = arbiter()
     for pid, state in ((11, State.BOOTING), (12, State.DRAINING)):
@@ -139,9 +139,7 @@ def test_a_worker_that_did_not_hear_that_it_should_end_is_told_again(monkeypatch
     assert sent == [(11, signal.SIGTERM), (12, signal.SIGTERM), (11, signal.SIGTERM)]
 
 
-def test_a_service_that_gives_up_at_a_reload_keeps_its_pid_file_until_it_stops_to_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pid_file_stays_until_a_failed_service_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arbiter, "reload", failing(HaltServer("hopeless")))
     server = arbiter(pidfile=tmp_path / "pid")
     with pytest.raises(HaltServer):
@@ -155,7 +153,7 @@ def test_a_service_that_gives_up_at_a_reload_keeps_its_pid_file_until_it_stops_t
     assert server.WORKERS == {}
 
 
-def test_an_application_that_is_none_ends_the_service_only_until_one_was_ready() -> None:
+def test_app_load_error_ends_the_service_only_before_the_first_ready_worker() -> None:
     server = arbiter()
     assert server.APP_LOAD_ERROR == 4
     server.controller.worker_table.head.ever_ready = 1
@@ -163,7 +161,7 @@ def test_an_application_that_is_none_ends_the_service_only_until_one_was_ready()
     assert server.WORKER_BOOT_ERROR == server.APP_LOAD_ERROR == 256 + 70
 
 
-def test_a_failed_temporary_file_does_not_leave_its_umask_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_umask_is_restored_when_gunicorn_cannot_make_its_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
         os.umask(0)
         raise OSError(28, "No space left on device")
@@ -180,7 +178,7 @@ def test_a_failed_temporary_file_does_not_leave_its_umask_behind(monkeypatch: py
     assert server.controller.is_backing_off()
 
 
-def test_a_log_that_cannot_be_opened_again_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_other_logs_are_reopened_when_one_cannot_be(tmp_path: Path) -> None:
     cfg = Config()
     cfg.set("errorlog", str(tmp_path / "gone" / "error"))
     cfg.set("accesslog", str(tmp_path / "access"))
@@ -195,9 +193,7 @@ def test_a_log_that_cannot_be_opened_again_does_not_stop_the_others(tmp_path: Pa
         handler.close()
 
 
-def test_a_pid_file_is_written_when_it_can_be_and_nothing_else_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pid_file_is_written_later_if_its_folder_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
     folder = tmp_path / "run"
     server = arbiter(pidfile=folder / "pid")
@@ -215,7 +211,7 @@ def test_a_pid_file_is_written_when_it_can_be_and_nothing_else_is_left(
 
 
 @pytest.mark.parametrize("asked", ["pid", "other", None])
-def test_a_reload_keeps_the_pid_file_moves_it_or_removes_it(
+def test_reload_keeps_moves_or_removes_the_pid_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None
 ) -> None:
     monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
@@ -231,17 +227,17 @@ def test_a_reload_keeps_the_pid_file_moves_it_or_removes_it(
 
 
 @pytest.mark.parametrize("left", ["99999999999\n", "-1\n", "0", "1" * 5000, "text", "\xff"])
-def test_whatever_an_old_pid_file_says_stops_neither_the_start_nor_the_service(tmp_path: Path, left: str) -> None:
+def test_stale_pid_file_is_replaced(tmp_path: Path, left: str) -> None:
     path = tmp_path / "pid"
     path.write_text(left, encoding="latin-1")
     PidFile(str(path)).write()
     assert path.read_text() == f"{os.getpid()}\n"
 
 
-def test_a_pid_file_of_another_living_process_is_left_alone(tmp_path: Path) -> None:
+def test_pid_file_of_another_living_process_is_kept(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text(f"{os.getppid()}\n")
     pidfile = PidFile(str(tmp_path / "pid"))
-    with pytest.raises(FileExistsError, match="lives"):
+    with pytest.raises(FileExistsError, match="running process"):
         pidfile.write()
     pidfile.unlink()
     assert (tmp_path / "pid").read_text() == f"{os.getppid()}\n"
@@ -256,13 +252,13 @@ def test_a_pid_file_of_another_living_process_is_left_alone(tmp_path: Path) -> N
         (OSError(24, "Too many open files"), True),
     ],
 )
-def test_only_what_an_engine_says_itself_is_taken_for_the_last_word(cause: Exception | None, *, is_final: bool) -> None:
+def test_only_an_engines_own_operator_error_is_final(cause: Exception | None, *, is_final: bool) -> None:
     error = EngineUnavailable("x")
     error.__cause__ = cause
     assert _is_final(error) is is_final
 
 
-def test_a_worker_that_leaves_while_it_loads_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_stopped_while_loading_records_its_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *_, **__: None)
     worker = RecyclingWorker(1, os.getpid(), [], None, 30, Config(), logging.getLogger("test-arbiter"))
     worker.worker_table, worker.slot_number = WorkerTable(), 0

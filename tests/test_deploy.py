@@ -27,7 +27,7 @@ def kill_workers(server: Server, outcomes: Counter[str], kills: int) -> None:
 
 
 @pytest.mark.parametrize("name", PROXIES)
-def test_behind_a_proxy_nothing_fails_while_workers_are_killed_and_recycled(
+def test_no_request_fails_behind_a_proxy_while_workers_are_killed_and_replaced(
     name: str, tmp_path: Path, free_port: int
 ) -> None:
     with run_server(ENV) as server:
@@ -41,7 +41,7 @@ def test_behind_a_proxy_nothing_fails_while_workers_are_killed_and_recycled(
         assert set(outcomes) == {"right"}, outcomes
 
 
-def test_without_a_proxy_clients_see_that_workers_are_killed() -> None:
+def test_requests_fail_without_a_proxy_when_workers_are_killed() -> None:
     """The control: the clients above do find what is lost."""
     with run_server(ENV) as server:
         server.wait_for("READY in", count=2)
@@ -53,9 +53,7 @@ def test_without_a_proxy_clients_see_that_workers_are_killed() -> None:
 
 @pytest.mark.parametrize("name", PROXIES)
 @pytest.mark.parametrize("is_shipped", [True, False], ids=["as shipped", "without refusals"])
-def test_neither_a_proxy_nor_a_service_behind_one_shows_what_is_the_operators_own(
-    name: str, is_shipped: bool, tmp_path: Path, free_port: int
-) -> None:
+def test_operator_routes_are_hidden_behind_a_proxy(name: str, is_shipped: bool, tmp_path: Path, free_port: int) -> None:
     """A service that trusts its machine alone does not trust a proxy on it, one that trusts everybody is hidden."""
 
     def configured(folder: Path, port: int, services: Sequence[str]) -> list[str]:

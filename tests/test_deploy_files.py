@@ -123,7 +123,7 @@ def pods(manifests: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield manifest["spec"]["template"]["spec"]
 
 
-def test_helm_finds_nothing_wrong_with_the_chart() -> None:
+def test_helm_lint_accepts_the_chart() -> None:
     report = helm([])[1]
     found = [message["error"] for message in report["messages"]]
     assert (report["errors"], found) == ([], ["icon is recommended"])
@@ -131,7 +131,7 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
 
 @pytest.mark.parametrize("version", KUBERNETES)
 @VALUES
-def test_the_manifests_are_what_kubernetes_accepts(values: Mapping[str, Any], version: str) -> None:
+def test_manifests_match_the_kubernetes_schema(values: Mapping[str, Any], version: str) -> None:
     kubernetes = pytest.importorskip("kubernetes_validate")
     manifests = rendered(values)
     own = [manifest for manifest in manifests if manifest["kind"] not in CUSTOM]
@@ -146,7 +146,7 @@ VOLUMES = ("emptyDir", "configMap", "secret", "persistentVolumeClaim")
 
 
 @VALUES
-def test_every_pod_is_restricted_as_pod_security_asks(values: Mapping[str, Any]) -> None:
+def test_pods_meet_the_restricted_pod_security_standard(values: Mapping[str, Any]) -> None:
     found = list(pods(rendered(values)))
     assert len(found) == 2
     for pod in found:
@@ -166,7 +166,7 @@ def test_every_pod_is_restricted_as_pod_security_asks(values: Mapping[str, Any])
 
 
 @pytest.mark.parametrize(("scheme", "protocols"), [("http", ["http", "kubernetes.io/h2c"]), ("https", ["https"] * 2)])
-def test_probes_and_ports_are_of_the_scheme(scheme: str, protocols: list[str]) -> None:
+def test_probes_and_ports_follow_the_scheme(scheme: str, protocols: list[str]) -> None:
     manifests = rendered({"scheme": scheme, "grpc": {"enabled": True}})
     probes = ("startupProbe", "readinessProbe", "livenessProbe")
     assert {service_of(manifests)[kind]["httpGet"]["scheme"] for kind in probes} == {scheme.upper()}
@@ -174,7 +174,7 @@ def test_probes_and_ports_are_of_the_scheme(scheme: str, protocols: list[str]) -
     assert [port["appProtocol"] for port in service["spec"]["ports"]] == protocols
 
 
-def test_a_large_number_is_a_setting_as_it_is_written() -> None:
+def test_large_numbers_are_not_written_in_exponent_form() -> None:
     settings = {"OCRSVC_MAX_BODY_BYTES": 67_108_864, "OCRSVC_TLS_CLIENTS": "optional", "OCRSVC_ACCESS_LOG": True}
     found = environment({"settings": settings})
     assert [found[name] for name in settings] == ["67108864", "optional", "true"]
@@ -207,7 +207,7 @@ ONE_GIB = {"OCRSVC_TASKS_BYTES": "1GiB"}
     ],
     ids=["default", "kept jobs", "replicas", "keda", "jobs of replicas"],
 )
-def test_what_becomes_of_jobs_is_set_and_said(values: Mapping[str, Any], tasks_bytes: str | None, notes: str) -> None:
+def test_chart_notes_say_where_jobs_are_kept(values: Mapping[str, Any], tasks_bytes: str | None, notes: str) -> None:
     assert environment(values).get("OCRSVC_TASKS_BYTES") == tasks_bytes
     [files] = helm([values])[0]
     [text] = [text for name, text in files.items() if name.endswith("NOTES.txt")]
@@ -215,7 +215,7 @@ def test_what_becomes_of_jobs_is_set_and_said(values: Mapping[str, Any], tasks_b
     assert re.findall(endings, text) == [notes]
 
 
-def test_jobs_in_a_claim_are_those_of_one_pod_at_a_time() -> None:
+def test_pods_with_a_volume_for_jobs_do_not_overlap() -> None:
     [deployment] = [one["spec"] for one in rendered(KEPT) if one["kind"] == "Deployment"]
     assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
     pod = deployment["template"]["spec"]
@@ -231,7 +231,7 @@ def schema_text() -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def test_the_chart_names_the_declared_settings_and_the_version_of_the_package() -> None:
+def test_chart_has_the_declared_settings_and_the_package_version() -> None:
     from ocrsvc import __version__
 
     assert SCHEMA.read_text(encoding="utf-8") == schema_text(), "run: python tests/test_deploy_files.py"
@@ -239,7 +239,7 @@ def test_the_chart_names_the_declared_settings_and_the_version_of_the_package() 
 
 
 @pytest.mark.parametrize("deadline_s", [60, 300])
-def test_a_pod_has_time_to_answer_what_it_has(deadline_s: int) -> None:
+def test_termination_grace_covers_the_deadline(deadline_s: int) -> None:
     manifests = rendered({"deadlineSeconds": deadline_s})
     [grace_s] = [
         one["terminationGracePeriodSeconds"] for one in pods(manifests) if "terminationGracePeriodSeconds" in one
@@ -270,7 +270,7 @@ REFUSED: Sequence[tuple[Mapping[str, Any], str]] = (
 )
 
 
-def test_values_that_would_do_nothing_are_refused() -> None:
+def test_unknown_chart_values_are_refused() -> None:
     answers, _ = helm([values for values, _ in REFUSED])
     wrong = [(answer, named) for answer, (_, named) in zip(answers, REFUSED, strict=True) if named not in answer]
     assert wrong == []
@@ -278,7 +278,7 @@ def test_values_that_would_do_nothing_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.gpu.yaml"])
-def test_the_compose_files_follow_the_specification_and_mount_files_that_are_there(name: str) -> None:
+def test_compose_files_are_valid_and_mount_existing_files(name: str) -> None:
     compose = pytest.importorskip("compose_spec")
     # The specification has merge keys as YAML has them, which its parser leaves to YAML's.
     plain = yaml.safe_load((DEPLOY / "compose" / name).read_text(encoding="utf-8"))
@@ -287,7 +287,7 @@ def test_the_compose_files_follow_the_specification_and_mount_files_that_are_the
     assert [file for file in mounted if file.startswith(".") and not (DEPLOY / "compose" / file).exists()] == []
 
 
-def test_prometheus_reads_its_configuration_and_the_query_that_scales(tmp_path: Path) -> None:
+def test_promtool_accepts_the_configuration_and_the_scaling_query(tmp_path: Path) -> None:
     [scaled] = [one for one in rendered({"keda": {"enabled": True}}) if one["kind"] == "ScaledObject"]
     [trigger] = scaled["spec"]["triggers"]
     rule = {"groups": [{"name": "keda", "rules": [{"record": "wait", "expr": trigger["metadata"]["query"]}]}]}
@@ -296,18 +296,18 @@ def test_prometheus_reads_its_configuration_and_the_query_that_scales(tmp_path: 
     run("promtool", "check", "rules", tmp_path / "rules.yml")
 
 
-def test_hadolint_finds_nothing_wrong_with_the_image() -> None:
+def test_hadolint_accepts_the_dockerfile() -> None:
     assert run("hadolint", DEPLOY / "Containerfile") == ""
 
 
-def test_the_image_holds_what_the_wheel_is_made_of() -> None:
+def test_image_contains_the_sources_of_the_wheel() -> None:
     from test_wheel import SOURCES
 
     held = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"}
     assert held == {"ocrsvc", "deploy/requirements*.txt", *SOURCES}
 
 
-def test_systemd_understands_the_unit_and_counts_little_that_it_may_do(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_with_low_exposure(tmp_path: Path) -> None:
     unit = tmp_path / "ocrsvc.service"
     text = (DEPLOY / "ocrsvc.service").read_text(encoding="utf-8")
     unit.write_text(text.replace("/opt/ocrsvc/.venv/bin/ocrsvc serve", "/bin/true serve"))
@@ -316,7 +316,7 @@ def test_systemd_understands_the_unit_and_counts_little_that_it_may_do(tmp_path:
     run("systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", DEPLOY / "ocrsvc.service")
 
 
-def test_kong_refuses_what_operators_keep_to_themselves_and_asks_for_a_key() -> None:
+def test_kong_hides_operator_routes_and_requires_a_key() -> None:
     kong = yaml.safe_load((DEPLOY / "kong.yaml").read_text(encoding="utf-8"))
     assert kong.keys() == {"_format_version", "upstreams", "services", "consumers"}
     [service] = kong["services"]
@@ -327,7 +327,7 @@ def test_kong_refuses_what_operators_keep_to_themselves_and_asks_for_a_key() -> 
     assert not any(path.startswith(("/ops", "/metrics")) or path == "/" for path in paths)
 
 
-def test_no_file_of_deploy_names_a_setting_that_there_is_not() -> None:
+def test_deploy_files_name_only_existing_settings() -> None:
     known = {f"OCRSVC_{name.upper()}" for name in Settings.model_fields} | {"OCRSVC_CONFIG"}
     # The key that decK puts in, and any.
     others = {"OCRSVC_KEY", "OCRSVC_NAME"}

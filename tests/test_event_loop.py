@@ -63,33 +63,33 @@ def seconds_of_a_request(server: Server) -> float:
         (40, [35], 2, True),
     ],
 )
-def test_a_worker_is_busier_when_requests_wait_and_a_sibling_has_clearly_fewer(
+def test_worker_is_busier_if_requests_wait_and_a_sibling_has_clearly_fewer(
     own: int, others: list[int], engine_threads: int, *, busier: bool
 ) -> None:
     assert is_busier(own, others, engine_threads) is busier
 
 
-def test_silent_connections_hold_no_thread(server: Server) -> None:
+def test_silent_connections_use_no_thread(server: Server) -> None:
     with ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(connect(server))
         assert seconds_of_a_request(server) < _PROMPT_S
 
 
-def test_a_connection_that_stays_silent_is_closed_at_the_limit(server: Server) -> None:
+def test_silent_connection_is_closed_at_the_limit(server: Server) -> None:
     began_s = time.monotonic()
     with connect(server) as silent:
         assert silent.recv(1) == b""
     assert HEAD_S - 0.5 < time.monotonic() - began_s < HEAD_S + 20
 
 
-def test_a_connection_that_was_silent_for_a_while_is_answered(server: Server) -> None:
+def test_late_request_on_a_silent_connection_is_answered(server: Server) -> None:
     with connect(server) as late:
         seconds_of_a_request(server)
         assert ask(late).startswith(b"HTTP/1.1 200 ")
 
 
-def test_clients_that_do_not_close_their_side_do_not_stall_the_loop(server: Server) -> None:
+def test_lingering_closes_do_not_block_the_loop(server: Server) -> None:
     with ExitStack() as stack:
         wires = [stack.enter_context(connect(server)) for _ in range(25)]
         for wire in wires:
@@ -97,7 +97,7 @@ def test_clients_that_do_not_close_their_side_do_not_stall_the_loop(server: Serv
         assert seconds_of_a_request(server) < _PROMPT_S
 
 
-def test_a_client_that_never_closes_its_side_is_dropped_in_time(server: Server) -> None:
+def test_lingering_close_is_ended_at_its_limit(server: Server) -> None:
     with connect(server) as wire:
         assert ask(wire, "close").startswith(b"HTTP/1.1 200 ")
         while wire.recv(65536):
@@ -111,7 +111,7 @@ def test_a_client_that_never_closes_its_side_is_dropped_in_time(server: Server) 
         assert time.monotonic() < end_s - _ANSWER_S + 20
 
 
-def test_what_a_client_sends_after_its_last_answer_does_not_cost_it_the_answer(server: Server) -> None:
+def test_input_after_the_last_response_does_not_reset_the_connection(server: Server) -> None:
     with connect(server) as wire:
         wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + bytes(200_000))
         answer = b""
@@ -128,7 +128,7 @@ def keep_asking(server: Server, page: bytes, times: int) -> None:
             assert answer.status_code == 200
 
 
-def test_two_workers_share_clients_that_keep_their_connections() -> None:
+def test_two_workers_share_keep_alive_clients() -> None:
     from image_support import png
 
     env = {"OCRSVC_WORKERS": "2", "OCRSVC_ENGINE_THREADS": "2", "OCRSVC_FAKE_LATENCY_S": "0.02"}
@@ -148,7 +148,7 @@ def test_two_workers_share_clients_that_keep_their_connections() -> None:
     assert min(served.values()) >= 0.45 * 20 * 60, served
 
 
-def test_kept_connections_that_are_idle_make_room_when_there_may_be_no_more() -> None:
+def test_idle_connections_are_closed_when_the_worker_is_full() -> None:
     args = ("--worker-connections", "12", "--threads", "4")
     with run_server({"OCRSVC_WORKERS": "1"}, args) as server, ExitStack() as stack:
         for _ in range(12):
@@ -156,7 +156,7 @@ def test_kept_connections_that_are_idle_make_room_when_there_may_be_no_more() ->
         assert seconds_of_a_request(server) < 5
 
 
-def test_a_worker_without_descriptors_serves_on_and_says_so() -> None:
+def test_worker_without_free_descriptors_keeps_serving_and_logs_it() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with start_server({"OCRSVC_WORKERS": "1"}) as server:
         server.wait_for("READY in")

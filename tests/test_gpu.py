@@ -58,7 +58,7 @@ WAYS = [
 
 @pytest.mark.parametrize("config", WAYS, ids=["auto", "fp32", "fp16", "tensorrt"])
 @pytest.mark.timeout(3600)  # TensorRT builds its engines
-def test_the_gpu_reads_what_the_cpu_reads(config: SessionConfig) -> None:
+def test_gpu_and_cpu_read_the_same_text(config: SessionConfig) -> None:
     if config.provider == "tensorrt" and importlib.util.find_spec("tensorrt_libs") is None:
         pytest.skip("needs the package tensorrt-cu12-libs or tensorrt-cu13-libs")
     on_cpu, on_gpu = read(SessionConfig("cpu")), read(config)
@@ -68,7 +68,7 @@ def test_the_gpu_reads_what_the_cpu_reads(config: SessionConfig) -> None:
     assert np.allclose([line.box for line in on_gpu.lines], [line.box for line in on_cpu.lines], atol=6.0)
 
 
-def test_what_is_run_on_the_gpu_is_what_is_run_through_memory() -> None:
+def test_gpu_buffers_and_host_memory_give_the_same_results() -> None:
     cupy = pytest.importorskip("cupy")
     session = open_model(built_in_part(RECOGNITION), SessionConfig("cuda"))
     tensor = np.random.default_rng(1).uniform(-1, 1, (2, 3, 48, 320)).astype(np.float32)
@@ -80,11 +80,11 @@ def test_what_is_run_on_the_gpu_is_what_is_run_through_memory() -> None:
     assert np.allclose(cupy.asnumpy(on_gpu[1]), through_memory[1], atol=1e-3)
 
 
-def test_auto_takes_the_gpu() -> None:
+def test_device_auto_uses_the_gpu() -> None:
     assert PpocrEngine(SessionConfig("auto")).describe().device == "cuda"
 
 
-def test_the_gpu_tells_what_this_process_holds() -> None:
+def test_nvml_reports_this_process_memory() -> None:
     gauge = open_gpu_memory_reader(logging.getLogger("test-gpu"), Siblings())
     assert gauge is not None
     engine = PpocrEngine(SessionConfig("cuda"))
@@ -113,7 +113,7 @@ def prepared(gpu: ArrayBackend, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]
 
 
 @pytest.mark.parametrize("colour", [True, False])
-def test_cupy_prepares_pixels_as_numpy_does(colour: bool) -> None:
+def test_cupy_and_numpy_prepare_the_same_pixels(colour: bool) -> None:
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
     pixels = pixels if colour else np.ascontiguousarray(pixels[:, :, 1])
     for there, here in zip(prepared(CupyBackend(), pixels), prepared(ArrayBackend(), pixels), strict=True):
@@ -124,7 +124,7 @@ def test_cupy_prepares_pixels_as_numpy_does(colour: bool) -> None:
         assert (apart > 1e-4).mean() < 0.01
 
 
-def test_pixels_are_prepared_on_the_gpu_and_the_log_has_no_complaint(caplog: pytest.LogCaptureFixture) -> None:
+def test_pixels_are_prepared_on_the_gpu_without_warnings(caplog: pytest.LogCaptureFixture) -> None:
     engine = PpocrEngine(SessionConfig("cuda"))
     assert "pixels prepared by cupy" in engine.describe().provider, caplog.text
     engine.close()

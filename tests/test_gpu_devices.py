@@ -42,7 +42,7 @@ UUID, PART = "GPU-0de00000-0000-0000-0000-000000000001", "MIG-0de00000-0000-0000
         (("1", UUID), "0", ("1", UUID)),
     ],
 )
-def test_the_gpus_are_those_named_or_those_shown(
+def test_gpus_are_those_in_the_setting_or_visible_ones(
     asked: tuple[str, ...], shown: str | None, gpus: tuple[str, ...], tmp_path: Path
 ) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia7", "nvidiactl", "null"):
@@ -51,7 +51,7 @@ def test_the_gpus_are_those_named_or_those_shown(
 
 
 @pytest.mark.parametrize("named", ["first", "0;1", "-1", "all,0", "GPU", "0,GPU-"])
-def test_what_names_no_gpu_is_refused(named: str) -> None:
+def test_invalid_gpu_name_is_refused(named: str) -> None:
     with pytest.raises(SettingsError, match=r"OCRSVC_GPUS is .*accepted is all, or numbers and UUIDs"):
         read_settings({"OCRSVC_GPUS": named})
 
@@ -59,12 +59,12 @@ def test_what_names_no_gpu_is_refused(named: str) -> None:
 @pytest.mark.parametrize(
     ("device", "provider"), [("cpu", "cuda"), ("cpu", "tensorrt"), ("cuda", "cpu"), ("auto", "rocm")]
 )
-def test_a_provider_that_contradicts_the_device_is_refused(device: str, provider: str) -> None:
+def test_provider_that_contradicts_the_device_is_refused(device: str, provider: str) -> None:
     with pytest.raises(SettingsError, match="OCRSVC_PROVIDER is"):
         read_settings({"OCRSVC_DEVICE": device, "OCRSVC_PROVIDER": provider})
 
 
-def test_an_engine_on_the_cpu_uses_no_gpu() -> None:
+def test_engine_on_the_cpu_uses_no_gpu() -> None:
     assert gpus_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_DEVICE": "cpu"})) == ()
     assert gpus_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_PROVIDER": "cpu"})) == ()
     assert gpus_for(read_settings({"OCRSVC_ENGINE": "fake"})) == ()
@@ -72,7 +72,7 @@ def test_an_engine_on_the_cpu_uses_no_gpu() -> None:
 
 
 @pytest.mark.parametrize("setting", ["OCRSVC_DEVICE", "OCRSVC_PROVIDER"])
-def test_a_worker_on_the_cpu_does_not_look_at_a_gpu(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_on_the_cpu_does_not_read_a_gpu(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     service = ServiceContext(read_settings({setting: "cpu"}))
     monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: pytest.fail("a GPU was looked at"))
     worker: Any = SimpleNamespace(log=None, siblings=Siblings, slot_number=0)
@@ -80,7 +80,7 @@ def test_a_worker_on_the_cpu_does_not_look_at_a_gpu(setting: str, monkeypatch: p
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cuda", True), ("cpu", False)])
-def test_workers_load_in_turn_on_a_gpu_that_cannot_be_read(
+def test_workers_load_one_by_one_on_an_unreadable_gpu(
     device: str, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = iter([False, True])
@@ -93,13 +93,13 @@ def test_workers_load_in_turn_on_a_gpu_that_cannot_be_read(
     assert (next(turns, None) is None) is waits
 
 
-def test_there_are_two_workers_on_each_gpu() -> None:
+def test_default_is_two_workers_per_gpu() -> None:
     assert plan(8, "cuda", 64, gpu_count=3).workers == 6
     assert plan(8, "cuda", 64, gpu_count=0).workers == 2
     assert plan(8, "cuda", 64, gpu_count=3, workers=4).workers == 4
 
 
-def test_a_pinned_process_sees_its_gpu_only_in_the_order_of_nvidia_smi() -> None:
+def test_pinned_process_sees_one_gpu_in_nvidia_smi_order() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
     pin_gpu(environ, "1")
     assert environ == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -126,13 +126,13 @@ class Crowd:
         return int(self.worker_table.entry(place).gpu)
 
 
-def test_workers_go_round_the_gpus() -> None:
+def test_workers_are_spread_over_the_gpus() -> None:
     crowd = Crowd(3)
     assert [crowd.gpu(crowd.fork()) for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("leaver", range(4))
-def test_a_successor_takes_the_gpu_of_whom_it_replaces(leaver: int) -> None:
+def test_successor_gets_the_gpu_of_its_predecessor(leaver: int) -> None:
     crowd = Crowd(2)
     for _ in range(4):
         crowd.fork()
@@ -140,7 +140,7 @@ def test_a_successor_takes_the_gpu_of_whom_it_replaces(leaver: int) -> None:
     assert crowd.gpu(crowd.fork()) == crowd.gpu(leaver)
 
 
-def test_after_a_reload_with_other_gpus_each_worker_is_reckoned_on_its_own() -> None:
+def test_gpu_numbers_stay_valid_after_a_reload_with_other_gpus() -> None:
     crowd = Crowd(2)
     old = [crowd.fork() for _ in range(2)]
     crowd.gpus = ["GPU-1", "GPU-7"]
@@ -155,7 +155,7 @@ def test_after_a_reload_with_other_gpus_each_worker_is_reckoned_on_its_own() -> 
 
 
 @pytest.mark.parametrize(("gpu", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])
-def test_a_successor_needs_room_on_the_gpu_where_it_will_be(gpu: int, kind: Granted) -> None:
+def test_successor_needs_room_on_its_own_gpu(gpu: int, kind: Granted) -> None:
     workers = [
         Snapshot(place, State.READY, gpu=place, gpu_read_s=5.0, gpu_free_bytes=free_bytes)
         for place, free_bytes in enumerate((50, 500))
@@ -168,7 +168,7 @@ def test_a_successor_needs_room_on_the_gpu_where_it_will_be(gpu: int, kind: Gran
     assert grant[1] is kind
 
 
-def test_a_service_pins_its_workers_in_turn_and_a_new_one_where_one_is_missing() -> None:
+def test_new_worker_is_pinned_to_the_gpu_that_lacks_one() -> None:
     named = "GPU-aaaa,GPU-bbbb"
     with run_server({"OCRSVC_GPUS": named, "OCRSVC_WORKERS": "4", "OCRSVC_ENGINE_THREADS": "1"}) as server:
         server.wait_for("READY in", count=4)

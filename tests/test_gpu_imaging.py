@@ -71,7 +71,7 @@ def noise(*shape: int) -> Pixels:
         *(((1, 1), (64, 64), False), ((64, 96), (96, 64), False)),
     ],
 )
-def test_resizing_is_that_of_opencv_to_a_gray_level(
+def test_resizing_differs_from_opencv_by_at_most_one_gray_level(
     shape: tuple[int, ...], size: tuple[int, int], *, shrink: bool
 ) -> None:
     page = noise(*shape)
@@ -81,9 +81,7 @@ def test_resizing_is_that_of_opencv_to_a_gray_level(
 
 @OVER
 @pytest.mark.parametrize("shape", [(90, 130), (90, 130, 3)])
-def test_the_detector_is_fed_what_it_is_fed_from_memory_with_its_edge_repeated(
-    gpu: ArrayBackend, shape: tuple[int, ...]
-) -> None:
+def test_detector_input_equals_host_input_with_repeated_edge(gpu: ArrayBackend, shape: tuple[int, ...]) -> None:
     page = noise(*shape)
     tensor = gpu.download(detector_input(gpu.xp, gpu.upload(page), (96, 64), (160, 96), shrink=True))
     resized = cv2.resize(page, (96, 64), interpolation=cv2.INTER_AREA)
@@ -102,7 +100,7 @@ def blurred_boxes() -> NDArray[np.float32]:
 
 
 @OVER
-def test_the_mask_is_the_cpus_and_the_boxes_are_too(gpu: ArrayBackend) -> None:
+def test_mask_and_boxes_equal_the_cpus(gpu: ArrayBackend) -> None:
     table = blurred_boxes()
     mask, likely = unpack_map(gpu.download(pack_map(gpu.xp, gpu.upload(table), MAP_THRESHOLD)))
     assert np.array_equal(mask, table > MAP_THRESHOLD)
@@ -129,7 +127,7 @@ def lines_of(height: int, width: int, count: int) -> tuple[list[Quad], list[int]
 
 @OVER
 @pytest.mark.parametrize("shape", [(300, 500), (300, 500, 3)])
-def test_lines_are_cut_as_opencv_cuts_them_to_a_gray_level(gpu: ArrayBackend, shape: tuple[int, ...]) -> None:
+def test_line_crops_differ_from_opencv_by_at_most_one_gray_level(gpu: ArrayBackend, shape: tuple[int, ...]) -> None:
     page = noise(*shape)
     quads, widths = lines_of(shape[0], shape[1], 12)
     tensor = gpu.download(crop_lines(gpu, gpu.upload(page), quads, widths, 320, USUAL))
@@ -156,7 +154,7 @@ def test_lines_are_cut_as_opencv_cuts_them_to_a_gray_level(gpu: ArrayBackend, sh
         pytest.param([[-400, -90], [400, -90], [400, 190], [-400, 190]], id="far beyond the page"),
     ],
 )
-def test_no_quad_leads_outside_the_page(corners: list[list[float]]) -> None:
+def test_quads_never_read_outside_the_page(corners: list[list[float]]) -> None:
     cut = crop_lines(ArrayBackend(), noise(60, 90), [np.array(corners, np.float32)], [96], 96, USUAL)
     assert np.isfinite(cut).all()
     assert np.abs(cut).max() <= 1
@@ -196,7 +194,7 @@ def corpus() -> list[Path]:
     return [SHARED / "corpus" / file for file in files if Path(file).stem in wanted]
 
 
-def test_pages_read_the_same_from_the_gpu_and_from_memory(engine: PpocrEngine) -> None:
+def test_gpu_and_host_input_give_the_same_pages(engine: PpocrEngine) -> None:
     assert engine.describe().provider == "CUDAExecutionProvider, pixels prepared by strict"
     # An absolute path stands for itself.
     for file in ("notice.png", "notice_turned_180.png", *map(str, corpus())):
@@ -210,7 +208,7 @@ def test_pages_read_the_same_from_the_gpu_and_from_memory(engine: PpocrEngine) -
             assert one.confidence == pytest.approx(other.confidence, abs=0.02), file
 
 
-def test_a_page_whose_lines_bend_is_flattened_for_the_gpu_too(engine: PpocrEngine) -> None:
+def test_page_with_bent_lines_is_flattened_on_the_gpu(engine: PpocrEngine) -> None:
     page, truth = flat_page(20)
     curved = np.asarray(bent(page, 70.0)[0], np.uint8)
     flattened = read(engine.open_handle(), curved)
@@ -219,7 +217,7 @@ def test_a_page_whose_lines_bend_is_flattened_for_the_gpu_too(engine: PpocrEngin
     assert read(engine.open_handle(), curved, unwarp=False) != flattened
 
 
-def test_what_is_read_on_a_gpu_is_what_the_cpu_reads_and_in_few_shapes(engine: PpocrEngine) -> None:
+def test_gpu_reads_the_cpus_text_in_few_shapes(engine: PpocrEngine) -> None:
     pixels = load("notice.png")
     with ThreadPoolExecutor(4) as pool:
         handles = (engine.open_handle(), in_memory(engine)) * 2
@@ -232,7 +230,7 @@ def test_what_is_read_on_a_gpu_is_what_the_cpu_reads_and_in_few_shapes(engine: P
         assert (width in BUCKETS_PX and lines <= 4) if height == 48 else {height, width} <= set(SIDES_PX)
 
 
-def test_a_line_as_large_as_a_page_is_read_without_a_pass_for_each_of_its_samples(engine: PpocrEngine) -> None:
+def test_page_sized_line_takes_few_gpu_passes(engine: PpocrEngine) -> None:
     pixels = cv2.resize(load("line.png"), None, fx=6, fy=6, interpolation=cv2.INTER_LINEAR)
     page = read(engine.open_handle(), np.asarray(pixels, np.uint8), detect=False)
     assert page.text == LINE
@@ -242,14 +240,14 @@ def test_a_line_as_large_as_a_page_is_read_without_a_pass_for_each_of_its_sample
     assert largest > MOST_SAMPLES >= large > small == 1
 
 
-def test_a_curved_line_reads_the_same_from_the_gpu_and_from_memory(engine: PpocrEngine) -> None:
+def test_curved_line_reads_the_same_from_gpu_and_host_memory(engine: PpocrEngine) -> None:
     pixels = bend(load("line.png"), 500, (700, 560))
     there, here = read(engine.open_handle(), pixels), read(in_memory(engine), pixels)
     assert there.text == here.text == LINE
     assert np.abs(np.subtract(there.lines[0].box, here.lines[0].box)).max() <= 1
 
 
-def test_options_are_the_same_on_the_gpu(engine: PpocrEngine) -> None:
+def test_options_have_the_same_effect_on_the_gpu(engine: PpocrEngine) -> None:
     for decoder in ("greedy", "beam"):
         assert read(engine.open_handle(), load("line.png"), detect=False, decoder=decoder).text == LINE
     gray = np.ascontiguousarray(load("line.png")[:, :, 1])
@@ -266,7 +264,7 @@ class Full(StrictArrays):
         return super().upload(array)
 
 
-def test_a_page_for_which_the_gpu_has_no_room_is_prepared_in_memory(
+def test_page_that_exceeds_gpu_memory_is_prepared_on_the_host(
     engine: PpocrEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     viewer = engine._gpu_pipeline
@@ -286,7 +284,7 @@ class Broken(StrictArrays):
         raise RuntimeError(f"cudaErrorInsufficientDriver at {array.shape}")
 
 
-def test_an_engine_does_without_a_gpu_that_fails_and_says_so(
+def test_engine_falls_back_from_a_failing_gpu_and_logs_it(
     engine: PpocrEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs, parts = engine._line_runners[0], read_parts(built_in_model())
@@ -312,7 +310,7 @@ class Says:
         return [LineText(self._text, 0.9) for _ in crops]
 
 
-def test_another_text_is_a_fault_and_the_same_is_none() -> None:
+def test_different_text_is_a_fault_of_the_gpu() -> None:
     def view(text: str, task: ReadTask) -> InMemoryPageReader:
         return InMemoryPageReader(task.image.pixels, lambda _: [], Says(text))
 
@@ -320,7 +318,7 @@ def test_another_text_is_a_fault_and_the_same_is_none() -> None:
     assert find_fault(partial(view, "b"), partial(view, "a")) == "it reads 'b' where 'a' is read without it"
 
 
-def test_the_drawn_pages_hold_text_that_the_models_read(engine: PpocrEngine) -> None:
+def test_models_read_the_drawn_pages(engine: PpocrEngine) -> None:
     texts = [read(in_memory(engine), pixels).text for pixels in drawn_pages()]
     assert "4711" in texts[0]
     assert len(texts[1].splitlines()) == 3
@@ -341,7 +339,7 @@ class Pool:
         self.free = 0
 
 
-def test_free_memory_of_the_gpu_is_given_back_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_gpu_memory_above_a_limit_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, pinned = Pool(arrays.MAX_FREE_BYTES), Pool(arrays.MAX_FREE_PINNED_BLOCKS)
     cupy: Any = types.ModuleType("cupy")
     cupy.__version__ = "14.2.0"
@@ -356,7 +354,7 @@ def test_free_memory_of_the_gpu_is_given_back_beyond_a_limit(monkeypatch: pytest
     assert (memory.free, pinned.free) == (0, 0)
 
 
-def test_a_gpu_is_looked_for_only_where_the_models_run_on_one_and_left_out_where_cupy_does_not_load(
+def test_gpu_imaging_is_used_only_with_cuda_models_and_cupy(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)

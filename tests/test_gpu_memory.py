@@ -93,9 +93,7 @@ def probe(home: Path, env: Mapping[str, str]) -> tuple[dict[str, int] | None, st
         (Mode.DIVIDED | Mode.NO_SIZES, UUID),
     ],
 )
-def test_a_process_knows_what_it_holds_of_the_gpu(
-    home: Path, gpu: SimulatedGpu, mode: Mode, visible: str | None
-) -> None:
+def test_process_reads_its_gpu_memory(home: Path, gpu: SimulatedGpu, mode: Mode, visible: str | None) -> None:
     gpu.behave(mode)
     reading, message = probe(home, gpu.environment | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
     assert reading == {
@@ -120,7 +118,7 @@ def test_a_process_knows_what_it_holds_of_the_gpu(
         (Mode.PLAIN, {"DOUBLE_GPU": ""}, "NVML: Driver Not Loaded"),
     ],
 )
-def test_a_gpu_that_cannot_be_read_is_one_line_in_the_log(
+def test_unreadable_gpu_is_logged_once(
     home: Path, gpu: SimulatedGpu, mode: Mode, env: dict[str, str], message: str
 ) -> None:
     gpu.behave(mode)
@@ -130,7 +128,7 @@ def test_a_gpu_that_cannot_be_read_is_one_line_in_the_log(
     assert len(log.splitlines()) == 1
 
 
-def test_without_nvml_there_is_no_reading_and_nothing_to_say(home: Path) -> None:
+def test_missing_nvml_is_not_logged(home: Path) -> None:
     assert probe(home, {}) == (None, "")
 
 
@@ -158,7 +156,7 @@ def own_bytes(gauge: GpuMemoryReader, siblings: Siblings) -> int | None:
     return reading.own_bytes if reading else None
 
 
-def test_what_siblings_hold_is_not_counted_as_ones_own() -> None:
+def test_siblings_memory_is_not_counted() -> None:
     source = Totals(used=150)
     gauge = GpuMemoryReader(source, logging.getLogger("test-gpu"), Siblings(gpu_bytes=100))
     source.used = 350
@@ -168,7 +166,7 @@ def test_what_siblings_hold_is_not_counted_as_ones_own() -> None:
     assert own_bytes(gauge, Siblings(gpu_bytes=0)) == 200
 
 
-def test_while_a_sibling_loads_its_memory_is_nobodys_yet() -> None:
+def test_memory_of_a_loading_sibling_is_not_counted() -> None:
     source = Totals(used=0)
     gauge = GpuMemoryReader(source, logging.getLogger("test-gpu"), Siblings())
     source.used = 200
@@ -179,7 +177,7 @@ def test_while_a_sibling_loads_its_memory_is_nobodys_yet() -> None:
     assert own_bytes(gauge, Siblings(gpu_bytes=200)) == 210
 
 
-def test_a_gpu_that_stops_answering_is_reported_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
+def test_gpu_failure_and_recovery_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     source = Totals(used=0)
     gauge = GpuMemoryReader(source, logging.getLogger("test-gpu"), Siblings())
     with caplog.at_level(logging.INFO):
@@ -204,9 +202,7 @@ def serving(home: Path, gpu: SimulatedGpu, **env: str) -> dict[str, str]:
     }
 
 
-def test_nvml_that_fails_ends_nobody_and_the_memory_of_a_killed_worker_comes_back(
-    home: Path, gpu: SimulatedGpu
-) -> None:
+def test_nvml_failure_ends_no_worker_and_memory_of_a_killed_worker_is_freed(home: Path, gpu: SimulatedGpu) -> None:
     with run_server(serving(home, gpu)) as server:
         assert "libnvidia-ml" not in Path(f"/proc/{server.pid}/maps").read_text(), "the arbiter must not load NVML"
         wait_until(lambda: "ocrsvc_gpu_utilization_ratio{" in _metrics(server), "the worker reads the GPU")
@@ -231,22 +227,20 @@ def test_nvml_that_fails_ends_nobody_and_the_memory_of_a_killed_worker_comes_bac
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({"OCRSVC_GPU_SOFT_BYTES": "10%"}, "OCRSVC_GPU_SOFT_BYTES is 100000000, and a worker holds 200000000"),
+        ({"OCRSVC_GPU_SOFT_BYTES": "10%"}, "OCRSVC_GPU_SOFT_BYTES is 100000000, but a warm worker holds 200000000"),
         (
             {"OCRSVC_GPU_SOFT_BYTES": "50%", "OCRSVC_GPU_HARD_BYTES": "900MB"},
             "soft_bytes=500000000, hard_bytes=900000000",
         ),
     ],
 )
-def test_limits_by_hand_are_bytes_or_a_share_of_the_gpu(
-    home: Path, gpu: SimulatedGpu, env: dict[str, str], message: str
-) -> None:
+def test_gpu_limits_are_bytes_or_a_share(home: Path, gpu: SimulatedGpu, env: dict[str, str], message: str) -> None:
     quiet = serving(home, gpu)
     with run_server({**quiet, **env}) as server:
         server.wait_for(message)
 
 
-def test_a_limit_for_a_gpu_that_is_not_there_is_reported() -> None:
+def test_limit_for_a_missing_gpu_is_logged() -> None:
     with run_server({"OCRSVC_GPU_HARD_BYTES": "1GB", "OCRSVC_WORKERS": "1"}) as server:
         server.wait_for("OCRSVC_GPU_HARD_BYTES is set, but this worker cannot read a GPU")
 

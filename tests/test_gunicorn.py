@@ -64,7 +64,7 @@ def known() -> dict[str, str]:
     return found
 
 
-def test_the_gunicorn_that_is_installed_is_the_one_that_ours_was_made_for() -> None:
+def test_installed_gunicorn_is_the_supported_version() -> None:
     now, before = digests(), known()
     changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
     assert changed == [], (
@@ -73,7 +73,7 @@ def test_the_gunicorn_that_is_installed_is_the_one_that_ours_was_made_for() -> N
 
 
 @pytest.mark.parametrize("ours", OURS, ids=lambda ours: str(ours.__name__))
-def test_everything_that_is_replaced_is_known(ours: type) -> None:
+def test_every_overridden_method_has_a_digest(ours: type) -> None:
     bases = [base for base in ours.__mro__ if base.__module__.startswith("gunicorn.")]
     replaced = {
         f"{base.__module__}.{base.__name__}.{name}"
@@ -87,7 +87,7 @@ def test_everything_that_is_replaced_is_known(ours: type) -> None:
     assert replaced - set(known()) == set()
 
 
-def test_an_upgrade_of_gunicorn_is_a_decision() -> None:
+def test_digests_match_the_installed_gunicorn() -> None:
     pyproject = Path(__file__).parents[1] / "pyproject.toml"
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     assert "gunicorn>=27.0.1,<27.1" in project["dependencies"]

@@ -47,7 +47,7 @@ WAIT_S = 20.0
         ("", ""),
     ],
 )
-def test_a_logged_path_has_no_name_of_a_file(path: str, logged: str) -> None:
+def test_logged_path_has_no_file_names(path: str, logged: str) -> None:
     assert loggable_path(path) == logged
 
 
@@ -63,16 +63,14 @@ def test_a_logged_path_has_no_name_of_a_file(path: str, logged: str) -> None:
         (EngineFailed("No run of the model ended."), True),
     ],
 )
-def test_a_logged_error_has_a_message_only_where_nothing_of_a_client_can_be_in_it(
-    error: Exception, shown: bool
-) -> None:
+def test_logged_error_has_a_message_only_if_it_cannot_quote_input(error: Exception, shown: bool) -> None:
     logged = text_of(loggable_error(error))
     assert type(error).__name__ in logged
     assert PERSON not in logged
     assert (str(error) in logged) == shown
 
 
-def test_a_logged_error_keeps_its_stack_and_the_names_of_its_causes() -> None:
+def test_logged_error_keeps_its_stack_and_causes() -> None:
     def fail() -> None:
         try:
             int(PERSON)
@@ -92,7 +90,7 @@ def text_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def test_an_unexpected_error_is_logged_without_its_message(caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_error_is_logged_without_its_message(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         assert client_raising(ValueError(PERSON)).post("/v1/ocr", data=png()).status_code == 500
         failure_of(LookupError(PERSON))
@@ -105,7 +103,7 @@ def test_an_unexpected_error_is_logged_without_its_message(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_the_whole_log_of_a_service_at_debug_has_nothing_of_what_it_reads(form: str, tmp_path: Path) -> None:
+def test_debug_log_contains_no_input_and_no_text(form: str, tmp_path: Path) -> None:
     env = {
         "OCRSVC_ENGINE": "fake",
         "OCRSVC_LOG_LEVEL": "debug",
@@ -163,7 +161,7 @@ def document(url: str) -> list[str]:
     return str(answer()["data"]).split("\n")
 
 
-def test_an_error_that_ends_a_thread_is_logged_without_its_message(
+def test_uncaught_error_in_a_thread_is_logged_without_its_message(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
@@ -192,7 +190,7 @@ class NumberEngine(KnownEngine):
 
 
 @pytest.mark.parametrize(("log_text", "count"), [("off", 0), ("masked", 1)])
-def test_recognised_text_is_logged_where_it_is_asked_for_and_masked(
+def test_masked_text_is_logged_if_the_setting_asks_for_it(
     log_text: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(log_text=log_text)  # type: ignore[arg-type]

@@ -132,7 +132,9 @@ def loads(place: Place, folder: Path) -> Iterator[dict[str, Any]]:
     found.update(zip(plans, results, strict=True))
 
 
-def test_nothing_fails_while_hosts_are_killed_cut_off_drained_and_come_back(place: Place, tmp_path: Path) -> None:
+def test_no_request_fails_while_hosts_are_killed_disconnected_drained_and_restarted(
+    place: Place, tmp_path: Path
+) -> None:
     first, second, third = place.hosts
     with serving(place.hosts), loads(place, tmp_path) as found:
         wait_until(lambda: asked(second) > 20, "clients ask")
@@ -229,7 +231,7 @@ def post_through_each(place: Place, path: str, timeout: str) -> dict[str, Answer
         return {name: one.result() for name, one in asked.items()}
 
 
-def test_what_is_safe_is_sent_again_with_the_time_that_is_left(place: Place) -> None:
+def test_safe_requests_are_retried_with_the_remaining_time(place: Place) -> None:
     with breaking_once(place, 0.5) as seen:
         assert {answer.status for answer in post_through_each(place, OCR, "15").values()} == {http.client.OK}
         again = {name: posted[1] for name, posted in seen.items()}
@@ -247,7 +249,7 @@ def test_what_is_safe_is_sent_again_with_the_time_that_is_left(place: Place) -> 
     assert {name: len(posted) for name, posted in seen.items()} == dict.fromkeys(PROXIES, 1)
 
 
-def test_a_proxy_waits_for_a_silent_host_as_long_as_the_client_does(place: Place) -> None:
+def test_proxy_waits_for_a_silent_host_until_the_clients_limit(place: Place) -> None:
     with breaking_once(place, _ANSWER_S) as seen:
         answers = post_through_each(place, OCR, "0.8")
     assert {answer.status for answer in answers.values()} == {http.client.GATEWAY_TIMEOUT}
@@ -257,7 +259,7 @@ def test_a_proxy_waits_for_a_silent_host_as_long_as_the_client_does(place: Place
     assert all(-0.05 < answer.after_s - waits_s[name] < 3.0 for name, answer in answers.items()), answers
 
 
-def test_models_and_operators_are_not_reached_through_a_proxy(place: Place) -> None:
+def test_model_and_operator_routes_are_blocked_by_proxies(place: Place) -> None:
     closed = [path + "x" for entry in adapters().values() for path in entry.operate_paths]
     assert closed
     statuses = {

@@ -18,7 +18,7 @@ from ocrsvc.system.memory import MemoryUse, read_memory_bytes, read_memory_use, 
 GB = 10**9
 
 
-def test_memory_that_is_touched_is_resident() -> None:
+def test_touched_memory_is_resident() -> None:
     before = read_rss_bytes()
     held = mmap.mmap(-1, 64 * 2**20)
     for _ in range(64):
@@ -77,7 +77,7 @@ def test_statm_counts_pages(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_smaller_of_machine_and_cgroup_holds_and_what_the_kernel_takes_back_is_not_in_use(
+def test_smaller_limit_counts_and_reclaimable_memory_is_not_used(
     tmp_path: Path, files: dict[str, str], found: MemoryUse
 ) -> None:
     write(tmp_path, files)
@@ -126,7 +126,7 @@ def arenas(mode: str) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc, whose arenas these are")
-def test_a_worker_keeps_to_two_arenas_however_many_threads_it_has() -> None:
+def test_many_threads_share_two_arenas() -> None:
     assert arenas("limited") == 2
     assert arenas("unlimited") > 2
 
@@ -153,7 +153,7 @@ print(held - resident())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc, whose heap this is")
-def test_what_is_free_goes_back_to_the_system() -> None:
+def test_free_memory_returns_to_the_system() -> None:
     done = subprocess.run([sys.executable, "-c", GIVING_BACK], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) > 40_000_000
 
@@ -168,7 +168,7 @@ class Keeper:
         self.asked += 1
 
 
-def test_giving_back_asks_those_who_hold_memory_while_they_live() -> None:
+def test_registered_holders_are_asked_until_they_are_gone() -> None:
     keeper = Keeper()
     register_holder(keeper)
     release_free_memory()

@@ -18,7 +18,7 @@ from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.memory_budget import Budget, Callers, Share
 
 
-def test_what_is_held_is_free_again_when_its_request_ends() -> None:
+def test_memory_is_free_after_its_request_ends() -> None:
     budget = Budget(100)
     first, second = Share(budget), Share(budget)
     first.take(70)
@@ -34,7 +34,7 @@ def test_what_is_held_is_free_again_when_its_request_ends() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["take", "give_back", "release"]), st.integers(0, 60))))
-def test_no_more_than_the_total_is_held_whatever_the_requests_do(steps: list[tuple[int, str, int]]) -> None:
+def test_held_memory_never_exceeds_the_total(steps: list[tuple[int, str, int]]) -> None:
     budget, held = Budget(100), [0] * 4
     shares = [Share(budget) for _ in held]
     for who, what, size in steps:
@@ -53,7 +53,7 @@ def test_no_more_than_the_total_is_held_whatever_the_requests_do(steps: list[tup
         assert budget.held_bytes == sum(held) <= 100
 
 
-def test_what_can_never_fit_is_told_apart_from_what_does_not_fit_now() -> None:
+def test_too_large_requests_differ_from_temporary_shortage() -> None:
     budget = Budget(100)
     other, share = Share(budget), Share(budget)
     other.take(60)
@@ -69,7 +69,7 @@ def test_what_can_never_fit_is_told_apart_from_what_does_not_fit_now() -> None:
     assert (share.held_bytes, budget.held_bytes) == (0, 60)
 
 
-def test_beside_others_a_request_fills_no_more_than_its_part_and_alone_all() -> None:
+def test_request_may_fill_the_budget_only_alone() -> None:
     budget = Budget(100)
     other, share = Share(budget), Share(budget)
     other.take(10)
@@ -79,7 +79,7 @@ def test_beside_others_a_request_fills_no_more_than_its_part_and_alone_all() -> 
     share.take(100, part=0.5)
 
 
-def test_what_is_handed_over_is_held_by_the_share_that_has_it() -> None:
+def test_transferred_memory_belongs_to_its_new_share() -> None:
     share = Share(Budget(100))
     share.take(60)
     handed_over = share.split(60)
@@ -89,7 +89,7 @@ def test_what_is_handed_over_is_held_by_the_share_that_has_it() -> None:
         share.take(41)
 
 
-def test_a_caller_over_its_cap_is_refused_and_the_others_are_not() -> None:
+def test_only_the_caller_over_its_limit_is_refused() -> None:
     callers = Callers(2)
     callers.enter("a")
     callers.enter("a")
@@ -144,7 +144,7 @@ def test_callers_take_turns() -> None:
     assert waiting.entered == ["many", "one", "many", "many"]
 
 
-def test_one_caller_leaves_places_to_others() -> None:
+def test_one_caller_cannot_take_all_waiting_places() -> None:
     limiter = Limiter(1, 4, waiting_each=2)
     with taken(limiter) as (waiting, _):
         for caller in ("many", "many", "one"):
@@ -156,7 +156,7 @@ def test_one_caller_leaves_places_to_others() -> None:
             pass
 
 
-def test_a_request_that_stops_waiting_leaves_its_place() -> None:
+def test_cancelled_request_frees_its_place() -> None:
     gone = threading.Event()
 
     def check() -> None:

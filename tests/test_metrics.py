@@ -44,7 +44,7 @@ def value(store: MetricsStore, key: Key) -> float:
     return store.read().get(key, (0.0,))[0]
 
 
-def test_a_reader_never_sees_a_counter_go_back_while_the_arbiter_folds() -> None:
+def test_counters_do_not_decrease_while_the_arbiter_folds() -> None:
     store = MetricsStore(slots=1)
     store.claim(0)
     done, seen = threading.Event(), [0.0]
@@ -64,7 +64,7 @@ def test_a_reader_never_sees_a_counter_go_back_while_the_arbiter_folds() -> None
     assert value(store, IMAGES.of("request")) == 300
 
 
-def test_threads_of_one_worker_lose_no_count() -> None:
+def test_concurrent_threads_lose_no_count() -> None:
     store = MetricsStore()
 
     def work() -> None:
@@ -79,7 +79,7 @@ def test_threads_of_one_worker_lose_no_count() -> None:
     assert value(store, IMAGES.of("request")) == 16_000
 
 
-def test_a_signals_handler_may_count_while_its_thread_counts() -> None:
+def test_signal_handler_may_count_while_its_thread_counts() -> None:
     store = MetricsStore()
 
     def interrupted() -> Iterator[tuple[Key, float]]:
@@ -92,7 +92,7 @@ def test_a_signals_handler_may_count_while_its_thread_counts() -> None:
     assert (value(store, IMAGES.of("request")), value(store, LINES.of())) == (1, 1)
 
 
-def test_newer_code_in_a_worker_may_count_what_the_arbiter_has_never_heard_of() -> None:
+def test_worker_may_count_metrics_unknown_to_the_arbiter() -> None:
     store = MetricsStore(slots=1)
     store.claim(0)
     unknown: Key = ("counter", "ocrsvc_of_tomorrow", "yes")
@@ -101,7 +101,7 @@ def test_newer_code_in_a_worker_may_count_what_the_arbiter_has_never_heard_of() 
     assert value(store, unknown) == 2
 
 
-def test_more_series_than_there_is_room_for_harm_nobody() -> None:
+def test_excess_series_are_dropped_and_counted() -> None:
     store = MetricsStore(slots=1)
     store.claim(0)
     for _ in range(2):
@@ -115,7 +115,7 @@ def test_more_series_than_there_is_room_for_harm_nobody() -> None:
     assert {values[0] for values in found.values()} == {2.0}
 
 
-def test_all_formats_with_all_their_failures_leave_half_of_the_room() -> None:
+def test_all_formats_and_failures_fill_at_most_half_of_the_series() -> None:
     formats = 4 + len(adapters())
     # What stops a start, or a command, never answers a request.
     of_a_format = len(set(failures(OcrsvcError)) - set(failures(OperatorError))) + len(ROUTING) + 1
@@ -133,7 +133,7 @@ def failures(kind: type[OcrsvcError]) -> Iterator[tuple[int, str]]:
     ("seconds", "bucket"),
     [(0.0, 0), (0.001, 0), (0.0011, 1), (0.3, BUCKETS_S.index(0.5)), (60.0, 14), (3600.0, 15)],
 )
-def test_an_observation_falls_into_the_bucket_whose_upper_end_it_does_not_pass(seconds: float, bucket: int) -> None:
+def test_observation_counts_in_the_bucket_of_its_upper_bound(seconds: float, bucket: int) -> None:
     store = MetricsStore()
     store.common.record((), ((STAGE_SECONDS.of("queue", "request"), seconds),))
     values = store.read()[STAGE_SECONDS.of("queue", "request")]
@@ -142,7 +142,7 @@ def test_an_observation_falls_into_the_bucket_whose_upper_end_it_does_not_pass(s
 
 
 @pytest.mark.parametrize(("source", "from_cache"), [("request", False), ("job", False), ("request", True)])
-def test_a_reading_counts_its_image_its_lines_and_its_times(source: PageSource, from_cache: bool) -> None:
+def test_read_image_counts_its_lines_and_times(source: PageSource, from_cache: bool) -> None:
     store, box = MetricsStore(), ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))
     page = Page(10, 10, 0, (Line("a", 1.0, box), Line("b", 1.0, box)))
     info, timing = EngineInfo("e", "m", "1", "cpu", "fp32", "p"), Timing(0.002, 0.02, 0.2, 2.0)
@@ -156,7 +156,7 @@ def test_a_reading_counts_its_image_its_lines_and_its_times(source: PageSource, 
         assert found == {(stage, source): seconds for stage, seconds in times.items()}
 
 
-def test_memory_is_taken_for_living_workers_only() -> None:
+def test_unused_slots_take_no_memory() -> None:
     before = shared_bytes()
     store = MetricsStore(slots=1024)
     store.claim(0)
@@ -171,7 +171,7 @@ def shared_bytes() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssShmem:")) * 1024
 
 
-def test_a_sampler_puts_its_gauges_and_goes_on_after_a_disk_that_cannot_be_read() -> None:
+def test_sampler_continues_after_a_disk_error() -> None:
     store, looked, failures = MetricsStore(), threading.Event(), [OSError("gone")]
 
     def read() -> Iterator[tuple[Metric, float]]:
@@ -187,7 +187,7 @@ def test_a_sampler_puts_its_gauges_and_goes_on_after_a_disk_that_cannot_be_read(
     assert value(store, TASKS.of()) == 3
 
 
-def test_of_what_all_workers_read_the_largest_counts_while_one_lives_that_has_read_it() -> None:
+def test_largest_reading_of_living_workers_counts() -> None:
     store = MetricsStore(slots=2)
     for slot, count in ((0, 3), (1, 4)):
         store.claim(slot)
@@ -198,7 +198,7 @@ def test_of_what_all_workers_read_the_largest_counts_while_one_lives_that_has_re
         assert value(store, TASKS.of()) == left
 
 
-def test_a_service_without_tls_shows_no_end_of_a_certificate() -> None:
+def test_no_certificate_expiry_without_tls() -> None:
     store = MetricsStore()
     assert TLS_NOT_AFTER.shown_name not in exposed(store)
     store.common.put(TLS_NOT_AFTER, 1.8e9)
@@ -224,7 +224,7 @@ def in_a_child(work: Callable[[], object]) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_the_last_of_all_workers_counts_and_outlives_them() -> None:
+def test_latest_time_of_all_workers_counts_and_outlives_them() -> None:
     store = ExemplarStore(slots=2)
     for slot, at_s in ((0, 50.0), (1, 40.0)):
         exemplar = Exemplar(f"{slot}" * 32, 0.2, at_s)
@@ -237,7 +237,7 @@ def test_the_last_of_all_workers_counts_and_outlives_them() -> None:
     assert store.read(2)[KEY][3].trace_id == "2" * 32
 
 
-def test_an_exemplar_stays_for_a_second() -> None:
+def test_exemplar_is_kept_for_a_second() -> None:
     store = ExemplarStore(slots=1)
     worker = store.of_worker(0)
     for at_s in (10.0, 10.5, 11.0, 11.5):
@@ -245,7 +245,7 @@ def test_an_exemplar_stays_for_a_second() -> None:
     assert store.read(2)[KEY][3].at_s == 11.0
 
 
-def test_more_series_than_there_is_room_for_harm_nobody_and_a_half_written_one_is_left_out() -> None:
+def test_excess_exemplars_are_dropped_and_half_written_ones_skipped() -> None:
     store = ExemplarStore(slots=1)
     worker = store.of_worker(0)
     for number in range(exemplars.SERIES + 10):
@@ -255,7 +255,7 @@ def test_more_series_than_there_is_room_for_harm_nobody_and_a_half_written_one_i
     assert len(store.read(2)) == exemplars.SERIES - 1
 
 
-def test_each_worker_in_a_slot_has_room_for_all_its_series() -> None:
+def test_next_worker_in_a_slot_has_room_for_all_series() -> None:
     store = ExemplarStore(slots=1)
     for worker, at_s in (("old", 10.0), ("new", 20.0)):
         block = store.of_worker(0)
@@ -266,7 +266,7 @@ def test_each_worker_in_a_slot_has_room_for_all_its_series() -> None:
 
 
 @pytest.mark.parametrize(("flags", "named"), [("01", True), ("00", False)])
-def test_openmetrics_names_the_sampled_trace_and_the_text_format_none(flags: str, named: bool) -> None:
+def test_only_openmetrics_has_exemplars_of_sampled_traces(flags: str, named: bool) -> None:
     with running_app() as app:
         client = app.test_client()
         client.post("/v1/ocr", data=png(), headers={"traceparent": f"00-{TRACE}-{SPAN}-{flags}"})
@@ -285,7 +285,7 @@ def test_openmetrics_names_the_sampled_trace_and_the_text_format_none(flags: str
     assert "trace_id" not in plain.text
 
 
-def test_seconds_without_a_trace_have_no_exemplar() -> None:
+def test_untraced_seconds_have_no_exemplar() -> None:
     store = MetricsStore(slots=1)
     store.claim(0)
     store.worker_metrics(0).record((), ((KEY, 0.3),))

@@ -65,7 +65,7 @@ def promtool(*args: str, stdin: str = "") -> str:
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_each_metric_is_named_as_prometheus_asks(metric: Metric) -> None:
+def test_metric_names_follow_prometheus_conventions(metric: Metric) -> None:
     assert re.fullmatch(r"(ocrsvc|process)(_[a-z]+)+", metric.name)
     assert metric.name.endswith(f"_{metric.unit}") or not metric.unit
     assert metric.unit or not re.search(r"_(seconds|bytes|ratio)$", metric.name)
@@ -74,12 +74,12 @@ def test_each_metric_is_named_as_prometheus_asks(metric: Metric) -> None:
     assert "|" not in metric.help, "it stands in a table"
 
 
-def test_each_metric_stands_in_the_table_once() -> None:
+def test_metric_names_are_unique() -> None:
     assert max(Counter(metric.name for metric in METRICS).values()) == 1
     assert set(COUNTED) <= set(METRICS)
 
 
-def test_what_counts_against_the_objective_is_every_failure_of_the_service_itself() -> None:
+def test_objective_counts_every_failure_by_the_services_fault() -> None:
     importlib.import_module("ocrsvc.app")
     ours = {code for status, code in failures(OcrsvcError) if status in (500, 503, 504)}
     nobodys = {code for kind in (OperatorError, Unreachable) for _, code in failures(kind)}
@@ -97,12 +97,12 @@ def test_what_counts_against_the_objective_is_every_failure_of_the_service_itsel
         ("--dashboard", ROOT / "deploy" / "grafana" / "ocrsvc.json"),
     ],
 )
-def test_each_file_is_what_its_command_prints(flag: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_equal_the_output_of_their_commands(flag: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["metrics", flag]) == 0
     assert file.read_text(encoding="utf-8") == capsys.readouterr().out, f"ocrsvc metrics {flag} > {file.name}"
 
 
-def test_the_list_of_metrics_has_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_command_lists_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["metrics"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [item.shown_name for item in METRICS]
 
@@ -115,21 +115,21 @@ def test_the_list_of_metrics_has_a_line_for_each(capsys: pytest.CaptureFixture[s
         (("--fast-s", "4"), "4 s is not the upper bound of a bucket"),
     ],
 )
-def test_objectives_that_cannot_be_watched_are_refused(
+def test_objectives_without_a_possible_alert_are_refused(
     args: tuple[str, str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["metrics", "--alerts", *args]) == 78
     assert message in capsys.readouterr().err
 
 
-def test_other_objectives_give_other_rules() -> None:
+def test_rules_depend_on_the_objectives() -> None:
     burning = {rule.get("alert") or rule["record"]: rule["expr"] for rule in rules(Objectives(0.999, 0.95, 0.5))}
     assert "> 14.4 * 0.001 " in burning["OcrsvcErrorBudgetBurnsFast"]
     assert "> 6 * 0.05 " in burning["OcrsvcLatencyBudgetBurnsFast"]
     assert 'le="0.5"' in burning["ocrsvc:slow_images:ratio_rate1h"]
 
 
-def test_alerts_and_dashboard_name_metrics_that_exist() -> None:
+def test_alerts_and_dashboard_use_existing_metrics() -> None:
     """That a service exposes every one of these is tested in test_operators.py."""
     exposed = {metric.shown_name for metric in METRICS}
     exposed |= {
@@ -142,7 +142,7 @@ def test_alerts_and_dashboard_name_metrics_that_exist() -> None:
         assert set(_NAME.findall(text)) <= exposed
 
 
-def test_the_reference_has_each_metric_as_it_is_declared() -> None:
+def test_reference_lists_every_metric() -> None:
     text = fill_in(REFERENCE, USUAL)
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
     rows = [row for heading in headings if heading != "Alerts" for row in table(heading)]
@@ -153,7 +153,7 @@ def test_the_reference_has_each_metric_as_it_is_declared() -> None:
     assert f"own\n  fault, whoever chose the deadline: {', '.join(SERVICE_FAULTS)}." in text
 
 
-def test_the_reference_has_each_alert_as_it_is_in_the_rules() -> None:
+def test_reference_lists_every_alert() -> None:
     assert table("Alerts") == [
         [
             *(rule["alert"], rule["labels"]["severity"], rule["for"]),
@@ -170,18 +170,18 @@ def test_the_reference_has_each_alert_as_it_is_in_the_rules() -> None:
 # The rules
 
 
-def test_the_rules_count_the_failures_and_refusals_that_the_service_calls_its_own() -> None:
+def test_rules_use_the_services_fault_codes() -> None:
     text = fill_in(ALERTS, USUAL)
     assert set(re.findall(r'failures_total\{code=~"([^"]+)"\}\[(?:5m|3d)\]', text)) == {"|".join(SERVICE_FAULTS)}
     assert set(re.findall(r'reason!~"([^"]+)"', text)) == {"|".join(CALLERS_LIMITS)}
 
 
-def test_prometheus_finds_nothing_wrong_with_the_rules_and_every_alert_fires_in_its_cases_and_in_no_others() -> None:
+def test_promtool_accepts_the_rules_and_their_test_cases() -> None:
     assert "SUCCESS" in promtool("check", "rules", str(RULES_FILE))
     assert "SUCCESS" in promtool("test", "rules", str(RULE_TESTS))
 
 
-def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+def test_every_alert_has_a_firing_and_a_quiet_case() -> None:
     cases = [case for test in yaml.safe_load(RULE_TESTS.read_text("utf-8"))["tests"] for case in test.get(KIND, ())]
     for fires in (1, 0):
         found = {case["expr"].split('"')[1] for case in cases if case["exp_samples"][0]["value"] == fires}
@@ -191,7 +191,7 @@ def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not()
 # The dashboard
 
 
-def test_every_metric_is_on_the_dashboard() -> None:
+def test_dashboard_shows_every_metric() -> None:
     shown = json.dumps(panels())
     missing = [
         metric.name for metric in METRICS if not re.search(rf"\b{metric.shown_name}(_(bucket|sum|count))?\b", shown)
@@ -199,7 +199,7 @@ def test_every_metric_is_on_the_dashboard() -> None:
     assert missing == []
 
 
-def test_each_panel_has_a_number_and_a_place_of_its_own_and_a_letter_for_each_query() -> None:
+def test_panels_have_unique_ids_and_places_and_query_letters() -> None:
     found = panels()
     assert len({panel["id"] for panel in found}) == len(found)
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in found)

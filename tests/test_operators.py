@@ -81,7 +81,7 @@ def ready_server() -> Iterator[Server]:
 NOT_LOADED = NotReady("The engine is not loaded yet.")
 
 
-def test_a_worker_without_an_engine_is_alive_and_has_a_version_but_is_not_ready() -> None:
+def test_worker_without_an_engine_is_healthy_but_not_ready() -> None:
     client = client_raising(NOT_LOADED)
     response = client.get("/healthz")
     assert (response.status_code, json_of(response)) == (200, {"status": "ok"})
@@ -92,14 +92,14 @@ def test_a_worker_without_an_engine_is_alive_and_has_a_version_but_is_not_ready(
     assert int(response.headers["Retry-After"]) >= 1
 
 
-def test_a_worker_is_ready_when_its_engine_is_warm_and_no_longer_when_it_stops() -> None:
+def test_worker_is_ready_from_warm_engine_until_stop() -> None:
     with running_app() as app:
         response = app.test_client().get("/readyz")
         assert (response.status_code, json_of(response)) == (200, {"status": "ready"})
     assert app.test_client().get("/readyz").status_code == 503
 
 
-def test_the_version_names_the_service_the_engine_and_the_libraries() -> None:
+def test_version_names_service_engine_and_libraries() -> None:
     with running_app() as app:
         answer = json_of(app.test_client().get("/version"))
     assert (answer["name"], answer["version"]) == ("ocrsvc", __version__)
@@ -110,7 +110,7 @@ def test_the_version_names_the_service_the_engine_and_the_libraries() -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version", "/openapi.json"])
-def test_what_is_only_true_now_is_kept_by_no_cache_and_head_is_get_without_the_body(path: str) -> None:
+def test_live_routes_forbid_caching_and_answer_head(path: str) -> None:
     with running_app() as app:
         get, head = app.test_client().get(path), app.test_client().head(path)
     assert (get.headers["Cache-Control"], bool(get.headers["X-Request-Id"])) == ("no-store", True)
@@ -121,7 +121,7 @@ def test_what_is_only_true_now_is_kept_by_no_cache_and_head_is_get_without_the_b
 # What is counted.
 
 
-def test_requests_and_failed_images_are_counted_by_adapter_status_and_code() -> None:
+def test_requests_and_failures_count_by_adapter_status_and_code() -> None:
     with running_app() as app:
         client = app.test_client()
         client.post("/v1/ocr", data=png())
@@ -148,7 +148,7 @@ def test_requests_and_failed_images_are_counted_by_adapter_status_and_code() -> 
     assert found["ocrsvc_request_seconds_count{door=api}"] == 4
 
 
-def test_the_table_holds_every_metric_and_no_other() -> None:
+def test_service_exposes_exactly_the_declared_metrics() -> None:
     with running_app() as app:
         response = app.test_client().get("/metrics")
     shown = {
@@ -181,7 +181,7 @@ def test_the_table_holds_every_metric_and_no_other() -> None:
         ({"REMOTE_ADDR": "", "HTTP_VIA": "1.1 proxy"}, False),
     ],
 )
-def test_a_caller_is_local_when_its_peer_is_and_no_proxy_speaks_for_it(environ: dict[str, object], local: bool) -> None:
+def test_caller_is_local_only_without_a_proxy(environ: dict[str, object], local: bool) -> None:
     assert is_local(environ) is local
 
 
@@ -189,7 +189,7 @@ def test_a_caller_is_local_when_its_peer_is_and_no_proxy_speaks_for_it(environ: 
 @pytest.mark.parametrize(
     ("ops", "here", "elsewhere"), [("open", 200, 200), ("local", 200, 403), ("off", 404, 404)], ids=lambda value: value
 )
-def test_the_setting_says_who_may_ask(path: str, ops: Any, here: int, elsewhere: int) -> None:
+def test_ops_setting_controls_access(path: str, ops: Any, here: int, elsewhere: int) -> None:
     with running_app(Settings(ops=ops)) as app:
         client = app.test_client()
         assert client.get(path).status_code == here
@@ -204,7 +204,7 @@ def test_the_setting_says_who_may_ask(path: str, ops: Any, here: int, elsewhere:
 # A real service.
 
 
-def test_every_worker_tells_the_numbers_of_all(ready_server: Server) -> None:
+def test_every_worker_exposes_the_metrics_of_all(ready_server: Server) -> None:
     before = numbers(ready_server).get("ocrsvc_images_total{source=request}", 0)
     assert {post(ready_server) for _ in range(12)} == {200}
     for _ in range(6):
@@ -217,7 +217,7 @@ def test_every_worker_tells_the_numbers_of_all(ready_server: Server) -> None:
     assert sum(value for key, value in found.items() if key.startswith("ocrsvc_engine_info{")) == 1
 
 
-def test_the_list_of_workers_tells_each_ones_process_state_and_memory(ready_server: Server) -> None:
+def test_ops_workers_lists_process_state_and_memory(ready_server: Server) -> None:
     found = workers(ready_server)
     assert sorted(worker["pid"] for worker in found) == sorted(ready_server.workers())
     for worker in found:
@@ -226,7 +226,7 @@ def test_the_list_of_workers_tells_each_ones_process_state_and_memory(ready_serv
         assert worker["forked_s_ago"] >= worker["ready_s_ago"] > 0
 
 
-def test_counters_survive_a_worker_that_is_killed_and_its_successor_is_counted() -> None:
+def test_counters_survive_a_killed_worker() -> None:
     with run_server({"OCRSVC_WORKERS": "1"}) as server:
         for _ in range(5):
             assert post(server) == 200
@@ -238,7 +238,7 @@ def test_counters_survive_a_worker_that_is_killed_and_its_successor_is_counted()
         assert found["ocrsvc_workers_most"] == 1
 
 
-def test_images_that_wait_are_seen_from_every_worker() -> None:
+def test_every_worker_reports_waiting_images() -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "2"}
     with run_server(env) as server:
         clients = [threading.Thread(target=post, args=(server,)) for _ in range(3)]
@@ -250,7 +250,7 @@ def test_images_that_wait_are_seen_from_every_worker() -> None:
         assert numbers(server)["ocrsvc_queue_waiting_images"] == 0
 
 
-def test_a_service_writes_no_access_log_unless_it_is_asked_to(ready_server: Server) -> None:
+def test_access_log_is_off_by_default(ready_server: Server) -> None:
     assert post(ready_server) == 200
     assert "/v1/ocr" not in ready_server.log
 
@@ -258,7 +258,7 @@ def test_a_service_writes_no_access_log_unless_it_is_asked_to(ready_server: Serv
 # The command line.
 
 
-def test_status_prints_the_workers_and_the_main_numbers(ready_server: Server) -> None:
+def test_status_prints_workers_and_main_metrics(ready_server: Server) -> None:
     assert post(ready_server) == 200
     done = ocrsvc("status", ready_server.url)
     assert (done.returncode, done.stderr) == (0, "")
@@ -271,7 +271,7 @@ def test_status_prints_the_workers_and_the_main_numbers(ready_server: Server) ->
     assert re.search(r"^denied +0 images, 0 requests$", done.stdout, re.MULTILINE)
 
 
-def test_status_prints_what_the_page_shows() -> None:
+def test_status_prints_the_overview() -> None:
     """An overview written by hand: a GPU, a minute of history, and failures of each kind."""
     curves = {"requests_per_s": [100.0, *[2.0] * 12], "own_failures_per_s": [0.5] * 13, "refused_per_s": [0.0] * 13}
     times = {"wait_p95_s": [None] * 13, "total_p95_s": [*[None] * 12, 0.25], "ready": [1.0] * 13}
@@ -300,7 +300,7 @@ def test_status_prints_what_the_page_shows() -> None:
     ]
 
 
-def test_status_finds_a_service_on_a_unix_socket(tmp_path: Path) -> None:
+def test_status_connects_to_a_unix_socket(tmp_path: Path) -> None:
     bind = f"unix:{tmp_path}/s"
     with run_server({"OCRSVC_WORKERS": "1"}, ["-b", bind]):
         done = ocrsvc("status", OCRSVC_BIND=bind)
@@ -318,11 +318,11 @@ def test_status_finds_a_service_on_a_unix_socket(tmp_path: Path) -> None:
         ("unix:/run/ocr", "unix:/run/ocr"),
     ],
 )
-def test_status_asks_where_the_service_listens(bind: str, url: str) -> None:
+def test_status_uses_the_bind_address(bind: str, url: str) -> None:
     assert address_of(bind) == url
 
 
-def test_status_and_health_say_when_nobody_answers(free_port: int) -> None:
+def test_status_and_health_report_an_unreachable_service(free_port: int) -> None:
     for command in ("status", "health"):
         done = ocrsvc(command, f"http://127.0.0.1:{free_port}")
         assert (done.returncode, done.stdout) == (78, "")
@@ -330,7 +330,7 @@ def test_status_and_health_say_when_nobody_answers(free_port: int) -> None:
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_health_ends_with_0_where_the_service_is_ready(ready_server: Server) -> None:
+def test_health_exits_with_0_if_the_service_is_ready(ready_server: Server) -> None:
     done = ocrsvc("health", ready_server.url)
     assert (done.returncode, done.stdout, done.stderr) == (0, '{"status":"ready"}\n', "")
 
@@ -348,11 +348,11 @@ def test_health_ends_with_0_where_the_service_is_ready(ready_server: Server) -> 
         (404, b"[]", r"answers 404: \[\]"),
     ],
 )
-def test_what_a_service_says_is_passed_on_with_what_can_be_done_here(status: int, body: bytes, said: str) -> None:
+def test_status_prints_the_services_error_with_a_remedy(status: int, body: bytes, said: str) -> None:
     assert re.search(said, str(refusal_of("http://ocr", status, body)))
 
 
-def test_recycle_replaces_every_worker_and_loses_no_request(tmp_path: Path) -> None:
+def test_recycle_replaces_every_worker_without_failed_requests(tmp_path: Path) -> None:
     pidfile, audit = str(tmp_path / "pid"), tmp_path / "audit.jsonl"
     env = {"OCRSVC_WORKERS": "2", "OCRSVC_PIDFILE": pidfile, "OCRSVC_AUDIT_LOG": str(audit)}
     with run_server(env) as server:
@@ -373,14 +373,14 @@ def test_recycle_replaces_every_worker_and_loses_no_request(tmp_path: Path) -> N
         ]
 
 
-def test_recycle_says_when_it_took_too_long() -> None:
+def test_recycle_reports_a_timeout() -> None:
     with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_WARM_UP_S": "3"}) as server:
         done = ocrsvc("recycle", "--pid", str(server.pid), "--timeout", "0.2")
         assert done.returncode == 75
         assert "0 of 1 workers are replaced" in done.stdout
 
 
-def test_recycle_never_signals_what_is_not_the_service(ready_server: Server) -> None:
+def test_recycle_signals_only_the_service(ready_server: Server) -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
         for pid, message in (
@@ -407,7 +407,7 @@ def test_recycle_never_signals_what_is_not_the_service(ready_server: Server) -> 
         ("none", "", "cannot be read: No such file"),
     ],
 )
-def test_recycle_needs_to_know_the_service(name: str | None, text: str, message: str, tmp_path: Path) -> None:
+def test_recycle_requires_a_pid_or_pid_file(name: str | None, text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "pid").write_text(text)
     done = ocrsvc("recycle", **({} if name is None else {"OCRSVC_PIDFILE": str(tmp_path / name)}))
     assert (done.returncode, message in done.stderr) == (78, True), done.stderr

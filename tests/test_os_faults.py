@@ -72,7 +72,7 @@ def is_settled(server: Server) -> bool:
         ("pthread_create", errno.EAGAIN, "", "died before it was ready"),
     ],
 )
-def test_a_successor_that_is_refused_costs_nothing_and_comes_later(
+def test_refused_successor_is_retried_without_failed_requests(
     server: Server, faults: Faults, call: str, error: int, path: str, message: str
 ) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
@@ -87,7 +87,7 @@ def test_a_successor_that_is_refused_costs_nothing_and_comes_later(
     assert not re.search("exited with code (?!70)", server.log)
 
 
-def test_a_clock_that_jumps_ends_no_worker(server: Server, faults: Faults) -> None:
+def test_jump_of_the_wall_clock_ends_no_worker(server: Server, faults: Faults) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
     with asking(server, keeps=False) as statuses:
         for by_s in (-10 * 365 * 86_400, 365 * 86_400):
@@ -100,7 +100,7 @@ def test_a_clock_that_jumps_ends_no_worker(server: Server, faults: Faults) -> No
     assert set(statuses) == {200}
 
 
-def test_a_pid_file_whose_folder_is_gone_is_written_when_it_is_back(server: Server, pid_file: Path) -> None:
+def test_pid_file_is_written_when_its_folder_is_back(server: Server, pid_file: Path) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
     refused = count(server, "The pid file cannot be written")
     with asking(server, keeps=False) as statuses:
@@ -115,7 +115,7 @@ def test_a_pid_file_whose_folder_is_gone_is_written_when_it_is_back(server: Serv
     assert set(statuses) == {200}
 
 
-def test_a_configuration_that_cannot_be_read_leaves_everything_as_it_was(server: Server, faults: Faults) -> None:
+def test_unreadable_configuration_at_sighup_changes_nothing(server: Server, faults: Faults) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
     before = server.workers()
     # Its compiled form too, which an earlier start may have left in __pycache__.
@@ -126,7 +126,7 @@ def test_a_configuration_that_cannot_be_read_leaves_everything_as_it_was(server:
     assert server.workers() == before
 
 
-def test_a_stopped_worker_is_killed_and_replaced_while_the_other_serves(server: Server) -> None:
+def test_frozen_worker_is_killed_and_replaced(server: Server) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
     stopped, _ = server.workers()
     os.kill(stopped, signal.SIGSTOP)
@@ -145,7 +145,7 @@ def waits_of(pid: int) -> int:
     return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
 
-def test_a_service_that_stood_still_as_a_whole_loses_no_worker(server: Server) -> None:
+def test_frozen_service_loses_no_worker(server: Server) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
     workers = server.workers()
     for pid in (server.pid, *workers):
@@ -167,7 +167,7 @@ def files_of(pid: int) -> set[str]:
     return {str(link.resolve()) for link in Path(f"/proc/{pid}/fd").iterdir()}
 
 
-def test_a_log_on_a_full_disk_ends_nothing(faults: Faults, tmp_path: Path) -> None:
+def test_full_disk_of_the_log_ends_no_process(faults: Faults, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with start_server({**faults.environment, "OCRSVC_WORKERS": "1"}, ["--log-file", str(log)]) as server:
         wait_until(lambda: log.exists() and "READY in" in log.read_text(), "READY")
@@ -192,7 +192,7 @@ def test_a_log_on_a_full_disk_ends_nothing(faults: Faults, tmp_path: Path) -> No
         assert server.stop() == 0
 
 
-def test_a_service_that_was_never_ready_ends_with_the_reason(faults: Faults) -> None:
+def test_service_that_was_never_ready_ends_with_the_reason(faults: Faults) -> None:
     with (
         faults.refused("fork", errno.EAGAIN),
         start_server({**faults.environment, "OCRSVC_WORKERS": "1"}) as server,

@@ -180,7 +180,7 @@ def test_a_process_that_does_not_get_ready_is_not_the_file_s_fault(
     child_process._log_once.cache_clear()
     monkeypatch.setattr(child_process, "START_LIMIT_S", SOON_S if ready == "!silent" else 30.0)
     for _ in range(2):
-        with pytest.raises(ResourcesExhausted, match="did not start") as refusal, open_pdf(file_that(ready=ready)):
+        with pytest.raises(ResourcesExhausted, match="could not start") as refusal, open_pdf(file_that(ready=ready)):
             pass
     assert refusal.value.retryable
     messages = [record.message for record in caplog.records if "did not start" in record.message]

@@ -150,12 +150,12 @@ def is_scraped(url: str, targets: int) -> bool:
     return bool(found and found["result"] and float(found["result"][0]["value"][1]) == targets)
 
 
-def test_promtool_finds_nothing_wrong_with_the_metrics_of_a_service(scraped: tuple[Server, str]) -> None:
+def test_promtool_accepts_the_exposed_metrics(scraped: tuple[Server, str]) -> None:
     server, _ = scraped
     promtool("check", "metrics", stdin=requests.get(f"{server.url}/metrics", timeout=_ANSWER_S).text)
 
 
-def test_every_rule_is_evaluated_without_an_error(scraped: tuple[Server, str]) -> None:
+def test_prometheus_evaluates_every_rule(scraped: tuple[Server, str]) -> None:
     _, url = scraped
 
     def evaluated() -> list[dict[str, Any]]:
@@ -168,7 +168,7 @@ def test_every_rule_is_evaluated_without_an_error(scraped: tuple[Server, str]) -
     assert [text for text in said if "error" in text] == []
 
 
-def test_every_query_of_the_dashboard_gives_series(scraped: tuple[Server, str]) -> None:
+def test_every_dashboard_query_returns_series(scraped: tuple[Server, str]) -> None:
     _, url = scraped
     waiting = {
         f"{panel['title']} {target['refId']}": filled(target["expr"])

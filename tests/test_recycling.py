@@ -59,7 +59,7 @@ def asking(server: Server, *, keeps: bool = True) -> Iterator[list[int]]:
         yield statuses
 
 
-def test_after_max_requests_the_successor_is_ready_before_the_old_worker_stops() -> None:
+def test_successor_is_ready_before_a_worker_stops_at_max_requests() -> None:
     with run_server({"OCRSVC_MAX_REQUESTS": "20", "OCRSVC_WORKERS": "1"}) as server:
         (old,) = server.workers()
         with asking(server) as statuses:
@@ -70,7 +70,7 @@ def test_after_max_requests_the_successor_is_ready_before_the_old_worker_stops()
         wait_until(lambda: len(server.workers()) == 1, server.log)
 
 
-def test_a_leaking_worker_is_replaced_at_its_soft_limit() -> None:
+def test_leaking_worker_is_replaced_at_its_soft_limit() -> None:
     env = {"OCRSVC_FAKE_LEAK_BYTES": "4MB", "OCRSVC_RSS_SOFT_BYTES": "150MB", "OCRSVC_WORKERS": "1"}
     with run_server(env) as server:
         with asking(server) as statuses:
@@ -78,7 +78,7 @@ def test_a_leaking_worker_is_replaced_at_its_soft_limit() -> None:
         assert set(statuses) == {200}
 
 
-def test_a_worker_at_its_hard_limit_stops_at_once_and_the_service_goes_on() -> None:
+def test_worker_at_its_hard_limit_stops_and_the_service_continues() -> None:
     env = {"OCRSVC_FAKE_LEAK_BYTES": "200MB", "OCRSVC_RSS_HARD_BYTES": "300MB", "OCRSVC_RSS_SOFT_BYTES": "0"}
     with run_server({**env, "OCRSVC_WORKERS": "2"}) as server:
         server.wait_for("READY in", count=2)
@@ -88,7 +88,7 @@ def test_a_worker_at_its_hard_limit_stops_at_once_and_the_service_goes_on() -> N
         assert set(statuses) == {200}
 
 
-def test_a_limit_below_the_footprint_is_off_and_told_instead_of_replacing_workers_for_ever() -> None:
+def test_limit_below_the_footprint_is_disabled_and_logged() -> None:
     with run_server({"OCRSVC_RSS_SOFT_BYTES": "1MB", "OCRSVC_WORKERS": "1"}) as server:
         server.wait_for("OCRSVC_RSS_SOFT_BYTES is 1000000, but a warm worker holds .* this limit is off")
         assert post(server) == 200
@@ -98,7 +98,7 @@ def test_a_limit_below_the_footprint_is_off_and_told_instead_of_replacing_worker
 @pytest.mark.parametrize(
     ("env", "reason"), [({}, "operator"), ({"OCRSVC_MAX_AGE_S": "1"}, "max_age")], ids=["operator", "max_age"]
 )
-def test_an_operator_and_age_replace_a_worker_too(env: dict[str, str], reason: str) -> None:
+def test_operator_and_age_replace_a_worker(env: dict[str, str], reason: str) -> None:
     with run_server({**env, "OCRSVC_WORKERS": "1"}) as server:
         (old,) = server.workers()
         if reason == "operator":
@@ -107,7 +107,7 @@ def test_an_operator_and_age_replace_a_worker_too(env: dict[str, str], reason: s
         assert post(server) == 200
 
 
-def test_sighup_takes_new_settings_worker_by_worker_and_none_that_are_wrong(tmp_path: Path) -> None:
+def test_sighup_applies_valid_settings_worker_by_worker(tmp_path: Path) -> None:
     file = tmp_path / "ocrsvc.toml"
     file.write_text("workers = 2\nfake_warm_up_s = 0.5\n")
     with run_server({"OCRSVC_CONFIG": str(file)}) as server, asking(server) as statuses:
@@ -133,7 +133,7 @@ def test_sighup_takes_new_settings_worker_by_worker_and_none_that_are_wrong(tmp_
     assert set(statuses) == {200}
 
 
-def test_sighup_with_other_addresses_keeps_those_that_there_are(tmp_path: Path, free_port: int) -> None:
+def test_sighup_keeps_the_addresses(tmp_path: Path, free_port: int) -> None:
     file = tmp_path / "ocrsvc.toml"
     file.write_text(f'workers = 1\nbind = "127.0.0.1:{free_port}"\n')
     env = {"OCRSVC_ENGINE": "fake", "OCRSVC_CONFIG": str(file)}
@@ -150,7 +150,7 @@ def test_sighup_with_other_addresses_keeps_those_that_there_are(tmp_path: Path, 
         server.kill()
 
 
-def test_sigterm_together_with_sighup_answers_what_is_in_flight() -> None:
+def test_sigterm_during_sighup_finishes_requests() -> None:
     with start_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_LATENCY_S": "1.5", "OCRSVC_LOG_LEVEL": "debug"}) as server:
         server.wait_for("READY in")
         statuses: list[int] = []
@@ -165,7 +165,7 @@ def test_sigterm_together_with_sighup_answers_what_is_in_flight() -> None:
     assert statuses == [200]
 
 
-def test_a_successor_that_cannot_boot_never_ends_the_service_and_never_spins(tmp_path: Path) -> None:
+def test_failing_successor_boots_with_backoff_and_never_ends_the_service(tmp_path: Path) -> None:
     file = tmp_path / "ocrsvc.toml"
     file.write_text("engine = 'fake'\nworkers = 1\n")
     # An empty variable counts as not set, so the file decides.
@@ -185,7 +185,7 @@ def test_a_successor_that_cannot_boot_never_ends_the_service_and_never_spins(tmp
         assert server.log.count("died before it was ready") <= 4
 
 
-def test_a_worker_that_dies_three_times_before_anything_was_ready_ends_the_service_with_the_reason() -> None:
+def test_three_failed_boots_end_a_service_that_was_never_ready() -> None:
     with start_server({"OCRSVC_FAKE_WARM_UP_S": "300", "OCRSVC_WORKERS": "1"}) as server:
         for count in (1, 2, 3):
             server.wait_for("Loading the engine fake", count=count)
@@ -194,7 +194,7 @@ def test_a_worker_that_dies_three_times_before_anything_was_ready_ends_the_servi
         assert "Reason: 3 workers could not start, and none was ever ready" in server.log
 
 
-def test_a_successor_that_is_killed_while_it_loads_costs_nothing() -> None:
+def test_killed_successor_fails_no_request() -> None:
     with run_server({"OCRSVC_FAKE_WARM_UP_S": "1.5", "OCRSVC_WORKERS": "1"}) as server:
         (old,) = server.workers()
         with asking(server) as statuses:
@@ -209,7 +209,7 @@ def test_a_successor_that_is_killed_while_it_loads_costs_nothing() -> None:
         assert {name: server.metric(f"ocrsvc_{name}") for name in expected} == expected
 
 
-def test_more_or_fewer_workers_by_signal_do_not_last_and_a_second_arbiter_is_refused() -> None:
+def test_ttin_and_ttou_have_no_lasting_effect_and_usr2_is_refused() -> None:
     with run_server({"OCRSVC_WORKERS": "2"}) as server:
         server.wait_for("READY in", count=2)
         before = server.workers()
@@ -227,7 +227,7 @@ def test_more_or_fewer_workers_by_signal_do_not_last_and_a_second_arbiter_is_ref
         assert server.workers() == before
 
 
-def test_a_worker_that_hangs_while_it_drains_is_killed_with_its_stacks_in_the_log() -> None:
+def test_hanging_drain_is_killed_after_logging_stacks() -> None:
     env = {"OCRSVC_FAKE_FAULT": "hang", "OCRSVC_WORKERS": "1", "OCRSVC_LOG_LEVEL": "debug"}
     with start_server(env, ["--graceful-timeout", "2"]) as server:
         server.wait_for("READY in")
@@ -245,7 +245,7 @@ def test_a_worker_that_hangs_while_it_drains_is_killed_with_its_stacks_in_the_lo
             client.join()
 
 
-def test_a_worker_with_a_stuck_thread_is_replaced_successor_first_with_its_stacks_in_the_log() -> None:
+def test_worker_with_one_stuck_thread_is_replaced_successor_first() -> None:
     hanging = png(width=77, height=33, shade=200)
     digest = f"{zlib.crc32(bytes([200]) * (77 * 33)):08x}"
     env = {"OCRSVC_FAKE_FAULT": "hang", "OCRSVC_FAKE_FAULT_ON": digest, "OCRSVC_DEADLINE_S": "1"}
@@ -262,7 +262,7 @@ def test_a_worker_with_a_stuck_thread_is_replaced_successor_first_with_its_stack
         assert ["READY" in line for line in order[:3]] == [True, True, False]
 
 
-def test_a_worker_whose_threads_are_all_stuck_leaves_at_once_and_really_ends() -> None:
+def test_worker_with_all_threads_stuck_stops_and_exits() -> None:
     env = {"OCRSVC_FAKE_FAULT": "hang", "OCRSVC_DEADLINE_S": "0.5", "OCRSVC_FAKE_WARM_UP_S": "0.5"}
     with run_server({**env, "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1"}) as server:
         (old,) = server.workers()
@@ -274,7 +274,7 @@ def test_a_worker_whose_threads_are_all_stuck_leaves_at_once_and_really_ends() -
         assert "DRAINING" in order[1]
 
 
-def test_when_the_arbiter_is_killed_everything_is_gone_soon_even_with_requests_in_flight() -> None:
+def test_workers_exit_soon_after_the_arbiter_is_killed() -> None:
     env = {"OCRSVC_FAKE_FAULT": "hang", "OCRSVC_WORKERS": "2", "OCRSVC_LOG_LEVEL": "debug"}
     with start_server(env) as server:
         server.wait_for("READY in", count=2)
@@ -290,7 +290,7 @@ def test_when_the_arbiter_is_killed_everything_is_gone_soon_even_with_requests_i
         client.join()
 
 
-def test_a_worker_that_loads_does_not_outlive_the_arbiter() -> None:
+def test_loading_worker_exits_after_the_arbiter_is_killed() -> None:
     with start_server({"OCRSVC_FAKE_WARM_UP_S": "300", "OCRSVC_WORKERS": "1"}) as server:
         server.wait_for("Loading the engine fake")
         (worker,) = server.workers()
@@ -298,7 +298,7 @@ def test_a_worker_that_loads_does_not_outlive_the_arbiter() -> None:
         wait_until(lambda: not is_alive(worker), server.log)
 
 
-def test_a_boot_that_hangs_is_ended_with_its_stacks_in_the_log() -> None:
+def test_hanging_boot_is_ended_after_logging_stacks() -> None:
     env = {"OCRSVC_FAKE_WARM_UP_S": "300", "OCRSVC_BOOT_LIMIT_S": "0.5", "OCRSVC_WORKERS": "1"}
     with start_server(env) as server:
         server.wait_for(r"The engine has not loaded within 0\.5 s: this worker exits")
@@ -333,7 +333,7 @@ def soak(args: str) -> tuple[int, dict[str, Any]]:
     ],
     ids=["memory", "gpu"],
 )
-def test_a_short_soak_loses_and_swaps_nothing(args: str, reasons: set[str]) -> None:
+def test_short_soak_has_no_lost_or_mixed_up_responses(args: str, reasons: set[str]) -> None:
     code, result = soak(args)
     assert (code, result["failures"], result["log_errors"]) == (0, {}, 0)
     assert result["recycling"]["answered"] == int(args.split()[1])
@@ -342,7 +342,7 @@ def test_a_short_soak_loses_and_swaps_nothing(args: str, reasons: set[str]) -> N
     assert result["drain_first"] == 0
 
 
-def test_a_gpu_without_room_for_a_third_model_loses_nothing_either() -> None:
+def test_soak_on_a_full_gpu_loses_no_response() -> None:
     # 200 MB a worker; the two of them may take 0.85 * 640 MB.
     code, result = soak("--requests 500 --gpu --gpu-bytes 640000000 --leak 400000 --signal-every 0")
     assert (code, result["failures"]) == (0, {})

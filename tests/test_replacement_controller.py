@@ -164,7 +164,7 @@ def want(processes: Processes, pid: int, reason: Reason = Reason.RSS_SOFT) -> No
     processes.entry(pid).reason, processes.entry(pid).wanted_s = reason, processes.now_s
 
 
-def test_a_reload_leaves_a_worker_that_runs_out_of_memory_its_place_in_front() -> None:
+def test_memory_reasons_go_before_a_reload() -> None:
     processes = all_ready()
     *_, pid = processes.pids(State.READY)
     want(processes, pid, Reason.RSS_HARD)
@@ -174,7 +174,7 @@ def test_a_reload_leaves_a_worker_that_runs_out_of_memory_its_place_in_front() -
     assert processes.entry(pid).granted == Granted.SUCCESSOR
 
 
-def test_after_a_reload_the_model_is_not_taken_to_be_as_large_as_before() -> None:
+def test_reload_forgets_the_models_footprint() -> None:
     """Which may be another one: it is measured anew."""
     processes = all_ready()
     processes.read_gpu(free_bytes=50)
@@ -183,7 +183,7 @@ def test_after_a_reload_the_model_is_not_taken_to_be_as_large_as_before() -> Non
     assert Granted.SUCCESSOR in [processes.entry(pid).granted for pid in processes.pids(State.READY)]
 
 
-def test_the_service_ends_at_once_when_the_engine_cannot_be_opened_here_and_says_so_once() -> None:
+def test_unusable_engine_ends_the_service_once() -> None:
     processes = all_ready()
     processes.head.ever_ready, processes.head.unusable = 0, 1
     first, second, _ = processes.WORKERS
@@ -193,7 +193,7 @@ def test_the_service_ends_at_once_when_the_engine_cannot_be_opened_here_and_says
     assert len(processes.WORKERS) == 1
 
 
-def test_without_room_for_a_second_model_a_worker_goes_first_one_at_a_time_while_others_serve() -> None:
+def test_workers_drain_first_one_at_a_time_without_room_for_a_second_model() -> None:
     processes = all_ready()
     first, second, _ = processes.pids(State.READY)
     want(processes, first)
@@ -217,7 +217,7 @@ def test_without_room_for_a_second_model_a_worker_goes_first_one_at_a_time_while
     assert processes.head.drain_first == 1
 
 
-def test_a_single_worker_goes_first_too_and_that_is_said_loudly(caplog: pytest.LogCaptureFixture) -> None:
+def test_single_worker_drains_first_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     processes = Processes(1)
     (pid,) = processes.WORKERS
     processes.make_ready(pid)
@@ -251,14 +251,14 @@ def ready(slot: int, **more: Any) -> Snapshot:
         ([ready(0, reason=Reason.RELOAD)], 0.0, None),
     ],
 )
-def test_a_successor_is_admitted_by_what_the_gpu_has_free(
+def test_successor_is_admitted_by_free_gpu_memory(
     workers: list[Snapshot], exited_s: float, kind: Granted | None
 ) -> None:
     grant = next_grant(Head(base=2, exited_s=exited_s, gpu_footprint_bytes=100), workers, 10.0)
     assert (grant[1] if grant else None) is kind
 
 
-def test_who_runs_out_of_memory_goes_before_those_that_have_waited_longer() -> None:
+def test_memory_reasons_go_before_longer_waiting_workers() -> None:
     workers = [
         ready(0, reason=Reason.RELOAD, wanted_s=1.0),
         ready(1, reason=Reason.GPU_SOFT, wanted_s=3.0),
@@ -269,7 +269,7 @@ def test_who_runs_out_of_memory_goes_before_those_that_have_waited_longer() -> N
     assert grant[0].slot == 2
 
 
-def test_workers_load_in_the_order_of_their_forks() -> None:
+def test_workers_load_in_fork_order() -> None:
     workers = [
         Snapshot(0, State.BOOTING, forked_s=3.0),
         Snapshot(1, State.READY, forked_s=1.0),
@@ -313,9 +313,7 @@ EVENTS: dict[str, Event] = {
     events=st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.integers(0, 5)), max_size=60),
     free_bytes=st.sampled_from([0, 1000]),
 )
-def test_whatever_happens_one_is_replaced_at_a_time_and_the_base_comes_back(
-    events: list[tuple[str, int]], free_bytes: int
-) -> None:
+def test_random_events_never_replace_two_workers_at_once(events: list[tuple[str, int]], free_bytes: int) -> None:
     processes = all_ready()
     processes.free_bytes = free_bytes
     for name, which in events:
@@ -333,7 +331,7 @@ def test_whatever_happens_one_is_replaced_at_a_time_and_the_base_comes_back(
     assert (len(processes.pids(State.READY)), processes.num_workers) == (BASE, BASE)
 
 
-def test_a_fork_that_is_refused_frees_the_slot_and_the_successor_is_granted_again_later() -> None:
+def test_refused_fork_frees_the_slot_and_is_granted_again() -> None:
     processes = all_ready()
     old = next(iter(processes.WORKERS))
     want(processes, old)
@@ -355,7 +353,7 @@ def test_a_fork_that_is_refused_frees_the_slot_and_the_successor_is_granted_agai
     assert len(processes.WORKERS) == BASE
 
 
-def test_while_nobody_serves_the_next_fork_is_tried_soon() -> None:
+def test_backoff_is_short_while_no_worker_serves() -> None:
     processes = all_ready()
     processes.refusing = True
     for pid in list(processes.WORKERS):
@@ -367,7 +365,7 @@ def test_while_nobody_serves_the_next_fork_is_tried_soon() -> None:
 
 
 @pytest.mark.parametrize("ending", ["dies", "drains"])
-def test_a_wait_that_began_while_somebody_served_is_short_once_nobody_does(ending: str) -> None:
+def test_backoff_shortens_when_the_last_worker_ends(ending: str) -> None:
     processes = Processes(1)
     (pid,) = processes.WORKERS
     processes.make_ready(pid)
@@ -384,7 +382,7 @@ def test_a_wait_that_began_while_somebody_served_is_short_once_nobody_does(endin
 
 
 @pytest.mark.parametrize(("unusable", "failures"), [(1, 1), (0, 3)])
-def test_those_that_load_decide_whether_the_service_ends_and_no_other_begins_to(unusable: int, failures: int) -> None:
+def test_service_waits_for_loading_workers_before_it_ends(unusable: int, failures: int) -> None:
     processes = Processes(2)
     failed, loading = processes.WORKERS
     processes.head.boot_failures, processes.head.unusable = failures, unusable
@@ -397,14 +395,14 @@ def test_those_that_load_decide_whether_the_service_ends_and_no_other_begins_to(
     assert len(processes.WORKERS) == 2, "it was the one that had failed"
 
 
-def test_a_worker_of_which_nobody_told_that_it_ended_leaves_no_slot_behind() -> None:
+def test_unreported_exit_frees_the_slot() -> None:
     processes = all_ready()
     processes.WORKERS.popitem()
     processes.turn()
     assert len(processes.table.live()) == len(processes.WORKERS) == BASE
 
 
-def test_a_heartbeat_counts_from_the_limit_of_the_boot_on_and_after_a_standstill_from_its_end() -> None:
+def test_heartbeat_timeout_starts_after_boot_limit_and_standstill() -> None:
     now_s = 100.0
     controller = ReplacementController(WorkerTable(), clock=lambda: now_s)
     worker: Any = SimpleNamespace()

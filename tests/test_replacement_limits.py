@@ -57,7 +57,7 @@ def at(now_bytes: int, max_step_bytes: int = 0, growth_bytes_per_s: float = 0.0)
         (at(700 * MB, growth_bytes_per_s=-50 * MB), "none"),
     ],
 )
-def test_a_worker_goes_for_the_memory_that_it_holds_or_will_hold(kind: str, found: Usage, reason: str) -> None:
+def test_memory_reasons(kind: str, found: Usage, reason: str) -> None:
     expected = Reason.NONE if reason == "none" else Reason[f"{kind}_{reason}".upper()]
     assert reason_to_replace(readings(kind, found), ALL) is expected
 
@@ -70,16 +70,16 @@ def test_a_worker_goes_for_the_memory_that_it_holds_or_will_hold(kind: str, foun
         (0, 3600.0, Reason.MAX_AGE),
     ],
 )
-def test_a_worker_goes_for_its_requests_and_its_age(requests: int, age_s: float, reason: Reason) -> None:
+def test_request_and_age_reasons(requests: int, age_s: float, reason: Reason) -> None:
     assert reason_to_replace(readings("rss", requests=requests, age_s=age_s), ALL) is reason
 
 
-def test_without_limits_a_worker_stays_for_ever() -> None:
+def test_worker_without_limits_is_never_replaced() -> None:
     much = Usage(10**15, 0, 10**15, 1e15)
     assert reason_to_replace(Readings(10**9, 10.0**9, 1e9, rss=much, gpu=much), Limits()) is Reason.NONE
 
 
-def test_the_trend_is_that_of_the_last_seconds_and_the_leap_the_largest_ever() -> None:
+def test_trend_covers_the_last_seconds_and_the_step_all_time() -> None:
     trend = MemoryTrend(90)
     for second, now in enumerate([100, 400, 410, 420, 430, 440, 450]):
         trend.add(float(second), now)
@@ -102,9 +102,7 @@ def life(kind: str, growths: list[int], bounds: Bounds, footprint: int) -> Itera
     rooms=st.floats(0.01, 20.0),
     shares=st.lists(st.floats(-1.0, 1.0), max_size=20),
 )
-def test_a_leak_of_up_to_one_batch_a_check_never_reaches_the_hard_limit_unseen(
-    kind: str, batch: int, rooms: float, shares: list[float]
-) -> None:
+def test_leak_is_noticed_before_the_hard_limit(kind: str, batch: int, rooms: float, shares: list[float]) -> None:
     soft = FOOTPRINT + int(rooms * batch) + 1
     bounds = Bounds(soft, soft + batch + 1)
     growths = [int(share * batch) for share in shares] + [batch] * 50
@@ -123,7 +121,7 @@ AMOUNTS = {
 
 
 @given(**AMOUNTS)
-def test_a_fresh_worker_that_does_not_grow_never_wants_to_be_replaced(
+def test_steady_worker_is_never_replaced(
     footprint: int, memory: int, workers: int, soft: int | None, hard: int | None
 ) -> None:
     rss = calibrate(soft, hard, footprint_bytes=footprint, memory_bytes=memory, workers=workers)
@@ -140,9 +138,7 @@ def test_calibrated_limits_leave_room_for_a_successor(footprint: int, memory: in
 
 
 @given(footprint=st.integers(50 * MB, 4 * GB), gpu=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))
-def test_calibrated_limits_of_a_gpu_never_overfill_it_and_the_hard_one_is_above(
-    footprint: int, gpu: int, workers: int
-) -> None:
+def test_calibrated_gpu_limits_fit_the_gpu_and_soft_is_below_hard(footprint: int, gpu: int, workers: int) -> None:
     bounds = calibrate_gpu(None, None, footprint_bytes=footprint, gpu_memory_bytes=gpu, workers=workers)
     assert workers * bounds.hard_bytes <= 0.95 * gpu + workers
     assert workers * bounds.soft_bytes <= 0.85 * gpu + workers
@@ -161,7 +157,7 @@ def test_calibrated_limits_of_a_gpu_never_overfill_it_and_the_hard_one_is_above(
         (4 * GB, Bounds()),
     ],
 )
-def test_a_gpu_without_room_for_a_successor_is_shared_by_the_workers_alone(gpu: int, bounds: Bounds) -> None:
+def test_full_gpu_is_shared_without_room_for_a_successor(gpu: int, bounds: Bounds) -> None:
     assert calibrate_gpu(None, None, footprint_bytes=2 * GB, gpu_memory_bytes=gpu, workers=2) == bounds
 
 
@@ -174,16 +170,14 @@ def test_a_gpu_without_room_for_a_successor_is_shared_by_the_workers_alone(gpu: 
         (calibrate_gpu, Bounds(4200 * MB, 4700 * MB)),
     ],
 )
-def test_limits_that_are_set_by_hand_are_kept_and_zero_is_none(
-    calibrated: Callable[..., Bounds], bounds: Bounds
-) -> None:
+def test_set_limits_are_kept_and_zero_is_no_limit(calibrated: Callable[..., Bounds], bounds: Bounds) -> None:
     whole = "memory_bytes" if calibrated is calibrate else "gpu_memory_bytes"
     given = {"footprint_bytes": 100 * MB, whole: 10 * GB, "workers": 2}
     assert calibrated(500 * MB, 0, **given) == Bounds(500 * MB, 0)
     assert calibrated(None, None, **given) == bounds
 
 
-def test_models_that_are_loaded_are_no_growth() -> None:
+def test_loading_a_model_is_no_growth() -> None:
     trend = MemoryTrend(100)
     trend.add(0.0, 100)
     trend.add(0.5, 110)

@@ -24,7 +24,7 @@ from ocrsvc.worker.request_threads import RequestThreads, StartLimiter
 FOR_EVER_S = 1e9
 
 
-def test_a_caller_with_many_requests_has_one_in_front_of_each_other_caller_s() -> None:
+def test_callers_take_turns_for_threads() -> None:
     turns: CallerTurns[str] = CallerTurns()
     for number in range(200):
         turns.put("many", f"many {number}")
@@ -38,7 +38,7 @@ def test_a_caller_with_many_requests_has_one_in_front_of_each_other_caller_s() -
         turns.take()
 
 
-def test_so_many_begin_at_once_and_one_more_when_one_ends_or_is_settled() -> None:
+def test_start_limiter_frees_a_place_on_end_or_timeout() -> None:
     clock = Clock(100.0)
     starts = StartLimiter(2, 0.005, clock)
     first, _ = starts.begin(), starts.begin()
@@ -62,7 +62,7 @@ def request_threads(threads: int) -> Iterator[RequestThreads]:
     running.shutdown(wait=True)
 
 
-def test_one_caller_s_crowd_is_overtaken_by_another_s_request_also_when_threads_are_idle() -> None:
+def test_second_caller_overtakes_a_crowd_while_threads_are_idle() -> None:
     ran: list[str] = []
     goes_on = threading.Event()
 
@@ -80,7 +80,7 @@ def test_one_caller_s_crowd_is_overtaken_by_another_s_request_also_when_threads_
     assert len(ran) == 51
 
 
-def test_what_a_request_raises_is_its_own_result_and_the_next_one_begins() -> None:
+def test_error_of_a_request_does_not_stop_the_next() -> None:
     def fail() -> None:
         raise SystemExit(3)
 
@@ -106,19 +106,19 @@ def crowd(count: int, other: State = State.FREE, in_flight: int = 0) -> Iterator
 
 
 @pytest.mark.parametrize(("other", "in_flight"), [(State.FREE, 0), (State.READY, 50), (State.BOOTING, 0)])
-def test_a_crowd_is_accepted_in_one_turn_where_no_sibling_has_less_to_do(other: State, in_flight: int) -> None:
+def test_crowd_is_accepted_in_one_turn_without_a_less_busy_sibling(other: State, in_flight: int) -> None:
     with crowd(30, other, in_flight) as (loop, listener):
         loop.accept(listener)
         assert loop.connections == 30
 
 
-def test_with_a_sibling_that_has_less_to_do_one_is_accepted_in_a_turn() -> None:
+def test_one_connection_per_turn_with_a_less_busy_sibling() -> None:
     with crowd(5, State.READY) as (loop, listener):
         loop.accept(listener)
         assert loop.connections == 1
 
 
-def test_connections_that_cannot_be_accepted_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_accept_errors_are_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     def accept() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -128,7 +128,7 @@ def test_connections_that_cannot_be_accepted_are_logged_once_in_a_while(caplog: 
     assert caplog.text.count("No connection can be accepted") == 1
 
 
-def test_no_more_are_accepted_than_a_worker_may_have() -> None:
+def test_worker_accepts_at_most_its_connections() -> None:
     with crowd(9) as (loop, listener):
         loop._cfg.set("worker_connections", 7)
         loop.accept(listener)
@@ -145,6 +145,6 @@ def test_no_more_are_accepted_than_a_worker_may_have() -> None:
         (("192.0.2.1", 5), "X-Other", "192.0.2.1"),
     ],
 )
-def test_who_takes_turns_is_who_is_counted_elsewhere(client: Any, header: str, expected: str) -> None:
+def test_caller_of_a_turn_is_the_requests_caller(client: Any, header: str, expected: str) -> None:
     request = SimpleNamespace(headers=[("HOST", "x"), ("X-REAL-IP", "203.0.113.9, 198.51.100.7")])
     assert caller_of(request, client, header) == expected

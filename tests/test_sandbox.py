@@ -120,19 +120,19 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_a_restricted_process_can_still(name: str, outcome: Any) -> None:
+def test_restricted_process_can(name: str, outcome: Any) -> None:
     assert outcome[2][name] is None
 
 
 @pytest.mark.parametrize("name", [name for name in TRIES if name not in ALLOWED])
-def test_a_restricted_process_cannot(name: str, outcome: Any) -> None:
+def test_restricted_process_cannot(name: str, outcome: Any) -> None:
     version, has_seccomp, found = outcome
     if not (version if OTHERWISE.get(name) == errno.EACCES else has_seccomp):
         pytest.skip("this kernel has not what would refuse it")
     assert found[name] == OTHERWISE.get(name, errno.EPERM)
 
 
-def test_all_that_the_kernel_has_is_used(outcome: Any) -> None:
+def test_available_kernel_features_are_used(outcome: Any) -> None:
     try:
         version = sandbox.read_version()
     except OSError:
@@ -141,7 +141,7 @@ def test_all_that_the_kernel_has_is_used(outcome: Any) -> None:
     assert outcome[:2] == [version, filters and os.uname().machine in sandbox._ARCHITECTURES]
 
 
-def test_where_the_kernel_has_neither_the_process_goes_on_and_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restrict_reports_missing_kernel_features(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(errno.ENOSYS, "none")
 
@@ -154,12 +154,12 @@ def test_where_the_kernel_has_neither_the_process_goes_on_and_tells(monkeypatch:
     ("version", "rights"),
     [(1, 13), (2, 14), (3, 15), (4, 15), (5, 16), (6, 16), (99, 16)],
 )
-def test_an_older_landlock_is_asked_for_what_it_knows(version: int, rights: int) -> None:
+def test_older_landlock_gets_only_rights_it_knows(version: int, rights: int) -> None:
     assert sandbox.supported(sandbox._FILE_RIGHTS, version) == (1 << rights) - 1
     assert sandbox.supported(sandbox._ATTRIBUTE_BYTES, version) == (8 if version < 4 else 16 if version < 6 else 24)
 
 
-def test_an_architecture_whose_calls_nobody_wrote_down_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_architecture_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_ARCHITECTURES", {})
     with pytest.raises(OSError, match="no filter"):
         sandbox.refuse_calls()
@@ -172,7 +172,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("architecture", HEADERS)
-def test_the_numbers_of_calls_are_the_kernel_s(architecture: str) -> None:
+def test_call_numbers_match_the_kernel_headers(architecture: str) -> None:
     column, header, pattern = HEADERS[architecture]
     if not header.exists():
         pytest.skip("the kernel's headers are not installed")
@@ -187,7 +187,7 @@ def test_the_numbers_of_calls_are_the_kernel_s(architecture: str) -> None:
 
 
 @pytest.mark.parametrize(("written", "kept", "message"), [(100, 100, b"MemoryError"), (101, 100, b"OSError")])
-def test_limits_of_resources_hold_the_process_that_takes_them(written: int, kept: int, message: bytes) -> None:
+def test_resource_limits_apply(written: int, kept: int, message: bytes) -> None:
     file = os.memfd_create("out")
     source = (
         "import os; from ocrsvc.system.sandbox import limit_resources; limit_resources(1 << 30, 100, 16); "

@@ -60,7 +60,7 @@ def ready_server() -> Iterator[Server]:
         yield server
 
 
-def test_a_ready_service_reads_a_page_and_ends_with_code_zero() -> None:
+def test_service_reads_a_page_and_exits_with_0() -> None:
     with run_server() as server:
         assert get(server, "/readyz").status_code == 200
         answer = post(server)
@@ -68,7 +68,7 @@ def test_a_ready_service_reads_a_page_and_ends_with_code_zero() -> None:
     assert answer.json()["engine"]["name"] == "fake"
 
 
-def test_the_plan_is_reported_at_the_start_and_gunicorns_flags_win_over_the_settings() -> None:
+def test_plan_is_logged_and_gunicorns_flags_override_settings() -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "9", "OCRSVC_BIND": "127.0.0.1:1", "OCRSVC_ENGINE_THREADS": "3"}
     with run_server(env, ["-w", "2", "--threads", "5"]) as server:
         plan = "workers=2 threads=5 engine_threads=3 library_threads=1"
@@ -91,7 +91,7 @@ def test_the_plan_is_reported_at_the_start_and_gunicorns_flags_win_over_the_sett
     ],
     ids=["engine", "repository"],
 )
-def test_importing_the_application_loads_nothing_that_is_not_needed_yet(
+def test_importing_the_application_loads_no_heavy_modules(
     env: dict[str, str], modules: str, unneeded: tuple[str, ...]
 ) -> None:
     code = (
@@ -117,7 +117,7 @@ def test_the_arbiter_loads_neither_a_model_nor_a_numeric_library(library: str, r
         ({"OCRSVC_AUDIT_LOG": "/nowhere/audit"}, "The audit log /nowhere/audit cannot be written"),
     ],
 )
-def test_a_wrong_setting_stops_the_start_and_is_named(env: dict[str, str], message: str) -> None:
+def test_wrong_setting_is_named_and_stops_the_start(env: dict[str, str], message: str) -> None:
     with start_server(env) as server:
         assert server.wait_for_exit() == 78
         assert message in server.log
@@ -136,7 +136,7 @@ def test_a_wrong_setting_stops_the_start_and_is_named(env: dict[str, str], messa
         (["--proxy-protocol", "v2"], "--proxy-protocol v2: only version 1 is read"),
     ],
 )
-def test_a_flag_that_would_lose_requests_is_refused_with_the_reason(args: list[str], message: str) -> None:
+def test_flag_that_would_lose_requests_is_refused(args: list[str], message: str) -> None:
     with start_server(args=args) as server:
         assert server.wait_for_exit() == 78
         assert message in server.log
@@ -144,7 +144,7 @@ def test_a_flag_that_would_lose_requests_is_refused_with_the_reason(args: list[s
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])
-def test_an_engine_that_cannot_be_opened_stops_the_service_with_a_clear_error(workers: str) -> None:
+def test_unusable_engine_stops_the_service(workers: str) -> None:
     with start_server({"OCRSVC_ENGINE": "tr", "OCRSVC_WORKERS": workers}) as server:
         assert server.wait_for_exit() == 3
         assert "The engine cannot be opened: " in server.log
@@ -152,7 +152,7 @@ def test_an_engine_that_cannot_be_opened_stops_the_service_with_a_clear_error(wo
         assert "Traceback" not in server.log
 
 
-def test_a_worker_that_is_still_loading_leaves_at_once_when_it_is_told_to() -> None:
+def test_loading_worker_exits_at_once_on_sigterm() -> None:
     with start_server({"OCRSVC_FAKE_WARM_UP_S": "300"}) as server:
         server.wait_for("Loading the engine fake")
         # A signal to a thread that is busy ends what it does, whatever it waits for next.
@@ -165,13 +165,13 @@ def _is_asleep(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
-def test_a_load_that_takes_longer_than_the_heartbeat_allows_is_not_cut_off() -> None:
+def test_load_may_take_longer_than_the_heartbeat_timeout() -> None:
     with start_server({"OCRSVC_FAKE_WARM_UP_S": "4"}, ["--timeout", "2"]) as server:
         server.wait_for("READY in 4")
         assert "TIMEOUT" not in server.log
 
 
-def test_a_request_under_way_is_answered_when_the_service_is_told_to_end() -> None:
+def test_request_in_progress_is_answered_after_sigterm() -> None:
     answers: list[int] = []
     with run_server({"OCRSVC_FAKE_LATENCY_S": "1.5", "OCRSVC_LOG_LEVEL": "debug"}) as server:
         client = threading.Thread(target=lambda: answers.append(post(server).status_code))
@@ -183,7 +183,7 @@ def test_a_request_under_way_is_answered_when_the_service_is_told_to_end() -> No
     assert answers == [200]
 
 
-def test_a_service_that_is_to_end_is_not_ready_first_and_answers_until_a_second_signal() -> None:
+def test_draining_service_is_not_ready_but_serves_until_a_second_sigterm() -> None:
     with run_server({"OCRSVC_DRAIN_S": "600"}) as server:
         assert requests.get(f"{server.url}/readyz", timeout=_ANSWER_S).status_code == 200
         server.process.send_signal(signal.SIGTERM)
@@ -196,14 +196,14 @@ def test_a_service_that_is_to_end_is_not_ready_first_and_answers_until_a_second_
         assert server.wait_for_exit() == 0
 
 
-def test_a_service_that_is_to_end_does_so_after_its_time() -> None:
+def test_draining_service_stops_after_its_drain_time() -> None:
     with run_server({"OCRSVC_DRAIN_S": "0.1"}) as server:
         server.process.send_signal(signal.SIGTERM)
         assert server.wait_for_exit() == 0
         assert "LEAVING" in server.log
 
 
-def test_what_is_connected_when_the_service_ends_is_answered_and_what_comes_later_is_refused(free_port: int) -> None:
+def test_queued_connections_are_answered_at_the_end_and_later_ones_refused(free_port: int) -> None:
     sent = (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS)
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_GRPC_BIND": f"127.0.0.1:{free_port}"}
     with run_server(env) as server, ExitStack() as opened:
@@ -223,7 +223,7 @@ def test_what_is_connected_when_the_service_ends_is_answered_and_what_comes_late
         wait_until(lambda: all(map(is_refused, addresses)), "connections are refused", within_s=STOP_LINGER_S - 1)
 
 
-def test_the_installed_package_serves_from_any_folder(tmp_path: Path) -> None:
+def test_installed_package_runs_in_any_folder(tmp_path: Path) -> None:
     with start_server(command=("ocrsvc", "serve"), cwd=tmp_path) as server:
         server.wait_for("READY in")
         assert post(server).status_code == 200

@@ -32,16 +32,16 @@ def machine(root: Path, files: dict[str, str]) -> Path:
     ("cpus", "workers", "engine_threads"),
     [(0.5, 1, 1), (1, 1, 1), (1.5, 1, 2), (2, 1, 2), (4, 1, 4), (7.9, 1, 8), (8, 2, 4), (16, 4, 4), (64, 8, 8)],
 )
-def test_four_cpus_make_a_worker_and_each_cpu_an_engine_thread(cpus: float, workers: int, engine_threads: int) -> None:
+def test_one_worker_per_four_cpus_and_one_engine_thread_per_cpu(cpus: float, workers: int, engine_threads: int) -> None:
     made = plan(cpus, "cpu", 64)
     assert (made.workers, made.engine_threads, made.library_threads) == (workers, engine_threads, 1)
 
 
-def test_a_gpu_takes_two_workers_whatever_the_cpus() -> None:
+def test_gpu_gets_two_workers_for_any_cpus() -> None:
     assert plan(32, "cuda", 64) == ThreadPlan(workers=2, threads=76, engine_threads=4)
 
 
-def test_numbers_that_the_operator_fixed_are_kept_and_the_others_follow() -> None:
+def test_given_numbers_are_kept_and_others_derived() -> None:
     assert plan(8, "cpu", 64, workers=3, threads=7, engine_threads=5) == ThreadPlan(3, 7, 5)
     assert plan(8, "cpu", 64, workers=4).engine_threads == 2
 
@@ -70,11 +70,11 @@ V1 = "sys/fs/cgroup/cpu,cpuacct/docker/0123/cpu.cfs"
         ),
     ],
 )
-def test_a_quota_is_read_in_cpus(cgroup: str, files: dict[str, str], quotas: list[float], tmp_path: Path) -> None:
+def test_quota_is_read_in_cpus(cgroup: str, files: dict[str, str], quotas: list[float], tmp_path: Path) -> None:
     assert list(read_quotas(machine(tmp_path, {"proc/self/cgroup": cgroup, **files}))) == quotas
 
 
-def test_the_smallest_quota_of_all_parents_holds_in_v2(tmp_path: Path) -> None:
+def test_smallest_quota_of_all_parents_counts_in_v2(tmp_path: Path) -> None:
     files = {
         "proc/self/cgroup": "0::/kubepods/pod/box\n",
         "sys/fs/cgroup/kubepods/pod/box/cpu.max": "max 100000",
@@ -85,7 +85,7 @@ def test_the_smallest_quota_of_all_parents_holds_in_v2(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="affinity is Linux's")
-def test_without_quotas_the_affinity_holds(tmp_path: Path) -> None:
+def test_affinity_counts_without_quotas(tmp_path: Path) -> None:
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
@@ -94,7 +94,7 @@ def test_without_quotas_the_affinity_holds(tmp_path: Path) -> None:
         os.sched_setaffinity(0, before)
 
 
-def test_library_threads_are_set_but_what_the_operator_set_stays() -> None:
+def test_library_threads_are_set_unless_the_operator_set_them() -> None:
     environ = {"OMP_NUM_THREADS": "3"}
     set_library_environment(environ)
     assert environ["OMP_NUM_THREADS"] == "3"
@@ -102,7 +102,7 @@ def test_library_threads_are_set_but_what_the_operator_set_stays() -> None:
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_onnx_runtime_keeps_no_events_to_send_where_it_is_told(tmp_path: Path, is_told: bool) -> None:
+def test_onnx_runtime_stores_no_telemetry_if_disabled(tmp_path: Path, is_told: bool) -> None:
     environ = {
         "HOME": str(tmp_path),
         "TMPDIR": str(tmp_path),
@@ -128,7 +128,7 @@ def test_onnx_runtime_keeps_no_events_to_send_where_it_is_told(tmp_path: Path, i
         ("cuda", False, "null", "", "cuda"),
     ],
 )
-def test_a_gpu_is_planned_for_when_it_is_asked_for_or_there_and_not_hidden(
+def test_gpu_is_planned_if_set_or_visible(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     device: str,

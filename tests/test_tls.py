@@ -134,7 +134,7 @@ def test_a_wrong_client_authority_stops_the_start(authority: Authority, tmp_path
 def test_tls_does_not_begin_while_the_service_runs(authority: Authority) -> None:
     files = authority.issue()
     settings = read_settings(environment(files))
-    with pytest.raises(SettingsError, match="at the start only"):
+    with pytest.raises(SettingsError, match="SIGHUP cannot turn TLS"):
         open_certificates(settings, None, is_start=False)
 
 

@@ -19,7 +19,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 
 
-def test_the_callers_trace_is_read() -> None:
+def test_callers_trace_is_parsed() -> None:
     found = read_trace_context(PARENT, "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")
     assert found is not None
     assert (found.trace_id, found.span_id, found.is_sampled) == (TRACE, SPAN, True)
@@ -55,7 +55,7 @@ def test_the_callers_trace_is_read() -> None:
     ],
     ids=range(21),
 )
-def test_a_malformed_traceparent_counts_as_not_sent(sent: str) -> None:
+def test_malformed_traceparent_is_ignored(sent: str) -> None:
     assert read_trace_context(sent, "rojo=1") is None
 
 
@@ -70,7 +70,7 @@ def test_a_malformed_traceparent_counts_as_not_sent(sent: str) -> None:
         (f"00-{TRACE}-{SPAN}-00", 0),
     ],
 )
-def test_of_a_later_version_only_what_is_known_is_taken(sent: str, flags: int) -> None:
+def test_later_version_uses_only_known_flags(sent: str, flags: int) -> None:
     found = read_trace_context(sent)
     assert found is not None
     assert found.headers() == {"traceparent": f"00-{TRACE}-{SPAN}-{flags:02x}"}
@@ -101,13 +101,13 @@ def test_of_a_later_version_only_what_is_known_is_taken(sent: str, flags: int) -
     ],
     ids=range(19),
 )
-def test_a_malformed_tracestate_is_dropped_and_the_trace_is_not(sent: str, passed: str) -> None:
+def test_malformed_tracestate_is_dropped_without_the_trace(sent: str, passed: str) -> None:
     found = read_trace_context(PARENT, sent)
     assert found is not None
     assert found.state == passed
 
 
-def test_of_a_long_tracestate_whole_members_are_left_out_at_its_end() -> None:
+def test_long_tracestate_loses_whole_members_at_its_end() -> None:
     members = [f"bar{number}={'x' * 60}" for number in range(20)]
     found = read_trace_context(PARENT, ",".join(members))
     assert found is not None
@@ -116,14 +116,14 @@ def test_of_a_long_tracestate_whole_members_are_left_out_at_its_end() -> None:
 
 
 @pytest.mark.parametrize("sent", ["", "x" * 129, "a b", "a\nstatus=500", "é", "\x1b[31m", "\t"])
-def test_an_id_with_odd_characters_is_replaced(sent: str) -> None:
+def test_request_id_with_other_characters_is_replaced(sent: str) -> None:
     assert request_id_of("mine-1") == "mine-1"
     new = [UUID(request_id_of(sent)) for _ in range(3)]
     assert {(one.version, one.variant) for one in new} == {(7, RFC_4122)}
     assert len(set(new)) == 3
 
 
-def test_an_answer_over_http_carries_the_callers_trace_and_no_other() -> None:
+def test_http_response_carries_only_the_callers_trace() -> None:
     with running_app() as app:
         client = app.test_client()
         sent = {"traceparent": PARENT, "tracestate": "rojo=1"}
@@ -136,7 +136,7 @@ def test_an_answer_over_http_carries_the_callers_trace_and_no_other() -> None:
             assert not {"traceparent", "tracestate"} & set(answer.headers.keys())
 
 
-def test_an_answer_over_grpc_carries_the_callers_trace_and_id() -> None:
+def test_grpc_response_carries_the_callers_trace_and_id() -> None:
     methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent)}
     sent = {"traceparent": PARENT, "tracestate": "rojo=1", "x-request-id": "mine"}
     with serving(methods) as server, calling(server._listeners[0].getsockname()[1]) as channel:
@@ -152,6 +152,6 @@ def test_an_answer_over_grpc_carries_the_callers_trace_and_id() -> None:
         assert UUID(found["x-request-id"]).version == 7
 
 
-def test_two_traceparents_over_grpc_are_malformed_and_two_tracestates_are_one() -> None:
+def test_grpc_rejects_two_traceparents_and_joins_two_tracestates() -> None:
     twice = [(name.encode(), value.encode()) for name, value in (("traceparent", PARENT), ("tracestate", "a=1"))] * 2
     assert headers_by_name(twice) == {"traceparent": f"{PARENT},{PARENT}", "tracestate": "a=1,a=1"}

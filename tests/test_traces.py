@@ -70,7 +70,7 @@ def roots_of(traced: Traced, *ids: str) -> list[Any]:
     return [found()[request_id] for request_id in ids]
 
 
-def test_a_request_is_a_span_in_its_callers_trace_with_its_stages_as_children(traced: Traced) -> None:
+def test_request_span_has_its_stages_as_children(traced: Traced) -> None:
     url = traced.server.url
     sent = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "rojo=1", "X-Request-Id": "mine"}
     answer = requests.post(f"{url}/v1/ocr", data=PAGE, headers=sent, timeout=30)
@@ -94,7 +94,7 @@ def test_a_request_is_a_span_in_its_callers_trace_with_its_stages_as_children(tr
     assert (other.parent_span_id, attributes_of(other)["error.type"]) == (b"", "unsupported_image")
 
 
-def test_a_call_over_grpc_is_a_span_too(traced: Traced) -> None:
+def test_grpc_call_is_a_span(traced: Traced) -> None:
     with calling(traced.grpc_port) as channel:
         infer = unary(channel, f"{V2}ModelInfer", "inference.ModelInferResponse")
         metadata = [("traceparent", f"00-{TRACE}-{SPAN}-01")]
@@ -108,7 +108,7 @@ def test_a_call_over_grpc_is_a_span_too(traced: Traced) -> None:
     wait_until(lambda: traced.server.metric("ocrsvc_trace_spans_total") == len(traced.receiver.spans))
 
 
-def test_a_worker_that_is_replaced_sends_its_last_spans_first() -> None:
+def test_replaced_worker_sends_its_last_spans() -> None:
     # Nothing is sent before its time but when the worker ends.
     env = {"OTEL_BSP_SCHEDULE_DELAY": "600000"}
     with receiving() as receiver, run_server(tracing_to(receiver.url, env)) as server:
@@ -121,7 +121,7 @@ def test_a_worker_that_is_replaced_sends_its_last_spans_first() -> None:
         assert len(receiver.roots) == 5
 
 
-def test_a_collector_that_is_away_costs_no_request_anything_and_its_spans_are_counted() -> None:
+def test_unreachable_collector_delays_no_request_and_spans_count_as_dropped() -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=MISSING)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         # It takes connections and never answers.
@@ -180,7 +180,7 @@ def span(context: TraceContext | None = None) -> RequestSpan:
     return RequestSpan(context, "POST /v1/ocr", {}, segments, 0.0, 2.0, 1_700_000_000.0)
 
 
-def test_the_ratio_holds_for_traces_that_begin_here_and_the_caller_decides_about_its_own() -> None:
+def test_ratio_applies_to_own_traces_and_callers_decide_theirs() -> None:
     tracer, _ = make(Exporter(), ratio=0.25)
     begun = [tracer.begin(None, "x", may_start_trace=True) for _ in range(4000)]
     # Four standard deviations of a binomial distribution.
@@ -195,7 +195,7 @@ def test_the_ratio_holds_for_traces_that_begin_here_and_the_caller_decides_about
     tracer.stop(1.0)
 
 
-def test_a_full_queue_drops_counts_and_never_waits_and_stop_sends_the_rest() -> None:
+def test_full_queue_drops_without_waiting_and_stop_sends_the_rest() -> None:
     exporter = Exporter()
     exporter.released.clear()
     tracer, dropped = make(exporter, queue_spans=30, batch_spans=15)
@@ -209,7 +209,7 @@ def test_a_full_queue_drops_counts_and_never_waits_and_stop_sends_the_rest() -> 
     assert sum(dropped) == 3 * 91
 
 
-def test_what_cannot_be_sent_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_exports_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     exporter = Exporter(fails=True)
     tracer, dropped = make(exporter, batch_spans=1)
     for _ in range(20):
@@ -223,7 +223,7 @@ def test_what_cannot_be_sent_is_counted_and_logged_once(caplog: pytest.LogCaptur
     assert last.startswith("Traces are exported again; 60 spans were lost")
 
 
-def test_without_the_extra_the_start_stops_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(traces="otlp")
     monkeypatch.setattr(tracing, "_is_installed", lambda name: "exporter" not in name)
     with pytest.raises(SettingsError, match=r"OCRSVC_TRACES is 'otlp'.*otlp.proto.http cannot be imported") as raised:
@@ -242,7 +242,7 @@ def test_without_the_extra_the_start_stops_and_says_why(monkeypatch: pytest.Monk
         ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "9" * 30),
     ],
 )
-def test_a_variable_of_opentelemetry_that_cannot_be_followed_stops_the_start(
+def test_unsupported_opentelemetry_variable_stops_the_start(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "_is_installed", lambda _: True)
@@ -250,7 +250,7 @@ def test_a_variable_of_opentelemetry_that_cannot_be_followed_stops_the_start(
         check_tracing(Settings(traces="otlp"), {variable: value})
 
 
-def test_opentelemetrys_own_variables_are_followed() -> None:
+def test_opentelemetry_variables_apply() -> None:
     assert batch_limits({}) == BatchLimits(2048, 512, 5.0)
     env = {"OTEL_BSP_MAX_QUEUE_SIZE": "100", "OTEL_BSP_SCHEDULE_DELAY": "250"}
     assert batch_limits(env) == BatchLimits(100, 100, 0.25)

@@ -21,7 +21,7 @@ GONE = {"BODY_BYTES": "268435456", "QUEUE_BYTES": "134217728"}
 
 
 @pytest.mark.parametrize("name", GONE)
-def test_a_setting_that_is_gone_says_what_replaced_it_as_the_documents_do(name: str) -> None:
+def test_removed_setting_names_its_replacement(name: str) -> None:
     with pytest.raises(SettingsError) as raised:
         read_settings({f"OCRSVC_{name}": GONE[name]})
     assert f"OCRSVC_{name} is no longer a setting: use OCRSVC_REQUEST_MEMORY_BYTES." in str(raised.value)
@@ -56,7 +56,7 @@ def wait_for_answers(outcomes: Counter[str]) -> None:
     ],
     ids=["new code", "new code that does not fit the arbiter's"],
 )
-def test_sighup_takes_new_code_if_it_fits_and_fails_nothing(
+def test_sighup_loads_new_code_without_failed_requests(
     tmp_path: Path, changes: Changes, logged: str, answering: str
 ) -> None:
     write_package(tmp_path, "0.1.0")
@@ -73,7 +73,7 @@ def test_sighup_takes_new_code_if_it_fits_and_fails_nothing(
 
 
 @pytest.mark.timeout(300)
-def test_a_restart_on_a_socket_that_is_held_takes_all_new_code_and_fails_nothing(tmp_path: Path) -> None:
+def test_restart_with_a_held_socket_fails_no_request(tmp_path: Path) -> None:
     write_package(tmp_path, "0.1.0")
     with closing(HeldSocket(tmp_path, SLOW)) as held:
         service = held.start()

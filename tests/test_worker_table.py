@@ -10,7 +10,7 @@ import pytest
 from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, Reason, Snapshot, State, WorkerEntry, WorkerTable
 
 
-def test_a_child_process_writes_what_its_parent_reads() -> None:
+def test_parent_reads_what_a_child_writes() -> None:
     worker_table = WorkerTable()
     place = worker_table.allocate(1.0)
     child = os.fork()
@@ -38,7 +38,7 @@ class _BeginsToDrain:
 
 
 @pytest.mark.parametrize("reads", range(1, 20))
-def test_a_worker_that_begins_to_drain_while_it_is_read_has_not_drained_for_ever(reads: int) -> None:
+def test_snapshot_during_the_start_of_a_drain_is_consistent(reads: int) -> None:
     worker_table = WorkerTable()
     entry = worker_table.entry(worker_table.allocate(1.0))
     entry.state = State.READY
@@ -47,7 +47,7 @@ def test_a_worker_that_begins_to_drain_while_it_is_read_has_not_drained_for_ever
     assert worker.state is State.READY or worker.drained_s == 9.0
 
 
-def test_an_entry_that_is_taken_again_remembers_nothing_of_the_worker_before() -> None:
+def test_reused_entry_is_cleared() -> None:
     worker_table = WorkerTable()
     first = worker_table.entry(worker_table.allocate(1.0))
     first.granted, first.successor, first.reason, first.rss_bytes, first.in_flight = 1, 5, 3, 7, 9
@@ -58,7 +58,7 @@ def test_an_entry_that_is_taken_again_remembers_nothing_of_the_worker_before() -
     assert (first.rss_bytes, first.in_flight, first.forked_s) == (0, 0, 2.0)
 
 
-def test_the_lowest_free_entry_is_taken_and_the_most_that_lived_is_kept() -> None:
+def test_lowest_free_entry_is_taken_and_the_maximum_recorded() -> None:
     worker_table = WorkerTable()
     assert [worker_table.allocate(0.0) for _ in range(3)] == [0, 1, 2]
     worker_table.free(1)
@@ -66,7 +66,7 @@ def test_the_lowest_free_entry_is_taken_and_the_most_that_lived_is_kept() -> Non
     assert (worker_table.head.high, worker_table.head.most_live) == (3, 3)
 
 
-def test_the_loads_are_those_of_the_siblings_that_accept() -> None:
+def test_requests_in_flight_are_those_of_ready_siblings() -> None:
     worker_table = WorkerTable()
     for state, in_flight in ((State.READY, 3), (State.READY, 5), (State.DRAINING, 7), (State.BOOTING, 0)):
         entry = worker_table.entry(worker_table.allocate(0.0))
@@ -74,7 +74,7 @@ def test_the_loads_are_those_of_the_siblings_that_accept() -> None:
     assert list(worker_table.requests_in_flight(excluding=0)) == [5]
 
 
-def test_what_the_others_hold_of_the_gpu_counts_while_they_leave_too_but_is_not_settled() -> None:
+def test_gpu_use_of_others_includes_draining_workers_as_unsettled() -> None:
     worker_table = WorkerTable()
     for state, gpu_bytes in ((State.READY, 3), (State.READY, 5), (State.READY, 7)):
         entry = worker_table.entry(worker_table.allocate(0.0))
