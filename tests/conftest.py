@@ -1,4 +1,4 @@
-"""Fixtures of every test, and the checks that no test leaves threads, files or processes behind."""
+"""Fixtures of all tests, and the check that no test leaves threads or processes behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LEAVING_S = 30.0
 _DAY_S = 86400.0
 _LONGEST_S = 90.0
-# Files that take more than a minute in all begin first, so that no process is left with one when the others have ended.
+# Files that take more than a minute run first, so that no test process works alone at the end.
 _LONG_FILES = (
     *("recycling", "server", "hostile", "operators", "ppocr", "isolated_server", "jobs_answers", "upgrades"),
     *("isolation", "os_faults", "web_page", "umi_documents", "pdf_child", "tuning", "deploy", "batch_sources_tables"),
@@ -27,15 +27,15 @@ _LONG_FILES = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the long files come first, the longest file first; else the order stays."""
+    """Run the longest files first, and keep the order of the others."""
     places = {f"test_{name}.py": place for place, name in enumerate(_LONG_FILES)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 def pytest_configure() -> None:
-    """The tests in this process know the built-in engines and adapters alone, and no example has a deadline."""
+    """Hide plug-ins from the tests, and turn off Hypothesis' deadlines."""
     pytest.MonkeyPatch().setattr("ocrsvc.plugins.entry_points", lambda group: ())  # noqa: ARG005
-    # How long an example takes says how busy the machine is.
+    # The time of an example depends on the load of the machine.
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("without_clock", max_examples=50, deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("without_clock")
@@ -43,7 +43,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Reader]:
-    """A reader of the known engine, with the usual settings."""
+    """A running reader with the known engine and default settings."""
     from web_support import running_reader
 
     with running_reader() as reader:
@@ -52,14 +52,14 @@ def reader() -> Iterator[Reader]:
 
 @pytest.fixture
 def free_port() -> Iterator[int]:
-    """A TCP port of 127.0.0.1 that nobody listens on, and that tests beside this one are not given."""
+    """A free TCP port of 127.0.0.1, reserved for this test."""
     with reserved_port() as port:
         yield port
 
 
 @pytest.fixture
 def one_day() -> None:
-    """Keeps a test of pages a day away from midnight (UTC), at which they begin anew."""
+    """Wait until midnight (UTC) is over if it is near, since daily page counts reset then."""
     left_s = _DAY_S - time.time() % _DAY_S
     if left_s < _LONGEST_S:
         time.sleep(left_s)
@@ -67,7 +67,7 @@ def one_day() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
-    """Each test ends with the threads and child processes that it began with."""
+    """Fail a test that leaves threads or child processes behind."""
     threads, children = set(threading.enumerate()), _children()
     yield
     for thread in set(threading.enumerate()) - threads:
@@ -78,7 +78,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
 
 
 def _children() -> set[str]:
-    """Process ids of this process's children."""
+    """The process ids of this process's children."""
     found: set[str] = set()
     for file in Path("/proc/self/task").glob("*/children"):
         # A thread of a native library may end between the listing and the reading.

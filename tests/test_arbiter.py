@@ -1,4 +1,4 @@
-"""Faults that the arbiter contains, and those that end a worker's process or the service."""
+"""Errors that the arbiter survives, and those that end a worker's process or the service."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def arbiter(pid: int = os.getpid(), pidfile: Path | None = None) -> LastingArbit
 
 
 def ended_child() -> int:
-    """The id of a child process that somebody else has waited for."""
+    """The id of a child process that was reaped already."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     return child.pid

@@ -1,4 +1,4 @@
-"""The files of deploy/ are what the tools that read them accept: image, compose, chart, unit, gateway."""
+"""The files of deploy/ are accepted by their tools: image, compose, chart, unit, gateway."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ print(json.dumps([answers, helm.lint(chart, on, strict=True, namespace="ocr")]))
 
 
 def helm(cases: Sequence[Mapping[str, Any]]) -> tuple[list[Any], dict[str, Any]]:
-    """Helm's answer to each set of values: the files, or what is wrong with it; and what it says of the chart."""
+    """Helm's output for each set of values: the manifests or an error; and its lint messages."""
     if find_spec("helm_python") is None:
         pytest.skip("helm-python-sdk is not installed")
     answers, report = json.loads(run(sys.executable, "-c", HELM, given=json.dumps([str(CHART), cases, ALL_ON])))
@@ -90,7 +90,7 @@ def helm(cases: Sequence[Mapping[str, Any]]) -> tuple[list[Any], dict[str, Any]]
 
 
 def run(*command: object, given: str | None = None) -> str:
-    """What a program prints that must end well; skips the test where it is not installed."""
+    """The output of a program that must succeed; skips the test if it is not installed."""
     beside = shutil.which(str(command[0]), path=str(Path(sys.executable).parent))
     program = beside or shutil.which(str(command[0]))
     if program is None:
@@ -115,7 +115,7 @@ def _rendered(values: str) -> list[dict[str, Any]]:
 
 
 def pods(manifests: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The specification of every pod that manifests make."""
+    """The specification of every pod in the manifests."""
     for manifest in manifests:
         if manifest["kind"] == "Pod":
             yield manifest["spec"]
@@ -224,7 +224,7 @@ def test_pods_with_a_volume_for_jobs_do_not_overlap() -> None:
 
 
 def schema_text() -> str:
-    """The schema of the chart's values as it should be: as it is, with the names of the declared settings."""
+    """The chart's value schema with the names of the declared settings."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     declared = {variable_of(name) for group in groups() for name in group.model_fields}
     schema["properties"]["settings"]["propertyNames"] = {"enum": sorted(declared - SET_ELSEWHERE | {CONFIG_VARIABLE})}

@@ -1,4 +1,4 @@
-"""Slow and silent clients on real sockets do not hold up the others; the flaws of stock gthread, one by one."""
+"""Slow and silent clients on real sockets do not delay other clients, as they do with gunicorn's gthread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def connect(server: Server) -> socket.socket:
 
 
 def ask(wire: socket.socket, connection: str = "keep-alive") -> bytes:
-    """One GET; the answer as far as it came in one piece."""
+    """Send a GET; the first piece of the response."""
     wire.sendall(f"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\n\r\n".encode())
     return wire.recv(65536)
 
@@ -121,7 +121,7 @@ def test_input_after_the_last_response_does_not_reset_the_connection(server: Ser
 
 
 def keep_asking(server: Server, page: bytes, times: int) -> None:
-    """A client that keeps its connection for as long as it may."""
+    """A client that keeps its connection open."""
     with requests.Session() as session:
         for _ in range(times):
             answer = session.post(f"{server.url}/v1/ocr", data=page, timeout=_ANSWER_S)

@@ -97,7 +97,7 @@ def test_nvml_reports_this_process_memory() -> None:
 
 
 def prepared(gpu: ArrayBackend, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]:
-    """What each step of the GPU's code makes of a page: shrunk, enlarged, as a map, and three lines of three sizes."""
+    """The output of each GPU imaging step for a page: shrunk, enlarged, as a map, and three lines of three sizes."""
     page, (height, width) = gpu.upload(pixels), pixels.shape[:2]
     quads = [np.array([[8, 6], [8 + w, 9], [8 + w, 9 + h], [8, 6 + h]], np.float32) for w, h in ((300, 30), (500, 250))]
     quads.append(np.roll(quads[1], 2, axis=0))

@@ -1,4 +1,4 @@
-"""Assignment of workers to GPUs, and that each worker sees its own only: rules by tables, and a real gunicorn."""
+"""Workers are assigned to GPUs, and each sees only its own: tables of rules, and a real gunicorn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pixels prepared by the GPU's code: over numpy equal to OpenCV's, and no step that cupy refuses."""
+"""GPU imaging, run over numpy: its pixels equal OpenCV's, and it uses only operations that cupy has."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_mask_and_boxes_equal_the_cpus(gpu: ArrayBackend) -> None:
 
 
 def lines_of(height: int, width: int, count: int) -> tuple[list[Quad], list[int]]:
-    """Leaning lines of many sizes, some of them beyond the border, and the widths that are asked for."""
+    """Slanted lines of many sizes, some beyond the border, and their requested widths."""
     random, quads = np.random.default_rng(5), []
     for _ in range(count):
         middle = random.uniform(0.2, 0.8, 2) * (width, height)
@@ -256,7 +256,7 @@ def test_options_have_the_same_effect_on_the_gpu(engine: PpocrEngine) -> None:
 
 
 class Full(StrictArrays):
-    """A GPU with no room for a page."""
+    """A GPU without memory for a page."""
 
     def upload(self, array: NDArray[Any]) -> Any:
         if array.ndim > 1:
@@ -276,7 +276,7 @@ def test_page_that_exceeds_gpu_memory_is_prepared_on_the_host(
 
 
 class Broken(StrictArrays):
-    """A GPU whose driver is not that of its toolkit."""
+    """A GPU whose driver does not match its toolkit."""
 
     name = "cupy 0"
 
@@ -325,7 +325,7 @@ def test_models_read_the_drawn_pages(engine: PpocrEngine) -> None:
 
 
 class Pool:
-    """In the place of cupy's pools: remembers that it was emptied."""
+    """A double of cupy's memory pools that counts releases."""
 
     def __init__(self, free: int) -> None:
         self.free = free

@@ -56,7 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gpu(home: Path) -> Iterator[SimulatedGpu]:
-    """A GPU of 1000 MB of which somebody else holds 50."""
+    """A GPU of 1000 MB, of which another process holds 50."""
     made = SimulatedGpu(home / "gpu", GPU_BYTES)
     made.hold_for_others(OTHERS_BYTES)
     yield made
@@ -64,7 +64,7 @@ def gpu(home: Path) -> Iterator[SimulatedGpu]:
 
 
 def probe(home: Path, env: Mapping[str, str]) -> tuple[dict[str, int] | None, str]:
-    """What a process that opens a gauge, and then one session of 100 MB, reads; and what it logs."""
+    """The readings and the log of a process that opens a reader, and then a session of 100 MB."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE, str(home)],
         env=clean_environment({"LIBTR_DOUBLE_GPU_BYTES": str(MODEL_BYTES), **env}),

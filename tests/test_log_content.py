@@ -1,4 +1,4 @@
-"""Logs hold nothing of what was sent or read: no text, no bytes, no names of files; text where asked for, masked."""
+"""Logs contain no input and no recognised text, unless OCRSVC_LOG_TEXT asks for masked text."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_debug_log_contains_no_input_and_no_text(form: str, tmp_path: Path) -> N
 
 
 def send_everything(url: str) -> list[str]:
-    """Pages, good and bad, with names, in several formats; what the service read, which its log must not have."""
+    """Send valid and invalid pages with file names in several formats; the text that the log must not contain."""
     told = []
     for shade in (10, 20):
         file = png(40 + shade, 33, shade)
@@ -145,7 +145,7 @@ def send_everything(url: str) -> list[str]:
 
 
 def document(url: str) -> list[str]:
-    """A document of Umi-OCR's with a name, read and downloaded; the lines of its text."""
+    """Read and download a named Umi-OCR document; the lines of its text."""
     form = {"file": (f"{NAME}.pdf", io.BytesIO(pdf(b"0.5 g 0 0 100 100 re f")))}
     task = requests.post(f"{url}/api/doc/upload", files=form, timeout=WAIT_S).json()["data"]
     asked = {"id": task, "is_data": True, "is_unread": False, "format": "text"}

@@ -1,4 +1,4 @@
-"""Several hosts behind the real nginx, HAProxy and Envoy, in network namespaces: nothing fails whatever hosts do."""
+"""Several hosts behind the real nginx, HAProxy and Envoy, in network namespaces: no request fails."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came, and when."""
+    """A response and its time."""
 
     status: int
     body: bytes
@@ -59,7 +59,7 @@ class Answer:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """The network with the proxies, started once; services are each test's own."""
+    """The network with the proxies, started once; each test starts its own services."""
     with ExitStack() as stack:
         try:
             network = stack.enter_context(open_network())
@@ -89,7 +89,7 @@ def is_served(place: Place, proxy: str) -> bool:
 def ask(
     place: Place, proxy: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """One request through a proxy, over a connection of its own."""
+    """Send one request through a proxy, over a new connection."""
     began_s = time.monotonic()
     with entered(place.clients):
         connection = http.client.HTTPConnection(place.proxies[proxy].address, HTTP_PORT, timeout=_ANSWER_S)
@@ -157,14 +157,14 @@ def test_no_request_fails_while_hosts_are_killed_disconnected_drained_and_restar
 
 
 def asked(host: Host) -> float:
-    """Images that a host has read since its start."""
+    """The number of images that a host has read since its start."""
     assert host.server is not None
     with entered(host.node):
         return host.server.metric("ocrsvc_images_total")
 
 
 def is_connected(node: Node, host: Host) -> bool:
-    """Whether a node has connections to a host, as far as it knows."""
+    """Whether a node has connections to a host."""
     command = [*inside(node), "ss", "-Hnt", "state", "established", "dst", host.node.address]
     return bool(subprocess.run(command, capture_output=True, check=True, timeout=_ANSWER_S).stdout)
 
@@ -187,7 +187,7 @@ class Asked(BaseHTTPRequestHandler):
         self._answer()
 
     def do_POST(self) -> None:
-        """What is asked."""
+        """Handle a POST."""
         self.rfile.read(int(self.headers["Content-Length"]))
         posted = self.seen[self.headers["X-Client"]]
         posted.append({name.lower(): value for name, value in self.headers.items()})
@@ -207,7 +207,7 @@ class Asked(BaseHTTPRequestHandler):
 
 @contextmanager
 def breaking_once(place: Place, break_s: float) -> Iterator[Seen]:
-    """`Asked` in place of all services, which proxies see; what was posted to any of them."""
+    """Run `Asked` in place of all services; the requests posted to any of them."""
     seen: Seen = defaultdict(list)
     ended = threading.Event()
     handler = type("Handler", (Asked,), {"seen": seen, "break_s": break_s, "ended": ended})
@@ -222,7 +222,7 @@ def breaking_once(place: Place, break_s: float) -> Iterator[Seen]:
 
 
 def post_through_each(place: Place, path: str, timeout: str) -> dict[str, Answer]:
-    """A page sent through all proxies at once, by clients of their names."""
+    """Send a page through all proxies at once."""
     with ThreadPoolExecutor(len(PROXIES)) as pool:
         asked = {
             name: pool.submit(ask, place, name, "POST", path, PAGE, {"X-Request-Timeout": timeout, "X-Client": name})

@@ -1,4 +1,4 @@
-"""The kernel's memory figures, from made-up folders and this process; and the C library's arenas."""
+"""Memory use from made-up /proc and cgroup folders and this process, and glibc's arenas."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_free_memory_returns_to_the_system() -> None:
 
 
 class Keeper:
-    """Holds memory, and counts how often it was asked for it."""
+    """A holder that counts its releases."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""What is held at once: bytes together, requests of one caller, and turns for what few may do at once."""
+"""Budgets: bytes held at once, requests per caller, and turns at a limiter."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ WAIT_S = 30.0
 
 
 class Waiting:
-    """Requests that wait for a limiter, in threads of a pool; `entered` are the callers in the order they came in."""
+    """Requests that wait for a limiter in threads; `entered` are the callers in the order of their entry."""
 
     def __init__(self, limiter: Limiter, pool: ThreadPoolExecutor) -> None:
         self._limiter, self._pool = limiter, pool
         self.entered: list[str] = []
 
     def add(self, caller: str, check: Callable[[], object] = no_check) -> Future[None]:
-        """One more, which waits when this returns."""
+        """Start one more request; it waits when this returns."""
         before = len(self._limiter._turns)
         done = self._pool.submit(self._enter, caller, check)
         wait_until(lambda: len(self._limiter._turns) > before)
@@ -129,7 +129,7 @@ class Waiting:
 
 @contextmanager
 def taken(limiter: Limiter) -> Iterator[tuple[Waiting, ExitStack]]:
-    """Requests may wait within the block; the one that has the place leaves when the stack is closed."""
+    """Let requests wait within the block; the request that has the place leaves when the stack is closed."""
     with ThreadPoolExecutor(8) as pool, ExitStack() as holding:
         holding.enter_context(limiter.take(no_check, "first"))
         yield Waiting(limiter, pool), holding

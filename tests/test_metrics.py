@@ -1,4 +1,4 @@
-"""Metrics of the service add up whichever worker dies, and name the trace of a request that fell into a bucket."""
+"""Metrics add up when workers die, and buckets have the trace of a request as exemplar."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_all_formats_and_failures_fill_at_most_half_of_the_series() -> None:
 
 
 def failures(kind: type[OcrsvcError]) -> Iterator[tuple[int, str]]:
-    """What a failure can be counted as, with all that are derived from it."""
+    """All codes of an error class and its subclasses."""
     yield kind.status, kind.code
     for derived in kind.__subclasses__():
         yield from failures(derived)
@@ -206,7 +206,7 @@ def test_no_certificate_expiry_without_tls() -> None:
 
 
 def exposed(store: MetricsStore) -> str:
-    """The samples of /metrics, without what is said of them."""
+    """The samples of /metrics without comments."""
     text = expose(Observed(store, WorkerTable()), "")[0].decode()
     return "".join(f"\n{line}\n" for line in text.splitlines() if not line.startswith("#"))
 

@@ -1,4 +1,4 @@
-"""Reference, alert rules and dashboard name the metrics that there are; the rules are tested with promtool."""
+"""Reference, alert rules and dashboard match the declared metrics; promtool tests the rules."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def table(heading: str) -> list[list[str]]:
 
 
 def promtool(*args: str, stdin: str = "") -> str:
-    """What promtool prints, when it is content; skips where it is not installed."""
+    """The output of promtool, which must succeed; skips if it is not installed."""
     program = shutil.which("promtool")
     if program is None and os.environ.get("CI"):
         pytest.fail("promtool is missing; .ci/run installs it with prometheus")
@@ -130,7 +130,7 @@ def test_rules_depend_on_the_objectives() -> None:
 
 
 def test_alerts_and_dashboard_use_existing_metrics() -> None:
-    """That a service exposes every one of these is tested in test_operators.py."""
+    """test_operators.py tests that a service exposes all of them."""
     exposed = {metric.shown_name for metric in METRICS}
     exposed |= {
         f"{metric.name}_{part}"

@@ -1,4 +1,4 @@
-"""For operators: health, metrics and /ops; who may ask, what they see, `ocrsvc status` and `recycle` on a service."""
+"""Health, metrics, /ops and their access, and the commands `ocrsvc status` and `recycle`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def post(server: Server) -> int:
 
 @pytest.fixture(scope="module")
 def ready_server() -> Iterator[Server]:
-    """One service with two workers, for the tests that only look at it."""
+    """One service with two workers, for tests that do not change it."""
     with run_server({"OCRSVC_WORKERS": "2"}) as server:
         server.wait_for("READY in", count=2)
         yield server

@@ -54,7 +54,7 @@ def count(server: Server, message: str) -> int:
 
 
 def wait_for_next(server: Server, message: str, before: int) -> None:
-    """Once more than before."""
+    """Wait until `count` is larger than before."""
     wait_until(lambda: count(server, message) > before, message)
 
 
@@ -140,7 +140,7 @@ def test_frozen_worker_is_killed_and_replaced(server: Server) -> None:
 
 
 def waits_of(pid: int) -> int:
-    """How often a process has gone to sleep of its own accord."""
+    """The number of a process's voluntary context switches."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 

@@ -1,4 +1,4 @@
-"""The real Prometheus scrapes a real service, evaluates the rules, and has an answer for each query of the dashboard.
+"""The real Prometheus scrapes a real service, evaluates the rules, and answers each query of the dashboard.
 
 Beside the service it scrapes a page with everything that a service may show: GPUs, documents on disk, crashes.
 """
@@ -37,7 +37,7 @@ CHOSEN = {"$job": ".+", "$instance": ".+", "$__rate_interval": "10s"}
 
 
 def full_page() -> bytes:
-    """A service on a GPU to which everything has happened, and happens again each time it is asked."""
+    """A service on a GPU with every kind of event, which repeat at each scrape."""
     store, table = MetricsStore(), WorkerTable()
     table.head.base = table.head.drain_first = 1
     table.head.recycles[Reason.GPU_SOFT] = 1
@@ -64,7 +64,7 @@ def full_page() -> bytes:
 
 @contextmanager
 def page_server() -> Iterator[str]:
-    """Where the page can be scraped."""
+    """Serve the exposition; its address."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -111,7 +111,7 @@ def prometheus(folder: Path, port: int, *targets: str) -> Iterator[str]:
 
 
 def ask(url: str, path: str, **params: str) -> Any:
-    """What Prometheus answers; None while it is not there yet."""
+    """Prometheus' response; None while it is starting."""
     try:
         response = requests.get(f"{url}/api/v1/{path}", params=params, timeout=_ANSWER_S)
     except requests.ConnectionError:
@@ -124,7 +124,7 @@ def ask(url: str, path: str, **params: str) -> Any:
 
 
 def use(server: Server) -> None:
-    """Some requests that are answered, some that are not, and one to the model API."""
+    """Send successful and failing requests, and one to the model API."""
     for _ in range(3):
         assert requests.post(f"{server.url}/v1/ocr", data=png(), timeout=_ANSWER_S).status_code == 200
         assert requests.post(f"{server.url}/v1/ocr", data=b"no image", timeout=_ANSWER_S).status_code == 415
@@ -190,7 +190,7 @@ def test_every_dashboard_query_returns_series(scraped: tuple[Server, str]) -> No
 
 
 def filled(query: str) -> str:
-    """A query as Grafana sends it when everything is chosen."""
+    """A dashboard query as Grafana sends it with all variables selected."""
     for variable, value in CHOSEN.items():
         query = query.replace(variable, value)
     return query

@@ -36,7 +36,7 @@ def lose(server: Server) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has waited for yet does not."""
+    """Whether a process runs; zombies do not."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
@@ -44,7 +44,7 @@ def is_alive(pid: int) -> bool:
 
 @contextmanager
 def asking(server: Server, *, keeps: bool = True) -> Iterator[list[int]]:
-    """Statuses of requests, one after the other, on a kept connection or new ones; a broken connection is a 0."""
+    """Statuses of sequential requests, on a kept connection or new ones; 0 for a broken connection."""
     statuses: list[int] = []
     kept = requests.Session()
 

@@ -1,4 +1,4 @@
-"""The replacement controller keeps its promises in any order of events, with an arbiter that forks nothing."""
+"""The replacement controller keeps its invariants in any order of events, with an arbiter that forks nothing."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ class Processes:
         entry.state, entry.ready_s, head.ever_ready, head.boot_failures, head.backoff_until_s = 2, self.now_s, 1, 0, 0.0
 
     def read_gpu(self, free_bytes: int) -> None:
-        """What each worker's own watch does: look at the GPU, on which a model takes 100 bytes."""
+        """Read the GPU as each worker's watch does; a model takes 100 bytes."""
         self.head.gpu_footprint_bytes = 100
         self.now_s += 0.1
         for pid in self.pids(State.READY):
             self.entry(pid).gpu_free_bytes, self.entry(pid).gpu_read_s = free_bytes, self.now_s
 
     def drain_replaced(self) -> None:
-        """What each worker's own watch does: drain once the successor is ready, or when told to go first."""
+        """Drain as each worker's watch does: when the successor is ready, or if DRAIN_FIRST is granted."""
         for pid in self.pids(State.READY):
             entry = self.entry(pid)
             if entry.granted == Granted.DRAIN_FIRST or (
@@ -126,7 +126,7 @@ class Processes:
                 entry.state, entry.drained_s = State.DRAINING, self.now_s
 
     def settle(self) -> None:
-        """Let everything that is under way come to its end."""
+        """Finish all boots and drains."""
         for _ in range(6 * BASE):
             self.now_s += 61.0
             for pid in self.pids(State.DRAINING):
@@ -175,7 +175,7 @@ def test_memory_reasons_go_before_a_reload() -> None:
 
 
 def test_reload_forgets_the_models_footprint() -> None:
-    """Which may be another one: it is measured anew."""
+    """The new model may be another one."""
     processes = all_ready()
     processes.read_gpu(free_bytes=50)
     processes.hang_up()

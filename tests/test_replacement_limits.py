@@ -1,4 +1,4 @@
-"""When a worker is to be replaced, and for which reason: the decision alone, without a worker."""
+"""The decision when and why a worker is replaced, without a worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = ("rss", "gpu")
 
 
 def readings(kind: str, usage: Usage | None = None, *, requests: int = 10, age_s: float = 10.0) -> Readings:
-    """A worker that is nowhere near any limit, but for what is given; 15 s from the request to the successor."""
+    """Readings far from all limits, except those given; a successor takes 15 s."""
     return Readings(requests, age_s, 15.0, **{kind: usage or at(FOOTPRINT)})
 
 
@@ -88,7 +88,7 @@ def test_trend_covers_the_last_seconds_and_the_step_all_time() -> None:
 
 
 def life(kind: str, growths: list[int], bounds: Bounds, footprint: int) -> Iterator[tuple[int, Reason]]:
-    """Memory and verdict at each check of a worker that grows by so much between the checks, ten a second."""
+    """Memory and reason at each check of a worker that grows by `growths` between checks, ten per second."""
     limits, now = Limits(rss=bounds) if kind == "rss" else Limits(gpu=bounds), footprint
     trend = MemoryTrend(footprint)
     for check, growth in enumerate(growths):

@@ -1,4 +1,4 @@
-"""Callers take turns for the threads of requests, few of which begin at once; a crowd is accepted in one turn."""
+"""Callers take turns for request threads, few requests start at once, and a crowd is accepted in one turn."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_error_of_a_request_does_not_stop_the_next() -> None:
 
 @contextmanager
 def crowd(count: int, other: State = State.FREE, in_flight: int = 0) -> Iterator[tuple[Loop, socket.socket]]:
-    """A loop in front of connections that wait to be accepted, and a sibling of its worker."""
+    """An event loop with connections in its listen queue, and a sibling worker."""
     loop = Loop(Config())
     entry = loop.table.entry(1)
     entry.state, entry.in_flight, loop.table.head.high = other, in_flight, 2

@@ -1,4 +1,4 @@
-"""A restricted process has given up network, files, programs and other processes, and nothing else."""
+"""A restricted process cannot use the network, files, programs and other processes; the rest works."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ print(json.dumps([held.landlock, held.seccomp, found]))
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the restricted process could do: Landlock's version, whether there is seccomp, and each try's error."""
+    """The outcome in a restricted process: Landlock's version, seccomp, and the error of each attempt."""
     folders = [tmp_path_factory.mktemp(name) for name in ("readable", "other")]
     files = [folder / "file" for folder in folders]
     for file in files:

@@ -41,13 +41,13 @@ def mapped(pid: int) -> str:
 
 
 def is_refused(address: tuple[str, int]) -> bool:
-    """Whether nobody listens there."""
+    """Whether the port refuses connections."""
     with socket.socket() as probe:
         return probe.connect_ex(address) == errno.ECONNREFUSED
 
 
 def is_pending(pid: int, sent: signal.Signals) -> bool:
-    """Whether a process that was stopped still has to see a signal."""
+    """Whether a stopped process has a pending signal."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     [mask] = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd")]
     return bool(int(mask, 16) >> (sent - 1) & 1)
@@ -55,7 +55,7 @@ def is_pending(pid: int, sent: signal.Signals) -> bool:
 
 @pytest.fixture(scope="module")
 def ready_server() -> Iterator[Server]:
-    """One service for the tests that only look at it."""
+    """One service for tests that do not change it."""
     with run_server() as server:
         yield server
 
@@ -161,7 +161,7 @@ def test_loading_worker_exits_at_once_on_sigterm() -> None:
 
 
 def _is_asleep(pid: int) -> bool:
-    """Whether the main thread of a process waits for something."""
+    """Whether the main thread of a process sleeps."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 

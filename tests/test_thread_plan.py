@@ -1,4 +1,4 @@
-"""The thread plan follows from affinity and quotas, and from what the operator fixed."""
+"""The thread plan follows from CPU affinity and quotas, and from the operator's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W3C Trace Context and request ids: what is read, what is passed on, and what counts as not sent."""
+"""W3C Trace Context and request ids: parsing, propagation, and malformed headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces go to a collector with the stages of each request, and a collector that is away costs nobody anything."""
+"""Traces with the stages of each request go to a collector; an unreachable collector delays no request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LONG_S = 30.0
 
 
 def tracing_to(url: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a service that sends its traces there."""
+    """The environment of a service that sends traces to this collector."""
     return {**OTLP, "OTEL_EXPORTER_OTLP_ENDPOINT": url, **(env or {})}
 
 
@@ -61,7 +61,7 @@ def traced(request: pytest.FixtureRequest) -> Iterator[Traced]:
 
 
 def roots_of(traced: Traced, *ids: str) -> list[Any]:
-    """The spans of the requests with these ids, once they are there."""
+    """Wait for the spans of the requests with these ids."""
 
     def found() -> dict[str, Any]:
         return {attributes_of(root)["ocrsvc.request_id"]: root for root in traced.receiver.roots}
@@ -140,7 +140,7 @@ def test_unreachable_collector_delays_no_request_and_spans_count_as_dropped() ->
 
 
 class Exporter:
-    """Keeps how many spans each batch had, waits while it is held, and may fail."""
+    """Records the size of each batch, blocks while it is held, and may fail."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.fails, self.batches = fails, list[int]()

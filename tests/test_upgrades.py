@@ -1,4 +1,4 @@
-"""Settings that are gone say what replaced them; the package is replaced under load."""
+"""Removed settings name their replacement; the package is upgraded under load."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SLOW = {**ENV, "OCRSVC_FAKE_LATENCY_S": "0.2"}
 
 
 def wait_for_answers(outcomes: Counter[str]) -> None:
-    """Until each client was answered again."""
+    """Wait until each client has another response."""
     answered = outcomes.total()
     wait_until(lambda: outcomes.total() > answered + 2 * CLIENTS, "answers")
 

@@ -1,4 +1,4 @@
-"""What one process writes in the worker table is what the others read, and entries are given out and freed in order."""
+"""Processes share the worker table; entries are allocated and freed in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_parent_reads_what_a_child_writes() -> None:
 
 
 class _BeginsToDrain:
-    """An entry whose worker begins to drain when so many of its fields have been read."""
+    """An entry whose worker starts to drain after `reads` of its fields were read."""
 
     def __init__(self, entry: WorkerEntry, reads: int) -> None:
         self._entry, self._reads = entry, reads
