@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from typing import Final
 
 import orjson
 
-from ocrsvc.batch.page_queue import PageQueue
+from ocrsvc.batch.page_queue import GroupAdmission, PageQueue
 from ocrsvc.batch.pages import PageGroup, PageReader, PageResult, copied_result
 from ocrsvc.batch.parts import UNFINISHED, Manifest, PartWriter
 from ocrsvc.batch.progress import RunCounts
@@ -56,8 +57,9 @@ class Run:
         self._pages = PageQueue(self._plan, begun.deaths, request.attempts, request.limit)
         self._todo, self._unwritten = iter(parts), len(parts)
         self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        # It starts threads as they are needed.
+        # It starts threads as they are needed; as many read at once as the reader takes, and as many more wait.
         self._reading = ThreadPoolExecutor(_MOST_THREADS, "batch-reading")
+        self._admission = GroupAdmission(sys.maxsize, lambda: reader.at_once)
         self._writing = ThreadPoolExecutor(1, "batch-output")
         self._in_writing = 0
         # Parts that are worked on, with the pages that have no result yet.
@@ -116,11 +118,11 @@ class Run:
                 return
 
     def _begin_groups(self) -> None:
-        """Begin as many groups as are read at once; what may have killed a process is read apart."""
+        """Begin twice the groups that are read at once: no reader waits for a commit. Suspects are read apart."""
         if self._drain.is_set() or self._is_apart:
             return
         groups: list[PageGroup] = []
-        room = self._reader.at_once - len(self._in_flight)
+        room = 2 * self._reader.at_once - len(self._in_flight)
         while len(groups) < room and not self._pages.has_suspects:
             group = self._pages.take()
             if group is not None:
@@ -227,11 +229,12 @@ class Run:
 
         Gives the digest of the content and the first page of the first file that has it, if the run deduplicates.
         """
-        content = None if self._contents is None or is_to_be_read else self._content_of(group, self._contents)
-        if content is None or content[1] == first_page_of(group):
-            for result in self._reader.read(group):
-                self._events.put(partial(self._take_page, group, result))
-        return content
+        with self._admission.entered(0):
+            content = None if self._contents is None or is_to_be_read else self._content_of(group, self._contents)
+            if content is None or content[1] == first_page_of(group):
+                for result in self._reader.read(group):
+                    self._events.put(partial(self._take_page, group, result))
+            return content
 
     def _content_of(self, group: PageGroup, contents: dict[bytes, int]) -> tuple[bytes, int] | None:
         """None of a file that cannot be loaded: reading it says why."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of, result_of
@@ -38,7 +38,7 @@ class LocalReader:
         self,
         settings: Settings,
         options: ReadOptions,
-        load: Callable[[PageGroup], bytes],
+        load: Load,
         page_limit_s: float = PAGE_LIMIT_S,
     ) -> None:
         self._plan = plan_for(settings, workers=1)
@@ -65,9 +65,11 @@ class LocalReader:
         """As PageReader.at_once: one more than engine threads, so that the next page is decoded meanwhile."""
         return self._plan.engine_threads + 1
 
-    def read(self, group: PageGroup) -> Iterator[PageResult]:
+    def read(self, group: PageGroup, data: bytes | None = None) -> Iterator[PageResult]:
+        """As PageReader.read; `data` are the bytes of the file, None if they are to be loaded."""
         try:
-            with self._reader.open_document(self._load(group), self._page_limit_s, _CONTEXT) as document:
+            data = self._load(group.file) if data is None else data
+            with self._reader.open_document(data, self._page_limit_s, _CONTEXT) as document:
                 for number in group.pages:
                     began_s, page = time.monotonic(), DocumentPage(document, number)
                     try:
@@ -91,4 +93,4 @@ def open_local(request: BatchRequest, load: Load) -> LocalReader:
     settings = read_settings(environment)
     limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in environment else PAGE_LIMIT_S
     options = read_options(request.options.items()).read
-    return LocalReader(settings, options, lambda group: load(group.file), limit_s)
+    return LocalReader(settings, options, load, limit_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -44,7 +43,6 @@ class PageActor:
 
     def __init__(self, arguments: ActorArguments) -> None:
         self._arguments = arguments
-        self._file = threading.local()
         self._host = f"{socket.gethostname()}/{os.getpid()}"
 
     def start(self) -> ActorStarted:
@@ -54,10 +52,8 @@ class PageActor:
             os.chdir(arguments.folder)
         secrets = {name: value for name, value in gather(os.environ).items() if is_secret(name)}
         settings = check_settings(secrets | dict(arguments.given))
-        reader = LocalReader(settings, arguments.options, lambda _: bytes(self._file.data), arguments.page_limit_s)
-        identity = reader.start()
-        self._reader = reader
-        return ActorStarted(identity, __version__, reader.computes_on, reader.at_once, self._host)
+        self._reader = reader = LocalReader(settings, arguments.options, arguments.load, arguments.page_limit_s)
+        return ActorStarted(reader.start(), __version__, reader.computes_on, reader.at_once, self._host)
 
     def read(self, group: PageGroup, data: bytes | None) -> tuple[PageResult, ...] | None:
         """The results of a group's pages; `data` is the file, None if the actor is to load it.
@@ -65,11 +61,9 @@ class PageActor:
         None if this node cannot load the file: another machine may have it.
         """
         try:
-            self._file.data = self._arguments.load(group.file) if data is None else data
+            data = self._arguments.load(group.file) if data is None else data
         except OperatorError:
             return None
         except OcrsvcError as error:
             return tuple(failure_of(group, number, error, worker=self._host) for number in group.pages)
-        results = tuple(replace(result, worker=self._host) for result in self._reader.read(group))
-        self._file.data = b""
-        return results
+        return tuple(replace(result, worker=self._host) for result in self._reader.read(group, data))

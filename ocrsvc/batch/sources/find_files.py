@@ -11,6 +11,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -26,11 +27,8 @@ _STANDARD_INPUT: Final = frozenset({"-", "@-"})
 _RUN_FOLDER: Final = "_ocrsvc"
 _SPECIAL: Final = re.compile(r"[*?\[]")
 
-Listed = Iterator[tuple[Found, Ranges | None]]
-"""Files, with the pages that their list asks for."""
 
-
-def find_all(sources: tuple[str, ...], counts: PlanningCounts, *, only_local: bool = False) -> Listed:
+def find_all(sources: tuple[str, ...], counts: PlanningCounts, *, only_local: bool = False) -> Iterator[Found]:
     """The files of all sources, each once; `only_local` leaves out standard input and other machines' files.
 
     Raises SourceGone, and BadOption for a malformed list, or a file that is named twice with different pages.
@@ -38,11 +36,15 @@ def find_all(sources: tuple[str, ...], counts: PlanningCounts, *, only_local: bo
     seen: set[int] = set()
     has_ranges = False
     for source in sources:
-        for found, ranges in _find(source, counts, only_local=only_local):
-            has_ranges = has_ranges or ranges is not None
+        if only_local and (source in _STANDARD_INPUT or not is_local(source.removeprefix("@"))):
+            continue
+        is_list = _is_list(source)
+        files = _find_listed(source, counts, only_local=only_local) if is_list else _find_source(source, counts)
+        for found in files:
+            has_ranges = has_ranges or found.ranges is not None
             if (key := hash(found.address)) not in seen:
                 seen.add(key)
-                yield found, ranges
+                yield found
             elif has_ranges:
                 raise BadOption(f"{found.name} is named twice.", "Name each file once, with all its pages.")
             else:
@@ -65,16 +67,6 @@ def _match(names: list[str], patterns: list[str]) -> bool:
 def _folder_of(pattern: str) -> str:
     folder, slash, _ = _SPECIAL.split(pattern, maxsplit=1)[0].rpartition("/")
     return folder or slash
-
-
-def _find(source: str, counts: PlanningCounts, *, only_local: bool) -> Listed:
-    if only_local and (source in _STANDARD_INPUT or not is_local(source.removeprefix("@"))):
-        return
-    if _is_list(source):
-        yield from _find_listed(source, counts, only_local=only_local)
-    else:
-        for found in _find_source(source, counts):
-            yield found, None
 
 
 def _is_list(source: str) -> bool:
@@ -177,8 +169,8 @@ def _found_object(found: StoredObject, *, is_named: bool = False) -> Found:
     return Found(found.url, found.url, found.size, found.version, is_named=is_named)
 
 
-def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> Listed:
-    """The files of a list; what it names and is not there fails, and does not end the planning."""
+def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> Iterator[Found]:
+    """The files of a list; an entry that is not there fails when it is read, and does not end the planning."""
     try:
         with nullcontext(sys.stdin.buffer) if source in _STANDARD_INPUT else open_file(source[1:]) as file:
             data = file.read()
@@ -193,11 +185,11 @@ def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> Li
             continue
         try:
             for found in _find_source(named, counts):
-                yield found, ranges
+                yield found if ranges is None else replace(found, ranges=ranges)
         except SourceGone:
             # Loading it will say why.
             address = _absolute(named.removeprefix(FILE)) if is_local(named) else named
-            yield Found(path_name(named), address, is_named=True), ranges
+            yield Found(path_name(named), address, is_named=True, ranges=ranges)
 
 
 def _parse(entry: bytes, where: str) -> tuple[str, Ranges | None]:

@@ -111,9 +111,8 @@ class SourceLoader:
         return ZipArchive(address) if kind == "zip" else TableArchive(kind, address, column, self._tables)
 
     def close(self) -> None:
-        """Close all archives."""
-        for archive in self._open.values():
-            archive.close()
+        """Close the archives that no thread reads any more; the others close after that."""
+        self._open.clear()
         self._tables.close()
 
     def _archive(self, key: tuple[str, str, str]) -> Archive:

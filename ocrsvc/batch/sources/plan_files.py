@@ -28,7 +28,7 @@ from ocrsvc.batch.sources.source_files import DOCUMENTS, HEAD_BYTES, Found, Plan
 from ocrsvc.errors import BadOption, BrokenArchive, CallerError, RunChanged, SourceGone
 from ocrsvc.imaging.codecs.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf, may_have_pages
-from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, parse_ranges
+from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, choose, parse_ranges
 
 _IMAGES: Final = re.compile("jpe?g|jpe|jfif|a?png|webp|gif|bmp|dib|p[bgnp]m|avif|hei[cf]|jp2|jpx|jxl|pdf|tiff?")
 """Also formats that are not read here: such a file fails, and says so, where skipping it would hide it."""
@@ -59,10 +59,8 @@ def find_sources(
     """
     known = {key for key, _, _ in _versions(planned)}
     with closing(_Planner(request, counts)) as planner:
-        found = (
-            (found, ranges) for found, ranges in find_all(request.sources, counts) if hash(found.address) not in known
-        )
-        files = planner.plan_all(found)
+        found = find_all(request.sources, counts)
+        files = planner.plan_all(each for each in found if hash(each.address) not in known)
         if request.sample is not None:
             files = _sampled(files, request.sample, request.seed, counts)
         if not request.is_sorted:
@@ -85,32 +83,30 @@ class _Planner:
         except ValueError as error:
             raise BadOption(f"--pages is {request.pages!r}: accepted are {ACCEPTED}.") from error
 
-    def plan_all(self, files: Iterable[tuple[Found, Ranges | None]]) -> Iterator[SourceFile]:
-        """What is planned of files, in their order; the pages of some documents are counted at once."""
+    def plan_all(self, files: Iterable[Found]) -> Iterator[SourceFile]:
+        """Plan files in their order; the pages of a few documents are counted at once."""
         rest, threads = iter(files), min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, thread_name_prefix="batch-plan") as pool:
             while some := list(islice(rest, _AHEAD)):
-                totals = pool.map(self._count_named, [found for found, _ in some])
-                for (found, ranges), total in zip(some, totals, strict=True):
-                    yield from self.plan(found, ranges, total)
+                for found, total in zip(some, pool.map(self._count_named, some), strict=True):
+                    yield from self.plan(found, total)
 
-    def plan(self, found: Found, ranges: Ranges | None, total: int | None = None) -> Iterator[SourceFile]:
-        """What is planned of a file: of its documents these pages, or those that the command asks for."""
-        ranges = self._ranges if ranges is None else ranges
+    def plan(self, found: Found, total: int | None = None) -> Iterator[SourceFile]:
+        """Plan a file, or the members of an archive, with the pages that its list or the command asks for."""
         if found.problem:
             yield self._failure(found)
         elif archive := _ARCHIVES.fullmatch(found.name):
             kind = next(kind for kind, end in archive.groupdict().items() if end)
-            yield from self._plan_archive(replace(found, kind=kind), ranges)
+            yield from self._plan_archive(replace(found, kind=kind))
         else:
-            yield from self._plan(found, ranges, total)
+            yield from self._plan(found, total)
 
-    def _plan_archive(self, archive: Found, ranges: Ranges) -> Iterator[SourceFile]:
-        """What is planned of what is in an archive or a table, and a page that fails where it ends early."""
+    def _plan_archive(self, archive: Found) -> Iterator[SourceFile]:
+        """Plan the members of an archive or a table, and a page that fails where it ends early."""
         try:
             with closing(self._loader.open(archive.kind, archive.address, self._request.column)) as opened:
                 for member in opened.members(archive):
-                    yield from self._plan(self._linked(archive, member) if member.path else member, ranges, None)
+                    yield from self._plan(self._linked(archive, member) if member.path else member)
             return
         except OSError as error:
             detail = f"{archive.name} cannot be read: {error.strerror or error}."
@@ -135,10 +131,10 @@ class _Planner:
             now = StoredObject(address, 0, "")
         except (BadOption, ValueError) as error:
             return replace(row, problem=f"{row.name}: {getattr(error, 'detail', 'The path that it names has a NUL.')}")
-        found = Found(row.name, address, now.size, now.version, is_named=True)
-        return replace(found, kind=LINKED, place=table.address)
+        found = replace(row, address=address, size=now.size, version=now.version, head=None, is_named=True)
+        return replace(found, kind=LINKED, place=table.address, path="")
 
-    def _plan(self, found: Found, ranges: Ranges, total: int | None) -> Iterator[SourceFile]:
+    def _plan(self, found: Found, total: int | None = None) -> Iterator[SourceFile]:
         name, include = found.address if found.kind == LINKED else found.name, self._request.include
         if (include and not _matches_any(name, include)) or _matches_any(name, self._request.exclude):
             self._counts.left_out += 1
@@ -154,7 +150,7 @@ class _Planner:
         elif found.problem:
             yield self._failure(found)
         else:
-            yield from self._chosen(found, self._count(found, head) if total is None else total, ranges)
+            yield from self._chosen(found, self._count(found, head) if total is None else total)
 
     def _count_named(self, found: Found) -> int | None:
         """The pages of a file whose name says that it is a document; None for others."""
@@ -172,7 +168,8 @@ class _Planner:
         except (SourceGone, CallerError):
             return 0
 
-    def _chosen(self, found: Found, total: int, ranges: Ranges) -> Iterator[SourceFile]:
+    def _chosen(self, found: Found, total: int) -> Iterator[SourceFile]:
+        ranges = self._ranges if found.ranges is None else found.ranges
         pages = choose(ranges, total) if total > 1 or (total and ranges != ALL) else _FIRST
         if pages:
             numbers = pages if isinstance(pages, range) else tuple(pages)
@@ -263,11 +260,11 @@ def check_unchanged(
     known = {key: version for key, version, is_here in _versions(planned) if is_here}
     changes, examples, counts = Counter(new=0, changed=0, missing=0), list[str](), PlanningCounts()
     with closing(_Planner(request, counts)) as planner:
-        for found, ranges in find_all(request.sources, counts, only_local=True):
+        for found in find_all(request.sources, counts, only_local=True):
             version = known.pop(hash(found.address), None)
             if version in (0, hash(found.version)):
                 continue
-            if version is None and (may_grow or request.sample or next(planner.plan(found, ranges), None) is None):
+            if version is None and (may_grow or request.sample or next(planner.plan(found), None) is None):
                 continue
             changes["new" if version is None else "changed"] += 1
             examples += [found.name][: _MOST_EXAMPLES - len(examples)]

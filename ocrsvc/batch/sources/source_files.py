@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Final, Protocol
 
 from ocrsvc.errors import BodyTooLarge, BrokenArchive
+from ocrsvc.imaging.page_ranges import Ranges
 
 MOST_MEMBERS: Final = 500_000
 """Of an archive: zipfile takes about 650 bytes for each."""
@@ -60,7 +61,8 @@ class Found:
     """A file, a member of an archive or a row of a table, that may be planned; see SourceFile.
 
     `size` is 0 where unknown. `head` are the first bytes: None where they are to be read, "" where the name decides.
-    What `is_named` is planned even if it is no image; `problem` says why it cannot be read; `path` is named by a row.
+    If it `is_named` it is planned even if it is no image; `problem` says why it cannot be read; `path` is a row's.
+    `ranges` are the pages that a list asks for.
     """
 
     name: str
@@ -73,13 +75,14 @@ class Found:
     kind: str = ""
     place: str = ""
     path: str = ""
+    ranges: Ranges | None = None
 
     def member(self, name: str, place: str, size: int, head: bytes, problem: str, path: str = "") -> Found:
         """What lies at a place of this archive; its name begins with what is between the names."""
         own = self.name + name
         problem = f"{own}: {problem}" if problem else ""
         is_row = name.startswith("#")
-        return Found(own, self.address, size, self.version, head, is_row, problem, self.kind, place, path)
+        return Found(own, self.address, size, self.version, head, is_row, problem, self.kind, place, path, self.ranges)
 
 
 class Archive(Protocol):
