@@ -1,6 +1,6 @@
-"""The plug-in of OCRmyPDF: `ocrmypdf --plugin ocrsvc.ocrmypdf_plugin` has this service's engines read.
+"""OCRmyPDF plug-in: `ocrmypdf --plugin ocrsvc.ocrmypdf_plugin` reads pages with ocrsvc.
 
-Needs the extra `ocrmypdf`. With `--ocrsvc-url` a service reads, else an engine in each of OCRmyPDF's processes.
+Needs the extra `ocrmypdf`. `--ocrsvc-url` names a service; without it each OCRmyPDF process opens an engine.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ocrsvc.system.thread_plan import plan_for, set_library_environment
 
 _NAME: Final = f"ocrsvc {__version__}"
 _POINTS_PER_INCH: Final = 72
-_NO_DPI: Final = 72.0
+_DEFAULT_DPI: Final = 72.0
 _TESSERACT_FONT: Final = "/f-0-0"
 _ENGINE: Final = EngineInfo("ocrsvc", "", __version__, "", "", "")
 _PAGE_S: Final = 600.0
 _STOP_S: Final = 5.0
-# The first that fits.
-_RAISED: Final[tuple[tuple[type[OcrsvcError], type[exceptions.ExitCodeException]], ...]] = (
+# The first match counts.
+_EXCEPTIONS: Final[tuple[tuple[type[OcrsvcError], type[exceptions.ExitCodeException]], ...]] = (
     (OperatorError, exceptions.MissingDependencyError),
     (BadOption, exceptions.BadArgsError),
     (CallerError, exceptions.InputFileError),
@@ -50,48 +50,48 @@ _TESSERACT: Final = "ocrmypdf.builtin_plugins.tesseract_ocr"
 
 
 class OcrsvcEngine(OcrEngine):
-    """OCRmyPDF's contract of an engine, over this service's; raises OCRmyPDF's exceptions."""
+    """OCRmyPDF's engine interface; raises OCRmyPDF's exceptions."""
 
     @staticmethod
     def version() -> str:
-        """Of this service."""
+        """The version of ocrsvc."""
         return __version__
 
     @staticmethod
     def creator_tag(options: Any) -> str:
-        """What stands in the PDF's metadata."""
+        """The creator in the PDF's metadata."""
         del options
         return _NAME
 
     def __str__(self) -> str:
-        """For messages."""
+        """The name in messages."""
         return _NAME
 
     @staticmethod
     def languages(options: Any) -> set[str]:
-        """None, by which OCRmyPDF checks nothing: one model reads many languages, and --ocrsvc-lang chooses others."""
+        """An empty set, so that OCRmyPDF does not check --language; --ocrsvc-lang chooses the language."""
         del options
         return set()
 
     @staticmethod
     def get_orientation(input_file: Path, options: Any) -> OrientationConfidence:
-        """How the page was turned."""
+        """The page's rotation."""
         angle, confidence = orientation_of(read_image(input_file, options))
         return OrientationConfidence(angle=angle, confidence=confidence)
 
     @staticmethod
     def get_deskew(input_file: Path, options: Any) -> float:
-        """By how much the page leans."""
+        """The page's skew in degrees."""
         return skew_of(read_image(input_file, options))
 
     @staticmethod
     def supports_generate_ocr() -> bool:
-        """Yes: the tree of elements, without files between."""
+        """True: `generate_ocr` returns the element tree without intermediate files."""
         return True
 
     @staticmethod
     def generate_ocr(input_file: Path, options: Any, page_number: int = 0) -> tuple[OcrElement, str]:
-        """The tree of elements of a page, and its text."""
+        """The page's element tree and text."""
         page = read_image(input_file, options)
         return to_tree(page, _dpi_of(input_file), page_number), _text_of(page)
 
@@ -104,14 +104,14 @@ class OcrsvcEngine(OcrEngine):
 
     @staticmethod
     def generate_pdf(input_file: Path, output_pdf: Path, output_text: Path, options: Any) -> None:
-        """Write the text of the page, and nothing that is seen, on a page of its size."""
-        page, laid = read_image(input_file, options), io.BytesIO()
+        """Write the page's text as an invisible layer on a blank page of its size."""
+        page, text_pdf = read_image(input_file, options), io.BytesIO()
         blank = DocumentResult(_blank_pdf(page, _dpi_of(input_file)), [page], 1, _ENGINE)
         try:
-            write_document("pdf", blank, laid, _PAGE_S, no_check)
+            write_document("pdf", blank, text_pdf, _PAGE_S, no_check)
         except OcrsvcError as error:
-            raise raised_as(error) from error
-        output_pdf.write_bytes(_as_tesseract_writes(laid))
+            raise to_ocrmypdf_error(error) from error
+        output_pdf.write_bytes(_with_tesseract_font(text_pdf))
         output_text.write_text(_text_of(page), encoding="utf-8")
 
 
@@ -121,26 +121,26 @@ def _has_tesseract() -> bool:
 
 @hookimpl
 def initialize(plugin_manager: Any) -> None:
-    """Leave Tesseract's plug-in out where there is no Tesseract, for it would stop OCRmyPDF."""
+    """Disable Tesseract's plug-in if Tesseract is not installed, because it would stop OCRmyPDF."""
     if not _has_tesseract():
         plugin_manager.set_blocked(_TESSERACT)
 
 
 @hookimpl
 def register_options() -> dict[str, type]:
-    """The options of Tesseract's plug-in where that is left out: OCRmyPDF looks at them whoever reads."""
+    """Register Tesseract's options if its plug-in is disabled, because OCRmyPDF reads them with any engine."""
     return {} if _has_tesseract() else {"tesseract": TesseractOptions}
 
 
 @hookimpl
 def add_options(parser: ArgumentParser) -> None:
-    """Declare the options that begin with --ocrsvc."""
+    """Add the options --ocrsvc-*."""
     if not _has_tesseract():
         TesseractOptions.add_arguments_to_parser(parser)
-    group = parser.add_argument_group("ocrsvc", "Reading by ocrsvc")
-    group.add_argument("--ocrsvc-url", default="", help="address of a service that reads, instead of an engine here")
-    group.add_argument("--ocrsvc-key-file", default="", help="file that holds the API key of the service")
-    group.add_argument("--ocrsvc-lang", default="", help="language of the text, where there are models to choose from")
+    group = parser.add_argument_group("ocrsvc", "Options of the ocrsvc engine")
+    group.add_argument("--ocrsvc-url", default="", help="address of a service to read with; by default an engine here")
+    group.add_argument("--ocrsvc-key-file", default="", help="file with the service's API key")
+    group.add_argument("--ocrsvc-lang", default="", help="language of the text, if there are several models")
 
 
 @hookimpl
@@ -150,24 +150,24 @@ def get_ocr_engine(options: Any) -> OcrEngine | None:
 
 
 def read_image(image: Path, options: Any) -> Page:
-    """What is on an image, with words, read by whom the options name. Raises an exception of OCRmyPDF."""
+    """Read an image, with words, as the options say. Raises OCRmyPDF's exceptions."""
     url, key_file, lang = (str(getattr(options, f"ocrsvc_{name}", None) or "") for name in ("url", "key_file", "lang"))
     try:
         if url:
             return _service_reader(url, key_file, lang or None)(image.read_bytes())
         return _engine_reader(int(getattr(options, "jobs", None) or 1), lang or None)(image.read_bytes())
     except OcrsvcError as error:
-        raise raised_as(error) from error
+        raise to_ocrmypdf_error(error) from error
 
 
-def raised_as(error: OcrsvcError) -> exceptions.ExitCodeException:
-    """The same failure in OCRmyPDF's terms, with the sentence."""
-    return next(kind for own, kind in _RAISED if isinstance(error, own))(f"ocrsvc: {error}")
+def to_ocrmypdf_error(error: OcrsvcError) -> exceptions.ExitCodeException:
+    """Convert an error to OCRmyPDF's exception."""
+    return next(kind for error_class, kind in _EXCEPTIONS if isinstance(error, error_class))(f"ocrsvc: {error}")
 
 
 @cache
 def _service_reader(url: str, key_file: str, lang: str | None) -> Callable[[bytes], Page]:
-    """A service reads, or several with commas between their addresses. Raises OcrsvcError."""
+    """Read with a service, or with several by comma-separated addresses. Raises OcrsvcError."""
     client = Access(key_file=Path(key_file) if key_file else None).client(url)
     atexit.register(client.close)
     return lambda image: client.read(image, timeout_s=_PAGE_S, words=True, lang=lang).pages[0].record()
@@ -175,7 +175,7 @@ def _service_reader(url: str, key_file: str, lang: str | None) -> Callable[[byte
 
 @cache
 def _engine_reader(jobs: int, lang: str | None) -> Callable[[bytes], Page]:
-    """An engine in this process, which is one of so many and takes its share of the processor. Raises OcrsvcError."""
+    """Read with an engine in this process, which uses one of `jobs` shares of the CPUs. Raises OcrsvcError."""
     set_library_environment(os.environ)
     from ocrsvc.pipeline.read import Reader
 
@@ -198,10 +198,10 @@ def _blank_pdf(page: Page, dpi: float) -> bytes:
     return whole.getvalue()
 
 
-def _as_tesseract_writes(laid: io.BytesIO) -> bytes:
-    """The page in one stream with its font under Tesseract's name, which is all that OCRmyPDF takes over."""
+def _with_tesseract_font(text_pdf: io.BytesIO) -> bytes:
+    """Merge the page's streams and rename its font as Tesseract does; OCRmyPDF copies only that."""
     whole = io.BytesIO()
-    with pikepdf.open(laid) as pdf:
+    with pikepdf.open(text_pdf) as pdf:
         page = pdf.pages[0]
         page.contents_coalesce()
         resources: Any = page.get("/Resources", pikepdf.Dictionary())
@@ -209,15 +209,14 @@ def _as_tesseract_writes(laid: io.BytesIO) -> bytes:
         for name in list(fonts.keys()):
             fonts[_TESSERACT_FONT] = fonts[name]
             del fonts[name]
-            drawn = page.Contents.read_bytes().replace(name.encode() + b" ", _TESSERACT_FONT.encode() + b" ")
-            page.Contents = pdf.make_stream(drawn)
+            content = page.Contents.read_bytes().replace(name.encode() + b" ", _TESSERACT_FONT.encode() + b" ")
+            page.Contents = pdf.make_stream(content)
         pdf.save(whole)
     return whole.getvalue()
 
 
 def _dpi_of(image: Path) -> float:
-    """Pixels to an inch, as the file says."""
+    """The image file's resolution in pixels per inch, or the default."""
     with Image.open(image) as opened:
-        found = opened.info.get("dpi", (_NO_DPI, _NO_DPI))
-    dpi = float(found[0])
-    return dpi if math.isfinite(dpi) and dpi > 0 else _NO_DPI
+        dpi = float(opened.info.get("dpi", (_DEFAULT_DPI, _DEFAULT_DPI))[0])
+    return dpi if math.isfinite(dpi) and dpi > 0 else _DEFAULT_DPI

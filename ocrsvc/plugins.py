@@ -197,7 +197,7 @@ _ADAPTERS: Final = (
         5001,
         yields_paths=True,
         stores_documents=True,
-        job_answer="ocrsvc.adapters.docling.contents:write_task_answer",
+        job_answer="ocrsvc.adapters.docling.contents:write_job_answer",
         health_paths=("/health",),
         job_paths=tuple(
             f"/{version}/{path}"

@@ -54,7 +54,7 @@ class StubServer(ServerState):
         super().__init__(
             {"/t/Echo": Method(REQUEST, lambda sent, _: sent, **options)},
             threads=1,
-            most_bytes=1000,
+            max_bytes=1000,
             limit_s=60.0,
             shared=SharedLimits(Budget(100_000), Callers(2)),
             call_metrics=self.records,

@@ -46,11 +46,11 @@ def serving(
 ) -> Iterator[RpcServer]:
     """A server of these methods; must end cleanly."""
     listener = listener or socket.create_server(("127.0.0.1", 0))
-    most_bytes = options.get("most_bytes", 1 << 26)
-    shared = SharedLimits(Budget(16 * most_bytes), Callers(0))
+    max_bytes = options.get("max_bytes", 1 << 26)
+    shared = SharedLimits(Budget(16 * max_bytes), Callers(0))
     metrics = CallMetrics(MetricsStore().common)
     defaults: dict[str, Any] = {"threads": 8, "limit_s": 30.0, "shared": shared, "call_metrics": metrics}
-    state = ServerState(methods, access=access, **defaults | {"most_bytes": most_bytes} | options)
+    state = ServerState(methods, access=access, **defaults | {"max_bytes": max_bytes} | options)
     server = RpcServer([listener], state)
     server.start()
     try:

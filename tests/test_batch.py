@@ -54,13 +54,13 @@ def test_it_says_at_the_end_what_all_commands_have_read(
     first = capsys.readouterr().err
     assert "2 pages read, 1 failed (unsupported_image 1), in " in first
     assert "3 of 7 pages, 2 read and 1 failed" in first
-    assert f"there is more to be read into {out}" in first
+    assert f"incomplete: {out}" in first
     # Pages that an earlier command could not read count for the exit code, too.
     assert run(command) == 1
     last = capsys.readouterr().err
     assert "4 pages read, 0 failed, in " in last
     assert "7 of 7 pages, 6 read and 1 failed" in last
-    assert f"all is in {out}" in last
+    assert f"output complete: {out}" in last
     assert run([*command, "--exit-zero"]) == 0
     # A file that is no image costs itself alone.
     errors = [record["error"] for record in output(out)]
@@ -77,9 +77,9 @@ def test_it_says_at_the_end_what_all_commands_have_read(
         (["--sample", "0"], "--sample is '0': accepted are a number of pages from 1"),
         (["--sample", "0%"], "--sample is '0%': accepted"),
         (["--format", "text,pdf,text"], "--format is 'text,pdf,text', which has text twice."),
-        (["--machines", "2"], "--machines and --price-per-hour are for --dry-run alone."),
-        (["--actors", "2"], "--actors is for a Ray cluster, and --on is 'local'."),
-        (["--verify", "--report"], "--verify and --report are asked for."),
+        (["--machines", "2"], "--machines and --price-per-hour need --dry-run."),
+        (["--actors", "2"], "--actors needs a Ray cluster, but --on is 'local'."),
+        (["--verify", "--report"], "--verify and --report exclude each other."),
     ],
 )
 def test_a_command_that_is_wrong_is_refused_and_leaves_nothing_that_the_right_one_meets(
@@ -99,7 +99,7 @@ def test_sources_and_shards_without_pages_are_said_to_have_none(
 ) -> None:
     (tmp_path / "texts").mkdir()
     assert run(["batch", str(tmp_path / "texts"), "--out", str(tmp_path / "none")]) == 0
-    assert "there is no page to read\n" in capsys.readouterr().err
+    assert "no pages to read\n" in capsys.readouterr().err
     command = ["batch", str(pages), "--part-pages", "4", "--out", str(tmp_path / "out"), "--shard"]
     assert run([*command, "2/3"]) == 0
     assert "the run has fewer parts than --shard 2/3 needs" in capsys.readouterr().err
@@ -161,7 +161,7 @@ def test_a_run_that_is_killed_and_then_interrupted_goes_on_with_the_same_command
         interrupted.send_signal(signal.SIGINT)
         _, messages = interrupted.communicate(timeout=SOON_S)
     assert interrupted.returncode == 75
-    assert "give the same command again" in messages
+    assert "run the same command again" in messages
     with started(pages, out) as last:
         _, messages = last.communicate(timeout=SOON_S)
     assert last.returncode == 0, messages

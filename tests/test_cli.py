@@ -98,7 +98,7 @@ def test_check_tells_what_is_installed_which_engines_open_and_fails_where_that_o
 def test_two_builds_of_onnx_runtime_in_one_environment_are_a_loud_failure() -> None:
     for cpu, gpu in ((True, False), (False, True), (False, False)):
         check_runtimes(cpu=cpu, gpu=gpu)
-    with pytest.raises(OperatorError, match="onnxruntime AND onnxruntime-gpu are both installed"):
+    with pytest.raises(OperatorError, match="onnxruntime and onnxruntime-gpu are both installed"):
         check_runtimes(cpu=True, gpu=True)
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc import errors
-from ocrsvc.client.address import Address, is_one, services_of
-from ocrsvc.client.attempts import BROKEN_TRIES, Attempts
+from ocrsvc.client.address import Address, is_single, services_of
+from ocrsvc.client.attempts import MAX_BROKEN, Attempts
 from ocrsvc.client.balancer import Balancer, Outcome, Place, Rules
 from ocrsvc.client.services import NameLookup
 
@@ -101,7 +101,7 @@ def test_addresses_are_parsed_each_once_and_names_apart() -> None:
     assert [each.authority for each in fixed] == ["a:8000", "b", "[::1]:9"]
     assert [each.is_looked_up for each in (*fixed, name, name.at("x"))] == [False, False, False, True, False]
     assert (name.at("fd00::1").url, name.at("fd00::1").authority) == ("http://[fd00::1]:8000/x", "all:8000")
-    assert [is_one(url) for url in ("http://a", "dns+http://a", ["http://a"])] == [True, False, False]
+    assert [is_single(url) for url in ("http://a", "dns+http://a", ["http://a"])] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_a_broken_request_goes_to_others_five_times_in_all() -> None:
         asked.append(place := next_place(attempts))
         if not attempts.failed(place, errors.Unreachable("broke")):
             break
-    assert len({place.host.address for place in asked}) == len(asked) == BROKEN_TRIES
+    assert len({place.host.address for place in asked}) == len(asked) == MAX_BROKEN
 
 
 def test_an_only_service_is_asked_again_after_ever_longer_pauses() -> None:

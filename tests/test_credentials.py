@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ocrsvc.access.api_keys import MAX_SECRET_CHARS, credential_of
 from ocrsvc.cli.service import read_key
-from ocrsvc.client.request import own_headers
+from ocrsvc.client.request import common_headers
 from ocrsvc.errors import BadOption, OperatorError
 from ocrsvc.settings.load import read_settings
 
@@ -74,12 +74,12 @@ def test_the_client_sends_the_key_that_it_is_given_or_the_environments(
     sent: Mapping[str, str],
 ) -> None:
     monkeypatch.setenv("OCRSVC_API_KEY", environment)
-    assert own_headers(headers, given_key) == sent
+    assert common_headers(headers, given_key) == sent
 
 
 def test_what_cannot_be_a_key_is_refused_and_not_repeated() -> None:
     with pytest.raises(BadOption) as raised:
-        own_headers(None, "a secret\r\nX-Evil: 1")
+        common_headers(None, "a secret\r\nX-Evil: 1")
     assert "secret" not in str(raised.value)
 
 

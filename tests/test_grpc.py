@@ -236,7 +236,7 @@ def test_an_unknown_method_and_a_malformed_message_are_reported(channel: grpc.Ch
 
 
 def test_too_large_a_message_fails_its_call_and_nothing_else() -> None:
-    with known_model() as methods, served(methods, most_bytes=1 << 20) as channel:
+    with known_model() as methods, served(methods, max_bytes=1 << 20) as channel:
         request = infer_request(bytes(3 << 20))
         assert code_of(lambda: infer(channel, request)) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert infer(channel, infer_request(png())).model_name == "ocr"

@@ -36,7 +36,7 @@ TEXT = REQUEST(service="x" * 20_000).SerializeToString()
 def roomy() -> HoldingServer:
     """A host with room for TEXT and its copies."""
     host = HoldingServer(streaming=False)
-    host.most_bytes, host.memory = 1 << 16, Budget(1 << 20)
+    host.max_bytes, host.memory = 1 << 16, Budget(1 << 20)
     return host
 
 
@@ -68,7 +68,7 @@ def test_an_answer_counts_while_the_socket_has_not_taken_it() -> None:
 
 def test_an_answer_that_finds_no_memory_is_refused() -> None:
     host = HoldingServer(streaming=False)
-    host.most_bytes = 1 << 16
+    host.max_bytes = 1 << 16
     host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="y" * 30_000))}
     pair = Pair(host)
     pair.call(1, EMPTY, end=True)
@@ -114,7 +114,7 @@ def test_a_cancelled_call_leaves_the_queue_for_a_thread() -> None:
 
 def test_a_stream_that_waits_for_the_others_of_its_connection_is_not_cut() -> None:
     host = HoldingServer(threads=2, streaming=False)
-    host.most_bytes, host.memory, host.arriving = 1 << 20, Budget(1 << 24), Budget(1 << 24)
+    host.max_bytes, host.memory, host.arriving = 1 << 20, Budget(1 << 24), Budget(1 << 24)
     large = REQUEST(service="x" * 200_000).SerializeToString()
     pair = Pair(host)
     for number in (1, 3):
@@ -304,7 +304,7 @@ def fed(pieces: bytes) -> None:
         connection.receive(pieces[at : at + (1 << 16)])
         while connection.waiting and not connection.broken:
             del connection.out[:]
-            connection.go_on()
+            connection.handle_frames()
     connection.close()
 
 
@@ -381,7 +381,7 @@ def test_health_is_answered_while_all_threads_are_busy() -> None:
 def test_health_is_answered_while_no_memory_is_left() -> None:
     limits = SharedLimits(Budget(1 << 20), Callers(0))
     assert limits.memory.take(1 << 20)
-    with gated(most_bytes=1 << 19, shared=limits) as (_, channel):
+    with gated(max_bytes=1 << 19, shared=limits) as (_, channel):
         assert live(channel) == 1
         with pytest.raises(grpc.RpcError) as caught:
             unary(channel, "/t/Echo", ANSWER)(MESSAGES[ANSWER](), timeout=PATIENCE_S)

@@ -201,7 +201,7 @@ def test_a_closed_connection_holds_nothing_whatever_it_received(
 
 def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
     host = HoldingServer(streaming=False)
-    host.most_bytes, host.memory = 1 << 20, Budget(1 << 18)
+    host.max_bytes, host.memory = 1 << 20, Budget(1 << 18)
     pair = Pair(host)
     pair.call(1, prefixed(gzip.compress(bytes(1 << 19)), 1), end=True, encoding="gzip")
     # Packed, with what a call costs.
@@ -338,7 +338,7 @@ def test_a_connection_with_many_frames_takes_turns() -> None:
     connection.receive(client.data_to_send())
     turns = 1
     while connection.waiting:
-        connection.go_on()
+        connection.handle_frames()
         turns += 1
     assert turns > 10
     acknowledged = [event for event in client.receive_data(bytes(connection.out)) if isinstance(event, PingAckReceived)]

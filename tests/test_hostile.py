@@ -118,7 +118,10 @@ def _parse_foreign_options(data: bytes) -> None:
         lambda: ocr_space_http.read_options(sent, has_models=True),
         lambda: rapidocr_api_http._options(sent),
         lambda: paddle_serving_http.to_lists(Content(fields=(("key", [word]), ("value", [word])))),
-        *(partial(DocumentOptions.from_sent, {str(one.alias): word}) for one in DocumentOptions.model_fields.values()),
+        *(
+            partial(DocumentOptions.from_values, {str(one.alias): word})
+            for one in DocumentOptions.model_fields.values()
+        ),
         *(partial(parse_members, {"file": "QUJD", to_camel(name): word}) for name in Members.model_fields),
         partial(check_signature, word),
     ]
@@ -159,7 +162,7 @@ PARSERS: Final[dict[str, Run]] = {
         "multipart/form-data; boundary=x",
         b"\r\n--x--\r\n",
     ),
-    "KServe v2 raw": lambda data: v2_http._read_request(
+    "KServe v2 raw": lambda data: v2_http._parse_request(
         _KSERVE_HEAD % len(data) + data, str(len(_KSERVE_HEAD % len(data))), unlimited()
     ),
     "gzip": lambda data: decompress(gzip.compress(data, 1), 31, 1 << 30),
@@ -338,9 +341,9 @@ def test_areas_to_be_ignored_cost_little_however_many_there_are() -> None:
 
     def ignore() -> None:
         some, everything = areas, [*areas, [[0, 0], [9, 9]]]
-        assert umi_ocr.to_answer(page, ImageOptions.from_sent({"tbpu.ignoreArea": some}), 0.0)["code"] == umi_ocr.OK
+        assert umi_ocr.to_answer(page, ImageOptions.from_values({"tbpu.ignoreArea": some}), 0.0)["code"] == umi_ocr.OK
         assert (
-            umi_ocr.to_answer(page, ImageOptions.from_sent({"tbpu.ignoreArea": everything}), 0.0)["code"]
+            umi_ocr.to_answer(page, ImageOptions.from_values({"tbpu.ignoreArea": everything}), 0.0)["code"]
             == umi_ocr.NO_TEXT
         )
 

@@ -172,7 +172,7 @@ def test_pages_come_a_few_at_a_time(place: Place, done: str) -> None:
 def test_pages_end_with_the_one_that_makes_them_too_many_bytes(
     place: Place, done: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ocrsvc.api.jobs.MOST_PAGES_BYTES", 10)
+    monkeypatch.setattr("ocrsvc.api.jobs.MAX_PAGES_BYTES", 10)
     assert [page["page"] for page in place.get(f"{done}/pages")["pages"]] == [1]
 
 

@@ -68,7 +68,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_add_prints_the_secret_alone_on_stdout_and_it_admits(keys: Command) -> None:
     printed = keys("add", "acme")
     assert SECRET.fullmatch(printed.out)
-    assert "only time" in printed.err
+    assert "shown only now" in printed.err
     assert keys.is_right(printed.out)
 
 
@@ -100,7 +100,7 @@ def test_change_changes_what_is_given_and_nothing_else(keys: Command) -> None:
     assert KeyLimits(**key["limits"]) == KeyLimits(None, 4, None, 7)
     assert (key["expires_at"], key["scopes"]) == (None, ["read"])
     for options in ([], ["--pages-a-month", "7"]):
-        assert "nothing is changed" in keys("change", "acme", *options).err
+        assert "nothing changed" in keys("change", "acme", *options).err
     assert len(keys.audited()) == 2
     assert keys.is_right(secret)
 
@@ -142,9 +142,9 @@ def test_the_list_shows_what_was_used_and_no_secret(keys: Command) -> None:
     [
         (["add", "a b"], "not a valid key name"),
         (["add", "acme"], "A key named acme exists"),
-        (["add", "x", "--adapter", "nothing"], "Accepted is all, api, trwebocr"),
-        (["add", "x", "--expires", "soon"], "Accepted is 90d, 12h, 2027-01-31, or never"),
-        (["add", "x", "--expires", "2001-01-01"], "which is over"),
+        (["add", "x", "--adapter", "nothing"], "Accepted are all, api, trwebocr"),
+        (["add", "x", "--expires", "soon"], "Accepted are 90d, 12h, 2027-01-31 or never"),
+        (["add", "x", "--expires", "2001-01-01"], "which is past"),
         *(([action, "nobody"], "There is no key named 'nobody'") for action in ("revoke", "rotate", "change")),
         *(([action, "gone"], "The key gone is revoked") for action in ("revoke", "rotate")),
     ],
@@ -221,7 +221,7 @@ def test_a_secret_is_printed_though_the_disk_of_the_audit_log_is_full(
     # It can be opened, and not written.
     monkeypatch.setenv("OCRSVC_AUDIT_LOG", "/dev/full")
     printed = keys(action, "acme", code=78)
-    assert "cannot be written: No space left on device. It was done all the same." in printed.err
+    assert "cannot be written: No space left on device. The action took effect anyway." in printed.err
     assert keys.is_right(printed.out)
     with pytest.raises(OperatorError, match="No space left"):
         AuditLog(Path("/dev/full")).write("key:ops", "workers.recycle", 0.0)

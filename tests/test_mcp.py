@@ -29,7 +29,7 @@ from ocrsvc.cli.main import run
 from ocrsvc.connections.policy import OutgoingPolicy
 from ocrsvc.integrations import mcp_server
 from ocrsvc.integrations.mcp_files import EnginePages, PageResult, Sources
-from ocrsvc.integrations.mcp_server import DocumentText, Limits, cut, make_server, shown
+from ocrsvc.integrations.mcp_server import DocumentText, Limits, cut, make_server, ranges_text
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import Page
 from ocrsvc.settings.settings import Settings
@@ -173,7 +173,7 @@ def test_pages_that_do_not_fit_are_named_and_not_read() -> None:
     assert whole.text().endswith("[4 more of the pages asked for were not read; call again with pages='2-5'.]")
     assert cut("abc", 3) == "abc"
     assert cut("abcd", 3).startswith("abc\n[Cut after 3 of 4 letters")
-    assert shown([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
+    assert ranges_text([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
 
 
 def test_a_call_that_is_cancelled_ends_within_a_page(sources: Sources) -> None:
@@ -249,8 +249,8 @@ async def _asked(url: str) -> list[Any]:
 
 
 def test_sessions_that_do_nothing_are_bounded(folder: Path, tmp_path: Path) -> None:
-    assert mcp_server.MOST_SESSIONS == 1000
-    few = "from ocrsvc.cli.main import run; from ocrsvc.integrations import mcp_server; mcp_server.MOST_SESSIONS = 3"
+    assert mcp_server.MAX_SESSIONS == 1000
+    few = "from ocrsvc.cli.main import run; from ocrsvc.integrations import mcp_server; mcp_server.MAX_SESSIONS = 3"
     (tmp_path / "few_sessions.py").write_text(f"import sys; {few}; run(sys.argv[1:])")
     params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}

@@ -9,7 +9,7 @@ import pytest
 from flask.testing import FlaskClient
 from web_support import json_of, running_app
 
-from ocrsvc.adapters.model_protocols.ocr_model import options_in
+from ocrsvc.adapters.model_protocols.ocr_model import options_from_parameters
 from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
 from ocrsvc.errors import BadOption, UnknownModel
 from ocrsvc.http.options import read_options
@@ -88,5 +88,5 @@ def test_an_engine_with_its_own_model_lists_none_and_leaves_nothing_to_choose() 
 
 def test_models_as_tensors_take_tier_and_language_as_parameters_where_there_are_several() -> None:
     sent = {"tier": "Small", "lang": "EN", "model": "what belongs to somebody else"}
-    assert options_in(sent) == ReadOptions()
-    assert options_in(sent, has_models=True) == ReadOptions(tier="small", lang="en")
+    assert options_from_parameters(sent) == ReadOptions()
+    assert options_from_parameters(sent, has_models=True) == ReadOptions(tier="small", lang="en")

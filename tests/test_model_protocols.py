@@ -317,7 +317,7 @@ def test_a_reload_says_anew_which_versions_serve_and_their_labels(place: Place) 
     path = f"{TFS}ModelService/HandleReloadConfigRequest"
     with place.grpc() as channel:
         for request, said in (
-            (reload_request([1], {"canary": 9}), "The label canary of fake is to be version 9"),
+            (reload_request([1], {"canary": 9}), "The label canary of fake names version 9"),
             (reload_request([1], {}, base_path="/elsewhere"), "base_path"),
             (reload_request([1], {}, name="nope"), "no model nope"),
         ):

@@ -102,14 +102,14 @@ def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, re
         (["add", "ppocr", "SOURCE", "--version", "1"], 78, "ppocr/1 is there already"),
         (["add", "mine", "NOWHERE"], 65, "NOWHERE is not there"),
         (["add", "mine", "SOURCE", "--recognizer", "a=SOURCE", "--recognizer", "a=SOURCE"], 78, "the same name"),
-        (["check", "mine/9"], 65, "There is no mine/9"),
-        (["check", "mine:label"], 78, "Accepted is NAME or NAME/VERSION"),
-        (["remove", "mine"], 78, "names no version"),
+        (["check", "mine/9"], 65, "has no mine/9"),
+        (["check", "mine:label"], 78, "Write NAME or NAME/VERSION"),
+        (["remove", "mine"], 78, "has no version"),
         (["remove", "mine/1"], 78, "Confirm with --yes"),
-        (["remove", "mine/9", "--yes"], 78, "There is no mine/9"),
+        (["remove", "mine/9", "--yes"], 78, "has no mine/9"),
         (["remove", "ppocr/1", "--yes"], 78, "built-in"),
         (["load", "other"], 65, "There is no model other"),
-        (["label", "mine", "canary", "second"], 78, "Accepted is its number, or none"),
+        (["label", "mine", "canary", "second"], 78, "Accepted are a number and none"),
         (["label", "mine", "canary", "1"], 65, "was not accepted"),
         *((["add", "mine", "SOURCE", arg], 2, arg.partition("=")[0]) for arg in ("--version=0", "--version=1.5")),
         *(
@@ -173,10 +173,10 @@ def test_what_serves_is_removed_by_force_only(models: Models, repository: Path, 
     for number in (1, 2, 3):
         store.record_verdict(make_fake(repository, number).digest, Verdict(accepted=True))
     models("label", "fake", "stable", 2)
-    assert "the label stable names it, it reads requests for fake" in models("remove", "fake/2", "--yes", code=78)
+    assert "label stable, requests for fake" in models("remove", "fake/2", "--yes", code=78)
     models("remove", "fake/1", "--yes")
     models("label", "fake", "stable", "none")
-    assert "it reads requests for fake" in models("remove", "fake/3", "--yes", code=78)
+    assert "in use by requests for fake" in models("remove", "fake/3", "--yes", code=78)
     models("remove", "fake/3", "--yes", "--force")
     assert states(models) == {"fake/2": "serving", "ppocr/1": "serving"}
     models("remove", "fake/2", "--yes", "--force")
@@ -239,7 +239,7 @@ def test_check_names_what_was_begun_and_never_ended(repository: Path) -> None:
     (repository / "fake" / ".adding-0123").mkdir()
     first, second = unfinished(repository)
     assert first.startswith("fake/1: still being copied")
-    assert second.startswith("fake/.adding-0123: a command is at it, or was ended before its end.")
+    assert second.startswith("fake/.adding-0123: a command is writing it or was interrupted.")
 
 
 def test_a_real_model_is_right(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ def test_a_real_model_is_right(models: Models, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("OCRSVC_PRECISION", "fp32")
     models("add", "tiny", real_models() / "ppocrv6" / "tiny")
     out = models("check", "tiny/1")
-    assert out.startswith("tiny/1: right. ")
+    assert out.startswith("tiny/1: good. ")
     assert "1.00 of the words" in out
 
 

@@ -209,5 +209,5 @@ def test_the_languages_of_ocr_space_are_tags_and_mean_nothing_without_a_reposito
     sent = Content(fields=(("language", "CHT"),))
     assert read_options(sent, has_models=True).lang == "zh-hant"
     assert read_options(sent, has_models=False).lang is None
-    assert ImageOptions.from_sent({"ocr.language": ["what", "ever"]}).read_options(has_models=False).lang is None
+    assert ImageOptions.from_values({"ocr.language": ["what", "ever"]}).read_options(has_models=False).lang is None
     assert options_for(ModelList("gone", ())) == OPTIONS

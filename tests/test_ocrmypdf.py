@@ -31,7 +31,7 @@ from ocrsvc.errors import (
     Unreachable,
 )
 from ocrsvc.integrations.ocrmypdf_elements import orientation_of, skew_of, to_tree
-from ocrsvc.ocrmypdf_plugin import OcrsvcEngine, raised_as
+from ocrsvc.ocrmypdf_plugin import OcrsvcEngine, to_ocrmypdf_error
 from ocrsvc.results import Box, Line, Page, Word
 
 
@@ -115,8 +115,8 @@ def test_a_page_was_turned_the_other_way_than_it_was_turned_back() -> None:
     ],
 )
 def test_failures_are_ocrmypdfs_with_our_sentence(error: OcrsvcError, raised: type[Exception]) -> None:
-    assert type(raised_as(error)) is raised
-    assert str(raised_as(error)) == f"ocrsvc: {error}"
+    assert type(to_ocrmypdf_error(error)) is raised
+    assert str(to_ocrmypdf_error(error)) == f"ocrsvc: {error}"
 
 
 def test_a_service_that_cannot_be_one_is_told(tmp_path: Path) -> None:

@@ -428,7 +428,7 @@ def test_optimize_stores_what_wins_and_single_precision_where_nothing_does(
     monkeypatch.setattr(
         runtime_proof,
         "prove_runtimes",
-        lambda *_args: [Proof(RECOGNITION, INT8, gain, count=optimize.FEWEST_CHARACTERS)],
+        lambda *_args: [Proof(RECOGNITION, INT8, gain, count=optimize.MIN_CHARACTERS)],
     )
     assert run(["optimize", "--pages", str(pages / "notice.png"), "--out", str(tmp_path)]) == 0
     printed, choice = capsys.readouterr().out, load_choice(ModelCache(tmp_path), built_in(), "auto")
@@ -445,7 +445,7 @@ def test_a_choice_that_cannot_be_stored_is_not_said_to_be(
     folder = tmp_path / "models"
     folder.touch()
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
-    monkeypatch.setattr(optimize, "FEWEST_CHARACTERS", 20)
+    monkeypatch.setattr(optimize, "MIN_CHARACTERS", 20)
     assert run(["optimize", "--pages", str(pages / "notice.png"), "--out", str(folder)]) == 78
     printed = capsys.readouterr()
     assert "kept in" not in printed.out

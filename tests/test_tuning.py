@@ -93,14 +93,14 @@ def test_a_choice_that_does_not_start_loses_nothing_that_was_measured(
     out = tmp_path / "tuned.toml"
     assert run(["tune", str(ROOT / "tests" / "pages" / "line.png"), "--out", str(out)]) == 0
     assert tomllib.loads(out.read_text())["precision"] == "fp32"
-    assert "precision=fp16 is left out: It does not start." in capsys.readouterr().err
+    assert "precision=fp16: It does not start." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flags", "given", "words"),
     [
-        (["--out", str(ROOT / "pyproject.toml")], {}, "is there already"),
-        ([], {"OCRSVC_KEYS": "sqlite:/nowhere/keys.db"}, "would want API keys"),
+        (["--out", str(ROOT / "pyproject.toml")], {}, "already exists"),
+        ([], {"OCRSVC_KEYS": "sqlite:/nowhere/keys.db"}, "would refuse requests"),
         ([], {"page": "nowhere.png"}, "nowhere.png cannot be read"),
         ([], {"OCRSVC_ENGINE": "tr"}, "does not start"),
     ],

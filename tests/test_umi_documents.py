@@ -120,7 +120,7 @@ def test_pages_that_were_told_are_not_told_again_unless_asked(place: Place) -> N
     ],
 )
 def test_pages_are_chosen_as_the_original_does(options: dict[str, Any], pages: list[int]) -> None:
-    assert numbers_of(DocumentOptions.from_sent(options), 5, 5) == pages
+    assert numbers_of(DocumentOptions.from_values(options), 5, 5) == pages
 
 
 def test_an_area_is_ignored_only_on_the_pages_that_it_is_meant_for(place: Place) -> None:

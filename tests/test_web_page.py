@@ -24,7 +24,7 @@ from playwright.sync_api import Browser, FilePayload, Page, Route, expect
 from support import ROOT, run_server
 from web_support import client_raising, json_of, running_app
 
-from ocrsvc.api.native import LONGEST_PX
+from ocrsvc.api.native import MAX_PICTURE_SIDE_PX
 from ocrsvc.api.web_page import FILES, FOLDER, TABS
 from ocrsvc.errors import ClientGone, NotReady
 from ocrsvc.plugins import OutputFormat, output_formats, text_formats
@@ -106,7 +106,7 @@ def test_a_page_of_a_document_comes_as_a_picture_no_larger_than_a_screen(reading
     answer = reading.post("/v1/ocr/picture?page=2", data=sent, content_type="application/octet-stream")
     assert (answer.status_code, answer.content_type) == (200, "image/jpeg")
     with Image.open(io.BytesIO(answer.data)) as drawn:
-        assert drawn.size == (LONGEST_PX, LONGEST_PX // 2)
+        assert drawn.size == (MAX_PICTURE_SIDE_PX, MAX_PICTURE_SIDE_PX // 2)
         assert drawn.getpixel((800, 400)) == pytest.approx((128, 128, 128), abs=3)
 
 

@@ -63,7 +63,7 @@ class Host(ServerState):
         super().__init__(
             make_services(OcrModel(cast(Reader, DecodingReader()), store, store.common)),
             threads=THREADS,
-            most_bytes=1 << 18,
+            max_bytes=1 << 18,
             limit_s=30.0,
             shared=SharedLimits(Budget(1 << 20), Callers(50)),
             call_metrics=self.counted,
@@ -177,7 +177,7 @@ class Bench:
             self._between(connection, chance)
             while connection.waiting:
                 outs.append(_drained(connection))
-                connection.go_on()
+                connection.handle_frames()
             if chance.random() < 0.8:
                 outs.append(_drained(connection))
         ended = self._end(connection, outs)

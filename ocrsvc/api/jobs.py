@@ -1,4 +1,4 @@
-"""The native API's jobs, /v1/jobs: documents that are read while no client waits."""
+"""The native API's jobs, /v1/jobs: documents that are read in the background."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 from flask import Blueprint, Response
 
-from ocrsvc.api.sent_files import option_fields, sent_files
+from ocrsvc.api.request_files import option_fields, request_files
 from ocrsvc.errors import BadOption, JobFailed, JobNotDone, KeysNeeded, OcrsvcError, UnknownJob
 from ocrsvc.formats.document import options_for
 from ocrsvc.formats.output_files import disposition_of, stem_of
@@ -29,30 +29,30 @@ from ocrsvc.settings.settings import Settings
 
 KEY_HEADER: Final = "Idempotency-Key"
 SIGNING_HEADER: Final = "X-Callback-Secret"
-"""For clients that send the document as the body: logs keep the address, and it has no secret."""
+"""Secret for clients that send the document as the body: it must not be in the URL, which is logged."""
 SOURCE: Final = "api"
 CALLBACK_FIELDS: Final = ("callback", "callback_secret")
 JOB_FIELDS: Final = (*CALLBACK_FIELDS, "format", "name")
 
 DEFAULT_PAGES: Final = 20
-MOST_PAGES: Final = 100
-MOST_PAGES_BYTES: Final = 8 << 20
-"""The page of an answer that passes this is its last."""
+MAX_PAGES: Final = 100
+MAX_PAGES_BYTES: Final = 8 << 20
+"""A response ends with the page that exceeds this size."""
 DEFAULT_JOBS: Final = 20
-MOST_JOBS: Final = 100
+MAX_JOBS: Final = 100
 
 _MEDIA_TYPES: Final = {JSON: "application/json", NDJSON: "application/x-ndjson"} | {
     name: each.media_type for name, each in output_formats().items()
 }
 _SUFFIXES: Final = {JSON: ".json", NDJSON: ".ndjson"} | {name: each.suffix for name, each in output_formats().items()}
 _RETRY_S: Final = 2
-NOT_OF_JOBS: Final = ("priority", "timing", "format", "partial")
-"""Options of a request that a job lacks; its format is declared here."""
-JOB_OPTIONS: Final = (*(name for name in OPTIONS if name not in NOT_OF_JOBS), *JOB_FIELDS)
+REQUEST_ONLY_OPTIONS: Final = ("priority", "timing", "format", "partial")
+"""Options of POST /v1/ocr that jobs lack; their `format` is in JOB_FIELDS."""
+JOB_OPTIONS: Final = (*(name for name in OPTIONS if name not in REQUEST_ONLY_OPTIONS), *JOB_FIELDS)
 
 
 def add_jobs(api: Blueprint, settings: Settings, reader: Reader, jobs: JobStore | None, url_files: UrlFiles) -> None:
-    """Add /v1/jobs to the native API; without a store all of it is answered 501."""
+    """Add /v1/jobs to the native API; without a store every route answers 501."""
     views = _JobViews(settings, reader, jobs, url_files)
 
     def add(method: str, path: str, name: str, view: Callable[..., Response]) -> None:
@@ -67,41 +67,41 @@ def add_jobs(api: Blueprint, settings: Settings, reader: Reader, jobs: JobStore 
 
 
 class _JobViews:
-    """The views, each called with the names in its path."""
+    """The views of /v1/jobs."""
 
     def __init__(self, settings: Settings, reader: Reader, jobs: JobStore | None, url_files: UrlFiles) -> None:
         self._settings, self._reader, self._stored, self._url_files = settings, reader, jobs, url_files
 
     @property
     def _jobs(self) -> JobStore:
-        """Raises JobsOff where there are none."""
+        """The job store. Raises JobsOff without one."""
         return store_of(self._stored)
 
     def submit(self) -> Response:
-        """Take in a document."""
+        """Add a job."""
         jobs, fields = self._jobs, option_fields(request.content, self._url_files)
-        own = {name: value for name, value in fields if name in JOB_FIELDS and value is not None}
+        job_fields = {name: value for name, value in fields if name in JOB_FIELDS and value is not None}
         _check_fields(fields)
-        asked = read_options([field for field in fields if field[0] not in JOB_FIELDS])
-        formats, (callback, secret) = _formats_of(own.get("format")), _callback_of(own)
-        files = sent_files(request.content, self._url_files)
+        options = read_options([field for field in fields if field[0] not in JOB_FIELDS])
+        formats, (callback, secret) = _formats_of(job_fields.get("format")), _callback_of(job_fields)
+        files = request_files(request.content, self._url_files)
         if len(files) != 1:
-            raise BadOption(f"{len(files)} files were sent, and a job has one.", "Send each as a job of its own.")
+            raise BadOption(f"A job takes one file; {len(files)} were sent.", "Send each as a separate job.")
         if isinstance(files[0], OcrsvcError):
             raise files[0]
         job_request = JobRequest(
             files[0],
-            options_for(formats, asked.read),
+            options_for(formats, options.read),
             Record(
                 *owner_of_request(),
                 SOURCE,
-                _name_of(own.get("name")),
-                asked={"lines": asked.lines, "words": asked.read.wants_words},
+                _name_of(job_fields.get("name")),
+                asked={"lines": options.lines, "words": options.read.wants_words},
                 formats=formats,
                 repeat=request.headers.get(KEY_HEADER, ""),
                 callback=callback,
             ),
-            asked.pages,
+            options.pages,
             secret,
         )
         job = add_job(jobs, self._reader, self._settings, job_request, request.context, request.left_s)
@@ -110,55 +110,55 @@ class _JobViews:
         return response
 
     def list_own(self) -> Response:
-        """The jobs of the key that asks, the newest first."""
-        jobs, owner, found = self._jobs, owner_of_request(), []
+        """The jobs of the caller's API key, newest first."""
+        jobs, owner, statuses = self._jobs, owner_of_request(), []
         if owner.key is None:
             raise KeysNeeded(
-                "Jobs are listed for API keys only: without them nothing tells whose is which.",
-                "Keep the id that a job was answered with.",
+                "Listing jobs needs API keys, which tell the owners apart.",
+                "Keep the id from the response of POST /v1/jobs.",
             )
-        for job in jobs.all("key = ?", owner.key)[::-1][: _number("limit", DEFAULT_JOBS, 1, MOST_JOBS)]:
+        for job in jobs.all("key = ?", owner.key)[::-1][: _number("limit", DEFAULT_JOBS, 1, MAX_JOBS)]:
             with suppress(FileNotFoundError):
-                found.append(job_status(job))
-        return as_json({"jobs": found})
+                statuses.append(job_status(job))
+        return as_json({"jobs": statuses})
 
     def status(self, job_id: str) -> Response:
         """The state of a job."""
         job = self._find(job_id)
-        response = self._of(job, lambda: as_json(job_status(job)))
+        response = self._respond(job, lambda: as_json(job_status(job)))
         if not job.is_done():
             response.headers["Retry-After"] = str(_RETRY_S)
         return response
 
     def pages(self, job_id: str) -> Response:
-        """The pages read so far, from one on."""
+        """The pages read so far, those after `after`."""
         job, after = self._find(job_id), _number("after", 0, 0, 10**9)
-        most, form = _number("limit", DEFAULT_PAGES, 1, MOST_PAGES), request.args.get("format", _accepted())
+        limit, form = _number("limit", DEFAULT_PAGES, 1, MAX_PAGES), request.args.get("format", _accepted())
         if form not in {JSON, NDJSON}:
-            raise BadOption(f"The format of pages is {form[:40]!r}: accepted is json or ndjson.")
-        return self._of(job, lambda: _pages_response(job, after, most, form))
+            raise BadOption(f"format is {form[:40]!r}: accepted are json and ndjson.")
+        return self._respond(job, lambda: _pages_response(job, after, limit, form))
 
     def result(self, job_id: str) -> Response:
-        """A file made of all pages."""
+        """A file of all pages."""
         job, name = self._find(job_id), _format_of(request.args.get("format", JSON))
-        return self._of(job, lambda: self._made(job, name))
+        return self._respond(job, lambda: self._result_response(job, name))
 
-    def _made(self, job: Job, name: str) -> Response:
+    def _result_response(self, job: Job, name: str) -> Response:
         progress, record = job.progress(), job.record()
         if progress.state in {"waiting", "running"}:
             count, total = job.page_count(), len(record.numbers)
             raise JobNotDone(
-                f"{count} of {total} pages are read.", f"GET {PATH}/{job.id}/pages gives these; ask again later."
+                f"{count} of {total} pages are read.", f"Try again later; GET {PATH}/{job.id}/pages has these."
             )
         if progress.state == "failure":
-            raise JobFailed(f"The job has failed: {progress.why}", f"GET {PATH}/{job.id}/pages gives what was read.")
+            raise JobFailed(f"The job has failed: {progress.why}", f"GET {PATH}/{job.id}/pages has the pages read.")
         check_format(name, unpack_options(record.options))
         response = ResultFiles(self._jobs, self._reader).send(job, name, _content_type(name))
         response.headers["Content-Disposition"] = disposition_of(f"{stem_of(record.name)}{_SUFFIXES[name]}")
         return response
 
     def delete(self, job_id: str) -> Response:
-        """Delete a job; its reading ends within a page."""
+        """Delete a job; a running one stops within a page."""
         self._jobs.clear(self._find(job_id))
         return Response(status=204)
 
@@ -168,8 +168,8 @@ class _JobViews:
             raise _unknown(job_id)
         return job
 
-    def _of(self, job: Job, respond: Callable[[], Response]) -> Response:
-        """Raises UnknownJob where the job was deleted meanwhile."""
+    def _respond(self, job: Job, respond: Callable[[], Response]) -> Response:
+        """Call `respond`. Raises UnknownJob if the job was deleted meanwhile."""
         try:
             return respond()
         except FileNotFoundError as error:
@@ -178,8 +178,8 @@ class _JobViews:
 
 def _unknown(job_id: str) -> UnknownJob:
     return UnknownJob(
-        f"There is no job {job_id[:40]!r} of yours.",
-        "It was deleted, it made room for others, or its time is over (OCRSVC_TASKS_S).",
+        f"You have no job {job_id[:40]!r}.",
+        "It was deleted, evicted or has expired (OCRSVC_TASKS_S).",
     )
 
 
@@ -187,12 +187,12 @@ def _check_fields(fields: list[tuple[str, object]]) -> None:
     """Raises BadOption for an option that jobs lack."""
     for name, _ in fields:
         if name not in JOB_OPTIONS:
-            raise BadOption(f"{name[:40]!r} is no option of a job.", f"The options are: {', '.join(JOB_OPTIONS)}.")
+            raise BadOption(f"{name[:40]!r} is not an option of jobs.", f"The options are: {', '.join(JOB_OPTIONS)}.")
 
 
-def _formats_of(sent: object) -> tuple[str, ...]:
-    """The formats in a list of JSON, or in text with commas."""
-    names = sent if isinstance(sent, list) else as_text(sent).split(",") if sent else []
+def _formats_of(value: object) -> tuple[str, ...]:
+    """The formats in a JSON list or a comma-separated text."""
+    names = value if isinstance(value, list) else as_text(value).split(",") if value else []
     return tuple(dict.fromkeys(_format_of(as_text(name)) for name in names if as_text(name).strip()))
 
 
@@ -201,28 +201,28 @@ def _format_of(text: str) -> str:
     return FORMAT_ALIASES.get(name, name)
 
 
-def _callback_of(own: dict[str, Any]) -> tuple[str, str]:
-    """The URL, and the secret. Raises BadOption for a secret without a callback."""
-    url, secret = (as_text(own.get(name, "")).strip() for name in CALLBACK_FIELDS)
+def _callback_of(job_fields: dict[str, Any]) -> tuple[str, str]:
+    """The callback's URL and secret. Raises BadOption for a secret without a URL."""
+    url, secret = (as_text(job_fields.get(name, "")).strip() for name in CALLBACK_FIELDS)
     secret = secret or request.headers.get(SIGNING_HEADER, "").strip()
     if secret and not url:
-        raise BadOption("callback_secret was sent without callback.", "Send the URL that is to be called.")
+        raise BadOption("callback_secret was sent without callback.", "Send the callback's URL.")
     return url, secret
 
 
-def _name_of(sent: object) -> str:
-    """The name of the file."""
-    named = as_text(sent) if sent else next((part.filename for part in request.content.files if part.filename), "")
+def _name_of(name: object) -> str:
+    """The job's name, by default that of the file."""
+    named = as_text(name) if name else next((part.filename for part in request.content.files if part.filename), "")
     return "".join(character for character in named[-200:] if character.isprintable())
 
 
-def _number(name: str, default: int, least: int, most: int) -> int:
-    """A whole number in the query. Raises BadOption."""
+def _number(name: str, default: int, minimum: int, maximum: int) -> int:
+    """Parse a whole number in the query. Raises BadOption."""
     text = request.args.get(name, "").strip()
     if not text:
         return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 11 and least <= int(text) <= most):
-        raise BadOption(f"{name} is {text[:40]!r}: accepted is a whole number from {least} to {most}.")
+    if not (text.isascii() and text.isdecimal() and len(text) < 11 and minimum <= int(text) <= maximum):
+        raise BadOption(f"{name} is {text[:40]!r}: accepted is a whole number from {minimum} to {maximum}.")
     return int(text)
 
 
@@ -234,15 +234,15 @@ def _accepted() -> str:
     )
 
 
-def _pages_response(job: Job, after: int, most: int, form: str) -> Response:
-    # Before the pages: a job that ends meanwhile is asked once more.
+def _pages_response(job: Job, after: int, limit: int, form: str) -> Response:
+    # Read the state before the pages, so that clients fetch again if the job ends in between.
     state, total = STATES[job.progress().state], len(job.record().numbers)
     pages, size = [], 0
-    for page in page_dicts(job, after, most):
+    for page in page_dicts(job, after, limit):
         pages.append(orjson.dumps(page))
         size += len(pages[-1])
         request.share.take(len(pages[-1]))
-        if size > MOST_PAGES_BYTES:
+        if size > MAX_PAGES_BYTES:
             break
     upto = after + len(pages)
     if form == NDJSON:

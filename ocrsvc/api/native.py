@@ -1,4 +1,4 @@
-"""The native API: POST /v1/ocr, the list of models, and pictures of pages for the web page."""
+"""The native API: POST /v1/ocr, the list of models, and page pictures for the web page."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final
 from flask import Blueprint, Response
 from werkzeug.datastructures import MIMEAccept
 
-from ocrsvc.api.document_responses import DocumentResponses, SentFile
-from ocrsvc.api.sent_files import file_names, option_fields, sent_files
+from ocrsvc.api.document_responses import DocumentResponses, RequestFile
+from ocrsvc.api.request_files import file_names, option_fields, request_files
 from ocrsvc.api.streaming import respond_by_page
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError
 from ocrsvc.formats.document import options_for, page_without_words
@@ -35,40 +35,40 @@ from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 
 MODELS_PATH: Final = "/v1/ocr/models"
-"""Not /v1/models, which is KServe's; TensorFlow Serving's paths are below it."""
+"""Not /v1/models, which belongs to KServe and TensorFlow Serving."""
 
-LONGEST_PX: Final = 1600
-"""The longest side of a picture of a page, twice a page's pixels on most screens."""
+MAX_PICTURE_SIDE_PX: Final = 1600
+"""Longest side of a page picture: twice its size on most screens."""
 
 _PAGE_NUMBER: Final = re.compile("[1-9][0-9]{0,6}")
 Outcome = Reading | OcrsvcError
 
 
 def make_api(reader: Reader, url_files: UrlFiles, settings: Settings) -> Blueprint:
-    """POST /v1/ocr and /v1/ocr/picture, and GET /v1/ocr/models, over a reader."""
+    """Make POST /v1/ocr and /v1/ocr/picture, and GET /v1/ocr/models."""
     api = Blueprint("api", __name__)
     responses = DocumentResponses(reader, settings.pdf_dpi)
 
     @api.post("/v1/ocr")
     def ocr() -> Response:
         began_s = time.monotonic()
-        asked = read_options(option_fields(request.content, url_files))
-        asked = replace(asked, formats=asked.formats or (_accepted(),))
-        request.wants_stages = asked.stages
-        images = sent_files(request.content, url_files)
-        if (form := STREAM_FORMS.get(asked.formats[0])) is not None:
-            pages = reader.read_files_by_page(images, asked.read, request.left_s, _context(asked), asked.pages)
-            return respond_by_page(pages, asked, form, len(images), began_s)
-        files = _read(reader, images, asked)
+        options = read_options(option_fields(request.content, url_files))
+        options = replace(options, formats=options.formats or (_accepted(),))
+        request.wants_stages = options.stages
+        images = request_files(request.content, url_files)
+        if (form := STREAM_FORMS.get(options.formats[0])) is not None:
+            pages = reader.read_files_by_page(images, options.read, request.left_s, _context(options), options.pages)
+            return respond_by_page(pages, options, form, len(images), began_s)
+        files = _read(reader, images, options)
         _raise_if_all_failed(files)
-        if asked.formats == (JSON,):
-            return as_json(_answer(files, asked, total_s=time.monotonic() - began_s))
-        sent = list(map(SentFile, images, file_names(request.content, len(images)), files))
-        return responses.respond(sent, asked, lambda: _answer(files, asked, total_s=time.monotonic() - began_s))
+        if options.formats == (JSON,):
+            return as_json(_answer(files, options, total_s=time.monotonic() - began_s))
+        sent = list(map(RequestFile, images, file_names(request.content, len(images)), files))
+        return responses.respond(sent, options, lambda: _answer(files, options, total_s=time.monotonic() - began_s))
 
     @api.post("/v1/ocr/picture")
     def page_picture() -> Response:
-        """One page of the body as a JPEG, for the web page: browsers cannot draw PDF or TIFF."""
+        """One page of the body as a JPEG, for the web page: browsers cannot show PDF or TIFF."""
         data, number = _picture_request()
         with reader.decoded_image(
             data, number if may_have_pages(data) else None, request.left_s, request.context
@@ -86,26 +86,26 @@ def make_api(reader: Reader, url_files: UrlFiles, settings: Settings) -> Bluepri
 
 
 def _picture_request() -> tuple[bytes, int]:
-    """The body, and the page's number in the query, from 1. Raises NothingSent, BadOption."""
+    """The body and the page number in the query, from 1. Raises NothingSent, BadOption."""
     content = request.content
     if content.raw is None:
-        raise NothingSent("The request carries no file.", "Send the file as the body.")
+        raise NothingSent("The request has no file.", "Send the file as the body.")
     text = content.text("page") or "1"
     if not _PAGE_NUMBER.fullmatch(text):
-        raise BadOption(f"'page' is {text[:40]!r}: accepted is the number of a page, from 1.")
+        raise BadOption(f"'page' is {text[:40]!r}: accepted is a page number from 1.")
     return content.raw, int(text)
 
 
 def _picture_of(image: Image) -> bytes:
-    """The page, shrunk where it is larger. Raises QueueFull, BodyTooLarge where there is no memory for it."""
-    scale = min(1.0, LONGEST_PX / max(image.width, image.height))
+    """The page as a JPEG, shrunk if it is larger. Raises QueueFull, BodyTooLarge."""
+    scale = min(1.0, MAX_PICTURE_SIDE_PX / max(image.width, image.height))
     page = Page(max(1, round(image.width * scale)), max(1, round(image.height * scale)), 0, ())
     with request.share.part() as held, held.holding(drawing_bytes(image.pixels, page)):
         return draw_page(image.pixels, page)
 
 
 def _version(status: VersionStatus) -> dict[str, object]:
-    """One version of a model. Why it does not serve is for operators: it may name paths."""
+    """A model version. Reasons for not serving are omitted: they may name paths."""
     about: dict[str, object] = {"engine": None, "title": "", "tier": None, "languages": (), "licence": ""}
     if status.version is not None:
         described = status.version.description
@@ -113,16 +113,16 @@ def _version(status: VersionStatus) -> dict[str, object]:
     return {"name": status.name, "version": status.number, "state": status.state, "labels": status.labels, **about}
 
 
-def _read(reader: Reader, images: Sequence[bytes | OcrsvcError], asked: RequestedOptions) -> list[FileRead]:
-    """Read each file, in order; the error of a lone image is raised."""
-    context, options = _context(asked), options_for(asked.formats, asked.read)
-    if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:
-        return [read_pages(reader, images[0], options, request.left_s, context, partial=asked.partial)]
-    return reader.read_files(images, options, request.left_s, context, asked.pages, partial=asked.partial)
+def _read(reader: Reader, images: Sequence[bytes | OcrsvcError], options: RequestedOptions) -> list[FileRead]:
+    """Read the files in order. Raises the error of a single image."""
+    context, read = _context(options), options_for(options.formats, options.read)
+    if len(images) == 1 and isinstance(images[0], bytes) and options.pages == ALL:
+        return [read_pages(reader, images[0], read, request.left_s, context, partial=options.partial)]
+    return reader.read_files(images, read, request.left_s, context, options.pages, partial=options.partial)
 
 
-def _context(asked: RequestedOptions) -> RequestContext:
-    priority = request.allowed_priority(asked.priority) if asked.priority else request.priority
+def _context(options: RequestedOptions) -> RequestContext:
+    priority = request.allowed_priority(options.priority) if options.priority else request.priority
     return replace(request.context, priority=priority)
 
 
@@ -132,49 +132,49 @@ def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
 
 
 def _accepted() -> str:
-    """The format whose media type Accept names, else JSON. Raises BadOption for a zip of no formats."""
+    """The format that the header Accept names, else JSON. Raises BadOption for a zip without formats."""
     if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
         return JSON
     names = {JSON_TYPE: JSON} | {form.media_type: name for name, form in output_formats().items()}
     names |= {form.media_type: name for name, form in STREAM_FORMS.items()}
-    # Every answer has parameters such as charset=utf-8.
+    # Parameters such as charset=utf-8 do not select a format.
     accepted = MIMEAccept([(kind.partition(";")[0].rstrip(), quality) for kind, quality in request.accept_mimetypes])
     wanted = accepted.best_match(names)
     if wanted is None and accepted.best_match([ZIP_TYPE]):
         raise BadOption(
-            "The header Accept asks for a zip, and nothing says of which formats.",
-            "Name them, as with format=pdf,md: several come as a zip.",
+            "The header Accept asks for a zip, but no formats are named.",
+            "Name them, such as format=pdf,md.",
         )
     return names[wanted or JSON_TYPE]
 
 
-def _answer(files: Sequence[FileRead], asked: RequestedOptions, *, total_s: float) -> dict[str, object]:
-    """The answer in JSON."""
+def _answer(files: Sequence[FileRead], options: RequestedOptions, *, total_s: float) -> dict[str, object]:
+    """The JSON response."""
     readings = [reading for file in files for reading in file.readings]
-    stages = stages_to_dict(request.ledger.seconds()) if asked.stages else {}
+    stages = stages_to_dict(request.ledger.seconds()) if options.stages else {}
     return {
         "id": request.id,
         "engine": readings[0].engine,
-        "pages": [_page(outcome, number, asked) | source for number, source, outcome in _numbered_pages(files)],
+        "pages": [_page(outcome, number, options) | source for number, source, outcome in _numbered_pages(files)],
         "pages_total": sum(file.total for file in files),
         "timing": {**timing_to_dict(total_of(readings, total_s)), **stages},
     }
 
 
 def _numbered_pages(files: Sequence[FileRead]) -> list[tuple[int, dict[str, object], Outcome]]:
-    """Every page with its number, counted through all files, and its source where files have several pages."""
+    """All pages, numbered across files, each with its source if a file has several pages."""
     if len(files) == 1:
         return [(number, {}, outcome) for number, outcome in files[0].pages]
     has_source = any(file.total > 1 for file in files)
-    found = [(at, number, outcome) for at, file in enumerate(files, start=1) for number, outcome in file.pages]
+    pages = [(at, number, outcome) for at, file in enumerate(files, start=1) for number, outcome in file.pages]
     return [
         (count, {"source": {"file": at, "page": number}} if has_source else {}, outcome)
-        for count, (at, number, outcome) in enumerate(found, start=1)
+        for count, (at, number, outcome) in enumerate(pages, start=1)
     ]
 
 
-def _page(outcome: Outcome, number: int, asked: RequestedOptions) -> dict[str, object]:
+def _page(outcome: Outcome, number: int, options: RequestedOptions) -> dict[str, object]:
     if isinstance(outcome, Reading):
-        page = outcome.page if asked.read.wants_words else page_without_words(outcome.page)
-        return page_to_dict(page, number, asked.read, lines=asked.lines)
+        page = outcome.page if options.read.wants_words else page_without_words(outcome.page)
+        return page_to_dict(page, number, options.read, lines=options.lines)
     return {"page": number, "error": problem_dict(failure_of(outcome), request.id)}

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description of the native API, in openapi.yaml."""
+"""Serves the OpenAPI 3.1 description of the native API from openapi.yaml."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ocrsvc.plugins import output_formats
 
 
 def openapi(*, wants_keys: bool = False, fetches_urls: bool = False) -> dict[str, Any]:
-    """The whole description; `wants_keys` where requests need API keys, `fetches_urls` where they may name URLs."""
+    """The description; `wants_keys` if requests need API keys, `fetches_urls` if they may have URLs."""
     text = files(__package__).joinpath("openapi.yaml").read_text("utf-8")
-    # With libyaml, which PyYAML's wheels have, ten times as fast.
+    # libyaml, which PyYAML's wheels include, is ten times faster.
     described: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     del described["x-shared"]
     described["info"]["version"] = __version__
@@ -29,16 +29,16 @@ def openapi(*, wants_keys: bool = False, fetches_urls: bool = False) -> dict[str
 
 
 def _add_formats(reading: dict[str, Any]) -> None:
-    """Add the output formats that there are, those among them that plug-ins have registered."""
+    """Add all output formats, including those of plug-ins."""
     content, names = reading["responses"]["200"]["content"], ["json", *output_formats()]
     for name, form in output_formats().items():
         content.setdefault(form.media_type, {"schema": {"description": f"With format={name}: {form.help}."}})
-    one = "|".join((*names, *FORMAT_ALIASES))
-    several = {"type": "string", "pattern": f"^(?:{one})(?:,(?:{one}))*$"}
+    name_pattern = "|".join((*names, *FORMAT_ALIASES))
+    several = {"type": "string", "pattern": f"^(?:{name_pattern})(?:,(?:{name_pattern}))*$"}
     description = (
-        f"The form of the answer: JSON; {'; '.join(form.help for form in output_formats().values())}. Several come as "
-        f"a zip. Alone: {'; '.join(form.help for form in STREAM_FORMS.values())}. Left out, the header Accept decides "
-        "where it names the media type of one, else JSON."
+        f"Format of the response: JSON; {'; '.join(form.help for form in output_formats().values())}. Several formats "
+        f"come as a zip. Only alone: {'; '.join(form.help for form in STREAM_FORMS.values())}. Without it, the header "
+        "Accept decides, else JSON."
     )
     for parameter in reading["parameters"]:
         if parameter["name"] == "format":

@@ -1,4 +1,4 @@
-"""Health, readiness, version and API description; metrics and /ops, by default for callers on the same machine."""
+"""Health, readiness, version and API description; metrics and /ops, by default only for the same machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LIBRARIES: Final = (
 
 
 def make_ops(reader: Reader, gate: AccessGate | None = None, *, fetches_urls: bool = False) -> Blueprint:
-    """GET /healthz, /readyz, /version and /openapi.json; `gate` is None where requests need no keys."""
+    """Make GET /healthz, /readyz, /version and /openapi.json; `gate` is None if requests need no API keys."""
     ops = Blueprint("ops", __name__)
     libraries = _library_versions()
 
@@ -48,10 +48,10 @@ def make_ops(reader: Reader, gate: AccessGate | None = None, *, fetches_urls: bo
     @ops.get("/readyz")
     def readyz() -> Response:
         if not reader.ready:
-            text = "No engine is warm in this worker, or the service is about to end."
-            raise NotReady(text, "Ask again in a moment.", _READY_RETRY_S)
+            text = "No engine is warm in this worker, or the service is shutting down."
+            raise NotReady(text, "Try again later.", _READY_RETRY_S)
         if gate is not None and not gate.is_ready:
-            raise NotReady("The store of the API keys does not answer.", "Ask again in a moment.", _READY_RETRY_S)
+            raise NotReady("The API key store does not answer.", "Try again later.", _READY_RETRY_S)
         return as_json({"status": "ready"})
 
     @ops.get("/version")
@@ -76,7 +76,7 @@ def _description(*, wants_keys: bool, fetches_urls: bool) -> bytes:
 def make_operators(
     settings: Settings, reader: Reader, request_metrics: RequestMetrics, gate: AccessGate | None = None
 ) -> Blueprint:
-    """GET /metrics, /ops and /ops/…, as OCRSVC_OPS allows; every worker answers for the whole service."""
+    """Make GET /metrics, /ops and /ops/…, as OCRSVC_OPS allows; every worker answers for the whole service."""
     operators, audit = Blueprint("operators", __name__), audit_log_of(settings)
     if settings.ops == "off":
         return operators
@@ -86,7 +86,7 @@ def make_operators(
 
     @operators.get("/metrics")
     def metrics() -> Response:
-        # Other workers put theirs twice a second; this worker's are new, also without a sampler.
+        # Other workers publish these twice a second; this worker does so now.
         request_metrics.worker_metrics.put(WAITING, reader.waiting())
         request_metrics.worker_metrics.put(STUCK, reader.stuck_threads())
         accept = request.headers.get("Accept", "")
@@ -127,12 +127,12 @@ def make_operators(
 
 
 def _who() -> str:
-    """The caller for the audit log: the key, or without keys the address."""
+    """The caller for the audit log: its API key, or its address without keys."""
     return f"key:{request.key.name}" if request.key is not None else f"address:{request.remote_addr or 'local'}"
 
 
 def count_denied(request_metrics: RequestMetrics) -> Mapping[str, int]:
-    """The numbers of refused images and request bodies."""
+    """The number of denied images and request bodies."""
     lists = {"image": request_metrics.image_denylist, "request": request_metrics.body_denylist}
     return {
         kind: 0 if known.is_empty() else sum(entry.is_refused for entry in known.entries())
@@ -155,7 +155,7 @@ def _described(reader: Reader) -> EngineInfo | None:
 
 
 def _library_versions() -> dict[str, str]:
-    """Versions of Python and of the installed packages that matter for an answer."""
+    """Versions of Python and of installed packages that affect results."""
     versions = {"python": platform.python_version()}
     for name in _LIBRARIES:
         try:

@@ -1,4 +1,4 @@
-"""What the operators' page shows, as JSON: workers, numbers, the last ten minutes, failures, refused inputs."""
+"""JSON of the operators' page: workers, figures, the last ten minutes, failures, denied inputs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ocrsvc.telemetry.worker_table import Reason, State, WorkerEntry, WorkerTabl
 
 Node = dict[str, Any]
 
-_MOST_ERRORS: Final = 20
-"""For each kind of fault."""
+_MAX_ERRORS: Final = 20
+"""Per kind of fault."""
 
 
 def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, settings_name: str = "") -> Node:
-    """The page's content; takes a few milliseconds. `engine` is None until it is loaded."""
+    """The page's content; `engine` is None until it is loaded."""
     series, table = request_metrics.store.read(), request_metrics.worker_table
     memory = read_memory_use()
     points = request_metrics.history.read() if request_metrics.history is not None else []
@@ -69,26 +69,26 @@ def _counts(series: Series) -> Node:
 
 
 def _one(series: Series, metric: Metric) -> float:
-    """A metric without labels."""
+    """The value of a metric without labels."""
     return series.get(metric.of(), (0.0,))[0]
 
 
 def _all(series: Series, metric: Metric) -> float:
-    """All series of a metric together."""
+    """The sum of all series of a metric."""
     return sum(values[0] for key, values in series.items() if key[1] == metric.name)
 
 
 def _by(series: Series, metric: Metric) -> dict[str, float]:
-    """A metric by its first label, the largest first."""
-    found: dict[str, float] = {}
+    """The sums of a metric by its first label, largest first."""
+    sums: dict[str, float] = {}
     for key, values in series.items():
         if key[1] == metric.name:
-            found[key[2]] = found.get(key[2], 0.0) + values[0]
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+            sums[key[2]] = sums.get(key[2], 0.0) + values[0]
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 def _documents(series: Series) -> Node | None:
-    """The documents on disk; None where none are taken in."""
+    """The stored jobs; None without a job store."""
     if metrics.TASKS_LIMIT.of() not in series:
         return None
     return {
@@ -115,20 +115,20 @@ def _models(series: Series) -> Node | None:
 
 
 def errors_to_list(request_metrics: RequestMetrics) -> list[Node]:
-    """The last failures of the whole service, some of each kind of fault, the latest first."""
+    """The last failures of the whole service, up to a number per kind of fault, newest first."""
     slots = max(1, request_metrics.worker_table.head.high)
     errors = request_metrics.errors.read(slots) if request_metrics.errors is not None else []
     seen: Counter[str] = Counter()
     kept = []
     for error in errors:
         seen[error.fault] += 1
-        if seen[error.fault] <= _MOST_ERRORS:
+        if seen[error.fault] <= _MAX_ERRORS:
             kept.append(asdict(error))
     return kept
 
 
 def quarantine_to_dict(request_metrics: RequestMetrics) -> Mapping[str, list[Node]]:
-    """The images and request bodies that crash engines or stop workers."""
+    """The crash denylist: images and request bodies that crash engines or stop workers."""
     return {
         "images": _entries(request_metrics.image_denylist),
         "requests": _entries(request_metrics.body_denylist),
@@ -136,7 +136,7 @@ def quarantine_to_dict(request_metrics: RequestMetrics) -> Mapping[str, list[Nod
 
 
 def keys_to_list(gate: AccessGate, now_s: float) -> list[Node]:
-    """Every API key without its secret, and its use. Raises KeysUnavailable."""
+    """All API keys without their secrets, and their usage. Raises KeysUnavailable."""
     return [usage_to_dict(entry, usage, now_s) for entry, usage in gate.usage()]
 
 
@@ -156,7 +156,7 @@ def _entries(known: CrashDenylist | None) -> list[Node]:
 
 
 def _gpus_to_list(worker_table: WorkerTable) -> list[Node]:
-    """Every GPU that was read, as an operator sees it."""
+    """All GPUs with their latest figures."""
     entries = [worker_table.entry(worker.slot) for worker in worker_table.live()]
     used, total, busy = (latest_by_gpu(entries, row) for row in GPU_ROWS)
     return [
@@ -166,7 +166,7 @@ def _gpus_to_list(worker_table: WorkerTable) -> list[Node]:
 
 
 def workers_to_list(worker_table: WorkerTable) -> list[Node]:
-    """Every worker as an operator sees it, in the order of the entries."""
+    """All workers, in order of their slots."""
     now_s = time.monotonic()
     return [_worker_to_dict(worker.slot, worker_table.entry(worker.slot), now_s) for worker in worker_table.live()]
 

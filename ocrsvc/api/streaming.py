@@ -1,4 +1,4 @@
-"""Answers of POST /v1/ocr whose pages are sent as they are read; the last part says how they ended."""
+"""Responses of POST /v1/ocr that stream pages as they are read; the last part is a summary or an error."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ocrsvc.results import EngineInfo, Reading, Timing
 Pages = Generator[PageRead, None, None]
 
 
-def respond_by_page(pages: Pages, asked: RequestedOptions, form: StreamForm, files: int, began_s: float) -> Response:
-    """An answer that begins once the first page is read; `pages` are those of all `files`, `began_s` is monotonic.
+def respond_by_page(pages: Pages, options: RequestedOptions, form: StreamForm, files: int, began_s: float) -> Response:
+    """A response that starts when the first page is read; `pages` are those of all `files`, `began_s` is monotonic.
 
-    Until then errors are raised: also that of a page that is the only one, or too late.
+    Raises errors before the first page, that of a single page, and DeadlineExceeded of the first page.
     """
     try:
         first = next(pages)
         is_alone = files == first.chosen == 1
         if isinstance(first.outcome, OcrsvcError if is_alone else DeadlineExceeded):
             raise first.outcome
-        stream = PageStream(current_request(), asked, form, files, began_s)
+        stream = PageStream(current_request(), options, form, files, began_s)
         return stream_response(stream.pieces(chain((first,), pages)), form.media_type, pages.close)
     except BaseException:
         pages.close()
@@ -40,17 +40,19 @@ def respond_by_page(pages: Pages, asked: RequestedOptions, form: StreamForm, fil
 
 
 class PageStream:
-    """The parts of one answer; for the thread of its request."""
+    """The parts of one response, for the request's own thread."""
 
-    def __init__(self, request: Request, asked: RequestedOptions, form: StreamForm, files: int, began_s: float) -> None:
-        self._request, self._asked, self._form, self._files = request, asked, form, files
+    def __init__(
+        self, request: Request, options: RequestedOptions, form: StreamForm, files: int, began_s: float
+    ) -> None:
+        self._request, self._options, self._form, self._files = request, options, form, files
         self._began_s = began_s
         self._read = self._failed = 0
         self._timing = Timing(0.0, 0.0, 0.0, 0.0)
         self._engine: EngineInfo | None = None
 
     def pieces(self, pages: Iterable[PageRead]) -> Iterator[bytes]:
-        """A piece for each page, and one for the end or the error that ended the answer."""
+        """One piece per page, then a summary or the error that ended the response."""
         parts = (self._piece("page", self._page(page)) for page in pages)
         return ended_pieces(self._request, parts, lambda: self._piece("end", {"end": self._end()}), self._error)
 
@@ -61,13 +63,13 @@ class PageStream:
         return self._piece("error", {"error": problem_dict(failure, self._request.id)})
 
     def _page(self, page: PageRead) -> dict[str, object]:
-        """The page as in JSON, and the numbers of pages. Raises DeadlineExceeded: no later page is read."""
+        """The page as in JSON, with page counts. Raises DeadlineExceeded, after which no page is read."""
         source = {} if self._files == 1 else {"source": {"file": page.file, "page": page.number}}
         number = page.number if self._files == 1 else self._read + self._failed + 1
         counts = {"pages_total": page.total, "pages_wanted": page.chosen}
         if isinstance(page.outcome, Reading):
             self._note_read(page.outcome)
-            values = page_to_dict(page.outcome.page, number, self._asked.read, lines=self._asked.lines)
+            values = page_to_dict(page.outcome.page, number, self._options.read, lines=self._options.lines)
             return {**values, **source, **counts}
         if isinstance(page.outcome, DeadlineExceeded):
             raise page.outcome
@@ -85,7 +87,7 @@ class PageStream:
 
     def _end(self) -> dict[str, object]:
         timing = timing_to_dict(replace(self._timing, total_s=time.monotonic() - self._began_s))
-        stages = stages_to_dict(self._request.ledger.seconds()) if self._asked.stages else {}
+        stages = stages_to_dict(self._request.ledger.seconds()) if self._options.stages else {}
         return {
             "id": self._request.id,
             "engine": self._engine,

@@ -1,7 +1,7 @@
-"""The web page at `/`, the operators' page at `/ops`, and a JSON description for programs at `/`.
+"""Serves the web page at `/` (JSON for programs) and the operators' page at `/ops`.
 
-Their files, in `static/` and `static_ops/`, are read once. Browsers revalidate them on every visit, because a page and
-its scripts belong to one version.
+Their files in `static/` and `static_ops/` are read at the start. Browsers revalidate them on every visit, so that a
+page and its scripts are of the same version.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ FILE: Final = Markup(
     "{1.label}</button>"
 )
 FORM: Final = '<form id="settings">'
-ASKING_FORM: Final = '<form id="settings" data-models>'
-# Nothing but the page's own files runs; images are those that the user chose.
+MODELS_FORM: Final = '<form id="settings" data-models>'
+# Only the page's own files may run; images are the user's.
 POLICY: Final = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
@@ -47,11 +47,11 @@ BANNER: Final = {"name": "ocrsvc", "version": __version__, "read": "POST /v1/ocr
 
 
 def make_page(*, has_models: bool = False) -> Blueprint:
-    """GET /, /index.html (as TrWebOCR) and /static/…; `has_models` says whether the page lists models to choose."""
+    """Make GET /, /index.html (TrWebOCR's address) and /static/…; with `has_models` the page offers models."""
     page = Blueprint("page", __name__)
     files = _files(FOLDER)
     index_page = _with_tabs(files[INDEX].decode())
-    files[INDEX] = (index_page.replace(FORM, ASKING_FORM) if has_models else index_page).encode()
+    files[INDEX] = (index_page.replace(FORM, MODELS_FORM) if has_models else index_page).encode()
     banner = orjson.dumps(BANNER)
 
     @page.get("/")
@@ -73,7 +73,7 @@ def make_page(*, has_models: bool = False) -> Blueprint:
 
 
 def add_operators_page(operators: Blueprint) -> None:
-    """Add GET /ops and /ops/static/…; the blueprint decides who may ask."""
+    """Add GET /ops and /ops/static/…; the blueprint checks access."""
     files = _files(OPERATORS_FOLDER)
     for name, data in files.items():
         path = "/ops" if name == INDEX else f"/ops/static/{name}"
@@ -85,14 +85,14 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def _with_tabs(page: str) -> str:
-    """The page with a tab for each output format but plain text, whose tab is in the file, and buttons for files."""
+    """Insert a tab per text format (plain text has one already) and a button per other format."""
     tabs = (TAB.format(name, form) for name, form in text_formats().items() if name != "text")
     others = (FILE.format(name, form) for name, form in output_formats().items() if not form.text)
     return page.replace(TABS, "".join(tabs)).replace(FILES, "".join(others))
 
 
 def _wants_html() -> bool:
-    """A browser names HTML first; a program that takes anything gets JSON."""
+    """Whether Accept prefers HTML, as browsers' does; */* gets JSON."""
     return request.accept_mimetypes.best_match(("application/json", "text/html")) == "text/html"
 
 
@@ -101,7 +101,7 @@ def _serving(name: str, data: bytes) -> Callable[[], Response]:
 
 
 def _file(name: str, data: bytes) -> Response:
-    """One file, or 304 for a browser that has it."""
+    """A file, or 304 if the browser has it."""
     response = Response(data, content_type=TYPES[Path(name).suffix])
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["Referrer-Policy"] = "no-referrer"

@@ -1,4 +1,4 @@
-"""What `ocrsvc batch` says: what was read and what is left, the report, and what reading would take and cost."""
+"""Output of `ocrsvc batch`: summary of a run, its report, and the estimate of --dry-run."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
     from ocrsvc.batch.progress import RunCounts
     from ocrsvc.batch.request import BatchRequest
 
-_NAMES: Final = {"local": ("this machine", "such machines")}
-_OTHERS: Final = ("what reads now", "times as much")
-"""For services and clusters, whose number of machines is unknown."""
+_LABELS: Final = {"local": ("this machine", "such machines")}
+_OTHER_LABELS: Final = ("the present readers", "times as many")
+"""Labels for services and clusters, whose number of machines is unknown."""
 
 
 def summary_of(outcome: RunCounts, address: str, elapsed_s: float, shard: str | None) -> Iterator[str]:
-    """Sentences about a run into the output at this address, whose command has read so long."""
+    """Summarize a run into the output at `address`; `elapsed_s` is this command's."""
     if outcome.is_complete and not outcome.planned:
-        yield "there is no page to read" + (f": the run has fewer parts than --shard {shard} needs" if shard else "")
+        yield "no pages to read" + (f": the run has fewer parts than --shard {shard} needs" if shard else "")
         return
-    yield _own_pages(outcome, elapsed_s)
+    yield _pages_of_command(outcome, elapsed_s)
     done, failed = outcome.all_done, outcome.all_failed
     if (done, failed) != (outcome.done, outcome.failed.total()) or not outcome.is_complete:
         finished, planned = done + failed, count_of(outcome.planned, "page")
         where = " of this shard" if shard else ""
-        yield f"by all commands so far: {finished:,} of {planned}{where}, {done:,} read and {failed:,} failed"
+        yield f"total so far: {finished:,} of {planned}{where}, {done:,} read and {failed:,} failed"
     if outcome.is_complete:
-        yield f"all{' of this shard' if shard else ''} is in {address}"
+        yield f"{'shard' if shard else 'output'} complete: {address}"
         if failed:
-            yield "why pages failed is in the output as `error`; the same command with --retry-failed tries them again"
+            yield "failed pages have an `error` in the output; --retry-failed reads them again"
     else:
-        yield f"there is more to be read into {address}: give the same command again"
+        yield f"incomplete: {address}; run the same command again to continue"
 
 
-def _own_pages(outcome: RunCounts, elapsed_s: float) -> str:
-    copied = f", {outcome.copied:,} of them copied from files of the same content" if outcome.copied else ""
+def _pages_of_command(outcome: RunCounts, elapsed_s: float) -> str:
+    copied = f", {outcome.copied:,} of them copied from files with the same content" if outcome.copied else ""
     read = f"{count_of(outcome.done, 'page')} read{copied}, {failures_of(outcome.failed)}"
     return f"{read}, in {'less than a second' if elapsed_s < 1 else duration_of(elapsed_s)}"
 
 
 def make_report(destination: Destination) -> None:
-    """Write the report of a run, and say where it is. Raises OcrsvcError and OSError."""
+    """Write the report of a run and print its address. Raises OcrsvcError, OSError."""
     from ocrsvc.batch.report import write_report
     from ocrsvc.batch.sources.load_files import SourceLoader
 
@@ -58,7 +58,7 @@ def make_report(destination: Destination) -> None:
 
 
 def make_report_at_end(destination: Destination) -> None:
-    """The same after a run, which does not fail for want of a report."""
+    """Write the report, printing an error instead of raising it."""
     try:
         make_report(destination)
     except (OcrsvcError, OSError) as error:
@@ -66,20 +66,20 @@ def make_report_at_end(destination: Destination) -> None:
 
 
 def estimate(request: BatchRequest, machines: int | None, price: float | None) -> None:
-    """Count what the sources hold, read a sample, and print what reading all would take. Raises OcrsvcError."""
+    """Count the sources, read a sample, and print an estimate for all pages. Raises OcrsvcError."""
     from ocrsvc.batch.sources.plan_files import find_sources
     from ocrsvc.batch.sources.source_files import PlanningCounts
     from ocrsvc.batch.start import opened_reader
 
-    left_out = PlanningCounts()
-    counts = count_sources(find_sources(request.sources, left_out))
-    print(visible("\n".join([*_kinds(counts), *left_out.to_sentences()])))
+    skipped = PlanningCounts()
+    counts = count_sources(find_sources(request.sources, skipped))
+    print(visible("\n".join([*_kinds(counts), *skipped.to_sentences()])))
     if not counts.sample:
         return
     with opened_reader(request) as reader:
         pace = measure_pace(reader, counts.sample)
     if pace is not None:
-        print("\n".join(_estimate(counts.total[1], pace, _NAMES.get(request.on, _OTHERS), machines, price)))
+        print("\n".join(_estimate(counts.total[1], pace, _LABELS.get(request.on, _OTHER_LABELS), machines, price)))
 
 
 def _kinds(counts: SourceCounts) -> Iterator[str]:

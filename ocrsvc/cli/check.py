@@ -1,4 +1,4 @@
-"""`ocrsvc check`: what is installed, which engines open here and why others do not, and the plan of threads."""
+"""`ocrsvc check`: installed packages, engines that open or fail here, and the thread plan."""
 
 from __future__ import annotations
 
@@ -37,34 +37,33 @@ _OPEN_S: Final = 300.0
 
 
 @command("ocrsvc check", "ocrsvc check --engine ppocr")
-@option("--engine", metavar="NAME", help="Open only this engine, inside this process.")
+@option("--engine", metavar="NAME", help="Open only this engine, in this process.")
 def check(engine: str | None) -> None:
-    """Say what is installed, which engines open here and why others do not, and the plan of threads."""
+    """Print what is installed, which engines open here and why others fail, and the thread plan."""
     if engine:
         print(_open_once(engine))
         return
     settings = read_settings()
     for line in _describe_machine(settings):
         print(line, flush=True)
-    opened = {name: _opens_apart(name) for name in engines()}
+    opened = {name: _opens_in_subprocess(name) for name in engines()}
     check_runtimes(cpu=is_installed("onnxruntime"), gpu=is_installed("onnxruntime-gpu"))
     if not opened[settings.engine]:
-        raise EngineUnavailable(f"The engine {settings.engine}, which the settings name, does not open here.")
+        raise EngineUnavailable(f"The configured engine {settings.engine} does not open here.")
 
 
 def check_runtimes(*, cpu: bool, gpu: bool) -> None:
-    """Raises OperatorError when both builds of ONNX Runtime are installed."""
+    """Raises OperatorError if both builds of ONNX Runtime are installed."""
     if cpu and gpu:
         raise OperatorError(
-            "onnxruntime AND onnxruntime-gpu are both installed: they overwrite each other's files, and "
-            "which one runs is chance.",
-            "Uninstall both, then install one extra only: ocrsvc[cpu], ocrsvc[gpu-cuda12] or ocrsvc[gpu-cuda13].",
+            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files.",
+            "Uninstall both, then install one extra: ocrsvc[cpu], ocrsvc[gpu-cuda12] or ocrsvc[gpu-cuda13].",
         )
 
 
 def _open_once(engine: str) -> str:
-    """Open an engine and one handle, close them again, and say what it is. Raises EngineUnavailable."""
-    # Before the numeric libraries load: they read the environment once.
+    """Open and close an engine and one handle; return its description. Raises EngineUnavailable."""
+    # Must run before the numeric libraries load.
     set_library_environment(os.environ)
     from ocrsvc.engines.open_engine import open_engine
 
@@ -96,7 +95,7 @@ def _describe_machine(settings: Settings) -> Iterator[str]:
 
 
 def describe_tls(settings: Settings) -> str:
-    """The service's certificate, or why it cannot be served; none without TLS."""
+    """The service's certificate, or why it cannot be served; "off" without TLS."""
     try:
         files = files_of(settings)
         own = None if files is None else Certificates(files).current.certificate
@@ -106,39 +105,39 @@ def describe_tls(settings: Settings) -> str:
 
 
 def describe_keys(settings: Settings) -> str:
-    """Where the API keys are and how many can be used, or why they cannot be read; makes no file."""
+    """The key store's address and number of valid API keys, or why it cannot be read; creates no file."""
     if settings.keys is None:
         return "off"
     address, path, valid = without_passwords(settings.keys), path_of(settings.keys), 0
-    # Where a service would make its file there is none to be read.
+    # A store that the service has yet to create has no keys.
     if path is None or path.exists() or not path.parent.is_dir():
         try:
             with closing(open_store(settings.keys)) as store:
-                valid = sum(key.entry.is_valid(time.time()) for key in store.keys())  # noqa: SIM118  a store is no dict
+                valid = sum(key.entry.is_valid(time.time()) for key in store.keys())  # noqa: SIM118  a store is not a dict
         except (KeysUnavailable, SettingsError) as error:
             return f"{address} cannot be used: {error.reason if isinstance(error, KeysUnavailable) else error}"
     return f"{address}, {valid} valid" if valid else f"{address}, none valid: see ocrsvc keys add"
 
 
 def describe_models(settings: Settings) -> str:
-    """Where the model repository is and what it holds, or why it cannot be read."""
+    """The model repository's folder and number of versions, or why it cannot be read."""
     if settings.models is None:
-        return "the built-in one"
+        return "built-in"
     try:
         repository = ModelRepository(settings.models, read_model_key(settings))
         scan, incomplete = repository.scan(), repository.incomplete()
     except (BadModel, SettingsError) as error:
         return f"cannot be read: {error}"
     counts = ((len(scan.versions), "versions"), (len(scan.bad), "bad"), (len(incomplete), "still being copied"))
-    said = ", ".join(f"{count} {words}" for count, words in counts if count)
-    return f"{settings.models}, {said}: see ocrsvc models list"
+    summary = ", ".join(f"{count} {words}" for count, words in counts if count)
+    return f"{settings.models}, {summary}: see ocrsvc models list"
 
 
-def _opens_apart(engine: str) -> bool:
-    """Open an engine in a process of its own, which a closed library may take along; prints what came of it."""
-    asked = [sys.executable, "-m", "ocrsvc", "check", "--engine", engine]
+def _opens_in_subprocess(engine: str) -> bool:
+    """Open an engine in a subprocess, because a broken library may kill it, and print the outcome."""
+    line = [sys.executable, "-m", "ocrsvc", "check", "--engine", engine]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=_OPEN_S, check=False)  # noqa: S603
+        done = subprocess.run(line, capture_output=True, text=True, timeout=_OPEN_S, check=False)  # noqa: S603
         outcome, opens = _outcome(done), done.returncode == 0
     except subprocess.TimeoutExpired:
         outcome, opens = f"does not open within {_OPEN_S:.0f} s", False
@@ -150,7 +149,7 @@ def _outcome(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode == 0:
         return f"opens ({done.stdout.strip().splitlines()[-1]})"
     if done.returncode < 0:
-        why = "its library or a model is damaged, or not for this machine"
-        return f"kills its process (signal {-done.returncode}): {why}"
+        why = "its library or a model is damaged or does not fit this machine"
+        return f"crashes (signal {-done.returncode}): {why}"
     reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
     return f"does not open: {reason[0].removeprefix('ocrsvc: ')}"

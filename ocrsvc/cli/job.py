@@ -1,4 +1,4 @@
-"""`ocrsvc job`: documents that a service reads in the background: submit, ask, fetch and delete."""
+"""`ocrsvc job`: submits a service's background jobs, prints their state, fetches results, deletes jobs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ocrsvc.client import Client
     from ocrsvc.client.request import Options
 
-_LONGEST_S: Final = 10.0**6
-_ID: Final = click.argument("job_id", metavar="ID", help="As `submit` has printed it.")
-_WAIT: Final = option("--wait", is_flag=True, help="Wait until it is done.")
+_MAX_WAIT_S: Final = 10.0**6
+_ID: Final = click.argument("job_id", metavar="ID", help="The id that `submit` printed.")
+_WAIT: Final = option("--wait", is_flag=True, help="Wait until the job is done.")
 
 
 def _client(url: str, **files: Path | None) -> Client:
-    """A client that is closed when the command ends. Raises OperatorError."""
+    """A client that closes when the command ends. Raises OperatorError."""
     client: Client = click.get_current_context().with_resource(Access(**files).client(url))
     return client
 
@@ -47,46 +47,51 @@ def job() -> None:
 
 @job.command("submit", examples=("ocrsvc job submit book.pdf --url http://127.0.0.1:8000 --format pdf,md --wait",))
 @click.argument("file", type=FILE, help="PDF, TIFF or image.")
-@option("--format", "formats", default="", metavar="FORMAT[,FORMAT...]", help="Files to make at the end, such as pdf.")
+@option("--format", "formats", default="", metavar="FORMAT[,FORMAT...]", help="Result files to write, such as pdf.")
 @option("--callback", default="", metavar="URL", help="Called when the job is done or has failed.")
 @_WAIT
 @_service
 @reading_options
 def _submit(client: Client, file: Path, formats: str, callback: str, *, wait: bool, reading: Reading) -> None:
-    """Submit a document, and print the job's id."""
+    """Submit a document and print the job's id."""
     wanted = [name for name in formats.split(",") if name]
     options: Options = {**reading.options, "pages": reading.pages}
     submitted = client.submit_job(file, formats=wanted, name=file.name, callback=callback, **options)
     print(submitted.id, flush=True)
     if wait:
-        submitted.wait(_LONGEST_S)
+        submitted.wait(_MAX_WAIT_S)
 
 
 @job.command("status", examples=("ocrsvc job status ID --url http://127.0.0.1:8000",))
 @_ID
 @_service
 def _status(client: Client, job_id: str) -> None:
-    """Print how a job is, as JSON."""
+    """Print a job's state as JSON."""
     print(json.dumps(client.job(job_id).state().data, indent=2, ensure_ascii=False))
 
 
 @job.command("result", examples=("ocrsvc job result ID --url http://127.0.0.1:8000 --wait -o book-text.pdf",))
 @_ID
-@option("--format", "form", metavar="FORMAT", help="json, ndjson, pdf, text, md …; by default as -o ends, else json.")
+@option(
+    "--format",
+    "form",
+    metavar="FORMAT",
+    help="json, ndjson, pdf, text, md …; by default the ending of -o, else json.",
+)
 @_WAIT
-@option("-o", "--output", type=FILE, default=STANDARD, help="File to write, not standard output.")
+@option("-o", "--output", type=FILE, default=STANDARD, help="File to write instead of standard output.")
 @_service
 def _result(client: Client, job_id: str, form: str | None, output: Path, *, wait: bool) -> None:
-    """Write a file of all pages."""
+    """Write a job's result."""
     check_output(output)
     if is_zip(output):
-        raise BadOption("A result of a job is one file, and no zip.", "Fetch each format by itself.")
-    asked = None if form is None else (OTHER_NAMES.get(form, form),)
-    (name,) = formats_for(asked, output, default=JSON, lines=NDJSON)
-    found = client.job(job_id)
+        raise BadOption("A job's result cannot be a zip.", "Fetch each format separately.")
+    formats = None if form is None else (OTHER_NAMES.get(form, form),)
+    (name,) = formats_for(formats, output, default=JSON, lines=NDJSON)
+    submitted = client.job(job_id)
     if wait:
-        found.wait(_LONGEST_S)
-    data = found.result(name)
+        submitted.wait(_MAX_WAIT_S)
+    data = submitted.result(name)
     with writing(output) as file:
         file.write(data)
 
@@ -102,7 +107,7 @@ def _cancel(client: Client, job_id: str) -> None:
 @job.command("list", examples=("ocrsvc job list --url http://127.0.0.1:8000 --key-file key",))
 @_service
 def _list(client: Client) -> None:
-    """Print the newest jobs of the API key."""
-    for data in (one.data for one in client.jobs(100)):
+    """Print the API key's newest jobs."""
+    for data in (state.data for state in client.jobs(100)):
         pages, name = data["pages"], visible(str(data["name"]))
         print(f"{data['id']}  {data['state']:8}  {pages['done']}/{pages['total']}  {data['created_at']}  {name}")

@@ -1,4 +1,4 @@
-"""`ocrsvc keys`: adds, lists, changes, revokes and rotates the API keys of a service, which need not be running."""
+"""`ocrsvc keys`: adds, lists, changes, revokes and rotates API keys in their store; no service needs to run."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _COLUMNS: Final = (
     *("priority", "cache", "ends"),
 )
 _NATIVE_API: Final = "api"
-_SAID: Final = frozenset({"name", "revoked_at"})
-"""What the audit log does not say again of an entry."""
+_NOT_AUDITED: Final = frozenset({"name", "revoked_at"})
+"""Members of an entry that the audit log omits."""
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_LONGEST_S: Final = 10 * 366 * 86_400
-_MOST: Final = 10**12
+_MAX_S: Final = 10 * 366 * 86_400
+_MAX_LIMIT: Final = 10**12
 
 Change = Callable[[KeyEntry, float], KeyEntry]
-"""Changes an entry at a moment in Unix seconds. Raises OperatorError."""
+"""Returns a changed entry; the time is in Unix seconds. Raises OperatorError."""
 
 
 def _change(
@@ -51,25 +51,25 @@ def _change(
     may_cache: bool | None,
     **limits: Any,
 ) -> Change:
-    """The change that the options ask for; a new key has the defaults else."""
-    given: dict[str, Any] = {"scopes": frozenset(scope) or None, "priority": priority, "may_cache": may_cache}
-    given = {name: value for name, value in given.items() if value is not None}
+    """The change that the options describe."""
+    fields: dict[str, Any] = {"scopes": frozenset(scope) or None, "priority": priority, "may_cache": may_cache}
+    fields = {name: value for name, value in fields.items() if value is not None}
     if adapter:
         known = ("all", _NATIVE_API, *adapters())
         if wrong := set(adapter) - set(known):
-            raise OperatorError(f"--adapter is {min(wrong)[:40]!r}.", f"Accepted is {', '.join(known)}.")
-        given["adapters"] = None if "all" in adapter else frozenset(adapter)
-    most = {name: None if number == "none" else number for name, number in limits.items() if number is not None}
+            raise OperatorError(f"--adapter is {min(wrong)[:40]!r}.", f"Accepted are {', '.join(known)}.")
+        fields["adapters"] = None if "all" in adapter else frozenset(adapter)
+    changed = {name: None if number == "none" else number for name, number in limits.items() if number is not None}
 
     def change(entry: KeyEntry, now_s: float) -> KeyEntry:
         end: dict[str, Any] = {"expires_at": _end_of(expires, now_s)} if expires else {}
-        return replace(entry, limits=replace(entry.limits, **most), **given, **end)
+        return replace(entry, limits=replace(entry.limits, **changed), **fields, **end)
 
     return change
 
 
 def _end_of(text: str, now_s: float) -> float | None:
-    """When a key ends, in Unix seconds; a date is its beginning, by default by UTC. Raises OperatorError."""
+    """When a key expires, in Unix seconds; a date means its start, by default in UTC. Raises OperatorError."""
     if text == "never":
         return None
     try:
@@ -79,17 +79,17 @@ def _end_of(text: str, now_s: float) -> float | None:
             moment = datetime.fromisoformat(text)
             end_s = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except ValueError as error:
-        raise OperatorError(f"--expires is {text[:40]!r}.", "Accepted is 90d, 12h, 2027-01-31, or never.") from error
+        raise OperatorError(f"--expires is {text[:40]!r}.", "Accepted are 90d, 12h, 2027-01-31 or never.") from error
     if end_s <= now_s:
-        raise OperatorError(f"--expires is {text[:40]!r}, which is over.", "Name a time that is to come.")
+        raise OperatorError(f"--expires is {text[:40]!r}, which is past.", "Name a time in the future.")
     return end_s
 
 
 def _seconds_of(text: str) -> float | None:
-    """Seconds of "90s", "30m", "12h" or "7d"; None for what is none, or longer than ten years."""
+    """Parse "90s", "30m", "12h" or "7d" into seconds; None for other texts and more than ten years."""
     match = re.fullmatch(r"(\d{1,9})([smhd])", text)
     seconds = int(match[1]) * _UNITS_S[match[2]] if match else math.inf
-    return float(seconds) if seconds <= _LONGEST_S else None
+    return float(seconds) if seconds <= _MAX_S else None
 
 
 def _grace_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> float:
@@ -98,25 +98,23 @@ def _grace_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> fl
     return seconds
 
 
-_most: Final = partial(option, section="Limits", metavar="N|none")
-_COUNT: Final = Number(int, 1, _MOST, "a whole number above 0, or none", "none")
-_RATE: Final = Number(float, math.ulp(0.0), _MOST, "a number above 0, or none", "none")
-_FORMATS: Final = (
-    "A format it is for: a name in OCRSVC_DIALECTS, or api for the native one; all by default; repeatable."
-)
+_limit: Final = partial(option, section="Limits", metavar="N|none")
+_COUNT: Final = Number(int, 1, _MAX_LIMIT, "a whole number above 0, or none", "none")
+_RATE: Final = Number(float, math.ulp(0.0), _MAX_LIMIT, "a number above 0, or none", "none")
+_FORMATS: Final = "API that it may use: an adapter's name, or api for the native one; all by default; repeatable."
 
 _changes: Final = gathered(
     "change",
     _change,
-    option("--scope", multiple=True, type=click.Choice(SCOPES), help="What it is for; read by default; repeatable."),
+    option("--scope", multiple=True, type=click.Choice(SCOPES), help="What it may do; read by default; repeatable."),
     option("--adapter", multiple=True, metavar="FORMAT", help=_FORMATS),
-    option("--priority", type=click.Choice(get_args(KeyPriority)), help="Its highest; interactive by default."),
-    option("--cache/--no-cache", "may_cache", default=None, help="Whether its pages may be kept; they may by default."),
-    option("--expires", metavar="WHEN", help="90d, 12h, or a date (2027-01-31, by UTC); never by default."),
-    _most("--requests-per-s", type=_RATE, help="Requests a second at most; none, the default, is no limit."),
-    _most("--concurrency", type=_COUNT, help="Requests under way at once at most."),
-    _most("--pages-a-day", type=_COUNT, help="Pages a day at most, by UTC."),
-    _most("--pages-a-month", type=_COUNT, help="Pages a month at most, by UTC."),
+    option("--priority", type=click.Choice(get_args(KeyPriority)), help="Highest priority; interactive by default."),
+    option("--cache/--no-cache", "may_cache", default=None, help="Whether its results may be cached; yes by default."),
+    option("--expires", metavar="WHEN", help="90d, 12h, or a date (2027-01-31, in UTC); never by default."),
+    _limit("--requests-per-s", type=_RATE, help="Maximum requests per second; none, the default, means no limit."),
+    _limit("--concurrency", type=_COUNT, help="Maximum concurrent requests."),
+    _limit("--pages-a-day", type=_COUNT, help="Maximum pages per day, in UTC."),
+    _limit("--pages-a-month", type=_COUNT, help="Maximum pages per month, in UTC."),
 )
 _NAME: Final = click.argument("name", help="Name of the key.")
 
@@ -125,7 +123,7 @@ _NAME: Final = click.argument("name", help="Name of the key.")
     cls=Group,
     examples=(
         "export OCRSVC_KEYS=sqlite:/var/lib/ocrsvc/keys.sqlite",
-        "ocrsvc keys add acme --pages-a-day 1000 --expires 90d      prints its secret, once",
+        "ocrsvc keys add acme --pages-a-day 1000 --expires 90d      prints the secret once",
         "ocrsvc keys list",
         "ocrsvc keys rotate acme --grace 12h",
     ),
@@ -133,22 +131,22 @@ _NAME: Final = click.argument("name", help="Name of the key.")
 def keys() -> None:
     """Add, list, change, revoke and rotate API keys.
 
-    They are in the store that OCRSVC_KEYS names. A running service follows in half a second.
+    OCRSVC_KEYS names their store. A running service follows within half a second.
     """
 
 
 @contextmanager
 def _opened() -> Iterator[KeyStore]:
-    """The store of the keys. Raises OperatorError, KeysUnavailable."""
+    """The key store. Raises OperatorError, KeysUnavailable."""
     address = read_settings().keys
     if address is None:
         raise OperatorError(
-            "Nothing says where the keys are stored.",
-            "Set OCRSVC_KEYS for the service and for this command, such as sqlite:/var/lib/ocrsvc/keys.sqlite.",
+            "OCRSVC_KEYS is not set.",
+            "Set it for the service and for this command, for example to sqlite:/var/lib/ocrsvc/keys.sqlite.",
         )
     with closing(open_store(address)) as store:
         try:
-            # Before anything else, so that what is wrong with it is said first.
+            # Report a broken store before anything else.
             store.version()
             yield store
         except KeysUnavailable as error:
@@ -157,9 +155,9 @@ def _opened() -> Iterator[KeyStore]:
 
 @contextmanager
 def _audited(action: str, name: str) -> Iterator[tuple[KeyStore, float, dict[str, object]]]:
-    """The store, the time, and facts for the audit log, written at the end of a block that raises nothing.
+    """The store, the time, and facts for the audit log, which is written if the block succeeds.
 
-    A secret that was printed by then is valid even if the log cannot be written. Raises OperatorError, KeysUnavailable.
+    If the log cannot be written, the action still took effect. Raises OperatorError, KeysUnavailable.
     """
     facts: dict[str, object] = {"name": name}
     with _opened() as store:
@@ -169,55 +167,55 @@ def _audited(action: str, name: str) -> Iterator[tuple[KeyStore, float, dict[str
         try:
             log.write(local_user(), f"keys.{action}", now_s, **facts)
         except OperatorError as error:
-            raise OperatorError(f"{error.detail} It was done all the same.", error.remedy) from error
+            raise OperatorError(f"{error.detail} The action took effect anyway.", error.remedy) from error
 
 
 @keys.command("add", examples=("ocrsvc keys add acme --scope read --requests-per-s 5 --pages-a-month 20000",))
 @_NAME
 @_changes
 def _add(name: str, change: Change) -> None:
-    """Add a key, and print its secret once."""
+    """Add a key and print its secret once."""
     with _audited("add", name) as (store, now_s, facts):
         entry = change(KeyEntry(name, created_at=now_s), now_s)
         _print_secret(add_key(store, entry))
-        facts["entry"] = {name: value for name, value in entry.as_dict().items() if name not in _SAID}
+        facts["entry"] = {name: value for name, value in entry.as_dict().items() if name not in _NOT_AUDITED}
 
 
 @keys.command("change", examples=("ocrsvc keys change acme --pages-a-month none --expires never",))
 @_NAME
 @_changes
 def _edit(name: str, change: Change) -> None:
-    """Change what is given of a key; its secret stays."""
+    """Change a key; its secret stays."""
     with _audited("change", name) as (store, now_s, facts):
         key = key_named(store, name)
         entry = change(key.entry, now_s)
         if entry == key.entry:
-            print(f"The key {name} is so already: nothing is changed.", file=sys.stderr)
+            print(f"The key {name} has these values already: nothing changed.", file=sys.stderr)
             raise click.exceptions.Exit
         change_key(store, key, entry)
-        facts["entry"] = {name: value for name, value in entry.as_dict().items() if name not in _SAID}
+        facts["entry"] = {name: value for name, value in entry.as_dict().items() if name not in _NOT_AUDITED}
 
 
 @keys.command("list", examples=("ocrsvc keys list", "ocrsvc keys list --json"))
-@option("--json", "as_json", is_flag=True, help="As JSON, one array.")
+@option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def _list(*, as_json: bool) -> None:
-    """List the keys, and what is used of them."""
+    """List the keys and their usage."""
     now_s = time.time()
     with _opened() as store:
-        found = [(key, store.usage(key.entry.name, day_of(now_s))) for key in store.keys()]  # noqa: SIM118  no dict
+        usages = [(key, store.usage(key.entry.name, day_of(now_s))) for key in store.keys()]  # noqa: SIM118  not a dict
     if as_json:
-        secrets = [[{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets] for key, _ in found]
-        dicts = [usage_to_dict(key.entry, usage, now_s) for key, usage in found]
-        listed = [{**about, "secrets": own} for about, own in zip(dicts, secrets, strict=True)]
+        secrets = [[{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets] for key, _ in usages]
+        dicts = [usage_to_dict(key.entry, usage, now_s) for key, usage in usages]
+        listed = [{**about, "secrets": ids} for about, ids in zip(dicts, secrets, strict=True)]
         print(orjson.dumps(listed, option=orjson.OPT_INDENT_2).decode())
         return
-    print("\n".join(table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in found])))
+    print("\n".join(table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in usages])))
 
 
 @keys.command("revoke", examples=("ocrsvc keys revoke acme",))
 @_NAME
 def _revoke(name: str) -> None:
-    """End a key for good."""
+    """Revoke a key permanently."""
     with _audited("revoke", name) as (store, now_s, _):
         revoke_key(store, name, now_s)
 
@@ -229,10 +227,10 @@ def _revoke(name: str) -> None:
     callback=_grace_of,
     default="0s",
     metavar="TIME",
-    help="How long the old secret is accepted still, such as 90s, 30m, 12h or 7d; by default not at all.",
+    help="How long the old secret stays valid, such as 90s, 30m, 12h or 7d; 0s by default.",
 )
 def _rotate(name: str, grace: float) -> None:
-    """Give a key a new secret, and print it once."""
+    """Give a key a new secret and print it once."""
     with _audited("rotate", name) as (store, now_s, facts):
         _print_secret(rotate_key(store, name, grace, now_s))
         facts["grace_s"] = grace
@@ -241,15 +239,15 @@ def _rotate(name: str, grace: float) -> None:
 @keys.command("callback-secret", examples=("ocrsvc keys callback-secret acme",))
 @_NAME
 def _callback_secret(name: str) -> None:
-    """Print the secret that signs callbacks of a key's jobs.
+    """Print the secret that signs the callbacks of a key's jobs.
 
-    Jobs that name a secret of their own are signed with that.
+    A job submitted with its own secret uses that one.
     """
     service_secret = read_settings().callback_secret
     if service_secret is None:
         raise OperatorError(
-            "OCRSVC_CALLBACK_SECRET is not set, from which the secret of a key's callbacks comes.",
-            "Set it as for the service.",
+            "OCRSVC_CALLBACK_SECRET is not set; callback secrets are derived from it.",
+            "Set it to the service's value.",
         )
     with _audited("callback_secret", name) as (store, _, _):
         print(secret_of_key(service_secret, key_named(store, name).entry.identity), flush=True)
@@ -257,7 +255,7 @@ def _callback_secret(name: str) -> None:
 
 def _print_secret(text: str) -> None:
     print(text, flush=True)
-    print("This is the only time it is shown: the store keeps its hash.", file=sys.stderr)
+    print("The secret is shown only now: the store keeps its hash.", file=sys.stderr)
 
 
 def _row(entry: KeyEntry, usage: Usage, now_s: float) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""The command line `ocrsvc`: its commands, and how each ends: an exit code, and one line on stderr for a failure."""
+"""The command line `ocrsvc`: its commands, exit codes and error messages."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from ocrsvc.errors import OcrsvcError
 COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     "Read pages": {
         "read": "Print the text of images and documents, or write files of it.",
-        "batch": "Read many files into one output, each page once.",
+        "batch": "Read many files into one output, each page exactly once.",
         "job": "Have a service read a document in the background.",
-        "mcp": "Give assistants tools that read pages (MCP).",
+        "mcp": "Serve page-reading tools to assistants (MCP).",
     },
     "Run a service": {
-        "serve": "Serve over HTTP; the arguments are gunicorn's.",
-        "health": "End with 0 when a running service is ready.",
-        "status": "Print the workers and main numbers of a running service.",
-        "recycle": "Replace every worker of a running service, without a gap.",
+        "serve": "Serve over HTTP; takes gunicorn's arguments.",
+        "health": "Exit with 0 if a running service is ready.",
+        "status": "Print the workers and main figures of a running service.",
+        "recycle": "Replace all workers of a running service without downtime.",
         "metrics": "Print the metrics, alert rules or a dashboard.",
     },
     "Set it up": {
-        "check": "Say what is installed and which engines open here.",
-        "settings": "Print the settings in effect, and where each came from.",
+        "check": "Print what is installed and which engines open here.",
+        "settings": "Print the settings in effect and their sources.",
         "keys": "Add, list, change, revoke and rotate API keys.",
         "models": "List, add, check, label, load, encrypt and remove models.",
         "tune": "Measure which settings suit this machine and your pages.",
-        "optimize": "Choose the fastest runtime for the models on this machine.",
+        "optimize": "Find the fastest runtime for the models on this machine.",
     },
 }
-"""Each is a function in a module of its name, loaded when it is called."""
+"""Help by section and command; each command is a function in the module of its name, imported when called."""
 _MODULES: Final = {"health": "status"}
-"""Of commands that share one."""
+"""Modules of commands that do not have their own."""
 
 _COMPLETION: Final = "_OCRSVC_COMPLETE"
 _EXAMPLES: Final = (
@@ -50,19 +50,19 @@ _EXAMPLES: Final = (
     "ocrsvc read scan.pdf -o searchable.pdf      write a PDF with its text",
     "ocrsvc batch scans/ --out results           read a folder",
     "ocrsvc serve                                serve on http://127.0.0.1:8000",
-    'eval "$(_OCRSVC_COMPLETE=bash_source ocrsvc)"   complete commands and options (or zsh_source, fish_source)',
+    'eval "$(_OCRSVC_COMPLETE=bash_source ocrsvc)"   enable completion (or zsh_source, fish_source)',
 )
 
 
 class _Commands(Group):
-    """The commands, of which only the one that is called is loaded."""
+    """The commands; only the called one is imported."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """All names, in the order of the help."""
         return [name for names in COMMANDS.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name. Raises NoSuchCommand, but for what begins as an option does."""
+        """The command of this name; None for an option. Raises NoSuchCommand."""
         if cmd_name in (names := self.list_commands(ctx)):
             module = import_module(f"ocrsvc.cli.{_MODULES.get(cmd_name, cmd_name)}")
             command: click.Command = getattr(module, cmd_name)
@@ -72,7 +72,7 @@ class _Commands(Group):
         raise click.exceptions.NoSuchCommand(cmd_name, possibilities=names, ctx=ctx)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write them by section."""
+        """Write the commands by section."""
         for title, names in COMMANDS.items():
             with formatter.section(title):
                 formatter.write_dl(list(names.items()))
@@ -85,13 +85,13 @@ class _Commands(Group):
 )
 @click.version_option(__version__, message="ocrsvc %(version)s", help="Print the version.")
 def ocrsvc() -> None:
-    """Read the text on images and documents: here, or as a service."""
+    """Read the text of images and documents, here or as a service."""
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run one command with these arguments, by default the process's own, and give its exit code.
+    """Run a command with these arguments (default: sys.argv) and return its exit code.
 
-    It is 0, or after sysexits.h what the first failure says (`ocrsvc.errors`); 2 for a wrong command line.
+    0, 2 for a wrong command line, else the first error's code (`ocrsvc.errors`, after sysexits.h).
     """
     if shell := os.environ.get(_COMPLETION):
         return shell_complete(ocrsvc, {}, "ocrsvc", _COMPLETION, shell)
@@ -106,13 +106,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # As with `| head -1`. The interpreter flushes stdout once more when it ends, and would report the pipe again.
+        # As with `| head -1`. The interpreter's last flush of stdout would report the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 
 
 def _call(arguments: list[str]) -> int:
-    """What click's own `main` does, which has other exit codes for an interrupt and a closed pipe."""
+    """Replaces click's `main`, whose exit codes for an interrupt and a closed pipe differ."""
     try:
         with ocrsvc.make_context("ocrsvc", arguments) as context:
             code: int | None = ocrsvc.invoke(context)

@@ -1,4 +1,4 @@
-"""`ocrsvc mcp`: tools for assistants that speak the Model Context Protocol, over stdio or HTTP."""
+"""`ocrsvc mcp`: serves tools to assistants by the Model Context Protocol, over stdio or HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ocrsvc.integrations.mcp_files import PageSource, Sources
 
 _http: Final = partial(option, section="Over HTTP")
-_most: Final = partial(option, section="Limits", type=COUNT, metavar="N", show_default=True)
+_limit: Final = partial(option, section="Limits", type=COUNT, metavar="N", show_default=True)
 
 
 @command(
@@ -28,23 +28,23 @@ _most: Final = partial(option, section="Limits", type=COUNT, metavar="N", show_d
     "ocrsvc mcp --url http://127.0.0.1:8000",
     "ocrsvc mcp --http 127.0.0.1:8765 --token-file token --folder ~/scans",
 )
-@_http("--http", metavar="HOST:PORT", help="Serve streamable HTTP there, at /mcp, not standard input and output.")
-@_http("--token-file", type=FILE, help="A token that clients must send.")
+@_http("--http", metavar="HOST:PORT", help="Serve streamable HTTP at /mcp instead of standard input and output.")
+@_http("--token-file", type=FILE, help="File with a token that clients must send.")
 @option(
     "--folder",
     "folders",
     type=FILE,
     multiple=True,
     metavar="FOLDER",
-    help="Where files may be read, links out of it excepted; may be repeated. By default the current folder, and none "
+    help="Folder whose files may be read, without links that leave it; repeatable. By default the current folder, none "
     "with --http.",
 )
-@option("--engine", metavar="NAME", help="Engine to use here instead of the one that OCRSVC_ENGINE names.")
-@option("--url", section="Service", metavar="URL[,URL...]", help="A service, or several, that read instead.")
+@option("--engine", metavar="NAME", help="Engine to use instead of OCRSVC_ENGINE.")
+@option("--url", section="Service", metavar="URL[,URL...]", help="Service or services to read with instead.")
 @service_access
-@_most("--most-bytes", default=64 << 20, help="Largest file.")
-@_most("--most-pages", default=20, help="Pages that one call reads at most.")
-@_most("--most-letters", default=50_000, help="Characters that one call answers at most.")
+@_limit("--most-bytes", default=64 << 20, help="Largest file.")
+@_limit("--most-pages", default=20, help="Maximum pages per call.")
+@_limit("--most-letters", default=50_000, help="Maximum characters in a call's result.")
 def mcp(  # noqa: PLR0913  a command's options are its arguments
     *,
     http: str | None,
@@ -57,10 +57,10 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
     most_pages: int,
     most_letters: int,
 ) -> None:
-    """Serve the tools read_image and read_document to assistants, until the client leaves or a signal comes."""
+    """Serve the tools read_image and read_document to assistants until the client disconnects or a signal comes."""
     check_at_most_one(engine=engine, url=url)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    # Before the numeric libraries load, which read the environment once.
+    # Must run before the numeric libraries load.
     set_library_environment(os.environ)
     try:
         from ocrsvc.integrations.mcp_server import PATH, Limits, listen, make_server, serve
@@ -87,13 +87,13 @@ def _sources(folders: Sequence[Path], most_bytes: int) -> Sources:
     from ocrsvc.integrations.mcp_files import Sources
 
     if wrong := [folder for folder in folders if not folder.is_dir()]:
-        raise OperatorError(f"{wrong[0]} is no folder.", "Name one that is there with --folder.")
+        raise OperatorError(f"{wrong[0]} is not a folder.", "Name an existing folder with --folder.")
     settings = read_settings(os.environ)
     return Sources([folder.resolve() for folder in folders], most_bytes, policy_of_files(settings), settings.url_s)
 
 
 def _page_source(url: str | None, access: Access, engine: str | None) -> PageSource:
-    """A service, or an engine in this process that is opened when it is first needed. Raises OperatorError."""
+    """A service, or an engine in this process, opened at first use. Raises OperatorError."""
     from ocrsvc.cli.read import start_reader
     from ocrsvc.integrations.mcp_files import EnginePages, ServicePages
 

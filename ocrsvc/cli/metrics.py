@@ -9,7 +9,7 @@ from ocrsvc.cli.options import check_at_most_one, command, option
 from ocrsvc.monitoring.objectives import ALERTS, DASHBOARD, REFERENCE, Objectives, fill_in
 from ocrsvc.telemetry.metrics import METRICS
 
-_USUAL: Final = Objectives()
+_DEFAULTS: Final = Objectives()
 _objective: Final = partial(option, section="Objectives", type=float, show_default=True)
 
 
@@ -23,12 +23,12 @@ _objective: Final = partial(option, section="Objectives", type=float, show_defau
 @option("--dashboard", is_flag=True, help="Print a dashboard for Grafana.")
 @_objective(
     "--availability",
-    default=_USUAL.available,
+    default=_DEFAULTS.available,
     metavar="SHARE",
-    help="Images answered, of those and the service's own failures.",
+    help="Minimum share of images read without a failure of the service.",
 )
-@_objective("--fast", default=_USUAL.fast, metavar="SHARE", help="Images read in time.")
-@_objective("--fast-s", default=_USUAL.fast_s, metavar="SECONDS", help="Which time that is, the upper end of a bucket.")
+@_objective("--fast", default=_DEFAULTS.fast, metavar="SHARE", help="Minimum share of images read within --fast-s.")
+@_objective("--fast-s", default=_DEFAULTS.fast_s, metavar="SECONDS", help="Limit for --fast: a bucket's upper bound.")
 def metrics(*, markdown: bool, alerts: bool, dashboard: bool, availability: float, fast: float, fast_s: float) -> None:
     """Print the metrics of a service, alert rules for Prometheus, or a dashboard for Grafana."""
     check_at_most_one(markdown=markdown, alerts=alerts, dashboard=dashboard)

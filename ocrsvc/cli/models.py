@@ -1,4 +1,4 @@
-"""`ocrsvc models`: lists, adds, checks, labels, loads, encrypts and removes models, which a running service follows."""
+"""`ocrsvc models`: lists, adds, checks, labels, loads, encrypts and removes models of the repository."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from ocrsvc.models.model_control import ModelControl
     from ocrsvc.models.version_selection import VersionSelector
 
-_FAULTY: Final = 65
-_NONE: Final = "none"
+_DEFECTIVE: Final = 65
+_NO_VERSION: Final = "none"
 _SEE_LIST: Final = "See `ocrsvc models list`."
 _COLUMNS: Final = ("model", "state", "labels", "tier", "languages", "size", "engine", "licence", "source")
 _EXPLAINED: Final = frozenset({"refused", "bad", "copying"})
-"""States that an operator has to do something about."""
-_MOST_LANGUAGES: Final = 5
-_MODEL: Final = click.argument("model", metavar="NAME[/VERSION]", help="The model, or one version of it.")
+"""States that need an operator; their reasons are printed."""
+_MAX_LANGUAGES: Final = 5
+_MODEL: Final = click.argument("model", metavar="NAME[/VERSION]", help="A model, or one version of it.")
 _VERSION: Final = click.argument("version", metavar="NAME/VERSION", help="The version.")
 
 
@@ -63,19 +63,19 @@ _VERSION: Final = click.argument("version", metavar="NAME/VERSION", help="The ve
 def models() -> None:
     """List, add, check, label, load, encrypt and remove models.
 
-    They are in the model repository, the folder that OCRSVC_MODELS names. A running service follows.
+    OCRSVC_MODELS names the model repository. A running service follows changes.
     """
 
 
 @models.command("list", examples=("ocrsvc models list", "ocrsvc models list --url http://127.0.0.1:8000 --json"))
 @repository_option
-@option("--json", "as_json", is_flag=True, help="As JSON, one array.")
-@option("--url", section="Service", metavar="URL", help="A service whose models are listed, not those in a folder.")
+@option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+@option("--url", section="Service", metavar="URL", help="List the models of this service instead.")
 @service_access
 def _list(settings: Settings, url: str | None, access: Access, *, as_json: bool) -> None:
     """List the models and their versions."""
-    found = _of_service(url, access) if url else _of_repository(settings)
-    entries = sorted(found, key=lambda entry: (entry["name"], entry["version"]))
+    listed = _of_service(url, access) if url else _of_repository(settings)
+    entries = sorted(listed, key=lambda entry: (entry["name"], entry["version"]))
     if as_json:
         print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
         return
@@ -86,7 +86,7 @@ def _list(settings: Settings, url: str | None, access: Access, *, as_json: bool)
 
 
 def _of_service(url: str, access: Access) -> Iterator[Mapping[str, Any]]:
-    """As a running service tells its clients, without what it keeps to itself. Raises OcrsvcError."""
+    """The models that a running service lists; it omits reasons. Raises OcrsvcError."""
     with access.client(url) as client:
         listed = client.models()
     yield from (asdict(one) | {"state": one.state.lower(), "reason": ""} for one in listed.models)
@@ -106,7 +106,7 @@ def _of_repository(settings: Settings) -> Iterator[Mapping[str, Any]]:
 
 
 def _state(status: VersionStatus, control: ModelControl, selector: VersionSelector) -> str:
-    """In one word; the protocols' own states say less."""
+    """One word; more precise than the protocols' states."""
     if status.version is None:
         return "bad"
     if status.state == "AVAILABLE":
@@ -132,7 +132,7 @@ def _entry(
     if version is None:
         return about
     described = version.description
-    # Of the built-in model the files that it names, since its wheel holds others, too.
+    # The built-in model's wheel has other files too.
     files = [version.folder / file for file in version.digests or described.files]
     return {
         **about,
@@ -145,19 +145,19 @@ def _entry(
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    # A whole model, whose folder cannot be listed, has the number 0.
+    # Number 0: a model whose folder cannot be listed.
     return f"{entry['name']}/{entry['version']}" if entry["version"] else entry["name"]
 
 
 def _row(entry: Mapping[str, Any]) -> Sequence[str]:
     size, languages = entry.get("size_bytes"), entry.get("languages", ())
-    more = [f"+{len(languages) - _MOST_LANGUAGES}"] if len(languages) > _MOST_LANGUAGES else []
+    more = [f"+{len(languages) - _MAX_LANGUAGES}"] if len(languages) > _MAX_LANGUAGES else []
     return (
         _name(entry),
         entry["state"],
         " ".join(entry["labels"]) or "-",
         entry.get("tier") or "-",
-        " ".join([*languages[:_MOST_LANGUAGES], *more]) or "-",
+        " ".join([*languages[:_MAX_LANGUAGES], *more]) or "-",
         "-" if size is None else f"{size / 1e6:.1f} MB",
         *(entry.get(name) or "-" for name in ("engine", "licence", "source")),
     )
@@ -168,53 +168,53 @@ models.add_command(add)
 
 @models.command("check", examples=("ocrsvc models check", "ocrsvc models check mine/2"))
 @repository_option
-@click.argument("model", required=False, metavar="[NAME[/VERSION]]", help="What to check; everything by default.")
+@click.argument("model", required=False, metavar="[NAME[/VERSION]]", help="Model or version to check; all by default.")
 def _check(settings: Settings, model: str | None) -> int:
-    """Verify, open and try versions, and say what is wrong with them.
+    """Verify and open versions, and read their reference pages.
 
-    Each is opened in a process of its own and reads its reference pages. It ends with 65 if anything is wrong.
+    Each version is opened in its own process. The exit code is 65 if a version has defects.
     """
     from ocrsvc.models.proof.prover import Prover
 
     chosen = None if model is None else named_model(model)
     prover = Prover(settings, plan_for(settings, workers=1), lambda: False)
-    found = control_of(settings).status(chosen.name if chosen else None)
+    statuses = control_of(settings).status(chosen.name if chosen else None)
     if chosen is not None and chosen.number is not None:
-        found = [one for one in found if one.number == chosen.number]
-    if not found:
-        raise UnknownModel(f"There is no {chosen} that could be checked.", _SEE_LIST)
+        statuses = [one for one in statuses if one.number == chosen.number]
+    if not statuses:
+        raise UnknownModel(f"The repository has no {chosen}.", _SEE_LIST)
     code = 0
-    for one in found:
+    for one in statuses:
         judged = Judgement("open", one.reason) if one.version is None else prover.prove(one.version, None)
-        print(f"{one.name}/{one.number}: {'right. ' if judged.kind is None else ''}{judged.reason}", flush=True)
-        code = code if judged.kind is None else _FAULTY
+        print(f"{one.name}/{one.number}: {'good. ' if judged.kind is None else ''}{judged.reason}", flush=True)
+        code = code if judged.kind is None else _DEFECTIVE
     for remark in unfinished(repository_of(settings)) if chosen is None else ():
         print(remark)
     return code
 
 
 def unfinished(folder: Path) -> Iterator[str]:
-    """What has been begun, and may never be ended; it is nothing that a service would read."""
+    """Report incomplete versions and leftover folders, which a service ignores."""
     for name, number in ModelRepository(folder).incomplete():
         yield f"{name}/{number}: still being copied: it has no SHA256SUMS yet."
     for left in sorted([*folder.glob(f"*/{ADDING}*"), *folder.glob(f"*/{REMOVING}*")]):
-        yield f"{left.relative_to(folder)}: a command is at it, or was ended before its end. Then remove it."
+        yield f"{left.relative_to(folder)}: a command is writing it or was interrupted. Remove it if none is running."
 
 
 @models.command("label", examples=("ocrsvc models label mine stable 2", "ocrsvc models label mine canary none"))
 @repository_option
 @click.argument("name", help="Name of the model.")
 @click.argument("label", help="Its label.")
-@click.argument("version", help=f"Number of the version, or {_NONE} to take the label away.")
+@click.argument("version", help=f"Number of the version, or {_NO_VERSION} to remove the label.")
 def _label(settings: Settings, name: str, label: str, version: str) -> None:
     """Set a label, such as stable or canary."""
     control = control_of(settings)
-    if version == _NONE:
+    if version == _NO_VERSION:
         control.set_labels(name, {label: None})
         print(f"{name} has no label {label}.")
         return
     if not version.isascii() or not version.isdecimal():
-        raise OperatorError(f"{version[:40]!r} is no version.", f"Accepted is its number, or {_NONE}.")
+        raise OperatorError(f"{version[:40]!r} is not a version.", f"Accepted are a number and {_NO_VERSION}.")
     control.set_labels(name, {label: int(version)})
     print(f"{name}:{label} is {name}/{int(version)}.")
 
@@ -223,17 +223,17 @@ def _label(settings: Settings, name: str, label: str, version: str) -> None:
 @repository_option
 @_MODEL
 def _load(settings: Settings, model: str) -> None:
-    """Have a model or version serve that the policy does not want."""
+    """Load a model or version, even if the policy does not select it."""
     wanted = named_model(model)
     control_of(settings).load(wanted.name, wanted.number)
-    print(f"{wanted} is wanted, and serves as soon as it has proved itself.")
+    print(f"{wanted} will serve when it has passed its proof.")
 
 
 @models.command("unload", examples=("ocrsvc models unload mine/1",))
 @repository_option
 @_MODEL
 def _unload(settings: Settings, model: str) -> None:
-    """Have a model or version serve no more."""
+    """Stop serving a model or version."""
     wanted = named_model(model)
     control_of(settings).unload(wanted.name, wanted.number)
     print(f"{wanted} serves no more requests.")
@@ -243,60 +243,59 @@ def _unload(settings: Settings, model: str) -> None:
 @repository_option
 @_VERSION
 def _forget(settings: Settings, version: str) -> None:
-    """Forget what was found of a version, so that it is tried anew."""
+    """Forget the verdict on a version, so that it is proved again."""
     control, (name, number) = control_of(settings), named_version(version)
-    found = [one.version for one in control.status() if (one.name, one.number) == (name, number)]
-    if not found or found[0] is None:
-        raise UnknownModel(f"There is no {name}/{number} that could be tried.", _SEE_LIST)
-    control.store.forget_verdict(found[0].digest)
-    print(f"{name}/{number} is tried anew, as if it had just been added.")
+    versions = [one.version for one in control.status() if (one.name, one.number) == (name, number)]
+    if not versions or versions[0] is None:
+        raise UnknownModel(f"The repository has no readable {name}/{number}.", _SEE_LIST)
+    control.store.forget_verdict(versions[0].digest)
+    print(f"{name}/{number} will be proved again.")
 
 
 @models.command("remove", examples=("ocrsvc models remove mine/1 --yes",))
 @repository_option
 @_VERSION
-@option("--yes", is_flag=True, help="Do not ask.")
-@option("--force", is_flag=True, help="Also if requests are read by it, or a label names it.")
+@option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--force", is_flag=True, help="Remove it even if it serves requests or has a label.")
 def _remove(settings: Settings, version: str, *, yes: bool, force: bool) -> int:
-    """Remove a version.
-
-    It asks first, and ends with 1 if the answer is no.
-    """
+    """Remove a version after asking; the exit code is 1 if the answer is no."""
     name, number = named_version(version)
     folder = repository_of(settings) / name / str(number)
     if (name, number) == (built_in_model().name, built_in_model().number):
-        raise OperatorError(f"{name}/{number} is the built-in model.", "OCRSVC_MODEL names another one to read with.")
+        raise OperatorError(
+            f"{name}/{number} is the built-in model and cannot be removed.", "Select another with OCRSVC_MODEL."
+        )
     if not folder.is_dir():
-        raise OperatorError(f"There is no {name}/{number} in {settings.models}.", _SEE_LIST)
+        raise OperatorError(f"{settings.models} has no {name}/{number}.", _SEE_LIST)
     if not force:
         _check_free(settings, name, number)
-    if not yes and not _ask(folder):
+    if not yes and not _confirm(folder):
         return 1
-    # It removes the manifest first: a service never sees half a version.
+    # Removes the manifest first, so that a service never sees half a version.
     remove_version(folder)
     print(f"{name}/{number} is removed.")
     return 0
 
 
 def _check_free(settings: Settings, name: str, number: int) -> None:
-    """Raises OperatorError where requests would be read by another version from now on, or by none."""
+    """Raises OperatorError if a label names the version or requests use it."""
     control = control_of(settings)
     labels = [one.labels for one in control.status() if (one.name, one.number) == (name, number)]
-    uses = [f"the label {label} names it" for label in next(iter(labels), ())]
+    uses = [f"label {label}" for label in next(iter(labels), ())]
     selector = selector_of(control, settings)
     for wanted in dict.fromkeys((WantedModel(name), selector.default)):
         serving = selector.serving(wanted)
         if serving is not None and (serving.name, serving.number) == (name, number):
-            uses.append(f"it reads requests for {wanted}")
+            uses.append(f"requests for {wanted}")
     if uses:
         raise OperatorError(
-            f"{name}/{number} is in use: {', '.join(uses)}.",
-            "Have another version serve first (ocrsvc models label, load or unload), or say --force.",
+            f"{name}/{number} is in use by {', '.join(uses)}.",
+            "Make another version serve first (ocrsvc models label, load or unload), or add --force.",
         )
 
 
-def _ask(folder: Path) -> bool:
-    """Whether the operator says yes. Raises OperatorError without a terminal."""
+def _confirm(folder: Path) -> bool:
+    """Ask the operator for confirmation. Raises OperatorError without a terminal."""
     if not sys.stdin.isatty():
         raise OperatorError("Not a terminal.", "Confirm with --yes.")
     print(f"Remove {folder}? [y/N] ", end="", flush=True)

@@ -1,4 +1,4 @@
-"""`ocrsvc models add`, `encrypt` and `new-key`: versions made of files, and of other versions."""
+"""`ocrsvc models add`, `encrypt` and `new-key`: write versions from model files and encrypted versions."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ VERSION_NUMBER: Final = Number(int, 1, MOST_VERSION, "a number from 1")
 repository_option: Final = gathered(
     "settings",
     lambda models: read_settings(os.environ | ({"OCRSVC_MODELS": str(models)} if models else {})),
-    option("--models", type=FILE, metavar="FOLDER", help="The repository; by default that of OCRSVC_MODELS."),
+    option("--models", type=FILE, metavar="FOLDER", help="Model repository; by default OCRSVC_MODELS."),
 )
 
 
 def repository_of(settings: Settings) -> Path:
-    """The folder of the repository. Raises OperatorError: none is named."""
+    """The repository's folder. Raises OperatorError if none is configured."""
     if settings.models is None:
-        raise OperatorError("Nothing says where the models are.", "Set OCRSVC_MODELS, or name a folder with --models.")
+        raise OperatorError("No model repository is configured.", "Set OCRSVC_MODELS or --models FOLDER.")
     return settings.models
 
 
 def control_of(settings: Settings) -> ModelControl:
-    """The control of the repository, as a worker has it. Raises OperatorError."""
+    """Open the repository's control as a worker does. Raises OperatorError."""
     from ocrsvc.models.model_control import open_control
     from ocrsvc.models.state import state_folder
 
@@ -54,34 +54,34 @@ def control_of(settings: Settings) -> ModelControl:
 
 
 def selector_of(control: ModelControl, settings: Settings) -> VersionSelector:
-    """What a worker would find that has loaded everything that is available."""
+    """The selection of a worker that has loaded all available versions."""
     from ocrsvc.models.version_selection import VersionSelector
 
     return VersionSelector(control, parse_wanted_model(settings.model), lambda _version: True)
 
 
 def named_version(text: str) -> tuple[str, int]:
-    """Name and number of NAME/VERSION. Raises OperatorError."""
+    """Parse NAME/VERSION. Raises OperatorError."""
     wanted = named_model(text)
     if wanted.number is None:
-        raise OperatorError(f"{text[:100]!r} names no version.", "Accepted is NAME/VERSION, such as mine/2.")
+        raise OperatorError(f"{text[:100]!r} has no version.", "Write NAME/VERSION, such as mine/2.")
     return wanted.name, wanted.number
 
 
 def named_model(text: str) -> WantedModel:
-    """What NAME or NAME/VERSION names. Raises OperatorError."""
+    """Parse NAME or NAME/VERSION. Raises OperatorError."""
     try:
         wanted = parse_wanted_model(text)
     except ValueError:
         wanted = None
     if wanted is None or wanted.label is not None:
-        raise OperatorError(f"{text[:100]!r} is no model.", "Accepted is NAME or NAME/VERSION, such as mine or mine/2.")
+        raise OperatorError(f"{text[:100]!r} is not a model.", "Write NAME or NAME/VERSION, such as mine or mine/2.")
     return wanted
 
 
 def _name_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
     if not NAME.fullmatch(text):
-        raise click.BadParameter(f"{text!r}: accepted are lower-case letters, digits, dots, hyphens, up to 64.")
+        raise click.BadParameter(f"{text!r}: accepted are up to 64 lower-case letters, digits, dots and hyphens.")
     return text
 
 
@@ -94,7 +94,7 @@ def _recognizers_of(_ctx: click.Context, _parameter: click.Parameter, texts: Seq
 
 def _wanted(recognizer: Sequence[tuple[str, Path]], language: Sequence[str], **more: Any) -> Wanted:
     if len(dict(recognizer)) < len(recognizer):
-        raise OperatorError("Two recognizers have the same name.", "Give each a name of its own.")
+        raise OperatorError("Two recognizers have the same name.", "Give each its own name.")
     return Wanted(languages=list(language), recognizers=dict(recognizer), **more)
 
 
@@ -109,23 +109,23 @@ _WANTED: Final = gathered(
         metavar="SOURCE...",
         help="ONNX models with inference.yml or a dictionary, Tr's folder, or one with a model.toml.",
     ),
-    option("--tier", type=click.Choice(get_args(Tier)), help="How large it is; also chooses among several."),
+    option("--tier", type=click.Choice(get_args(Tier)), help="Model size; also selects among several in SOURCE."),
     option(
         "--language",
         multiple=True,
         metavar="TAG",
-        help="That it reads, the likeliest first; may be repeated; by default those that its dictionary can write.",
+        help="Language it reads, likeliest first; repeatable; by default all that its dictionary covers.",
     ),
     option(
         "--recognizer",
         multiple=True,
         callback=_recognizers_of,
         metavar="NAME=FILE",
-        help="One more recognizer, for lines of another script; may be repeated.",
+        help="Further recognizer, for another script; repeatable.",
     ),
-    option("--dictionary", type=FILE, help="Of the first recognizer, a character a line."),
-    option("--licence", metavar="NAME", help="Such as Apache-2.0; by default what lies beside it says."),
-    option("--reference", type=FILE, metavar="FOLDER", help="Pages that it must read before it serves."),
+    option("--dictionary", type=FILE, help="Dictionary of the first recognizer, one character per line."),
+    option("--licence", metavar="NAME", help="Licence, such as Apache-2.0; by default from the source."),
+    option("--reference", type=FILE, metavar="FOLDER", help="Reference pages that it must read before it serves."),
 )
 
 
@@ -136,12 +136,9 @@ _WANTED: Final = gathered(
 @repository_option
 @click.argument("name", callback=_name_of, help="Name of the model, in lower case.")
 @_WANTED
-@option("--version", type=VERSION_NUMBER, metavar="N", help="Its number; by default the next one that is free.")
+@option("--version", type=VERSION_NUMBER, metavar="N", help="Version number; by default the next free one.")
 def add(settings: Settings, name: str, wanted: Wanted, version: int | None) -> None:
-    """Add a model, or a version of one.
-
-    Its files are PaddleOCR's, RapidOCR's, TurboOCR's or Tr's; what is missing is said.
-    """
+    """Add a model, or a version of one, from files of PaddleOCR, RapidOCR, TurboOCR or Tr."""
     from ocrsvc.models.importers.find_model import find_model
 
     folder = repository_of(settings)
@@ -154,18 +151,18 @@ def add(settings: Settings, name: str, wanted: Wanted, version: int | None) -> N
 
 def _report(version: str, model: NewModel) -> Iterator[str]:
     description = model.description
-    said = [word for word in (description.title, description.tier, description.licence) if word]
-    yield f"{version}: {', '.join(said) or description.engine}"
+    words = [word for word in (description.title, description.tier, description.licence) if word]
+    yield f"{version}: {', '.join(words) or description.engine}"
     if (part := description.detection) is not None:
         thresholds = (("map", part.map_threshold), ("box", part.box_threshold), ("unclip", part.unclip_ratio))
         known = ", ".join(f"{name} {value:g}" for name, value in thresholds if value is not None)
         mean, std = ("/".join(f"{value:g}" for value in values) for values in (part.mean, part.std))
-        yield f"  detector: mean {mean}, std {std}; {known or 'the usual thresholds'}"
+        yield f"  detector: mean {mean}, std {std}; {known or 'default thresholds'}"
     for recognizer in description.recognition:
-        yield f"  recognizer {recognizer.name}: {_recognizer_in_words(recognizer, model)}"
+        yield f"  recognizer {recognizer.name}: {_describe_recognizer(recognizer, model)}"
 
 
-def _recognizer_in_words(part: Recognition, model: NewModel) -> str:
+def _describe_recognizer(part: Recognition, model: NewModel) -> str:
     where = "in the model" if part.dictionary is None else part.dictionary
     content = None if part.dictionary is None else model.files[part.dictionary]
     count = f", {content.count(chr(10).encode())} characters" if isinstance(content, bytes) else ""
@@ -176,20 +173,20 @@ def _recognizer_in_words(part: Recognition, model: NewModel) -> str:
 
 @command("ocrsvc models encrypt mine/2", "ocrsvc models encrypt ./plain/mine/3 --to 7")
 @repository_option
-@click.argument("source", metavar="MODEL", help="NAME/VERSION, or the path of such a folder, such as ./plain/mine/3.")
-@option("--to", type=VERSION_NUMBER, metavar="N", help="Number of the encrypted version; by default the next one.")
+@click.argument("source", metavar="MODEL", help="NAME/VERSION, or a version's folder, such as ./plain/mine/3.")
+@option("--to", type=VERSION_NUMBER, metavar="N", help="Number of the encrypted version; by default the next free one.")
 def encrypt(settings: Settings, source: str, to: int | None) -> None:
     """Write an encrypted version of a plain one."""
     folder, key = repository_of(settings), read_model_key(settings)
     if key is None:
         raise OperatorError(
-            "There is no key to encrypt with.",
-            f"Give one by {' or '.join(map(variable_of, KEY_SETTINGS))}; `ocrsvc models new-key` makes one.",
+            "No model key is configured.",
+            f"Set {' or '.join(map(variable_of, KEY_SETTINGS))}; `ocrsvc models new-key` creates a key.",
         )
     version = _source(source, folder, key)
     number = write_version(encrypt_model(version, key), folder, version.name, to)
     print(f"{version.name}/{number} is encrypted with the key {key.id}.")
-    print(f"The plain {version} is where it was, in {version.folder}.")
+    print(f"The plain {version} is still in {version.folder}.")
 
 
 def _source(text: str, repository: Path, key: ModelKey) -> ModelVersion:
@@ -198,14 +195,14 @@ def _source(text: str, repository: Path, key: ModelKey) -> ModelVersion:
         return ModelRepository(repository, key).open(*named_version(text))
     home, number = Path(text).resolve().parent, Path(text).resolve().name
     if not NAME.fullmatch(home.name) or not number.isdecimal() or not 0 < int(number[:12]) <= MOST_VERSION:
-        raise OperatorError(f"{text} is no folder NAME/VERSION.", "Name the model's folder, and the version's.")
+        raise OperatorError(f"{text} is not a folder NAME/VERSION.", "Write it as ./folder/NAME/VERSION.")
     return ModelRepository(home.parent, key).open(home.name, int(number))
 
 
 @command("(umask 077; ocrsvc models new-key > models.key)", name="new-key")
 @repository_option
 def new_model_key(settings: Settings) -> None:  # noqa: ARG001  every command of models takes the option
-    """Print a new key to encrypt models with; it is stored nowhere."""
+    """Print a new key for encrypting models; it is not stored."""
     key = new_key()
     print(key.expose(), flush=True)
-    print(f"Its id is {key.id}. It is shown this once: without it, what it encrypts is lost.", file=sys.stderr)
+    print(f"Key id {key.id}. It is shown only now; models encrypted with it need it.", file=sys.stderr)

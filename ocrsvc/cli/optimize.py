@@ -1,4 +1,4 @@
-"""`ocrsvc optimize`: chooses what the models are computed with on this machine, measured on the user's own pages."""
+"""`ocrsvc optimize`: chooses runtime and precision of the models by measuring the user's pages on this machine."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from ocrsvc.results import Pixels
 
 _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
-FEWEST_CHARACTERS: Final = 500  # with fewer, the agreement says nothing
+# With fewer characters the agreement of two models is not meaningful.
+MIN_CHARACTERS: Final = 500
 
 
 @command("ocrsvc optimize --pages scans/", "ocrsvc optimize --pages a.png b.png c.png")
-@option("--pages", multiple=True, type=FILE, required=True, help="An image, or a folder of them.")
-@click.argument("more", nargs=-1, type=FILE, metavar="[FILE]...", help="More of them; a few dozen pages are plenty.")
-@option("--out", type=FILE, metavar="FOLDER", help="Where to keep the choice; by default in OCRSVC_MODEL_CACHE.")
+@option("--pages", multiple=True, type=FILE, required=True, help="Image, or folder of images.")
+@click.argument("more", nargs=-1, type=FILE, metavar="[FILE]...", help="Further ones; a few dozen pages suffice.")
+@option("--out", type=FILE, metavar="FOLDER", help="Folder for the choice; by default OCRSVC_MODEL_CACHE.")
 def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> None:
-    """Choose the runtime and precision that win on this machine and your pages, for the engine ppocr on CPUs."""
-    # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
+    """Choose the fastest runtime and precision for your pages on this machine's CPUs, for the engine ppocr."""
+    # Must run before the numeric libraries load, which is why they are imported inside functions.
     set_library_environment(os.environ)
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
     from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
@@ -44,7 +45,7 @@ def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> N
     _check(settings)
     folder = out or settings.model_cache or default_folder()
     if folder is None:
-        raise OperatorError("There is no home to keep the choice in.", "Name a folder with --out.")
+        raise OperatorError("There is no home folder for the choice.", "Name a folder with --out.")
     files, limits, cache = list(_files_in([*pages, *more])), PixelLimits(settings.max_pixels), ModelCache(folder)
     parts = built_in_part(DETECTION), built_in_part(RECOGNITION)
     config = SessionConfig("cpu", 1, provider=settings.provider)
@@ -53,29 +54,24 @@ def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> N
     print(*proofs, sep="\n")
     choice = choose(proofs, f"by `ocrsvc optimize` with {len(files)} files")
     if not store_choice(cache, parts, settings.provider, choice):
-        what = f"{folder} cannot be written to, so the choice is as it was."
-        raise OperatorError(what, "Name another folder with --out.")
-    print(
-        f"kept in {folder}: detection by {choice.detection}, recognition by {choice.recognition}, from the next start"
-    )
+        raise OperatorError(f"The choice cannot be written to {folder}.", "Name another folder with --out.")
+    print(f"written to {folder}: detection {choice.detection}, recognition {choice.recognition}, from the next start")
     if out is not None:
         print(f"start with OCRSVC_MODEL_CACHE={folder}")
 
 
 def _check(settings: Settings) -> None:
-    """Raises OperatorError where there is nothing to choose."""
+    """Raises OperatorError if the settings leave nothing to choose."""
     if settings.engine != "ppocr":
         raise OperatorError(f"OCRSVC_ENGINE={settings.engine} has no models to optimise.", "Set OCRSVC_ENGINE=ppocr.")
     if settings.precision != "auto" or settings.provider not in ("auto", "cpu"):
-        what = "OCRSVC_PRECISION or OCRSVC_PROVIDER names what the models are computed with, so there is no choice."
-        raise OperatorError(what, "Leave both out.")
+        raise OperatorError("OCRSVC_PRECISION or OCRSVC_PROVIDER already sets the choice.", "Unset both.")
     if device_for(settings) == "cuda":
-        what = "The models compute on a GPU here, and the choice is one for CPUs."
-        raise OperatorError(what, "Set OCRSVC_DEVICE=cpu to make it.")
+        raise OperatorError("The models run on a GPU here; the choice is for CPUs.", "Set OCRSVC_DEVICE=cpu.")
 
 
 def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
-    """Files as they are named, and the images of a folder in order."""
+    """The named files, and the sorted images of named folders."""
     for path in paths:
         if path.is_dir():
             yield from sorted(file for file in path.iterdir() if file.suffix.lower() in _ENDINGS)
@@ -84,7 +80,7 @@ def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _pixels_of(files: Sequence[Path], limits: PixelLimits) -> Iterator[Pixels]:
-    """The pages that can be read, one after the other; what cannot is named."""
+    """Decode the pages one by one; unreadable files are reported and skipped."""
     from ocrsvc.imaging.codecs.decode import decode
 
     for number, file in enumerate(files):
@@ -92,15 +88,15 @@ def _pixels_of(files: Sequence[Path], limits: PixelLimits) -> Iterator[Pixels]:
         try:
             yield decode(file.read_bytes(), limits, gray=False).pixels
         except (CallerError, OSError) as error:
-            print(f"ocrsvc: {file} is left out: {error}", file=sys.stderr)
+            print(f"ocrsvc: skipped {file}: {error}", file=sys.stderr)
     show_progress(len(files), len(files), "read")
 
 
 def _check_count(proofs: Sequence[Proof], files: int) -> None:
-    """Raises NothingSent where too little text was read to compare two models."""
+    """Raises NothingSent if too little text was read to compare models."""
     characters = max((proof.count for proof in proofs if proof.model == "recognition"), default=0)
-    if characters < FEWEST_CHARACTERS:
+    if characters < MIN_CHARACTERS:
         raise NothingSent(
-            f"Only {characters} characters were read on {files} files, too few to compare two models.",
-            f"Name more pages with --pages, with {FEWEST_CHARACTERS} characters or more.",
+            f"Only {characters} characters were read in {files} files, too few to compare models.",
+            f"Name more pages with --pages, with at least {MIN_CHARACTERS} characters.",
         )

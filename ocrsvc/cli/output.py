@@ -1,4 +1,4 @@
-"""What commands write: tables and progress on a terminal, and files, by format, that are there whole or not at all."""
+"""Output of commands: tables and progress on a terminal, file formats, and files written completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ocrsvc.plugins import output_formats
 
 JSON, NDJSON, PDF, TEXT = "json", "ndjson", "pdf", "text"
 OTHER_NAMES: Final = {"txt": TEXT}
-"""Other names for formats."""
+"""Aliases of formats."""
 STANDARD: Final = Path("-")
 """Standard input or output."""
 
@@ -26,13 +26,13 @@ _ZIP: Final = ".zip"
 _JSONS: Final = {".json": JSON, ".jsonl": NDJSON, ".ndjson": NDJSON}
 _OTHER_ENDINGS: Final = {".markdown": "md", ".xml": "alto", ".html": "hocr", ".htm": "hocr"}
 _ENDINGS: Final = {form.suffix: name for name, form in output_formats().items()} | _JSONS | _OTHER_ENDINGS
-"""Formats by the end of a name, in lower case."""
+"""Formats by file ending, in lower case."""
 _WIDE: Final = frozenset("WF")
 _BAR: Final = 24
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, to_right: bool = False) -> Iterator[str]:
-    """The lines of a table with its heads; `to_right` aligns all columns but the first as figures."""
+    """The lines of a table with a header; `to_right` right-aligns all columns but the first."""
     widths = [max(map(_width, column)) for column in zip(columns, *rows, strict=True)]
     for row in (columns, *rows):
         blanks = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
@@ -41,45 +41,48 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, to_right: bo
 
 
 def _width(text: str) -> int:
-    """In columns of a terminal, where Chinese takes two."""
+    """Width in terminal columns; Chinese characters take two."""
     return sum(2 if unicodedata.east_asian_width(character) in _WIDE else 1 for character in text)
 
 
 def show_progress(done: int, count: int, doing: str = "") -> None:
-    """A bar on a terminal, a line elsewhere."""
+    """Print progress: a bar on a terminal, else lines."""
     filled = _BAR * done // max(1, count)
     end = "\r" if sys.stderr.isatty() and done < count else "\n"
     sys.stderr.write(f"[{'#' * filled}{'.' * (_BAR - filled)}] {done}/{count} {doing:60}{end}")
     sys.stderr.flush()
 
 
-def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT, lines: str = JSON) -> tuple[str, ...]:
-    """What --format names, or else the end of the name after -o; `default` is for a name without a known end.
+def formats_for(
+    requested: tuple[str, ...] | None, output: Path, default: str = TEXT, lines: str = JSON
+) -> tuple[str, ...]:
+    """The formats of --format, else that of the output's ending; `default` is for an unknown ending.
 
-    `lines` is the format of JSON on lines. Raises BadOption where name and format disagree, or a zip's are not named.
+    `lines` is the format for .jsonl and .ndjson. Raises BadOption if ending and format disagree, or a zip has no
+    formats.
     """
     formats = {end: lines if name == NDJSON else name for end, name in _ENDINGS.items()}
-    named = formats.get(_ending_of(output))
-    if asked is None:
+    by_ending = formats.get(_ending_of(output))
+    if requested is None:
         if is_zip(output):
-            raise BadOption(f"{output} is a zip of formats that are not named.", "Name them, such as --format pdf,md.")
-        return (named or default,)
-    if named is None or asked == (named,):
-        return asked
-    raise _mismatch(asked, output, named, formats)
+            raise BadOption(f"{output} is a zip, but its formats are missing.", "Add --format, such as pdf,md.")
+        return (by_ending or default,)
+    if by_ending is None or requested == (by_ending,):
+        return requested
+    raise _mismatch(requested, output, by_ending, formats)
 
 
-def _mismatch(asked: Sequence[str], output: Path, named: str, formats: Mapping[str, str]) -> BadOption:
-    if len(asked) > 1:
-        what = f"Several formats are written as a zip, and {output} is no name of one."
-        return BadOption(what, f"Write -o {output.with_suffix(_ZIP)}, or only --format {named}.")
-    fitting = " or ".join(end for end, name in formats.items() if name == asked[0])
-    what = f"{output} is a name for --format {named}, and --format {asked[0]} is asked for."
-    return BadOption(what, f"Let the name end in {fitting}, or ask for --format {named}.")
+def _mismatch(requested: Sequence[str], output: Path, by_ending: str, formats: Mapping[str, str]) -> BadOption:
+    if len(requested) > 1:
+        what = f"Several formats need a zip, but the output is {output}."
+        return BadOption(what, f"Write -o {output.with_suffix(_ZIP)}, or only --format {by_ending}.")
+    endings = " or ".join(end for end, name in formats.items() if name == requested[0])
+    what = f"The ending of {output} does not match --format {requested[0]}."
+    return BadOption(what, f"Use the ending {endings}, or --format {by_ending}.")
 
 
 def is_zip(output: Path) -> bool:
-    """Whether the name is one of a zip, which may hold a single file."""
+    """Whether the output is named as a zip."""
     return _ending_of(output) == _ZIP
 
 
@@ -89,18 +92,18 @@ def _ending_of(output: Path) -> str:
 
 
 def check_output(output: Path, sources: Sequence[Path] = ()) -> None:
-    """Raises BadOption, before anything is read, where a file cannot be written, or would replace a source."""
+    """Raises BadOption if the output cannot be written or would replace a source."""
     if output == STANDARD:
         return
     if output.is_dir() or not output.parent.is_dir():
-        raise BadOption(f"{output} is no file that can be written.", "Name one in a folder that is there.")
+        raise BadOption(f"{output} cannot be written.", "Name a file in an existing folder.")
     if output.exists() and any(source.exists() and output.samefile(source) for source in sources):
-        raise BadOption(f"{output} is one of the files that are read.", "Name another file.")
+        raise BadOption(f"{output} is one of the input files.", "Name another file.")
 
 
 @contextmanager
 def writing(output: Path) -> Iterator[IO[bytes]]:
-    """A file that becomes the output when the block ends without an error; a pipe or device is written to.
+    """A file that becomes the output if the block succeeds; pipes and devices are written at the end.
 
     Raises OperatorError.
     """
@@ -126,7 +129,7 @@ def _copied_to(output: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _beside(output: Path) -> Iterator[IO[bytes]]:
-    """A file in the same folder, which takes the output's name and mode at the end."""
+    """A temporary file in the same folder, renamed to the output at the end with its mode."""
     file = NamedTemporaryFile("w+b", dir=output.parent, prefix=f".{output.name[:40]}.", delete=False)  # noqa: SIM115
     os.umask(mask := os.umask(0))
     try:

@@ -1,4 +1,4 @@
-"""`ocrsvc read FILE…`: the text of images and documents, read in this process or by a service."""
+"""`ocrsvc read FILE…`: prints or writes the text of images and documents, read in this process or by a service."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.results import ReadOptions
 
-Answered = Answer | OcrsvcError
-"""What was read of a file, by a service or in this process, or what is wrong with it."""
+FileOutcome = Answer | OcrsvcError
+"""What was read of a file, or its error."""
 
-# The only caller is at the keyboard, and has Ctrl-C.
+# The user can press Ctrl-C.
 _DEADLINE_S: Final = 86_400.0
 _STOP_S: Final = 5.0
-_AT_ONCE: Final = 16
+_FILES_AT_ONCE: Final = 16
 
 
 def load(file: Path) -> bytes | OcrsvcError:
-    """The bytes of a file, or why there are none."""
+    """The bytes of a file, or the error."""
     try:
         return standard_input() if file == STANDARD else file.read_bytes()
     except OSError as error:
@@ -63,20 +63,20 @@ def load(file: Path) -> bytes | OcrsvcError:
 
 @cache
 def standard_input() -> bytes:
-    """All of it, read once."""
+    """All of standard input, cached."""
     return sys.stdin.buffer.read()
 
 
 def is_pdf(file: Path) -> bool:
-    """Whether it begins as a PDF does; False for what cannot be read."""
+    """Whether the file starts like a PDF; False if it cannot be read."""
     data = load(file)
     return isinstance(data, bytes) and b"%PDF-" in data[:32]
 
 
 def read_by_service(
     files: Sequence[Path], url: str, access: Access, options: Mapping[str, Any], *, shows: bool
-) -> Iterator[tuple[Path, Answered]]:
-    """Each file with the answer of the service at this address, in order, a few at a time."""
+) -> Iterator[tuple[Path, FileOutcome]]:
+    """Read files by a service, a few at a time; yield each file with its outcome, in order."""
     images = (standard_input() if file == STANDARD else file for file in files)
     with access.client(url) as client:
         answers = client.read_many(images, **options)
@@ -88,33 +88,33 @@ def read_by_service(
 
 def read_in_this_process(
     files: Sequence[Path], engine: str | None, pages: str | None, options: Mapping[str, Any], *, shows: bool
-) -> Iterator[tuple[Path, Answered]]:
-    """Each file with the answer of an engine in this process, in order."""
-    # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
+) -> Iterator[tuple[Path, FileOutcome]]:
+    """Read files by an engine in this process; yield each file with its outcome, in order."""
+    # Must run before the numeric libraries load, which is why they are imported inside functions.
     set_library_environment(os.environ)
     from ocrsvc.http.options import read_options
     from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, parse_ranges
 
-    asked = read_options(options.items()).read
+    parsed_options = read_options(options.items()).read
     try:
         ranges = ALL if pages is None else parse_ranges(pages)
     except ValueError as error:
         raise BadOption(f"--pages is {pages!r}: accepted are {ACCEPTED}.") from error
     reader = start_reader(engine)
     try:
-        for begin in range(0, len(files), _AT_ONCE):
-            yield from _read_some(reader, files[begin : begin + _AT_ONCE], asked, ranges, shows=shows)
+        for begin in range(0, len(files), _FILES_AT_ONCE):
+            yield from _read_some(reader, files[begin : begin + _FILES_AT_ONCE], parsed_options, ranges, shows=shows)
     finally:
         reader.stop(_STOP_S)
 
 
 def start_reader(engine: str | None) -> Reader:
-    """A reader that is warm; raises EngineUnavailable or SettingsError."""
+    """Start a warm reader. Raises EngineUnavailable, SettingsError."""
     from ocrsvc.pipeline.read import Reader
 
-    # The limit is for requests of others.
-    own = {"OCRSVC_MAX_PAGES": "100000"} | ({"OCRSVC_ENGINE": engine} if engine else {})
-    settings = read_settings(os.environ | own)
+    # OCRSVC_MAX_PAGES limits requests of a service's clients.
+    overrides = {"OCRSVC_MAX_PAGES": "100000"} | ({"OCRSVC_ENGINE": engine} if engine else {})
+    settings = read_settings(os.environ | overrides)
     reader = Reader(settings, plan_for(settings, workers=1))
     reader.start()
     return reader
@@ -122,10 +122,10 @@ def start_reader(engine: str | None) -> Reader:
 
 def _read_some(
     reader: Reader, files: Sequence[Path], options: ReadOptions, ranges: Ranges, *, shows: bool
-) -> Iterator[tuple[Path, Answered]]:
-    """Each file with its answer; pages are read concurrently."""
-    datas = [load(file) for file in files]
-    with closing(reader.read_files_by_page(datas, options, _DEADLINE_S, ranges=ranges)) as read:
+) -> Iterator[tuple[Path, FileOutcome]]:
+    """Yield each file with its outcome; pages are read concurrently."""
+    contents = [load(file) for file in files]
+    with closing(reader.read_files_by_page(contents, options, _DEADLINE_S, ranges=ranges)) as read:
         for number, group in groupby(read, key=lambda page: page.file):
             pages: list[PageRead] = []
             for page in group:
@@ -139,8 +139,8 @@ def _show(file: Path, done: int, count: int) -> None:
     show_progress(done, count, visible(str(file))[:60])
 
 
-def _answer_of(pages: Sequence[PageRead], options: ReadOptions) -> Answered:
-    """What was read of a file, as a service answers it; pages that failed are in `failed` alone."""
+def _answer_of(pages: Sequence[PageRead], options: ReadOptions) -> FileOutcome:
+    """A file's outcome as a service would return it; failed pages are only in `failed`."""
     from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
     from ocrsvc.results import total_of
 
@@ -162,29 +162,28 @@ def write_documents(
     *,
     as_zip: bool,
 ) -> None:
-    """All files of these formats as one file, and as a zip where they are several or `as_zip` says so.
+    """Write all documents in these formats: as one file, or as a zip for several files or with `as_zip`.
 
-    Text formats and JSON lack what is unwanted of words and tables. Raises OcrsvcError where a file cannot be made, and
-    OSError from the output.
+    JSON and text formats omit the `unwanted` members (words, tables). Raises OcrsvcError; OSError of the output.
     """
     from ocrsvc.formats.output_files import files_of, write_zip
     from ocrsvc.results import no_check
 
     documents = [_result_of(file, answer, with_file=PDF in formats) for file, answer in read]
-    made = files_of(
+    result_files = files_of(
         formats,
         documents,
         lambda: b"".join(json_line(file, answer, unwanted) for file, answer in read),
         words="words" not in unwanted,
     )
-    if len(made) == 1 and not as_zip:
-        made[0].write(output, _DEADLINE_S, no_check)
+    if len(result_files) == 1 and not as_zip:
+        result_files[0].write(output, _DEADLINE_S, no_check)
     else:
-        write_zip(made, output, _DEADLINE_S, no_check)
+        write_zip(result_files, output, _DEADLINE_S, no_check)
 
 
 def json_line(file: Path, answer: Answer, unwanted: Collection[str] = ()) -> bytes:
-    """One file's answer as a line of JSON, without some members of its pages and lines."""
+    """One file's result as a line of JSON, without the unwanted members of pages and lines."""
     pages = [_without(page, unwanted) for page in answer.data["pages"]]
     return orjson.dumps({"file": str(file), **answer.data, "pages": pages}, option=orjson.OPT_APPEND_NEWLINE)
 
@@ -209,12 +208,12 @@ def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
     return NamedResult("" if file == STANDARD else file.name, result)
 
 
-_KEY_REMEDY: Final = f"Name a file with the key with --key-file, or set {API_KEY_VARIABLE}."
+_KEY_REMEDY: Final = f"Name the key's file with --key-file, or set {API_KEY_VARIABLE}."
 _DOCUMENTS: Final = ", ".join(name for name in output_formats() if name != TEXT)
 
 
 def _formats_of(_ctx: click.Context, _parameter: click.Parameter, value: Any) -> tuple[str, ...] | None:
-    """The formats that an option names. Raises BadParameter."""
+    """Parse a comma-separated list of formats. Raises BadParameter."""
     if value is None or isinstance(value, tuple):
         return value
     names = tuple(dict.fromkeys(OTHER_NAMES.get(name, name) for name in value.split(",")))
@@ -232,21 +231,21 @@ def _formats_of(_ctx: click.Context, _parameter: click.Parameter, value: Any) ->
     "ocrsvc read page.png --url http://127.0.0.1:8000",
 )
 @click.argument(
-    "files", nargs=-1, required=True, type=FILE, metavar="FILE...", help="Image, PDF or TIFF; - is standard input."
+    "files", nargs=-1, required=True, type=FILE, metavar="FILE...", help="Image, PDF or TIFF; - for standard input."
 )
 @option(
     "--format",
     "formats",
     callback=_formats_of,
     metavar="FORMAT[,FORMAT...]",
-    help=f"text, json (an object a line and file), or one document of all files: {_DOCUMENTS}; several are written as "
-    "a zip. By default what the name after -o ends in, else text.",
+    help=f"text, json (one object per line and file), or one document of all files: {_DOCUMENTS}; several formats need "
+    "a zip. By default from the ending of -o, else text.",
 )
-@option("--json", "formats", flag_value=JSON, callback=_formats_of, help="The same as --format json.")
-@option("-o", "--output", type=FILE, help="File to write, whole or not at all; - is standard output.")
-@option("--engine", metavar="NAME", help="Engine to use instead of the one that OCRSVC_ENGINE names.")
-@option("--url", section="Service", metavar="URL[,URL...]", help="A service, or several, that read instead.")
-@option("--timing", section="Service", is_flag=True, help="Show where each request's time went, on stderr and in JSON.")
+@option("--json", "formats", flag_value=JSON, callback=_formats_of, help="Same as --format json.")
+@option("-o", "--output", type=FILE, help="File to write, completely or not at all; - for standard output.")
+@option("--engine", metavar="NAME", help="Engine to use instead of OCRSVC_ENGINE.")
+@option("--url", section="Service", metavar="URL[,URL...]", help="Service or services to read with instead.")
+@option("--timing", section="Service", is_flag=True, help="Show the time of each stage, on stderr and in JSON.")
 @service_access
 @reading_options
 def read(
@@ -260,19 +259,19 @@ def read(
     access: Access,
     reading: Reading,
 ) -> int:
-    """Print the text of images and documents, or write searchable PDFs and other files of it.
+    """Print the text of images and documents, or write searchable PDFs and other files.
 
-    A file that cannot be read is reported and does not stop the others; the first one gives the exit code.
+    Unreadable files are reported and do not stop the others; the first failure sets the exit code.
     """
     check_at_most_one(engine=engine, url=url)
     if timing and not url:
-        raise BadOption("--timing tells where a service's time goes.", "Name the service: --url http://host:port.")
+        raise BadOption("--timing needs a service.", "Name it with --url http://host:port.")
     chosen = _checked_formats(formats, files, output or STANDARD, reading)
     options = {**reading.options, **{name: True for name in needs_of(chosen) if not reading.options.get(name)}}
     shows = (output is not None or not sys.stdout.isatty()) and sys.stderr.isatty()
     if url:
-        asked = {**options, "pages": reading.pages, "timing": "stages" if timing else None}
-        answers = read_by_service(files, url, access, asked, shows=shows)
+        service_options = {**options, "pages": reading.pages, "timing": "stages" if timing else None}
+        answers = read_by_service(files, url, access, service_options, shows=shows)
     else:
         answers = read_in_this_process(files, engine, reading.pages, options, shows=shows)
     if output is None and chosen in {(TEXT,), (JSON,)}:
@@ -283,28 +282,28 @@ def read(
 
 
 def _checked_formats(
-    asked: tuple[str, ...] | None, files: Sequence[Path], target: Path, reading: Reading
+    requested: tuple[str, ...] | None, files: Sequence[Path], target: Path, reading: Reading
 ) -> tuple[str, ...]:
-    """What is written. Raises BadOption, before anything is read, for what cannot be."""
+    """The formats to write. Raises BadOption before anything is read."""
     check_output(target, files)
-    formats = formats_for(asked, target)
+    formats = formats_for(requested, target)
     if formats == (PDF,) and len(files) > 1 and target.suffix.lower() == ".pdf" and any(map(is_pdf, files)):
         raise BadOption(
-            "One PDF is made of several pictures, and one of each file where a PDF is among them.",
-            "Read files one by one, or write a zip: -o FILE.zip.",
+            "A PDF cannot be combined with other files into one PDF.",
+            "Read the files one by one, or write a zip: -o FILE.zip.",
         )
     if target == STANDARD and sys.stdout.isatty() and (PDF in formats or len(formats) > 1):
-        raise BadOption("What is asked for is no text, and would be written to the terminal.", "Add -o FILE.")
+        raise BadOption("A binary file cannot be written to the terminal.", "Add -o FILE.")
     if PDF in formats and reading.options["mask"]:
         raise BadOption(
-            "--format pdf shows the pages as they are, and --mask is to hide what is on them.",
-            "Ask a service: POST /v1/ocr?format=pdf&mask=… shows pictures of the pages with what is masked in black.",
+            "--mask cannot be combined with --format pdf, which shows the unmasked pages.",
+            "Use a service: POST /v1/ocr?format=pdf&mask=… draws masked parts in black.",
         )
     return formats
 
 
-def _print_each(answers: Iterable[tuple[Path, Answered]], *, as_json: bool, headed: bool) -> Iterator[int]:
-    """Print each file's answer as it comes; gives its exit code."""
+def _print_each(answers: Iterable[tuple[Path, FileOutcome]], *, as_json: bool, headed: bool) -> Iterator[int]:
+    """Print each file's outcome as it comes; yield its exit code."""
     for file, answer in answers:
         if isinstance(answer, Answer):
             heading = f"==> {file} <==\n" if headed else ""
@@ -313,9 +312,9 @@ def _print_each(answers: Iterable[tuple[Path, Answered]], *, as_json: bool, head
 
 
 def _write_together(
-    answers: Iterable[tuple[Path, Answered]], formats: Sequence[str], target: Path, reading: Reading
+    answers: Iterable[tuple[Path, FileOutcome]], formats: Sequence[str], target: Path, reading: Reading
 ) -> Iterator[int]:
-    """Write all files as one document; gives each file's exit code. Nothing is written where none could be read."""
+    """Write all files as one document; yield each file's exit code. Writes nothing if no file could be read."""
     read: list[tuple[Path, Answer]] = []
     for file, answer in answers:
         if isinstance(answer, Answer):
@@ -323,14 +322,14 @@ def _write_together(
         yield _report(file, answer)
     if read:
         options = reading.options
-        asked = {"words": options["words"] or options["characters"], "tables": options["tables"]}
-        unwanted = {name for name, is_asked in asked.items() if not is_asked}
+        wanted = {"words": options["words"] or options["characters"], "tables": options["tables"]}
+        unwanted = {name for name, is_wanted in wanted.items() if not is_wanted}
         with writing(target) as output:
             write_documents(read, formats, output, unwanted, as_zip=is_zip(target))
 
 
-def _report(file: Path, answer: Answered) -> int:
-    """Report what failed, the whole file or some of its pages; gives the exit code of the first failure."""
+def _report(file: Path, answer: FileOutcome) -> int:
+    """Report failures of a file or its pages; return the first one's exit code."""
     if isinstance(answer, Answer):
         if answer.stages:
             stages = ", ".join(f"{name.removesuffix('_s')} {spent_s:.3f}" for name, spent_s in answer.stages.items())
@@ -339,6 +338,6 @@ def _report(file: Path, answer: Answered) -> int:
     else:
         failed = {"": answer}
     for page, error in failed.items():
-        said = f"{error.detail} {_KEY_REMEDY}" if isinstance(error, KeyMissing) else error
-        print(visible(f"ocrsvc: {file}{page}: {said}"), file=sys.stderr, flush=True)
+        message = f"{error.detail} {_KEY_REMEDY}" if isinstance(error, KeyMissing) else error
+        print(visible(f"ocrsvc: {file}{page}: {message}"), file=sys.stderr, flush=True)
     return next((error.exit_code for error in failed.values()), 0)

@@ -1,4 +1,4 @@
-"""`ocrsvc recycle`: replaces the workers of a running service, successor first, and waits until the new ones serve."""
+"""`ocrsvc recycle`: replaces all workers of a running service, starting each successor first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REMEDY: Final = "Name the process id of gunicorn's main process, the parent of 
 
 
 class Process(NamedTuple):
-    """One process, and when it started (clock ticks after the boot): ids are used again, with another start."""
+    """A process id with its start time in clock ticks after boot, because ids are reused."""
 
     pid: int
     started: int
@@ -30,39 +30,38 @@ class Process(NamedTuple):
 
 @command("ocrsvc recycle", "ocrsvc recycle --pid 4711 --timeout 120")
 @option("--pid", type=int, metavar="PID", help="Process id of the arbiter, gunicorn's main process.")
-@option("--pidfile", type=FILE, help="Its pid file; by default the one that OCRSVC_PIDFILE names.")
+@option("--pidfile", type=FILE, help="The arbiter's pid file; by default OCRSVC_PIDFILE.")
 @option("--timeout", type=float, default=600.0, metavar="SECONDS", help="How long to wait (600).")
 def recycle(pid: int | None, pidfile: Path | None, timeout: float) -> int:
-    """Replace every worker of a running service, successor first, and wait until the new ones serve.
+    """Replace all workers of a running service, starting each successor first, and wait for it.
 
-    It ends with 0 when all of them are replaced, and 75 when some are not in time.
+    The exit code is 0 if all were replaced and 75 after the timeout.
     """
     check_at_most_one(pid=pid is not None, pidfile=pidfile)
     arbiter = find_arbiter(pid if pid is not None else _read_pidfile(pidfile))
     old = workers_of(arbiter.pid)
     if not old:
-        what = f"Process {arbiter.pid} has no worker that could be asked."
-        raise OperatorError(what, "Is it this service? Its log says how it stands.")
+        raise OperatorError(f"Process {arbiter.pid} has no workers.", "Is it this service? See its log.")
     log = audit_log_of(read_settings())
     log.check()
     for worker in old:
-        _ask(worker)
+        _request_replacement(worker)
     log.write(local_user(), "workers.recycle", time.time(), arbiter=arbiter.pid, workers=len(old))
     print(f"asked {len(old)} workers of {arbiter.pid} for successors: {_pids(old)}", flush=True)
     left = _wait(arbiter, old, time.monotonic() + timeout)
     if left:
-        print(f"{len(old) - len(left)} of {len(old)} workers are replaced after {timeout:g} s; left: {_pids(left)}.")
-        print("They serve on until their successors are ready; the service's log says what these wait for.")
+        print(f"replaced {len(old) - len(left)} of {len(old)} workers in {timeout:g} s; left: {_pids(left)}")
+        print("They keep serving until their successors are ready; see the service's log.")
         return _TIMED_OUT
-    print(f"all {len(old)} workers are replaced")
+    print(f"replaced all {len(old)} workers")
     return 0
 
 
 def _read_pidfile(named: Path | None) -> int:
     file = named or read_settings().pidfile
     if file is None:
-        remedy = f"Give --pid or --pidfile, or set {variable_of('pidfile')} for the service and for this command."
-        raise OperatorError("Nothing says which service is meant.", remedy)
+        remedy = f"Give --pid or --pidfile, or set {variable_of('pidfile')} for the service and this command."
+        raise OperatorError("No service is named.", remedy)
     try:
         return int(file.read_text(encoding="ascii"))
     except OSError as error:
@@ -73,65 +72,65 @@ def _read_pidfile(named: Path | None) -> int:
 
 
 def find_arbiter(pid: int) -> Process:
-    """The arbiter with this process id. Raises OperatorError when there is none, or it is something else."""
+    """The arbiter with this process id. Raises OperatorError for another or no process."""
     if (arbiter := _process(pid)) is None:
-        raise OperatorError(f"There is no process {pid}.", f"Is the service running? {_REMEDY}")
-    called = _read(pid, "cmdline").replace("\0", " ").strip()
-    if "gunicorn" not in called and "ocrsvc" not in called:
-        raise OperatorError(f"Process {pid} is no gunicorn: {called[:100]!r}.", _REMEDY)
+        raise OperatorError(f"Process {pid} does not exist.", f"Is the service running? {_REMEDY}")
+    command_line = _read(pid, "cmdline").replace("\0", " ").strip()
+    if "gunicorn" not in command_line and "ocrsvc" not in command_line:
+        raise OperatorError(f"Process {pid} is not gunicorn: {command_line[:100]!r}.", _REMEDY)
     if not {signal.SIGHUP, signal.SIGUSR2} <= _caught(pid):
-        raise OperatorError(f"Process {pid} is not the arbiter of this service: {called[:100]!r}.", _REMEDY)
+        raise OperatorError(f"Process {pid} is not the arbiter of this service: {command_line[:100]!r}.", _REMEDY)
     return arbiter
 
 
 def workers_of(pid: int) -> frozenset[Process]:
-    """The arbiter's workers that may be asked: those that catch the signal, which would end any other process.
+    """The arbiter's workers that catch SIGUSR2, which would kill other processes.
 
-    A child that catches SIGHUP has the arbiter's handlers still: it was forked just now, and is fresh anyway.
+    A child that catches SIGHUP still has the arbiter's handlers: it was just forked and needs no replacement.
     """
     children = map(_process, map(int, _read(pid, f"task/{pid}/children").split()))
     both = {signal.SIGHUP, signal.SIGUSR2}
     return frozenset(child for child in children if child and _caught(child.pid) & both == {signal.SIGUSR2})
 
 
-def _ask(worker: Process) -> None:
+def _request_replacement(worker: Process) -> None:
     try:
         os.kill(worker.pid, signal.SIGUSR2)
     except ProcessLookupError:
         return
     except PermissionError as error:
         what = f"The worker {worker.pid} belongs to another user."
-        raise OperatorError(what, "Run this as the service's own user, or as root.") from error
+        raise OperatorError(what, "Run this command as the service's user or as root.") from error
 
 
 def _wait(arbiter: Process, old: Collection[Process], end_s: float) -> frozenset[Process]:
-    """Those that are left when the time is over or none is. Raises OperatorError where the service has ended."""
+    """Wait for the replacement; return the workers left at the deadline. Raises OperatorError if the service ends."""
     left = frozenset(old)
     while left and time.monotonic() < end_s:
         time.sleep(_CHECK_S)
         if _process(arbiter.pid) != arbiter:
-            raise OperatorError(f"The service {arbiter.pid} has ended meanwhile.", "Its log says why.")
+            raise OperatorError(f"The service {arbiter.pid} has ended.", "See its log.")
         gone = {worker for worker in left if _process(worker.pid) != worker}
         for worker in gone:
-            print(f"worker {worker.pid} is replaced", flush=True)
+            print(f"replaced worker {worker.pid}", flush=True)
         left -= gone
     return left
 
 
 def _process(pid: int) -> Process | None:
-    """The process with this id, unless it has ended (a zombie has)."""
+    """The process with this id; None if it has ended or is a zombie."""
     fields = _read(pid, "stat").rpartition(")")[2].split()
     return Process(pid, int(fields[19])) if fields and fields[0] not in "ZX" else None
 
 
 def _caught(pid: int) -> set[signal.Signals]:
-    found = re.search(r"^SigCgt:\s*([0-9a-f]+)", _read(pid, "status"), re.MULTILINE)
-    bits = int(found[1], 16) if found else 0
+    match = re.search(r"^SigCgt:\s*([0-9a-f]+)", _read(pid, "status"), re.MULTILINE)
+    bits = int(match[1], 16) if match else 0
     return {number for number in signal.Signals if bits >> (number - 1) & 1}
 
 
 def _read(pid: int, name: str) -> str:
-    """A file of /proc; empty when the process is gone."""
+    """A file of /proc/PID; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""How commands ask a service: its address, an API key, certificates; by the client library, or a single GET."""
+"""Access of commands to a service: address, API key, certificates; the client library or a single GET."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from ocrsvc.settings.load import read_settings
 if TYPE_CHECKING:
     from ocrsvc.client import Client
 
-_MOST_CHARACTERS: Final = 1000
+_MAX_KEY_CHARACTERS: Final = 1000
 _ANSWER_S: Final = 10.0
 _UNIX: Final = "unix:"
-_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  what to ask when it listens on all
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  the address to use if it listens on all
 _KEY_CODES: Final = {"key_missing", "key_refused", "scope_missing"}
 _SHOWN_BYTES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The files of an API key, of authorities, and of this side's certificate; read when they are needed."""
+    """Files of an API key, CA certificates and a client certificate, read at first use."""
 
     key_file: Path | None = None
     ca: Path | None = None
@@ -42,11 +42,11 @@ class Access:
 
     @property
     def certificate(self) -> tuple[Path, Path] | None:
-        """The files of this side's certificate and of its key."""
+        """The files of the client certificate and its key."""
         return None if self.cert is None else (self.cert, self.cert_key or self.cert)
 
     def client(self, addresses: str) -> Client:
-        """A client of the services at these addresses, with commas between. Raises OperatorError."""
+        """A client of the services at these comma-separated addresses. Raises OperatorError."""
         try:
             from ocrsvc.client import Client
         except ModuleNotFoundError as error:
@@ -57,7 +57,7 @@ class Access:
         return Client(urls, api_key=read_key(self.key_file), ca=self.ca, certificate=self.certificate)
 
     def find(self, url: str | None) -> tuple[str, ssl.SSLContext | None]:
-        """The address, by default of the settings' own service, and what to verify it with. Raises OperatorError."""
+        """The address (default: the service of these settings) and its TLS context. Raises OperatorError."""
         from ocrsvc.connections.tls_contexts import client_context, context_of_own_service
 
         context = client_context(self.ca, self.cert, self.cert_key)
@@ -73,18 +73,18 @@ class Access:
 
 _file: Final = partial(option, section="Service", type=FILE)
 _TLS: Final = (
-    _file("--ca", help="Authority of its certificate, in PEM."),
-    _file("--cert", help="Certificate of this side, in PEM."),
-    _file("--cert-key", help="Key of that certificate, in PEM; by default in the same file."),
+    _file("--ca", help="CA certificate of the service, in PEM."),
+    _file("--cert", help="Client certificate, in PEM."),
+    _file("--cert-key", help="Key of the client certificate, in PEM; by default in the same file."),
 )
-_KEY: Final = _file("--key-file", help=f"Its API key, in a file; by default in the variable {API_KEY_VARIABLE}.")
+_KEY: Final = _file("--key-file", help=f"File with the API key; by default the variable {API_KEY_VARIABLE}.")
 ACCESS: Final = (_KEY, *_TLS)
 tls_access: Final = gathered("access", Access, *_TLS)
 service_access: Final = gathered("access", Access, *ACCESS)
 
 
 def read_key(file: Path | None) -> str:
-    """The key in the file, or else in the environment; empty where there is none. Raises OperatorError."""
+    """The API key in the file, else in the environment; empty without one. Raises OperatorError."""
     if file is None:
         return os.environ.get(API_KEY_VARIABLE, "").strip()
     try:
@@ -94,13 +94,13 @@ def read_key(file: Path | None) -> str:
         raise OperatorError(what, "Check its name and permissions.") from error
     except UnicodeDecodeError:
         key = ""
-    if not key or len(key) > _MOST_CHARACTERS or len(key.split()) != 1:
-        raise OperatorError(f"{file} does not hold one key.", "Put the key into it as `ocrsvc keys add` printed it.")
+    if not key or len(key) > _MAX_KEY_CHARACTERS or len(key.split()) != 1:
+        raise OperatorError(f"{file} is not a key file.", "It must contain one key as `ocrsvc keys add` printed it.")
     return key
 
 
 def address_of(bind: str, scheme: str = "http") -> str:
-    """Where a service that listens on this address can be asked."""
+    """The URL of a service that listens on this address."""
     if bind.startswith(_UNIX):
         return bind
     host, _, port = bind.rpartition(":")
@@ -109,7 +109,7 @@ def address_of(bind: str, scheme: str = "http") -> str:
 
 
 def fetch(url: str, path: str, key: str = "", context: ssl.SSLContext | None = None) -> bytes:
-    """The body of a successful answer to a GET with this key, if any. Raises OperatorError, BadOption."""
+    """The body of a successful GET. Raises OperatorError, BadOption."""
     connection = connect(url, _ANSWER_S, context)
     try:
         connection.request("GET", path, headers=key_header(key) if key else {})
@@ -118,8 +118,8 @@ def fetch(url: str, path: str, key: str = "", context: ssl.SSLContext | None = N
     except (OSError, http.client.HTTPException) as error:
         raise OperatorError(
             f"{url} does not answer: {error}.",
-            "Is the service running, and is this its address? A certificate of an authority of your own needs --ca; a "
-            "service that asks for one of its clients' needs --cert.",
+            "Is the service running at this address? A certificate of a private CA needs --ca; a service that asks for "
+            "client certificates needs --cert.",
         ) from error
     finally:
         connection.close()
@@ -129,7 +129,7 @@ def fetch(url: str, path: str, key: str = "", context: ssl.SSLContext | None = N
 
 
 def connect(url: str, limit_s: float, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
-    """A connection, over TLS verified by the context, or as the system does. Raises OperatorError."""
+    """Open a connection; TLS is verified by the context, or by the system's CAs. Raises OperatorError."""
     if url.startswith(_UNIX):
         return _UnixConnection(url.removeprefix(_UNIX), limit_s)
     parts = urlsplit(url if "//" in url else f"//{url}")
@@ -153,13 +153,13 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def refusal_of(address: str, status: int, body: bytes) -> OperatorError:
-    """What the answer of this status says: the detail of the service's own problem, else the beginning of the text."""
-    remedy = "Is this its address, and http:// or https:// as it speaks? Its log says more."
+    """The error of a response: the service's problem detail, else the start of the body."""
+    remedy = "Check the address and its http:// or https://; see the service's log."
     try:
         problem = orjson.loads(body)
-        said, remedy, code = str(problem["detail"]), problem.get("remedy") or remedy, problem.get("code")
+        detail, remedy, code = str(problem["detail"]), problem.get("remedy") or remedy, problem.get("code")
     except (orjson.JSONDecodeError, TypeError, KeyError):
-        said, code = " ".join(body[:_SHOWN_BYTES].decode("utf-8", "replace").split()), None
+        detail, code = " ".join(body[:_SHOWN_BYTES].decode("utf-8", "replace").split()), None
     if code in _KEY_CODES:
-        remedy = f"Name a file with a key of the scope operate with --key-file, or set {API_KEY_VARIABLE}."
-    return OperatorError(f"{address} answers {status}{f': {said}' if said else '.'}", remedy)
+        remedy = f"Use a key with the scope operate: --key-file or {API_KEY_VARIABLE}."
+    return OperatorError(f"{address} answers {status}{f': {detail}' if detail else '.'}", remedy)

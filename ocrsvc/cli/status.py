@@ -1,4 +1,4 @@
-"""`ocrsvc status` and `ocrsvc health`: how a running service is, in words and as an exit code."""
+"""`ocrsvc status` and `ocrsvc health`: the state of a running service, as text and as an exit code."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Node = Mapping[str, Any]
 Samples = Sequence[tuple[str, Mapping[str, str], float]]
 
 _COLUMNS: Final = ("slot", "pid", "state", "reason", "requests", "in_flight", "rss_bytes", "forked_s_ago")
-_MOST_ERRORS: Final = 5
-_LAST: Final = 12
-"""Points of the history in a minute."""
+_MAX_ERRORS: Final = 5
+_PER_MINUTE: Final = 12
+"""Points of the history per minute."""
 _URL: Final = click.argument(
     "url",
     required=False,
-    help="http://host:port, https://host:port or unix:path; by default where OCRSVC_BIND listens.",
+    help="http://host:port, https://host:port or unix:path; by default OCRSVC_BIND.",
 )
 
 
@@ -30,7 +30,7 @@ _URL: Final = click.argument(
 @_URL
 @tls_access
 def health(url: str | None, access: Access) -> None:
-    """End with 0 when a running service is ready, for the health checks of containers."""
+    """Exit with 0 if a running service is ready, for container health checks."""
     url, context = access.find(url)
     print(fetch(url, "/readyz", context=context).decode().strip())
 
@@ -39,7 +39,7 @@ def health(url: str | None, access: Access) -> None:
 @_URL
 @service_access
 def status(url: str | None, access: Access) -> None:
-    """Print the workers and the main numbers of a running service."""
+    """Print the workers and main figures of a running service."""
     (url, context), key = access.find(url), read_key(access.key_file)
     overview = orjson.loads(fetch(url, "/ops/overview", key, context))
     numbers = _describe_numbers(_parse(fetch(url, "/metrics", key, context).decode()))
@@ -76,12 +76,12 @@ def _describe_numbers(samples: Samples) -> Iterator[str]:
 
 
 def _sum(samples: Samples, name: str, **labels: str) -> float:
-    return sum(value for found, has, value in samples if found == name and labels.items() <= has.items())
+    return sum(value for sample, has, value in samples if sample == name and labels.items() <= has.items())
 
 
 def _by(samples: Samples, name: str, label: str) -> str:
-    """The total of a counter, and what each value of a label has of it, as far as it is not 0."""
-    values = dict.fromkeys(has[label] for found, has, _ in samples if found == name)
+    """The total of a counter, with its parts by label value."""
+    values = dict.fromkeys(has[label] for sample, has, _ in samples if sample == name)
     counts = {value: _sum(samples, name, **{label: value}) for value in values}
     parts = ", ".join(f"{value} {count:.0f}" for value, count in counts.items() if count)
     return f"{sum(counts.values()):.0f}" + (f" ({parts})" if parts else "")
@@ -94,7 +94,7 @@ def _means(samples: Samples) -> Iterator[str]:
 
 
 def describe_overview(answer: Node) -> Iterator[str]:
-    """Memory, GPUs, the last minute, documents on disk, inputs that crash, and failures that are not the callers'."""
+    """Memory, GPUs, the last minute, stored jobs, crash denylist, and failures of the service."""
     memory = answer["memory"]
     yield f"memory      {_bytes(memory['used_bytes'])} of {_bytes(memory['limit_bytes'])} in use"
     for gpu in answer["gpus"]:
@@ -108,29 +108,32 @@ def describe_overview(answer: Node) -> Iterator[str]:
         yield f"models      {models['loaded']:.0f} loaded, {room}{why}"
     if documents := answer["documents"]:
         room = f"{_bytes(documents['bytes'])} of {_bytes(documents['limit_bytes'])}"
-        yield f"documents   {documents['count']:.0f}, {room}, {_bytes(documents['disk_free_bytes'])} free on the disk"
+        yield f"jobs        {documents['count']:.0f}, {room}, {_bytes(documents['disk_free_bytes'])} free on the disk"
     denied = {kind: sum(entry["is_refused"] for entry in found) for kind, found in answer["quarantine"].items()}
     yield f"denied      {denied['images']} images, {denied['requests']} requests"
     yield from _errors(answer)
 
 
 def _last_minute(curves: Node) -> str:
-    """Means of what is counted, and the largest of what is estimated."""
+    """Mean rates of the counters, and the maximum of the percentiles."""
     if not curves["ready"]:
-        return "is not kept by this service"
+        return "not recorded by this service"
     counted = (("requests", "requests_per_s"), ("own failures", "own_failures_per_s"), ("refused", "refused_per_s"))
-    parts = [f"{title} {sum(curves[name][-_LAST:]) / len(curves[name][-_LAST:]):.2f}/s" for title, name in counted]
+    parts = [
+        f"{title} {sum(curves[name][-_PER_MINUTE:]) / len(curves[name][-_PER_MINUTE:]):.2f}/s"
+        for title, name in counted
+    ]
     for title, name in (("wait p95", "wait_p95_s"), ("time p95", "total_p95_s")):
-        known = [value for value in curves[name][-_LAST:] if value is not None]
+        known = [value for value in curves[name][-_PER_MINUTE:] if value is not None]
         parts.append(f"{title} {max(known) * 1000:.0f} ms" if known else f"{title} -")
     return ", ".join(parts)
 
 
 def _errors(answer: Node) -> Iterator[str]:
-    found = [error for error in answer["errors"] if error["fault"] != "caller"][:_MOST_ERRORS]
-    if found:
-        yield "last failures that are not the callers'"
-    for error in found:
+    errors = [error for error in answer["errors"] if error["fault"] != "caller"][:_MAX_ERRORS]
+    if errors:
+        yield "last failures of the service"
+    for error in errors:
         ago = f"{answer['now_s'] - error['when_s']:.0f} s ago"
         yield f"  {ago:>12}  {error['code']}  {error['status']}  {error['route'] or '-'}  {error['id']}"
 

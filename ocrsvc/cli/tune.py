@@ -1,4 +1,4 @@
-"""`ocrsvc tune`: finds the settings that suit this machine and the user's own pages, by measuring them."""
+"""`ocrsvc tune`: measures which settings suit this machine and the user's pages best."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SettingValues = Mapping[str, float | str]
 
 
 class Load(NamedTuple):
-    """The image files that are sent in turn, how many requests are under way at once, and for how long."""
+    """The image files to send in turn, the number of concurrent clients, and the duration."""
 
     pages: Sequence[bytes]
     clients: int
@@ -57,9 +57,9 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What some settings showed: `peak_bytes` of all processes together; answers other than 200 count as failed."""
+    """Results of one choice: `peak_bytes` is for all processes together; responses other than 200 count as failed."""
 
-    knobs: SettingValues
+    values: SettingValues
     pages_per_s: float
     p50_s: float
     p95_s: float
@@ -68,26 +68,26 @@ class Measurement:
 
     def __str__(self) -> str:
         figures = f"{self.pages_per_s:8.2f} {self.p50_s:7.2f} {self.p95_s:7.2f} {self.peak_bytes / 1e6:8.0f}"
-        return f"{figures} {self.failed:6}  {_in_words(self.knobs)}"
+        return f"{figures} {self.failed:6}  {_in_words(self.values)}"
 
 
 @command("ocrsvc tune pages/*.png", "ocrsvc tune pages/*.png --p95 2 --clients 8 --out ocrsvc.toml")
-@click.argument("pages", nargs=-1, required=True, type=FILE, metavar="FILE...", help="Images like those to be read.")
-@option("--p95", type=float, metavar="SECONDS", help="Goal: what 95 % of the requests may take at most.")
-@option("--clients", type=COUNT, default=20, metavar="N", help="Requests at once (20).")
-@option("--seconds", type=float, default=15.0, metavar="SECONDS", help="Time for each choice (15).")
+@click.argument("pages", nargs=-1, required=True, type=FILE, metavar="FILE...", help="Images like those to be served.")
+@option("--p95", type=float, metavar="SECONDS", help="Goal: maximum time of 95 % of the requests.")
+@option("--clients", type=COUNT, default=20, metavar="N", help="Concurrent requests (20).")
+@option("--seconds", type=float, default=15.0, metavar="SECONDS", help="Time per choice (15).")
 @option("--out", type=FILE, default=Path("ocrsvc.toml"), metavar="FILE", help="File to write (ocrsvc.toml).")
 def tune(pages: Sequence[Path], p95: float | None, clients: int, seconds: float, out: Path) -> None:
     """Measure which settings suit this machine and your pages, and write them to a file.
 
-    A service is started with each choice of workers, threads and so on, and loaded with the pages.
+    A service is started and loaded with the pages for each choice of workers, threads and so on.
     """
     if out.exists():
-        raise OperatorError(f"{out} is there already.", "Name another file with --out, or move it away.")
+        raise OperatorError(f"{out} already exists.", "Name another file with --out, or move it away.")
     settings = read_settings()
     if settings.keys is not None:
         raise OperatorError(
-            "The services that are tried would want API keys (OCRSVC_KEYS).", "Leave it out while settings are tried."
+            "OCRSVC_KEYS is set, so the measured services would refuse requests.", "Unset it while tuning."
         )
     try:
         load = Load([page.read_bytes() for page in pages], clients, seconds)
@@ -98,7 +98,7 @@ def tune(pages: Sequence[Path], p95: float | None, clients: int, seconds: float,
     print("\n".join([_HEADER, *map(str, measured)]))
     if best is None:
         raise OperatorError(
-            f"None of these keeps a p95 of {p95} s with {clients} clients." if p95 else "All failed.",
+            f"No choice reaches a p95 of {p95} s with {clients} clients." if p95 else "All choices failed.",
             "Allow more time, fewer --clients, or use a faster machine.",
         )
     goal = f"p95 at most {p95:g} s" if p95 else "highest throughput"
@@ -108,89 +108,89 @@ def tune(pages: Sequence[Path], p95: float | None, clients: int, seconds: float,
 
 
 def _try_all(settings: Settings, load: Load, p95_s: float | None) -> list[Measurement]:
-    """Measure one kind of setting after the other, each with the best choice of those before."""
+    """Measure one group of settings after the other, each with the best values of the previous ones."""
     device = device_for(settings)
     measured: list[Measurement] = []
     _try(workers_and_threads(read_cpus(), device), load, measured)
-    # What a CPU computes in is proved at the first start.
+    # On CPUs the precision is chosen at the first start.
     more = [batches, *([precisions] if settings.engine == "ppocr" else [])] if device == "cuda" else []
     for others in more:
         if (best := choose(measured, p95_s)) is not None:
-            _try(others(best.knobs), load, measured)
+            _try(others(best.values), load, measured)
     return measured
 
 
 def _try(candidates: Sequence[SettingValues], load: Load, measured: list[Measurement]) -> None:
-    """Measure all candidates that start. Raises OperatorError where the first of all does not: none would."""
-    gone = {variable_of(name) for name in _TRIED}
-    environ = {name: value for name, value in os.environ.items() if name not in gone}
-    for number, knobs in enumerate(candidates):
-        show_progress(number, len(candidates), _in_words(knobs))
+    """Measure all candidates that start. Raises OperatorError if the very first does not start."""
+    tuned = {variable_of(name) for name in _TRIED}
+    environ = {name: value for name, value in os.environ.items() if name not in tuned}
+    for number, values in enumerate(candidates):
+        show_progress(number, len(candidates), _in_words(values))
         try:
-            measured.append(measure(knobs, load, environ))
+            measured.append(measure(values, load, environ))
         except OperatorError as error:
             if not measured:
                 raise
-            print(f"ocrsvc: {_in_words(knobs)} is left out: {error}", file=sys.stderr)
+            print(f"ocrsvc: skipped {_in_words(values)}: {error}", file=sys.stderr)
     show_progress(len(candidates), len(candidates))
 
 
 def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
-    """How these cores may be shared out: few workers with many engine threads, or the other way round."""
+    """Candidates: from few workers with many engine threads to many workers with few."""
     if device == "cuda":
         # Threads mostly wait for the GPU.
         return [{"workers": w, "engine_threads": t} for w, t in product((1, 2, 3), (2, 4, 8))]
     cores = max(1, round(cpus))
     workers = {count for count in (1, 2, 4, cores // 2, cores) if 1 <= count <= cores}
-    # Whole shares of the cores, and one thread more than those.
+    # An equal share of the cores per worker, and one thread more.
     shares = {(w, cores // w + more) for w in workers for more in (0, 1)}
     return [{"workers": w, "engine_threads": t} for w, t in sorted(shares)]
 
 
 def batches(base: SettingValues) -> list[SettingValues]:
-    """How a GPU may put lines together, once workers and threads are chosen."""
+    """Candidates for a GPU's batches, with the chosen workers and threads."""
     return [{**base, "batch_pixels": pixels, "batch_wait_s": s} for pixels, s in product(_BATCH_PIXELS, _BATCH_WAIT_S)]
 
 
 def precisions(base: SettingValues) -> list[SettingValues]:
-    """What a GPU may compute the models in, once the rest is chosen."""
+    """Candidates for a GPU's precision, with the other values chosen."""
     return [{**base, "precision": name} for name in ("fp32", "fp16")]
 
 
 def choose(measured: Sequence[Measurement], p95_s: float | None) -> Measurement | None:
-    """The one with the highest throughput whose p95 keeps the goal; None when none does, or all failed requests."""
+    """The measurement with the highest throughput without failures within the p95 goal; None if there is none."""
     kept = (one for one in measured if not one.failed and (p95_s is None or one.p95_s <= p95_s))
     return max(kept, key=lambda one: (one.pages_per_s, -one.p95_s, -one.peak_bytes), default=None)
 
 
 def to_toml(chosen: Measurement, measured: Sequence[Measurement], how: str) -> str:
-    """A settings file with the chosen values, and as a comment everything that was measured."""
+    """A settings file with the chosen values, and all measurements as a comment."""
     lines = [f"# Made by `ocrsvc tune`: {how}", "#", f"# {_HEADER}"]
     lines += [f"# {one}{'  <- chosen' if one is chosen else ''}" for one in measured]
-    values = {name: f'"{value}"' if isinstance(value, str) else _show(value) for name, value in chosen.knobs.items()}
+    values = {name: f'"{value}"' if isinstance(value, str) else _show(value) for name, value in chosen.values.items()}
     return "\n".join([*lines, "", *(f"{name} = {value}" for name, value in values.items()), ""])
 
 
-def _in_words(knobs: SettingValues) -> str:
-    return " ".join(f"{name}={_show(value)}" for name, value in knobs.items())
+def _in_words(values: SettingValues) -> str:
+    return " ".join(f"{name}={_show(value)}" for name, value in values.items())
 
 
 def _show(value: float | str) -> str:
-    """A setting as a variable holds it: whole numbers without a point or an exponent."""
+    """Format a value; whole numbers have neither point nor exponent."""
     if isinstance(value, str):
         return value
     return str(int(value)) if float(value).is_integer() else f"{value:g}"
 
 
-def measure(knobs: SettingValues, load: Load, environ: Mapping[str, str]) -> Measurement:
-    """Start the service with these settings, warm it with a page from each client, load it, and end it.
+def measure(values: SettingValues, load: Load, environ: Mapping[str, str]) -> Measurement:
+    """Start a service, warm it with a page per client, load it and stop it.
 
-    Raises OperatorError where it does not start.
+    Raises OperatorError if it does not start.
     """
-    own = {variable_of(name): _show(value) for name, value in knobs.items()}
-    # Its readiness is logged at this level, and the clients here have no certificate.
-    own |= {variable_of("log_level"): "info", variable_of("tls_clients"): "optional"}
-    with _running({**environ, **own}, int(knobs["workers"])) as (url, pid):
+    overrides = {variable_of(name): _show(value) for name, value in values.items()}
+    # Readiness is logged at this level, and the clients have no certificate.
+    overrides |= {variable_of("log_level"): "info", variable_of("tls_clients"): "optional"}
+    with _running({**environ, **overrides}, int(values["workers"])) as (url, pid):
         send(url, load, until_s=0.0)
         began_s = time.monotonic()
         taken_s, peak_bytes = send(url, load, began_s + load.seconds, pid)
@@ -198,12 +198,12 @@ def measure(knobs: SettingValues, load: Load, environ: Mapping[str, str]) -> Mea
     answered_s = sorted(seconds for seconds in taken_s if seconds is not None)
     p50_s, p95_s = (answered_s[int(part * len(answered_s))] if answered_s else wall_s for part in (0.5, 0.95))
     failed = len(taken_s) - len(answered_s)
-    return Measurement(knobs, len(answered_s) / wall_s, p50_s, p95_s, peak_bytes, failed)
+    return Measurement(values, len(answered_s) / wall_s, p50_s, p95_s, peak_bytes, failed)
 
 
 @contextmanager
 def _running(environ: Mapping[str, str], workers: int) -> Iterator[tuple[str, int]]:
-    """A service on a free port: its address and process id, once all its workers are ready."""
+    """Start a service on a free port; give its URL and process id when all workers are ready."""
     served = command_line(["-b", "127.0.0.1:0"])
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(served, env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603  our own command
@@ -223,32 +223,32 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes], workers:
     while True:
         log.seek(0)
         text = log.read().decode("utf-8", "replace")
-        found = re.search(r"Listening at: (https?://127\.0\.0\.1:\d+)", text)
-        if found and text.count("READY in") >= workers:
-            return found[1]
+        match = re.search(r"Listening at: (https?://127\.0\.0\.1:\d+)", text)
+        if match and text.count("READY in") >= workers:
+            return match[1]
         if process.poll() is not None or time.monotonic() > end_s:
             raise OperatorError(
-                f"The service does not start with these settings. The end of its log:\n{text[-_LOG_TAIL:]}",
-                "Try `ocrsvc check`.",
+                f"The service does not start with these settings. End of its log:\n{text[-_LOG_TAIL:]}",
+                "Run `ocrsvc check`.",
             )
         time.sleep(_POLL_S)
 
 
 def send(url: str, load: Load, until_s: float, pid: int | None = None) -> tuple[list[float | None], int]:
-    """How long each answer took, None for one that failed, and the most memory of this process and all below it.
+    """Send pages until `until_s`, at least one per client.
 
-    Each client sends at least one page, and goes on until this time.
+    Returns each request's time in seconds (None: failed), and the peak memory of process `pid` and its descendants.
     """
     pages, peak_bytes = cycle(load.pages), 0
     with ThreadPoolExecutor(load.clients) as pool:
         clients = [pool.submit(_client, url, pages, until_s) for _ in range(load.clients)]
         while wait(clients, _POLL_S).not_done:
-            peak_bytes = max(peak_bytes, 0 if pid is None else _family_bytes(pid))
+            peak_bytes = max(peak_bytes, 0 if pid is None else _tree_bytes(pid))
     return [seconds for client in clients for seconds in client.result()], peak_bytes
 
 
 def _client(url: str, pages: Iterator[bytes], until_s: float) -> list[float | None]:
-    # This process has started the service, so its certificate need not be verified.
+    # The certificate of a service started here needs no verification.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
@@ -265,9 +265,9 @@ def _client(url: str, pages: Iterator[bytes], until_s: float) -> list[float | No
     return taken_s
 
 
-def _family_bytes(pid: int) -> int:
+def _tree_bytes(pid: int) -> int:
     with suppress(OSError):
-        own = read_rss_bytes(Path(f"/proc/{pid}/statm"))
+        rss_bytes = read_rss_bytes(Path(f"/proc/{pid}/statm"))
         lists = [file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children")]
-        return own + sum(_family_bytes(int(child)) for children in lists for child in children)
+        return rss_bytes + sum(_tree_bytes(int(child)) for children in lists for child in children)
     return 0

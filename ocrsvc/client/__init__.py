@@ -1,6 +1,6 @@
-"""The Python client of the service: `Client` waits for each answer, `AsyncClient` awaits it.
+"""The Python client: `Client` for synchronous and `AsyncClient` for asynchronous programs.
 
-They load when they are first used, with httpx and no numeric library: what builds requests is used without it, too.
+They are imported at first use, because they need httpx, which building requests does not.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""One request on its way over the services: which is asked next, how long is waited, and which failure stands."""
+"""Attempts of one request: which service to try next, how long to wait, and when to give up."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ocrsvc.client.address import Address
 from ocrsvc.client.balancer import Balancer, Outcome, Place, Rules
 from ocrsvc.errors import CallerError, DeadlineExceeded, NotConnected, OcrsvcError, Refused, ServerError, Unreachable
 
-# Tries after which a connection that breaks is given up; a refusal is retried until the deadline.
-BROKEN_TRIES: Final = 5
-# The shortest pause, also after a service that says "at once": it must not be asked in a busy loop.
+# Attempts with a broken connection before giving up; refusals are retried until the deadline.
+MAX_BROKEN: Final = 5
+# The shortest pause, even if Retry-After is 0: there must be no busy loop.
 FIRST_WAIT_S: Final = 0.2
-_LONGEST_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 1.0
 _FAULTS: Final = 2
-# Whose fault another failure was is seen when another service has the same request.
+# For other failures, another service's result for the same request decides whether the first was at fault.
 _OUTCOMES: Final = (
     (NotConnected, Outcome.NOT_CONNECTED),
     (Unreachable, Outcome.BROKEN),
@@ -25,7 +25,7 @@ _OUTCOMES: Final = (
 
 
 class Attempts:
-    """The attempts at one request; clock and chance are those of the balancer, `last` is the error that came last."""
+    """The attempts of one request; `clock` and `chance` as in Balancer, `last` is the latest error."""
 
     def __init__(
         self,
@@ -50,35 +50,33 @@ class Attempts:
         return self._end_s - self._clock()
 
     def next(self) -> Place | float:
-        """Where to send the request now, or how many seconds to wait for room before asking again.
+        """The place to send the request to, or the seconds to wait before calling again.
 
-        Raises DeadlineExceeded; Unreachable where none was reached for as long as the rules allow; Refused where all
-        refuse for longer than there is time.
+        Raises DeadlineExceeded; Unreachable if no service was reachable for `Rules.patience_s`; Refused if all refuse
+        for longer than the time left.
         """
         if self.left_s() <= 0:
             raise self.too_late() from self.last
         place = self._balancer.take(self._avoid, ejected=not self._avoid and self._unreachable_since_s is not None)
         if place is None:
             return self._pause_s()
-        # Whatever comes, the request goes to another one next.
+        # The next attempt goes to another service.
         self._avoid.add(place.host.address)
         return place
 
     def too_late(self) -> DeadlineExceeded:
-        """The error of a request that had no answer before its deadline; its cause is what failed last."""
-        said = f" The last try ended with: {self.last.detail}" if self.last else ""
-        return DeadlineExceeded(
-            f"No answer came within {self._timeout_s:g} seconds.{said}", "Allow more time, or try later."
-        )
+        """The error of a request without an answer at its deadline."""
+        last = f" Last error: {self.last.detail}" if self.last else ""
+        return DeadlineExceeded(f"No answer within {self._timeout_s:g} seconds.{last}", "Allow more time or try later.")
 
     def answered(self, place: Place) -> None:
-        """A service has answered; those that were at fault before, for the same request, are to blame."""
+        """Record an answer; services that failed with the same request before are blamed."""
         self._balancer.end(place, Outcome.ANSWERED)
         for faulty in self._faults:
             self._balancer.blame(faulty)
 
     def failed(self, place: Place, error: OcrsvcError) -> bool:
-        """The attempt at a service has ended with an error: whether the request goes on; otherwise the error stands."""
+        """Record an error; return whether to try again."""
         self.last = error
         if isinstance(error, Refused):
             wait_s = max(FIRST_WAIT_S, error.retry_after_s) * (1 + self._chance() / 4)
@@ -93,7 +91,7 @@ class Attempts:
         return len(self._faults) < min(_FAULTS, len(self._balancer))
 
     def abandoned(self, place: Place) -> None:
-        """The attempt at a service was given up: its caller waits no more."""
+        """Record an attempt that its caller cancelled."""
         self._balancer.end(place, Outcome.UNKNOWN)
 
     def _after_unreachable(self, error: Unreachable) -> bool:
@@ -103,26 +101,26 @@ class Attempts:
             return True
         self._unreachable_since_s = None
         self._broken += 1
-        # What was sent may be what breaks them: it does not go to every service there is.
-        return self._broken < BROKEN_TRIES
+        # The request itself may break the services, so it must not go to all of them.
+        return self._broken < MAX_BROKEN
 
     def _pause_s(self) -> float:
-        """Raises Refused, Unreachable."""
+        """Seconds to wait for a service. Raises Refused, Unreachable."""
         self._avoid.clear()
         refused = self._balancer.refusal()
         if refused is None and not self._balancer.is_busy():
             return self._unreachable_pause_s()
         self._unreachable_since_s = None
-        # An ejection that ends meanwhile is noticed after the longest pause.
+        # The longest pause limits how late the end of an ejection is noticed.
         if refused is None:
-            return _LONGEST_PAUSE_S
+            return _MAX_PAUSE_S
         refusal, wait_s = refused
         if wait_s >= self.left_s():
             raise refusal
-        return min(wait_s, _LONGEST_PAUSE_S)
+        return min(wait_s, _MAX_PAUSE_S)
 
     def _unreachable_pause_s(self) -> float:
-        """Raises Unreachable."""
+        """Seconds to wait while no service is reachable. Raises Unreachable."""
         now_s = self._clock()
         if self._unreachable_since_s is None:
             self._unreachable_since_s = now_s
@@ -131,5 +129,5 @@ class Attempts:
                 f"None of {len(self._balancer)} services can be reached.", "Check their addresses and that they run."
             )
         self._pauses += 1
-        pause_s = min(_LONGEST_PAUSE_S, FIRST_WAIT_S * 2.0 ** min(self._pauses - 1, 9))
+        pause_s = min(_MAX_PAUSE_S, FIRST_WAIT_S * 2.0 ** min(self._pauses - 1, 9))
         return pause_s * (0.5 + self._chance() / 2)

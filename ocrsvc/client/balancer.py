@@ -1,4 +1,4 @@
-"""Chooses the service for each request: the one with the least in flight, in proportion to what each takes at once."""
+"""Chooses the service for each request: that with the fewest requests in flight relative to its capacity."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from ocrsvc.client.address import Address
 from ocrsvc.errors import Refused
 
 NEVER: Final = float("-inf")
-# A refusal costs the time that its Retry-After says: more is not tried often.
-_MORE_AGAIN_S: Final = 30.0
-_LATE_TOGETHER_S: Final = 5.0
+# Pause after a refusal or timeout before the limit of a service grows again.
+_GROW_AGAIN_S: Final = 30.0
+# Timeouts within this time halve the limit only once.
+_SAME_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a client deals with services. Durations are seconds.
+    """A client's rules for balancing and retries.
 
-    A request goes on for `patience_s` while no service can be reached, within its deadline. So many `failures` in a
-    row eject a service, and one connection that does not come about; it is left alone for `first_ejection_s`, and twice
-    as long, up to `longest_ejection_s`, each time that the request which then tries it fails. One service takes
-    `at_once` requests at once, until it refuses one. Names are looked up again every `refresh_s`.
+    Attributes:
+        connect_s: Time limit for a connection.
+        patience_s: How long a request is retried while no service is reachable, within its deadline.
+        failures: Consecutive failures that eject a service; one failed connection ejects it at once.
+        first_ejection_s, longest_ejection_s: Length of an ejection, which doubles each time the next probe fails.
+        at_once: Concurrent requests per service until it refuses one.
+        refresh_s: Interval of DNS lookups.
     """
 
     connect_s: float = 2.0
@@ -39,7 +43,7 @@ class Rules:
 
 
 class Outcome(Enum):
-    """How a request at one service ended, as far as that says something about the service."""
+    """How a request to a service ended, for judging the service."""
 
     ANSWERED = "answered"
     NOT_CONNECTED = "not connected"
@@ -51,15 +55,15 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """One service, and what this client has to do with it now. Moments are by the balancer's clock.
+    """One service and its state. Times are on the balancer's clock.
 
     Attributes:
-        at_once: How many requests it takes at once, as far as is known; the part below 1 is on the way to one more.
-        probing: Whether a request tries it after it was ejected.
-        more_s: From when on it may be sent more at once.
-        failures: In a row.
-        ejection_s: How long its last ejection was; 0 once it has answered for as long since.
-        ejected_until_s: When one request may try it again; None while it takes part.
+        at_once: Its known limit of concurrent requests; the fraction counts towards the next one.
+        probing: Whether a request is probing it after an ejection.
+        more_s: When `at_once` may grow again.
+        failures: Consecutive failures.
+        ejection_s: Length of its last ejection; 0 after it has answered for that long.
+        ejected_until_s: When a request may probe it; None unless it is ejected.
     """
 
     address: Address
@@ -77,42 +81,42 @@ class Host:
 
     @property
     def is_ejected(self) -> bool:
-        """Whether it takes no part now."""
+        """Whether it is excluded now."""
         return self.ejected_until_s is not None
 
     def is_free(self, now_s: float) -> bool:
-        """Whether it may be asked now, if it has room."""
+        """Whether it may be used now, if it has room."""
         may_ask = self.ejected_until_s is None or (now_s >= self.ejected_until_s and not self.probing)
         return may_ask and now_s >= self.refused_until_s
 
     def state(self, now_s: float) -> str:
-        """For people: open, refusing or ejected."""
+        """For display: open, refusing or ejected."""
         return "ejected" if self.is_ejected else "refusing" if now_s < self.refused_until_s else "open"
 
-    def note_answer(self, now_s: float, most: int) -> None:
-        """It has answered; where it had as much as it takes, it may slowly be sent more."""
+    def note_answer(self, now_s: float, max_at_once: int) -> None:
+        """Record an answer; a service at its limit gets a slightly higher one."""
         self.answered_s = now_s
-        if self.in_flight + 1 >= int(self.at_once) < most and now_s >= self.more_s:
+        if self.in_flight + 1 >= int(self.at_once) < max_at_once and now_s >= self.more_s:
             self.at_once += 1 / self.at_once
 
     def note_late(self, now_s: float) -> None:
-        """It had more than it could answer in time, perhaps: it is sent half as many at once, once in five seconds."""
-        if now_s >= self.more_s - _MORE_AGAIN_S + _LATE_TOGETHER_S and 2 * (self.in_flight + 1) >= int(self.at_once):
-            self.at_once, self.more_s = max(1, self.at_once // 2), now_s + _MORE_AGAIN_S
+        """Record a timeout, perhaps due to overload: halve the limit, at most once in five seconds."""
+        if now_s >= self.more_s - _GROW_AGAIN_S + _SAME_TIMEOUT_S and 2 * (self.in_flight + 1) >= int(self.at_once):
+            self.at_once, self.more_s = max(1, self.at_once // 2), now_s + _GROW_AGAIN_S
 
     def note_refusal(self, refusal: Refused, now_s: float, wait_s: float) -> None:
-        """It asks for nothing to be sent for so many seconds, and takes no more at once than it has besides."""
+        """Record a refusal: pause for `wait_s`, and limit the service to its other requests in flight."""
         self.refused_until_s, self.refusal = max(self.refused_until_s, now_s + wait_s), refusal
-        self.at_once, self.more_s = max(1, min(int(self.at_once), self.in_flight - 1)), now_s + _MORE_AGAIN_S
+        self.at_once, self.more_s = max(1, min(int(self.at_once), self.in_flight - 1)), now_s + _GROW_AGAIN_S
 
     def judge(self, outcome: Outcome, rules: Rules, now_s: float, chance: float, *, probe: bool) -> None:
-        """Count what a request that has ended says about it; `probe` is whether the request tried an ejected service.
+        """Judge the service by a finished request; `probe` says whether that probed an ejected service.
 
-        `chance` is in [0, 1), so that clients that ejected it together do not come back together.
+        `chance` in [0, 1) spreads the return of clients that ejected it together.
         """
         if outcome is Outcome.ANSWERED:
             self._recover(now_s)
-        # What was under way when it was ejected says nothing new.
+        # Requests that were in flight at the ejection do not count again.
         elif outcome is not Outcome.UNKNOWN and (probe or not self.is_ejected):
             self.failures = rules.failures if outcome is Outcome.NOT_CONNECTED else self.failures + 1
             if probe or self.failures >= rules.failures:
@@ -133,7 +137,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A request's place at a service, to be given back; `probe` is whether the request tries an ejected one."""
+    """A request's place at a service, to be released; `probe` says whether it probes an ejected one."""
 
     host: Host
     probe: bool
@@ -142,7 +146,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """How a service is now, for people: `state` is open, refusing or ejected."""
+    """A service's state for display: open, refusing or ejected."""
 
     url: str
     state: str
@@ -150,9 +154,9 @@ class HostState:
 
 
 class Balancer:
-    """The services of one client; for tasks of one event loop, but `states` and `capacity` for any thread.
+    """The services of one client, for tasks of one event loop; `states` and `capacity` are for any thread.
 
-    `clock` gives seconds from any beginning, `chance` random numbers in [0, 1).
+    `clock` returns monotonic seconds, `chance` random numbers in [0, 1).
     """
 
     def __init__(
@@ -163,15 +167,15 @@ class Balancer:
         self._waiting: deque[asyncio.Event] = deque()
 
     def replace(self, addresses: Iterable[Address]) -> None:
-        """These are the services from now on; what is known of those that stay is kept."""
+        """Replace the services; those that stay keep their state."""
         known, at_once = self._hosts, self._rules.at_once
         self._hosts = {address: known.get(address) or Host(address, at_once) for address in addresses}
         self._wake_waiting()
 
     def take(self, avoid: Collection[Address] = (), *, ejected: bool = False) -> Place | None:
-        """A place at the service to ask now, to be given back with `end` or `refuse`; None where there is none.
+        """Take a place at the best service, to be released with `end` or `refuse`; None if there is none.
 
-        With `ejected` it may be, where all are ejected, at the one that comes back first, before its time.
+        With `ejected`, if all services are ejected, the one that returns first is probed early.
         """
         now_s = self._clock()
         hosts = [host for host in self._hosts.values() if host.address not in avoid]
@@ -180,14 +184,14 @@ class Balancer:
             free = _first_to_return(hosts)
         if not free:
             return None
-        # One whose time to come back has come goes first: no other request finds out.
+        # A service that is due for a probe goes first.
         host = min(free, key=lambda each: (not each.is_ejected, each.in_flight / int(each.at_once), self._chance()))
         host.in_flight += 1
         host.probing = probe = host.is_ejected
         return Place(host, probe, now_s)
 
     def end(self, place: Place, outcome: Outcome) -> None:
-        """Give a place back, with what the request says about the service."""
+        """Release a place and judge its service."""
         host = place.host
         host.in_flight -= 1
         if place.probe:
@@ -201,45 +205,45 @@ class Balancer:
         self._wake_waiting()
 
     def refuse(self, place: Place, refusal: Refused, wait_s: float) -> None:
-        """Give a place back at a service that asks for nothing to be sent for so many seconds."""
-        # Before others that wait could take the place.
+        """Release a place at a service that refuses requests for `wait_s`."""
+        # Before a waiting request could take the place.
         place.host.note_refusal(refusal, self._clock(), wait_s)
         self.end(place, Outcome.ANSWERED)
 
     def blame(self, place: Place) -> None:
-        """A service whose place is given back already was at fault: another one answered the same request."""
+        """Blame the service of a released place, because another one answered the same request."""
         self._judge(place.host, Outcome.FAULTY, probe=False)
 
-    async def wait_for_room(self, most_s: float) -> None:
-        """Wait until there may be a place that was not there before, at most so many seconds."""
+    async def wait_for_room(self, timeout_s: float) -> None:
+        """Wait until a place may be free, at most `timeout_s`."""
         woken = asyncio.Event()
         self._waiting.append(woken)
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(most_s):
+                async with asyncio.timeout(timeout_s):
                     await woken.wait()
         finally:
             with suppress(ValueError):
                 self._waiting.remove(woken)
 
     def refusal(self) -> tuple[Refused, float] | None:
-        """Where those that take part all refuse: the refusal that ends first, and the seconds until then."""
+        """If all open services refuse: the refusal that ends first, and the seconds until then."""
         first = min(self._open(), key=lambda host: host.refused_until_s, default=None)
         if first is None or first.refusal is None or (left_s := first.refused_until_s - self._clock()) <= 0:
             return None
         return first.refusal, left_s
 
     def is_busy(self) -> bool:
-        """Whether one has as many requests as it has shown that it takes, or one that tries it after an ejection."""
+        """Whether a service is at its known limit or being probed."""
         now_s = self._clock()
         return any(host.probing or (host.is_free(now_s) and not self._has_room(host)) for host in self._hosts.values())
 
     def capacity(self) -> int:
-        """How many requests those that take part take at once, as far as is known; at least 1."""
+        """The known limit of concurrent requests of all open services, at least 1."""
         return max(1, sum(int(host.at_once) for host in self._open()))
 
     def states(self) -> tuple[HostState, ...]:
-        """How each service is."""
+        """The state of each service."""
         now_s = self._clock()
         return tuple(HostState(each.address.url, each.state(now_s), each.in_flight) for each in self._hosts.values())
 
@@ -250,23 +254,23 @@ class Balancer:
         return [host for host in self._hosts.values() if not host.is_ejected]
 
     def _has_room(self, host: Host) -> bool:
-        """A service that has not refused anything yet may take more than is known."""
+        """Whether it is below its limit; a service that has never refused has none."""
         return host.in_flight < int(host.at_once) or host.at_once >= self._rules.at_once
 
     def _wake_waiting(self) -> None:
-        """Wake one of those that wait for each service that has room, those that have waited longest."""
+        """Wake one waiting task per service with room, oldest first."""
         now_s = self._clock()
         for host in self._hosts.values():
             if self._waiting and host.is_free(now_s) and self._has_room(host):
                 self._waiting.popleft().set()
 
     def _is_silent_alone(self, place: Place) -> bool:
-        """Whether since the place was taken others have answered, and its service nothing: the page is not to blame."""
+        """Whether only this service has been silent since the place was taken, so that it is at fault, not the page."""
         answered = [host for host in self._hosts.values() if host.answered_s >= place.began_s]
         return bool(answered) and place.host not in answered
 
     def _judge(self, host: Host, outcome: Outcome, *, probe: bool) -> None:
-        # An only service is never ejected: there is none to ask instead.
+        # A single service is never ejected.
         if len(self._hosts) > 1 or outcome is Outcome.ANSWERED:
             host.judge(outcome, self._rules, self._clock(), self._chance(), probe=probe)
 

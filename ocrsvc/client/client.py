@@ -1,4 +1,4 @@
-"""The Python client: `AsyncClient` awaits each response, `Client` has one on an event loop in a thread of its own."""
+"""The Python clients: `AsyncClient`, and `Client`, which runs one on an event loop in a separate thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Self, TypedDict, TypeVar, Unpack
 
-from ocrsvc.client.address import is_one
+from ocrsvc.client.address import is_single
 from ocrsvc.client.balancer import HostState, Rules
 from ocrsvc.client.jobs import JOBS_PATH, Ask, Job, JobState, state_of
 from ocrsvc.client.loop_thread import LoopThread, result_of
@@ -33,16 +33,15 @@ Outcome = Answer | OcrsvcError
 
 
 class Access(TypedDict, total=False):
-    """How services are reached.
+    """Access to services.
 
     Attributes:
-        headers: Sent with every request, for what stands before the service.
-        api_key: The service's key; None takes what the environment's OCRSVC_API_KEY holds, if anything.
-        ca: File with the authority of the service's certificate, in PEM; by default those that httpx trusts.
-        certificate: Files with the client's own certificate and its key, in PEM, for services that want one.
-        priority: Of all requests that do not name one as an option.
-        rules: How requests are balanced; None is `Rules()`, and for one service five seconds for a connection and three
-            of patience.
+        headers: Sent with every request, for example for a proxy.
+        api_key: The service's API key; None uses OCRSVC_API_KEY of the environment.
+        ca: File with the CA of the service's certificate, in PEM; by default those that httpx trusts.
+        certificate: Files with the client certificate and its key, in PEM.
+        priority: Of requests without the option `priority`.
+        rules: Rules for balancing; None means `Rules()`, for a single service with connect_s=5 and patience_s=3.
     """
 
     headers: Mapping[str, str] | None
@@ -54,14 +53,14 @@ class Access(TypedDict, total=False):
 
 
 class AsyncClient:
-    """A service, or several, for a program that awaits; see `Client`, whose arguments and errors it has."""
+    """An asynchronous client of one or several services, with the arguments and errors of `Client`."""
 
     def __init__(self, url: str | Sequence[str], *, timeout_s: float = TIMEOUT_S, **access: Unpack[Access]) -> None:
-        self.timeout_s, self.is_one = timeout_s, is_one(url)
+        self.timeout_s, self.is_single = timeout_s, is_single(url)
         self.services = Services(url, **access)
 
     async def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
-        """What is on one image; see `Client.read`."""
+        """Read one image; see `Client.read`."""
         request = Request("POST", PATH, query_of(options), await _body_of(picture))
         return await self.ask(request, answer_of, timeout_s)
 
@@ -73,53 +72,53 @@ class AsyncClient:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> AsyncGenerator[Outcome, None]:
-        """The answer for each image, in order, as it comes; see `Client.read_many`."""
-        source, under_way = iter(pictures), deque[asyncio.Task[Outcome]]()
+        """Read many images; see `Client.read_many`."""
+        source, in_flight = iter(pictures), deque[asyncio.Task[Outcome]]()
 
         def begin() -> None:
-            for picture in islice(source, at_once - len(under_way)):
-                under_way.append(asyncio.create_task(self.outcome(picture, timeout_s, options)))
+            for picture in islice(source, at_once - len(in_flight)):
+                in_flight.append(asyncio.create_task(self.outcome(picture, timeout_s, options)))
 
         try:
             begin()
-            while under_way:
-                answer = await under_way.popleft()
-                # The next image is on its way before an answer is handed out.
+            while in_flight:
+                answer = await in_flight.popleft()
+                # Send the next image before the caller handles this answer.
                 begin()
                 yield answer
         finally:
-            for task in under_way:
+            for task in in_flight:
                 task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+            await asyncio.gather(*in_flight, return_exceptions=True)
 
     def stream(
         self, file: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]
     ) -> AsyncGenerator[StreamedPage, None]:
-        """The pages of a file, each as soon as it is read; see `Client.stream`.
+        """The pages of a file as they are read; see `Client.stream`.
 
-        Who leaves the loop early closes it, as `contextlib.aclosing` does: only then the reading stops at once.
+        To stop reading early, close the generator, for example with `contextlib.aclosing`.
         """
-        if not self.is_one:
-            raise BadOption("Pages are streamed by one service.", "Make a client with one address.")
+        if not self.is_single:
+            raise BadOption("Streaming needs a client of one service.", "Make a client with one address.")
         return self._stream(file, query_of(options) | {"format": "ndjson"}, timeout_s or self.timeout_s)
 
     async def models(self, *, timeout_s: float | None = None) -> ModelList:
-        """The models that the service has. Raises as `Client.read`."""
+        """The service's models. Raises as `Client.read`."""
         return await self.ask(Request("GET", MODELS_PATH), model_list_of, timeout_s)
 
     async def ask(self, request: Request, parse: Callable[[Response], T], timeout_s: float | None = None) -> T:
-        """What `parse` makes of the response to a request; it raises what the service says is wrong."""
+        """Send a request and parse its response; `parse` raises the service's errors."""
         return await self.services.ask(request, parse, timeout_s or self.timeout_s)
 
     async def outcome(self, picture: ImageInput, timeout_s: float | None, options: Options) -> Outcome:
-        """The answer for an image, or its error."""
+        """Read an image; return its answer or error."""
         try:
             return await self.read(picture, timeout_s=timeout_s, **options)
         except OcrsvcError as error:
             return error
 
     def states(self) -> tuple[HostState, ...]:
-        """How each service is now."""
+        """The state of each service."""
         return self.services.balancer.states()
 
     async def close(self) -> None:
@@ -142,18 +141,17 @@ class AsyncClient:
 
 
 class Client:
-    """A service, or several, for a program that waits. May be used by several threads at once; closes with its block.
+    """A synchronous, thread-safe client of one or several services, and a context manager.
 
     Args:
-        url: Of the service, such as http://127.0.0.1:8000, with a path if it lies behind one. A list is of services
-            that give the same answers, over which requests are balanced; dns+http://name:8000 is all those that the
-            name has addresses of.
-        timeout_s: How long one image may take, tries and waits included.
+        url: The service's URL, such as http://127.0.0.1:8000, with a path if it has a prefix. For a list of equivalent
+            services, requests are balanced; dns+http://name:8000 means a service at each IP address of the name.
+        timeout_s: Time limit per image, including retries and waits.
         access: See `Access`.
 
     Raises:
-        BadOption: The address, or the key, or a header, cannot be one.
-        OperatorError: A file cannot be used.
+        BadOption: An address, the API key or a header is invalid.
+        OperatorError: A certificate file cannot be used.
     """
 
     def __init__(self, url: str | Sequence[str], *, timeout_s: float = TIMEOUT_S, **access: Unpack[Access]) -> None:
@@ -162,10 +160,10 @@ class Client:
         self._lock = threading.Lock()
 
     def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
-        """What is on one image: a path, the bytes of a file, or an array, (H, W) gray or (H, W, 3) BGR, uint8.
+        """Read one image: a path, the bytes of a file, or an array, (H, W) gray or (H, W, 3) BGR, uint8.
 
-        The options are those of docs/api.md. Raises DeadlineExceeded where no answer came in time, Unreachable where
-        the connection failed several times, and what the service says is wrong, in the class of its code.
+        docs/api.md describes the options. Raises DeadlineExceeded without an answer in time, Unreachable after several
+        failed connections, and the service's errors as the class of their code.
         """
         return self._loop().run(self._client.read(body_of(picture), timeout_s=timeout_s, **options))
 
@@ -177,39 +175,39 @@ class Client:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Generator[Outcome, None, None]:
-        """The answer for each image, in order, as it comes; in place of one that failed, its error.
+        """Read many images; yield answers in order as they come, or an image's error in place of its answer.
 
-        Pictures are taken as needed, `at_once` under way at a time: there may be more than fit into memory. The time
-        holds for each.
+        Pictures are consumed lazily, with `at_once` requests in flight, so they need not fit into memory together.
+        `timeout_s` is per image.
         """
-        loop, source, under_way = self._loop(), iter(pictures), deque[Future[Outcome]]()
+        loop, source, in_flight = self._loop(), iter(pictures), deque[Future[Outcome]]()
 
         def begin() -> None:
-            for picture in islice(source, at_once - len(under_way)):
-                under_way.append(loop.submit(self._client.outcome(picture, timeout_s, options)))
+            for picture in islice(source, at_once - len(in_flight)):
+                in_flight.append(loop.submit(self._client.outcome(picture, timeout_s, options)))
 
         try:
             begin()
-            while under_way:
-                answer = result_of(under_way.popleft())
+            while in_flight:
+                answer = result_of(in_flight.popleft())
                 begin()
                 yield answer
         finally:
-            for reading in under_way:
+            for reading in in_flight:
                 reading.cancel()
 
     def stream(
         self, file: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]
     ) -> Iterator[StreamedPage]:
-        """The pages of a file, each as soon as it is read; to leave the loop early stops the reading.
+        """The pages of a file as they are read; leaving the loop early stops the service.
 
-        The time holds for all pages. Raises BadOption where there are several services, as an answer that has begun
-        cannot go to another; otherwise as `read`.
+        `timeout_s` is for all pages. Raises BadOption for several services, because a started answer cannot move to
+        another; otherwise as `read`.
         """
         return self._each(self._client.stream(body_of(file), timeout_s=timeout_s, **options))
 
     def models(self, *, timeout_s: float | None = None) -> ModelList:
-        """The models that the service has. Raises as `read`."""
+        """The service's models. Raises as `read`."""
         return self._loop().run(self._client.models(timeout_s=timeout_s))
 
     def ask(self, request: Request, parse: Callable[[Response], T], timeout_s: float | None = None) -> T:
@@ -228,47 +226,47 @@ class Client:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Job:
-        """Leave a document with the service, which reads it while nobody waits; see docs/jobs.md.
+        """Submit a document as a background job; see docs/jobs.md.
 
         Args:
-            formats: Files that the service makes as soon as it has read the last page.
-            name: What the document is called.
-            callback, callback_secret: URL that is told the end of the job, and what signs that.
-            idempotency_key: Who sends the same again with the same key gets the same job; None makes one up, so that
-                a try that is sent again after a broken connection makes no second job.
-            timeout_s: For leaving it there, and for each question of the job.
+            formats: Result files to write after the last page.
+            name: Name of the document.
+            callback, callback_secret: URL to call when the job ends, and the secret that signs the call.
+            idempotency_key: Submitting again with the same key returns the same job; None generates a key, so that
+                retries after a broken connection create no second job.
+            timeout_s: Time limit for submitting, and for each request about the job.
 
-        Raises OcrsvcError as `read`, and BadOption where there are several services: a job lies with one.
+        Raises BadOption for several services, because a job belongs to one; otherwise as `read`.
         """
-        own = {"format": ",".join(formats), "name": name, "callback": callback}
-        query = query_of({**options, **{key: value for key, value in own.items() if value}})
+        job_fields = {"format": ",".join(formats), "name": name, "callback": callback}
+        query = query_of({**options, **{key: value for key, value in job_fields.items() if value}})
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
-        # Not in the address, which logs of others keep.
-        sent = {"Idempotency-Key": key, "X-Callback-Secret": callback_secret}
-        headers = {name: value for name, value in sent.items() if value}
+        # Not in the URL, which proxies may log.
+        optional = {"Idempotency-Key": key, "X-Callback-Secret": callback_secret}
+        headers = {name: value for name, value in optional.items() if value}
         limit_s = timeout_s or self._client.timeout_s
         answer = self._ask_one(Request("POST", JOBS_PATH, query, body_of(document), headers), Response.data, limit_s)
         return Job(str(answer["id"]), self._ask_one, limit_s)
 
     def job(self, job_id: str) -> Job:
-        """A job that was left before. Raises BadOption as `submit_job`."""
+        """A job submitted earlier. Raises BadOption as `submit_job`."""
         return Job(job_id, self._ask_one, self._client.timeout_s)
 
     def jobs(self, most: int = 20) -> list[JobState]:
-        """The newest jobs of the API key, at most a hundred. Raises as `submit_job`."""
+        """The API key's newest jobs, at most a hundred. Raises as `submit_job`."""
         answer = self._ask_one(Request("GET", JOBS_PATH, {"limit": str(most)}), Response.data, self._client.timeout_s)
         return [state_of(job) for job in answer["jobs"]]
 
     def capacity(self) -> int:
-        """How many requests the services take at once, as far as is known."""
+        """The known limit of concurrent requests of the services."""
         return self._client.services.balancer.capacity()
 
     def states(self) -> tuple[HostState, ...]:
-        """How each service is now."""
+        """The state of each service."""
         return self._client.states()
 
     def close(self) -> None:
-        """Close the connections; what is under way ends with an error."""
+        """Close the connections; requests in flight fail."""
         if self._thread is not None:
             self._thread.close()
 
@@ -280,13 +278,13 @@ class Client:
 
     @property
     def _ask_one(self) -> Ask:
-        """Raises BadOption."""
-        if self._client.is_one:
+        """`ask`, if there is one service. Raises BadOption."""
+        if self._client.is_single:
             return self.ask
-        raise BadOption("This client asks several services, and a job lies with one.", "Make a client of that one.")
+        raise BadOption("A job belongs to one service, but this client has several.", "Make a client of that service.")
 
     def _loop(self) -> LoopThread:
-        """The thread with the event loop; another one after a fork."""
+        """The event loop's thread; a new one after a fork."""
         with self._lock:
             if self._thread is None or self._thread.pid != os.getpid():
                 self._thread = LoopThread(self._client.close)

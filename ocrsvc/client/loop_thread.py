@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, which runs coroutines for threads that wait."""
+"""An event loop in a separate thread, which runs coroutines for synchronous callers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """For any thread of the process `pid`, which has made it; `at_end` runs last, once all else is cancelled."""
+    """For all threads of the process that created it; `at_end` runs after all tasks are cancelled."""
 
     def __init__(self, at_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.pid: Final = os.getpid()
         self._at_end = at_end
-        # The garbage collector may close it while this thread is in here.
+        # Reentrant, because the garbage collector may call `close` while this thread holds the lock.
         self._lock = threading.RLock()
         self._is_closed = False
         self._ready = threading.Event()
@@ -29,7 +29,7 @@ class LoopThread:
         self._ready.wait()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin a coroutine. Raises NotConnected once this is closed."""
+        """Start a coroutine. Raises NotConnected if this is closed."""
         with self._lock:
             if self._is_closed:
                 coroutine.close()
@@ -37,11 +37,11 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine returns, or raises; NotConnected when this is closed meanwhile."""
+        """Run a coroutine and return its result. Raises as it does; NotConnected if this is closed meanwhile."""
         return result_of(self.submit(coroutine))
 
     def close(self) -> None:
-        """Cancel what runs, and end the thread."""
+        """Cancel running coroutines and end the thread."""
         if self.pid != os.getpid():
             return
         with self._lock:
@@ -63,7 +63,7 @@ class LoopThread:
 
 
 def result_of(future: Future[T]) -> T:
-    """What a coroutine returns that was submitted; cancels it when the wait is interrupted. Raises as `run`."""
+    """The result of a submitted coroutine, which is cancelled if the wait is interrupted. Raises as `run`."""
     try:
         return future.result()
     except CancelledError as error:
@@ -73,4 +73,4 @@ def result_of(future: Future[T]) -> T:
 
 
 def _closed() -> NotConnected:
-    return NotConnected("The client is closed.", "Make another one.")
+    return NotConnected("The client is closed.", "Create a new one.")

@@ -1,4 +1,4 @@
-"""Builds a request to the native API from an image and its options."""
+"""Builds requests to the native API from images and options."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PATH: Final = "/v1/ocr"
 MODELS_PATH: Final = "/v1/ocr/models"
 TIMEOUT_HEADER: Final = "X-Request-Timeout"
 PRIORITY_HEADER: Final = "X-Priority"
-# Left over of the deadline for the response to arrive.
+# Share of the time left that is reserved for the response's way back.
 _MARGIN: Final = 0.05
-_LONGEST_MARGIN_S: Final = 0.5
+_MAX_MARGIN_S: Final = 0.5
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
@@ -33,12 +33,12 @@ ImageInput: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 Priority: TypeAlias = Literal["interactive", "batch"]
-"""Whose turn it is when many wait: interactive requests go first."""
+"""Interactive requests go before batch requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent: to a path of the service, with a query, a body, which may be empty, and headers of its own."""
+    """A request to a path of the service."""
 
     method: str
     path: str
@@ -48,7 +48,7 @@ class Request:
 
 
 class Options(TypedDict, total=False):
-    """The options of a reading, as docs/api.md describes them; None is the same as left out."""
+    """The reading options of docs/api.md; None means the default."""
 
     rotate: Literal["auto", "0", "90", "180", "270"] | None
     detect: bool | None
@@ -76,31 +76,31 @@ class Options(TypedDict, total=False):
     timing: Literal["pages", "stages"] | None
 
 
-def own_headers(
+def common_headers(
     headers: Mapping[str, str] | None, api_key: str | None, priority: Priority | None = None
 ) -> dict[str, str]:
-    """What goes with every request, in small letters: the caller's own headers, and key and priority where it has none.
+    """The headers of every request, in lower case: key and priority, overridden by the caller's headers.
 
-    A key that is None is what the environment holds; an empty one is none. Raises BadOption, without the values.
+    A key of None means OCRSVC_API_KEY, an empty one none. Raises BadOption, without the values.
     """
     for name, value in (headers or {}).items():
         if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
             raise BadOption(f"The header {name!r} cannot be sent.", "Use visible ASCII on one line.")
     key = (os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key).strip()
-    made = {PRIORITY_HEADER: priority} if priority is not None else {}
-    sent = (made | key_header(key) if key else made) | dict(headers or {})
-    return {name.lower(): value for name, value in sent.items()}
+    defaults = {PRIORITY_HEADER: priority} if priority is not None else {}
+    combined = (defaults | key_header(key) if key else defaults) | dict(headers or {})
+    return {name.lower(): value for name, value in combined.items()}
 
 
 def key_header(key: str) -> dict[str, str]:
-    """The header that carries a key. Raises BadOption, without the key, when no key looks like this."""
+    """The header for an API key. Raises BadOption for invalid characters, without the key."""
     if not re.fullmatch(r"[\x21-\x7e]+", key):
-        raise BadOption("The API key holds other signs than visible ASCII.", "Send it as `ocrsvc keys add` printed it.")
+        raise BadOption("The API key must be visible ASCII.", "Send it as `ocrsvc keys add` printed it.")
     return {"Authorization": f"Bearer {key}"}
 
 
 def body_of(picture: ImageInput) -> bytes:
-    """The bytes to send: those of the file, or the array as binary PNM. Raises NothingSent, BadOption."""
+    """The bytes to send: the file's, or an array as binary PNM. Raises NothingSent, BadOption."""
     if isinstance(picture, bytes | bytearray | memoryview):
         return bytes(picture)
     if not isinstance(picture, str | os.PathLike):
@@ -116,8 +116,8 @@ def _as_pnm(pixels: NDArray[np.uint8]) -> bytes:
     gray = len(shape) == 2
     if str(pixels.dtype) != "uint8" or not (gray or (len(shape) == 3 and shape[2] == 3)):
         raise BadOption(
-            f"The array has the shape {shape} and the type {pixels.dtype}.",
-            "Pass (H, W) gray or (H, W, 3) in the order blue, green, red, as uint8.",
+            f"The array has shape {shape} and dtype {pixels.dtype}.",
+            "Pass (H, W) gray or (H, W, 3) BGR as uint8.",
         )
     samples = pixels if gray else pixels[..., ::-1]
     return b"%s\n%d %d\n255\n" % (b"P5" if gray else b"P6", shape[1], shape[0]) + samples.tobytes()
@@ -130,16 +130,16 @@ def query_of(options: Mapping[str, object]) -> dict[str, str]:
 
 def _as_text(value: object) -> str:
     if isinstance(value, float):
-        # Without an exponent, however small.
+        # Never with an exponent.
         return f"{value:.9f}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def headers_of(left_s: float) -> dict[str, str]:
-    """What goes with a try that is worth waiting for so many seconds."""
-    worth_s = left_s - min(left_s * _MARGIN, _LONGEST_MARGIN_S)
-    headers = {"Content-Type": "application/octet-stream", TIMEOUT_HEADER: f"{max(worth_s, 0.001):.3f}"}
-    # A program that uses OpenTelemetry has it loaded: the request belongs to its current trace.
+    """The headers of an attempt with `left_s` until the deadline."""
+    service_limit_s = left_s - min(left_s * _MARGIN, _MAX_MARGIN_S)
+    headers = {"Content-Type": "application/octet-stream", TIMEOUT_HEADER: f"{max(service_limit_s, 0.001):.3f}"}
+    # If the program uses OpenTelemetry, the request joins its current trace.
     if (propagate := sys.modules.get("opentelemetry.propagate")) is not None:
         propagate.inject(headers)
     return headers

@@ -1,4 +1,4 @@
-"""Parses a response of the native API: its pages, in the units of `ocrsvc.results`, or the error that it reports."""
+"""Parses responses of the native API: pages in the units of `ocrsvc.results`, and errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ocrsvc import errors, results
 from ocrsvc.errors import CallerError, OcrsvcError, Refused, ServerError, Unreachable
 from ocrsvc.results import Barcode, Cell, Character, Line, MaskedPart, Region, Word
 
-_MOST_DIGITS: Final = 9
-_MOST_LETTERS: Final = 4000
-_MOST_PAGE_BYTES: Final = 1 << 28
+_MAX_DIGITS: Final = 9
+_MAX_CHARACTERS: Final = 4000
+_MAX_PAGE_BYTES: Final = 1 << 28
 
 T = TypeVar("T")
 
@@ -34,10 +34,10 @@ class Table(results.Table):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was read on one page, with its number from 1, and the angle by which it was turned to be read.
+    """One page with its number from 1; `angle` is the rotation in degrees that made it upright.
 
-    Its text are the lines', joined by newlines. Lines and regions are in reading order, tables and bar codes from top
-    to bottom; what was not asked for is empty, and `masked` None.
+    `text` is the lines joined by newlines. Lines and regions are in reading order, tables and bar codes from top to
+    bottom; what was not requested is empty, `masked` None.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Page:
     barcodes: tuple[Barcode, ...] = ()
 
     def record(self) -> results.Page:
-        """The page as output formats take it."""
+        """The page as a `results.Page`, for output formats."""
         size = self.width, self.height, self.angle
         return results.Page(*size, self.lines, self.number, self.tables, self.regions, self.masked, self.barcodes)
 
@@ -62,15 +62,15 @@ class Answer:
     """The response for one image.
 
     Attributes:
-        id: Of the request, as in the service's log.
-        pages: At least one, of a document those that were read.
-        failed: The numbers of the pages that were not, with their errors.
-        pages_total: Pages that the document has, asked for or not.
+        id: The request's id, as in the service's log.
+        pages: The pages read, at least one.
+        failed: Errors by page number.
+        pages_total: Number of pages of the document.
         engine: Name, model, version, device, precision and provider.
         timing: decode_s, queue_s, engine_s and total_s; with timing="stages" also request_s.
-        stages: With timing="stages" the seconds of each stage of the request (receive_s, decode_s, wait_s, detect_s,
-            recognise_s, answer_s), which add up to request_s; empty without.
-        data: The JSON as it came.
+        stages: With timing="stages" the seconds of each stage (receive_s, decode_s, wait_s, detect_s, recognise_s,
+            answer_s), which add up to request_s; else empty.
+        data: The original JSON.
     """
 
     id: str
@@ -84,15 +84,15 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The pages' texts, each page after the first begun by a form feed."""
+        """The text of all pages, separated by form feeds."""
         return "\n\f".join(page.text for page in self.pages)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedPage:
-    """One page, as soon as it is read: its number in the file, from 1, and what is on it, or why it could not be read.
+    """One page of a stream: its number in the file from 1, and the page or its error.
 
-    `total` pages has the file, of which `wanted` are read.
+    The file has `total` pages, of which `wanted` are read.
     """
 
     number: int
@@ -103,10 +103,9 @@ class StreamedPage:
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """One version of a model; `model="NAME/VERSION"` and `model="NAME:LABEL"` name it while it is AVAILABLE.
+    """One version of a model; while it is AVAILABLE, `model="NAME/VERSION"` or `model="NAME:LABEL"` selects it.
 
-    `engine` is None where it is damaged, `tier` where it is none of tiny, small and medium; languages are tags in small
-    letters, and `title` is for people.
+    `engine` is None for a damaged version; `tier` is tiny, small, medium or None; languages are lower-case tags.
     """
 
     name: str
@@ -122,7 +121,7 @@ class ModelVersion:
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """The models of a service: the one that reads what names none, if it can be named, and every version."""
+    """All model versions of a service, and the default model."""
 
     default: str | None
     models: tuple[ModelVersion, ...]
@@ -130,7 +129,7 @@ class ModelList:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came: status, the header Retry-After, the whole body, and the address of the service that sent it."""
+    """A response: status, Retry-After, body, and the URL of the service."""
 
     status: int
     retry_after: str | None
@@ -138,16 +137,16 @@ class Response:
     url: str = ""
 
     def content(self) -> bytes:
-        """The body; raises what the service says went wrong, in the class of its code."""
+        """The body. Raises the service's error as the class of its code."""
         if self.status // 100 != 2:
             raise error_of(self.status, self._object() or {}, self.retry_after)
         return self.body
 
     def data(self) -> Data:
-        """The JSON object that it holds. Raises as `content`, and ServerError where it is none."""
+        """The JSON object in the body. Raises as `content`; ServerError for another body."""
         self.content()
         if (data := self._object()) is None:
-            raise not_ours()
+            raise foreign_response()
         return data
 
     def _object(self) -> Data | None:
@@ -159,9 +158,9 @@ class Response:
 
 
 def answer_of(response: Response) -> Answer:
-    """The reading that a response holds. Raises as `Response.data`; the id of the request is a note on the error."""
+    """Parse the response of POST /v1/ocr. Raises as `Response.data`; errors have the request's id as a note."""
     data = response.data()
-    with _reading_members():
+    with _parsing():
         outcomes = {int(page["page"]): outcome_of(page) for page in data["pages"]}
         timing = dict(data["timing"])
         return Answer(
@@ -177,9 +176,9 @@ def answer_of(response: Response) -> Answer:
 
 
 def model_list_of(response: Response) -> ModelList:
-    """The models that an answer lists. Raises as `answer_of`."""
+    """Parse a list of models. Raises as `Response.data`."""
     data = response.data()
-    with _reading_members():
+    with _parsing():
         versions = (
             _part(ModelVersion, each, labels=tuple(each["labels"]), languages=tuple(each["languages"]))
             for each in data["models"]
@@ -188,53 +187,53 @@ def model_list_of(response: Response) -> ModelList:
 
 
 async def pages_of(pieces: AsyncIterator[bytes]) -> AsyncGenerator[StreamedPage, None]:
-    """The pages of an answer in NDJSON, each as soon as it is whole, from any pieces.
+    """Parse a stream of NDJSON into pages, each as soon as its line is complete.
 
-    Raises OcrsvcError: what ended the answer before its last page; Unreachable where it was cut off.
+    Raises OcrsvcError for an error line; Unreachable if the stream ends without its end line.
     """
     rest: list[bytes] = []
     async for piece in pieces:
         first, *others = piece.split(b"\n")
         rest.append(first)
-        for begun in others:
+        for next_line in others:
             data = Response(200, None, b"".join(rest)).data()
-            rest = [begun]
+            rest = [next_line]
             if "end" in data:
                 return
             yield _streamed(data)
-        if sum(map(len, rest)) > _MOST_PAGE_BYTES:
-            raise ServerError("A page of the answer is larger than any of this service.", "Check the address.")
-    raise Unreachable("The answer was cut off before its end.", "Ask for the pages that are missing.")
+        if sum(map(len, rest)) > _MAX_PAGE_BYTES:
+            raise ServerError("A page of the response is too large for this service.", "Check the address.")
+    raise Unreachable("The response ended too early.", "Request the missing pages.")
 
 
 def _streamed(data: Data) -> StreamedPage:
-    """Raises OcrsvcError."""
-    with _reading_members():
+    """Parse a line of a stream. Raises OcrsvcError for an error line."""
+    with _parsing():
         if "page" not in data:
             raise error_of(int(data["error"].get("status", 500)), data["error"], None)
         return StreamedPage(int(data["page"]), int(data["pages_total"]), int(data["pages_wanted"]), outcome_of(data))
 
 
 @contextmanager
-def _reading_members() -> Iterator[None]:
-    """Raises ServerError where a member is missing, or is another than the service's."""
+def _parsing() -> Iterator[None]:
+    """Raise ServerError if a member is missing or has another type."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise not_ours() from error
+        raise foreign_response() from error
 
 
-def not_ours() -> ServerError:
-    """The error of an answer that no service of this project gives."""
-    return ServerError("The answer is not one of this service.", "Check the address.")
+def foreign_response() -> ServerError:
+    """The error of a response that is not ocrsvc's."""
+    return ServerError("The response is not from ocrsvc.", "Check the address.")
 
 
 def error_of(status: int, data: Data, retry_after: str | None) -> OcrsvcError:
-    """The error that a problem stands for, by its code; by the status for one that is unknown here."""
+    """Convert a problem to an error by its code, for unknown codes by its status."""
     kind = _KINDS.get(str(data.get("code")), _by_status(status))
-    # Whoever answers may say megabytes.
-    detail = str(data.get("detail") or f"The answer has the status {status} and no explanation.")[:_MOST_LETTERS]
-    remedy = str(data.get("remedy", ""))[:_MOST_LETTERS]
+    # The detail may be arbitrarily long.
+    detail = str(data.get("detail") or f"The service answered {status} without an explanation.")[:_MAX_CHARACTERS]
+    remedy = str(data.get("remedy", ""))[:_MAX_CHARACTERS]
     error = kind(detail, remedy, retry_after_s(retry_after)) if issubclass(kind, Refused) else kind(detail, remedy)
     if data.get("id"):
         error.add_note(f"The request was {data['id']}.")
@@ -242,13 +241,13 @@ def error_of(status: int, data: Data, retry_after: str | None) -> OcrsvcError:
 
 
 def retry_after_s(value: str | None) -> int:
-    """Seconds of a Retry-After header, which may be a number or a date (RFC 9110); 1 when it says nothing."""
+    """Parse a Retry-After header, a number or a date (RFC 9110), into seconds; 1 if it is missing or invalid."""
     if value and value.isdecimal():
-        # More digits than an integer is parsed from are no number of seconds either.
-        return int(value[:_MOST_DIGITS])
+        # int() refuses thousands of digits.
+        return int(value[:_MAX_DIGITS])
     try:
         moment = parsedate_to_datetime(value or "")
-        # Without a zone, a date of HTTP is in UTC.
+        # HTTP dates are in UTC.
         left = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)
     except (ValueError, OverflowError):
         return 1
@@ -260,7 +259,7 @@ def _by_status(status: int) -> type[OcrsvcError]:
     return known.get(status, CallerError if 400 <= status < 500 else ServerError)
 
 
-# A class that declares no code of its own has its parent's, which must stay its parent's.
+# Classes without their own code inherit their parent's, which must map to the parent.
 _KINDS: Final[Mapping[str, type[OcrsvcError]]] = {
     kind.code: kind
     for kind in vars(errors).values()
@@ -269,13 +268,13 @@ _KINDS: Final[Mapping[str, type[OcrsvcError]]] = {
 
 
 def outcome_of(data: Data) -> Page | OcrsvcError:
-    """The page that an element of `pages` holds, or why it could not be read."""
+    """Parse an element of `pages`: a page or an error."""
     problem = data.get("error")
     return page_of(data) if problem is None else error_of(int(problem.get("status", 500)), problem, None)
 
 
 def page_of(data: Data) -> Page:
-    """The page that an element of `pages` holds."""
+    """Parse a page."""
     masked = data.get("masked")
     return Page(
         number=data["page"],
@@ -301,9 +300,9 @@ def _word_of(data: Data) -> Word:
     return _part(Word, data, characters=tuple(_part(Character, each) for each in data.get("characters", ())))
 
 
-def _part(kind: Callable[..., T], data: Data, **made: object) -> T:
-    """A record of the members that it has fields for; `made` are those that are made of them."""
+def _part(kind: Callable[..., T], data: Data, **converted: object) -> T:
+    """Make a record from the members that it has fields for; `converted` replaces some."""
     members = {name: data[name] for name in kind.__dataclass_fields__ if name in data}  # type: ignore[attr-defined]
     if "box" in members:
         members["box"] = tuple((x, y) for x, y in data["box"])
-    return kind(**members | made)
+    return kind(**members | converted)

@@ -1,4 +1,4 @@
-"""Sends requests to services with httpx, from tasks of an event loop: each until one answers or its time is over."""
+"""Sends requests to services with httpx, with retries, from tasks of an event loop."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from typing import Final, TypeVar
 
 import httpx
 
-from ocrsvc.client.address import Address, is_one, services_of
+from ocrsvc.client.address import Address, is_single, services_of
 from ocrsvc.client.attempts import Attempts
 from ocrsvc.client.balancer import Balancer, Place, Rules
-from ocrsvc.client.request import Priority, Request, headers_of, own_headers
+from ocrsvc.client.request import Priority, Request, common_headers, headers_of
 from ocrsvc.client.response import Response, StreamedPage, pages_of
 from ocrsvc.connections.tls_contexts import client_context
 from ocrsvc.errors import NotConnected, OcrsvcError, ServerError, Unreachable
 
 T = TypeVar("T")
 
-LONGEST_ANSWER_BYTES: Final = 1 << 28
+MAX_RESPONSE_BYTES: Final = 1 << 28
 
-# As many connections as there are requests under way; so many are kept while they are not in use.
+# One connection per request in flight; idle ones are kept up to a number.
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-_FOR_ONE: Final = Rules(connect_s=5.0, patience_s=3.0)
-_LOOK_UP_AGAIN_S: Final = 5.0
-# What a host that is cut off has not acknowledged for six seconds ends its connection, and so does its silence on one
-# that is only waited on: an answer may take as long as it likes, but the host must be there.
+_SINGLE_SERVICE_RULES: Final = Rules(connect_s=5.0, patience_s=3.0)
+_LOOKUP_RETRY_S: Final = 5.0
+# A connection ends after six seconds without acknowledgements, also while waiting for a response: that may take long,
+# but the host must be reachable.
 _TCP_OPTIONS: Final = (
     ("TCP_KEEPIDLE", 3),
     ("TCP_KEEPALIVE", 3),
@@ -49,15 +49,14 @@ _SOCKET_OPTIONS: Final = [
 
 def addresses_of_name(name: str, port: int) -> list[str]:
     """The IP addresses of a name, by the system's resolver. Raises OSError."""
-    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+    infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos))
 
 
 class Services:
-    """Services that give the same answers; arguments and errors are those of `Client`.
+    """Equivalent services; arguments and errors are those of `Client`.
 
-    Connections, and what is known of the services, belong to one event loop: on another one, as after a fork, all of it
-    begins anew.
+    Connections and state belong to one event loop; on another loop, as after a fork, they are created anew.
     """
 
     def __init__(
@@ -72,9 +71,9 @@ class Services:
         rules: Rules | None = None,
         resolve: Callable[[str, int], Sequence[str]] = addresses_of_name,
     ) -> None:
-        self._named, self._headers = services_of(urls), own_headers(headers, api_key, priority)
-        self._rules, self._resolve = rules or (_FOR_ONE if is_one(urls) else Rules()), resolve
-        # Reading the authorities of the system takes some milliseconds.
+        self._named, self._headers = services_of(urls), common_headers(headers, api_key, priority)
+        self._rules, self._resolve = rules or (_SINGLE_SERVICE_RULES if is_single(urls) else Rules()), resolve
+        # Loading the system's CAs takes milliseconds, so only for https.
         is_secure = any(each.scheme == "https" for each in self._named)
         default = httpx.create_ssl_context() if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._tls = client_context(ca, *(certificate or ())) or default
@@ -82,7 +81,7 @@ class Services:
         self._begin()
 
     async def ask(self, request: Request, parse: Callable[[Response], T], timeout_s: float) -> T:
-        """Send a request until a service answers it; what `parse` makes of that. Raises OcrsvcError, as it does."""
+        """Send a request until a service answers, and parse the response. Raises OcrsvcError; as `parse`."""
 
         async def attempt(place: Place, left_s: float) -> T:
             async with asyncio.timeout(left_s), aclosing(await self._send(place, request, left_s)) as answer:
@@ -91,7 +90,7 @@ class Services:
         return await self._until_answered(self._attempts(timeout_s), attempt)
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[StreamedPage, None]:
-        """The pages of an answer, each as it comes; tried again until an answer has begun. Raises OcrsvcError."""
+        """Stream the pages of a response; retried until a response has started. Raises OcrsvcError."""
 
         async def attempt(place: Place, left_s: float) -> tuple[httpx.Response, Address]:
             async with asyncio.timeout(left_s):
@@ -116,11 +115,11 @@ class Services:
         fixed = [each for each in self._named if not each.is_looked_up]
         self.balancer = Balancer(fixed, rules, clock, random.random)
         self._names = NameLookup(self._named, self.balancer, rules.refresh_s, clock, self._resolve)
-        # A proxy that the environment names would hide which service it is.
+        # No proxy from the environment: balancing needs direct connections.
         transport = httpx.AsyncHTTPTransport(
             verify=self._tls, trust_env=False, limits=_LIMITS, socket_options=_SOCKET_OPTIONS
         )
-        # An answer that is packed could be larger than it says.
+        # A compressed response could exceed the size limit after decompression.
         headers = {"user-agent": "ocrsvc-client", "accept-encoding": "identity"} | self._headers
         self._http = httpx.AsyncClient(transport=transport, trust_env=False, headers=headers)
 
@@ -132,12 +131,12 @@ class Services:
         return Attempts(self.balancer, timeout_s, self._rules, time.monotonic, random.random)
 
     async def _until_answered(self, attempts: Attempts, attempt: Callable[[Place, float], Awaitable[T]]) -> T:
-        """What the first attempt returns that does not fail. Raises OcrsvcError."""
+        """The result of the first successful attempt. Raises OcrsvcError."""
         while True:
             place = await self._place(attempts)
             try:
                 with _translated(place.host.address, attempts):
-                    found = await attempt(place, attempts.left_s())
+                    result = await attempt(place, attempts.left_s())
             except OcrsvcError as error:
                 if not attempts.failed(place, error):
                     raise
@@ -146,10 +145,10 @@ class Services:
                 raise
             else:
                 attempts.answered(place)
-                return found
+                return result
 
     async def _place(self, attempts: Attempts) -> Place:
-        """A place at a service, waited for. Raises OcrsvcError."""
+        """Wait for a place at a service. Raises OcrsvcError."""
         while True:
             try:
                 await self._names.ready(attempts.left_s())
@@ -158,14 +157,14 @@ class Services:
             step = attempts.next()
             if isinstance(step, Place):
                 return step
-            self._names.refresh(_LOOK_UP_AGAIN_S)
+            self._names.refresh(_LOOKUP_RETRY_S)
             await self.balancer.wait_for_room(min(step, attempts.left_s()))
 
     async def _send(self, place: Place, request: Request, left_s: float) -> httpx.Response:
-        """The head of the response, to be closed."""
+        """Send the request; return the response, whose body is unread, to be closed."""
         address = place.host.address
         host = {"Host": self._headers.get("host", address.authority)}
-        sent = self._http.build_request(
+        http_request = self._http.build_request(
             request.method,
             address.url + request.path,
             params=dict(request.query) or None,
@@ -174,22 +173,22 @@ class Services:
             timeout=httpx.Timeout(None, connect=self._rules.connect_s),
             extensions={"sni_hostname": address.name},
         )
-        return await self._http.send(sent, stream=True)
+        return await self._http.send(http_request, stream=True)
 
 
 async def _received(answer: httpx.Response, address: Address) -> Response:
-    """Raises ServerError for one that is larger than any of this service."""
+    """Receive the body. Raises ServerError for one above MAX_RESPONSE_BYTES."""
     pieces, length = list[bytes](), 0
     async for piece in answer.aiter_raw():
         pieces.append(piece)
         length += len(piece)
-        if length > LONGEST_ANSWER_BYTES:
-            raise ServerError("The answer is larger than any of this service.", "Check the address.")
+        if length > MAX_RESPONSE_BYTES:
+            raise ServerError("The response is too large for this service.", "Check the address.")
     return Response(answer.status_code, answer.headers.get("Retry-After"), b"".join(pieces), address.url)
 
 
 async def _pieces(answer: httpx.Response, attempts: Attempts, address: Address) -> AsyncIterator[bytes]:
-    """Those of an answer, until its deadline. Raises DeadlineExceeded, Unreachable."""
+    """The pieces of the body until the deadline. Raises DeadlineExceeded, Unreachable."""
     pieces = answer.aiter_raw()
     while True:
         with _translated(address, attempts):
@@ -202,7 +201,7 @@ async def _pieces(answer: httpx.Response, attempts: Attempts, address: Address) 
 
 @contextmanager
 def _translated(address: Address, attempts: Attempts) -> Iterator[None]:
-    """What httpx raises as one of our errors, and a deadline that has passed."""
+    """Convert errors of httpx and timeouts to OcrsvcError."""
     try:
         yield
     except httpx.RequestError as error:
@@ -214,7 +213,7 @@ def _translated(address: Address, attempts: Attempts) -> Iterator[None]:
 
 
 def _reason_of(error: BaseException) -> str:
-    """What the system says, as far as it says anything."""
+    """The system's reason for an error, if it has one."""
     if isinstance(error, httpx.ConnectTimeout):
         return "it does not answer"
     cause: BaseException | None = error
@@ -227,16 +226,16 @@ def _reason_of(error: BaseException) -> str:
 
 def _remedy_of(reason: str) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in reason:
-        return "Name the authority of its certificate with ca= (--ca), and the host as the certificate does."
+        return "Name the certificate's CA with ca= (--ca), and use the certificate's host name."
     if "CERTIFICATE_REQUIRED" in reason:
-        return "It asks for a certificate of yours: certificate= (--cert)."
+        return "It requires a client certificate: certificate= (--cert)."
     return "Check its address and that it runs."
 
 
 class NameLookup:
-    """Gives the balancer the addresses of the names; one that cannot be looked up keeps those that it had.
+    """Updates the balancer with the IP addresses of names; a failed lookup keeps the previous ones.
 
-    `resolve` gives the IP addresses of a name, for connections to a port; it may block, and raises OSError.
+    `resolve` returns the IP addresses of a name and port; it may block and raise OSError.
     """
 
     def __init__(
@@ -248,25 +247,25 @@ class NameLookup:
         resolve: Callable[[str, int], Sequence[str]],
     ) -> None:
         self._names = [each for each in services if each.is_looked_up]
-        self._found = {each: [each] for each in services if not each.is_looked_up}
+        self._addresses = {each: [each] for each in services if not each.is_looked_up}
         self._balancer, self._refresh_s = balancer, refresh_s
         self._clock, self._resolve = clock, resolve
         self._begun_s = float("-inf")
         self._running: asyncio.Task[None] | None = None
         self._reason = "it has none"
 
-    async def ready(self, most_s: float) -> None:
-        """Have names looked up that are due, and wait for it where no address is known. Raises NotConnected."""
-        self.refresh(self._refresh_s if self._found else 0.0)
-        if self._running is not None and not self._found:
-            # The look-up goes on when its caller gives up.
-            await asyncio.wait([self._running], timeout=most_s)
-        if not self._found:
+    async def ready(self, timeout_s: float) -> None:
+        """Start lookups that are due; wait for them if no address is known. Raises NotConnected."""
+        self.refresh(self._refresh_s if self._addresses else 0.0)
+        if self._running is not None and not self._addresses:
+            # The lookup continues if this caller gives up.
+            await asyncio.wait([self._running], timeout=timeout_s)
+        if not self._addresses:
             names = ", ".join(each.name for each in self._names)
             raise NotConnected(f"No address is known for {names}: {self._reason}.", "Check the name.")
 
     def refresh(self, older_than_s: float) -> None:
-        """Begin to look names up, if the last time was so many seconds ago."""
+        """Start lookups if the last ones are older than `older_than_s`."""
         is_running = self._running is not None and not self._running.done()
         if self._names and not is_running and self._clock() - self._begun_s >= older_than_s:
             self._begun_s = self._clock()
@@ -280,6 +279,6 @@ class NameLookup:
                 self._reason = getattr(error, "strerror", None) or str(error)
                 continue
             if hosts:
-                self._found[name] = [name.at(host) for host in hosts]
-        if self._found:
-            self._balancer.replace(dict.fromkeys(chain.from_iterable(self._found.values())))
+                self._addresses[name] = [name.at(host) for host in hosts]
+        if self._addresses:
+            self._balancer.replace(dict.fromkeys(chain.from_iterable(self._addresses.values())))

@@ -1,7 +1,7 @@
-"""API keys over gRPC: checked in memory when a call begins, and charged for each message.
+"""API keys over gRPC: checked in memory when a call begins, then charged per message.
 
-Each message that needs the engine is admitted in a pool thread, so a revoked key or a replaced secret ends a stream
-too. Quick methods are free, as over HTTP.
+Each message that needs the engine is admitted in a pool thread, so that revoking a key or replacing its secret also
+ends streams. Quick methods are not charged, as over HTTP.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from ocrsvc.grpc_server.method import Call, Method
 
 
 class CallAccess:
-    """Admits calls; `routes` knows which methods are open to callers without a key."""
+    """Admits calls; `routes` lists the methods that need no API key."""
 
     def __init__(self, gate: AccessGate, routes: Routes) -> None:
         self._gate, self._routes = gate, routes
 
-    def check(self, sent: Mapping[str, str], method: Method, client_name: str | None) -> KeyEntry | None:
-        """A call's key; None for an open method. Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable."""
-        if self._routes.is_open(sent.get(":path", "")):
+    def check(self, metadata: Mapping[str, str], method: Method, client_name: str | None) -> KeyEntry | None:
+        """The call's API key; None for an open method. Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable."""
+        if self._routes.is_open(metadata.get(":path", "")):
             return None
-        secret = _secret_of(sent)
+        secret = _secret_of(metadata)
         if not secret and client_name is not None:
             return self._gate.check_named(client_name, method.scope, _format_of(method))
         return self._gate.check(secret, method.scope, _format_of(method))
 
-    def secret_id(self, sent: Mapping[str, str]) -> str:
-        """The gate's id of the secret in a call's metadata; empty where there is none."""
-        return id_of(_secret_of(sent))
+    def secret_id(self, metadata: Mapping[str, str]) -> str:
+        """The gate's id of the secret in a call's metadata; empty without a secret."""
+        return id_of(_secret_of(metadata))
 
     @contextmanager
     def admitted(self, name: str, secret_id: str, method: Method, call: Call) -> Iterator[Call]:
-        """Admit one message by the key and the secret of its call, in a pool thread.
+        """Admit one message by its call's key and secret, in a pool thread.
 
-        Its pages count when the block ends without an error. Raises as `AccessGate.check`, `enter` and `settle`.
+        Its pages are charged if the block succeeds. Raises as `AccessGate.check`, `enter` and `settle`.
         """
         if method.scope == "operate":
-            # Operators' calls are free.
+            # Operators' calls are not charged.
             yield call
             return
         key = self._gate.check_named(name, method.scope, _format_of(method), secret_id)
@@ -54,10 +54,10 @@ class CallAccess:
             pages.release()
 
 
-def _secret_of(sent: Mapping[str, str]) -> str:
-    return credential_of(sent.get("authorization", ""), sent.get("x-api-key", "")).secret
+def _secret_of(metadata: Mapping[str, str]) -> str:
+    return credential_of(metadata.get("authorization", ""), metadata.get("x-api-key", "")).secret
 
 
 def _format_of(method: Method) -> str | None:
-    """The wire format, which keys name without the prefix of metrics; None for a method that does not exist."""
+    """The adapter as API keys name it, without the prefix of metrics; None for an unknown method."""
     return method.adapter.removeprefix("grpc_") if method.adapter.startswith("grpc_") else None

@@ -1,4 +1,4 @@
-"""The calls of one HTTP/2 connection: begun, received, answered one message at a time, and ended with a status."""
+"""The calls of one HTTP/2 connection: receives messages, answers them one at a time, ends each call with a status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER
 
 _MASK: Final = HEADER.lower()
 _LISTS: Final = frozenset({PARENT_HEADER, STATE_HEADER, _MASK})
-# Proxies name their caller in these.
+# Headers in which proxies name their client.
 _FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip", "via"})
 _NO_METHOD: Final = Method(None, lambda _message, _call: None)
 _HEADERS: Final = [
@@ -37,8 +37,8 @@ _HEADERS: Final = [
     ("content-type", "application/grpc"),
     ("grpc-accept-encoding", ",".join(("identity", *messages.ENCODINGS))),
 ]
-# Clients read it as a number of 32 bits.
-_MOST_RETRY_MS: Final = 2**31 - 1
+# Clients parse it as a 32-bit number.
+_MAX_RETRY_MS: Final = 2**31 - 1
 _RETRY: Final = "grpc-retry-pushback-ms"
 _PIECE_BYTES: Final = 1 << 16
 
@@ -47,25 +47,25 @@ Admission = Callable[[Call], AbstractContextManager[Call]]
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One call under way; `trailers`, its status, is sent after `out`."""
+    """One open call; `trailers`, its status, is sent after `out`."""
 
     number: int
     method: Method
     call: Call
     reader: MessageReader
     share: Share
-    # Messages that are not being answered yet; `share` holds them too.
+    # Memory of messages that are still arriving; `share` counts them too.
     arriving: Share
     record: CallRecord
-    # A small call that is served even where no memory is left.
+    # A small call that is served even if no memory is left.
     is_exempt: bool
-    # When its client last sent or took something, or an answer was made.
+    # Last time the client sent or read something, or a message was answered.
     active_s: float
     # When the incomplete message began.
     message_s: float = 0.0
     # Admits each message by the call's API key.
     admit: Admission = nullcontext
-    # The caller that it counts for, once it does.
+    # The caller in whose limits the call counts, if it does.
     caller: str | None = None
     unacknowledged: int = 0
     is_busy: bool = False
@@ -86,7 +86,7 @@ class Stream:
             self._end_exemption()
 
     def feed(self, data: bytes) -> None:
-        """Hold received bytes of its messages. Raises QueueFull, BodyTooLarge."""
+        """Buffer received bytes. Raises QueueFull, BodyTooLarge."""
         if not self.reader.data:
             self.message_s = self.active_s
         self.arriving.take(len(data))
@@ -94,7 +94,7 @@ class Stream:
         self.reader.data += data
 
     def hand_over(self, message: ReceivedMessage) -> Share:
-        """A share of its own for a message that is to be answered. Raises QueueFull, BodyTooLarge."""
+        """Split off the share of a message that will be answered. Raises QueueFull, BodyTooLarge."""
         self._end_exemption()
         size_bytes = messages.PREFIX_BYTES + len(message.data)
         self._held_bytes -= size_bytes
@@ -107,9 +107,9 @@ class Stream:
             self.share.take(self._held_bytes)
 
     def send(self, sender: Sender, clock: Callable[[], float]) -> int:
-        """Send what flow control and the socket allow, and the status after the last answer; returns the bytes sent.
+        """Send what flow control and the socket allow, then the status; return the number of bytes sent.
 
-        Raises ProtocolError for a stream that the client has reset: h2 knows it before its event comes.
+        Raises ProtocolError if the client has reset the stream, which h2 knows before it reports the event.
         """
         moved_bytes = self._send_answers(sender)
         now_s = clock()
@@ -139,40 +139,40 @@ class Stream:
         return moved_bytes
 
     def _headers(self) -> list[tuple[str, str]]:
-        """The headers before everything else, once."""
-        sent, self.has_sent_headers = self.has_sent_headers, True
-        return [] if sent else [*_HEADERS, *self.record.headers()]
+        """The initial headers at the first call, then none."""
+        were_sent, self.has_sent_headers = self.has_sent_headers, True
+        return [] if were_sent else [*_HEADERS, *self.record.headers()]
 
     def is_stalled(self, sender: Sender, now_s: float) -> bool:
-        """Whether the client does not read: the stream's window is closed, or the client takes nothing at all.
+        """Whether the client does not read: the stream's window is closed, or the client reads no stream at all.
 
-        A client that takes other answers may keep a stream waiting for the connection's window, or for its turn.
+        A client that reads other streams may leave this one waiting for the connection's window or its turn.
         """
         if not self.stall.is_stalled(now_s):
             return False
-        own = sender.h2.streams.get(self.number)
-        return own is None or own.outbound_flow_control_window <= 0 or sender.stall.is_stalled(now_s)
+        stream = sender.h2.streams.get(self.number)
+        return stream is None or stream.outbound_flow_control_window <= 0 or sender.stall.is_stalled(now_s)
 
     def overdue(self, now_s: float, message_limit_s: float, draining_s: float | None) -> CallFailed | None:
-        """The status of a call that has taken too long; `draining_s` is when the worker began to drain."""
+        """The error of a call that exceeds a time limit; `draining_s` is when the worker began to drain."""
         silent_s = now_s - max(draining_s or 0.0, self.active_s)
         if self.trailers is not None or self.out:
-            # An answer being sent is limited by its rate alone; meanwhile its client may be unable to send the rest.
+            # While an answer is sent, only its rate is limited: the client may be unable to send the next message.
             self.message_s = now_s
         elif now_s - self.call.deadline > limits.DEADLINE_GRACE_S:
             return CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
         elif not self.method.streaming or self.is_busy or self.is_queued:
             return None
         elif self.reader.data and now_s - self.message_s > message_limit_s:
-            return CallFailed(Code.DEADLINE_EXCEEDED, "The message did not come in time.")
+            return CallFailed(Code.DEADLINE_EXCEEDED, "The message did not arrive in time.")
         elif draining_s is not None and silent_s > limits.DRAINING_IDLE_S:
-            return CallFailed(Code.UNAVAILABLE, "This worker is being replaced; begin a new stream.")
+            return CallFailed(Code.UNAVAILABLE, "This worker is being replaced: open a new stream.")
         elif silent_s > limits.IDLE_S:
-            return CallFailed(Code.UNAVAILABLE, "The stream was silent for long; begin a new one.")
+            return CallFailed(Code.UNAVAILABLE, "The stream was idle for too long: open a new one.")
         return None
 
     def drop(self) -> None:
-        """Release its memory and its unsent answers."""
+        """Release the memory and unsent answers of the call."""
         while self.out:
             answer = self.out.popleft()
             answer.share.give_back(len(answer.data))
@@ -183,15 +183,15 @@ class Stream:
 
 @dataclass(eq=False)
 class Calls:
-    """The calls under way on one connection."""
+    """The open calls of one connection."""
 
     state: ServerState
     sender: Sender
     frame_limits: FrameLimits
     clock: Callable[[], float]
-    # Sends what its block produces, or ends the connection if the block fails.
+    # Sends what its block produces; ends the connection if the block fails.
     exchange: Callable[[], AbstractContextManager[None]]
-    # Address of the peer, and name of the key that its verified TLS certificate stands for.
+    # Address of the peer, and name of the API key of its verified TLS certificate.
     caller: str
     client_name: str | None = None
 
@@ -199,7 +199,7 @@ class Calls:
         self._streams: dict[int, Stream] = {}
         # Calls that have their status, but whose requests have not ended.
         self._half_closed: set[int] = set()
-        # When the last call began, or was answered.
+        # When the last call began or was answered.
         self.active_s = self.clock()
 
     def __len__(self) -> int:
@@ -207,26 +207,26 @@ class Calls:
 
     @property
     def have_answers(self) -> bool:
-        """Whether an answer waits for its client."""
+        """Whether an answer waits to be sent."""
         return any(stream.out for stream in self._streams.values())
 
     def begin(self, number: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """The client begins a call. Raises FrameRefused."""
-        sent = headers_by_name(headers)
+        """Handle a call's headers. Raises FrameRefused."""
+        values = headers_by_name(headers)
         size_bytes = sum(len(name) + len(value) for name, value in headers)
         self.frame_limits.charge(size_bytes // limits.HEADER_BYTES_PER_FRAME)
-        if sent.get(":method") != "POST" or not sent.get("content-type", "").startswith("application/grpc"):
+        if values.get(":method") != "POST" or not values.get("content-type", "").startswith("application/grpc"):
             with contextlib.suppress(ProtocolError):
                 self.sender.h2.send_headers(number, [(":status", "415")], end_stream=True)
             self._half_closed.add(number)
             return
         self.active_s = self.clock()
-        stream = self._streams[number] = self._open(number, sent)
+        stream = self._streams[number] = self._open(number, values)
         with self._guarded(stream):
-            self._check(stream, sent, limits.STREAM_BYTES + size_bytes)
+            self._check(stream, values, limits.STREAM_BYTES + size_bytes)
 
     def receive(self, event: DataReceived) -> None:
-        """The client sends a piece of a message."""
+        """Handle received data of a call."""
         number, size = event.stream_id, event.flow_controlled_length
         stream = self._streams.get(number)
         if stream is None:
@@ -247,7 +247,7 @@ class Calls:
         self._acknowledge(stream)
 
     def end(self, number: int) -> None:
-        """The client has sent everything of a call."""
+        """Handle the end of a call's request."""
         if number in self._half_closed:
             self._half_closed.remove(number)
             self.frame_limits.allow(limits.ANSWER_FRAMES)
@@ -258,9 +258,9 @@ class Calls:
             self._advance(stream)
 
     def reset(self, number: int) -> None:
-        """The client has cancelled a call. Raises FrameRefused."""
+        """Handle the client's cancellation of a call. Raises FrameRefused."""
         if number in self._half_closed:
-            # A client that is refused sends no more: a reset costs it nothing.
+            # Resetting a call that was already refused is not charged.
             self._half_closed.remove(number)
             return
         if stream := self._streams.get(number):
@@ -268,7 +268,7 @@ class Calls:
         self.frame_limits.charge(limits.RESET_FRAMES)
 
     def answered(self, stream: Stream, outcome: Outcome) -> None:
-        """A message of this call has its answer, or the error that ends the call."""
+        """Handle the answer to a message, or the error that ends the call."""
         stream.is_busy = False
         self.active_s = stream.active_s = self.clock()
         if self._streams.get(stream.number) is not stream:
@@ -283,7 +283,7 @@ class Calls:
             self._flush(stream)
 
     def send_more(self, number: int = 0) -> None:
-        """The client takes more of one call, or (0) of all together."""
+        """Send more after the client opened the window of one call, or (0) of the connection."""
         streams: list[Stream | None] = [self._streams.get(number)] if number else list(self._streams.values())
         for stream in streams:
             if self.sender.h2.outbound_flow_control_window <= 0:
@@ -292,7 +292,7 @@ class Calls:
                 self._flush(stream)
 
     def check_time_limits(self, now_s: float, draining_s: float | None) -> None:
-        """End the calls that are over a time limit; `draining_s` is when the worker began to drain."""
+        """End the calls that exceed a time limit; `draining_s` is when the worker began to drain."""
         while self._half_closed:
             self.sender.reset(self._half_closed.pop(), ErrorCodes.NO_ERROR)
         for stream in list(self._streams.values()):
@@ -303,65 +303,65 @@ class Calls:
                 self._fail(stream, failure)
 
     def close(self) -> None:
-        """The client has gone: cancel every call."""
+        """Cancel all calls of a disconnected client."""
         for stream in list(self._streams.values()):
             self._forget(stream)
 
-    def _open(self, number: int, sent: Mapping[str, str]) -> Stream:
-        """A new call, counted and not checked yet."""
+    def _open(self, number: int, values: Mapping[str, str]) -> Stream:
+        """Create and count a call, before it is checked."""
         state, now_s = self.state, self.active_s
-        method = state.methods.get(sent.get(":path", ""), _NO_METHOD)
-        record = state.call_metrics.begin(sent, method, self.caller)
+        method = state.methods.get(values.get(":path", ""), _NO_METHOD)
+        record = state.call_metrics.begin(values, method, self.caller)
         call = Call(
-            # A stream of requests may stay open; each of them has the limit of a call.
+            # A stream may stay open; each of its messages has a call's time limit.
             now_s + (math.inf if method.streaming else state.limit_s),
             ledger=record.ledger,
             client_name=self.client_name,
             address=self.caller,
-            is_forwarded=not _FORWARDED.isdisjoint(sent),
+            is_forwarded=not _FORWARDED.isdisjoint(values),
         )
-        reader = MessageReader(sent.get("grpc-encoding", "identity"), state.most_bytes)
+        reader = MessageReader(values.get("grpc-encoding", "identity"), state.max_bytes)
         share, arriving = Share(state.memory), Share(state.arriving)
         is_exempt = method.quick and len(self._streams) < limits.EXEMPT_CALLS
         return Stream(number, method, call, reader, share, arriving, record, is_exempt, now_s)
 
-    def _check(self, stream: Stream, sent: Mapping[str, str], size_bytes: int) -> None:
-        """Take a call's first memory, and read its headers. Raises CallFailed, OcrsvcError."""
+    def _check(self, stream: Stream, values: Mapping[str, str], size_bytes: int) -> None:
+        """Reserve a call's memory and apply its headers. Raises CallFailed, OcrsvcError."""
         stream.hold(size_bytes)
-        if "grpc-timeout" in sent:
-            limit_s = min(messages.timeout_s(sent["grpc-timeout"]), stream.call.deadline - stream.active_s)
+        if "grpc-timeout" in values:
+            limit_s = min(messages.timeout_s(values["grpc-timeout"]), stream.call.deadline - stream.active_s)
             stream.call = replace(stream.call, deadline=stream.active_s + limit_s)
-        caller = self._check_key(stream, sent)
-        if _MASK in sent:
-            stream.call = replace(stream.call, mask=kinds_of_header(sent[_MASK]))
+        caller = self._check_key(stream, values)
+        if _MASK in values:
+            stream.call = replace(stream.call, mask=kinds_of_header(values[_MASK]))
         if stream.method is _NO_METHOD:
-            raise CallFailed(Code.UNIMPLEMENTED, f"There is no method {sent.get(':path', '')[:200]}.")
+            raise CallFailed(Code.UNIMPLEMENTED, f"Unknown method {values.get(':path', '')[:200]}.")
         if not stream.method.quick:
             self.state.callers.enter(caller)
             stream.caller = caller
 
-    def _check_key(self, stream: Stream, sent: Mapping[str, str]) -> str:
-        """The caller that the call counts for: its key's owner, or a network without keys. Raises OcrsvcError."""
+    def _check_key(self, stream: Stream, values: Mapping[str, str]) -> str:
+        """The caller in whose limits the call counts: its key's owner, or its network. Raises OcrsvcError."""
         access, method = self.state.access, stream.method
-        key = access.check(sent, method, self.client_name) if access is not None else None
+        key = access.check(values, method, self.client_name) if access is not None else None
         if access is None or key is None:
             return network_of(self.caller)
         stream.call = replace(stream.call, key=key.name)
         stream.record.key = key.name
         if not method.quick:
-            stream.admit = partial(access.admitted, key.name, access.secret_id(sent), method)
+            stream.admit = partial(access.admitted, key.name, access.secret_id(values), method)
         return key.caller
 
     @contextlib.contextmanager
     def _guarded(self, stream: Stream) -> Iterator[None]:
-        """A refusal in the block ends this call alone."""
+        """End only this call if the block raises a refusal."""
         try:
             yield
         except (CallFailed, OcrsvcError) as failure:
             self._fail(stream, failure)
 
     def _advance(self, stream: Stream) -> None:
-        """Answer the next message, or end the call after the last; not before the client has taken the last answer."""
+        """Answer the next message or end the call, once the client has read the previous answer."""
         if stream.is_busy or stream.is_queued or stream.trailers is not None or stream.out:
             return
         with self._guarded(stream):
@@ -370,30 +370,30 @@ class Calls:
                     self._answer_next(stream)
             elif stream.has_ended:
                 if stream.reader.data:
-                    raise CallFailed(Code.INTERNAL, "The request ends in the middle of a message.")
+                    raise CallFailed(Code.INTERNAL, "The request ends inside a message.")
                 self._end(stream, Code.OK, "", {})
 
     def _answer_next(self, stream: Stream) -> None:
-        """Answer a message in a pool thread, or in the loop if it is small and quick."""
+        """Answer a message in a pool thread, or in the loop if it is small and its method quick."""
         state, now_s = self.state, self.clock()
-        here = stream.method.quick and stream.reader.is_plain(limits.QUICK_BYTES)
-        if not here and not state.has_thread:
-            # A call can be retried; a stream would lose the messages that follow.
+        in_loop = stream.method.quick and stream.reader.is_plain(limits.QUICK_BYTES)
+        if not in_loop and not state.has_thread:
+            # A call can be retried; a stream would lose its further messages, so it waits.
             if not stream.method.streaming:
-                raise QueueFull(f"All {state.threads} threads are busy.", "Try again in a moment.")
+                raise QueueFull(f"All {state.threads} threads are busy.", "Try again later.")
             stream.is_queued = True
             state.queue[stream] = partial(self._resume, stream)
             return
         message = stream.reader.take()
         stream.message_s = now_s
         stream.record.bytes_in += len(message.data)
-        # The memory of a message that is answered here counts with its call.
-        memory = Budget(sys.maxsize) if here else state.memory
-        share = Share(memory) if here else stream.hand_over(message)
+        # The memory of a message that is answered in the loop counts with its call.
+        memory = Budget(sys.maxsize) if in_loop else state.memory
+        share = Share(memory) if in_loop else stream.hand_over(message)
         call = replace(stream.call, deadline=min(stream.call.deadline, now_s + state.limit_s), share=share)
         make = partial(make_answer, stream.method, message, call, memory, stream.admit)
         stream.is_busy = True
-        if here:
+        if in_loop:
             self.answered(stream, outcome_of(make))
         else:
             state.run(make, stream.record, partial(self._receive_outcome, stream))
@@ -404,7 +404,7 @@ class Calls:
             self.answered(stream, outcome)
 
     def _resume(self, stream: Stream) -> None:
-        """A thread is free for this call, which was queued for it."""
+        """Continue a queued call in a free thread."""
         with self.exchange():
             stream.is_queued = False
             if self._streams.get(stream.number) is stream:
@@ -413,7 +413,7 @@ class Calls:
     def _fail(self, stream: Stream, error: BaseException) -> None:
         failure = failure_of(error)
         stream.record.error = error
-        retry_ms = str(min(error.retry_after_s * 1000, _MOST_RETRY_MS)) if isinstance(error, Refused) else ""
+        retry_ms = str(min(error.retry_after_s * 1000, _MAX_RETRY_MS)) if isinstance(error, Refused) else ""
         self._end(stream, failure.code, failure.message, {_RETRY: retry_ms, **stream.method.error_fields(error)})
 
     def _end(self, stream: Stream, code: Code, message: str, more: Mapping[str, str]) -> None:
@@ -430,7 +430,7 @@ class Calls:
         self._flush(stream)
 
     def _flush(self, stream: Stream) -> None:
-        """Send what flow control and the socket allow, then forget the call, or answer its next message."""
+        """Send what flow control and the socket allow, then forget a finished call or answer its next message."""
         try:
             moved_bytes = stream.send(self.sender, self.clock)
         except ProtocolError:
@@ -438,7 +438,7 @@ class Calls:
             return
         self.frame_limits.allow(moved_bytes // limits.TAKEN_BYTES_PER_FRAME)
         if stream.out and moved_bytes:
-            # The other calls are served before it.
+            # Move it to the end of the round.
             self._streams[stream.number] = self._streams.pop(stream.number)
         elif not stream.out and stream.trailers is not None:
             if not stream.has_ended:
@@ -457,7 +457,7 @@ class Calls:
         self._acknowledge(stream)
 
     def _acknowledge(self, stream: Stream) -> None:
-        """Let the client send more, unless a whole message waits already for the one before it."""
+        """Open the client's window, unless a complete message is already waiting."""
         if not stream.reader.waits:
             size, stream.unacknowledged = stream.unacknowledged, 0
             self.sender.acknowledge(stream.number, size)
@@ -465,18 +465,18 @@ class Calls:
 
 def make_answer(method: Method, message: ReceivedMessage, call: Call, memory: Budget, admit: Admission) -> Answer:
     """Answer one message, in any thread; the answer takes a share of `memory`. Raises OcrsvcError, CallFailed."""
-    # Pixels that an engine still works on are in a part of their own, which is not released here.
+    # Pixels still in use by an engine have a separate share, which is not released here.
     with call.share as share, admit(call) as admitted:
         if call.gone.is_set():
-            raise CallFailed(Code.CANCELLED, "The client has gone.")
+            raise CallFailed(Code.CANCELLED, "The client has disconnected.")
         response = method.answer(message.parse(method.request, share), admitted)
         return messages.pack(response, Share(memory))
 
 
 def headers_by_name(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The headers by name; values of a repeated list header are joined by commas (RFC 9110 section 5.3)."""
-    sent: dict[str, str] = {}
-    for name, value in headers:
-        known, text = name.decode("latin-1"), value.decode("latin-1")
-        sent[known] = f"{sent[known]},{text}" if known in _LISTS and known in sent else text
-    return sent
+    """The headers as a dict; repeated list headers are joined with commas (RFC 9110 section 5.3)."""
+    values: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        values[name] = f"{values[name]},{value}" if name in _LISTS and name in values else value
+    return values

@@ -1,4 +1,4 @@
-"""Counts every gRPC call, beside the requests over HTTP, and writes it to the access log."""
+"""Metrics, access log, error log and traces of gRPC calls."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER, TraceCon
 from ocrsvc.telemetry.tracing import NoTracer, Tracer, put_request
 
 _ID_KEY: Final = "x-request-id"
-_LONGEST_PATH: Final = 256
+_MAX_PATH_CHARACTERS: Final = 256
 _NO_ADAPTER: Final = "grpc"
-# By OpenTelemetry's conventions for servers.
+# OpenTelemetry's conventions for servers.
 _OUR_FAULT: Final = frozenset({Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNAVAILABLE})
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call under way; its code is CANCELLED until it has its status.
+    """One open call; its code is CANCELLED until it has a status.
 
-    `name` is service and method if they exist, and never the caller's own text, as `path`; `id` is the client's own if
-    it may be logged. A stream is not timed.
+    `path` is the client's text; `name` is the service and method only if they exist. `id` is the client's if it is
+    loggable. Streams are not timed.
     """
 
     adapter: str
@@ -49,33 +49,33 @@ class CallRecord:
     key: str = ""
 
     def headers(self) -> list[tuple[str, str]]:
-        """The metadata of its answer."""
+        """The response's metadata."""
         return [(_ID_KEY, self.id), *(self.trace.headers().items() if self.trace is not None else ())]
 
 
 @dataclass(eq=False)
 class CallMetrics:
-    """Counts calls, logs them, keeps failures for operators and records traces; for the loop's thread."""
+    """Counts and logs calls, records failures and traces; for the loop's thread."""
 
     metrics: WorkerMetrics
     access_log: AccessLog | None = None
     error_recorder: ErrorRecorder | None = None
     tracer: Tracer = field(default_factory=NoTracer)
 
-    def begin(self, sent: Mapping[str, str], method: Method, caller: str) -> CallRecord:
-        """Count a call with these headers that has begun."""
+    def begin(self, headers: Mapping[str, str], method: Method, caller: str) -> CallRecord:
+        """Count a new call."""
         self.metrics.count(IN_FLIGHT)
-        began_s, path = time.monotonic(), sent.get(":path", "")[:_LONGEST_PATH]
+        began_s, path = time.monotonic(), headers.get(":path", "")[:_MAX_PATH_CHARACTERS]
         name = path.lstrip("/") if method.request is not None else _NO_ADAPTER
-        traced = read_trace_context(sent.get(PARENT_HEADER, ""), sent.get(STATE_HEADER, ""))
+        traced = read_trace_context(headers.get(PARENT_HEADER, ""), headers.get(STATE_HEADER, ""))
         trace = self.tracer.begin(traced, name, may_start_trace=not method.quick)
         ledger = Ledger(began_s)
         ledger.trace_id = trace.sampled_id if trace is not None else ""
-        request_id, is_timed = request_id_of(sent.get(_ID_KEY, "")), not method.streaming
+        request_id, is_timed = request_id_of(headers.get(_ID_KEY, "")), not method.streaming
         return CallRecord(method.adapter, path, name, caller, request_id, began_s, is_timed, ledger, trace)
 
     def end(self, record: CallRecord) -> None:
-        """Count a call that is over."""
+        """Count a finished call."""
         seconds, why = time.monotonic() - record.began_s, _why(record)
         times = ((REQUEST_SECONDS.of(record.adapter), seconds),) if record.is_timed else ()
         counts = [(IN_FLIGHT.of(), -1), (REQUESTS.of(record.adapter, record.code.name, why), 1)]
@@ -92,19 +92,19 @@ class CallMetrics:
             self.access_log.put(_event(record, why, seconds))
 
     def _note(self, error: BaseException, record: CallRecord, why: str) -> None:
-        """Keep a failure for operators; one that only gRPC knows is a malformed call without an HTTP status."""
+        """Record a failure for operators; CallFailed is a caller's fault without an HTTP status."""
         if self.error_recorder is None:
             return
         known = error if isinstance(error, OcrsvcError) else None
         fault: Fault = fault_of(known) if known else "caller" if isinstance(error, CallFailed) else "service"
-        # A path of no adapter may be anything.
+        # An unknown path is arbitrary text.
         route = record.path if record.adapter != _NO_ADAPTER else ""
         status = known.status if known else 0
         self.error_recorder.note(fault, status, why, adapter=record.adapter, route=route, request_id=record.id)
 
 
 def _attributes(record: CallRecord, why: str) -> dict[str, str | int]:
-    """By OpenTelemetry's conventions where there is one."""
+    """Span attributes, by OpenTelemetry's conventions where they exist."""
     service, _, method = record.name.partition("/")
     attributes: dict[str, str | int] = {
         "rpc.system": "grpc",
@@ -118,7 +118,7 @@ def _attributes(record: CallRecord, why: str) -> dict[str, str | int]:
 
 
 def _why(record: CallRecord) -> str:
-    """The code, as over HTTP, or that of a status that only gRPC knows."""
+    """The error code as over HTTP, or grpc_STATUS for a status of gRPC alone."""
     if isinstance(record.error, OcrsvcError):
         return record.error.code
     if record.error is not None and not isinstance(record.error, CallFailed):

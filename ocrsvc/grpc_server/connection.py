@@ -1,7 +1,7 @@
-"""One HTTP/2 connection: its frames, one turn at a time, and its graceful end; without sockets and threads.
+"""One HTTP/2 connection without its socket: handles frames in turns, and shuts down gracefully.
 
-At a graceful end the first GOAWAY refuses nothing, because calls may be on their way. Once the client has answered the
-ping after it, a second one names the last call that is served.
+The first GOAWAY of a shutdown refuses no call, because some may be in transit. When the client has acknowledged the
+ping sent after it, a second GOAWAY names the last call that is served.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PING: Final = b"goodbye!"
 
 
 class _Connection(H2Connection):
-    # How each stream was closed is kept for late frames; at most 100 are open.
+    # h2 remembers closed streams for late frames.
     MAX_CLOSED_STREAMS = 2048
 
 
@@ -41,42 +41,42 @@ class Connection:
         self._state, self._clock, self.caller = state, clock, caller
         self._h2 = _open_h2()
         self._sender = Sender(self._h2)
-        # Bytes to be sent; the socket's owner removes those that it has sent.
+        # Bytes to send; the transport removes those that the socket took.
         self.out = self._sender.out
         self._limits = FrameLimits(clock)
         self._frames = FrameSplitter(self._limits.check)
         self.calls = Calls(state, self._sender, self._limits, clock, self._exchange, caller)
         self.began_s = clock()
-        # When the incomplete frame or header block began, if there is one.
+        # When the current incomplete frame or header block began.
         self._partial_s = self.began_s
         # When the first GOAWAY was sent, and when the worker began to drain.
         self._goaway_s: float | None = None
         self.draining_s: float | None = None
-        # The last GOAWAY was sent, or the client has sent its own: no more calls begin.
+        # The last GOAWAY was sent or received: no more calls begin.
         self._is_final = False
-        # Whether the client has sent its settings, and whether the connection is to be closed at once.
+        # Whether the client has sent its settings, and whether the connection must be closed at once.
         self.has_settings = self.broken = False
         self._sender.collect()
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will be sent: the last GOAWAY is, and every call is answered."""
+        """Whether the last GOAWAY is sent and all calls are answered."""
         return self._is_final and not self.calls and not self.out
 
     @property
     def waiting(self) -> bool:
-        """Whether received frames wait for the connection's next turn."""
+        """Whether received frames wait for the next turn."""
         return self._frames.ready_bytes > 0 and not self.broken
 
     def receive(self, data: bytes) -> None:
-        """Handle received bytes as `go_on`; sets `broken` when they are not HTTP/2."""
+        """Handle received bytes as `handle_frames`; sets `broken` if they are not HTTP/2."""
         if not self._is_partial():
             self._partial_s = self._clock()
         self._frames.data += data
-        self.go_on()
+        self.handle_frames()
 
-    def go_on(self) -> None:
-        """One turn: handle received frames until its time is over, because few bytes may ask for much work."""
+    def handle_frames(self) -> None:
+        """Handle received frames for one turn; its time is limited because few bytes can cause much work."""
         end_s = self._clock() + self._state.turn_s
         with self._exchange():
             while piece := self._frames.split():
@@ -89,14 +89,14 @@ class Connection:
                     break
 
     def send_more(self) -> None:
-        """Send the answers that waited until the socket had taken some."""
+        """Send answers that were throttled while the socket was full."""
         if self._sender.is_throttled and not self._sender.full:
             self._sender.is_throttled = False
             with self._exchange():
                 self.calls.send_more()
 
     def begin_shutdown(self) -> None:
-        """Ask the client to connect anew; its calls under way are answered."""
+        """Ask the client to reconnect; its open calls are answered."""
         if not self.broken:
             with self._exchange():
                 if self._goaway_s is None:
@@ -105,39 +105,39 @@ class Connection:
                     self._h2.ping(_PING)
 
     def drain(self) -> None:
-        """Shut down gracefully, and end silent streams: the worker is being replaced."""
+        """Shut down gracefully and end idle streams, because the worker is being replaced."""
         if self.draining_s is None:
             self.draining_s = self._clock()
         self.begin_shutdown()
 
     def check_time_limits(self) -> None:
-        """End calls and frames that are over a time limit."""
+        """End calls and frames that exceed a time limit."""
         now_s = self._clock()
         with self._exchange():
             self.calls.check_time_limits(now_s, self.draining_s)
             if self._goaway_s is not None and now_s - self._goaway_s > limits.GOAWAY_PING_S:
                 self._send_last_goaway()
             if self._sender.full:
-                # Nothing is read while much waits for the socket, so the client cannot end its frame.
+                # The server does not read while the socket is full, so the client cannot finish its frame.
                 self._partial_s = now_s
             elif self._is_partial() and now_s - self._partial_s > limits.FRAME_S:
-                raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "a frame or a header block that does not end")
+                raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "an unfinished frame or header block")
 
     def close(self) -> None:
-        """The client has gone: cancel its calls, and release all memory."""
+        """Cancel the calls of a disconnected client and release all memory."""
         self.calls.close()
         self._frames.data.clear()
         self._sender.release()
 
     def abort(self, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
-        """End it at once, whatever is under way, with a last GOAWAY."""
+        """End the connection and its calls at once, with a last GOAWAY."""
         self._sender.send_goaway(self._h2.highest_inbound_stream_id, code)
         self.broken = True
         self.close()
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
-        """Send what the block produces; an error, the client's or ours, ends this connection alone."""
+        """Send what the block produces; an error ends only this connection."""
         try:
             yield
         except ProtocolError:
@@ -146,7 +146,7 @@ class Connection:
             self.abort(refused.code)
             message = "A gRPC connection from %s was ended for %s"
             self._state.warn(message, self.caller or "a unix socket", refused)
-        except Exception as error:  # noqa: BLE001  the edge: it must not end the loop that serves all others
+        except Exception as error:  # noqa: BLE001  the edge: an error must not end the loop of all connections
             LOGGER.error("A connection failed", exc_info=loggable_error(error))
             self.broken = True
             self.close()
@@ -160,11 +160,11 @@ class Connection:
             self._sender.send_goaway(self._h2.highest_inbound_stream_id)
 
     def _is_partial(self) -> bool:
-        """Whether a frame or a header block has begun and not ended."""
+        """Whether a frame or header block is incomplete."""
         return self._limits.in_block or self._frames.is_partial
 
     def _on_event(self, event: events.Event) -> None:
-        """Handle what h2 has read. Raises FrameRefused."""
+        """Handle an event of h2. Raises FrameRefused."""
         match event:
             case events.DataReceived():
                 self.calls.receive(event)
@@ -184,8 +184,8 @@ class Connection:
             case events.PingAckReceived(ping_data=data) if data == _PING:
                 self._send_last_goaway()
             case events.ConnectionTerminated(error_code=ErrorCodes.NO_ERROR):
-                # The client begins no more calls, but waits for its answers. h2 takes the connection for closed and
-                # would send none; RFC 9113 section 6.8 wants them sent.
+                # The client begins no more calls but waits for answers (RFC 9113 section 6.8). h2 would refuse to send
+                # them, because it considers the connection closed.
                 self._h2.state_machine.state = ConnectionState.SERVER_OPEN
                 self._is_final = True
             case events.ConnectionTerminated():
@@ -193,7 +193,7 @@ class Connection:
 
 
 def _open_h2() -> H2Connection:
-    """The server's side of a connection, with its first settings ready to be sent."""
+    """The server's side of a connection, with its settings ready to send."""
     h2 = _Connection(H2Configuration(client_side=False, header_encoding=None))
     h2.local_settings = Settings(
         client=False,

@@ -1,7 +1,7 @@
-"""HTTP/2 frames: received ones are split and checked before h2 sees them, and those to be sent wait for the socket.
+"""HTTP/2 frames: splits and checks received ones before h2 sees them, and buffers outgoing ones for the socket.
 
-With several frames in one piece, h2 ignores those after a connection error; with one at a time, the caller can stop
-between two of them. h2 also holds a frame of any announced length until it is complete.
+Frames go to h2 one at a time, so that the caller can stop between two of them and none is lost after a connection
+error. Their size is checked first, because h2 would buffer a frame of any announced length.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _END_HEADERS: Final = 0x4
 _PADDED: Final = 0x8
 
 _COSTS: Final = {_SETTINGS: 20, _GOAWAY: 20}
-_MOST_BYTES: Final = {
+_MAX_BYTES: Final = {
     _DATA: limits.MAX_FRAME,
     _HEADERS: limits.MAX_HEADERS,
     _CONTINUATION: limits.MAX_HEADERS,
@@ -36,7 +36,7 @@ _MOST_BYTES: Final = {
 
 
 class FrameRefused(Exception):
-    """The connection ends with this code in its GOAWAY; the text is for the log."""
+    """Ends the connection with this code in its GOAWAY; the text is for the log."""
 
     def __init__(self, code: ErrorCodes, text: str) -> None:
         super().__init__(text)
@@ -44,31 +44,31 @@ class FrameRefused(Exception):
 
 
 class FrameSplitter:
-    """Holds received bytes until a frame is complete. Bytes that are not HTTP/2 are split somewhere."""
+    """Buffers received bytes until a frame is complete."""
 
     def __init__(self, check: Callable[[int, int, int], object]) -> None:
-        # Called with the type, the flags and the length of each frame as soon as its header is complete.
+        # Called with type, flags and length of a frame when its header is complete.
         self._check = check
-        # Bytes received and not yet returned.
+        # Received bytes that `split` has not returned yet.
         self.data = bytearray()
         self._preface_bytes = _PREFACE_BYTES
         self._is_checked = False
 
     @property
     def is_partial(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """Whether a frame is incomplete."""
         return len(self.data) > 0 and not self.ready_bytes
 
     @property
     def ready_bytes(self) -> int:
-        """Size of what `split` can return: a frame, or as much of the preface as is there."""
+        """Bytes that `split` can return: a frame, or the received part of the preface."""
         if self._preface_bytes:
             return min(self._preface_bytes, len(self.data))
         size = _HEAD_BYTES + int.from_bytes(self.data[:3])
         return size if len(self.data) >= _HEAD_BYTES and len(self.data) >= size else 0
 
     def split(self) -> bytes:
-        """The next frame, or a part of the preface; nothing while the frame is incomplete."""
+        """The next frame or a part of the preface; empty while the frame is incomplete."""
         if not self._preface_bytes and not self._is_checked and len(self.data) >= _HEAD_BYTES:
             self._is_checked = True
             self._check(self.data[3], self.data[4], int.from_bytes(self.data[:3]))
@@ -81,22 +81,22 @@ class FrameSplitter:
 
 
 class FrameLimits:
-    """Limits the size of frames and header blocks, and the number of frames without payload.
+    """Limits the size of frames and header blocks, and the rate of frames without payload.
 
-    The allowance for those grows with payload, time, answers and the bytes that the client reads, so a client that
-    makes calls never exhausts it.
+    The allowance of frames grows with payload, time, answers and bytes that the client reads, so that clients that
+    make calls never exhaust it.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._filled_s = clock, clock()
         self._allowed = float(limits.BURST_FRAMES)
         self._block_bytes = self._continuations = 0
-        # A header block has begun and not ended.
+        # Whether a header block is incomplete.
         self.in_block = False
 
     def check(self, kind: int, flags: int, length: int) -> None:
         """Check a frame by its header. Raises FrameRefused."""
-        if length > _MOST_BYTES.get(kind, limits.MAX_OTHER_BYTES):
+        if length > _MAX_BYTES.get(kind, limits.MAX_OTHER_BYTES):
             code = ErrorCodes.FRAME_SIZE_ERROR if kind == _DATA else ErrorCodes.ENHANCE_YOUR_CALM
             raise FrameRefused(code, f"a frame of type {kind} with {length} bytes")
         if kind in (_HEADERS, _CONTINUATION, _PUSH_PROMISE):
@@ -111,7 +111,7 @@ class FrameLimits:
         self._allowed = min(self._allowed + frames, limits.BURST_FRAMES)
 
     def charge(self, frames: int) -> None:
-        """Allow fewer frames. Raises FrameRefused when none are left."""
+        """Use up allowed frames. Raises FrameRefused if none are left."""
         self._allowed -= frames
         if self._allowed >= 0:
             return
@@ -122,9 +122,9 @@ class FrameLimits:
             raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "a flood of frames")
 
     def _check_block(self, kind: int, flags: int, length: int) -> None:
-        more = kind == _CONTINUATION
-        self._continuations = self._continuations + 1 if more else 0
-        self._block_bytes = self._block_bytes + length if more else length
+        continues = kind == _CONTINUATION
+        self._continuations = self._continuations + 1 if continues else 0
+        self._block_bytes = self._block_bytes + length if continues else length
         self.in_block = not flags & _END_HEADERS
         if self._block_bytes > limits.MAX_HEADERS or self._continuations > limits.MAX_CONTINUATIONS:
             text = f"a header block of {self._block_bytes} bytes with {self._continuations} continuations"
@@ -132,23 +132,23 @@ class FrameLimits:
 
 
 def check_settings(h2: H2Connection) -> None:
-    """Bound what the client's settings make h2 keep. Raises FrameRefused."""
+    """Limit what h2 stores for the client's settings. Raises FrameRefused."""
     if len(h2.remote_settings) > limits.MAX_SETTINGS:
-        raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "settings that nobody knows")
-    # Setting the same size again would make hpack forget to announce the change before it.
+        raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "too many settings")
+    # Only if larger: setting the same size again would make hpack skip announcing the previous change.
     if h2.encoder.header_table_size > limits.MAX_TABLE_BYTES:  # noqa: PLR1730
         h2.encoder.header_table_size = limits.MAX_TABLE_BYTES
 
 
 class StallDetector:
-    """Detects a client that reads what one connection, or one stream, has to send too slowly or not at all."""
+    """Detects a client that reads one connection or stream too slowly or not at all."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
         self._taken_bytes = 0
 
     def note(self, now_s: float, *, left: bool, taken: int = 0) -> None:
-        """The client has taken `taken` bytes; whether more are left."""
+        """Record that the client took `taken` bytes, and whether more are left."""
         if not left:
             self._since_s, self._taken_bytes = None, 0
             return
@@ -156,9 +156,9 @@ class StallDetector:
         self._taken_bytes += taken
 
     def is_stalled(self, now_s: float) -> bool:
-        """Whether the client has read too little for its time."""
-        most_s = limits.STALL_GRACE_S + self._taken_bytes / limits.LEAST_BYTES_PER_S
-        return self._since_s is not None and now_s - self._since_s > most_s
+        """Whether the client has read too few bytes for the elapsed time."""
+        allowed_s = limits.STALL_GRACE_S + self._taken_bytes / limits.MIN_BYTES_PER_S
+        return self._since_s is not None and now_s - self._since_s > allowed_s
 
 
 class Sender:
@@ -166,27 +166,27 @@ class Sender:
 
     def __init__(self, h2: H2Connection) -> None:
         self.h2 = h2
-        # Bytes to be sent; the socket's owner removes those that it has sent.
+        # Bytes to send; the transport removes those that the socket took.
         self.out = bytearray()
-        # Answers wait for the socket, rather than for their client.
+        # Whether answers wait for the socket rather than for flow control.
         self.is_throttled = False
-        # Whether the client takes anything at all.
+        # Detects a client that reads nothing at all.
         self.stall = StallDetector()
         self._moved: deque[tuple[int, Share]] = deque()
         self._moved_bytes = 0
 
     def collect(self) -> None:
-        """Take what h2 has to send, and release the memory of what the socket has taken."""
+        """Collect h2's output, and release the memory of what the socket took."""
         self.out += self.h2.data_to_send()
         self.release(len(self.out))
 
     @property
     def full(self) -> bool:
-        """Whether enough waits for the socket."""
+        """Whether the buffer for the socket is full."""
         return len(self.out) >= limits.MAX_UNSENT_BYTES
 
     def send_piece(self, number: int, answer: Answer, size_bytes: int) -> int:
-        """Move at most this many bytes from the answer to the socket; how many it were."""
+        """Move at most `size_bytes` of the answer to the socket's buffer; return the number of bytes."""
         piece = answer.data[:size_bytes]
         self.h2.send_data(number, piece.tobytes())
         answer.data = answer.data[size_bytes:]
@@ -196,23 +196,23 @@ class Sender:
         return len(piece)
 
     def reset(self, number: int, code: ErrorCodes) -> None:
-        """Reset a stream, unless it has ended."""
+        """Reset a stream; an ended one is ignored."""
         with contextlib.suppress(ProtocolError):
             self.h2.reset_stream(number, code)
 
     def acknowledge(self, number: int, size_bytes: int) -> None:
-        """Let the client send this many bytes more."""
+        """Let the client send `size_bytes` more."""
         if size_bytes:
             with contextlib.suppress(ProtocolError):
                 self.h2.acknowledge_received_data(size_bytes, number)
 
     def send_goaway(self, last_stream: int, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
-        """h2's own GOAWAY closes the connection at once; this one leaves it open."""
+        """Send a GOAWAY that leaves the connection open; h2's own would close it."""
         self.collect()
         self.out += GoAwayFrame(0, last_stream_id=last_stream, error_code=int(code)).serialize()
 
     def release(self, unsent_bytes: int = 0) -> None:
-        """Release the memory of all but the last bytes that were moved."""
+        """Release the memory of all moved bytes but the last `unsent_bytes`."""
         while self._moved and self._moved_bytes - self._moved[0][0] >= unsent_bytes:
             size_bytes, share = self._moved.popleft()
             self._moved_bytes -= size_bytes

@@ -1,6 +1,6 @@
-"""gRPC messages: split, decompressed, bounded before they are parsed, and packed.
+"""Splits, decompresses, parses and packs gRPC messages.
 
-Fields are counted before parsing: two bytes, such as an empty repeated field, can take a hundred in memory.
+Fields are counted before parsing, because two bytes, such as an empty repeated field, can take a hundred in memory.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.request_guard import take_body
 
 ENCODINGS: Final = {"gzip": 31, "deflate": 15}
-"""The accepted compressions, and the window bits of each in zlib."""
+"""zlib's window bits per accepted compression."""
 
 _PREFIX: Final = struct.Struct(">BI")
 PREFIX_BYTES: Final = _PREFIX.size
 _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-# Visible ASCII and blanks.
+# Printable ASCII.
 _UNESCAPED: Final = bytes(range(0x20, 0x7F)).replace(b"%", b"")
 _VARINT, _BYTES = 0, 2
-# By wire type: 64 bits, both ends of a group, 32 bits.
+# Per wire type: 64 bits, start and end of a group, 32 bits.
 _FIXED_BYTES: Final = {1: 8, 3: 0, 4: 0, 5: 4}
 
 
 @dataclass(slots=True)
 class ReceivedMessage:
-    """A received message; `encoding` is one of ENCODINGS or None, `most_bytes` limits the decompressed size."""
+    """A received message; `encoding` is one of ENCODINGS or None, `max_bytes` limits the decompressed size."""
 
     data: memoryview
     encoding: str | None
-    most_bytes: int
+    max_bytes: int
 
     def parse(self, kind: Any, share: Share) -> Any:
-        """A message of this class, held by the share in place of the received bytes. Raises CallFailed, QueueFull."""
+        """Parse it as a `kind`; the share then counts that instead of the bytes. Raises CallFailed, QueueFull."""
         take_body(self.data)
         data = self.decompress(share)
         self.data, received_bytes = memoryview(b""), share.held_bytes
@@ -51,80 +51,80 @@ class ReceivedMessage:
         return parsed
 
     def decompress(self, share: Share) -> memoryview | bytes:
-        """The message itself; the share holds what decompression makes. Raises as `parse`."""
+        """The decompressed message, counted in the share. Raises as `parse`."""
         if self.encoding is None:
             return self.data
         try:
-            return decompress(self.data, ENCODINGS[self.encoding], self.most_bytes, share)
+            return decompress(self.data, ENCODINGS[self.encoding], self.max_bytes, share)
         except TooLarge as error:
-            text = f"The message unpacks to more than {self.most_bytes} bytes."
+            text = f"The decompressed message exceeds {self.max_bytes} bytes."
             raise CallFailed(Code.RESOURCE_EXHAUSTED, text) from error
         except Damaged as error:
             raise CallFailed(Code.INTERNAL, f"The compressed message is damaged: {error}.") from error
 
 
 class MessageReader:
-    """Splits what arrives on one stream into messages, one at a time; `encoding` is the value of grpc-encoding."""
+    """Splits the bytes of one stream into messages; `encoding` is the value of grpc-encoding."""
 
-    def __init__(self, encoding: str, most_bytes: int) -> None:
-        self._encoding, self._most_bytes = encoding, most_bytes
-        # Bytes received and not yet taken.
+    def __init__(self, encoding: str, max_bytes: int) -> None:
+        self._encoding, self._max_bytes = encoding, max_bytes
+        # Received bytes that `take` has not returned yet.
         self.data = bytearray()
 
-    def is_plain(self, most_bytes: int) -> bool:
-        """Whether the next message, which is complete, is uncompressed and at most this large with its prefix."""
+    def is_plain(self, max_bytes: int) -> bool:
+        """Whether the next, complete message is uncompressed and at most `max_bytes` with its prefix."""
         compressed, length = self._next()
-        return not compressed and PREFIX_BYTES + length <= most_bytes
+        return not compressed and PREFIX_BYTES + length <= max_bytes
 
     def is_last(self) -> bool:
-        """Whether nothing follows the next message, which is complete."""
+        """Whether nothing follows the next, complete message."""
         return len(self.data) == PREFIX_BYTES + self._next()[1]
 
     def is_ready(self) -> bool:
-        """Whether the next message is complete. Raises CallFailed if it is too large or its compression is unknown."""
+        """Whether the next message is complete. Raises CallFailed if it is too large or its encoding unknown."""
         return len(self.data) >= PREFIX_BYTES and len(self.data) >= PREFIX_BYTES + self._next()[1]
 
     @property
     def waits(self) -> bool:
-        """Whether the next message is complete, or can never be taken."""
+        """Whether the next message is complete or too large."""
         if len(self.data) < PREFIX_BYTES:
             return False
         length = int.from_bytes(self.data[1:PREFIX_BYTES])
-        return length > self._most_bytes or len(self.data) >= PREFIX_BYTES + length
+        return length > self._max_bytes or len(self.data) >= PREFIX_BYTES + length
 
     def take(self) -> ReceivedMessage:
-        """The next message, which is complete. Raises CallFailed as `is_ready`."""
+        """Remove the next, complete message from the buffer. Raises as `is_ready`."""
         compressed, length = self._next()
         end = PREFIX_BYTES + length
         if self.is_last():
-            # Most messages come alone, and need no copy.
+            # The usual case needs no copy.
             data, self.data = memoryview(self.data)[PREFIX_BYTES:], bytearray()
         else:
             data = memoryview(bytes(self.data[PREFIX_BYTES:end]))
             del self.data[:end]
-        return ReceivedMessage(data, self._encoding if compressed else None, self._most_bytes)
+        return ReceivedMessage(data, self._encoding if compressed else None, self._max_bytes)
 
     def _next(self) -> tuple[int, int]:
         """Whether the next message is compressed, and its length."""
         compressed, length = _PREFIX.unpack_from(self.data)
-        if length > self._most_bytes:
-            message = f"The message has more than {self._most_bytes} bytes ({length})."
+        if length > self._max_bytes:
+            message = f"The message has more than {self._max_bytes} bytes ({length})."
             raise CallFailed(Code.RESOURCE_EXHAUSTED, message)
         if compressed and (compressed > 1 or self._encoding not in ENCODINGS):
-            raise CallFailed(Code.UNIMPLEMENTED, f"The grpc-encoding {self._encoding[:40]!r} is not known.")
+            raise CallFailed(Code.UNIMPLEMENTED, f"Unknown grpc-encoding {self._encoding[:40]!r}.")
         return compressed, length
 
 
 @dataclass(slots=True)
 class Answer:
-    """The unsent rest of an answer; the share holds its memory until the client has taken it."""
+    """The unsent rest of an answer; the share counts it until it is sent."""
 
     data: memoryview
     share: Share
 
 
 def pack(response: Any, share: Share) -> Answer:
-    """A response message as it is sent; the share keeps its bytes. Raises QueueFull, BodyTooLarge."""
+    """Serialize a response; the share counts its bytes. Raises QueueFull, BodyTooLarge."""
     share.take(limits.ANSWER_COPIES * (PREFIX_BYTES + response.ByteSize()))
     data = frame(response.SerializeToString())
     share.give_back((limits.ANSWER_COPIES - 1) * len(data))
@@ -132,25 +132,25 @@ def pack(response: Any, share: Share) -> Answer:
 
 
 def frame(message: bytes) -> bytes:
-    """A message with its prefix, uncompressed."""
+    """Add the prefix of an uncompressed message."""
     return _PREFIX.pack(0, len(message)) + message
 
 
 def timeout_s(text: str) -> float:
-    """Seconds of a grpc-timeout such as "500m". Raises CallFailed."""
+    """Parse a grpc-timeout such as "500m" into seconds. Raises CallFailed."""
     match = _TIMEOUT.fullmatch(text)
     if match is None:
-        raise CallFailed(Code.INVALID_ARGUMENT, f"grpc-timeout is {text[:40]!r}, which is no time.")
+        raise CallFailed(Code.INVALID_ARGUMENT, f"grpc-timeout is {text[:40]!r}, which is not a time.")
     return int(match[1]) * _UNITS_S[match[2]]
 
 
 def escaped(text: str) -> str:
-    """A status text as grpc-message wants it, cut to 4000 characters."""
+    """Percent-encode a status text for grpc-message, cut to 4000 characters."""
     return quote(text[:4000], safe=_UNESCAPED)
 
 
 def parse(kind: Any, data: bytes | memoryview, share: Share) -> Any:
-    """A message of this class; the share keeps the memory of the message and its parts. Raises as ReceivedMessage."""
+    """Parse a message of class `kind`, counted in the share. Raises as ReceivedMessage.parse."""
     try:
         share.take(_count_fields(kind.DESCRIPTOR, data) * limits.FIELD_BYTES + limits.CONTENT_COPIES * len(data))
         return kind.FromString(data)
@@ -159,7 +159,7 @@ def parse(kind: Any, data: bytes | memoryview, share: Share) -> Any:
 
 
 def _count_fields(descriptor: Any, data: bytes | memoryview) -> int:
-    """Raises CallFailed beyond limits.MAX_FIELDS, IndexError or ValueError for malformed data."""
+    """Count all fields. Raises CallFailed above limits.MAX_FIELDS; IndexError, ValueError for malformed data."""
     count, open_ = 0, [(descriptor, 0, len(data))]
     while open_:
         inside, at, end = open_.pop()
@@ -179,7 +179,7 @@ def _count_fields(descriptor: Any, data: bytes | memoryview) -> int:
 
 
 def _skip(wire_type: int, data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Where the field's value ends, and its length if it is length-delimited, else 0."""
+    """The end of a field's value, and its length if it is length-delimited, else 0."""
     if wire_type == _VARINT:
         return _read_varint(data, at)[1], 0
     if wire_type == _BYTES:
@@ -189,7 +189,7 @@ def _skip(wire_type: int, data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def _read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The number, and where it ends."""
+    """A number and its end."""
     value = 0
     for shift in range(0, 70, 7):
         byte = data[at]

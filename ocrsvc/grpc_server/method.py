@@ -1,4 +1,4 @@
-"""The parts of a gRPC service: methods, the calls that they answer, and the statuses of failed calls."""
+"""gRPC methods, their calls, and status codes of failures."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LOGGER: Final = logging.getLogger("ocrsvc.rpc")
 class Call:
     """A call as its method sees it; `deadline` is in monotonic seconds.
 
-    `gone` is set once the client has cancelled it or disconnected. `client_name` is the key of its verified TLS
-    certificate, `key` the one that admitted it; `address` is the peer's, empty on a Unix socket.
+    `gone` is set when the client cancels or disconnects. `client_name` is the API key of its verified TLS certificate,
+    `key` the one that admitted it; `address` is the peer's, empty on a Unix socket.
     """
 
     deadline: float
@@ -43,22 +43,22 @@ class Call:
 
     @property
     def context(self) -> RequestContext:
-        """The call as the reader sees it."""
+        """The context for the reader."""
         return RequestContext(self.priority, self.gone.is_set, self.share, self.pages, self.mask, self.ledger)
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline; 0 if it has passed."""
+        """Seconds until the deadline, at least 0."""
         return max(0.0, self.deadline - time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a service: the class of its requests, and a function that answers one or raises.
+    """A method of a service: the class of its requests, and a function that answers a request or raises.
 
-    It answers in a pool thread, or in the loop if it is `quick`: without the engine and at once. A `streaming` method
-    answers any number of requests in their order. Calls count under `adapter`, and their API keys must allow `scope`;
-    `error_fields` are trailers beside the status of a failed call.
+    `answer` runs in a pool thread; that of a `quick` method, which needs no engine, in the loop. A `streaming` method
+    answers any number of requests in order. Metrics count calls under `adapter`; API keys need `scope`; `error_fields`
+    are additional trailers of a failed call.
     """
 
     request: Any
@@ -71,11 +71,11 @@ class Method:
 
 
 Methods = Mapping[str, Method]
-"""By path, such as "/inference.GRPCInferenceService/ModelInfer"."""
+"""Methods by path, such as "/inference.GRPCInferenceService/ModelInfer"."""
 
 
 class Code(IntEnum):
-    """gRPC's status codes, as far as they are used here."""
+    """The gRPC status codes that are used here."""
 
     OK = 0
     CANCELLED = 1
@@ -90,7 +90,7 @@ class Code(IntEnum):
     UNAUTHENTICATED = 16
 
 
-_OF_STATUS: Final = {
+_CODES: Final = {
     401: Code.UNAUTHENTICATED,
     403: Code.PERMISSION_DENIED,
     404: Code.NOT_FOUND,
@@ -105,7 +105,7 @@ _OF_STATUS: Final = {
 
 
 class CallFailed(Exception):
-    """A call that ends with this status, and a message for people, instead of an answer."""
+    """Ends a call with this status and message."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(code, message)
@@ -113,13 +113,13 @@ class CallFailed(Exception):
 
 
 def failure_of(error: BaseException) -> CallFailed:
-    """Any exception as a status; faults of the service are logged."""
+    """Convert an exception to a status; faults of the service are logged."""
     if isinstance(error, CallFailed):
         return error
     if isinstance(error, OcrsvcError):
-        code = _OF_STATUS.get(error.status, Code.INVALID_ARGUMENT)
+        code = _CODES.get(error.status, Code.INVALID_ARGUMENT)
         if code is Code.INTERNAL:
             LOGGER.error("failed %s: %s", error.code, error.detail, exc_info=loggable_error(error))
         return CallFailed(code, str(error.without_frames()))
     LOGGER.error("unexpected error", exc_info=loggable_error(error))
-    return CallFailed(Code.INTERNAL, "Something went wrong here; it is in the service's log.")
+    return CallFailed(Code.INTERNAL, "Internal error; see the service's log.")

@@ -1,8 +1,7 @@
-"""Makes message classes of the .proto files beside this one, without generated code.
+"""Creates message classes from the .proto files in `protos/` at run time, without generated code.
 
-They are read at run time into a pool of our own. Generated code would go into protobuf's one global pool, where it
-clashes with that of every client package for the same service in the same process, and would tie us to one range of
-protobuf versions. The files here keep to the part of the language that `_read` knows.
+They go into a separate pool. Generated code would use protobuf's global pool, clash there with client packages for the
+same services, and require a certain range of protobuf versions. The files use only the syntax that `_parse` supports.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _SCALARS: Final = {
 
 
 class Messages:
-    """The message classes of some files of this package, by full name; each file follows those that it imports."""
+    """The message classes of these files, by full name; a file must follow those that it imports."""
 
     def __init__(self, *names: str) -> None:
         self._pool = descriptor_pool.DescriptorPool()
         for known in (any_pb2, wrappers_pb2):
             self._pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
         for name in names:
-            file = _read(name, (FOLDER / name).read_text(encoding="utf-8"))
+            file = _parse(name, (FOLDER / name).read_text(encoding="utf-8"))
             self._pool.AddSerializedFile(file.SerializeToString())
 
     def __getitem__(self, name: str) -> Any:
@@ -41,8 +40,8 @@ class Messages:
         return message_factory.GetMessageClass(self._pool.FindMessageTypeByName(name))
 
 
-def _read(name: str, text: str) -> Any:
-    """One file as its descriptor: proto3 messages, enums, oneofs, maps and imports; no options or services."""
+def _parse(name: str, text: str) -> Any:
+    """Parse a file: proto3 messages, enums, oneofs, maps and imports, without options and services."""
     file = descriptor_pb2.FileDescriptorProto(name=name)
     blocks: list[Any] = [file]
     for statement, end in _STATEMENT.findall(_COMMENT.sub("", text)):
@@ -74,10 +73,10 @@ def _add_block(outer: Any, word: str, name: str) -> Any:
 
 
 def _add_field(message: Any, *words: str) -> Any:
-    """Add a field: its kind, name and number; in front of them `repeated`, or `map` and the kind of the keys."""
+    """Add a field: [`repeated` | `map` and key type] type name number."""
     *before, kind, name, number = words
     if before[:1] == ["map"]:
-        # A map is a repeated message of keys and values.
+        # A map is a repeated message of key and value.
         entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
         entry.options.map_entry = True
         _add_field(entry, before[1], "key", "1")
@@ -88,6 +87,6 @@ def _add_field(message: Any, *words: str) -> Any:
     if kind in _SCALARS:
         field.type = _SCALARS[kind]
     else:
-        # The pool finds out whether it is a message or an enum.
+        # The pool resolves whether it is a message or an enum.
         field.type_name = kind
     return field

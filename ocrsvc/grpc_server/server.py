@@ -1,7 +1,7 @@
-"""The gRPC server of a worker: accepts connections, moves their bytes, and ends them gracefully.
+"""The gRPC server of a worker: accepts connections, transfers their bytes, and shuts them down gracefully.
 
-One loop owns all sockets and all HTTP/2 state, so neither needs a lock, and a slow reader delays no other client. All
-workers share the arbiter's listening sockets: another worker accepts what this one does not.
+One loop owns all sockets and HTTP/2 state, which need no locks; a slow client delays no other. All workers share the
+arbiter's listening sockets.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ocrsvc.serving.memory_budget import Share
 
 @dataclass(eq=False)
 class Transport:
-    """Moves the bytes of one connection; a TlsSocket begins with its handshake."""
+    """Transfers the bytes of one connection; a TlsSocket starts with its handshake."""
 
     sock: socket.socket | TlsSocket
     connection: Connection
-    # The connection's memory without its calls; empty where none was left when the client came.
+    # The connection's memory without its calls; empty if none was left when it was accepted.
     share: Share
     selector: selectors.BaseSelector
-    # All transports of the server; this one leaves them when it is closed.
+    # All transports of the server; a closed one removes itself.
     others: set[Transport]
-    # Advances a TlsSocket's handshake.
+    # Handles a TlsSocket's handshake.
     handshakes: Handshakes | None = None
 
     def __post_init__(self) -> None:
@@ -49,10 +49,10 @@ class Transport:
         self._stall = StallDetector()
         self._closing_s: float | None = None
         self._is_shut = False
-        # Bytes wait for the socket, encrypted ones too.
+        # Whether bytes wait for the socket, including encrypted ones.
         self._has_unsent = False
         self._discarded_bytes = 0
-        self._age_s = limits.MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311  no secret: they should not all go together
+        self._age_s = limits.MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311  not a secret: it spreads reconnects
         self.sock.setblocking(False)
         if self.sock.family != socket.AF_UNIX:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -60,13 +60,13 @@ class Transport:
 
     @property
     def waiting(self) -> bool:
-        """Whether received frames wait, and there is room to send more."""
+        """Whether received frames wait and the output buffer has room."""
         connection = self.connection
         return connection.waiting and self._closing_s is None and len(connection.out) < limits.MAX_UNSENT_BYTES
 
     def _read(self, events: int) -> None:
-        """Read from a socket that is ready; `write` follows in every round."""
-        if not events & selectors.EVENT_READ or (self._in_handshake and not self._go_on_with_handshake()):
+        """Read from a ready socket; `write` follows in every round."""
+        if not events & selectors.EVENT_READ or (self._in_handshake and not self._advance_handshake()):
             return
         try:
             data = self.sock.recv(limits.RECEIVE_BYTES)
@@ -83,15 +83,15 @@ class Transport:
             if self._discarded_bytes > limits.LINGER_BYTES:
                 self.drop()
 
-    def _go_on_with_handshake(self) -> bool:
-        """Whether the handshake is over, so that what the client has sent behind it can be read."""
+    def _advance_handshake(self) -> bool:
+        """Advance the handshake; return whether it is complete."""
         assert self.handshakes is not None, "only with TLS"
         assert self._tls is not None, "only with TLS"
         try:
             if not self.handshakes.advance(self._tls, self.connection.caller):
                 return False
         except OSError:
-            # The socket stays open until the client has read why.
+            # The socket stays open until the client has read the alert.
             self._in_handshake, self.connection.broken = False, True
             self.connection.out.clear()
             return False
@@ -100,7 +100,7 @@ class Transport:
         return True
 
     def write(self) -> None:
-        """Send what the client takes, and close a connection that is finished."""
+        """Send what the socket takes, and close a finished connection."""
         if self not in self.others or self._in_handshake or not self._send():
             return
         self.connection.send_more()
@@ -114,15 +114,14 @@ class Transport:
             self._begin_close()
 
     def _send(self) -> bool:
-        """Send what the socket takes. Returns whether the connection is still open."""
+        """Send what the socket takes; return whether the connection is still open."""
         out = self.connection.out
         before = len(out)
         try:
             if self._tls is not None:
                 self._tls.flush()
             while out:
-                sent = self.sock.send(out)
-                del out[:sent]
+                del out[: self.sock.send(out)]
         except BlockingIOError:
             pass
         except OSError:
@@ -133,7 +132,7 @@ class Transport:
         return True
 
     def check_time_limits(self, now_s: float) -> None:
-        """End calls that are over a time limit, and shut down a connection that is too old."""
+        """End calls that exceed a time limit, and shut down a connection that is too old."""
         connection = self.connection
         first_s = limits.LINGER_S if self._in_handshake and connection.draining_s is not None else limits.FIRST_BYTES_S
         silent = not connection.has_settings and now_s - connection.began_s > first_s
@@ -146,7 +145,7 @@ class Transport:
         connection.check_time_limits()
 
     def close_now(self) -> None:
-        """Close at once, with a GOAWAY as far as the socket takes it."""
+        """Close at once, with a GOAWAY if the socket takes it."""
         self.connection.abort()
         if self in self.others and self._send():
             self.drop()
@@ -163,7 +162,7 @@ class Transport:
             self.share.release()
 
     def _begin_close(self) -> None:
-        """Shut the socket down for writing, and give the client time to read its last answer and to close."""
+        """Shut the socket down for writing, and give the client time to read the last answer and close."""
         if self._closing_s is None:
             self._closing_s = time.monotonic()
             self.connection.close()
@@ -171,7 +170,7 @@ class Transport:
             try:
                 self.sock.shutdown(socket.SHUT_WR)
             except BlockingIOError:
-                # TLS's close_notify waits for the kernel.
+                # TLS's close_notify waits for the socket.
                 return
             except OSError:
                 pass
@@ -179,17 +178,17 @@ class Transport:
 
 
 class RpcServer:
-    """The gRPC side of one worker; `handshakes` are those of TLS, for every listener but Unix sockets."""
+    """The gRPC server of one worker; `handshakes` is for TLS, on all listeners but Unix sockets."""
 
     def __init__(
         self, listeners: Sequence[socket.socket], state: ServerState, handshakes: Handshakes | None = None
     ) -> None:
         self.state, self._handshakes, self._listeners = state, handshakes, list(listeners)
         self._transports: set[Transport] = set()
-        with contextlib.ExitStack() as opened:
-            self._selector = opened.enter_context(selectors.DefaultSelector())
+        with contextlib.ExitStack() as stack:
+            self._selector = stack.enter_context(selectors.DefaultSelector())
             self._wake_read, self._wake_write = os.pipe()
-            opened.pop_all()
+            stack.pop_all()
         self._accepting = self._paused = self._draining = self._aborted = False
         self._thread = threading.Thread(target=self._run_loop, name="rpc-loop", daemon=True)
         os.set_blocking(self._wake_read, False)
@@ -197,24 +196,24 @@ class RpcServer:
         state.wake = self._wake
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Start accepting."""
         for listener in self._listeners:
             listener.setblocking(False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
         self._thread.start()
 
     def drain(self) -> None:
-        """Accept no more, send GOAWAY to every client, answer the calls under way. Safe in a signal's handler."""
+        """Stop accepting, send GOAWAY to all clients, answer open calls. Safe in a signal handler."""
         self._draining = True
         self._wake()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether every call is answered, after `drain`; waits for it at most this long."""
+        """Wait after `drain`; return whether all calls are answered."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def stop(self, timeout_s: float) -> bool:
-        """Drain, and cut off the calls that are not answered in time. Returns whether there were none."""
+        """Drain, then abort the calls that are left after `timeout_s`; return whether there were none."""
         self.drain()
         clean = self.wait(timeout_s)
         self._aborted = True
@@ -226,7 +225,7 @@ class RpcServer:
         return clean
 
     def _wake(self) -> None:
-        # A full pipe wakes the loop as well; a closed one has none.
+        # A full pipe wakes the loop too; a closed one has no loop.
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b".")
 
@@ -240,11 +239,11 @@ class RpcServer:
         self._update_accepting()
         while not self._aborted and (not self._draining or self._listeners or self._transports or self.state.running):
             busy = [transport for transport in self._transports if transport.waiting]
-            self._share_time(len(busy))
+            self._divide_time(len(busy))
             for transport in busy:
-                transport.connection.go_on()
+                transport.connection.handle_frames()
             ready = self._selector.select(self._poll_timeout_s())
-            self._share_time(len(busy) + len(ready))
+            self._divide_time(len(busy) + len(ready))
             for key, events in ready:
                 key.data(events)
             self.state.deliver()
@@ -266,11 +265,11 @@ class RpcServer:
         self._close_listeners()
         self._selector.close()
 
-    def _share_time(self, turns: int) -> None:
-        """Divide the time of a round among the connections, so that a round ends soon however many there are."""
+    def _divide_time(self, turns: int) -> None:
+        """Divide a round's time among the connections, so that rounds stay short."""
         if self._handshakes is not None:
             self._handshakes.begin_turn()
-        self.state.turn_s = min(limits.TURN_S, max(limits.LEAST_TURN_S, limits.ROUND_S / max(1, turns)))
+        self.state.turn_s = min(limits.TURN_S, max(limits.MIN_TURN_S, limits.ROUND_S / max(1, turns)))
 
     def _poll_timeout_s(self) -> float | None:
         if any(transport.waiting for transport in self._transports):
@@ -278,19 +277,19 @@ class RpcServer:
         return limits.CHECK_S if self._transports or self._paused else None
 
     def _update_accepting(self) -> None:
-        """Watch the listeners while connections can be accepted; otherwise they would keep the loop awake."""
-        able = not self._draining and not self._paused
-        if able == self._accepting:
+        """Watch the listeners only while connections can be accepted: they would keep the loop awake."""
+        accepting = not self._draining and not self._paused
+        if accepting == self._accepting:
             return
-        self._accepting = able
+        self._accepting = accepting
         for listener in self._listeners:
-            if able:
+            if accepting:
                 self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
             else:
                 self._selector.unregister(listener)
 
     def _close_listeners(self) -> None:
-        """Accept waiting connections, then close: the last process to close the socket would reset them."""
+        """Accept waiting connections, then close: closing the socket's last copy would reset them."""
         self._update_accepting()
         while self._listeners:
             listener = self._listeners.pop()
@@ -300,26 +299,26 @@ class RpcServer:
             listener.close()
 
     def _accept(self, listener: socket.socket, _events: int) -> bool:
-        """Accept one connection, if there is one; another worker may take the others."""
+        """Accept one connection, if there is one."""
         try:
             sock, address = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return False
         except OSError:
-            # Such as no free file descriptors: without a pause the loop would try again at once.
+            # For example no free file descriptors: without a pause the loop would retry at once.
             self._paused = True
-            message = "A connection cannot be accepted; it is tried again %g times a second"
+            message = "A connection cannot be accepted; retrying %g times per second"
             self.state.warn(message, 1 / limits.CHECK_S, exc_info=True)
             return False
         try:
             self._admit(sock, str(address[0]) if isinstance(address, tuple) else "")
         except OSError:
-            # The client has gone already, or the kernel cannot watch it.
+            # The client has disconnected, or the selector cannot watch the socket.
             sock.close()
         return True
 
     def _admit(self, sock: socket.socket, caller: str) -> None:
-        """Serve one more connection, closing another where there are too many. Raises OSError."""
+        """Serve a new connection, closing another if there are too many. Raises OSError."""
         if len(self._transports) >= limits.MAX_CONNECTIONS:
             connection_to_close(self._transports).close_now()
         share = Share(self.state.memory)
@@ -331,16 +330,16 @@ class RpcServer:
             if len(exempt) >= limits.EXEMPT_CONNECTIONS:
                 connection_to_close(exempt).close_now()
         connection = Connection(self.state, caller=caller)
-        own = handshakes.begin(sock) if handshakes is not None else sock
+        wrapped = handshakes.begin(sock) if handshakes is not None else sock
         try:
-            self._transports.add(Transport(own, connection, share, self._selector, self._transports, handshakes))
+            self._transports.add(Transport(wrapped, connection, share, self._selector, self._transports, handshakes))
         except BaseException:
             share.release()
             raise
 
 
 def connection_to_close(transports: Collection[Transport]) -> Transport:
-    """The connection to close for a new one: of the busiest address, without a call, silent for longest."""
+    """The connection to close for a new one: of the busiest address, without calls, idle for longest."""
     counts = Counter(transport.connection.caller for transport in transports)
 
     def rank(transport: Transport) -> tuple[int, bool, float]:

@@ -1,4 +1,4 @@
-"""The state that all connections of a gRPC server share: methods, memory, keys, metrics, and threads."""
+"""State shared by all connections of a gRPC server: methods, memory, access, metrics, threads."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ class ServerState:
     """The state of one server; used on the loop's thread."""
 
     methods: Methods
-    # Answers that are made at once.
+    # Number of pool threads.
     threads: int
-    most_bytes: int
-    # Longest time that a call may take, and the time of a call without a limit.
+    max_bytes: int
+    # Maximum and default time of a call.
     limit_s: float
     shared: SharedLimits
     call_metrics: CallMetrics
-    # Called with 1 when a thread begins an answer, and with -1 when it is made.
+    # Called with 1 when a thread starts an answer, with -1 when it is done.
     on_call: Callable[[int], object] = bool
-    # Admits calls by their API keys; None admits all.
+    # Checks API keys; None admits all calls.
     access: CallAccess | None = None
-    # Answers under way.
+    # Answers in progress.
     running: int = 0
-    # Time of a connection before the others are served.
+    # Length of a connection's turn.
     turn_s: float = limits.TURN_S
-    # Wakes the loop; for pool threads.
+    # Wakes the loop, for pool threads.
     wake: Callable[[], object] = bool
 
     def __post_init__(self) -> None:
         self.memory, self.callers = self.shared.memory, self.shared.callers
-        # For messages that are not being answered yet.
-        arriving_bytes = max(limits.ARRIVING_PART * self.memory.total_bytes, self.most_bytes + limits.MAX_FRAME)
+        # Memory of messages that are still arriving.
+        arriving_bytes = max(limits.ARRIVING_PART * self.memory.total_bytes, self.max_bytes + limits.MAX_FRAME)
         self.arriving = Budget(int(arriving_bytes))
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="rpc")
         self._done: deque[Callable[[], None]] = deque()
-        # Calls that wait for a thread, and how each is resumed.
+        # Calls that wait for a thread, with the function that resumes each.
         self.queue: dict[object, Callable[[], None]] = {}
         self._warned_s: dict[str, float] = {}
 
@@ -65,29 +65,29 @@ class ServerState:
         return self.running < self.threads
 
     def run(self, make: Callable[[], Answer], record: CallRecord, on_outcome: Callable[[Outcome], None]) -> None:
-        """Make an answer in a free pool thread, then pass it, or the error, to `on_outcome` in the loop."""
+        """Call `make` in a pool thread, then `on_outcome` with its answer or error in the loop."""
         self.running += 1
         self.on_call(1)
         self._pool.submit(self._work, make, record, on_outcome)
 
     def deliver(self) -> None:
-        """Pass on the answers that threads have made."""
+        """Handle the answers of pool threads."""
         while self._done:
             self._done.popleft()()
 
     def warn(self, message: str, *values: object, exc_info: bool = False) -> None:
-        """Log a warning, the same message at most once a minute."""
+        """Log a warning; the same message at most once per minute."""
         now_s = time.monotonic()
         if now_s - self._warned_s.get(message, -_WARN_INTERVAL_S) >= _WARN_INTERVAL_S:
             self._warned_s[message] = now_s
             LOGGER.warning(message, *values, exc_info=exc_info)
 
     def close(self) -> None:
-        """Cancel what no thread has begun."""
+        """Cancel answers that no thread has started."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, make: Callable[[], Answer], record: CallRecord, on_outcome: Callable[[Outcome], None]) -> None:
-        """Pool thread: make one answer."""
+        """Make one answer, in a pool thread."""
         guard = self.shared.guard
         guarded = guard.request(record.path, record.id) if guard is not None else nullcontext()
         with with_ids(record.id, record.trace), guarded:
@@ -98,18 +98,18 @@ class ServerState:
     def _finish(self, on_outcome: Callable[[Outcome], None], outcome: Outcome) -> None:
         self.running -= 1
         self.on_call(-1)
-        # Before this call's next message: otherwise one stream could keep a thread for ever.
+        # Queued calls come before this call's next message, so that a stream cannot occupy a thread forever.
         while self.queue and self.has_thread:
             self.queue.pop(next(iter(self.queue)))()
         on_outcome(outcome)
 
 
 def outcome_of(make: Callable[[], Answer]) -> Outcome:
-    """The answer, or the error that the caller gets in place of it."""
+    """The answer, or the error that `make` raised."""
     try:
         return make()
-    except BaseException as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
-        # Free the locals of the functions that raised: otherwise images would wait for the garbage collector.
+    except BaseException as error:  # noqa: BLE001  the edge: an error ends only this call
+        # Free the locals of the frames; otherwise images would wait for the garbage collector.
         link: BaseException | None = error
         while link is not None:
             traceback.clear_frames(link.__traceback__)

@@ -203,7 +203,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     state = ServerState(
         make_services(make_model(settings, reader, service.metrics, own.metrics), settings.dialects),
         threads=worker.cfg.threads,
-        most_bytes=settings.max_body_bytes,
+        max_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
         shared=own.limits,
         call_metrics=CallMetrics(own.metrics, own.access_log, own.error_recorder, own.tracer),

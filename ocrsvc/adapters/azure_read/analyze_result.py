@@ -1,4 +1,4 @@
-"""Writes the result of a job as Azure has it: once, after its last page was read, and a page at a time."""
+"""Writes a finished job's result as Azure's analyzeResult, a page at a time."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _LISTS: Final = ("pages", "paragraphs", "tables", "warnings")
 _INCH_DIGITS: Final = 4
 _PIXEL_DIGITS: Final = 1
 _CONFIDENCE_DIGITS: Final = 3
-_LAST_OF_ONE_UNIT: Final = 0xFFFF
-# How far ahead a text is looked for, which Markdown may have changed.
-_AHEAD: Final = 4096
+_LAST_OF_BMP: Final = 0xFFFF
+# How far ahead a line is searched in Markdown, which may have escaped it.
+_SEARCH_CHARACTERS: Final = 4096
 Node = dict[str, Any]
 Span = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a client asked for; kept with the job. Pages of a PDF are drawn at `dpi`, which images lack."""
+class AnalyzeOptions:
+    """A client's options, stored with the job; `dpi` is that of a PDF's rendered pages, None for an image."""
 
     model: str
     version: str
@@ -45,39 +45,39 @@ class Asked:
 
 
 def write_result(job: Job, output: Output, check: Check) -> None:
-    """Write the result; `check` is called for each page. Raises what it raises; FileNotFoundError for a deleted job."""
+    """Write the result, calling `check` for each page. Raises as `check`; FileNotFoundError for a deleted job."""
     record, ended_s = job.record(), job.progress().ended_at_s
     members = {
         "status": SUCCEEDED,
         "createdDateTime": moment(record.came_at_s),
-        # Where it is the last thing that is made, the job has not ended yet.
+        # The job has not ended yet if this file is its last step.
         "lastUpdatedDateTime": moment(ended_s or datetime.now(UTC).timestamp()),
     }
     output.write(orjson.dumps(members)[:-1] + b',"analyzeResult":')
     with ExitStack() as stack:
         lists = {name: stack.enter_context(JsonList()) for name in _LISTS}
-        _ResultWriter(Asked(**record.asked), lists).write(job, output, check)
+        _ResultWriter(AnalyzeOptions(**record.asked), lists).write(job, output, check)
     output.write(b"}")
 
 
 def moment(at_s: float) -> str:
-    """A time in seconds since 1970 as Azure writes it."""
+    """Format a time in seconds since 1970 as Azure does."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _ResultWriter:
-    """Writes one result; `lists` grow side by side meanwhile."""
+    """Writes one result's content while its pages, paragraphs, tables and warnings collect in `lists`."""
 
-    def __init__(self, asked: Asked, lists: dict[str, JsonList]) -> None:
-        self._asked, self._lists, self._length = asked, lists, 0
-        self._scale = Scale(asked.dpi)
+    def __init__(self, options: AnalyzeOptions, lists: dict[str, JsonList]) -> None:
+        self._options, self._lists, self._length = options, lists, 0
+        self._scale = Scale(options.dpi)
 
     def write(self, job: Job, output: Output, check: Check) -> None:
-        asked, pages = self._asked, JobPages(job)
-        head: Node = {"apiVersion": asked.version, "modelId": asked.model, "stringIndexType": asked.index_type}
-        head |= {"contentFormat": asked.content, "styles": []}
+        options, pages = self._options, JobPages(job)
+        head: Node = {"apiVersion": options.version, "modelId": options.model, "stringIndexType": options.index_type}
+        head |= {"contentFormat": options.content, "styles": []}
         output.write(orjson.dumps(head)[:-1] + b',"content":')
-        texts = markdown_by_page(pages) if asked.content == MARKDOWN else ((page, page.text) for page in pages)
+        texts = markdown_by_page(pages) if options.content == MARKDOWN else ((page, page.text) for page in pages)
         with JsonText(output) as content:
             for page, text in texts:
                 check()
@@ -93,10 +93,10 @@ class _ResultWriter:
         output.write(b"}")
 
     def _add_page(self, page: Page, written: str) -> str:
-        """Add a page to the lists; returns what it adds to the content."""
-        mark = "\n<!-- PageBreak -->\n\n" if self._asked.content == MARKDOWN else "\n"
+        """Add a page to the lists; return its part of the content."""
+        mark = "\n<!-- PageBreak -->\n\n" if self._options.content == MARKDOWN else "\n"
         between = mark if len(self._lists["pages"]) else ""
-        text = PageText(written, self._length + len(between), self._asked.index_type)
+        text = PageText(written, self._length + len(between), self._options.index_type)
         self._length = text.begin + text.length
         members = page_members(page, text, self._scale)
         self._lists["pages"].append(members)
@@ -109,14 +109,14 @@ class _ResultWriter:
 
 
 class PageText:
-    """The text of one page, which begins after `begin` units of the content: code points, or those of UTF-16."""
+    """One page's text, starting at offset `begin` of the content; units are code points or UTF-16 code units."""
 
     def __init__(self, text: str, begin: int, index_type: str) -> None:
         self.text, self.begin = text, begin
-        # The units before each code point, where they are not its number.
+        # Units before each code point; None where they equal its index.
         self._units: list[int] | None = None
-        if index_type == "utf16CodeUnit" and not text.isascii() and max(map(ord, text)) > _LAST_OF_ONE_UNIT:
-            self._units = list(accumulate((1 + (ord(character) > _LAST_OF_ONE_UNIT) for character in text), initial=0))
+        if index_type == "utf16CodeUnit" and not text.isascii() and max(map(ord, text)) > _LAST_OF_BMP:
+            self._units = list(accumulate((1 + (ord(character) > _LAST_OF_BMP) for character in text), initial=0))
 
     @property
     def length(self) -> int:
@@ -124,13 +124,13 @@ class PageText:
         return self._at(len(self.text))
 
     def span(self, begin: int, end: int) -> Span:
-        """From one code point of the page to another."""
+        """The span between two code points of the page."""
         first = self._at(begin)
         return {"offset": self.begin + first, "length": self._at(end) - first}
 
     def find(self, piece: str, after: int) -> tuple[int, int]:
-        """Where a piece of the page stands next; an empty place where Markdown has changed it."""
-        begin = self.text.find(piece, after, after + len(piece) + _AHEAD)
+        """Begin and end of the next occurrence of a text; both are `after` if Markdown has escaped it."""
+        begin = self.text.find(piece, after, after + len(piece) + _SEARCH_CHARACTERS)
         return (after, after) if begin < 0 else (begin, begin + len(piece))
 
     def _at(self, place: int) -> int:
@@ -149,7 +149,7 @@ class Scale:
         return "pixel" if self.dpi is None else "inch"
 
     def length(self, px: float) -> float:
-        """A length in pixels as one in this unit."""
+        """Convert a length in pixels to this unit."""
         return round(px, _PIXEL_DIGITS) if self.dpi is None else round(px / self.dpi, _INCH_DIGITS)
 
     def polygon(self, box: Box) -> list[float]:
@@ -158,11 +158,11 @@ class Scale:
 
 
 def page_members(page: Page, text: PageText, scale: Scale) -> Node:
-    """One page; `text` is its part of the content, in which the lines stand in their order."""
+    """One page; `text` is its part of the content, with the lines in the same order."""
     lines, words = _lines_and_words(page.lines, text, scale)
     members: Node = {
         "pageNumber": page.number,
-        # Clockwise, from -179 to 180.
+        # Degrees clockwise, -179 to 180.
         "angle": 180 - (180 + page.angle) % 360,
         "width": scale.length(page.width),
         "height": scale.length(page.height),
@@ -178,9 +178,9 @@ def page_members(page: Page, text: PageText, scale: Scale) -> Node:
 
 def paragraph_members(block: Block, page: Page, spans: Sequence[Span], scale: Scale) -> Node:
     """One block of a page; `spans` are those of the page's lines."""
-    own = [spans[number] for number in block.numbers]
-    begin = min((span["offset"] for span in own), default=0)
-    end = max((span["offset"] + span["length"] for span in own), default=0)
+    block_spans = [spans[number] for number in block.numbers]
+    begin = min((span["offset"] for span in block_spans), default=0)
+    end = max((span["offset"] + span["length"] for span in block_spans), default=0)
     members: Node = {
         "content": block.text,
         "boundingRegions": [{"pageNumber": page.number, "polygon": scale.polygon(block.frame(page))}],
@@ -192,7 +192,7 @@ def paragraph_members(block: Block, page: Page, spans: Sequence[Span], scale: Sc
 
 
 def table_members(table: Table, number: int, scale: Scale) -> Node:
-    """One table on the page with this number."""
+    """One table; `number` is its page."""
 
     def placed(box: Box) -> Node:
         return {"boundingRegions": [{"pageNumber": number, "polygon": scale.polygon(box)}], "spans": []}
@@ -211,12 +211,12 @@ def table_members(table: Table, number: int, scale: Scale) -> Node:
     return {"rowCount": table.rows, "columnCount": table.columns, "cells": cells, **placed(table.box)}
 
 
-def _lines_and_words(found: Iterable[Line], text: PageText, scale: Scale) -> tuple[list[Node], list[Node]]:
-    """All lines and all words; a line without words is one word."""
+def _lines_and_words(page_lines: Iterable[Line], text: PageText, scale: Scale) -> tuple[list[Node], list[Node]]:
+    """Azure's lines and words; a line without words counts as one word."""
     lines: list[Node] = []
     words: list[Node] = []
     end = 0
-    for line in found:
+    for line in page_lines:
         at, end = text.find(line.text, end)
         lines.append({"content": line.text, "polygon": scale.polygon(line.box), "spans": [text.span(at, end)]})
         for word in line.words or (line,):
@@ -235,7 +235,7 @@ def _barcode(barcode: Barcode, text: PageText, scale: Scale) -> Node:
         "kind": barcode.type,
         "value": barcode.text,
         "polygon": scale.polygon(barcode.box),
-        # What it says is no part of the content.
+        # The content does not include a barcode's value.
         "span": text.span(len(text.text), len(text.text)),
         "confidence": 1.0,
     }

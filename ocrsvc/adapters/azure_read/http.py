@@ -1,4 +1,4 @@
-"""Azure Document Intelligence: documentModels/prebuilt-read:analyze as jobs, its results, and searchable PDFs."""
+"""Azure Document Intelligence: documentModels/{model}:analyze as jobs, their results, and searchable PDFs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flask import Blueprint, Response
 from pydantic import AfterValidator, Field
 from pydantic.alias_generators import to_camel
 
-from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, Asked, moment
+from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, AnalyzeOptions, moment
 from ocrsvc.adapters.context import (
     AdapterContext,
-    Listed,
+    CommaSeparated,
     RequestValues,
     StoredDocuments,
     add_job_routes,
@@ -45,19 +45,19 @@ STATES: Final[dict[State, str]] = {
 }
 
 _RETRY: Final = {"Retry-After": "1"}
-# Azure's own codes, by status; the inner code is ours, its words joined.
+# Azure's codes by status; the inner code is this service's in camel case.
 _CODES: Final = {401: "401", 403: "403", 404: "NotFound", 409: "Conflict", 429: "429", 503: "ServiceUnavailable"}
 _WORD: Final = re.compile(r"(?:^|_)([a-z])")
-# The first three change nothing here.
+# The first three have no effect here.
 _Feature = Literal["ocrHighResolution", "languages", "styleFont", "barcodes"]
 
 
 class _ModelNotFound(CallerError, status=404, code="model_not_found", title="No such model"):
-    """There is no such model here."""
+    """The path names an unknown model."""
 
 
 class _NoResult(CallerError, status=404, code="not_found", title="No such result"):
-    """There is no result with this id, or it has no such file."""
+    """No result has this id, or it has no PDF."""
 
 
 def _check_pages(text: str) -> str:
@@ -69,14 +69,14 @@ def _check_pages(text: str) -> str:
 
 
 class _AnalyzeQuery(RequestValues, alias_generator=to_camel):
-    """The query of a request."""
+    """The query of an analyze request."""
 
     api_version: Annotated[str, Field(alias="api-version", pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$")] = (
         "2024-11-30"
     )
     pages: Annotated[str, AfterValidator(_check_pages)] = ""
-    features: Annotated[frozenset[_Feature], Listed] = frozenset()
-    output: Annotated[frozenset[Literal["pdf"]], Listed] = frozenset()
+    features: Annotated[frozenset[_Feature], CommaSeparated] = frozenset()
+    output: Annotated[frozenset[Literal["pdf"]], CommaSeparated] = frozenset()
     output_content_format: Literal["text", "markdown"] = "text"
     string_index_type: Literal["textElements", "unicodeCodePoint", "utf16CodeUnit"] = "textElements"
 
@@ -90,7 +90,7 @@ class _AnalyzeQuery(RequestValues, alias_generator=to_camel):
 
 
 def make_azure_read(context: AdapterContext) -> Blueprint:
-    """…:analyze and analyzeResults below both of Azure's prefixes, over the job store."""
+    """Make the routes …:analyze and analyzeResults below both of Azure's prefixes."""
     blueprint, views = make_blueprint("azure_read", _failure), _Views(context)
     blueprint.after_request(_with_request_id)
     for prefix in PATHS:
@@ -117,20 +117,19 @@ class _Views:
         _ = self._documents.jobs
         data = self._document()
         if not is_image(data):
-            text = "The document is no PDF and no image that is read."
-            raise UnsupportedImage(text, "Send a PDF, TIFF, PNG or JPEG.")
+            raise UnsupportedImage("The document is not a PDF or a known image.", "Send a PDF, TIFF, PNG or JPEG.")
         if model not in {READ, LAYOUT}:
-            raise _ModelNotFound(f"There is no model {model[:40]!r} here.", f"Ask for {READ} or {LAYOUT}.")
-        query = _AnalyzeQuery.from_sent(request.args)
+            raise _ModelNotFound(f"Unknown model {model[:40]!r}.", f"Use {READ} or {LAYOUT}.")
+        query = _AnalyzeQuery.from_values(request.args)
         version, dpi = query.api_version, self._context.settings.pdf_dpi if is_pdf(data) else None
-        asked = Asked(model, version, query.output_content_format, query.string_index_type, dpi)
+        kept = asdict(AnalyzeOptions(model, version, query.output_content_format, query.string_index_type, dpi))
         options, formats = query.read_options(model), tuple(query.output)
-        job = self._documents.add(data, options, query.ranges, asdict(asked), formats=formats)
+        job = self._documents.add(data, options, query.ranges, kept, formats=formats)
         where = f"{request.base_url.removesuffix(':analyze')}/analyzeResults/{job.id}?api-version={version}"
         return Response(status=202, headers={"Operation-Location": where, **_RETRY})
 
     def _document(self) -> bytes:
-        """The body itself, or base64Source or urlSource of a JSON object. Raises NothingSent, as `fetch`."""
+        """The document: the body, or a JSON object's base64Source or urlSource. Raises NothingSent; as `fetch`."""
         content = request.content
         if content.raw is not None:
             return content.raw
@@ -138,11 +137,11 @@ class _Views:
         if isinstance(text, str) and text:
             return decode_base64(text, content.share)
         if not isinstance(url, str) or not is_url(url):
-            raise NothingSent("The request has no document.", "Send it as the body, or as base64Source in JSON.")
-        return self._context.fetch(url, "Send the document as the body, or as base64Source.").data
+            raise NothingSent("The request has no document.", "Send it as the body or as base64Source in JSON.")
+        return self._context.fetch(url, "Send the document as the body or as base64Source.").data
 
     def result(self, model: str, result_id: str) -> Response:
-        with self._found(model, result_id) as job:
+        with self._find(model, result_id) as job:
             status, error = _status_of(job)
             if status == SUCCEEDED:
                 return self._documents.files.send(job, ANSWER, JSON_TYPE)
@@ -154,48 +153,47 @@ class _Views:
             return response
 
     def pdf(self, model: str, result_id: str) -> Response:
-        with self._found(model, result_id) as job:
+        with self._find(model, result_id) as job:
             if "pdf" not in job.record().formats or _status_of(job)[0] != SUCCEEDED:
-                text = "There is no PDF of this result."
-                raise _NoResult(text, "Analyze the document with output=pdf, and wait for it.")
+                text = "This result has no PDF."
+                raise _NoResult(text, "Analyze the document with output=pdf and wait until it has succeeded.")
             return self._documents.files.send(job, "pdf", "application/pdf")
 
     def delete(self, model: str, result_id: str) -> Response:
-        with self._found(model, result_id) as job:
+        with self._find(model, result_id) as job:
             self._documents.jobs.clear(job)
             return Response(status=204)
 
     @contextmanager
-    def _found(self, model: str, result_id: str) -> Iterator[Job]:
-        """The job of the caller with this id and model. Raises _NoResult where there is none."""
-        text = "It was deleted, it made room for others, or its time is over."
-        missing = _NoResult("There is no result of this id.", text)
-        with self._documents.found(result_id, missing) as job:
+    def _find(self, model: str, result_id: str) -> Iterator[Job]:
+        """The caller's job with this id and model. Raises _NoResult."""
+        missing = _NoResult("No result has this id.", "It was deleted, evicted or has expired: analyze again.")
+        with self._documents.find(result_id, missing) as job:
             if job.record().asked["model"] != model:
                 raise missing
             yield job
 
 
 def _status_of(job: Job) -> tuple[str, dict[str, Any] | None]:
-    """The status, and the error of a document that failed or has no readable page."""
+    """The status, and the error of a document that failed or of which no page could be read."""
     progress = job.progress()
     if progress.state == "failure":
-        return FAILED, {"code": _together(progress.code or OcrsvcError.code), "message": progress.why}
+        return FAILED, {"code": _camel_case(progress.code or OcrsvcError.code), "message": progress.why}
     first = next(job.pages(), None) if progress.state == "success" else None
     if first is not None and len(job.failed_pages()) == job.page_count():
-        return FAILED, {"code": _together(first["code"]), "message": first["error"]}
+        return FAILED, {"code": _camel_case(first["code"]), "message": first["error"]}
     return STATES[progress.state], None
 
 
-def _together(code: str) -> str:
-    """A code as Azure writes them: bad_option as BadOption."""
-    return _WORD.sub(lambda found: found[1].upper(), code)
+def _camel_case(code: str) -> str:
+    """Write bad_option as BadOption."""
+    return _WORD.sub(lambda match: match[1].upper(), code)
 
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     code = _CODES.get(failure.status) or ("InvalidRequest" if failure.status < 500 else "InternalServerError")
-    inner = {"code": _together(failure.code), "message": str(failure)}
+    inner = {"code": _camel_case(failure.code), "message": str(failure)}
     response = as_json({"error": {"code": code, "message": str(failure), "innererror": inner}}, failure.status)
     response.headers["x-ms-error-code"] = code
     return response

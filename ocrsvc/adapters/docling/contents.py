@@ -1,4 +1,4 @@
-"""Writes documents in the formats of docling-serve, for an answer and for an archive; JSON is a DoclingDocument."""
+"""Writes documents in docling-serve's formats, as a response or a zip archive; JSON is a DoclingDocument."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ocrsvc.jobs.job_result import JobPages
 from ocrsvc.results import Box, Cell, Check, EngineInfo, Line, Page, Table
 
 SUCCESS, PARTIAL, FAILURE = "success", "partial_success", "failure"
-# The steps of DocTags' grid, a side.
+# DocTags coordinates run from 0 to this on each axis.
 _GRID: Final = 500
 _NO_ENGINE: Final = EngineInfo("", "", "", "", "", "")
-# Below its cell's first row, right of its first column.
+# Keys: below the cell's first row, right of its first column.
 _SPANNED: Final = {(False, True): "<lcel>", (True, False): "<ucel>", (True, True): "<xcel>"}
 
-# Newer programs read every older version; this is the oldest one with the members below.
+# The oldest DoclingDocument version with the members below; newer programs read it.
 VERSION: Final = "1.3.0"
 _BODY: Final = "#/body"
 _DIGITS: Final = 2
@@ -37,7 +37,7 @@ _DIGITS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """One document and its `count` pages; `errors` are other pages (None: the document), and a sentence each."""
+    """One document with `count` pages; `errors` are (page, message), with page None for the whole document."""
 
     filename: str
     pages: Iterable[Page]
@@ -46,24 +46,24 @@ class Converted:
 
     @property
     def status(self) -> str:
-        """docling's status."""
+        """docling's status of the conversion."""
         if not self.errors:
             return SUCCESS
         return PARTIAL if self.count else FAILURE
 
 
-def write_answer(converted: Converted, asked: Conversion, spent_s: float, output: Output, check: Check) -> None:
-    """Write the answer for one document, a page of one format at a time; `check` is called for each page."""
+def write_answer(converted: Converted, options: Conversion, spent_s: float, output: Output, check: Check) -> None:
+    """Write one document's response, format by format and page by page; `check` is called for each page."""
     output.write(b'{"document":' + orjson.dumps({"filename": converted.filename})[:-1])
     for name in ENDINGS:
         output.write(b',"%b_content":' % name.encode())
-        if name not in asked.to_formats or converted.status == FAILURE:
+        if name not in options.to_formats or converted.status == FAILURE:
             output.write(b"null")
         elif name == "json":
-            _write_content(name, converted, asked, output, check)
+            _write_content(name, converted, options, output, check)
         else:
             with JsonText(output) as text:
-                _write_content(name, converted, asked, text, check)
+                _write_content(name, converted, options, text, check)
     rest = {
         "status": converted.status,
         "errors": [_error(number, why) for number, why in converted.errors],
@@ -73,33 +73,33 @@ def write_answer(converted: Converted, asked: Conversion, spent_s: float, output
     output.write(b"}," + orjson.dumps(rest)[1:])
 
 
-def write_task_answer(job: Job, output: IO[bytes], check: Check) -> None:
-    """Write the answer of a read task. Raises CallerError for an archive without pages; FileNotFoundError."""
-    record, asked = job.record(), Conversion.model_validate(job.record().asked)
+def write_job_answer(job: Job, output: IO[bytes], check: Check) -> None:
+    """Write a finished job's response. Raises CallerError for an archive without pages; FileNotFoundError."""
+    record, options = job.record(), Conversion.model_validate(job.record().asked)
     errors = [(row["number"], row["error"]) for row in job.pages() if "error" in row] if job.failed_pages() else []
-    count = 0 if errors and asked.stops_at_error else job.page_count() - len(errors)
+    count = 0 if errors and options.stops_at_error else job.page_count() - len(errors)
     converted = Converted(record.name, JobPages(job), count, errors)
-    if asked.target == "zip":
-        write_archive([converted], asked, output, check)
+    if options.target == "zip":
+        write_archive([converted], options, output, check)
     else:
-        write_answer(converted, asked, time.time() - (job.started_at_s() or record.came_at_s), output, check)
+        write_answer(converted, options, time.time() - (job.started_at_s() or record.came_at_s), output, check)
 
 
-def write_archive(documents: Sequence[Converted], asked: Conversion, output: IO[bytes], check: Check) -> None:
-    """Write a zip with a file for each format of each document that has pages. Raises CallerError where none has."""
+def write_archive(documents: Sequence[Converted], options: Conversion, output: IO[bytes], check: Check) -> None:
+    """Write a zip with a file per format of each document. Raises CallerError if no document has pages."""
     if all(document.status == FAILURE for document in documents):
-        raise CallerError("None of the documents can be read: " + documents[0].errors[0][1])
+        raise CallerError("No document can be read: " + documents[0].errors[0][1])
     names: set[str] = set()
     with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as packed:
         for converted in documents:
             stem = _free_name(converted.filename, names)
-            for name in dict.fromkeys(asked.to_formats) if converted.status != FAILURE else ():
+            for name in dict.fromkeys(options.to_formats) if converted.status != FAILURE else ():
                 with packed.open(stem + ENDINGS[name], "w", force_zip64=True) as member:
-                    _write_content(name, converted, asked, member, check)
+                    _write_content(name, converted, options, member, check)
 
 
 def _free_name(filename: str, taken: set[str]) -> str:
-    """An unused name for a document's files, without folders."""
+    """An unused file name without folders and suffix."""
     stem = PurePath(filename.replace("\\", "/")).stem or "document"
     name, number = stem, 1
     while name in taken:
@@ -109,13 +109,13 @@ def _free_name(filename: str, taken: set[str]) -> str:
     return name
 
 
-def _write_content(name: str, converted: Converted, asked: Conversion, output: Output, check: Check) -> None:
+def _write_content(name: str, converted: Converted, options: Conversion, output: Output, check: Check) -> None:
     pages = _checked(converted.pages, check)
     if name == "json":
         write_document_json(converted.filename, pages, output)
         return
-    is_parted = name == "md" and asked.page_break
-    for part in _parted_markdown(pages, asked.page_break) if is_parted else _PARTS[name](pages):
+    has_breaks = name == "md" and options.page_break
+    for part in _markdown_with_breaks(pages, options.page_break) if has_breaks else _PARTS[name](pages):
         output.write(part.encode())
 
 
@@ -125,8 +125,8 @@ def _checked(pages: Iterable[Page], check: Check) -> Iterator[Page]:
         yield page
 
 
-def _parted_markdown(pages: Iterable[Page], page_break: str) -> Iterator[str]:
-    """Markdown with a break between two pages with lines, as docling writes it; blank pages are left out."""
+def _markdown_with_breaks(pages: Iterable[Page], page_break: str) -> Iterator[str]:
+    """Markdown with breaks between pages, as docling writes it; blank pages are skipped."""
     between = ""
     for page in pages:
         if page.lines:
@@ -171,7 +171,7 @@ def _on_grid(box: Box, page: Page) -> str:
 
 
 def _otsl(table: Table) -> str:
-    """The table in OTSL: a tag for each place of its grid; under a spanning cell it says in which direction."""
+    """The table in OTSL: one tag per grid position; positions covered by a spanning cell name its direction."""
     grid = [["<ecel>"] * table.columns for _ in range(table.rows)]
     for cell in table.cells:
         for row in range(cell.row, cell.row + cell.row_span):
@@ -188,7 +188,7 @@ _PARTS: Final[Mapping[str, Callable[[Iterable[Page]], Iterator[str]]]] = {
     "html": _html,
     "doctags": _doctags,
 }
-"""The text of pages in each format, piece by piece."""
+"""The text of pages per format, in pieces."""
 
 
 def _error(number: int | None, why: str) -> dict[str, object]:
@@ -201,7 +201,7 @@ def _error(number: int | None, why: str) -> dict[str, object]:
 
 
 def write_document_json(name: str, pages: Iterable[Page], output: Output) -> None:
-    """Write a DoclingDocument: texts and tables in reading order, with page and place in pixels."""
+    """Write a DoclingDocument: texts and tables in reading order, with page and box in pixels."""
     sizes: dict[str, object] = {}
     with JsonList() as texts, JsonList() as tables, JsonList() as order:
         for page in pages:
@@ -231,7 +231,7 @@ def write_document_json(name: str, pages: Iterable[Page], output: Output) -> Non
 
 
 def blocks_of(page: Page) -> Iterator[Line | Table]:
-    """Lines and tables in reading order; a table stands at its first line, in place of its lines."""
+    """Lines and tables in reading order; a table replaces its lines, at the first of them."""
     table_of = {line: table for table in page.tables for cell in table.cells for line in cell.lines}
     seen: set[int] = set()
     for number, line in enumerate(page.lines):
@@ -282,6 +282,6 @@ def _bbox(box: Box) -> dict[str, object]:
 
 
 def frame_of(box: Box) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom of the upright frame around a box, in pixels."""
+    """Left, top, right and bottom of the axis-aligned frame around a box, in pixels."""
     across, down = [round(x, _DIGITS) for x, _ in box], [round(y, _DIGITS) for _, y in box]
     return min(across), min(down), max(across), max(down)

@@ -1,4 +1,4 @@
-"""Requests to docling-serve: files of a form, or sources of JSON, and options."""
+"""Requests to docling-serve: options, and documents as form files or JSON sources."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ ENDINGS: Final[Mapping[str, str]] = {
     "text": ".txt",
     "doctags": ".doctags",
 }
-"""The formats of `to_formats`, and the suffixes of their files."""
+"""File suffix per format of `to_formats`."""
 
-_MOST_FILES: Final = 100
-_MOST_VALUES: Final = 100
-_LONGEST_BREAK: Final = 1000
-_LONGEST_NAME: Final = 200
+_MAX_FILES: Final = 100
+_MAX_VALUES: Final = 100
+_MAX_BREAK_CHARACTERS: Final = 1000
+_MAX_NAME_CHARACTERS: Final = 200
 _LAST_PAGE: Final = 999_999_999
 _WHOLE: Final = re.compile("[0-9]{1,20}")
-_HOW: Final = 'Send it as {"kind": "file", "base64_string": "…", "filename": "a.pdf"}.'
+_REMEDY: Final = 'Send it as {"kind": "file", "base64_string": "…", "filename": "a.pdf"}.'
 
 
-def _listed(sent: object) -> list[str]:
-    """The values of an option that takes several: a form has them one by one, or as JSON."""
-    values: Any = sent if isinstance(sent, list) else [sent]
+def _listed(value: object) -> list[str]:
+    """The values of a list option: repeated form fields, or one JSON list."""
+    values: Any = value if isinstance(value, list) else [value]
     if len(values) == 1 and as_text(values[0]).startswith("["):
         try:
             values = parse_any_json(as_text(values[0]).encode("utf-8", "replace"))
         except CallerError as error:
-            raise ValueError("the list is no JSON") from error
-    if len(values) > _MOST_VALUES:
-        raise ValueError(f"there are more than {_MOST_VALUES} values")
+            raise ValueError("the list is not valid JSON") from error
+    if len(values) > _MAX_VALUES:
+        raise ValueError(f"there are more than {_MAX_VALUES} values")
     return [as_text(value).strip() for value in values]
 
 
-def _language(sent: object) -> str:
-    """One language is the text's; several leave the choice to the service."""
-    tags = {parse_language(value) for value in _listed(sent)}
+def _language(value: object) -> str:
+    """One language is used; with several, the service chooses."""
+    tags = {parse_language(tag) for tag in _listed(value)}
     return tags.pop() if len(tags) == 1 else AUTO
 
 
-def _range(sent: object) -> tuple[int, int]:
-    values = _listed(sent)
+def _range(value: object) -> tuple[int, int]:
+    values = _listed(value)
     numbers = [min(int(value), _LAST_PAGE) for value in values if _WHOLE.fullmatch(value)]
     if not len(values) == len(numbers) == 2 or not 1 <= numbers[0] <= numbers[1]:
         raise ValueError("accepted are two page numbers from 1, the first and the last, such as 1 and 5")
@@ -66,13 +66,13 @@ def _range(sent: object) -> tuple[int, int]:
 
 
 def _short(text: str) -> str:
-    return text[:_LONGEST_BREAK]
+    return text[:_MAX_BREAK_CHARACTERS]
 
 
 class Conversion(RequestValues):
-    """The options of one request; a task keeps them.
+    """The options of one request, stored with its job.
 
-    Without `ocr` only a PDF's own text is used; without `force_ocr` it is used where it is sound.
+    Without `ocr` only a PDF's text layer is used; without `force_ocr` it is used where it is sound.
     """
 
     to_formats: Annotated[tuple[Literal["md", "json", "html", "text", "doctags"], ...], BeforeValidator(_listed)] = (
@@ -89,7 +89,7 @@ class Conversion(RequestValues):
     stops_at_error: Annotated[bool, Field(alias="abort_on_error")] = False
     pipeline: Literal["standard", "legacy"] = "standard"
     image_export_mode: Literal["placeholder", "embedded", "referenced"] = "placeholder"
-    # Each needs a model that is not here.
+    # These need models that this service lacks.
     do_code_enrichment: NotServed = False
     do_formula_enrichment: NotServed = False
     do_picture_classification: NotServed = False
@@ -98,13 +98,13 @@ class Conversion(RequestValues):
 
     @property
     def ranges(self) -> Ranges:
-        """The requested pages."""
+        """The requested page ranges."""
         return ALL if self.pages == (1, _LAST_PAGE) else (self.pages,)
 
     def read_options(self, *, has_models: bool) -> ReadOptions:
-        """The reading options; a language only where there is a model repository."""
+        """The reading options; the language counts only with a model repository."""
         layer: TextLayer = "only" if not self.ocr else "ignore" if self.force_ocr else "auto"
-        # Tables are found on drawn pages alone.
+        # Tables are found on rendered pages only.
         tables, lang = self.tables and layer != "only", self.lang if has_models else None
         return ReadOptions(tables=tables, lang=lang, text_layer=layer)
 
@@ -118,21 +118,21 @@ class Document:
 
 
 def parse_conversion(values: Mapping[str, object], target: object) -> Conversion:
-    """The checked options. Raises BadOption."""
+    """Validate the options. Raises BadOption."""
     if target == "presigned_url":
-        # docling's clients ask for this first, and for `inbody` after this answer.
-        text = "The target presigned_url needs artifact storage to be configured, and there is none here."
-        raise BadOption(text, "Ask for the target inbody or zip.")
-    return Conversion.from_sent({**values, "target": target})
+        # docling's clients try this target first, and `inbody` after this error.
+        text = "The target presigned_url needs artifact storage to be configured, which this service lacks."
+        raise BadOption(text, "Use the target inbody or zip.")
+    return Conversion.from_values({**values, "target": target})
 
 
 def values_of_form(fields: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """The options among the fields of a form: the last value of each, and all of those that take several."""
-    found: dict[str, object] = dict(fields)
-    return found | {
-        name: [value for sent, value in fields if sent == name]
+    """The options in a form: the last value of each field, all values of the list options."""
+    last: dict[str, object] = dict(fields)
+    return last | {
+        name: [value for field, value in fields if field == name]
         for name in ("to_formats", "ocr_lang", "page_range")
-        if name in found
+        if name in last
     }
 
 
@@ -151,7 +151,7 @@ def request_of_json(content: Content, context: AdapterContext) -> tuple[list[Doc
     members = content.members
     target, options = members.get("target"), members.get("options") or {}
     if not isinstance(options, Mapping):
-        raise BadOption("options is no JSON object.", 'Send it as {"to_formats": ["md"]}.')
+        raise BadOption("options is not a JSON object.", 'Send it as {"to_formats": ["md"]}.')
     conversion = parse_conversion(options, target.get("kind") if isinstance(target, Mapping) else target)
     sources = _sources(members)
     _check_count(len(sources), "an entry in sources")
@@ -161,46 +161,44 @@ def request_of_json(content: Content, context: AdapterContext) -> tuple[list[Doc
 
 
 def _sources(members: Mapping[str, object]) -> list[Mapping[str, Any]]:
-    """The entries of `sources`, and of the lists that the version v1alpha has instead."""
-    found: list[Any] = []
+    """The entries of `sources`, or of v1alpha's two lists."""
+    sources: list[Any] = []
     for name in ("sources", "file_sources", "http_sources"):
         listed = members.get(name) or []
         if not isinstance(listed, list):
-            raise BadOption(f"{name} is no list.", "Send a list of sources.")
-        found += listed
-    if not all(isinstance(source, Mapping) for source in found):
-        raise BadOption("A source is no JSON object.", _HOW)
-    return found
+            raise BadOption(f"{name} is not a list.", "Send a list of sources.")
+        sources += listed
+    if not all(isinstance(source, Mapping) for source in sources):
+        raise BadOption("A source is not a JSON object.", _REMEDY)
+    return sources
 
 
 def _document(source: Mapping[str, Any], place: int, content: Content, context: AdapterContext) -> Document:
-    url, sent, name = source.get("url"), source.get("base64_string"), source.get("filename")
+    url, text, name = source.get("url"), source.get("base64_string"), source.get("filename")
     if isinstance(url, str):
         if source.get("headers"):
-            raise BadOption("headers of a source are not sent on to another host.", "Send the file itself.")
-        file = context.fetch(url, _HOW)
+            raise BadOption("The headers of a source are not supported.", "Send the file itself.")
+        file = context.fetch(url, _REMEDY)
         return Document(_name_of(file.name, place), file.data)
-    if source.get("kind", "file") != "file" or not isinstance(sent, str):
-        raise BadOption(f"Source {place} is no file with base64_string.", _HOW)
-    return Document(_name_of(name if isinstance(name, str) else "", place), decode_base64(sent, content.share))
+    if source.get("kind", "file") != "file" or not isinstance(text, str):
+        raise BadOption(f"Source {place} is not a file with base64_string.", _REMEDY)
+    return Document(_name_of(name if isinstance(name, str) else "", place), decode_base64(text, content.share))
 
 
-def _check_no_callbacks(sent: object) -> None:
-    if sent:
-        raise BadOption("callbacks are not called here.", "Ask /v1/status/poll, or leave a job with POST /v1/jobs.")
+def _check_no_callbacks(callbacks: object) -> None:
+    if callbacks:
+        raise BadOption("callbacks are not supported here.", "Poll /v1/status/poll, or add a job with POST /v1/jobs.")
 
 
-def _check_count(count: int, what: str) -> None:
+def _check_count(count: int, expected: str) -> None:
     if not count:
-        raise NothingSent(f"The request carries no document: it needs {what}.")
-    if count > _MOST_FILES:
-        raise BodyTooLarge(
-            f"The request holds {count} documents; the limit is {_MOST_FILES}.", "Send several requests."
-        )
+        raise NothingSent(f"The request has no document: it needs {expected}.")
+    if count > _MAX_FILES:
+        raise BodyTooLarge(f"The request holds {count} documents; the limit is {_MAX_FILES}.", "Send several requests.")
 
 
-def _name_of(sent: str, place: int) -> str:
-    """The last part of a sent name, or one of our own."""
-    name = PurePath(sent[-1000:].replace("\\", "/").replace("\0", "")).name[-_LONGEST_NAME:]
-    # A cut surrogate pair cannot be written as UTF-8.
+def _name_of(filename: str, place: int) -> str:
+    """The file name without folders, or a default."""
+    name = PurePath(filename[-1000:].replace("\\", "/").replace("\0", "")).name[-_MAX_NAME_CHARACTERS:]
+    # Lone surrogates cannot be encoded as UTF-8.
     return name.encode("utf-8", "ignore").decode() or (f"file_{place}.pdf" if place else "file.pdf")

@@ -1,7 +1,7 @@
-"""The API of docling-serve (docling-project/docling-serve, port 5001) over HTTP: documents as Markdown, text and JSON.
+"""The HTTP API of docling-serve (docling-project/docling-serve, port 5001): documents as Markdown, text and JSON.
 
-A document that cannot be read is reported in an HTTP 200 with the status `failure`, as there; wrong options are 422,
-and refusals keep their true status. Asynchronous requests are jobs.
+As in docling-serve, an unreadable document is an HTTP 200 with status `failure`, and wrong options are 422. Refusals
+keep their own HTTP status. Asynchronous requests are jobs.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ SOURCE: Final = "docling"
 ZIP_TYPE: Final = "application/zip"
 ARCHIVE_HEADERS: Final = {"Content-Disposition": 'attachment; filename="converted_docs.zip"'}
 _STATES: Final = {"waiting": "pending", "running": "started", "success": "success", "failure": "failure"}
-_LONGEST_WAIT_S: Final = 10.0
-_LOOK_S: Final = 0.05
-# Each waiting request holds a thread of the worker; further ones are answered at once.
-_WAITING: Final = 2
+_MAX_WAIT_S: Final = 10.0
+_POLL_S: Final = 0.05
+# A waiting request occupies a worker thread; further ones return immediately.
+_MAX_WAITING: Final = 2
 
 
-class _TaskUnknown(OcrsvcError, status=404, code="task_unknown", title="No such task"):
-    """There is no such task; docling's client looks for this sentence."""
+class _UnknownJob(OcrsvcError, status=404, code="task_unknown", title="No such task"):
+    """No job has this id; docling's client looks for this sentence."""
 
     def __init__(self, text: str = "Task not found.") -> None:
         super().__init__(text)
 
 
 def make_docling(context: AdapterContext) -> Blueprint:
-    """POST /v1/convert/… and GET /health; /v1/status/… and /v1/result/… where there are jobs."""
+    """Make POST /v1/convert/… and GET /health; with a job store also /v1/status/… and /v1/result/…."""
     blueprint, views = make_blueprint("docling", _failure), _Views(context)
     add_job_routes(blueprint, ("GET", "/health", lambda: as_json({"status": "ok"})))
     for prefix in VERSIONS:
-        for kind, asked in (("file", views.form), ("source", views.sources)):
+        for kind, parse in (("file", views.form), ("source", views.sources)):
             path = f"{prefix}/convert/{kind}"
-            add_routes(blueprint, [("POST", path, lambda asked=asked: views.convert(*asked()))])
+            add_routes(blueprint, [("POST", path, lambda parse=parse: views.convert(*parse()))])
             if context.jobs is not None:
-                add_job_routes(blueprint, ("POST", f"{path}/async", lambda asked=asked: views.take(*asked())))
+                add_job_routes(blueprint, ("POST", f"{path}/async", lambda parse=parse: views.add(*parse())))
         if context.jobs is not None:
             add_job_routes(
                 blueprint,
@@ -63,11 +63,11 @@ def make_docling(context: AdapterContext) -> Blueprint:
 
 
 class _Views:
-    """The views, for any thread."""
+    """The views."""
 
     def __init__(self, context: AdapterContext) -> None:
-        self._context, self._tasks = context, StoredDocuments(context, SOURCE)
-        self._waiting = threading.BoundedSemaphore(_WAITING)
+        self._context, self._jobs = context, StoredDocuments(context, SOURCE)
+        self._waiting = threading.BoundedSemaphore(_MAX_WAITING)
 
     def form(self) -> tuple[list[Document], Conversion]:
         return request_of_form(request.content)
@@ -75,27 +75,27 @@ class _Views:
     def sources(self) -> tuple[list[Document], Conversion]:
         return request_of_json(request.content, self._context)
 
-    def convert(self, documents: list[Document], asked: Conversion) -> Response:
+    def convert(self, documents: list[Document], options: Conversion) -> Response:
         began_s = time.monotonic()
-        until_s = began_s + min(request.left_s, asked.limit_s or request.left_s)
-        # The limit is for all of them together.
-        read = [self._read(one, asked, max(0.0, until_s - time.monotonic())) for one in documents]
+        until_s = began_s + min(request.left_s, options.limit_s or request.left_s)
+        # The time limit covers all documents together.
+        read = [self._read(document, options, max(0.0, until_s - time.monotonic())) for document in documents]
         check, whole = request.make_check(), io.BytesIO()
-        if len(read) == 1 and asked.target != "zip":
-            write_answer(read[0], asked, time.monotonic() - began_s, whole, check)
+        if len(read) == 1 and options.target != "zip":
+            write_answer(read[0], options, time.monotonic() - began_s, whole, check)
             return Response(whole.getvalue(), content_type=JSON_TYPE)
-        write_archive(read, asked, whole, check)
+        write_archive(read, options, whole, check)
         return Response(whole.getvalue(), content_type=ZIP_TYPE, headers=ARCHIVE_HEADERS)
 
-    def _read(self, document: Document, asked: Conversion, limit_s: float) -> Converted:
-        """Read a document. Raises errors that are not the caller's."""
+    def _read(self, document: Document, options: Conversion, limit_s: float) -> Converted:
+        """Read a document. Raises errors that the original does not report in an HTTP 200."""
         reader, data, name = self._context.reader, document.data, document.filename
-        options = asked.read_options(has_models=reader.has_models)
+        read_options = options.read_options(has_models=reader.has_models)
         try:
-            if not may_have_pages(data) and asked.pages[0] == 1:
-                page = reader.read(data, options, limit_s, request.context).page
+            if not may_have_pages(data) and options.pages[0] == 1:
+                page = reader.read(data, read_options, limit_s, request.context).page
                 return Converted(name, [page], 1)
-            file = reader.read_files([data], options, limit_s, request.context, asked.ranges)[0]
+            file = reader.read_files([data], read_options, limit_s, request.context, options.ranges)[0]
         except CallerError as error:
             if not is_reported_in_a_200(error):
                 raise
@@ -104,49 +104,50 @@ class _Views:
             if not file.readings and not is_reported_in_a_200(failed):
                 raise failed
         errors = [(number, str(failure_of(error))) for number, error in file.errors]
-        pages = [] if errors and asked.stops_at_error else [reading.page for reading in file.readings]
+        pages = [] if errors and options.stops_at_error else [reading.page for reading in file.readings]
         return Converted(name, pages, len(pages), errors)
 
-    def take(self, documents: list[Document], asked: Conversion) -> Response:
+    def add(self, documents: list[Document], options: Conversion) -> Response:
         if len(documents) != 1:
-            raise BadOption("A task takes one document.", "Send each by itself, or all of them without async.")
-        options = asked.read_options(has_models=self._context.reader.has_models)
-        kept = asked.model_dump(mode="json", exclude_none=True)
-        job = self._tasks.add(documents[0].data, options, asked.ranges, kept, documents[0].filename)
+            text = "An asynchronous request takes one document."
+            raise BadOption(text, "Send one request per document, or all documents without async.")
+        read_options = options.read_options(has_models=self._context.reader.has_models)
+        kept = options.model_dump(mode="json", exclude_none=True)
+        job = self._jobs.add(documents[0].data, read_options, options.ranges, kept, documents[0].filename)
         return as_json(_status_of(job))
 
     def status(self, task_id: str) -> Response:
-        """The state of a task; with `wait`, once it is done or these seconds have passed."""
-        with self._tasks.found(task_id, _TaskUnknown()) as job:
+        """The state of a job, after at most `wait` seconds."""
+        with self._jobs.find(task_id, _UnknownJob()) as job:
             self._wait(job, request.args.get("wait", 0.0, float))
             return as_json(_status_of(job))
 
-    def _wait(self, job: Job, asked_s: float) -> None:
-        until_s = time.monotonic() + min(asked_s, _LONGEST_WAIT_S, request.left_s / 2)
-        if not asked_s > 0 or not self._waiting.acquire(blocking=False):
+    def _wait(self, job: Job, wait_s: float) -> None:
+        until_s = time.monotonic() + min(wait_s, _MAX_WAIT_S, request.left_s / 2)
+        if not wait_s > 0 or not self._waiting.acquire(blocking=False):
             return
         try:
             with waiting():
                 while not job.is_done() and job.is_there() and time.monotonic() < until_s and not request.is_gone():
-                    time.sleep(_LOOK_S)
+                    time.sleep(_POLL_S)
         finally:
             self._waiting.release()
 
     def result(self, task_id: str) -> Response:
-        with self._tasks.found(task_id, _TaskUnknown()) as job:
+        with self._jobs.find(task_id, _UnknownJob()) as job:
             progress = job.progress()
             if progress.state not in {"success", "failure"}:
-                raise _TaskUnknown("Task result not found. Please wait for a completion status.")
+                raise _UnknownJob("Task result not found. Please wait for a completion status.")
             if progress.state == "failure":
                 return as_json({"kind": "TaskFailureResult", "failure": _failure_of_task(progress.why)})
             is_archive = job.record().asked["target"] == "zip"
-            answer = self._tasks.files.send(job, ANSWER, ZIP_TYPE if is_archive else JSON_TYPE)
+            answer = self._jobs.files.send(job, ANSWER, ZIP_TYPE if is_archive else JSON_TYPE)
             answer.headers.update(ARCHIVE_HEADERS if is_archive else {})
             return answer
 
 
 def _status_of(job: Job) -> dict[str, Any]:
-    """TaskStatusResponse of a task. Raises FileNotFoundError for a cleared one."""
+    """A job as docling's TaskStatusResponse. Raises FileNotFoundError for a deleted one."""
     progress = job.progress()
     succeeded, failed = int(progress.state == "success"), int(progress.state == "failure")
     done = {"num_processed": succeeded + failed, "num_succeeded": succeeded, "num_failed": failed}
@@ -162,12 +163,12 @@ def _status_of(job: Job) -> dict[str, Any]:
 
 
 def _failure_of_task(why: str) -> dict[str, object]:
-    """PublicFailureInfo of a task that failed."""
+    """A failed job as docling's PublicFailureInfo."""
     return {"category": "backend_failure", "message": why, "retryable": False, "phase": "execution", "details": {}}
 
 
 def _failure(error: Exception) -> Response:
-    """As FastAPI: a sentence in `detail`."""
+    """An error as FastAPI writes it."""
     failure = failure_of(error)
     is_bad_request = isinstance(failure, CallerError) and failure.status == CallerError.status
     return as_json({"detail": str(failure)}, 422 if is_bad_request else failure.status)

@@ -21,20 +21,20 @@ from ocrsvc.grpc_server.protobuf import Messages
 SERVICE: Final = "/inference.GRPCInferenceService/"
 FILE: Final = "inference.proto"
 
-# The field of each datatype, for clients that do not send raw tensors.
+# Field of InferTensorContents per datatype, for clients without raw tensors.
 _CONTENTS: Final = {"BYTES": "bytes_contents", "FP32": "fp32_contents", "INT32": "int_contents"}
 
 
 def make_kserve_v2(messages: Messages, model: OcrModel) -> Methods:
-    """The service's methods, over a model."""
-    return _describing(messages, model) | _administering(messages, model) | _inferring(messages, model)
+    """Make the service's methods."""
+    return _describe_methods(messages, model) | _repository_methods(messages, model) | _infer_methods(messages, model)
 
 
-def _describing(messages: Messages, model: OcrModel) -> dict[str, Method]:
-    """The methods that need no engine; their answers have the members of a JSON object."""
+def _describe_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
+    """The methods that describe models; their responses have the same members as over HTTP."""
     models = model.models
 
-    def of_the_model(members: Callable[[ServedModel], Mapping[str, Any]]) -> Callable[[Any], Mapping[str, Any]]:
+    def for_model(members: Callable[[ServedModel], Mapping[str, Any]]) -> Callable[[Any], Mapping[str, Any]]:
         return lambda request: members(find_model(models, request.name, request.version))
 
     described: dict[str, Callable[[Any], Mapping[str, Any]]] = {
@@ -42,15 +42,15 @@ def _describing(messages: Messages, model: OcrModel) -> dict[str, Method]:
         "ServerReady": lambda _: {"ready": model.ready},
         "ServerMetadata": lambda _: v2_models.server_metadata(has_repository=models.has_repository),
         "RepositoryIndex": lambda request: {"models": v2_models.repository_index(models, only_ready=request.ready)},
-        "ModelReady": of_the_model(lambda _: {"ready": model.ready}),
-        "ModelMetadata": of_the_model(v2_models.model_metadata),
-        "ModelConfig": of_the_model(lambda served: {"config": v2_models.model_config(served)}),
+        "ModelReady": for_model(lambda _: {"ready": model.ready}),
+        "ModelMetadata": for_model(v2_models.model_metadata),
+        "ModelConfig": for_model(lambda served: {"config": v2_models.model_config(served)}),
         "ModelStatistics": lambda request: v2_models.statistics_of(model, request.name, request.version),
     }
 
     def method(name: str, members: Callable[[Any], Mapping[str, Any]]) -> Method:
         response = messages[f"inference.{name}Response"]
-        # The index looks at the repository's folders, if there is one.
+        # The index scans the repository's folders.
         quick = name != "RepositoryIndex" or not models.has_repository
 
         def answer(request: Any, _call: Call) -> Any:
@@ -61,8 +61,8 @@ def _describing(messages: Messages, model: OcrModel) -> dict[str, Method]:
     return {SERVICE + name: method(name, members) for name, members in described.items()}
 
 
-def _administering(messages: Messages, model: OcrModel) -> dict[str, Method]:
-    """Loading, and where there is a repository, unloading."""
+def _repository_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
+    """Load, and with a repository, unload."""
 
     def load(request: Any, call: Call) -> Any:
         v2_models.load_model(model, request.model_name, request.parameters, lambda: caller_of_call(call))
@@ -81,7 +81,7 @@ def _administering(messages: Messages, model: OcrModel) -> dict[str, Method]:
     }
 
 
-def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
+def _infer_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
     request_class = messages["inference.ModelInferRequest"]
     response_class = messages["inference.ModelInferResponse"]
     stream_class = messages["inference.ModelStreamInferResponse"]
@@ -106,15 +106,16 @@ def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
 
 def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> Any:
     served = find_model(model.models, request.model_name, request.model_version)
-    tensor = v2_models.only_input(request.inputs)
+    tensor = v2_models.single_input(request.inputs)
     batch = check_input(tensor.name, tensor.datatype, list(tensor.shape))
     elements = _elements(request, tensor, math.prod(batch))
     for output in request.outputs:
-        v2_models.checked_parameters(_parameters(output.parameters))
+        v2_models.check_output_parameters(_parameters(output.parameters))
     outputs = [output.name for output in request.outputs]
-    asked = v2_models.InferRequest(tensor.name, elements, batch, outputs, _parameters(request.parameters))
-    arrays, read = v2_models.infer_arrays(model, served, asked, call.left_s, call.context)
-    response = response_class(model_name=read.name, model_version=read.version, id=request.id)
+    parameters = _parameters(request.parameters)
+    infer_request = v2_models.InferRequest(tensor.name, elements, batch, outputs, parameters)
+    arrays, inference = v2_models.infer_arrays(model, served, infer_request, call.left_s, call.context)
+    response = response_class(model_name=inference.name, model_version=inference.version, id=request.id)
     for array in arrays:
         _add(response, array, raw=bool(request.raw_input_contents))
     return response
@@ -125,16 +126,18 @@ def _elements(request: Any, tensor: Any, count: int) -> list[bytes]:
     typed = tensor.contents.bytes_contents
     if request.raw_input_contents:
         if typed or len(request.raw_input_contents) != 1:
-            raise BadTensor("The one input is in raw_input_contents or in contents.", "Send it once.")
+            raise BadTensor("The input must be in raw_input_contents or in contents, not in both.", "Send it once.")
         return unpack_elements(request.raw_input_contents[0], count)
     if len(typed) != count:
-        raise BadTensor(f"The shape stands for {count} elements, and bytes_contents has {len(typed)}.", "Send as many.")
+        raise BadTensor(
+            f"The shape has {count} elements, but bytes_contents has {len(typed)}.", f"Send {count} elements."
+        )
     return list(typed)
 
 
-def _parameters(sent: Mapping[str, Any]) -> dict[str, object]:
-    kinds = {name: value.WhichOneof("parameter_choice") or "string_param" for name, value in sent.items()}
-    return {name: getattr(sent[name], kind) for name, kind in kinds.items()}
+def _parameters(messages: Mapping[str, Any]) -> dict[str, object]:
+    kinds = {name: value.WhichOneof("parameter_choice") or "string_param" for name, value in messages.items()}
+    return {name: getattr(messages[name], kind) for name, kind in kinds.items()}
 
 
 def _add(response: Any, array: Array, *, raw: bool) -> None:

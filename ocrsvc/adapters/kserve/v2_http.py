@@ -12,7 +12,7 @@ import orjson
 from flask import Blueprint, Response
 from pydantic import BaseModel
 
-from ocrsvc.adapters.context import AdapterContext, parse_object
+from ocrsvc.adapters.context import AdapterContext, parse_as
 from ocrsvc.adapters.kserve import v2_models
 from ocrsvc.adapters.kserve.v2_models import InferRequest, find_model
 from ocrsvc.adapters.model_protocols import tensors
@@ -59,7 +59,7 @@ class _Output(_LoadRequest):
 
 
 class _Input(_Output):
-    """An input; its data may follow the JSON."""
+    """An input; binary data follows the JSON."""
 
     datatype: str
     shape: list[Any]
@@ -77,24 +77,24 @@ class _Head(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _HttpRequest:
-    """An inference request; `outputs` says which requested outputs are raw bytes, `binary` whether others are."""
+    """An inference request; `outputs` says per output whether it is binary, `binary` is the default."""
 
-    asked: InferRequest
+    infer: InferRequest
     id: object = None
     outputs: Mapping[str, bool] = field(default_factory=dict)
     binary: bool = False
 
 
 def make_kserve_v2(context: AdapterContext) -> Blueprint:
-    """Everything below /v2, over a model."""
+    """Make the routes below /v2."""
     model, models = context.model, context.model.models
     blueprint = Blueprint("kserve_v2", __name__)
 
     def infer(name: str, version: str | None) -> Response:
         served = find_model(models, name, version or "")
         header_length = request.headers.get(HEADER_LENGTH)
-        sent = parse_received(lambda body: _read_request(body, header_length, request.share))
-        return _answer(sent, *v2_models.infer_arrays(model, served, sent.asked, request.left_s, request.context))
+        parsed = parse_received(lambda body: _parse_request(body, header_length, request.share))
+        return _answer(parsed, *v2_models.infer_arrays(model, served, parsed.infer, request.left_s, request.context))
 
     def described(describe: Callable[[ServedModel], object]) -> View:
         def answer(name: str = tensors.NAME, version: str | None = None) -> Response:
@@ -115,7 +115,7 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
 
     serve_paths(
         blueprint,
-        # Operators' paths have a rule of their own.
+        # A separate rule, because these paths need the scope `operate`.
         ("/v2", "/v2/<path:rest>", "/v2/repository/models/<path:rest>"),
         (
             ("GET", r"/v2/?", lambda: json_answer(v2_models.server_metadata(has_repository=models.has_repository))),
@@ -139,8 +139,8 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
 def _load(model: OcrModel, name: str) -> Response:
     names: list[str] = []
     if model.models.has_repository:
-        sent = parse_received(lambda body: parse_json(body, request.share) if body else {})
-        names = list(parse_object(_LoadRequest, sent, _REMEDY).parameters or ())
+        members = parse_received(lambda body: parse_json(body, request.share) if body else {})
+        names = list(parse_as(_LoadRequest, members, _REMEDY).parameters or ())
     v2_models.load_model(model, name, names, caller_of_request)
     return Response(content_type=JSON_TYPE)
 
@@ -150,22 +150,22 @@ def _unload(model: OcrModel, name: str) -> Response:
     return Response(content_type=JSON_TYPE)
 
 
-def _read_request(body: bytes, header_length: str | None, share: Share) -> _HttpRequest:
-    """The request: JSON, JSON followed by raw tensors, or one raw tensor alone. Raises CallerError, QueueFull."""
+def _parse_request(body: bytes, header_length: str | None, share: Share) -> _HttpRequest:
+    """Parse JSON, JSON followed by binary tensors, or one binary tensor. Raises CallerError, QueueFull."""
     head_bytes, raw = _split(body, header_length)
     share.take(len(raw))
     if header_length is not None and not head_bytes:
         return _raw_request(raw)
-    head = parse_object(_Head, parse_json(head_bytes, share), _REMEDY)
+    head = parse_as(_Head, parse_json(head_bytes, share), _REMEDY)
     if isinstance(head.id, str) and len(head.id) > MAX_ID:
-        raise CallerError(f"'id' is not a text of at most {MAX_ID} letters.", _REMEDY)
-    tensor, parameters = v2_models.only_input(head.inputs), head.parameters or {}
+        raise CallerError(f"'id' is longer than {MAX_ID} characters.", _REMEDY)
+    tensor, parameters = v2_models.single_input(head.inputs), head.parameters or {}
     batch = tensors.check_input(tensor.name, tensor.datatype, tensor.shape)
     binary = parameters.get("binary_data_output") is True
     outputs = {}
     for output in head.outputs or ():
-        own = v2_models.checked_parameters(output.parameters or {})
-        outputs[output.name] = own.get("binary_data", binary) is True
+        v2_models.check_output_parameters(output.parameters or {})
+        outputs[output.name] = (output.parameters or {}).get("binary_data", binary) is True
     elements = _elements(tensor, raw, math.prod(batch), share)
     return _HttpRequest(InferRequest(tensor.name, elements, batch, list(outputs), parameters), head.id, outputs, binary)
 
@@ -176,14 +176,14 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
         return body, memoryview(b"")
     if not _DIGITS.fullmatch(header_length) or int(header_length) > len(body):
         raise CallerError(
-            f"{HEADER_LENGTH} is {header_length[:40]!r}, and the body has {len(body)} bytes.",
-            "Send the length of the JSON at the beginning of the body.",
+            f"{HEADER_LENGTH} is {header_length[:40]!r}, but the body has {len(body)} bytes.",
+            "Send the length in bytes of the JSON that starts the body.",
         )
     return body[: int(header_length)], memoryview(body)[int(header_length) :]
 
 
 def _raw_request(raw: memoryview) -> _HttpRequest:
-    """A body that is an image file, with or without its length before it."""
+    """A body that is an image file, with or without a length prefix."""
     image = raw
     if not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4:
         image = raw[4:]
@@ -191,19 +191,19 @@ def _raw_request(raw: memoryview) -> _HttpRequest:
 
 
 def _elements(tensor: _Input, raw: memoryview, count: int, share: Share) -> list[bytes]:
-    """The elements of the input, after the JSON or in it. Raises BadTensor, QueueFull."""
+    """The input's elements, from behind the JSON or inside it. Raises BadTensor, QueueFull."""
     parameters = tensor.parameters or {}
     if "binary_data_size" in parameters:
         if parameters["binary_data_size"] != len(raw):
-            sent_size = shown(parameters["binary_data_size"])[:40]
+            size = shown(parameters["binary_data_size"])[:40]
             raise BadTensor(
-                f"binary_data_size is {sent_size}, and {len(raw)} bytes follow the JSON.",
-                f"Send {HEADER_LENGTH}, and the tensors' bytes behind the JSON.",
+                f"binary_data_size is {size}, but {len(raw)} bytes follow the JSON.",
+                f"Send {HEADER_LENGTH}, and the tensor's bytes behind the JSON.",
             )
         return tensors.unpack_elements(raw, count)
     texts = _flat(tensor.data)
     if len(texts) != count:
-        raise BadTensor(f"The shape stands for {count} elements, and data has {len(texts)}.", "Send as many.")
+        raise BadTensor(f"The shape has {count} elements, but data has {len(texts)}.", f"Send {count} elements.")
     if parameters.get("content_type") == "base64":
         return [decode_base64(text, share) for text in texts]
     share.take(sum(map(len, texts)))
@@ -219,15 +219,15 @@ def _flat(values: list[object], depth: int = 0) -> list[str]:
         elif isinstance(value, list) and depth < 8:
             texts += _flat(value, depth + 1)
         else:
-            raise BadTensor(f"data of '{IMAGE.name}' holds something other than text.", "Send base64 text.")
+            raise BadTensor(f"data of '{IMAGE.name}' has values that are not strings.", "Send base64 strings.")
     return texts
 
 
-def _answer(sent: _HttpRequest, outputs: Sequence[Array], read: Inference) -> Response:
+def _answer(parsed: _HttpRequest, outputs: Sequence[Array], inference: Inference) -> Response:
     raw: list[bytes] = []
-    head: dict[str, object] = {"id": sent.id} if sent.id else {}
-    head |= {"model_name": read.name, "model_version": read.version}
-    head["outputs"] = [_output(array, raw, binary=sent.outputs.get(array.name, sent.binary)) for array in outputs]
+    head: dict[str, object] = {"id": parsed.id} if parsed.id else {}
+    head |= {"model_name": inference.name, "model_version": inference.version}
+    head["outputs"] = [_output(array, raw, binary=parsed.outputs.get(array.name, parsed.binary)) for array in outputs]
     members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if not raw:
         return compressed(Response(members, content_type=JSON_TYPE))
@@ -237,7 +237,7 @@ def _answer(sent: _HttpRequest, outputs: Sequence[Array], read: Inference) -> Re
 
 
 def _output(array: Array, raw: list[bytes], *, binary: bool) -> dict[str, object]:
-    """One output as JSON; the bytes of a binary one are added to `raw`."""
+    """One output as JSON; a binary one's bytes are appended to `raw`."""
     output: dict[str, object] = {"name": array.name, "datatype": array.datatype, "shape": array.shape}
     if binary:
         raw.append(tensors.pack(array))

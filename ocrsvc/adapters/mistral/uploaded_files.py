@@ -1,7 +1,7 @@
-"""Mistral's files, /v1/files: documents that callers upload to be read later, with signed URLs.
+"""Mistral's /v1/files: documents that clients upload to read later, and signed URLs.
 
-They lie in a job store of their own (`JobStore.uploads`), which reads nothing. A signed URL is a right to read its file
-until the URL expires; such URLs are made and checked here, and never fetched.
+Files are kept in a separate job store (`JobStore.uploads`), whose jobs never run. A signed URL gives access to its file
+until it expires; the service recognizes its own signed URLs and does not fetch them.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from ocrsvc.jobs.job_store import JobStore
 
 PATH: Final = "/v1/files"
 EXPIRES, SIGNATURE = "ocrsvc-expires", "ocrsvc-signature"
-"""The query of a signed URL: the end of its validity, in seconds since 1970, and the signature."""
+"""Query parameters of a signed URL: expiry time in seconds since 1970, and signature."""
 
 _CONTENT_PATH: Final = re.compile(r"/v1/files/([0-9a-f-]{36})/content")
-_LONGEST_URL: Final = 4096
-_LONGEST_NAME: Final = 255
+_MAX_URL_CHARACTERS: Final = 4096
+_MAX_NAME_CHARACTERS: Final = 255
 _HOUR_S: Final = 3600
-_LONGEST_H: Final = 24 * 365
+_MAX_EXPIRY_H: Final = 24 * 365
 _Whole = Annotated[int, Field(ge=0, lt=10**6)]
 
 
 class SignatureRefused(CallerError, status=403, code="signature_refused", title="The signed URL is refused"):
-    """A signed URL of this service is wrong or has expired."""
+    """The signature of a URL is wrong or has expired."""
 
 
 class NoSuchFile(CallerError, status=404, code="no_such_file", title="No such file"):
-    """There is no file with this id, or it came with another key."""
+    """No file has this id, or it belongs to another API key."""
 
     def __init__(self) -> None:
-        super().__init__("There is no file of this id, or not any more.", "Upload it again.")
+        super().__init__("No file has this id; it may have expired.", "Upload it again.")
 
 
 class _Form(RequestValues):
@@ -58,7 +58,7 @@ class _Form(RequestValues):
 
 
 class _Query(RequestValues):
-    """The query of these paths; `expiry` is in hours."""
+    """The query parameters of all routes; `expiry` is in hours."""
 
     page: _Whole = 0
     page_size: _Whole = 100
@@ -69,7 +69,7 @@ class _Query(RequestValues):
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """One uploaded file; its `record` has its name, its owner and the time when it came."""
+    """One uploaded file; `record` has its name, owner and upload time."""
 
     job: Job
     record: Record
@@ -77,11 +77,11 @@ class UploadedFile:
 
     @property
     def id(self) -> str:
-        """Random; a caller without keys needs nothing else."""
+        """The random id, which is all that a client needs if the service has no API keys."""
         return self.job.id
 
     def data(self) -> bytes:
-        """Its bytes, counted in the account of this thread's request. Raises NoSuchFile, QueueFull, BodyTooLarge."""
+        """The bytes, counted in the share of this thread's request. Raises NoSuchFile, QueueFull, BodyTooLarge."""
         request.share.take(self.size_bytes)
         try:
             return self.job.data()
@@ -96,11 +96,11 @@ class UploadedFiles:
         self._store, self._secret = store, b""
 
     def add(self, data: bytes, name: str, caller: str, key: str | None) -> UploadedFile:
-        """Take in a file; older ones may be removed for it. Raises BodyTooLarge."""
-        most = self._store.max_bytes
-        if len(data) > most:
+        """Store a file; older ones may be evicted for it. Raises BodyTooLarge."""
+        max_bytes = self._store.max_bytes
+        if len(data) > max_bytes:
             raise BodyTooLarge(
-                f"The file has {len(data)} bytes; uploaded files may have {most} together.",
+                f"The file has {len(data)} bytes; all uploaded files together may have {max_bytes}.",
                 "Send it in the request that reads it, or ask the operator to raise OCRSVC_TASKS_BYTES.",
             )
         self._store.folder.mkdir(0o700, exist_ok=True)
@@ -109,7 +109,7 @@ class UploadedFiles:
         return UploadedFile(job, job.record(), len(data))
 
     def find(self, file_id: str) -> UploadedFile | None:
-        """The file with this id; None where there is none, or it is too old."""
+        """The file with this id; None if there is none or it has expired."""
         job = self._store.find(file_id)
         if job is None:
             return None
@@ -119,28 +119,28 @@ class UploadedFiles:
         return None
 
     def find_own(self, file_id: str) -> UploadedFile:
-        """The file with this id; with keys, only one that came with the caller's. Raises NoSuchFile."""
+        """The file with this id, if it belongs to the caller's API key. Raises NoSuchFile."""
         file = self.find(file_id)
         if file is None or owner_of_request().key not in {None, file.record.key}:
             raise NoSuchFile
         return file
 
     def all(self) -> list[UploadedFile]:
-        """All files, the newest first."""
+        """All files, newest first."""
         if not self._store.folder.exists():
             return []
         return [file for job in self._store.all()[::-1] if (file := self.find(job.id)) is not None]
 
     def remove(self, file: UploadedFile) -> None:
-        """Remove a file, unless it is gone already."""
+        """Remove a file; one already gone is ignored."""
         self._store.clear(file.job)
 
     def expires_at_s(self, file: UploadedFile) -> float:
-        """When it is removed, in seconds since 1970."""
+        """When the file expires, in seconds since 1970."""
         return file.record.came_at_s + self._store.keep_s
 
     def secret(self) -> bytes:
-        """Random bytes that all processes of the service share."""
+        """Signing key, which all processes of the service share."""
         if not self._secret:
             self._store.folder.mkdir(0o700, exist_ok=True)
             with self._store.database.transaction() as connection:
@@ -149,33 +149,33 @@ class UploadedFiles:
         return self._secret
 
     def signed_query(self, file: UploadedFile, hours: int) -> str:
-        """The query of a signed URL, valid for some hours, and no longer than the file is kept. Raises BadOption."""
-        if not 1 <= hours <= _LONGEST_H:
-            raise BadOption(f"expiry is {hours}: accepted are whole hours from 1 to {_LONGEST_H}.")
+        """The query of a signed URL, valid for `hours` but at most until the file expires. Raises BadOption."""
+        if not 1 <= hours <= _MAX_EXPIRY_H:
+            raise BadOption(f"expiry is {hours}: accepted are whole hours from 1 to {_MAX_EXPIRY_H}.")
         expires_s = int(min(self._store.wall() + hours * _HOUR_S, self.expires_at_s(file)))
         return f"{EXPIRES}={expires_s}&{SIGNATURE}={self._signature(file.id, str(expires_s))}"
 
     def signed_id(self, url: str) -> str | None:
-        """The id in a URL signed by this service, on any host; None for others' URLs. Raises SignatureRefused."""
-        if len(url) > _LONGEST_URL or SIGNATURE not in url:
+        """The file id in a URL that this service signed, on any host; None for other URLs. Raises SignatureRefused."""
+        if len(url) > _MAX_URL_CHARACTERS or SIGNATURE not in url:
             return None
         try:
             parts = urlsplit(url)
         except ValueError:
             return None
-        found = _CONTENT_PATH.fullmatch(parts.path)
-        if found is None:
+        match = _CONTENT_PATH.fullmatch(parts.path)
+        if match is None:
             return None
-        self.check_signature(found[1], dict(parse_qsl(parts.query)))
-        return found[1]
+        self.check_signature(match[1], dict(parse_qsl(parts.query)))
+        return match[1]
 
     def check_signature(self, file_id: str, query: Mapping[str, str]) -> None:
         """Raises SignatureRefused unless the query of a URL has a valid signature for the file."""
-        expires, sent = query.get(EXPIRES, ""), query.get(SIGNATURE, "")
-        if not hmac.compare_digest(self._signature(file_id, expires).encode(), sent.encode("utf-8", "replace")):
-            raise SignatureRefused("The signature of the URL does not belong to it.", "Ask for a new signed URL.")
+        expires, signature = query.get(EXPIRES, ""), query.get(SIGNATURE, "")
+        if not hmac.compare_digest(self._signature(file_id, expires).encode(), signature.encode("utf-8", "replace")):
+            raise SignatureRefused("The signature does not match the URL.", "Request a new signed URL.")
         if int(expires) <= self._store.wall():
-            raise SignatureRefused("The signed URL has expired.", "Ask for a new one.")
+            raise SignatureRefused("The signed URL has expired.", "Request a new one.")
 
     def _signature(self, file_id: str, expires: str) -> str:
         signed = f"{file_id}\n{expires}".encode("utf-8", "replace")
@@ -183,7 +183,7 @@ class UploadedFiles:
 
 
 class FileViews:
-    """The views of /v1/files, each called with the names in its path."""
+    """The views of /v1/files."""
 
     def __init__(self, files: UploadedFiles) -> None:
         self._files = files
@@ -199,34 +199,34 @@ class FileViews:
         content = request.content
         part = next((part for part in content.files if part.name == "file" and part.data), None)
         if part is None:
-            raise NothingSent("No file was sent.", "Send it in the field 'file' of a form.")
-        _Form.from_sent(content.members)
-        name = (part.filename or "document")[-_LONGEST_NAME:].encode("utf-8", "replace").decode()
+            raise NothingSent("No file was sent.", "Send it in the form field 'file'.")
+        _Form.from_values(content.members)
+        name = (part.filename or "document")[-_MAX_NAME_CHARACTERS:].encode("utf-8", "replace").decode()
         return as_json(self._described(self._files.add(part.data, name, *owner_of_request()), part.data))
 
     def _list(self) -> Response:
-        """The caller's own files, the newest first."""
-        asked, owner = _Query.from_sent(request.args), owner_of_request()
-        own = [
+        """The caller's files, newest first."""
+        query, owner = _Query.from_values(request.args), owner_of_request()
+        files = [
             file
             for file in self._files.all()
-            if asked.purpose == "ocr"
+            if query.purpose == "ocr"
             and (file.record.caller == owner.caller if owner.key is None else file.record.key == owner.key)
         ]
-        if len(asked.search) <= _LONGEST_NAME:
-            own = [file for file in own if asked.search in file.record.name]
-        shown = own[asked.page * asked.page_size :][: asked.page_size]
-        return as_json({"data": list(map(self._described, shown)), "object": "list", "total": len(own)})
+        if len(query.search) <= _MAX_NAME_CHARACTERS:
+            files = [file for file in files if query.search in file.record.name]
+        listed = files[query.page * query.page_size :][: query.page_size]
+        return as_json({"data": list(map(self._described, listed)), "object": "list", "total": len(files)})
 
     def _retrieve(self, file_id: str) -> Response:
         return as_json({**self._described(self._files.find_own(file_id)), "deleted": False})
 
     def _sign(self, file_id: str) -> Response:
-        query = self._files.signed_query(self._files.find_own(file_id), _Query.from_sent(request.args).expiry)
+        query = self._files.signed_query(self._files.find_own(file_id), _Query.from_values(request.args).expiry)
         return as_json({"url": f"{request.host_url}{PATH[1:]}/{file_id}/content?{query}"})
 
     def _download(self, file_id: str) -> Response:
-        """The file itself; a signature in the address needs no key."""
+        """The file; a signed URL needs no API key."""
         if SIGNATURE in request.args:
             self._files.check_signature(file_id, request.args)
             file = self._files.find(file_id)

@@ -1,4 +1,4 @@
-"""The serving protocols' models: the repository's, and `ocr`, an alias of the default; else `ocr` in version 1."""
+"""Models of the serving protocols: the repository's, with `ocr` as the default's alias, or `ocr` version 1 alone."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ OPTION_NAMES: Final = (
     *("rotate", "detect", "upright_boxes", "max_side", "min_confidence"),
     *("decoder", "unwarp", "spaces", "region", "mask"),
 )
-"""The options that change the tensors; words, tables and regions have none."""
+"""The reading options that affect the tensors; words, tables and layout do not appear in them."""
 
 MODEL_OPTION_NAMES: Final = ("tier", "lang")
-"""The options that choose among models, where there are several. The model itself is in the request's path."""
+"""The options that choose among a repository's models; the model's name is in the request itself."""
 
 LABEL: Final = "stable"
-"""The one version label without a repository, which TensorFlow Serving's own examples use."""
+"""The only version label without a repository; TensorFlow Serving's examples use it."""
 
-MOST_DIGITS: Final = 20
-"""A longer number is no version's."""
+MAX_DIGITS: Final = 20
+"""No version number is longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A version that would read now, all `numbers` that may serve, ascending, and its reading option `model`."""
+    """A version that serves; `numbers` are all versions that may serve, `option` is the reading option `model`."""
 
     name: str
     number: int
@@ -47,12 +47,12 @@ class ServedModel:
     option: str | None = None
 
 
-ONLY: Final = ServedModel(NAME, int(VERSION), (int(VERSION),))
+SINGLE_MODEL: Final = ServedModel(NAME, int(VERSION), (int(VERSION),))
 
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """A page for each image, and the name and the version of the model that read them."""
+    """The page of each image, and name and version of the model that read them."""
 
     pages: list[Page]
     name: str
@@ -60,7 +60,7 @@ class Inference:
 
 
 class ServedModels:
-    """The models by name; for any thread. `has_repository` says whether there are others than `ocr`."""
+    """The models by name, for any thread; without a repository only `ocr`."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader, self.has_repository = reader, reader.has_models
@@ -70,20 +70,20 @@ class ServedModels:
         return self._reader.worker_models
 
     def names(self) -> list[str]:
-        """The models that may serve. Raises NotReady."""
+        """The names of the models that may serve. Raises NotReady."""
         if not self.has_repository:
             return [NAME]
         return sorted(name for name, model in self.opened().control.catalogue().models.items() if model.available)
 
     def find(self, name: str, number: int | None = None, label: str | None = None) -> ServedModel | None:
-        """The model with this name, and this version or label; None where there is none. Raises NotReady."""
+        """The model with this name and version or label, or None. Raises NotReady."""
         if not self.has_repository:
-            is_known = name == NAME and number in (None, ONLY.number) and label in (None, LABEL)
-            return ONLY if is_known else None
-        opened, own = self.opened(), self.own_name(name)
-        # `ocr` alone is the default model as the settings name it, with its version or label.
-        is_default = name != own and number is None and label is None
-        wanted = opened.default if is_default else WantedModel(own, number, label)
+            is_known = name == NAME and number in (None, SINGLE_MODEL.number) and label in (None, LABEL)
+            return SINGLE_MODEL if is_known else None
+        opened, repository_name = self.opened(), self.repository_name(name)
+        # `ocr` alone is the default of the settings, with its version or label.
+        is_default = name != repository_name and number is None and label is None
+        wanted = opened.default if is_default else WantedModel(repository_name, number, label)
         version = opened.selector.serving(wanted)
         if version is None:
             return None
@@ -91,27 +91,27 @@ class ServedModels:
         return ServedModel(version.name, version.number, numbers, None if is_default else str(wanted))
 
     def status(self, name: str | None = None) -> list[VersionStatus]:
-        """The states of a model's versions, or of all; empty for an unknown model. Raises NotReady."""
+        """The states of one model's versions, or of all models; empty for an unknown one. Raises NotReady."""
         if not self.has_repository:
             state: State = "AVAILABLE" if self._reader.ready else "LOADING"
-            return [VersionStatus(NAME, ONLY.number, state, "", (LABEL,))] if name in (None, NAME) else []
-        wanted = None if name is None else self.own_name(name)
+            return [VersionStatus(NAME, SINGLE_MODEL.number, state, "", (LABEL,))] if name in (None, NAME) else []
+        wanted = None if name is None else self.repository_name(name)
         every = self.opened().control.status()
-        # An engine's message may name files of the server, which clients must not see.
-        found = [replace(one, reason=without_paths(one.reason)) for one in every if wanted in (None, one.name)]
+        # Clients must not see paths of the server in an engine's message.
+        statuses = [replace(one, reason=without_paths(one.reason)) for one in every if wanted in (None, one.name)]
         if self._reader.ready:
-            return found
-        return [replace(one, state="LOADING") if one.state == "AVAILABLE" else one for one in found]
+            return statuses
+        return [replace(one, state="LOADING") if one.state == "AVAILABLE" else one for one in statuses]
 
-    def own_name(self, name: str) -> str:
-        """The name of a model in the repository: `ocr` is the default one, unless there is one of that name."""
+    def repository_name(self, name: str) -> str:
+        """The model's name in the repository; `ocr` is the default model unless a model has that name."""
         if name != NAME or NAME in self.opened().control.catalogue().models:
             return name
         return self.opened().default.name
 
 
 class OcrModel:
-    """The reader as a model with tensors; `store` counts for the whole service, `operations` need a repository."""
+    """The reader as a model with tensors; `store` has the metrics of all workers, `operations` needs a repository."""
 
     def __init__(
         self,
@@ -135,16 +135,16 @@ class OcrModel:
         options: ReadOptions,
         limit_s: float,
         context: RequestContext,
-        served: ServedModel = ONLY,
+        served: ServedModel = SINGLE_MODEL,
     ) -> Inference:
-        """A page for each image; one that fails fails the request, as no tensor can say so. Raises as Reader.read."""
+        """Read images. One failed image fails the request, as tensors have no errors. Raises as Reader.read."""
         began_s, metrics = time.monotonic(), self._worker_metrics
         try:
             readings = self._read(images, options, limit_s, context)
         except OcrsvcError:
             spent_s = time.monotonic() - began_s
             metrics.record((), ((MODEL_SECONDS.of("fail"), spent_s),))
-            if served is not ONLY:
+            if served is not SINGLE_MODEL:
                 count_version(metrics, served.name, str(served.number), (), spent_s)
             raise
         spent_s = time.monotonic() - began_s
@@ -170,22 +170,22 @@ class OcrModel:
 
 
 def make_model(settings: Settings, reader: Reader, store: MetricsStore, worker_metrics: WorkerMetrics) -> OcrModel:
-    """The model of a worker, over its repository if there is one."""
+    """Make the model of a worker."""
     operations = None if settings.models is None else ModelOperations(settings, lambda: reader.worker_models)
     return OcrModel(reader, store, worker_metrics, operations)
 
 
-def options_in(parameters: Mapping[str, object], *, has_models: bool = False) -> ReadOptions:
-    """The reading options among parameters, tier and lang with a repository only. Raises BadOption."""
+def options_from_parameters(parameters: Mapping[str, object], *, has_models: bool = False) -> ReadOptions:
+    """The reading options among a request's parameters; tier and lang need a repository. Raises BadOption."""
     names = (*OPTION_NAMES, *MODEL_OPTION_NAMES) if has_models else OPTION_NAMES
     return read_options([(name, parameters[name]) for name in names if name in parameters]).read
 
 
-def limit_in(parameters: Mapping[str, object], limit_s: float) -> float:
-    """The lesser of `limit_s` and the parameter `timeout`, whole microseconds (0 is none). Raises BadOption."""
-    sent = parameters.get("timeout", 0)
-    if isinstance(sent, str) and sent.isascii() and sent.isdecimal() and len(sent) < 20:
-        sent = int(sent)
-    if type(sent) is not int or sent < 0:
+def timeout_from_parameters(parameters: Mapping[str, object], limit_s: float) -> float:
+    """The smaller of `limit_s` and the parameter `timeout` in microseconds (0: no limit). Raises BadOption."""
+    timeout_us = parameters.get("timeout", 0)
+    if isinstance(timeout_us, str) and timeout_us.isascii() and timeout_us.isdecimal() and len(timeout_us) < 20:
+        timeout_us = int(timeout_us)
+    if type(timeout_us) is not int or timeout_us < 0:
         raise BadOption("The parameter 'timeout' is not a whole number of microseconds.", "Send 5000000 for 5 seconds.")
-    return min(limit_s, sent / 1e6) if sent else limit_s
+    return min(limit_s, timeout_us / 1e6) if timeout_us else limit_s

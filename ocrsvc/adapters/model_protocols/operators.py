@@ -1,4 +1,4 @@
-"""Loads, unloads and configures models for operators; the audit log has each action."""
+"""Operators load, unload and configure models; the audit log records each action."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ocrsvc.models.policy import Policies, policies_of
 from ocrsvc.models.worker_models import WorkerModels
 from ocrsvc.settings.settings import Settings
 
-# By then all workers have read the state file, which they do before they choose a version.
-_FOLLOWED_S: Final = 2 * CHECK_S
+# Workers poll the state file every CHECK_S, so by then all have seen a change.
+_PROPAGATION_S: Final = 2 * CHECK_S
 
 
 class OperatorsOnly(CallerError, status=403, code="operators_only", title="For operators only"):
-    """The caller is no operator."""
+    """The caller is not an operator."""
 
 
 class ModelRefused(CallerError, code="model_refused", title="The model was refused"):
@@ -33,10 +33,10 @@ class ModelRefused(CallerError, code="model_refused", title="The model was refus
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller over HTTP or gRPC, which waits for `limit_s` seconds.
+    """A caller over HTTP or gRPC, which waits at most `limit_s`.
 
-    `key` is the name of its API key, whose scope was checked before; empty where no key is needed. `address` is the
-    peer's, empty on a Unix socket; `is_local` is False behind a proxy.
+    `key` is the name of its API key, whose scope is already checked; empty without keys. `address` is the peer's,
+    empty on a Unix socket; `is_local` is False behind a proxy.
     """
 
     key: str
@@ -48,12 +48,12 @@ class Caller:
 
 def caller_of_call(call: Call) -> Caller:
     """The caller of a gRPC call."""
-    is_near = not call.is_forwarded and (not call.address or is_loopback_address(call.address))
-    return Caller(call.key, call.address, is_near, call.left_s, call.gone.is_set)
+    is_loopback = not call.is_forwarded and (not call.address or is_loopback_address(call.address))
+    return Caller(call.key, call.address, is_loopback, call.left_s, call.gone.is_set)
 
 
 def caller_of_request() -> Caller:
-    """The caller of this thread's request. Raises HostNotAllowed for a page of another site."""
+    """The caller of this thread's request. Raises HostNotAllowed for a cross-site request."""
     check_origin()
     key = request.key.name if request.key is not None else ""
     address = request.remote_addr or ""
@@ -73,13 +73,13 @@ class ModelOperations:
         self._wait(caller, (name,))
 
     def unload(self, caller: Caller, name: str) -> None:
-        """Unload a model; returns when no worker begins a request for it. Raises as `load`."""
+        """Unload a model; return when no worker starts requests for it. Raises as `load`."""
         with self._action(caller, "models.unload", model=name):
             self._models().control.unload(name)
-        time.sleep(_FOLLOWED_S)
+        time.sleep(_PROPAGATION_S)
 
     def configure(self, caller: Caller, config: Any) -> None:
-        """Replace the policies by TensorFlow Serving's ModelServerConfig. Raises BadOption; as `load`."""
+        """Replace the version policies by a TensorFlow Serving ModelServerConfig. Raises BadOption; as `load`."""
         assert self._settings.models is not None
         self._check_caller(caller)
         try:
@@ -90,11 +90,11 @@ class ModelOperations:
         with self._action(caller, "models.configure", models=sorted(policies.models)):
             self._models().control.apply_config(policies)
         self._wait(caller, tuple(policies.models))
-        time.sleep(_FOLLOWED_S)
+        time.sleep(_PROPAGATION_S)
 
     @contextmanager
     def _action(self, caller: Caller, action: str, **facts: object) -> Iterator[None]:
-        """The block's action is written to the audit log. Raises OperatorsOnly, OperatorError."""
+        """Audit the action in the block. Raises OperatorsOnly, OperatorError."""
         self._check_caller(caller)
         self._audit.check()
         yield
@@ -102,37 +102,37 @@ class ModelOperations:
         self._audit.write(by, action, time.time(), **facts)
 
     def _check_caller(self, caller: Caller) -> None:
-        """Raises OperatorsOnly; without keys, the callers that OCRSVC_OPS allows are operators."""
+        """Raises OperatorsOnly for a caller without an API key, unless OCRSVC_OPS allows its address."""
         if not caller.key and (self._settings.ops == "off" or (self._settings.ops == "local" and not caller.is_local)):
             raise OperatorsOnly(
-                "Models are loaded, unloaded and configured by operators.",
-                "Ask from the same machine, or with an API key for `operate`; see OCRSVC_OPS.",
+                "Only operators may load, unload and configure models.",
+                "Use an API key with the scope `operate`, or the same machine; see OCRSVC_OPS.",
             )
 
     def _check_policies(self, policies: Policies, now: Catalogue) -> None:
-        """Raises UnknownModel for a missing model, BadOption for a label of a version that may not serve."""
+        """Raises UnknownModel for a missing model, BadOption for a label of an unavailable version."""
         for name in policies.models:
             if name not in now.models:
                 known = ", ".join(now.models)
-                raise UnknownModel(f"There is no model {name} in the repository.", f"There is: {known}.")
+                raise UnknownModel(f"The repository has no model {name}.", f"It has: {known}.")
         state = now.state.updated(policies=None, labels={}, unloads=frozenset())
         models = make_catalogue(now.scan, policies, state).models
         for name, policy in policies.models.items():
             for label, number in policy.labels.items():
                 if models[name].find(number) is None:
                     raise BadOption(
-                        f"The label {label} of {name} is to be version {number}, which is not available.",
-                        "Have the version loaded first, then set its label.",
+                        f"The label {label} of {name} names version {number}, which is not available.",
+                        "Load the version first, then set its label.",
                     )
 
     def _wait(self, caller: Caller, names: tuple[str, ...]) -> None:
-        """Wait until these models are proved, and load their newest versions. Raises ModelRefused, DeadlineExceeded."""
+        """Wait until the models are proved, then load their newest versions. Raises ModelRefused, DeadlineExceeded."""
         models, end_s = self._models(), time.monotonic() + caller.limit_s
         catalogue = models.control.rescan()
         new = [one for name in names if name in catalogue.models for one in catalogue.models[name].candidates]
         while any(one.name in names for one in catalogue.candidates):
             if time.monotonic() >= end_s or caller.is_gone():
-                raise DeadlineExceeded("The new version is still being proved.", "Ask for its status in a while.")
+                raise DeadlineExceeded("The new version is still being proved.", "Check its status later.")
             time.sleep(CHECK_S)
             catalogue = models.control.rescan()
         for version in new:

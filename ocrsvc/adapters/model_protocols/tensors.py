@@ -1,4 +1,4 @@
-"""The tensors of the model "ocr" in the serving protocols: images out of them, pages into them."""
+"""Tensors of the model "ocr" in the serving protocols: input tensors to images, pages to output tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME: Final = "ocr"
 VERSION: Final = "1"
 PLATFORM: Final = "ocrsvc"
 MAX_BATCH: Final = 64
-"""Images in one request, at most; each is queued by itself."""
+"""Maximum images per request; each is queued separately."""
 
 _LENGTH: Final = struct.Struct("<I")
 _MAX_RANK: Final = 8
@@ -37,12 +37,12 @@ class BadTensor(CallerError, code="bad_tensor", title="A tensor is wrong"):
 
 
 class NotOffered(OcrsvcError, status=501, code="not_offered", title="Not offered here"):
-    """The service lacks a call or feature of the protocol."""
+    """The service does not implement a call or feature of the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output of the Open Inference Protocol; -1 in `dims`, those of one image, is the number of lines."""
+    """An input or output of the Open Inference Protocol; `dims` are one image's, with -1 for the number of lines."""
 
     name: str
     datatype: str
@@ -51,41 +51,41 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The dims of a batch."""
+        """The shape of a batch."""
         return (-1, *self.dims)
 
 
 IMAGE: Final = Tensor("image", "BYTES", (1,), "An image file, or its base64 text.")
 OUTPUTS: Final = (
     Tensor("text", "BYTES", (1,), "All lines of an image, joined by newlines."),
-    Tensor("texts", "BYTES", (-1,), "Each line; in a batch, shorter pages are filled up with empty lines."),
-    Tensor("scores", "FP32", (-1,), "Each line's confidence, 0 to 1; filled up with 0."),
-    Tensor("boxes", "FP32", (-1, 4, 2), "Each line's four corners, x and y in pixels; filled up with 0."),
-    Tensor("counts", "INT32", (1,), "How many lines each image has."),
+    Tensor("texts", "BYTES", (-1,), "Each line; in a batch, shorter pages are padded with empty lines."),
+    Tensor("scores", "FP32", (-1,), "Each line's confidence, 0 to 1; padded with 0."),
+    Tensor("boxes", "FP32", (-1, 4, 2), "Each line's four corners, x and y in pixels; padded with 0."),
+    Tensor("counts", "INT32", (1,), "The number of lines of each image."),
 )
 JSON_IN: Final = "input"
 JSON_OUT: Final = "output"
-"""Another input and output of the same model: a request and an answer of PaddleX, as JSON."""
+"""Alternative input and output of the model: a PaddleX request and its response, as JSON."""
 
 OUTPUT_NAMES: Final = tuple(tensor.name for tensor in OUTPUTS)
 
 
-def wanted_outputs(names: Sequence[str], asked: str = IMAGE.name) -> list[str]:
-    """The outputs for the input `asked`: the named ones, each once, or all. Raises BadTensor."""
-    outputs = (JSON_OUT,) if asked == JSON_IN else OUTPUT_NAMES
+def requested_outputs(names: Sequence[str], input_name: str = IMAGE.name) -> list[str]:
+    """The requested outputs without duplicates; all of the input's outputs if none is named. Raises BadTensor."""
+    outputs = (JSON_OUT,) if input_name == JSON_IN else OUTPUT_NAMES
     for name in names:
         if name not in outputs:
             raise BadTensor(
                 f"unexpected inference output '{name[:100]}' for model '{NAME}'.",
                 f"Its outputs are: {', '.join(outputs)}.",
             )
-    # Named a thousand times, an output would be a thousand copies.
+    # Duplicates would multiply the response.
     return list(dict.fromkeys(names)) or list(outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """One output of a whole batch; `values` of BYTES are a flat list, others a little-endian, C-contiguous array."""
+    """One output of a batch; `values` are a flat list for BYTES, else a little-endian, C-contiguous array."""
 
     name: str
     datatype: str
@@ -94,11 +94,9 @@ class Array:
 
 
 def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:
-    """The shape of the one input, whose product is the number of its elements; raises BadTensor."""
+    """Check the input and return its shape, whose product is the number of elements. Raises BadTensor."""
     if name not in (IMAGE.name, JSON_IN):
-        raise BadTensor(
-            f"unexpected inference input '{name[:100]}' for model 'ocr'.", f"Its one input is {IMAGE.name!r}."
-        )
+        raise BadTensor(f"unexpected inference input '{name[:100]}' for model 'ocr'.", f"Its input is {IMAGE.name!r}.")
     if datatype != IMAGE.datatype:
         raise BadTensor(
             f"inference input '{name}' data-type is '{datatype[:40]}', but model 'ocr' expects '{IMAGE.datatype}'.",
@@ -109,13 +107,16 @@ def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:
     count = math.prod(shape)
     if not 1 <= count <= MAX_BATCH:
         raise BadTensor(
-            f"The shape of '{name}' stands for {count} images; accepted are 1 to {MAX_BATCH}.", "Send several requests."
+            f"The shape of '{name}' has {count} images; accepted are 1 to {MAX_BATCH}.", "Send several requests."
         )
     return tuple(shape)
 
 
 def unpack_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
-    """The elements of a BYTES tensor, each after a little-endian uint32; a lone image may lack it (perf_analyzer)."""
+    """Split a BYTES tensor: each element follows its little-endian uint32 length.
+
+    A single image may lack the length, as perf_analyzer sends it.
+    """
     view, at, elements = memoryview(raw), 0, []
     for _ in range(count):
         if len(view) - at < _LENGTH.size:
@@ -127,30 +128,30 @@ def unpack_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
         if count == 1 and is_image(bytes(view[:64])):
             return [bytes(view)]
         raise BadTensor(
-            f"The {len(view)} bytes of '{IMAGE.name}' are not {count} elements of a 4-byte length and its bytes each.",
-            "Write the length of each element before it, little-endian.",
+            f"The {len(view)} bytes of '{IMAGE.name}' are not {count} elements with 4-byte lengths.",
+            "Write each element's length before it, as a little-endian uint32.",
         )
     return elements
 
 
 def image_of(element: bytes, share: Share) -> bytes:
-    """The image file in an element: the bytes, or their base64 decoded and counted in the share."""
+    """The image file in an element; base64 is decoded and counted in the share."""
     if is_image(element):
         return element
     try:
         return decode_base64(element, share)
     except (BadBase64, NothingSent):
-        # The decoder says what is wrong with it.
+        # The image decoder reports the error.
         return element
 
 
 def arrays_of(pages: Sequence[Page], names: Sequence[str], batch: Shape) -> list[Array]:
-    """The outputs of these names, for images that came in a tensor of shape `batch`."""
+    """The named outputs for images that came in a tensor of shape `batch`."""
     return [_MAKERS[name](pages, batch) for name in names]
 
 
 def pack(array: Array) -> bytes:
-    """An output as the raw bytes of the protocol."""
+    """An output's raw bytes."""
     if not isinstance(array.values, list):
         return array.values.tobytes()
     pieces: list[bytes] = []
@@ -161,13 +162,13 @@ def pack(array: Array) -> bytes:
 
 
 def _texts(pages: Sequence[Page], _batch: Shape) -> Array:
-    most = _most_lines(pages)
-    filled = [[line.text for line in page.lines] + [""] * (most - len(page.lines)) for page in pages]
-    return Array("texts", "BYTES", (len(pages), most), list(chain.from_iterable(filled)))
+    length = _max_lines(pages)
+    padded = [[line.text for line in page.lines] + [""] * (length - len(page.lines)) for page in pages]
+    return Array("texts", "BYTES", (len(pages), length), list(chain.from_iterable(padded)))
 
 
-def _filled(name: str, pages: Sequence[Page], dims: Shape, values_of: Callable[[Sequence[Line]], Any]) -> Array:
-    values = np.zeros((len(pages), _most_lines(pages), *dims), "<f4")
+def _padded(name: str, pages: Sequence[Page], dims: Shape, values_of: Callable[[Sequence[Line]], Any]) -> Array:
+    values = np.zeros((len(pages), _max_lines(pages), *dims), "<f4")
     for row, page in zip(values, pages, strict=True):
         row[: len(page.lines)] = values_of(page.lines)
     return Array(name, "FP32", values.shape, values)
@@ -177,14 +178,14 @@ def _counts(pages: Sequence[Page], batch: Shape) -> Array:
     return Array("counts", "INT32", batch, np.array([len(page.lines) for page in pages], "<i4").reshape(batch))
 
 
-def _most_lines(pages: Sequence[Page]) -> int:
+def _max_lines(pages: Sequence[Page]) -> int:
     return max(len(page.lines) for page in pages)
 
 
 _MAKERS: Final[dict[str, Callable[[Sequence[Page], Shape], Array]]] = {
     "text": lambda pages, batch: Array("text", "BYTES", batch, [page.text for page in pages]),
     "texts": _texts,
-    "scores": lambda pages, _: _filled("scores", pages, (), lambda lines: [line.confidence for line in lines]),
-    "boxes": lambda pages, _: _filled("boxes", pages, (4, 2), to_boxes),
+    "scores": lambda pages, _: _padded("scores", pages, (), lambda lines: [line.confidence for line in lines]),
+    "boxes": lambda pages, _: _padded("boxes", pages, (4, 2), to_boxes),
     "counts": _counts,
 }

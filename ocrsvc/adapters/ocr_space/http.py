@@ -1,4 +1,4 @@
-"""The API of OCR.space; the caller's errors are reported in an HTTP 200 with IsErroredOnProcessing, as there."""
+"""The API of OCR.space; as in the original, client errors are an HTTP 200 with IsErroredOnProcessing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from ocrsvc.adapters.context import NO_ADDRESSES, AdapterContext, NotServed, RequestValues, Route, make_blueprint
+from ocrsvc.adapters.context import URLS_NOT_FETCHED, AdapterContext, NotServed, RequestValues, Route, make_blueprint
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError, UnknownModel
 from ocrsvc.formats.boxes import to_boxes, to_frames
 from ocrsvc.http.error_responses import failure_of
@@ -28,23 +28,23 @@ INVALID_PARAMETER: Final = 99
 NO_LANGUAGE: Final = "E201: Value for parameter 'language' is invalid"
 PAGE_FAILED: Final = -10
 NO_OVERLAY: Final = "Text overlay is not provided as it is not requested"
-_HOW: Final = "Send the file, or its content in base64Image."
+_REMEDY: Final = "Send the file, or its content in base64Image."
 
 _TAGS: Final = (
     "ara:ar auto:auto bul:bg chs:zh cht:zh-hant cze:cs dan:da dut:nl eng:en fin:fi fre:fr ger:de gre:el hrv:hr hun:hu "
     "ita:it jpn:ja kor:ko nor:nb pol:pl por:pt rus:ru slv:sl spa:es swe:sv tha:th tur:tr ukr:uk vnm:vi"
 )
 LANGUAGES: Final[Mapping[str, str]] = dict(pair.split(":") for pair in _TAGS.split())
-"""OCR.space's names of languages, and the tags of models."""
+"""Model language tag per OCR.space language name."""
 
 
 def _language(name: str) -> str:
     if name.lower() not in LANGUAGES:
-        raise PydanticCustomError("language", "There is no such language")
+        raise PydanticCustomError("language", "Unknown language")
     return LANGUAGES[name.lower()]
 
 
-class _Asked(RequestValues, alias_generator=to_camel):
+class _Options(RequestValues, alias_generator=to_camel):
     """The options of a request."""
 
     message: ClassVar[str] = "Value for parameter '{name}' is invalid: {value!r}. {why}."
@@ -56,7 +56,7 @@ class _Asked(RequestValues, alias_generator=to_camel):
 
 
 def make_ocr_space(context: AdapterContext) -> Blueprint:
-    """POST /parse/image and GET /parse/imageurl over a reader, in both spellings."""
+    """Make POST /parse/image and GET /parse/imageurl, in both spellings."""
 
     def image() -> Response:
         began_s = time.monotonic()
@@ -65,7 +65,7 @@ def make_ocr_space(context: AdapterContext) -> Blueprint:
         return as_json(to_answer(file, time.monotonic() - began_s, overlay=bool(options.words)))
 
     def imageurl() -> Response:
-        raise BadOption(NO_ADDRESSES, _HOW)
+        raise BadOption(URLS_NOT_FETCHED, _REMEDY)
 
     routes: list[Route] = [("POST", path, image) for path in ("/parse/image", "/Parse/Image")]
     routes += [("GET", path, imageurl) for path in ("/parse/imageurl", "/Parse/ImageUrl")]
@@ -73,26 +73,26 @@ def make_ocr_space(context: AdapterContext) -> Blueprint:
 
 
 def read_options(content: Content, *, has_models: bool) -> ReadOptions:
-    """The reading options; without a model repository the language decides nothing. Raises BadOption."""
-    asked = _Asked.from_sent(content.members)
-    lang, rotate = asked.language if has_models else None, rotate_option(asked.detect_orientation)
-    return ReadOptions(rotate=rotate, lang=lang, words=asked.is_overlay_required)
+    """The reading options; the language counts only with a model repository. Raises BadOption."""
+    options = _Options.from_values(content.members)
+    lang, rotate = options.language if has_models else None, rotate_option(options.detect_orientation)
+    return ReadOptions(rotate=rotate, lang=lang, words=options.is_overlay_required)
 
 
 def _image(content: Content, context: AdapterContext) -> bytes:
-    """A file in any field, else from a URL, else base64 with or without a data URI."""
+    """The image: a file in any field, else at a URL, else base64 or a data URI."""
     data = content.any_file()
     if data is not None:
         return data
     if url := content.text("url"):
-        return context.fetch(url, _HOW).data
+        return context.fetch(url, _REMEDY).data
     if any(is_url(value) for name, value in content.fields if name == BASE64_FIELD):
-        raise BadOption(NO_ADDRESSES, _HOW)
+        raise BadOption(URLS_NOT_FETCHED, _REMEDY)
     return content.first_image((), (BASE64_FIELD,))
 
 
 def to_answer(file: FileRead, spent_s: float, *, overlay: bool) -> dict[str, object]:
-    """The pages as OCR.space has them. Raises the first error where no page was read."""
+    """The pages in OCR.space's format. Raises the first error if no page was read."""
     if not file.readings:
         raise file.errors[0][1]
     messages = [str(failure_of(error)) for _, error in file.errors]
@@ -126,12 +126,12 @@ def _parsed(outcome: Reading | OcrsvcError, *, overlay: bool) -> dict[str, objec
 
 
 def _overlay(page: Page) -> dict[str, object]:
-    """Each line with its words; a line without words is one word."""
+    """Each line with its words; a line without words counts as one word."""
     words = iter(_placed([word for line in page.lines for word in line.words or ()]))
     lines = []
     for line, whole in zip(page.lines, _placed(page.lines), strict=True):
-        own = [next(words) for _ in line.words or ()] or [whole]
-        lines.append({"LineText": line.text, "Words": own, "MaxHeight": whole["Height"], "MinTop": whole["Top"]})
+        line_words = [next(words) for _ in line.words or ()] or [whole]
+        lines.append({"LineText": line.text, "Words": line_words, "MaxHeight": whole["Height"], "MinTop": whole["Top"]})
     return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(lines)}"}
 
 
@@ -151,7 +151,7 @@ def _failure(error: Exception) -> Response:
     if isinstance(error, NothingSent):
         message = "No file uploaded or URL provided"
     if isinstance(error, UnknownModel):
-        # Only the language chooses a model in this format.
+        # In this API only the language selects a model.
         message, details, exit_code = NO_LANGUAGE, message, INVALID_PARAMETER
     answer = {
         "OCRExitCode": exit_code,

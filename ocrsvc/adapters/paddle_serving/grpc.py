@@ -1,10 +1,10 @@
-"""Paddle Serving's pipeline service over gRPC; a bad image is reported by err_no, a refusal by the status."""
+"""Paddle Serving's pipeline service over gRPC: err_no reports a bad image, the gRPC status a refusal."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from ocrsvc.adapters.context import PLAIN, GrpcService
+from ocrsvc.adapters.context import DEFAULT_OPTIONS, GrpcService
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.adapters.paddle_serving.http import BAD_INPUT, NO_SERVICE, NO_SERVICE_TEXT, image_in, to_result
 from ocrsvc.errors import CallerError, ClientGone
@@ -18,7 +18,7 @@ _PACKAGE: Final = "baidu.paddle_serving.pipeline_serving."
 
 
 def make_paddle_serving(messages: Messages, model: OcrModel) -> Methods:
-    """The one method, over a model."""
+    """Make the service's one method."""
     response = messages[_PACKAGE + "Response"]
 
     def inference(request: Any, call: Call) -> Any:
@@ -26,7 +26,7 @@ def make_paddle_serving(messages: Messages, model: OcrModel) -> Methods:
             return response(err_no=NO_SERVICE, err_msg=NO_SERVICE_TEXT)
         try:
             data = image_in(request.key, request.value, call.share)
-            read = model.infer([data], PLAIN, call.left_s, call.context)
+            read = model.infer([data], DEFAULT_OPTIONS, call.left_s, call.context)
         except ClientGone:
             raise
         except CallerError as error:

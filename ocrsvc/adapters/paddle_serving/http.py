@@ -1,7 +1,7 @@
 """The HTTP gateway of a Paddle Serving pipeline (port 9998 in PaddleOCR's configuration).
 
-Its success response to the letter: a list as Python writes it, which clients hand to eval(). A bad image is reported by
-err_no in an HTTP 200, as there; a bad body and a refusal as by its gateway.
+A success is byte for byte the original's: a Python list that clients pass to eval(). As there, a bad image is an HTTP
+200 with err_no, and a bad body or a refusal is an error of the gateway.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint, placed_texts
+from ocrsvc.adapters.context import AdapterContext, make_blueprint, texts_with_corners
 from ocrsvc.errors import CallerError, NothingSent
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.error_responses import failure_of
@@ -32,19 +32,19 @@ GATEWAY_HEADERS: Final = {
 # The gateway's gRPC codes, by HTTP status.
 INVALID_ARGUMENT, UNKNOWN = 3, 2
 GRPC_CODES: Final[Mapping[int, int]] = {401: 16, 403: 7, 408: 4, 429: 8, 503: 14, 504: 4}
-_HOW: Final = 'Send {"key": ["image"], "value": ["<base64>"]}.'
+_REMEDY: Final = 'Send {"key": ["image"], "value": ["<base64>"]}.'
 
 
 class _WrongType(CallerError):
-    """A member of the body has a type that the gateway's message cannot hold."""
+    """A member of the body has the wrong type."""
 
 
 class _NoService(CallerError):
-    """The path names another service than ocr."""
+    """The path names a service other than ocr."""
 
 
 def make_paddle_serving(context: AdapterContext) -> Blueprint:
-    """POST /ocr/{anything} and /{service}/prediction over a reader."""
+    """Make POST /ocr/{anything} and /{service}/prediction."""
     blueprint = make_blueprint("paddle_serving", _failure)
 
     @blueprint.post("/ocr/<_method>")
@@ -60,28 +60,28 @@ def make_paddle_serving(context: AdapterContext) -> Blueprint:
 
 
 def to_lists(content: Content) -> tuple[list[str], list[str]]:
-    """The members `key` and `value`. Raises CallerError for other types than lists of text."""
+    """The members `key` and `value`. Raises CallerError unless they are lists of strings."""
     keys, values = (content.members.get(name) or [] for name in ("key", "value"))
     for items in (keys, values):
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise _WrongType("The member 'key' or 'value' is not a list of texts.", _HOW)
+            raise _WrongType("The member 'key' or 'value' is not a list of strings.", _REMEDY)
     return keys, values  # type: ignore[return-value]  # checked above
 
 
 def image_in(keys: Iterable[str], values: Iterable[str], share: Share) -> bytes:
-    """The image of a request. Raises NothingSent, and as `decode_base64`."""
-    sent = dict(zip(keys, values, strict=False))
-    if "image" not in sent:
-        raise NothingSent('There is no "image" among the keys.', _HOW)
-    return decode_base64(sent["image"], share)
+    """The image of a request. Raises NothingSent; as `decode_base64`."""
+    members = dict(zip(keys, values, strict=False))
+    if "image" not in members:
+        raise NothingSent('The keys do not include "image".', _REMEDY)
+    return decode_base64(members["image"], share)
 
 
 def to_result(page: Page) -> str:
-    """[[(text, score), corners], ...] as Python writes it: `eval` gives exactly that back, whatever the text is."""
-    # orjson writes corners as repr does, in a third of its time.
+    """The Python literal [[(text, score), corners], ...], which `eval` reads back exactly."""
+    # orjson formats corners like repr, in a third of the time.
     items = [
         f"[({text!r}, {score}), {orjson.dumps(corners).decode().replace(',', ', ')}]"
-        for text, score, corners in placed_texts(page.lines, 1)
+        for text, score, corners in texts_with_corners(page.lines, 1)
     ]
     return f"[{', '.join(items)}]"
 

@@ -1,4 +1,4 @@
-"""The API of PaddleHub Serving (port 8868); the caller's errors are reported in an HTTP 200 with a status, as there."""
+"""The API of PaddleHub Serving (port 8868); as in the original, client errors are an HTTP 200 with a status code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint, placed_texts
+from ocrsvc.adapters.context import AdapterContext, make_blueprint, texts_with_corners
 from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
@@ -24,7 +24,7 @@ class _NoModule(CallerError):
 
 
 def make_paddlehub(context: AdapterContext) -> Blueprint:
-    """POST /predict/{module} over a reader."""
+    """Make POST /predict/{module}."""
     blueprint = make_blueprint("paddlehub", _failure)
 
     @blueprint.post("/predict/<module>")
@@ -39,7 +39,7 @@ def make_paddlehub(context: AdapterContext) -> Blueprint:
 
 
 def _lines(outcome: Reading | OcrsvcError) -> tuple[Line, ...]:
-    """The lines of an image; none for a file that is no image, as in the original. Raises any other error."""
+    """The lines of an image; as in the original, none for a file that is not an image. Raises other errors."""
     if isinstance(outcome, Reading):
         return outcome.page.lines
     if isinstance(outcome, NO_IMAGE):
@@ -49,25 +49,27 @@ def _lines(outcome: Reading | OcrsvcError) -> tuple[Line, ...]:
 
 def to_system(lines: Sequence[Line]) -> Items:
     """Confidence, text and corners of each line."""
-    return [{"confidence": score, "text": text, "text_region": region} for text, score, region in placed_texts(lines)]
+    return [
+        {"confidence": score, "text": text, "text_region": region} for text, score, region in texts_with_corners(lines)
+    ]
 
 
 def _to_regions(lines: Sequence[Line]) -> Items:
-    return [{"text_region": region} for _, _, region in placed_texts(lines)]
+    return [{"text_region": region} for _, _, region in texts_with_corners(lines)]
 
 
 def _to_text(lines: Sequence[Line]) -> dict[str, object]:
-    found = ({"text": text, "confidence": score} for text, score, _ in placed_texts(lines))
-    return next(found, {"text": "", "confidence": 0.0})
+    items = ({"text": text, "confidence": score} for text, score, _ in texts_with_corners(lines))
+    return next(items, {"text": "", "confidence": 0.0})
 
 
 MODULES: Final[Mapping[str, Callable[[Sequence[Sequence[Line]]], list[Items]]]] = {
     "ocr_system": lambda pages: [to_system(lines) for lines in pages],
     "ocr_det": lambda pages: [_to_regions(lines) for lines in pages],
-    # One list for all images, each of which was read as one line.
+    # One list for all images; each image is one line.
     "ocr_rec": lambda pages: [[_to_text(lines) for lines in pages]],
 }
-"""The `results` of each module, from the lines of each image."""
+"""Converts the lines of all images to the `results` of each module."""
 
 
 def _failure(error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""PaddleX's basic serving (PaddleOCR 3.x, port 8080), and the same JSON in a tensor of Triton (`infer`)."""
+"""PaddleX basic serving (PaddleOCR 3.x, port 8080); `infer` serves the same JSON in a Triton tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from ocrsvc.adapters.context import AdapterContext, NotServed, make_blueprint
+from ocrsvc.adapters.context import URLS_NOT_FETCHED, AdapterContext, NotServed, make_blueprint
 from ocrsvc.adapters.paddlex.word_boxes import frame_lines, to_word_members
 from ocrsvc.errors import BadOption, CallerError, OcrsvcError
 from ocrsvc.formats.boxes import to_boxes, to_frames, to_scores, whole
@@ -33,36 +33,36 @@ from ocrsvc.results import Check, Image, Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
 
-# PaddleX's own default; it leaves out the other pages without a message.
-MOST_PAGES: Final = 10
+# PaddleX's default; it drops further pages silently.
+MAX_PAGES: Final = 10
 Envelope = dict[str, object]
 INVALID_FILE: Final = "Invalid input file"
 UNPROCESSABLE: Final = 422
 MAX_TEXT: Final = 1024
-"""Characters of a member that is not the file."""
+"""Maximum characters of members other than the file."""
 
-# What JSON can carry exactly.
+# The largest whole number that JSON represents exactly.
 _LARGEST: Final = 2**53
 
 
 class WrongMembers(BadOption, status=UNPROCESSABLE):
-    """Members that PaddleX would refuse; the text is PaddleX's list of them: JSON with blanks between."""
+    """Members that PaddleX would refuse; the message is PaddleX's JSON list of them, with spaces."""
 
     def __init__(self, *validation_errors: dict[str, str]) -> None:
         super().__init__(json.dumps(validation_errors))
 
 
 class WrongFile(CallerError, status=UNPROCESSABLE, code="bad_file", title="The file cannot be read"):
-    """The member `file` cannot be what it should be."""
+    """The member `file` has no readable content."""
 
 
 def validation_error(kind: str, where: str, message: str) -> dict[str, str]:
-    """PaddleX's report of one wrong member."""
+    """One wrong member as PaddleX reports it."""
     return {"type": kind, "loc": where, "msg": message}
 
 
 def _text(value: object) -> object:
-    # Text of megabytes is not checked again.
+    # Checks the type alone: pydantic's own check would read megabytes of text.
     if not isinstance(value, str | bytes):
         raise PydanticCustomError("string_type", "Input should be a valid string")
     return value
@@ -72,7 +72,7 @@ Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 
 
 class Members(BaseModel):
-    """The members that have a meaning here."""
+    """The request's members that this service uses."""
 
     model_config = ConfigDict(alias_generator=to_camel, frozen=True, allow_inf_nan=False)
 
@@ -92,7 +92,7 @@ class Members(BaseModel):
     log_id: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
 
     @property
-    def options(self) -> ReadOptions:
+    def read_options(self) -> ReadOptions:
         """The reading options."""
         side = self.text_det_limit_side_len
         return ReadOptions(
@@ -103,12 +103,12 @@ class Members(BaseModel):
         )
 
 
-def parse_members(sent: Mapping[str, Any]) -> Members:
-    """The members of a JSON object; null counts as not sent. Raises WrongMembers."""
+def parse_members(members: Mapping[str, Any]) -> Members:
+    """Validate a JSON object's members; null counts as absent. Raises WrongMembers."""
     values = {}
     for name in map(to_camel, Members.model_fields):
-        if (value := sent.get(name)) is not None:
-            # Text, unless it is the file, is bounded before pydantic looks at it.
+        if (value := members.get(name)) is not None:
+            # Text other than the file is shortened before pydantic checks it.
             is_long = isinstance(value, str | bytes) and name != "file"
             values[name] = as_text(value)[: MAX_TEXT + 1] if is_long else value
     try:
@@ -120,24 +120,24 @@ def parse_members(sent: Mapping[str, Any]) -> Members:
         ) from None
 
 
-def file_of(asked: Members, share: Share, fetch: Callable[[str], bytes] | None = None) -> bytes:
+def file_of(members: Members, share: Share, fetch: Callable[[str], bytes] | None = None) -> bytes:
     """The bytes in `file`, or at its URL. Raises WrongFile; as `decode_base64` and `fetch`."""
-    sent = asked.file
-    if not is_url(sent):
-        data = sent if isinstance(sent, bytes) and is_image(sent) else decode_base64(sent, share)
+    file = members.file
+    if not is_url(file):
+        data = file if isinstance(file, bytes) and is_image(file) else decode_base64(file, share)
     elif fetch is None:
-        raise WrongFile(f"{INVALID_FILE}. Addresses are not fetched.", "Send the file itself, in base64.")
+        raise WrongFile(f"{INVALID_FILE}. {URLS_NOT_FETCHED}", "Send the file itself, in base64.")
     else:
-        data = fetch(as_text(sent))
-    if asked.file_type is None and not is_image(data):
+        data = fetch(as_text(file))
+    if members.file_type is None and not is_image(data):
         raise WrongFile("File type cannot be determined.", "Send an image.")
-    if asked.file_type == 0 and not is_pdf(data):
-        raise WrongFile(f"{INVALID_FILE}. It is no PDF.", "Send an image with fileType 1.")
+    if members.file_type == 0 and not is_pdf(data):
+        raise WrongFile(f"{INVALID_FILE}. It is not a PDF.", "Send an image with fileType 1.")
     return data
 
 
 def make_paddlex(context: AdapterContext) -> Blueprint:
-    """POST /ocr and GET /health over a reader."""
+    """Make POST /ocr and GET /health."""
     url_files = context.url_files
     fetch = (lambda url: url_files.fetch(url).data) if url_files.is_on else None
     blueprint = make_blueprint("paddlex", _failure)
@@ -146,15 +146,15 @@ def make_paddlex(context: AdapterContext) -> Blueprint:
     def ocr() -> Response:
         raw, members = request.content.raw, request.content.members
         g.log_id = members.get("logId")
-        # A body that is an image stands for the member `file`.
-        asked = parse_members(members if raw is None else members | {"file": raw})
-        data = file_of(asked, request.share, fetch)
-        answer = success(data, asked, context.reader, request.left_s, request.context)
+        # An image as the body replaces the member `file`.
+        parsed = parse_members(members if raw is None else members | {"file": raw})
+        data = file_of(parsed, request.share, fetch)
+        answer = success(data, parsed, context.reader, request.left_s, request.context)
         return Response(answer, content_type=JSON_TYPE)
 
     @blueprint.get("/health")
     def health() -> Response:
-        # `status` is for clients of other servers that have the same path.
+        # Clients of other servers with this path read `status`.
         return as_json({"logId": request.id, "errorCode": 0, "errorMsg": "Healthy", "status": "ok"})
 
     return blueprint
@@ -169,48 +169,48 @@ def _failure(error: Exception) -> Response:
 def infer(
     body: bytes, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT, model: str | None = None
 ) -> tuple[int, bytes]:
-    """The HTTP status, 200 or the errorCode, and the answer to a JSON object in UTF-8; `model` is of ReadOptions."""
+    """Serve a JSON request; return the HTTP status and the response. `model` is that of ReadOptions."""
     log_id: object = None
     try:
-        sent = parse_any_json(body, context.share)
-        if not isinstance(sent, dict):
+        members = parse_any_json(body, context.share)
+        if not isinstance(members, dict):
             message = "Input should be a valid dictionary or object"
             raise WrongMembers(validation_error("model_attributes_type", "body", message))
-        log_id = sent.get("logId")
-        asked = parse_members(sent)
-        return 200, success(file_of(asked, context.share), asked, reader, limit_s, context, model)
-    except Exception as error:  # noqa: BLE001  an edge of the web: what comes out here is an answer
+        log_id = members.get("logId")
+        parsed = parse_members(members)
+        return 200, success(file_of(parsed, context.share), parsed, reader, limit_s, context, model)
+    except Exception as error:  # noqa: BLE001  an edge of the web: every error becomes a response
         status, envelope = failure_envelope(error, failure_of(error), log_id)
         return status, orjson.dumps(envelope)
 
 
 def success(
-    data: bytes, asked: Members, reader: Reader, limit_s: float, context: RequestContext, model: str | None = None
+    data: bytes, members: Members, reader: Reader, limit_s: float, context: RequestContext, model: str | None = None
 ) -> bytes:
-    """The answer for a file, as JSON. Raises as `Reader.read` and `Reader.decoded_image`."""
+    """The JSON response for a file. Raises as `Reader.read` and `Reader.decoded_image`."""
     deadline = time.monotonic() + limit_s
-    options = asked.options if model is None else replace(asked.options, model=model)
-    file = responses.read_pages(reader, data, options, limit_s, context, most=MOST_PAGES)
+    read_options = members.read_options if model is None else replace(members.read_options, model=model)
+    file = responses.read_pages(reader, data, read_options, limit_s, context, most=MAX_PAGES)
     for _, error in file.errors:
-        # The format has no place for a page that failed.
+        # The response has no field for a failed page.
         raise error
     pages = [reading.page for reading in file.readings]
 
     def pictures_of(page: Page, held: Share) -> dict[str, orjson.Fragment]:
-        if asked.visualize is False:
+        if members.visualize is False:
             return {}
         number = None if file.kind == "image" else page.number
         with reader.decoded_image(data, number, max(0.0, deadline - time.monotonic()), context) as image:
-            return _pictures(asked, image, page, held, make_check(context, deadline, time.monotonic))
+            return _pictures(members, image, page, held, make_check(context, deadline, time.monotonic))
 
     with context.share.part() as held:
-        results = [{"prunedResult": to_pruned(page, asked), **pictures_of(page, held)} for page in pages]
+        results = [{"prunedResult": to_pruned(page, members), **pictures_of(page, held)} for page in pages]
         result = {"ocrResults": results, "dataInfo": _info(file.kind, pages)}
-        return orjson.dumps({"logId": _log_id(asked.log_id), "result": result, "errorCode": 0, "errorMsg": "Success"})
+        return orjson.dumps({"logId": _log_id(members.log_id), "result": result, "errorCode": 0, "errorMsg": "Success"})
 
 
 def _info(kind: str, pages: Sequence[Page]) -> dict[str, object]:
-    """Sizes in pixels; for a document, as in PaddleX, the number of pages that were read."""
+    """Sizes in pixels; for a document also the number of pages read, as in PaddleX."""
     sizes = [{"width": page.width, "height": page.height} for page in pages]
     if kind == "image":
         return sizes[0] | {"type": kind}
@@ -218,7 +218,7 @@ def _info(kind: str, pages: Sequence[Page]) -> dict[str, object]:
 
 
 def failure_envelope(error: Exception, failure: OcrsvcError, log_id: object = None) -> tuple[int, Envelope]:
-    """HTTP status and answer for an exception and its `failure_of`; `log_id` is the caller's own."""
+    """HTTP status and response for an exception and its `failure_of`; `log_id` is the client's."""
     status, message = failure.status, str(failure)
     if isinstance(error, NO_IMAGE):
         status, message = UNPROCESSABLE, f"{INVALID_FILE}. {message}"
@@ -229,51 +229,51 @@ def failure_envelope(error: Exception, failure: OcrsvcError, log_id: object = No
     return status, {"logId": _log_id(log_id), "errorCode": status, "errorMsg": message}
 
 
-def to_pruned(page: Page, asked: Members) -> dict[str, object]:
-    """The lines as PaddleX has them, with the settings that its answer repeats."""
-    lines, boxes, turns = page.lines, to_boxes(page.lines), asked.use_doc_orientation_classify is True
+def to_pruned(page: Page, members: Members) -> dict[str, object]:
+    """The page as PaddleX's prunedResult, which repeats the request's settings."""
+    lines, boxes, turns = page.lines, to_boxes(page.lines), members.use_doc_orientation_classify is True
     corners, frames = whole(boxes).tolist(), whole(to_frames(boxes)).tolist()
-    settings = {"use_doc_preprocessor": turns, "use_textline_orientation": asked.use_textline_orientation}
+    settings = {"use_doc_preprocessor": turns, "use_textline_orientation": members.use_textline_orientation}
     pruned: dict[str, object] = {"model_settings": settings}
     if turns:
-        own = {"use_doc_orientation_classify": True, "use_doc_unwarping": False}
-        # PaddleX reports by how much the page was turned anticlockwise to be upright.
-        pruned["doc_preprocessor_res"] = {"model_settings": own, "angle": -page.angle % 360}
+        preprocessor = {"use_doc_orientation_classify": True, "use_doc_unwarping": False}
+        # PaddleX reports the anticlockwise rotation that makes the page upright.
+        pruned["doc_preprocessor_res"] = {"model_settings": preprocessor, "angle": -page.angle % 360}
     pruned |= {
         "dt_polys": corners,
-        # The requested ones, else PaddleX's defaults; the engine has parameters of its own.
+        # The requested values or PaddleX's defaults; the engine does not use them.
         "text_det_params": {
-            "limit_side_len": asked.text_det_limit_side_len or 64,
-            "limit_type": asked.text_det_limit_type or "min",
-            "thresh": asked.text_det_thresh or 0.3,
+            "limit_side_len": members.text_det_limit_side_len or 64,
+            "limit_type": members.text_det_limit_type or "min",
+            "thresh": members.text_det_thresh or 0.3,
             "max_side_limit": 4000,
-            "box_thresh": asked.text_det_box_thresh or 0.6,
-            "unclip_ratio": asked.text_det_unclip_ratio or 1.5,
+            "box_thresh": members.text_det_box_thresh or 0.6,
+            "unclip_ratio": members.text_det_unclip_ratio or 1.5,
         },
         "text_type": "general",
-        "textline_orientation_angles": [0 if asked.use_textline_orientation else -1] * len(lines),
-        "text_rec_score_thresh": asked.text_rec_score_thresh or 0.0,
-        "return_word_box": asked.return_word_box,
+        "textline_orientation_angles": [0 if members.use_textline_orientation else -1] * len(lines),
+        "text_rec_score_thresh": members.text_rec_score_thresh or 0.0,
+        "return_word_box": members.return_word_box,
         "rec_texts": [line.text for line in lines],
         "rec_scores": to_scores(lines),
         "rec_polys": corners,
         "rec_boxes": frames,
     }
-    return pruned | to_word_members(lines) if asked.return_word_box else pruned
+    return pruned | to_word_members(lines) if members.return_word_box else pruned
 
 
-def _pictures(asked: Members, image: Image, page: Page, held: Share, check: Check) -> dict[str, orjson.Fragment]:
-    """The image with frames around its lines, or its words if requested, and the image as it is."""
-    if asked.return_word_box:
+def _pictures(members: Members, image: Image, page: Page, held: Share, check: Check) -> dict[str, orjson.Fragment]:
+    """The image with frames around its lines (or words), and the plain image."""
+    if members.return_word_box:
         page = replace(page, lines=frame_lines(page.lines))
     text = drawn_page(image, replace(page, lines=()), held, check)
     plain = orjson.Fragment(text)
     pictures = {"ocrImage": orjson.Fragment(drawn_page(image, page, held, check))}
-    if asked.use_doc_orientation_classify is True:
+    if members.use_doc_orientation_classify is True:
         held.take(len(text))
         pictures["docPreprocessingImage"] = plain
     return pictures | {"inputImage": plain}
 
 
-def _log_id(sent: object) -> str:
-    return sent if isinstance(sent, str) and len(sent) <= MAX_TEXT else str(uuid.uuid4())
+def _log_id(log_id: object) -> str:
+    return log_id if isinstance(log_id, str) and len(log_id) <= MAX_TEXT else str(uuid.uuid4())

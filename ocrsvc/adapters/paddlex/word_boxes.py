@@ -1,7 +1,7 @@
-"""The words of lines as PaddleX groups them, for the member `returnWordBox`.
+"""Splits lines into PaddleX's word groups, for the member `returnWordBox`.
 
-A group is a Chinese character, a run of ASCII letters and digits, with a hyphen after one of them and a point before a
-digit, or a run of other characters, spaces included. Joined, the groups are the line's text.
+A group is one Chinese character, a run of ASCII letters and digits (hyphens inside and points before digits belong to
+it), or a run of other characters including spaces. The joined groups are the line's text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GROUP: Final = re.compile("[\u4e00-\u9fff]|[0-9A-Za-z](?:[0-9A-Za-z-]|\\.(?=[0-
 
 
 def to_word_members(lines: Sequence[Line]) -> dict[str, object]:
-    """PaddleX's members for words: the groups of each line and their upright frames; a line without words is one."""
+    """PaddleX's word members: the groups of each line and their frames; a line without words is one group."""
     placed = [_groups_of(line) for line in lines]
     return {
         "text_word_boxes": [whole(frames).tolist() for _, frames in placed],
@@ -33,7 +33,7 @@ def to_word_members(lines: Sequence[Line]) -> dict[str, object]:
 
 
 def frame_lines(lines: Sequence[Line]) -> tuple[Line, ...]:
-    """A line for each group, to be drawn."""
+    """One line per group, for drawing."""
     placed = (zip(*_groups_of(line), strict=True) for line in lines)
     return tuple(Line(text, 1.0, _box_of(frame)) for text, frame in chain.from_iterable(placed) if text.strip())
 
@@ -57,7 +57,7 @@ def _groups_of(line: Line) -> tuple[list[str], Frames]:
 
 
 def _places(text: str, characters: Sequence[str]) -> list[int]:
-    """For each position of a text its character's number, -1 for spaces; empty if the characters are not its own."""
+    """Map each position of a text to its character's index, -1 for spaces; empty if the characters do not match."""
     places: list[int] = []
     for number, character in enumerate(characters):
         while len(places) < len(text) and text[len(places)].isspace():
@@ -70,19 +70,19 @@ def _places(text: str, characters: Sequence[str]) -> list[int]:
 
 
 def _with_gaps(frames: Frames, places: Sequence[int]) -> Frames:
-    """A frame for each character of a text; a space takes the gap between its neighbours."""
+    """A frame per character of a text; a space gets the gap between its neighbours."""
     at = np.array(places)
     before = np.maximum.accumulate(at)
     after = np.minimum.accumulate(np.where(at < 0, len(frames), at)[::-1])[::-1]
     every: Frames = frames[at]
     spaces = at < 0
-    # The first and the last character have one neighbour only.
+    # At the ends of the text a space has one neighbour.
     every[spaces] = _between(frames[np.maximum(before, 0)], frames[np.minimum(after, len(frames) - 1)])[spaces]
     return every
 
 
 def _between(before: Frames, after: Frames) -> Frames:
-    """The gap between two characters along the line, whichever way it runs; across it, the extent of both."""
+    """The gap between two characters along the line's direction; across it, the extent of both."""
     joined = np.hstack([np.minimum(before[:, :2], after[:, :2]), np.maximum(before[:, 2:], after[:, 2:])])
     for low, high in ((0, 2), (1, 3)):
         begin = np.minimum(before[:, high], after[:, high])

@@ -1,4 +1,4 @@
-"""The API of rapidocr_api (RapidAI/RapidOCRAPI, port 9003); `return_word_box` is RapidOCR's own flag."""
+"""The API of rapidocr_api (RapidAI/RapidOCRAPI, port 9003), plus RapidOCR's flag `return_word_box`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint, placed_texts
+from ocrsvc.adapters.context import AdapterContext, make_blueprint, texts_with_corners
 from ocrsvc.errors import BadOption
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.field_values import as_text
@@ -20,15 +20,15 @@ FLAGS: Final = ("use_det", "use_cls", "use_rec", "return_word_box")
 
 
 class _BadField(BadOption, status=422):
-    """A field that FastAPI would refuse; `item` is the entry of its list `detail`."""
+    """A field that FastAPI would refuse; `item` is its entry in FastAPI's list `detail`."""
 
-    def __init__(self, kind: str, field: str, message: str, sent: object) -> None:
+    def __init__(self, kind: str, field: str, message: str, value: object) -> None:
         super().__init__(f"{field}: {message}")
-        self.item = {"type": kind, "loc": ["body", field], "msg": message, "input": sent}
+        self.item = {"type": kind, "loc": ["body", field], "msg": message, "input": value}
 
 
 def make_rapidocr_api(context: AdapterContext) -> Blueprint:
-    """POST /ocr and GET / over a reader."""
+    """Make POST /ocr and GET /."""
     blueprint = make_blueprint("rapidocr_api", _failure)
 
     @blueprint.post("/ocr")
@@ -47,21 +47,23 @@ def make_rapidocr_api(context: AdapterContext) -> Blueprint:
 def to_answer(page: Page) -> dict[str, dict[str, object]]:
     """The lines under "0", "1", and so on; those with words with them, as RapidOCR has them."""
     answer = {}
-    for number, (line, (text, score, box)) in enumerate(zip(page.lines, placed_texts(page.lines, 1), strict=True)):
-        words = {} if line.words is None else {"word_results": list(placed_texts(line.words, 1))}
+    for number, (line, (text, score, box)) in enumerate(
+        zip(page.lines, texts_with_corners(page.lines, 1), strict=True)
+    ):
+        words = {} if line.words is None else {"word_results": list(texts_with_corners(line.words, 1))}
         answer[str(number)] = {"rec_txt": text, "dt_boxes": box, "score": score, **words}
     return answer
 
 
 def _options(content: Content) -> ReadOptions:
-    """What the flags ask for; an empty one counts as not sent. Raises BadOption."""
+    """The reading options; an empty flag counts as absent. Raises BadOption."""
     flags = {name: _flag(content, name) for name in FLAGS}
     for name, value in content.fields:
         if name == FILE_FIELD:
             message = "Value error, Expected UploadFile, received: <class 'str'>"
             raise _BadField("value_error", name, message, as_text(value)[:100])
     if flags["use_rec"] is False:
-        message = "Value error, without recognition there is nothing to answer"
+        message = "Value error, use_rec must be true"
         raise _BadField("value_error", "use_rec", message, "false")
     words = flags["return_word_box"] is True
     return ReadOptions(rotate=rotate_option(flags["use_cls"]), detect=flags["use_det"] is not False, words=words)
@@ -77,6 +79,6 @@ def _flag(content: Content, name: str) -> bool | None:
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    # What the router refuses has FastAPI's bare words.
+    # FastAPI's router answers with the bare title.
     detail = failure.title if is_wrong_path(failure) else str(failure)
     return as_json({"detail": [error.item] if isinstance(error, _BadField) else detail}, failure.status)

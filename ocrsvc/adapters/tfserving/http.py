@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST API (port 8501), and KServe's v1 protocol, which has its paths and its JSON."""
+"""TensorFlow Serving's REST API (port 8501), and KServe v1, which shares its paths and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.model_protocols import tensors
-from ocrsvc.adapters.model_protocols.ocr_model import MOST_DIGITS, OcrModel, ServedModel, ServedModels
+from ocrsvc.adapters.model_protocols.ocr_model import MAX_DIGITS, OcrModel, ServedModel, ServedModels
 from ocrsvc.adapters.model_protocols.rest import answer_ready, compressed, json_answer, parse_received, serve_paths
 from ocrsvc.adapters.model_protocols.tensors import IMAGE, MAX_BATCH, BadTensor, NotOffered, Tensor, image_of
 from ocrsvc.errors import CallerError, UnknownModel
@@ -36,7 +36,7 @@ DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 
 
 def make_tfserving(context: AdapterContext) -> Blueprint:
-    """Predictions, status and metadata below /v1/models, over a model."""
+    """Make predictions, status and metadata below /v1/models."""
     model, blueprint = context.model, Blueprint("tfserving", __name__)
     serve_paths(
         blueprint,
@@ -55,10 +55,10 @@ def make_tfserving(context: AdapterContext) -> Blueprint:
 
 
 def make_kserve_v1(context: AdapterContext) -> Blueprint:
-    """KServe v1: the list of models, their readiness and predictions, over a model."""
+    """Make KServe v1: list of models, readiness and predictions."""
     model, blueprint = context.model, Blueprint("kserve_v1", __name__)
     name = r"/v1/models/(?P<name>[^/:]+)"
-    # Where both adapters have a path this one is the more exact, so it answers for TensorFlow Serving as well.
+    # Where both adapters serve a path, Flask picks this one's rule, so it must answer for TensorFlow Serving too.
     others = ("POST", name + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model))
     serve_paths(
         blueprint,
@@ -76,7 +76,7 @@ def make_kserve_v1(context: AdapterContext) -> Blueprint:
 
 def _explain(model: OcrModel, name: str) -> Response:
     find_servable(model.models, name)
-    raise NotOffered("There is no explainer.", "Use :predict.")
+    raise NotOffered("Explanations are not supported.", "Use :predict.")
 
 
 def _malformed() -> Response:
@@ -93,9 +93,9 @@ def _metadata(model: OcrModel, name: str, version: str | None, label: str | None
 
 
 def _predict(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
-    """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
+    """Predict by rows (instances) or by columns (inputs), as the request does. Raises OcrsvcError."""
     served = find_servable(model.models, name, version, label)
-    by_rows, images = parse_received(lambda body: _read_request(body, request.share))
+    by_rows, images = parse_received(lambda body: _parse_request(body, request.share))
     options = ReadOptions(model=served.option)
     pages = model.infer(images, options, request.left_s, request.context, served).pages
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
@@ -103,24 +103,25 @@ def _predict(model: OcrModel, name: str, version: str | None = None, label: str 
 
 
 def _status(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
-    """The versions' states; without a version, the HTTP status says whether one serves. Raises UnknownModel."""
-    found = find_versions(model.models, name, version, label)
-    ready = any(one.state == "AVAILABLE" for one in found)
-    members = {"name": found[0].name, "ready": ready, "model_version_status": [_version_status(one) for one in found]}
-    is_asked_for = model.models.has_repository and (version or label) is not None
-    return answer_ready(members, ready=ready or is_asked_for)
+    """The versions' states; without a version or label, 503 if none serves. Raises UnknownModel."""
+    statuses = find_versions(model.models, name, version, label)
+    ready = any(status.state == "AVAILABLE" for status in statuses)
+    versions = [_version_status(status) for status in statuses]
+    members = {"name": statuses[0].name, "ready": ready, "model_version_status": versions}
+    names_version = model.models.has_repository and (version or label) is not None
+    return answer_ready(members, ready=ready or names_version)
 
 
-def _version_status(one: VersionStatus) -> dict[str, object]:
-    failure = failure_of_version(one)
-    state = {"error_code": "FAILED_PRECONDITION" if failure else "OK", "error_message": failure}
-    return {"version": str(one.number), "state": one.state, "status": state}
+def _version_status(status: VersionStatus) -> dict[str, object]:
+    failure = failure_of_version(status)
+    error = {"error_code": "FAILED_PRECONDITION" if failure else "OK", "error_message": failure}
+    return {"version": str(status.number), "state": status.state, "status": error}
 
 
 def _wrong_method(
     model: OcrModel, name: str, version: str | None = None, label: str | None = None, verb: str = ""
 ) -> Response:
-    """Raises what TensorFlow Serving says of the other verbs to a model that only predicts."""
+    """Raise TensorFlow Serving's error for classify and regress, which the model does not support."""
     find_servable(model.models, name, version, label)
     verb = verb.lower()
     raise BadTensor(
@@ -128,35 +129,35 @@ def _wrong_method(
     )
 
 
-def _read_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
-    """Whether the images came in rows, and the images. Raises CallerError, QueueFull."""
-    sent = parse_json(body, share)
-    check_signature(sent.get("signature_name"))
-    by_rows = "instances" in sent
-    if by_rows == ("inputs" in sent):
+def _parse_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
+    """Whether the images came by rows, and the images. Raises CallerError, QueueFull."""
+    members = parse_json(body, share)
+    check_signature(members.get("signature_name"))
+    by_rows = "instances" in members
+    if by_rows == ("inputs" in members):
         raise CallerError("Missing 'inputs' or 'instances' key", "Send one of them.")
-    values = sent["instances"] if by_rows else _unwrapped(sent["inputs"])
+    values = members["instances"] if by_rows else _unwrapped(members["inputs"])
     if not isinstance(values, list):
         if by_rows:
             raise BadTensor("The value of 'instances' is not a list.", 'Send {"instances": [{"b64": "…"}]}.')
         values = [values]
     if not 1 <= len(values) <= MAX_BATCH:
-        raise BadTensor(f"The request holds {len(values)} images; accepted are 1 to {MAX_BATCH}.")
+        raise BadTensor(f"The request has {len(values)} images; accepted are 1 to {MAX_BATCH}.")
     return by_rows, [_image(_unwrapped(value) if by_rows else value, share) for value in values]
 
 
 def _unwrapped(value: object) -> Any:
-    """The value of the one input in an object. Raises BadTensor for another name."""
+    """The value of the input in an object with input names. Raises BadTensor for another name."""
     if not isinstance(value, dict) or set(value) == {"b64"}:
         return value
     if set(value) != {IMAGE.name}:
         names = ", ".join(repr(str(name)[:40]) for name in list(value)[:5])
-        raise BadTensor(f"The inputs are named {names or 'nothing'}; the one input is {IMAGE.name!r}.")
+        raise BadTensor(f"The inputs are {names or 'missing'}; expected is {IMAGE.name!r} alone.")
     return value[IMAGE.name]
 
 
 def _image(value: object, share: Share) -> bytes:
-    """The image file in {"b64": …} or a text, alone or as the only element of a list. Raises CallerError, QueueFull."""
+    """The image file in {"b64": …} or a string, also as a list's only element. Raises CallerError, QueueFull."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
@@ -164,17 +165,17 @@ def _image(value: object, share: Share) -> bytes:
     if isinstance(value, str):
         share.take(len(value))
         return image_of(value.encode(), share)
-    raise BadTensor('An image is neither {"b64": …} nor a text.', 'Send {"b64": "<base64 of the image file>"}.')
+    raise BadTensor('An image is neither {"b64": …} nor a string.', 'Send {"b64": "<base64 of the image file>"}.')
 
 
 def _row(page: Page) -> dict[str, object]:
-    """The outputs for one image, without filling."""
+    """The outputs of one image, without padding."""
     arrays = {array.name: array.values[0] for array in tensors.arrays_of([page], ROW_NAMES, (1,))}
     return {**arrays, "texts": [line.text for line in page.lines]}
 
 
 def _columns(pages: Sequence[Page]) -> dict[str, object]:
-    """The outputs of all images, each as one nested list."""
+    """The outputs of all images, each a nested list."""
     columns: dict[str, object] = {}
     for array in tensors.arrays_of(pages, tensors.OUTPUT_NAMES, (len(pages),)):
         values, width = array.values, array.shape[-1]
@@ -186,10 +187,10 @@ def _columns(pages: Sequence[Page]) -> dict[str, object]:
 
 
 def find_servable(models: ServedModels, name: str, version: str | None = None, label: str | None = None) -> ServedModel:
-    """The model that a request names, to predict. Raises UnknownModel."""
-    found = models.find(name, _number(version), label)
-    if found is not None:
-        return found
+    """The model that a prediction names. Raises UnknownModel."""
+    served = models.find(name, _number(version), label)
+    if served is not None:
+        return served
     is_known = bool(models.status(name))
     if version and is_known:
         raise _no_version(name, version)
@@ -202,7 +203,7 @@ def find_servable(models: ServedModels, name: str, version: str | None = None, l
 def find_versions(
     models: ServedModels, name: str, version: str | None = None, label: str | None = None
 ) -> Sequence[VersionStatus]:
-    """The states of the versions that a request names, the newest first. Raises UnknownModel."""
+    """The states of the versions that a request names, newest first. Raises UnknownModel."""
     every = models.status(name)
     if not every:
         raise UnknownModel(f"Could not find any versions of model {name[:100]}")
@@ -214,36 +215,36 @@ def find_versions(
     return list(reversed(chosen))
 
 
-def failure_of_version(one: VersionStatus) -> str:
-    """The version's error; "" for none, also where it was unloaded or is not wanted."""
-    return one.reason if one.failed else ""
+def failure_of_version(status: VersionStatus) -> str:
+    """The version's error; "" without one, and for an unloaded version."""
+    return status.reason if status.failed else ""
 
 
 def check_signature(signature: object) -> None:
-    """Raises BadTensor for another signature than the one there is."""
+    """Raises BadTensor for a signature other than `serving_default`."""
     if signature not in (None, "", SIGNATURE):
         name = shown(signature)[:100]
         raise BadTensor(f'Serving signature name: "{name}" not found in signature def', f"Use {SIGNATURE}.")
 
 
 def signature_of() -> dict[str, Any]:
-    """The one signature: the inputs and outputs of every model."""
+    """The signature of every model: its inputs and outputs."""
     outputs = {output.name: _tensor(output) for output in tensors.OUTPUTS}
     return {"inputs": {IMAGE.name: _tensor(IMAGE)}, "outputs": outputs, "method_name": METHOD}
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:
-    """A tensor's description. One image is one element here, so that a batch of them has one length."""
+    """A tensor's TensorInfo; an image is one element, so its batch has one dimension."""
     lengths = tensor.shape[:1] if tensor.dims == (1,) else tensor.shape
     shape = {"dim": [{"size": str(length), "name": ""} for length in lengths], "unknown_rank": False}
     return {"dtype": DTYPES[tensor.datatype], "tensor_shape": shape, "name": f"{tensor.name}:0"}
 
 
 def _number(version: str | None) -> int | None:
-    """The number of a version in digits; 0, which no version has, for one that is too long."""
+    """Convert a version's digits to a number; 0, which no version has, for too many digits."""
     if not version:
         return None
-    return int(version) if len(version) <= MOST_DIGITS else 0
+    return int(version) if len(version) <= MAX_DIGITS else 0
 
 
 def _no_version(name: str, version: str) -> UnknownModel:

@@ -1,7 +1,7 @@
 """The APIs of TrWebOCR (alisen39/TrWebOCR, port 8089) and TrWebOCR.cpp (SamuraiBUPT/TrWebOCR.cpp, port 6006).
 
-Their success responses to the letter; their errors in their own shapes, but with true statuses, where the originals
-answer 500 or 200. chineseocr_lite has TrWebOCR's address with another response: a setting chooses.
+Successes are byte for byte the originals'; errors have their format, but proper HTTP statuses instead of 500 or 200.
+chineseocr_lite has the same path with another response: OCRSVC_TRWEBOCR_BOXES=poly selects it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ocrsvc.results import Box, Page, ReadOptions
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600
-SHORTEST_SIDE_PX: Final = 64
+MIN_SIDE_PX: Final = 64
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
@@ -42,7 +42,7 @@ _DIGITS: Final = 2
 
 
 def make_trwebocr(context: AdapterContext) -> Blueprint:
-    """POST /api/tr-run/, with and without the last slash, over a reader."""
+    """Make POST /api/tr-run/, with and without the trailing slash."""
     blueprint, has_corners = make_blueprint("trwebocr", _failure), context.settings.trwebocr_boxes == "poly"
 
     @blueprint.post(PATH, strict_slashes=False)
@@ -51,7 +51,7 @@ def make_trwebocr(context: AdapterContext) -> Blueprint:
         if has_corners:
             _check_short_side()
         data = request.content.first_image(("file",), ("img", "file"))
-        # The engine sees a page for chineseocr_lite as it sees fit.
+        # For chineseocr_lite the engine chooses the size.
         max_side = None if has_corners else _max_side()
         page = shrink_page(context.read(data, ReadOptions(max_side=max_side)).page, max_side)
         raw_out = json.dumps(to_numbered(page) if has_corners else to_raw_out(page)).encode()
@@ -69,24 +69,24 @@ def make_trwebocr(context: AdapterContext) -> Blueprint:
 
 def _check_short_side() -> None:
     """Raises BadOption for a `compress` that chineseocr_lite refuses."""
-    sent = request.content.text("compress")
-    if sent is not None and not (_WHOLE.fullmatch(sent) and int(sent) >= SHORTEST_SIDE_PX):
-        raise BadOption(f"compress is {sent[:20]!r}: accepted is a whole number from {SHORTEST_SIDE_PX}.")
+    value = request.content.text("compress")
+    if value is not None and not (_WHOLE.fullmatch(value) and int(value) >= MIN_SIDE_PX):
+        raise BadOption(f"compress is {value[:20]!r}: accepted is a whole number from {MIN_SIDE_PX}.")
 
 
 def _max_side() -> int | None:
     """The longest side in the field `compress`, in pixels; None for one below 1. Raises BadOption."""
-    sent = request.content.text("compress")
-    if sent is None:
+    value = request.content.text("compress")
+    if value is None:
         return DEFAULT_COMPRESS_PX
-    if not _WHOLE.fullmatch(sent):
+    if not _WHOLE.fullmatch(value):
         raise BadOption(BAD_COMPRESS)
-    return int(sent) if int(sent) >= 1 else None
+    return int(value) if int(value) >= 1 else None
 
 
 @contextmanager
 def _drawn(reader: Reader, data: bytes, page: Page) -> Iterator[bytes]:
-    """The image with frames around its lines. It is decoded again, because engines may see it in gray."""
+    """The image with frames around its lines, decoded again because engines may use a gray one."""
     check = request.make_check()
     with request.share.part() as held:
         with reader.decoded_image(data, limit_s=request.left_s, context=request.context) as image:
@@ -95,7 +95,7 @@ def _drawn(reader: Reader, data: bytes, page: Page) -> Iterator[bytes]:
 
 
 def _success(began_s: float, picture: bytes, raw_out: bytes, *, is_drawn_first: bool = False) -> Response:
-    """The answer, joined of JSON pieces: a drawn page is copied once only."""
+    """The response, joined from JSON pieces so that a drawn page is copied only once."""
     members = [b'"raw_out": ', raw_out, b', "speed_time": %a' % round(time.monotonic() - began_s, 2)]
     if is_drawn_first:
         members = [b'"img_detected": ', picture, b", ", *members]
@@ -108,13 +108,13 @@ def _success(began_s: float, picture: bytes, raw_out: bytes, *, is_drawn_first: 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     message = NOTHING_SENT if isinstance(error, NothingSent) else str(failure)
-    # The original writes JSON as the standard library: with spaces, ASCII only.
+    # As in the original: JSON of the standard library, with spaces and ASCII only.
     answer = json.dumps({"code": failure.status, "msg": message})
     return Response(answer, failure.status, content_type="application/json")
 
 
 def shrink_page(page: Page, max_side: int | None) -> Page:
-    """The page scaled to a longest side of at most `max_side` pixels, rounded as in the original; None: as it is."""
+    """Scale the page to at most `max_side` pixels, rounded as in the original; None leaves it unchanged."""
     scale = max(page.width, page.height) / (max_side or max(page.width, page.height))
     if scale <= 1:
         return page
@@ -131,13 +131,13 @@ def _scale(box: Box, x_scale: float, y_scale: float) -> Box:
 
 
 def to_raw_out(page: Page) -> list[list[object]]:
-    """The lines as Tr gives them: [[cx, cy, w, h, angle], text, confidence]."""
+    """The lines in Tr's format: [[cx, cy, w, h, angle], text, confidence]."""
     rects = to_rects(to_boxes(page.lines)).tolist()
     return [[rect, line.text, float(line.confidence)] for rect, line in zip(rects, page.lines, strict=True)]
 
 
 def to_numbered(page: Page) -> list[list[object]]:
-    """The lines as chineseocr_lite gives them: [corners, numbered text, confidence]."""
+    """The lines in chineseocr_lite's format: [corners, numbered text, confidence]."""
     corners = to_boxes(page.lines).round(_DIGITS).tolist()
     numbered = enumerate(zip(corners, page.lines, strict=True), start=1)
     return [[box, f"{number}、 {line.text}", line.confidence] for number, (box, line) in numbered]
@@ -146,7 +146,7 @@ def to_numbered(page: Page) -> list[list[object]]:
 def to_rects(boxes: Boxes) -> NDArray[np.float64]:
     """The boxes as rectangles for OpenCV's boxPoints, (N, 5): centre x and y, width along the line, height, angle.
 
-    Pixels and clockwise degrees. A box that is no rectangle keeps its centre and its first two sides.
+    Pixels and clockwise degrees. A box that is not a rectangle keeps its centre and its first two sides.
     """
     along, across = boxes[:, 1] - boxes[:, 0], boxes[:, 2] - boxes[:, 1]
     angles = np.degrees(np.arctan2(along[:, 1], along[:, 0]))
@@ -155,7 +155,7 @@ def to_rects(boxes: Boxes) -> NDArray[np.float64]:
 
 
 def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
-    """POST /api/trocr and GET /hi over a reader."""
+    """Make POST /api/trocr and GET /hi."""
     blueprint = make_blueprint("trwebocr_cpp", _cpp_failure)
 
     @blueprint.post("/api/trocr", strict_slashes=False)
@@ -171,7 +171,7 @@ def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
 
 
 def _cpp_failure(error: Exception) -> Response:
-    """In the original's words where it has any."""
+    """An error, with the original's message if it has one."""
     failure = failure_of(error)
     text = str(failure)
     if isinstance(error, NothingSent):

@@ -1,4 +1,4 @@
-"""Pages and errors as TurboOCR's JSON has them; its errors have codes, and statuses where ours are finer."""
+"""Pages and errors in TurboOCR's JSON, with its error codes and its HTTP status for bad files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from flask import Response
 
 from ocrsvc import errors
-from ocrsvc.adapters.context import code_in, placed_texts
+from ocrsvc.adapters.context import original_code_of, texts_with_corners
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, Mode, PageParameters
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.markup import to_html
@@ -30,9 +30,9 @@ CLASSES: Final[Mapping[RegionType, tuple[str, int]]] = {
     "reference": ("reference", 18),
     "equation": ("display_formula", 5),
 }
-"""PP-DocLayoutV3's class, and its number, for each type of region."""
+"""PP-DocLayoutV3's class name and number per region type."""
 
-# The original's region of lines outside of all regions, and its confidence.
+# The original's class for lines outside all regions, and its confidence.
 _REMAINDER: Final = ("SupplementaryRegion", -1)
 _REMAINDER_CONFIDENCE: Final = 1.0
 _NO_REGION: Final = -1
@@ -51,65 +51,65 @@ CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.Refused, "SERVER_BUSY"),
     (errors.EngineFailed, "INFERENCE_ERROR"),
 )
-# The original answers 400 to every file that cannot be read.
+# The original's status for an unreadable file is 400.
 _BAD_FILES: Final = (errors.UnsupportedImage, errors.BrokenImage, errors.ImageTooLarge, errors.TooManyPages)
 
 
-def to_results(page: Page, asked: PageParameters, scale: float = 1.0) -> dict[str, object]:
-    """The lines, and the other requested parts; boxes are multiplied by `scale`."""
-    answer: dict[str, object] = {"results": _lines(page, asked, scale)}
-    if asked.has_layout:
+def to_results(page: Page, parameters: PageParameters, scale: float = 1.0) -> dict[str, object]:
+    """The lines and the other requested parts; boxes are multiplied by `scale`."""
+    answer: dict[str, object] = {"results": _lines(page, parameters, scale)}
+    if parameters.has_layout:
         answer["layout"] = [_region(number, region, scale) for number, region in enumerate(page.regions)]
-    if asked.has_order:
+    if parameters.has_order:
         answer["reading_order"] = list(range(len(page.lines)))
-    if asked.as_blocks:
+    if parameters.as_blocks:
         answer["blocks"] = _blocks(page, scale)
-    if asked.tables:
+    if parameters.tables:
         answer["tables"] = [_table(table, page.regions, scale) for table in page.tables]
     return answer
 
 
-def to_document_page(page: Page, asked: DocumentParameters, drawn_dpi: float | None) -> dict[str, object]:
-    """A page of a document; it was drawn at `drawn_dpi`, unless it is an image."""
-    turned = -page.angle % 360 if asked.autorotate else 0
+def to_document_page(page: Page, parameters: DocumentParameters, drawn_dpi: float | None) -> dict[str, object]:
+    """A page of a document; `drawn_dpi` is its rendering resolution, None for an image."""
+    turned = -page.angle % 360 if parameters.autorotate else 0
     if turned:
         sides = (page.height, page.width) if turned in {90, 270} else (page.width, page.height)
         page = restore_page(page, turned, *sides)
-    scale = asked.dpi / drawn_dpi if drawn_dpi else 1.0
+    scale = parameters.dpi / drawn_dpi if drawn_dpi else 1.0
     answer: dict[str, object] = {
         "page": page.number,
         "page_index": page.number - 1,
-        "dpi": asked.dpi,
+        "dpi": parameters.dpi,
         "width": max(1, round(page.width * scale)),
         "height": max(1, round(page.height * scale)),
-        **to_results(page, asked, scale),
-        "mode": mode_of(page, asked.mode),
+        **to_results(page, parameters, scale),
+        "mode": mode_of(page, parameters.mode),
         "text_layer_quality": "trusted" if any(line.source == "text_layer" for line in page.lines) else "absent",
     }
     return answer | ({"orientation_deg": turned} if turned else {})
 
 
-def mode_of(page: Page, asked: Mode) -> Mode:
-    """How a page was read: from its own text, by the engine, or both."""
+def mode_of(page: Page, requested: Mode) -> Mode:
+    """How a page was read: from its text layer, by the engine, or both."""
     sources = {line.source for line in page.lines}
-    if asked in {"ocr", "geometric"} or {"text_layer", "ocr"} <= sources:
-        return asked
+    if requested in {"ocr", "geometric"} or {"text_layer", "ocr"} <= sources:
+        return requested
     return "geometric" if "text_layer" in sources else "ocr"
 
 
-def _lines(page: Page, asked: PageParameters, scale: float) -> list[dict[str, object]]:
+def _lines(page: Page, parameters: PageParameters, scale: float) -> list[dict[str, object]]:
     regions = {line: number for number, region in enumerate(page.regions) for line in region.lines}
-    found = []
+    items = []
     for number, (line, (text, score, box)) in enumerate(
-        zip(page.lines, placed_texts(page.lines, scale=scale), strict=True)
+        zip(page.lines, texts_with_corners(page.lines, scale=scale), strict=True)
     ):
         item: dict[str, object] = {"text": text, "confidence": score, "bounding_box": box}
         if line.source == "text_layer":
             item["source"] = "pdf"
-        if asked.has_layout:
+        if parameters.has_layout:
             item = {"id": number, **item, **({"layout_id": regions[number]} if number in regions else {})}
-        found.append(item)
-    return found
+        items.append(item)
+    return items
 
 
 def _region(number: int, region: Region, scale: float) -> dict[str, object]:
@@ -124,7 +124,7 @@ def _class_of(region: Region) -> tuple[str, int]:
 
 
 def _blocks(page: Page, scale: float) -> list[dict[str, object]]:
-    """The regions with text in them; they are in reading order."""
+    """The regions with text, in reading order."""
     with_text = [(number, region) for number, region in enumerate(page.regions) if region.lines]
     return [
         {
@@ -140,13 +140,13 @@ def _blocks(page: Page, scale: float) -> list[dict[str, object]]:
 
 
 def _table(table: Table, regions: Iterable[Region], scale: float) -> dict[str, object]:
-    """A table, with the number and the confidence of the region around its middle."""
+    """A table, with number and confidence of the region around its centre."""
     x, y = np.mean(table.box, axis=0)
     number, confidence = next(
         (
             (number, region.confidence)
             for number, region in enumerate(regions)
-            if region.type == "table" and _holds(region.box, float(x), float(y))
+            if region.type == "table" and _contains(region.box, float(x), float(y))
         ),
         (_NO_REGION, 1.0),
     )
@@ -169,7 +169,7 @@ def _table(table: Table, regions: Iterable[Region], scale: float) -> dict[str, o
     }
 
 
-def _holds(box: Box, x: float, y: float) -> bool:
+def _contains(box: Box, x: float, y: float) -> bool:
     (left, top), (right, bottom) = np.min(box, axis=0), np.max(box, axis=0)
     return bool(left <= x <= right and top <= y <= bottom)
 
@@ -179,22 +179,22 @@ def _corners(box: Box, scale: float) -> list[list[int]]:
 
 
 def code_of(error: BaseException) -> str:
-    """The original's code for an error, else our own in capitals."""
-    own = error.code.upper() if isinstance(error, OcrsvcError) else "INFERENCE_ERROR"
-    return str(code_in(CODES, error, "INVALID_JSON") or own)
+    """The original's code for an error, else this service's in upper case."""
+    default = error.code.upper() if isinstance(error, OcrsvcError) else "INFERENCE_ERROR"
+    return str(original_code_of(CODES, error, "INVALID_JSON") or default)
 
 
 def status_of(failure: OcrsvcError) -> int:
-    """The HTTP status: 400 for every file that cannot be read."""
+    """The HTTP status, 400 for every unreadable file."""
     return 400 if isinstance(failure, _BAD_FILES) and not isinstance(failure, errors.BodyTooLarge) else failure.status
 
 
 def error_members(error: Exception, failure: OcrsvcError | None = None) -> dict[str, object]:
-    """An error in an answer; `failure` is its `failure_of`."""
+    """An error's JSON members; `failure` is its `failure_of`."""
     return {"error": {"code": code_of(error), "message": str(failure or failure_of(error))}}
 
 
 def answer_failure(error: Exception) -> Response:
-    """Any exception as the original's error answer; for Flask's `errorhandler`."""
+    """An exception as the original's error response, for Flask's `errorhandler`."""
     failure = failure_of(error)
     return as_json(error_members(error, failure), status_of(failure))

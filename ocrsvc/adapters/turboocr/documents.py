@@ -1,4 +1,4 @@
-"""Documents for TurboOCR's clients, over HTTP and gRPC: pages, files made of them, and streams."""
+"""TurboOCR's documents over HTTP and gRPC: pages, files of them, and page streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 from flask import Response
 
-from ocrsvc.adapters.context import Coded, HeldOutput
+from ocrsvc.adapters.context import CodedError, CountedBuffer
 from ocrsvc.adapters.turboocr.answers import code_of, error_members, to_document_page, to_results
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, PageParameters
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, UnsupportedImage
@@ -27,7 +27,7 @@ from ocrsvc.serving.work_queue import RequestContext, make_check
 
 Outcome = Reading | OcrsvcError
 
-# Markdown has tables, and leaves out the regions of headers and footers.
+# Markdown has tables, and omits headers and footers.
 _MARKDOWN: Final = ReadOptions(layout=True, tables=True)
 
 NDJSON_TYPE: Final = "application/x-ndjson"
@@ -36,17 +36,17 @@ Pages = Generator[PageRead, None, None]
 
 @dataclass(frozen=True, slots=True)
 class DocumentCall:
-    """One request for a whole file; `deadline` is on `time.monotonic`."""
+    """One request for a file; `deadline` is on `time.monotonic`."""
 
     reader: Reader
     file: bytes
-    asked: DocumentParameters
+    parameters: DocumentParameters
     deadline: float
     context: RequestContext
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline; 0 if it has passed."""
+        """Seconds until the deadline, at least 0."""
         return max(0.0, self.deadline - time.monotonic())
 
     def check(self) -> None:
@@ -56,7 +56,7 @@ class DocumentCall:
 
 @dataclass(frozen=True, slots=True)
 class DocumentAnswer:
-    """The answer for a document: its pages, or a file; `degraded` says which pages the file lacks."""
+    """A document's response: pages or a file; `degraded` names the pages that the file lacks."""
 
     readings: Sequence[Reading]
     pages: Sequence[dict[str, Any]] = ()
@@ -64,13 +64,13 @@ class DocumentAnswer:
     degraded: str = ""
 
 
-def batch_answer(outcomes: Sequence[Outcome], asked: PageParameters) -> list[tuple[dict[str, Any], str | None]]:
-    """Each image's results, or an empty entry with the error, and its code. Raises the first error where all fail."""
+def batch_answer(outcomes: Sequence[Outcome], parameters: PageParameters) -> list[tuple[dict[str, Any], str | None]]:
+    """Per image the results, or an empty entry with the error, and its code. Raises the first error if all fail."""
     failed = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
     if failed and len(failed) == len(outcomes):
         raise failed[0]
     return [
-        (to_results(outcome.page, asked), None)
+        (to_results(outcome.page, parameters), None)
         if isinstance(outcome, Reading)
         else ({"results": [], **error_members(outcome)}, code_of(outcome))
         for outcome in outcomes
@@ -78,11 +78,11 @@ def batch_answer(outcomes: Sequence[Outcome], asked: PageParameters) -> list[tup
 
 
 def answer_pdf(call: DocumentCall) -> DocumentAnswer:
-    """The answer for a PDF, in the requested form. Raises OcrsvcError, also where no page was read."""
-    form = call.asked.form
+    """A PDF's response in the requested format. Raises OcrsvcError, also if no page was read."""
+    form = call.parameters.form
     if not is_pdf(call.file):
-        raise Coded("PDF_RENDER_FAILED", "This is no PDF.", "Send an image to /ocr/raw.")
-    options = options_for((form,), call.asked.read_options(call.asked.mode))
+        raise CodedError("PDF_RENDER_FAILED", "The file is not a PDF.", "Send an image to /ocr/raw.")
+    options = options_for((form,), call.parameters.read_options(call.parameters.mode))
     options = replace(options, layout=options.layout or form == "md")
     read = call.reader.read_files([call.file], options, call.left_s, call.context)[0]
     if not read.readings:
@@ -92,9 +92,9 @@ def answer_pdf(call: DocumentCall) -> DocumentAnswer:
         return DocumentAnswer(read.readings, [page_of(call, number, outcome) for number, outcome in read.pages])
     if form == "pdf":
         return DocumentAnswer(read.readings, file=_searchable_pdf(call, read), degraded=degraded)
-    if call.asked.as_pages:
+    if call.parameters.as_pages:
         return DocumentAnswer(read.readings, _markdown_pages(call, read), degraded=degraded)
-    # Our Markdown has no comment before the first page.
+    # `write_document` puts no page comment before the first page.
     pages = [reading.page for reading in read.readings]
     head = f"<!-- page {pages[0].number} -->\n\n".encode()
     return DocumentAnswer(read.readings, file=head + _markdown(call, pages, read.readings[0].engine), degraded=degraded)
@@ -107,9 +107,9 @@ def answer_markdown(call: DocumentCall) -> DocumentAnswer:
 
 
 def bad_file(file: bytes, error: OcrsvcError) -> OcrsvcError:
-    """The error of a file that cannot be opened, with the original's code."""
+    """The error of an unreadable file, with the original's code for a PDF."""
     if is_pdf(file) and isinstance(error, UnsupportedImage | BrokenImage):
-        return Coded("PDF_RENDER_FAILED", error.detail, error.remedy)
+        return CodedError("PDF_RENDER_FAILED", error.detail, error.remedy)
     return error
 
 
@@ -117,15 +117,17 @@ def page_of(call: DocumentCall, number: int, outcome: Outcome) -> dict[str, Any]
     """One page of a document, or its error."""
     drawn_dpi = call.reader.settings.pdf_dpi if is_pdf(call.file) else None
     if isinstance(outcome, Reading):
-        return to_document_page(replace(outcome.page, number=number), call.asked, drawn_dpi)
-    empty = to_document_page(Page(0, 0, 0, (), number), call.asked.model_copy(update={"autorotate": False}), drawn_dpi)
+        return to_document_page(replace(outcome.page, number=number), call.parameters, drawn_dpi)
+    empty = to_document_page(
+        Page(0, 0, 0, (), number), call.parameters.model_copy(update={"autorotate": False}), drawn_dpi
+    )
     return {**empty, "width": 0, "height": 0, **error_members(outcome)}
 
 
 def _searchable_pdf(call: DocumentCall, read: FileRead) -> bytes:
-    lowest = call.asked.min_confidence or 0.0
+    min_confidence = call.parameters.min_confidence or 0.0
     pages = [
-        replace(page, lines=tuple(line for line in page.lines if line.confidence >= lowest))
+        replace(page, lines=tuple(line for line in page.lines if line.confidence >= min_confidence))
         for page in (reading.page for reading in read.readings)
     ]
     failed = [number for number, _ in read.errors]
@@ -151,17 +153,17 @@ def _markdown(call: DocumentCall, pages: Sequence[Page], engine: EngineInfo) -> 
 
 
 def _written(name: str, result: DocumentResult, call: DocumentCall) -> bytes:
-    held = HeldOutput(call.context.share)
-    write_document(name, result, held, call.left_s, call.check)
-    return held.taken()
+    output = CountedBuffer(call.context.share)
+    write_document(name, result, output, call.left_s, call.check)
+    return output.take_value()
 
 
 def respond_by_page(call: DocumentCall) -> Response:
-    """A line of JSON for each page, as soon as it is read, between a line that begins and one that ends.
+    """Stream a JSON line per page as soon as it is read, between a first and a last line.
 
-    Until the first page is read, errors are raised: also that of a page that is the only one, or too late.
+    Raises errors before the first page, that of a single page, and DeadlineExceeded of the first page.
     """
-    options = call.asked.read_options(call.asked.mode)
+    options = call.parameters.read_options(call.parameters.mode)
     pages = call.reader.read_files_by_page([call.file], options, call.left_s, call.context)
     try:
         first = next(pages)
@@ -175,23 +177,23 @@ def respond_by_page(call: DocumentCall) -> Response:
 
 
 class _EventStream:
-    """The lines of one answer; for the thread of its request."""
+    """The lines of one response, for the request's own thread."""
 
     def __init__(self, request: Request, call: DocumentCall) -> None:
         self._request, self._call = request, call
         self._read = self._failed = 0
 
     def pieces(self, first: PageRead, pages: Pages) -> Iterator[bytes]:
-        """An error after the first line is the last line."""
+        """The encoded lines; an error ends them with an error line."""
         events = chain((self._begin(first),), (self._page(page) for page in chain((first,), pages)))
         return ended_pieces(self._request, map(_line, events), lambda: _line(self._end()), _error_line)
 
     def _begin(self, first: PageRead) -> dict[str, object]:
-        kind, asked = "pdf" if is_pdf(self._call.file) else "image", self._call.asked
-        return {"event": "meta", "kind": kind, "pages": first.chosen, "dpi": asked.dpi, "mode": asked.mode}
+        kind, parameters = "pdf" if is_pdf(self._call.file) else "image", self._call.parameters
+        return {"event": "meta", "kind": kind, "pages": first.chosen, "dpi": parameters.dpi, "mode": parameters.mode}
 
     def _page(self, page: PageRead) -> dict[str, object]:
-        """Raises DeadlineExceeded: no page after it will be read."""
+        """A page's event. Raises DeadlineExceeded, after which no page is read."""
         if isinstance(page.outcome, Reading):
             self._read += 1
             return {"event": "page", **page_of(self._call, page.number, page.outcome)}

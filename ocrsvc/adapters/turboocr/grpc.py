@@ -1,4 +1,4 @@
-"""TurboOCR's service over gRPC: answers carry the JSON of the HTTP answers, trailers the code of an error."""
+"""TurboOCR's gRPC service: responses carry the JSON of the HTTP API, trailers the error code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from ocrsvc.adapters.context import Coded, GrpcService
+from ocrsvc.adapters.context import CodedError, GrpcService
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.adapters.turboocr.answers import code_of, status_of, to_results
 from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer
@@ -25,7 +25,7 @@ _PAGE_MEMBERS: Final = ("width", "height", "dpi", "mode", "text_layer_quality")
 
 
 def make_turboocr(messages: Messages, model: OcrModel) -> Methods:
-    """The methods, over a model's reader."""
+    """Make the service's methods."""
     service = _Service(messages, model)
     answers = (
         ("Recognize", "OCRRequest", service.recognize),
@@ -36,77 +36,82 @@ def make_turboocr(messages: Messages, model: OcrModel) -> Methods:
     )
     return {
         SERVICE + name: Method(
-            messages[f"ocr.{request}"], _coded(answer), quick=name == "Health", error_fields=_error_fields
+            messages[f"ocr.{request}"],
+            _original_errors(answer),
+            quick=name == "Health",
+            error_fields=_error_fields,
         )
         for name, request, answer in answers
     }
 
 
-def _coded(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
-    """An answer whose errors of files are raised as errors of the request, as the original has them."""
+def _original_errors(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
+    """Wrap a method so that errors of a bad file have the original's code."""
 
     def answered(request: Any, call: Call) -> Any:
         try:
             return answer(request, call)
         except OcrsvcError as error:
-            # Outside the block: an error that is its own cause has an endless chain.
+            # Raised outside the block: an error must not be its own cause.
             is_same = status_of(error) == error.status
-            failure = error if is_same else Coded(code_of(error), error.detail, error.remedy)
+            failure = error if is_same else CodedError(code_of(error), error.detail, error.remedy)
         raise failure
 
     return answered
 
 
 def _error_fields(error: BaseException) -> Mapping[str, str]:
-    """The original's code for an error of ours; others have their status alone."""
+    """The trailer with the original's code; errors from outside this service get none."""
     return {"x-error-code": code_of(error)} if isinstance(error, OcrsvcError) else {}
 
 
 class _Service:
-    """The methods, each called with a request and its call."""
+    """The methods of the service."""
 
     def __init__(self, messages: Messages, model: OcrModel) -> None:
         self._messages, self._reader = messages, model.reader
 
     def recognize(self, request: Any, call: Call) -> Any:
-        asked, data = page_parameters(_parameters_of(request)), bytes(request.image)
+        parameters, data = page_parameters(_parameters_of(request)), bytes(request.image)
         if request.pixels:
             data = to_image_file(request.pixels, (request.width, request.height, request.channels or 3), call.share)
         if not data:
-            raise Coded("MISSING_IMAGE", "The request has neither image nor pixels.")
-        page = self._reader.read(data, asked.read_options(), call.left_s, call.context).page
-        return self._page_response(to_results(page, asked))
+            raise CodedError("MISSING_IMAGE", "The request has neither image nor pixels.")
+        page = self._reader.read(data, parameters.read_options(), call.left_s, call.context).page
+        return self._page_response(to_results(page, parameters))
 
     def recognize_batch(self, request: Any, call: Call) -> Any:
-        asked = page_parameters(_parameters_of(request))
+        parameters = page_parameters(_parameters_of(request))
         if not request.images:
-            raise Coded("EMPTY_BATCH", "The request has no images.")
-        outcomes = self._reader.read_many(list(request.images), asked.read_options(), call.left_s, call.context)
-        results = [self._page_response(entry, error or "") for entry, error in batch_answer(outcomes, asked)]
+            raise CodedError("EMPTY_BATCH", "The request has no images.")
+        outcomes = self._reader.read_many(list(request.images), parameters.read_options(), call.left_s, call.context)
+        results = [self._page_response(entry, error or "") for entry, error in batch_answer(outcomes, parameters)]
         return self._messages["ocr.OCRBatchResponse"](batch_results=results, total_images=len(results))
 
     def recognize_pdf(self, request: Any, call: Call) -> Any:
-        asked = document_parameters(_parameters_of(request))
+        parameters = document_parameters(_parameters_of(request))
         if not request.pdf_data:
-            raise Coded("MISSING_PDF", "The request has no pdf_data.")
-        answer = answer_pdf(self._call(request.pdf_data, asked, call))
+            raise CodedError("MISSING_PDF", "The request has no pdf_data.")
+        answer = answer_pdf(self._call(request.pdf_data, parameters, call))
         response, page = self._messages["ocr.OCRPDFResponse"], self._messages["ocr.OCRPageResult"]
-        if asked.form == "pdf":
+        if parameters.form == "pdf":
             return response(document=answer.file, degraded=answer.degraded)
-        if asked.form == "md":
-            markdown = orjson.dumps({"pages": answer.pages}) if asked.as_pages else answer.file
+        if parameters.form == "md":
+            markdown = orjson.dumps({"pages": answer.pages}) if parameters.as_pages else answer.file
             return response(markdown=markdown.decode(), degraded=answer.degraded)
         pages = [
             page(
-                page_number=one["page"], json_response=orjson.dumps(one), **{name: one[name] for name in _PAGE_MEMBERS}
+                page_number=members["page"],
+                json_response=orjson.dumps(members),
+                **{name: members[name] for name in _PAGE_MEMBERS},
             )
-            for one in answer.pages
+            for members in answer.pages
         ]
         return response(pages=pages)
 
     def recognize_markdown(self, request: Any, call: Call) -> Any:
         if not request.image:
-            raise Coded("MISSING_IMAGE", "The request has no image.")
+            raise CodedError("MISSING_IMAGE", "The request has no image.")
         answer = answer_markdown(self._call(request.image, DocumentParameters(), call))
         return self._messages["ocr.OCRMarkdownResponse"](markdown=answer.file.decode())
 
@@ -117,8 +122,8 @@ class _Service:
         response = self._messages["ocr.HealthResponse"]
         return response(status="ok", response_mode=RESPONSE_MODE, capabilities_json=document)
 
-    def _call(self, data: bytes, asked: DocumentParameters, call: Call) -> DocumentCall:
-        return DocumentCall(self._reader, bytes(data), asked, call.deadline, call.context)
+    def _call(self, data: bytes, parameters: DocumentParameters, call: Call) -> DocumentCall:
+        return DocumentCall(self._reader, bytes(data), parameters, call.deadline, call.context)
 
     def _page_response(self, answer: dict[str, Any], error: str = "") -> Any:
         return self._messages["ocr.OCRResponse"](
@@ -130,9 +135,9 @@ class _Service:
 
 
 def _parameters_of(request: Any) -> dict[str, object]:
-    """The parameters in a message, by their names over HTTP; unset fields are left out."""
-    sent = {field.name: value for field, value in request.ListFields() if field.name not in _DATA}
-    return sent | ({"text": False} if sent.pop("layout_only", False) else {})
+    """The fields of a message that are set, by their names over HTTP."""
+    fields = {field.name: value for field, value in request.ListFields() if field.name not in _DATA}
+    return fields | ({"text": False} if fields.pop("layout_only", False) else {})
 
 
 GRPC_SERVICE: Final = GrpcService((FILE,), make_turboocr)

@@ -1,4 +1,4 @@
-"""The API of TurboOCR (aiptimizer/TurboOCR, port 8000) over HTTP: that of its versions 2 to 4."""
+"""The HTTP API of TurboOCR (aiptimizer/TurboOCR, port 8000), versions 2 to 4."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, Coded, make_blueprint
+from ocrsvc.adapters.context import AdapterContext, CodedError, make_blueprint
 from ocrsvc.adapters.turboocr import parameters
 from ocrsvc.adapters.turboocr.answers import answer_failure, to_results
 from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer, respond_by_page
@@ -20,7 +20,7 @@ from ocrsvc.results import Reading
 from ocrsvc.settings.settings import Settings
 
 RESPONSE_MODE: Final = "json_bytes"
-"""gRPC answers carry the JSON of the HTTP answer."""
+"""gRPC responses carry the JSON of the HTTP response."""
 
 ENDPOINTS: Final = (
     *("/health", "/health/live", "/health/ready", "/capabilities"),
@@ -30,7 +30,7 @@ _PDF_FIELDS: Final = ("file", "pdf")
 
 
 def make_turboocr(context: AdapterContext) -> Blueprint:
-    """POST /ocr, /ocr/raw, /ocr/batch, … over a reader, and GET /health, … and /capabilities."""
+    """Make POST /ocr, /ocr/raw, /ocr/batch, …, GET /health, … and /capabilities."""
     views = _Views(context)
     posts = (views.ocr, views.raw, views.pixels, views.batch, views.pdf, views.markdown, views.stream)
     gets = (("/health", views.health), ("/health/live", views.health), ("/health/ready", views.ready))
@@ -46,44 +46,44 @@ def make_turboocr(context: AdapterContext) -> Blueprint:
 
 
 class _Views:
-    """The views; all but `ocr` are below /ocr, under their own names."""
+    """The views; all but `ocr` are served at /ocr/{name of the method}."""
 
     def __init__(self, context: AdapterContext) -> None:
         self._context = context
 
     def ocr(self) -> Response:
-        asked = page_parameters(first_values(request.content.fields))
-        return self._read(request.content.first_image((), ("image",)), asked)
+        options = page_parameters(first_values(request.content.fields))
+        return self._read(request.content.first_image((), ("image",)), options)
 
     def raw(self) -> Response:
         return self._read(_raw_image(), page_parameters(first_values(request.content.fields)))
 
     def pixels(self) -> Response:
-        sent = first_values(request.args.items(multi=True))
-        size = parameters.read_size(sent, request.headers)
-        # Wrong dimensions are refused before the body is taken.
+        query = first_values(request.args.items(multi=True))
+        size = parameters.parse_size(query, request.headers)
+        # Refuse wrong dimensions before taking the body.
         size_bytes = parameters.check_size(*size)
         body = request.take_body()
         with limited_parsing(request.share, size_bytes, request.deadline):
             data = parameters.to_image_file(body, size, request.share)
-        return self._read(data, page_parameters(sent))
+        return self._read(data, page_parameters(query))
 
     def batch(self) -> Response:
         content = request.content
-        asked = page_parameters(first_values(content.fields))
+        options = page_parameters(first_values(content.fields))
         if not content.members.get("images"):
-            raise Coded("EMPTY_BATCH", "Empty images array")
-        outcomes = read_images(self._context.reader, content.images((), ("images",)), asked.read_options())
-        entries, errors = zip(*batch_answer(outcomes, asked), strict=True)
+            raise CodedError("EMPTY_BATCH", "Empty images array")
+        outcomes = read_images(self._context.reader, content.images((), ("images",)), options.read_options())
+        entries, errors = zip(*batch_answer(outcomes, options), strict=True)
         readings = [outcome for outcome in outcomes if isinstance(outcome, Reading)]
         return _timed(as_json({"batch_results": entries, "errors": errors}), readings)
 
     def pdf(self) -> Response:
-        asked = parameters.document_parameters(first_values(request.content.fields))
-        answer = answer_pdf(self._call(_pdf(), asked))
+        options = parameters.document_parameters(first_values(request.content.fields))
+        answer = answer_pdf(self._call(_pdf(), options))
         if answer.pages:
             response = as_json({"pages": answer.pages})
-        elif asked.form == "pdf":
+        elif options.form == "pdf":
             response = Response(answer.file, content_type="application/pdf")
             response.headers["Content-Disposition"] = 'attachment; filename="searchable.pdf"'
         else:
@@ -98,8 +98,8 @@ class _Views:
         return _timed(_markdown(answer.file), answer.readings)
 
     def stream(self) -> Response:
-        asked = parameters.document_parameters(first_values(request.content.fields))
-        return respond_by_page(self._call(_raw_image(), asked))
+        options = parameters.document_parameters(first_values(request.content.fields))
+        return respond_by_page(self._call(_raw_image(), options))
 
     def health(self) -> Response:
         return Response("ok", content_type="text/plain; charset=utf-8")
@@ -109,16 +109,16 @@ class _Views:
             raise NotReady("Pipeline not ready.")
         return self.health()
 
-    def _read(self, data: bytes, asked: PageParameters) -> Response:
-        reading = self._context.read(data, asked.read_options())
-        return _timed(as_json(to_results(reading.page, asked)), [reading])
+    def _read(self, data: bytes, options: PageParameters) -> Response:
+        reading = self._context.read(data, options.read_options())
+        return _timed(as_json(to_results(reading.page, options)), [reading])
 
-    def _call(self, file: bytes, asked: DocumentParameters) -> DocumentCall:
-        return DocumentCall(self._context.reader, file, asked, request.deadline, request.context)
+    def _call(self, file: bytes, options: DocumentParameters) -> DocumentCall:
+        return DocumentCall(self._context.reader, file, options, request.deadline, request.context)
 
 
 def capabilities_of(settings: Settings) -> dict[str, object]:
-    """The server's description, which is in the gRPC health answer too."""
+    """The server's capabilities, also part of the gRPC health response."""
     features = {"layout": True, "tables": True, "formulas": False, "autorotate": True, "profile_endpoint": False}
     modes = list(parameters.MODES) if settings.pdf_dpi else []
     return {
@@ -147,22 +147,22 @@ def _markdown(text: bytes) -> Response:
 def _raw_image() -> bytes:
     data = request.content.raw if request.content.raw is not None else request.content.any_file()
     if not data:
-        raise Coded("EMPTY_BODY", "Empty body")
+        raise CodedError("EMPTY_BODY", "Empty body")
     return data
 
 
 def _pdf() -> bytes:
-    """The PDF: the body, a file of a form, or base64 in JSON. Raises CallerError."""
+    """The PDF: the body, a form's file, or base64 in JSON. Raises CallerError."""
     content = request.content
     if content.raw is not None:
         return content.raw
-    if found := next((part.data for part in content.files if part.name in _PDF_FIELDS and part.data), None):
-        return found
+    if file := next((part.data for part in content.files if part.name in _PDF_FIELDS and part.data), None):
+        return file
     if request.mimetype == "multipart/form-data":
-        raise Coded("MISSING_FILE", "The form has no file in a field 'file' or 'pdf'")
+        raise CodedError("MISSING_FILE", "The form has no file in the field 'file' or 'pdf'")
     if not request.content_length:
-        raise Coded("EMPTY_BODY", "Empty body")
+        raise CodedError("EMPTY_BODY", "Empty body")
     try:
         return content.first_image((), ("pdf",))
     except NothingSent as error:
-        raise Coded("MISSING_PDF", 'The JSON has no member "pdf" with base64 in it') from error
+        raise CodedError("MISSING_PDF", 'The JSON has no base64 member "pdf"') from error

@@ -1,4 +1,4 @@
-"""Umi-OCR's options, answers for one page, and codes; options.json describes the options to clients."""
+"""Umi-OCR's options, page responses and codes; options.json describes the options to clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from pydantic import Field
 
-from ocrsvc.adapters.context import Coded, RequestValues, placed_texts
+from ocrsvc.adapters.context import CodedError, RequestValues, texts_with_corners
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, NothingSent, UnknownModel, UnsupportedImage
 from ocrsvc.formats.boxes import to_boxes, to_frames
 from ocrsvc.http.field_values import shown
@@ -38,7 +38,7 @@ FILES: Final[Mapping[str, tuple[str, str]]] = {
     "models/config_korean.txt": ("ko", "한국어"),
     "models/config_cyrillic.txt": ("ru", "Русский"),
 }
-"""The languages of the original's plugins, hard-wired in many clients: their tags and titles."""
+"""Tag and title per language value of the original's plugins, which many clients hard-code."""
 
 _LANGUAGES: Final = {
     **{value: tag for value, (tag, _) in FILES.items()},
@@ -46,10 +46,10 @@ _LANGUAGES: Final = {
     "models/config_chinese_cht.txt": "zh-hant",
 }
 
-_DESCRIBED: Final[Mapping[str, Any]] = orjson.loads(files(__package__).joinpath("options.json").read_bytes())
-OPTIONS: Final[Mapping[str, Any]] = _DESCRIBED["image"]
-"""The answer of GET /api/ocr/get_options without a model repository."""
-DOCUMENT_OPTIONS: Final[Mapping[str, Any]] = _DESCRIBED["document"]
+_DESCRIPTIONS: Final[Mapping[str, Any]] = orjson.loads(files(__package__).joinpath("options.json").read_bytes())
+OPTIONS: Final[Mapping[str, Any]] = _DESCRIPTIONS["image"]
+"""The response of GET /api/ocr/get_options without a model repository."""
+DOCUMENT_OPTIONS: Final[Mapping[str, Any]] = _DESCRIPTIONS["document"]
 """The options that GET /api/doc/get_options adds."""
 OK, NO_TEXT = 100, 101
 NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
@@ -62,12 +62,12 @@ CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (UnsupportedImage, 301),
     (BrokenImage, 301),
 )
-"""The code for each error; 300 and 301 are those of the engine in the original."""
+"""The code of each error; 300 and 301 come from the original's engine."""
 UNREADABLE_IMAGES: Final = (300, 301)
 
 
 class ImageOptions(RequestValues):
-    """The options of an image; options.json lists all but `words`, which the original lacks."""
+    """The options of an image; `words` is an extension that options.json does not list."""
 
     message: ClassVar[str] = _MESSAGE
     language: Annotated[Any, Field(alias=LANGUAGE)] = None
@@ -79,69 +79,69 @@ class ImageOptions(RequestValues):
     words: Annotated[bool, Field(alias="data.words")] = False
 
     def read_options(self, *, has_models: bool) -> ReadOptions:
-        """The reading options, with a language only where there is a model repository. Raises BadOption."""
+        """The reading options; the language counts only with a model repository. Raises BadOption."""
         side = clamp_side_px(self.max_side) if self.max_side is not None else None
         read = ReadOptions(rotate=rotate_option(self.cls), max_side=side, words=self.words)
         return _with_language(read, self.language) if has_models and self.language is not None else read
 
 
 class DocumentOptions(ImageOptions):
-    """The options of a document; a task keeps them under the names that were sent."""
+    """The options of a document, stored with its job under their aliases."""
 
     ignored_first: Annotated[int, Field(alias="tbpu.ignoreRangeStart")] = 1
     ignored_last: Annotated[int, Field(alias="tbpu.ignoreRangeEnd")] = -1
     first: Annotated[int, Field(alias="pageRangeStart")] = 1
     last: Annotated[int, Field(alias="pageRangeEnd")] = -1
     listed: Annotated[tuple[int, ...], Field(alias="pageList")] = ()
-    # Pages are read as they look.
+    # Accepted without effect: pages are always rendered.
     mode: Annotated[Literal["mixed", "fullPage", "imageOnly"], Field(alias="doc.extractionMode")] = "fullPage"
 
 
-def _with_language(options: ReadOptions, sent: object) -> ReadOptions:
-    if isinstance(sent, str) and sent in _LANGUAGES:
-        return replace(options, lang=_LANGUAGES[sent])
-    name, equals, value = sent.partition("=") if isinstance(sent, str) else ("", "", "")
+def _with_language(options: ReadOptions, language: object) -> ReadOptions:
+    if isinstance(language, str) and language in _LANGUAGES:
+        return replace(options, lang=_LANGUAGES[language])
+    name, equals, value = language.partition("=") if isinstance(language, str) else ("", "", "")
     if not equals or name not in {"model", "tier", "lang"}:
-        raise BadOption(_MESSAGE.format(name=LANGUAGE, value=shown(sent)[:100]))
-    asked = read_options([(name, value)]).read
-    return replace(options, model=asked.model, tier=asked.tier, lang=asked.lang)
+        raise BadOption(_MESSAGE.format(name=LANGUAGE, value=shown(language)[:100]))
+    choice = read_options([(name, value)]).read
+    return replace(options, model=choice.model, tier=choice.tier, lang=choice.lang)
 
 
 def language_choices(listed: ModelList) -> list[tuple[str, str]]:
-    """Values with their titles: the languages, by the original's values where it has any; then the models."""
-    found = [(value, title) for value, (tag, title) in FILES.items() if tag in listed.languages]
+    """Values and titles: first languages, with the original's values if it has any, then models."""
+    choices = [(value, title) for value, (tag, title) in FILES.items() if tag in listed.languages]
     known = {tag for tag, _ in FILES.values()}
-    found += [(f"lang={tag}", tag) for tag in listed.languages if tag not in known]
+    choices += [(f"lang={tag}", tag) for tag in listed.languages if tag not in known]
     for one in listed.versions:
         if one.version in listed.available:
             title = one.version.description.title
             names = (one.name, *(f"{one.name}:{label}" for label in one.labels))
-            found += [(f"model={name}", f"{title} ({name})" if title else name) for name in names]
-    return list(dict(found).items())
+            choices += [(f"model={name}", f"{title} ({name})" if title else name) for name in names]
+    return list(dict(choices).items())
 
 
 def options_for(listed: ModelList) -> Mapping[str, object]:
-    """The answer of GET /api/ocr/get_options where there is a model repository."""
+    """The response of GET /api/ocr/get_options with a model repository."""
     choices = language_choices(listed)
-    own = {"default": choices[0][0], "optionsList": list(map(list, choices))} if choices else {}
-    return {**OPTIONS, LANGUAGE: {**OPTIONS[LANGUAGE], **own}}
+    language = {"default": choices[0][0], "optionsList": list(map(list, choices))} if choices else {}
+    return {**OPTIONS, LANGUAGE: {**OPTIONS[LANGUAGE], **language}}
 
 
 def checked_members(*needed: str, missing: str, may_be_empty: bool = False) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """The members and the options of this thread's request. Raises Coded, with the original's words."""
+    """The members and the options of this thread's request. Raises CodedError with the original's messages."""
     content, members = request.content, request.content.members
     if content.raw is None and not (content.fields if may_be_empty else members):
-        raise Coded(EMPTY, "请求为空。")
+        raise CodedError(EMPTY, "请求为空。")
     if not any(name in members for name in needed):
-        raise Coded(NO_BASE64, missing)
+        raise CodedError(NO_BASE64, missing)
     options = members.get("options")
     if options is not None and not isinstance(options, dict):
-        raise Coded(NO_DICT, "请求中 options 字段必须为字典。")
+        raise CodedError(NO_DICT, "请求中 options 字段必须为字典。")
     return members, options or {}
 
 
 def to_answer(page: Page, options: ImageOptions, spent_s: float) -> dict[str, object]:
-    """The lines as Umi-OCR has them, or its code for no text."""
+    """The lines in Umi-OCR's format, or its code for no text."""
     lines = _outside(page.lines, options.ignored)
     if not lines:
         return {"code": NO_TEXT, "data": ""}
@@ -158,27 +158,28 @@ def to_answer(page: Page, options: ImageOptions, spent_s: float) -> dict[str, ob
 
 
 def _items(texts: Sequence[Line | Word]) -> list[dict[str, Any]]:
-    return [{"text": text, "score": score, "box": box} for text, score, box in placed_texts(texts, score_digits=4)]
+    return [
+        {"text": text, "score": score, "box": box} for text, score, box in texts_with_corners(texts, score_digits=4)
+    ]
 
 
 def to_ends(lines: Sequence[Line], parser: str) -> list[str]:
-    """What follows each line: a line break, or for `_none` parsers a blank where Latin letters would meet."""
+    """The separator after each line: a line break; for `_none` parsers a space only between ASCII characters."""
     if not parser.endswith("_none"):
         return ["\n"] * (len(lines) - 1) + [""]
     pairs = pairwise(lines)
-    return [" " if _is_latin(a.text[-1:]) and _is_latin(b.text[:1]) else "" for a, b in pairs] + [""]
+    return [" " if _is_visible_ascii(a.text[-1:]) and _is_visible_ascii(b.text[:1]) else "" for a, b in pairs] + [""]
 
 
-def _is_latin(character: str) -> bool:
+def _is_visible_ascii(character: str) -> bool:
     return character.isascii() and not character.isspace()
 
 
 def _outside(lines: Sequence[Line], areas: Sequence[object]) -> Sequence[Line]:
-    """The lines, except those wholly inside one of the areas."""
+    """The lines without those that lie fully inside one of the areas."""
     if not areas or not lines:
         return lines
     x1, y1, x2, y2 = np.array(areas, np.float64).reshape(-1, 4).T
-
     frames = to_frames(to_boxes(lines).round(1)).tolist()
     return [
         line

@@ -1,4 +1,4 @@
-"""Umi-OCR's document API: takes in PDFs, reports their progress, and returns their text."""
+"""Umi-OCR's document API: PDFs as jobs, their progress, text and files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
 from ocrsvc import errors
-from ocrsvc.adapters.context import AdapterContext, Coded, HeldOutput, StoredDocuments, add_job_routes, code_in
+from ocrsvc.adapters.context import (
+    AdapterContext,
+    CodedError,
+    CountedBuffer,
+    StoredDocuments,
+    add_job_routes,
+    original_code_of,
+)
 from ocrsvc.adapters.umi_ocr import answers, document_files
 from ocrsvc.adapters.umi_ocr.answers import DocumentOptions
-from ocrsvc.adapters.umi_ocr.document_files import AskedFiles, Making
+from ocrsvc.adapters.umi_ocr.document_files import FileRequest, WriteContext
 from ocrsvc.errors import CallerError
 from ocrsvc.formats.document import Output
 from ocrsvc.formats.json_stream import JsonText, write_list
@@ -45,13 +52,13 @@ CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (errors.UnknownModel, BAD_VALUE),
 )
 
-_LONGEST_NAME: Final = 100
-# A sent name may be as long as a body: only its end is looked at.
-_LONGEST_SENT_NAME: Final = 1000
-# A file system takes 255, and the names of made files are longer than this one.
-_MOST_NAME_BYTES: Final = 230
-# An answer with fewer bytes of pages is made at once, and takes no turn.
-_SHORT_BYTES: Final = 1 << 20
+_MAX_NAME_CHARACTERS: Final = 100
+# A client's file name may be as long as a body: only its end is used.
+_MAX_CLIENT_NAME_CHARACTERS: Final = 1000
+# File systems allow 255; result files add a prefix and a suffix.
+_MAX_NAME_BYTES: Final = 230
+# A response with fewer bytes of pages is written without waiting for a turn.
+_MAX_SHORT_BYTES: Final = 1 << 20
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
 
 
@@ -70,86 +77,86 @@ def add_documents(blueprint: Blueprint, context: AdapterContext) -> None:
 
 
 class _DocumentViews:
-    """The views, each called with the names in its path."""
+    """The views of /api/doc/…."""
 
     def __init__(self, context: AdapterContext) -> None:
-        self._context, self._tasks = context, StoredDocuments(context, SOURCE)
+        self._context, self._jobs = context, StoredDocuments(context, SOURCE)
 
     def options(self) -> Response:
         reader = self._context.reader
-        of_images = answers.options_for(reader.models()) if reader.has_models else answers.OPTIONS
-        return as_json({**of_images, **answers.DOCUMENT_OPTIONS})
+        image_options = answers.options_for(reader.models()) if reader.has_models else answers.OPTIONS
+        return as_json({**image_options, **answers.DOCUMENT_OPTIONS})
 
     def upload(self) -> Response:
         content = request.content
         part = next((part for part in content.files if part.name == "file" and part.data), None)
         if part is None:
-            raise Coded(NO_FILE, "[Error] No file was uploaded.")
+            raise CodedError(NO_FILE, "[Error] No file was uploaded.")
         name, options = name_of(part.filename or ""), _options_of(content.members.get("json"))
         if not is_pdf(part.data):
-            raise Coded(BAD_KIND, f"[Error] '{name}' is not allowed: only PDF files are read here.")
+            raise CodedError(BAD_KIND, f"[Error] '{name}' is not allowed: only PDF files are accepted.")
         read_options = options.read_options(has_models=self._context.reader.has_models)
-        pages = partial(numbers_of, options, most=self._context.settings.job_pages)
+        pages = partial(numbers_of, options, max_pages=self._context.settings.job_pages)
         kept = options.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        return as_json({"code": answers.OK, "data": self._tasks.add(part.data, read_options, pages, kept, name).id})
+        return as_json({"code": answers.OK, "data": self._jobs.add(part.data, read_options, pages, kept, name).id})
 
     def result(self) -> Response:
-        sent = request.content.members
-        with self._asked_for(sent) as job:
-            if not sent.get("is_data"):
+        members = request.content.members
+        with self._find(members) as job:
+            if not members.get("is_data"):
                 return as_json({**_progress(job), "data": []})
-            kind, is_unread = "text" if sent.get("format") == "text" else "dict", sent.get("is_unread", True)
+            kind, is_unread = "text" if members.get("format") == "text" else "dict", members.get("is_unread", True)
             while True:
                 progress, after = _progress(job), job.reported() if is_unread else 0
                 upto = max(after, int(progress["processed_count"]))
                 answer = self._result_of(job, progress, kind, after, upto)
-                # Of two requests at the same moment, one gets the pages, and the other the later ones.
+                # With concurrent requests, one gets these pages; the other retries with later ones.
                 if not is_unread or job.note_reported(after, upto):
                     return answer
                 answer.close()
 
     def _result_of(self, job: Job, progress: Mapping[str, Any], kind: str, after: int, upto: int) -> Response:
-        """The answer with these pages; a long and complete one is a file that is made once."""
+        """The response with these pages; a long and complete one is cached as a file."""
         write = partial(_write_result, job, progress, kind, after, upto)
-        if job.pages_bytes(after) <= _SHORT_BYTES:
+        if job.pages_bytes(after) <= _MAX_SHORT_BYTES:
             return _in_memory(write, request.make_check())
         if not progress["is_done"]:
-            with self._tasks.files.turn() as check:
+            with self._jobs.files.turn() as check:
                 return _in_memory(write, check)
         name = f"result-{kind}-{after}-{upto}.json"
 
         def make(check: Check) -> Path:
-            return self._tasks.jobs.make_file(job, name, lambda output: write(output, check))
+            return self._jobs.jobs.make_file(job, name, lambda output: write(output, check))
 
-        return file_response(self._tasks.files.path(lambda: job.result_path(name), make), JSON_TYPE)
+        return file_response(self._jobs.files.path(lambda: job.result_path(name), make), JSON_TYPE)
 
     def make(self) -> Response:
-        sent = request.content.members
-        with self._asked_for(sent) as job:
-            asked = document_files.asked_files(job, sent)
-            self._tasks.files.path(
-                lambda: job.result_path(asked.name) if asked.is_named_fully else None,
-                lambda check: self._made(job, asked, check),
-                with_pdf=asked.has_pdf,
+        members = request.content.members
+        with self._find(members) as job:
+            files = document_files.parse_file_request(job, members)
+            self._jobs.files.path(
+                lambda: job.result_path(files.name) if files.is_named_fully else None,
+                lambda check: self._write(job, files, check),
+                with_pdf=files.has_pdf,
             )
-        url = f"{request.host_url}{PATH[1:]}download/{job.id}/{quote(asked.name)}"
-        return as_json({"code": answers.OK, "data": url, "name": asked.name})
+        url = f"{request.host_url}{PATH[1:]}download/{job.id}/{quote(files.name)}"
+        return as_json({"code": answers.OK, "data": url, "name": files.name})
 
-    def _made(self, job: Job, asked: AskedFiles, check: Check) -> Path:
+    def _write(self, job: Job, files: FileRequest, check: Check) -> Path:
         context = self._context
-        size_bytes = (job.folder / "file").stat().st_size if asked.has_pdf else 0
-        # The document, once for its text and once for pictures of its pages.
+        size_bytes = (job.folder / "file").stat().st_size if files.has_pdf else 0
+        # The document is loaded twice: for its text and for pictures of its pages.
         with request.share.holding(2 * size_bytes):
             picture_of = None
-            if asked.has_pdf and job.record().options.get("mask"):
+            if files.has_pdf and job.record().options.get("mask"):
                 picture_of = context.reader.picture_maker(job.data(), request.deadline, request.context)
-            making = Making(context.settings.pdf_dpi, request.left_s, check, picture_of)
-            return self._tasks.jobs.make_file(
-                job, asked.name, lambda output: document_files.write_files(job, asked, making, output)
+            write_context = WriteContext(context.settings.pdf_dpi, request.left_s, check, picture_of)
+            return self._jobs.jobs.make_file(
+                job, files.name, lambda output: document_files.write_files(job, files, write_context, output)
             )
 
     def download(self, task_id: str, name: str) -> Response:
-        with self._tasks.found(task_id, NotFound()) as job:
+        with self._jobs.find(task_id, NotFound()) as job:
             path = job.result_path(name)
             if path is None:
                 raise NotFound
@@ -158,59 +165,59 @@ class _DocumentViews:
             return response
 
     def clear(self, task_id: str) -> Response:
-        with self._tasks.found(task_id, Coded(NOT_THERE, f"{task_id[:100]} does not exist.")) as job:
-            self._tasks.jobs.clear(job)
+        with self._jobs.find(task_id, CodedError(NOT_THERE, f"{task_id[:100]} does not exist.")) as job:
+            self._jobs.jobs.clear(job)
         return as_json({"code": answers.OK, "data": "Success"})
 
-    def _asked_for(self, sent: Mapping[str, Any]) -> AbstractContextManager[Job]:
-        """The task that is named. Raises Coded when there is none, or none any more."""
-        sent_id = sent.get("id")
-        if not sent_id:
-            raise Coded(NO_ID, "未填写id。")
-        unknown = Coded(UNKNOWN_ID, f"任务 {sent_id[:100] if isinstance(sent_id, str) else ''} 不存在。")
-        return self._tasks.found(sent_id, unknown)
+    def _find(self, members: Mapping[str, Any]) -> AbstractContextManager[Job]:
+        """The job with the request's id. Raises CodedError."""
+        job_id = members.get("id")
+        if not job_id:
+            raise CodedError(NO_ID, "未填写id。")
+        unknown = CodedError(UNKNOWN_ID, f"任务 {job_id[:100] if isinstance(job_id, str) else ''} 不存在。")
+        return self._jobs.find(job_id, unknown)
 
 
 def code_of(error: Exception) -> Any:
-    """The original's code for an error of a document; None for one of an image."""
-    return code_in(CODES, error, NOT_JSON)
+    """The document API's code for an error, or None."""
+    return original_code_of(CODES, error, NOT_JSON)
 
 
-def name_of(sent: str) -> str:
-    """The file's name, made safe for a header, an address and any file system."""
-    kept = _NOT_IN_NAMES.sub("_", sent.strip()[-_LONGEST_SENT_NAME:]).lstrip(".")[-_LONGEST_NAME:]
-    return kept.encode()[-_MOST_NAME_BYTES:].decode(errors="ignore") or "document.pdf"
+def name_of(filename: str) -> str:
+    """Make a file name safe for headers, URLs and file systems."""
+    kept = _NOT_IN_NAMES.sub("_", filename.strip()[-_MAX_CLIENT_NAME_CHARACTERS:]).lstrip(".")[-_MAX_NAME_CHARACTERS:]
+    return kept.encode()[-_MAX_NAME_BYTES:].decode(errors="ignore") or "document.pdf"
 
 
-def numbers_of(options: DocumentOptions, count: int, most: int) -> list[int]:
-    """The numbers of the chosen pages. Raises Coded for none, TooManyPages above `most`."""
+def numbers_of(options: DocumentOptions, count: int, max_pages: int) -> list[int]:
+    """The numbers of the chosen pages. Raises CodedError for none, TooManyPages above `max_pages`."""
     within = range(document_files.from_front(options.first, count), document_files.from_front(options.last, count) + 1)
     numbers = sorted({number for number in (options.listed or within) if 1 <= number <= count})
     if not numbers:
-        raise Coded(NO_SUCH_PAGE, f"[Error] None of the pages asked for is there: the document has {count}.")
-    if len(numbers) > most:
+        raise CodedError(NO_SUCH_PAGE, f"[Error] None of the requested pages exists: the document has {count} pages.")
+    if len(numbers) > max_pages:
         raise errors.TooManyPages(
-            f"{len(numbers)} pages are asked for; the limit is {most} (OCRSVC_JOB_PAGES).",
-            "Ask for fewer at a time, with pageRangeStart and pageRangeEnd.",
+            f"The request is for {len(numbers)} pages; the limit is {max_pages} (OCRSVC_JOB_PAGES).",
+            "Request fewer at a time, with pageRangeStart and pageRangeEnd.",
         )
     return numbers
 
 
-def _options_of(sent: object) -> DocumentOptions:
-    """The checked options. Raises Coded for invalid JSON, BadOption for a wrong value."""
+def _options_of(text: object) -> DocumentOptions:
+    """Validate the options. Raises CodedError for invalid JSON, BadOption for a wrong value."""
     try:
-        options = parse_json(as_text(sent).encode("utf-8", "replace")) if sent else {}
+        options = parse_json(as_text(text).encode("utf-8", "replace")) if text else {}
     except errors.BodyTooLarge:
         raise
     except CallerError as error:
-        raise Coded(BAD_OPTIONS, f"[Error] Invalid JSON format: {error.detail}") from error
-    return DocumentOptions.from_sent(options)
+        raise CodedError(BAD_OPTIONS, f"[Error] Invalid JSON format: {error.detail}") from error
+    return DocumentOptions.from_values(options)
 
 
 def _write_result(
     job: Job, progress: Mapping[str, Any], kind: str, after: int, upto: int, output: Output, check: Check
 ) -> None:
-    """Write the answer with these pages, one at a time. Raises FileNotFoundError for a cleared task."""
+    """Write the response with these pages, one at a time. Raises FileNotFoundError for a deleted job."""
     output.write(orjson.dumps(progress)[:-1] + b',"data":')
     pages = document_files.pages_of(job, check, kind, after, upto - after)
     if kind == "text":
@@ -224,15 +231,15 @@ def _write_result(
 
 
 def _in_memory(write: Callable[[Output, Check], None], check: Check) -> Response:
-    """An answer made in memory, in the request's account. Raises QueueFull, BodyTooLarge."""
+    """A response written to memory, counted in the request's share. Raises QueueFull, BodyTooLarge."""
     with request.share.part() as held:
-        output = HeldOutput(held)
+        output = CountedBuffer(held)
         write(output, check)
-        return Response(output.taken(), content_type=JSON_TYPE)
+        return Response(output.take_value(), content_type=JSON_TYPE)
 
 
 def _progress(job: Job) -> dict[str, Any]:
-    """The state of a task. Raises FileNotFoundError for a cleared one."""
+    """The state of a job. Raises FileNotFoundError for a deleted one."""
     progress, count = job.progress(), len(job.record().numbers)
     answer: dict[str, Any] = {
         "code": answers.OK,

@@ -1,4 +1,4 @@
-"""The API of Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224); the caller's errors are reported in an HTTP 200, as there."""
+"""The API of Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224); as in the original, client errors are an HTTP 200."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ import orjson
 from flask import Blueprint, Response
 from pydantic import Field
 
-from ocrsvc.adapters.context import AdapterContext, Coded, RequestValues, add_routes, code_in, make_blueprint
+from ocrsvc.adapters.context import (
+    AdapterContext,
+    CodedError,
+    RequestValues,
+    add_routes,
+    make_blueprint,
+    original_code_of,
+)
 from ocrsvc.adapters.umi_ocr import answers
 from ocrsvc.adapters.umi_ocr.answers import ImageOptions
 from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
@@ -26,7 +33,7 @@ from ocrsvc.imaging.barcodes import draw_barcode
 from ocrsvc.results import Box, Page, ReadOptions
 
 QR_CODES: Final = "/api/qrcode"
-# The original labels its JSON so, and pages in a browser rely on the rest.
+# The original's content type for JSON; the policy keeps browsers from running it as HTML.
 HTML: Final = "text/html; charset=UTF-8"
 SAFE: Final = {"Content-Security-Policy": "default-src 'none'; sandbox"}
 _ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
@@ -37,18 +44,18 @@ _Side = Annotated[float, Field(ge=-1, le=4096)]
 
 
 class _NotServed(OcrsvcError, status=501, code="not_served", title="Not served"):
-    """This part of the original is not served."""
+    """The service lacks this part of the original."""
 
 
 def make_umi_ocr(context: AdapterContext) -> Blueprint:
-    """POST /api/ocr and /api/qrcode, GET /api/ocr/get_options, /umiocr and /; /api/doc/… where there are jobs."""
+    """Make /api/ocr, /api/qrcode, /api/ocr/get_options, /umiocr and /; with a job store also /api/doc/…."""
     reader, blueprint = context.reader, make_blueprint("umi_ocr", _failure)
 
     @blueprint.post("/api/ocr")
     def ocr() -> Response:
         began_s = time.monotonic()
-        _, sent = answers.checked_members("base64", missing="请求中缺少 base64 字段。", may_be_empty=True)
-        options = ImageOptions.from_sent(sent)
+        _, values = answers.checked_members("base64", missing="请求中缺少 base64 字段。", may_be_empty=True)
+        options = ImageOptions.from_values(values)
         data = request.content.first_image((), ("base64",))
         page = context.read(data, options.read_options(has_models=reader.has_models)).page
         return _as_html(answers.to_answer(page, options, time.monotonic() - began_s))
@@ -68,9 +75,9 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
         members, options = answers.checked_members("base64", "text", missing='指令中不存在 "base64" 或 "text"')
         if "base64" not in members:
             return _as_html(draw_code(members["text"], options))
-        # The codes are found in every direction.
-        asked = ReadOptions(rotate="0", barcodes="only")
-        page = context.read(request.content.first_image((), ("base64",)), asked).page
+        # Codes are found in every orientation.
+        read_options = ReadOptions(rotate="0", barcodes="only")
+        page = context.read(request.content.first_image((), ("base64",)), read_options).page
         return _as_html(to_codes(page, time.monotonic() - began_s))
 
     if context.jobs is not None:
@@ -81,28 +88,28 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
 
 
 def _no_documents(_rest: str) -> Response:
-    raise _NotServed("Documents are not taken in here: the operator has switched them off.")
+    raise _NotServed("The operator has switched documents off.")
 
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     if is_wrong_path(failure):
         return Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
-    # The original reports a broken engine in a 200, too; a refusal keeps its status for clients that retry.
+    # The original reports an engine failure in a 200 too; refusals keep their status for clients that retry.
     in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
-    of_documents = request.path.startswith(PATH)
-    code = (code_of(error) if of_documents else None) or code_in(answers.CODES, error, answers.NOT_JSON)
+    is_document = request.path.startswith(PATH)
+    code = (code_of(error) if is_document else None) or original_code_of(answers.CODES, error, answers.NOT_JSON)
     code = code or (answers.ENGINE_FAILED if failure.code in _ENGINE_FAILURES else answers.REFUSED)
     if request.path == QR_CODES and code in answers.UNREADABLE_IMAGES:
         code = UNREADABLE
     answer = _as_html({"code": code, "data": str(failure)}, 200 if in_a_200 else failure.status)
-    if of_documents:
+    if is_document:
         answer.content_type = JSON_TYPE
     return answer
 
 
 def _as_html(answer: object, status: int = 200) -> Response:
-    """JSON labelled as HTML, as in the original; a client wrote some of it, so it has escapes for all markup."""
+    """JSON with the original's content type, HTML; markup in clients' text is escaped."""
     body = orjson.dumps(answer)
     for character in (b"<", b">", b"&"):
         body = body.replace(character, b"\\u%04x" % character[0])
@@ -110,7 +117,7 @@ def _as_html(answer: object, status: int = 200) -> Response:
 
 
 class _Drawing(RequestValues):
-    """The options of a drawn code; sides in pixels."""
+    """The options for drawing a code; sides in pixels."""
 
     format: str = "QRCode"
     w: _Side = 0
@@ -120,7 +127,7 @@ class _Drawing(RequestValues):
 
 
 def to_codes(page: Page, spent_s: float) -> dict[str, object]:
-    """The codes of a page as Umi-OCR has them, or its code for none."""
+    """The barcodes of a page in Umi-OCR's format, or its error code for none."""
     if not page.barcodes:
         return {"code": answers.NO_TEXT, "data": "QR code not found in the image."}
     data = [
@@ -137,23 +144,23 @@ def to_codes(page: Page, spent_s: float) -> dict[str, object]:
 
 
 def draw_code(text: Any, options: Mapping[str, Any]) -> dict[str, object]:
-    """A code with this text, as a JPEG in base64. Raises Coded where it cannot be drawn."""
+    """Draw a barcode with this text as a base64 JPEG. Raises CodedError if that is not possible."""
     if not isinstance(text, str):
-        raise Coded(NOT_DRAWN, f"[Error] text is {shown(text)[:40]}: it is to be a text.")
+        raise CodedError(NOT_DRAWN, f"[Error] text is {shown(text)[:40]}: it must be a string.")
     try:
-        asked = _Drawing.from_sent(options)
-        level, has_zone = _LEVELS.get(round(asked.ec_level)), round(asked.quiet_zone) != 0
-        pixels = draw_barcode(text, asked.format, level=level, quiet_zone=has_zone)
+        drawing = _Drawing.from_values(options)
+        level, has_zone = _LEVELS.get(round(drawing.ec_level)), round(drawing.quiet_zone) != 0
+        pixels = draw_barcode(text, drawing.format, level=level, quiet_zone=has_zone)
     except BadOption as error:
-        raise Coded(NOT_DRAWN, f"[Error] {error.detail}") from error
-    # Each module is as many whole pixels as fit.
-    width, height = max(round(asked.w), 1), max(round(asked.h), 1)
+        raise CodedError(NOT_DRAWN, f"[Error] {error.detail}") from error
+    # A module is the largest whole number of pixels that fits.
+    width, height = max(round(drawing.w), 1), max(round(drawing.h), 1)
     scale = max(1, min(width // pixels.shape[1], height // pixels.shape[0]))
     _, jpeg = cv2.imencode(".jpg", np.ascontiguousarray(pixels.repeat(scale, 0).repeat(scale, 1)))
     return {"code": answers.OK, "data": b64encode(jpeg.tobytes()).decode()}
 
 
 def _orientation(box: Box) -> int:
-    """Degrees from -180 to 180 by which the code is turned clockwise."""
+    """The code's clockwise rotation in degrees, -180 to 180."""
     (x0, y0), (x1, y1) = box[:2]
     return round(float(np.degrees(np.arctan2(y1 - y0, x1 - x0))))

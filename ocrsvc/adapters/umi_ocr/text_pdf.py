@@ -1,7 +1,7 @@
-"""Writes pages as a PDF of text, with each line where it stood.
+"""Writes pages as a PDF of text alone, with each line in its place.
 
-The font is the viewer's own for simplified Chinese (Adobe-GB1: Chinese, Japanese kana, Latin, Greek and Cyrillic): it
-is not embedded, so a page of text takes a kilobyte, and other characters are not shown.
+The font is not embedded: viewers use theirs for simplified Chinese (Adobe-GB1: Chinese, Japanese kana, Latin, Greek and
+Cyrillic), so a page takes about a kilobyte and other characters are not displayed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ocrsvc.formats.pdf.image_pdf import PdfObjects
 from ocrsvc.results import Line, Page
 
 _POINTS_PER_INCH: Final = 72
-# After the catalogue, the list of pages and the font: a page and its content each.
+# Objects 1 to 3 are catalogue, page list and font; each page adds itself and its content.
 _FIRST_PAGE, _OBJECTS_PER_PAGE = 4, 2
-# The part of a line's height that lies below the base line.
+# Fraction of a line's height below the baseline.
 _DESCENT: Final = 0.2
 _FONT: Final = (
     b"<< /Type /Font /Subtype /Type0 /BaseFont /STSong-Light /Encoding /UniGB-UTF16-H /DescendantFonts [<< /Type /Font "
@@ -28,7 +28,7 @@ _FONT: Final = (
 
 
 def write_text_pdf(pages: Iterable[Page], count: int, dpi: int, output: IO[bytes]) -> None:
-    """Write a PDF of `count` pages that were drawn at `dpi`; memory holds one of them."""
+    """Write a PDF of `count` pages rendered at `dpi`, one page at a time."""
     pdf = PdfObjects(output)
     kids = b" ".join(b"%d 0 R" % (_FIRST_PAGE + _OBJECTS_PER_PAGE * at) for at in range(count))
     pdf.add(1, [b"<< /Type /Catalog /Pages 2 0 R >>"])
@@ -44,7 +44,7 @@ def write_text_pdf(pages: Iterable[Page], count: int, dpi: int, output: IO[bytes
 
 
 def _drawn(line: Line, height: int, scale: float) -> bytes:
-    """The operators that write one line: as wide as the lower side of its box, as high as its left one."""
+    """The operators of one line: as wide as the lower side of its box, as high as the left one."""
     top, _, end, start = [(x * scale, (height - y) * scale) for x, y in line.box]
     size = max(1.0, math.dist(top, start))
     wide = sum(0.5 if character.isascii() else 1.0 for character in line.text) * size

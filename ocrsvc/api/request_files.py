@@ -1,4 +1,4 @@
-"""The files that a request to the native API carries, or names by URL."""
+"""The files of a request to the native API: parts, body, base64 fields, or a URL."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
 URL_FIELD: Final = "url"
 
 
-def sent_files(content: Content, url_files: UrlFiles) -> list[bytes | OcrsvcError]:
-    """The files in order, one from a URL last; bad base64 is its error. Raises as `images` and `fetch`."""
+def request_files(content: Content, url_files: UrlFiles) -> list[bytes | OcrsvcError]:
+    """The files in order, one from a URL last; invalid base64 is an error in its place. Raises as `images`, `fetch`."""
     fetched = fetch_named(content, url_files)
     if fetched is None:
         return content.images(IMAGE_FIELDS, IMAGE_FIELDS)
@@ -25,33 +25,33 @@ def sent_files(content: Content, url_files: UrlFiles) -> list[bytes | OcrsvcErro
 
 
 def file_names(content: Content, count: int) -> list[str]:
-    """The client's names of the first `count` of `sent_files`; "" for those without one."""
+    """The client's file names for the first `count` files; "" for those without."""
     names = [*content.file_names(IMAGE_FIELDS), *[""] * count][:count]
     url = content.text(URL_FIELD)
     return names if not url else [*names[:-1], unquote(urlsplit(url).path)]
 
 
 def fetch_named(content: Content, url_files: UrlFiles) -> FetchedFile | None:
-    """The file at the URL in a request; None where there is none, or none is fetched. Raises BadOption; as `fetch`."""
-    sent = [value for name, value in content.fields if name == URL_FIELD and value is not None]
-    if not sent or not url_files.is_on:
+    """Fetch the request's URL; None without one or if fetching is off. Raises BadOption; as `fetch`."""
+    urls = [value for name, value in content.fields if name == URL_FIELD and value is not None]
+    if not urls or not url_files.is_on:
         return None
-    if len(sent) > 1 or not isinstance(sent[0], str | bytes):
-        raise BadOption("The field 'url' is not one text.", "Send one URL in a request.")
-    return url_files.fetch(as_text(sent[0]).strip())
+    if len(urls) > 1 or not isinstance(urls[0], str | bytes):
+        raise BadOption("The field 'url' must be one string.", "Send one URL per request.")
+    return url_files.fetch(as_text(urls[0]).strip())
 
 
 def option_fields(content: Content, url_files: UrlFiles) -> list[tuple[str, object]]:
-    """The fields that are neither files nor their URL. Raises BadOption for a file in another field."""
+    """The fields that are neither files nor the URL. Raises BadOption for a file in another field."""
     for part in content.files:
         if part.name not in IMAGE_FIELDS:
             raise BadOption(
-                f"A file came in the field {part.name[:40]!r}, which is not read.",
+                f"A file was sent in the unknown field {part.name[:40]!r}.",
                 f"Send files in the field {IMAGE_FIELDS[0]!r}.",
             )
     if not url_files.is_on and any(name == URL_FIELD for name, _ in content.fields):
         raise BadOption(
-            "'url' is no option: this service fetches no files from addresses.",
+            "'url' is not an option: this service does not fetch URLs.",
             "Send the file itself, or ask the operator to name the host in OCRSVC_URL_HOSTS.",
         )
     return [(name, value) for name, value in content.fields if name not in (*IMAGE_FIELDS, URL_FIELD)]
