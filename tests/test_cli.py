@@ -92,7 +92,7 @@ def test_check_tells_what_is_installed_which_engines_open_and_fails_where_that_o
     assert ("openvino " in done.stdout) is (find_spec("openvino") is not None)
     for said in ("plan: workers=", "  fake: opens (", "  ppocr: opens (", "  tr: does not open: "):
         assert said in done.stdout
-    assert (done.returncode, done.stderr[:22]) == (69, "ocrsvc: The engine tr,")
+    assert (done.returncode, done.stderr[:22]) == (69, "ocrsvc: The configured")
 
 
 def test_two_builds_of_onnx_runtime_in_one_environment_are_a_loud_failure() -> None:

@@ -258,7 +258,7 @@ def history_of(server: Server) -> list[float | None]:
 def test_the_page_shows_workers_failures_and_plots_and_clears_what_crashed(opened: Open, busy_server: Server) -> None:
     wait_until(lambda: history_of(busy_server), "two points of the history")
     page = opened(f"{busy_server.url}/ops")
-    expect(page.locator("#notes")).to_have_text("1 inputs are known to crash.")
+    expect(page.locator("#notes")).to_have_text("1 inputs are on the crash denylist.")
     expect(page.locator("#workers tbody tr")).to_have_count(1)
     for pid in busy_server.workers():
         expect(page.get_by_role("cell", name=str(pid), exact=True)).to_be_visible()
@@ -266,12 +266,12 @@ def test_the_page_shows_workers_failures_and_plots_and_clears_what_crashed(opene
     plot = page.get_by_role("img", name=re.compile(r"Workers ready, last 10 minutes: now 1, most 1"))
     expect(plot.locator("path.line")).to_have_count(1)
     page.get_by_role("button", name="Service").click()
-    expect(page.locator("#errors")).to_contain_text("None that is known.")
+    expect(page.locator("#errors")).to_contain_text("None recorded.")
     page.locator("#denied button").focus()
     page.keyboard.press("Enter")
-    expect(page.locator("#cleared")).to_have_text("1 cleared: it gets another chance.")
+    expect(page.locator("#cleared")).to_have_text("1 cleared.")
     expect(page.locator("#denied")).to_have_text("None.")
-    expect(page.locator("#notes")).to_contain_text("All is well: 1 of 1 workers are ready.")
+    expect(page.locator("#notes")).to_contain_text("No problems: 1 of 1 workers are ready.")
 
 
 @in_browser

@@ -164,7 +164,7 @@ def test_a_searchable_pdf_is_saved_or_stopped_or_reported(opened: Open, held: He
     waiting: list[Route] = []
     page.route("**/v1/ocr?*format=pdf", lambda route: waiting.append(route))  # noqa: PLW0108  builtins cannot be handlers
     button.click()
-    expect(button).to_have_text("Making it… stop")
+    expect(button).to_have_text("Creating file… (cancel)")
     button.click()
     expect(page.locator("#said")).to_have_text("cancelled")
     expect(button).to_have_text("Searchable PDF")

@@ -522,7 +522,7 @@ def test_options_and_turns_reach_the_service(opened: Open) -> None:
     assert first.value.url.endswith("?rotate=auto&words=true&max_side=500&min_confidence=0.4&detect=false")
     wait_for(page, "done")
     with page.expect_request("**/v1/ocr*") as second:
-        page.get_by_label("Turn right").click()
+        page.get_by_label("Rotate right").click()
     assert "rotate=90&" in second.value.url
 
 
@@ -566,7 +566,7 @@ def test_the_pages_of_a_document_are_shown_one_after_the_other_as_pictures_of_th
     expect(page.locator(".lines button").first).to_contain_text("140x32")
     page.locator(".frame").press("PageUp")
     expect(page.locator("#leaf")).to_have_value("2")
-    page.get_by_role("button", name="Page before").press("Enter")
+    page.get_by_role("button", name="Previous page").press("Enter")
     expect(page.get_by_role("button", name="Next page")).to_be_focused()
     page.get_by_role("tab", name="Text").click()
     expect(page.locator("#panel")).to_contain_text("120x32")

@@ -1,11 +1,11 @@
-// Sends one image to the service, and again where that helps.
+// Sends one image to the service, with retries.
 
 import { isStream, Stream, TYPE } from './stream.js';
 
 const TRIES = 10;
 const LONGEST_WAIT_S = 60;
 
-/** Why there is no answer: the members of problem JSON, or the page's own words for what is none. */
+/** A failed request: the members of problem JSON, or the page's own texts. */
 export class Problem extends Error {
   constructor(members, waitS = 0) {
     super(members.detail ?? '');
@@ -15,15 +15,15 @@ export class Problem extends Error {
 }
 
 /**
- * The native API's answer for one image, or its text where `options.format` asks for a format other than JSON. A
- * service that is busy is asked again when it says so, unless an API key has no pages left for today.
+ * The native API's answer for one image, as text if `options.format` is not JSON. A busy service is retried when it
+ * says so, unless the API key has no pages left for today.
  *
- * @param file what is sent, as it is
+ * @param file the body
  * @param options query parameters
- * @param signal ends it, with an AbortError
- * @param tell called with ('sending', share), ('reading', seconds that sending took) and ('busy', seconds)
- * @param take called with the answer so far whenever pages have come; without it they are waited for
- * @param isFile whether a Blob is wanted
+ * @param signal aborts it with an AbortError
+ * @param tell called with ('sending', share), ('reading', seconds of the upload) and ('busy', seconds)
+ * @param take called with the partial answer when pages arrive; without it the answer is not streamed
+ * @param isFile whether to return a Blob
  * @throws Problem
  */
 export async function ask(file, options, signal, tell, { take, isFile } = {}) {
@@ -33,7 +33,7 @@ export async function ask(file, options, signal, tell, { take, isFile } = {}) {
     } catch (error) {
       if (!error.waitS || error.hasPages || attempt === TRIES) throw error;
       tell('busy', Math.ceil(error.waitS));
-      // Not all who were refused together come back together.
+      // Random, so that refused clients do not all retry together.
       await pause(error.waitS * (1 + Math.random() / 4), signal);
     }
   }
@@ -41,7 +41,7 @@ export async function ask(file, options, signal, tell, { take, isFile } = {}) {
 
 function send(file, options, signal, tell, { take, isFile }) {
   return new Promise((resolve, reject) => {
-    // fetch tells nothing of how far an upload has come.
+    // fetch has no upload progress.
     const request = new XMLHttpRequest();
     const stop = () => request.abort();
     const url = new URL('v1/ocr', document.baseURI);
@@ -94,7 +94,7 @@ function problemOf(request, body) {
   const members = body?.title ? body : { code: 'strange', status: request.status };
   const busy = request.status === 429 || request.status === 503;
   const waitS = busy ? waitOf(request.getResponseHeader('Retry-After')) : 0;
-  // Tomorrow's pages are nothing to wait for.
+  // Do not wait for tomorrow's quota.
   const isOver = members.code === 'quota_exceeded' && waitS > LONGEST_WAIT_S;
   return new Problem({ ...members, id }, isOver ? 0 : Math.min(waitS, LONGEST_WAIT_S));
 }
@@ -103,7 +103,7 @@ function parse(text) {
   try { return JSON.parse(text); } catch { return null; }
 }
 
-/** Retry-After in seconds: it is a number of them, or a date. */
+/** Retry-After in seconds, from a number or a date. */
 function waitOf(header) {
   const seconds = /^\d+$/.test(header ?? '') ? Number(header) : (Date.parse(header) - Date.now()) / 1000;
   return Math.max(Number.isNaN(seconds) ? 1 : seconds, 0.5);

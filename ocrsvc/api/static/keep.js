@@ -1,8 +1,8 @@
-// Takes results out of the page: to the clipboard, into a file, as a picture with its boxes.
+// Exports results: to the clipboard, to a file, as a picture with boxes.
 
 const COLOURS = ['#ff0000', '#008000', '#0000ff', '#800080'];
 
-/** True when the text is on the clipboard. */
+/** Copy a text; true on success. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -12,7 +12,7 @@ export async function copy(text) {
   }
 }
 
-/** Over plain HTTP, as inside many networks, there is no navigator.clipboard. */
+/** For plain HTTP, where navigator.clipboard is missing. */
 function copyTheOldWay(text) {
   const before = document.activeElement;
   const area = document.createElement('textarea');
@@ -37,10 +37,10 @@ export function save(name, content, type) {
 
 export const textOf = (answer) => answer.pages.map((page) => page.text ?? '').join('\n\f');
 
-/** The texts of many images, each under its name. */
+/** The texts of several images, each below its name. */
 export const textsOf = (items) => items.map((item) => `==> ${item.name} <==\n${textOf(item.answer)}\n`).join('\n');
 
-/** Many answers as one JSON array, each with the name of its file. */
+/** Several answers as one JSON array, each with its file name. */
 export const jsonOf = (items) =>
   JSON.stringify(items.map((item) => ({ file: item.name, ...item.answer })), null, 2);
 

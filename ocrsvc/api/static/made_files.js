@@ -1,4 +1,4 @@
-// Has the service make other files of a document, of the pages that were read.
+// Lets the service create other files of a document from the pages that were read.
 
 import { ask } from './ask.js';
 import { save, stem } from './keep.js';
@@ -6,10 +6,10 @@ import { t, titleOf } from './words.js';
 
 let making = null;
 
-/** The answer without the pages that failed, for which no form but JSON has a place. */
+/** The answer without failed pages, which only JSON can report. */
 export const wholePages = (answer) => ({ ...answer, pages: answer.pages.filter((page) => !page.error) });
 
-/** The option that leaves out pages that were not read: those that failed, and those after the last one. */
+/** The option `pages` without pages that failed or were not read. */
 export function pagesOf({ answer, state }) {
   if (state === 'done' && !answer.pages.some((page) => page.error)) return {};
   const parts = [];
@@ -20,7 +20,7 @@ export function pagesOf({ answer, state }) {
   return { pages: parts.map((part) => part.join('-')).join() };
 }
 
-/** Have the service make another file of the document and save it; the button that asked for it stops it, too. */
+/** Let the service create a file of the document, and save it; pressing the button again cancels. */
 export async function makeFile(item, button, say) {
   if (making) return making.abort();
   const { file, name, options } = item;

@@ -1,10 +1,10 @@
-// Shows the models and languages that can be chosen.
+// Shows the available models and languages.
 
 import { t } from './words.js';
 
 let listed = { models: [] };
 
-/** Ask the service what it has, and show the choices of a form. */
+/** Fetch the service's models and fill a form's choices. */
 export async function findModels(form) {
   try {
     const answer = await fetch(new URL('v1/ocr/models', document.baseURI));
@@ -13,7 +13,7 @@ export async function findModels(form) {
   showModels(form);
 }
 
-/** The choices in the page's language; one of which there is only one is not shown. */
+/** Show the choices in the page's language; a list with one choice stays hidden. */
 export function showModels(form) {
   const available = listed.models.filter((one) => one.state === 'AVAILABLE');
   const titles = new Map(available.map((one) => [one.name, one.title ? `${one.title} (${one.name})` : one.name]));

@@ -1,4 +1,4 @@
-// Holds the images: which there are, where each stands, and which is read next.
+// Manages the images: their list, their states, and which is read next.
 
 import { ask, Problem } from './ask.js';
 import { copy, jsonOf, save, textsOf } from './keep.js';
@@ -15,7 +15,7 @@ const items = [];
 let current = null;
 let ids = 0;
 
-// Images come in
+// Adding images
 
 function add(files) {
   const fresh = [...files].map(newItem);
@@ -33,7 +33,7 @@ function add(files) {
 function newItem(file) {
   ids += 1;
   const item = { id: ids, file, url: URL.createObjectURL(file), rotate: null, state: 'waiting', share: 0, waitS: 0, answer: null, problem: null, controller: null, options: null, texts: {} };
-  // What is pasted has no name of its own, or always the same.
+  // Pasted images have no name or always the same one.
   item.name = file.name && file.name !== 'image.png' ? file.name : `${t('pasted')}-${ids}.png`;
   item.element = $('item').content.cloneNode(true).firstElementChild;
   item.element.querySelector('.file').textContent = item.name;
@@ -43,7 +43,7 @@ function newItem(file) {
   return item;
 }
 
-/** One after the other: a browser that unpacks a hundred photos at once has no memory left. */
+/** One after the other: decoding a hundred photos at once exhausts the browser's memory. */
 async function drawThumbnails(fresh) {
   for (const item of fresh) {
     try {
@@ -57,7 +57,7 @@ async function drawThumbnails(fresh) {
   }
 }
 
-// Images are read
+// Reading images
 
 const isOpen = (item) => item.state === 'waiting' || UNDER_WAY.has(item.state);
 
@@ -93,7 +93,7 @@ function tell(item, controller, state, value) {
   put(item, state);
 }
 
-/** Pages of a document have come, while others are read. */
+/** Handle pages of a document that arrive while others are read. */
 function grow(item, controller, answer) {
   if (item.controller !== controller) return;
   item.answer = answer;
@@ -102,7 +102,7 @@ function grow(item, controller, answer) {
   view.grow(item);
 }
 
-/** An answer that somebody else's try has overtaken counts no more. */
+/** Whether a newer attempt has replaced this one. */
 function settle(item, controller, state) {
   if (item.controller === controller) {
     item.controller = null;
@@ -142,7 +142,7 @@ function optionsFor(item) {
   return options;
 }
 
-// What is seen of it
+// Showing progress
 
 function put(item, state) {
   item.state = state;
@@ -181,7 +181,7 @@ function refreshTray() {
   $('again').disabled = items.length === 0;
 }
 
-/** How much of an image or document is done, of 1. */
+/** Progress of an image or document, 0 to 1. */
 function shareOf(item) {
   if (!isOpen(item)) return 1;
   return item.answer?.pages_wanted ? item.answer.pages.length / item.answer.pages_wanted : 0;
@@ -256,7 +256,7 @@ function say(words, { quietly } = {}) {
   hiding = setTimeout(() => { $('toast').hidden = true; }, 1500);
 }
 
-// The page begins
+// Start
 
 function begin() {
   view.open({ turn, retry: () => again(current), say });

@@ -1,22 +1,22 @@
-// Fetches pictures of pages that the browser cannot draw by itself.
+// Fetches pictures of pages that the browser cannot show itself.
 
 const KEPT = 6;
-// The file is sent again for each picture: whoever needed longer than this to send it is spared that.
+// The file is sent again for each picture, so slow uploads get no pictures.
 const SLOW_S = 3;
 const REST_MS = 120;
 
 const kept = new Map();
 
-/** Whether the pages of an image's file are drawn by the service. */
+/** Whether the service must render the file's pages. */
 export const isDocument = ({ file }) => /pdf|tif/i.test(`${file.type} ${file.name}`);
 
 /**
- * The address of a page's picture, which the service draws.
+ * The URL of a page's picture, rendered by the service.
  *
  * @param item the image or document
- * @param number of the page in it, from 1
- * @param signal ends it, with an AbortError
- * @throws Error where there is no picture
+ * @param number page number from 1
+ * @param signal aborts it with an AbortError
+ * @throws Error without a picture
  */
 export async function pictureOf(item, number, signal) {
   const key = `${item.id}/${number}`;
@@ -26,7 +26,7 @@ export async function pictureOf(item, number, signal) {
 
 async function ask({ file, sentS }, number, signal) {
   if (sentS > SLOW_S) throw new Error('The file takes long to send.');
-  // Pages that are only leafed through are not asked for.
+  // Pages that the user skips quickly are not fetched.
   await new Promise((resolve) => { setTimeout(resolve, REST_MS); });
   const url = new URL('v1/ocr/picture', document.baseURI);
   url.searchParams.set('page', number);
@@ -37,7 +37,7 @@ async function ask({ file, sentS }, number, signal) {
   return answer.blob();
 }
 
-/** A few pictures are kept, however many pages were looked at. */
+/** Keep only the last few pictures. */
 function keep(key, blob) {
   kept.set(key, URL.createObjectURL(blob));
   const [oldest] = kept.keys();
@@ -49,7 +49,7 @@ function drop(key) {
   kept.delete(key);
 }
 
-/** Let go of the pictures of an image. */
+/** Release the pictures of an image. */
 export function forget({ id }) {
   for (const key of [...kept.keys()]) if (key.startsWith(`${id}/`)) drop(key);
 }

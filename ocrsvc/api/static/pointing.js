@@ -1,4 +1,4 @@
-// Marks the line that is pointed at, in the list and on the page, and its words.
+// Highlights the line under the pointer, in the list and on the page, and its words.
 
 import { showWords } from './sheet.js';
 import { forgetWords, pointAt, step } from './word_boxes.js';
@@ -8,10 +8,10 @@ const frame = document.querySelector('.frame');
 const sheet = document.querySelector('.sheet');
 
 /**
- * Let lines and their boxes point at each other.
+ * Connect lines with their boxes.
  *
- * @param pick called with the place of a line that was clicked
- * @param say shows a word to everybody, screen readers included
+ * @param pick called with the index of a clicked line
+ * @param say announces a text, also to screen readers
  */
 export function open(pick, say) {
   tieTogether(sheet, pick);
@@ -21,7 +21,7 @@ export function open(pick, say) {
   frame.addEventListener('scroll', forgetWords);
 }
 
-/** Hovering, focusing and clicking do the same on a line and on its box. */
+/** A line and its box react alike to hovering, focus and clicks. */
 function tieTogether(root, pick) {
   const indexOf = (event) => event.target.closest?.('[data-i]')?.dataset.i;
   root.addEventListener('pointerover', (event) => mark(indexOf(event), root));
@@ -39,7 +39,7 @@ export function mark(index, from) {
   return bringIntoView(other, other.querySelector(`[data-i="${index}"]`));
 }
 
-/** Scroll a box of the page, never the page itself, until an element inside can be seen. */
+/** Scroll an element into view inside its container, without scrolling the page. */
 function bringIntoView(outer, inner) {
   if (!inner) return;
   const [seen, wanted] = [outer.getBoundingClientRect(), inner.getBoundingClientRect()];
@@ -64,7 +64,7 @@ function moveLine(event) {
   focusLine(buttons[to]);
 }
 
-/** The arrows along a line show its words, one after the other. */
+/** The arrow keys show a line's words one by one. */
 function moveWord(event, say) {
   const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   const words = by && event.target.dataset.i !== undefined && step(by);

@@ -1,11 +1,11 @@
-// Draws a page with the boxes of what was read on it.
+// Draws a page with the boxes of its lines.
 
 import { isDocument, pictureOf } from './pictures.js';
 import { drawWords, forgetWords } from './word_boxes.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const ZOOMS = [1, 1.5, 2, 3, 4, 6];
-// What a line's confidence must reach to look certain, and where it looks as doubtful as can be.
+// Confidence at which a line looks certain, and below which it looks most doubtful.
 const SURE = 0.97;
 const DOUBTFUL = 0.6;
 
@@ -20,7 +20,7 @@ let size = null;
 let asking = null;
 let lines = [];
 
-/** Make its buttons work. */
+/** Connect the buttons. */
 export function open() {
   $('smaller').onclick = () => magnify(-1);
   $('larger').onclick = () => magnify(1);
@@ -28,18 +28,18 @@ export function open() {
   new ResizeObserver(fit).observe(frame);
 }
 
-/** Whether there is no picture, so that the sheet shows what was read in its place. */
+/** Whether the sheet shows the text because there is no picture. */
 export const isBlank = () => sheet.classList.contains('blank');
 
-/** The picture, if there is one. */
+/** The picture, or null. */
 export const picture = () => (isBlank() ? new Image() : sheet.querySelector('img'));
 
 /**
- * Show the picture of a page, once there is one.
+ * Show the picture of a page when it is available.
  *
  * @param item the image or document
- * @param number of the page in it, from 1; none where nothing was read yet
- * @param tell called when it turns out whether there is one
+ * @param number page number from 1; missing before the first page is read
+ * @param tell called when it is known whether there is a picture
  */
 export function showPicture(item, number, tell) {
   asking?.abort();
@@ -70,7 +70,7 @@ function load(url, signal, tell, otherwise) {
   image.src = url;
 }
 
-/** Show the boxes of a page's lines; the page turned so that it is upright. */
+/** Show the boxes of a page's lines on the upright page. */
 export function showBoxes(page, turnedBy) {
   angle = turnedBy;
   sheet.querySelector('svg')?.remove();
@@ -86,7 +86,7 @@ export function showBoxes(page, turnedBy) {
   return fit();
 }
 
-/** Frame the words of a line, by its place among the page's. */
+/** Frame the words of a line, given by its index. */
 export const showWords = (index) => drawWords(sheet.querySelector('svg'), lines[index]);
 
 export function clear() {
@@ -94,7 +94,7 @@ export function clear() {
   forgetWords();
 }
 
-/** The frame of a line, and its text for a sheet without a picture. */
+/** A line's frame, with its text if there is no picture. */
 function boxOf(line, index) {
   const polygon = document.createElementNS(SVG, 'polygon');
   polygon.setAttribute('points', line.box.map((point) => point.join()).join(' '));
@@ -112,13 +112,13 @@ function boxOf(line, index) {
   return [text, polygon];
 }
 
-/** Colour an element by how certain what it stands for is. */
+/** Colour an element by confidence. */
 export function shade(element, confidence) {
   const doubt = Math.min(1, Math.max(0, (SURE - confidence) / (SURE - DOUBTFUL)));
   element.style.setProperty('--doubt', `${Math.round(doubt * 100)}%`);
 }
 
-/** The whole page, upright, as large as the frame allows; times the zoom. */
+/** Size the upright page to fit the frame, times the zoom. */
 export function fit() {
   const [width, height] = size ?? [1, 1];
   const [across, down] = angle % 180 ? [height, width] : [width, height];
@@ -131,7 +131,7 @@ export function fit() {
   sheet.style.width = `${width * scale}px`;
   sheet.style.height = `${height * scale}px`;
   sheet.style.transform = `translate(-50%, -50%) rotate(${angle}deg)`;
-  // A file that neither the browser nor the service can read has no sheet.
+  // An unreadable file has no sheet.
   sheet.hidden = size === null;
   $('smaller').disabled = zoom === 0;
   $('larger').disabled = zoom === ZOOMS.length - 1;

@@ -1,15 +1,15 @@
-// Puts an answer together whose pages come one by one, a line of JSON each.
+// Assembles a streamed answer from its lines of JSON.
 
 export const TYPE = 'application/x-ndjson';
 
-/** Whether what has come so far is such an answer. */
+/** Whether the text so far is a streamed answer. */
 export const isStream = (request) => (request.getResponseHeader('Content-Type') ?? '').startsWith(TYPE);
 
 /**
- * Takes the lines of an answer as they come.
+ * Parses the lines of an answer as they arrive.
  *
- * Attributes: `answer` as the native API has it, with the pages that are there, and with `pages_wanted`; `problem`, the
- * members of problem JSON if it ended early; `isWhole`, whether the last line has come.
+ * Attributes: `answer` as in the native API, with the pages so far and `pages_wanted`; `problem`, the members of
+ * problem JSON if it ended early; `isWhole`, whether the last line has arrived.
  */
 export class Stream {
   constructor() {
@@ -19,7 +19,7 @@ export class Stream {
     this.seen = 0;
   }
 
-  /** Take what is new in the text so far; how many pages came with it. */
+  /** Parse the new lines of the text; return the number of new pages. */
   take(text) {
     const before = this.answer.pages.length;
     for (let end = text.indexOf('\n', this.seen); end >= 0; end = text.indexOf('\n', this.seen)) {

@@ -1,4 +1,4 @@
-// Shows one image beside what was read on it.
+// Shows one image beside its text.
 
 import { ask, Problem } from './ask.js';
 import { copy, draw, save, stem, textOf } from './keep.js';
@@ -7,7 +7,7 @@ import * as pointing from './pointing.js';
 import * as paper from './sheet.js';
 import { label, t, titleOf } from './words.js';
 
-// A browser lays out megabytes of text for seconds, each time that it is shown.
+// Browsers need seconds to lay out megabytes of text.
 const MOST_SHOWN = 100_000;
 const MOST_PAGES_SHOWN = 10;
 
@@ -21,15 +21,15 @@ let leaf = 0;
 // The page whose boxes are on the sheet.
 let drawn = null;
 let isUnseen = false;
-// What ends the requests for other formats, by the image.
+// AbortControllers of requests for other formats, by image.
 const asking = {};
 
 /**
- * Make the buttons of the view work.
+ * Connect the view's buttons.
  *
- * @param turn called with the clockwise degrees by which the user turns the image on
- * @param retry called when the user asks for another try
- * @param say shows a word to everybody, screen readers included
+ * @param turn called with the clockwise degrees of a user's rotation
+ * @param retry called when the user retries
+ * @param say announces a text, also to screen readers
  */
 export function open({ turn, retry, say }) {
   $('left').onclick = () => turn(-90);
@@ -49,7 +49,7 @@ export function open({ turn, retry, say }) {
   $('panel').addEventListener('click', (event) => event.target.closest('.problem button') && tryAgain(retry));
 }
 
-/** Show an image as it is now; it may be waiting, done or failed. */
+/** Show an image in its current state: waiting, done or failed. */
 export function show(item) {
   const fresh = shown?.id !== item.id;
   if (fresh) leaf = 0;
@@ -62,7 +62,7 @@ export function show(item) {
   refresh();
 }
 
-/** More pages of a document are there: show the first, and how many there are. */
+/** Handle new pages of a document: show the first page, and the number of pages. */
 export function grow(item) {
   if (shown?.id !== item.id) return;
   if (!drawn) show(item);
@@ -74,14 +74,14 @@ function showPicture() {
   isUnseen = false;
   paper.showPicture(shown, pageOf(shown.answer)?.page, (isThere, image) => {
     if (shown?.id !== id) return;
-    // Without a picture the boxes stand on what was read.
+    // Without a picture the boxes are drawn over the text.
     isUnseen = !isThere;
     if (isThere) drawThumbnail(image);
     else if (tab === 'lines') showPanel();
   });
 }
 
-/** Of a document, whose file the browser cannot draw, the first page that was shown. */
+/** The thumbnail of a document: its first shown page. */
 function drawThumbnail(image) {
   const canvas = shown.element.querySelector('canvas');
   if (canvas.dataset.drawn || !image.src.startsWith('blob:') || image.src === shown.url) return;
@@ -109,7 +109,7 @@ function leafTo(other) {
     $('panel').scrollTop = 0;
   }
   refreshLeaves();
-  // A button that has become useless gives the focus to the other one.
+  // A disabled button passes the focus to the other one.
   if (document.activeElement?.disabled) $(leaf ? 'page-before' : 'page-after').focus();
 }
 
@@ -120,7 +120,7 @@ function movePage(event) {
   leafTo(leaf + by);
 }
 
-/** Show the same again, in the language and the tab of now. */
+/** Redraw in the current language and tab. */
 export function refresh() {
   if (!shown) return;
   for (const button of document.querySelectorAll('[data-tab]')) {
@@ -142,7 +142,7 @@ function showPanel() {
   $('panel').setAttribute('aria-busy', String(!hasContent() && !$('panel').querySelector('.problem')));
 }
 
-/** Where in the document its shown page is, and what is known of it. */
+/** Index of the shown page in the answer, and the page. */
 function refreshLeaves() {
   const pages = shown.answer?.pages ?? [];
   const [before, after] = [$('page-before'), $('page-after')];
@@ -157,7 +157,7 @@ function refreshLeaves() {
   $('facts').textContent = pages.length ? facts(shown.answer) : '';
 }
 
-/** End the requests for other formats of an image. */
+/** Abort the requests for other formats of an image. */
 export function stopAsking({ id }) {
   asking[id]?.abort();
   delete asking[id];
@@ -169,7 +169,7 @@ export function hide() {
   paper.clear();
 }
 
-/** The word for where an image stands. */
+/** The text of an image's state. */
 export function stateOf(item) {
   if (item.state === 'sending') return t('sending', Math.round(item.share * 100));
   if (item.state === 'busy') return t('busy', item.waitS);
@@ -179,7 +179,7 @@ export function stateOf(item) {
   return t(item.state);
 }
 
-/** The button that was pressed goes away; the focus stays near. */
+/** Keep the focus near a pressed button that disappears. */
 function tryAgain(retry) {
   $(`tab-${tab}`).focus();
   retry();
@@ -189,7 +189,7 @@ const pageOf = (answer) => answer?.pages[leaf];
 const linesOf = (answer) => pageOf(answer).lines ?? [];
 const isRead = () => Boolean(shown.answer?.pages.some((page) => !page.error)) && !shown.controller;
 
-/** How much was read on all pages, and on how many. */
+/** Number of lines and pages read. */
 function readOf({ pages }) {
   const lines = t('read', pages.reduce((sum, page) => sum + (page.lines?.length ?? 0), 0));
   return pages.length > 1 ? `${t('pages_read', pages.length)}, ${lines}` : lines;
@@ -212,7 +212,7 @@ async function savePicture() {
   save(`${name}-boxes.png`, await draw(paper.picture(), page));
 }
 
-// What was read
+// Results
 
 function body() {
   if (shown.problem && !pageOf(shown.answer)) return problemOf(shown.problem);
@@ -229,7 +229,7 @@ function bodyOfPage() {
   return linesOf(shown.answer).length ? listOf(linesOf(shown.answer)) : paragraph(t('no_lines'));
 }
 
-/** The answer in the format of the tab, or what stands in its way. */
+/** The answer in the tab's format, or the problem. */
 function written() {
   askFor(tab);
   if (hasContent()) return plain(preview());
@@ -304,16 +304,16 @@ function problemOf({ members }) {
   return card;
 }
 
-// What a tab shows, and how it is saved
+// Content of tabs
 
-/** By the name of a tab: what writes an answer, the end of its file's name, and its type. */
+/** By tab: writer of the answer, file suffix, and media type. */
 const OWN = {
   json: { write: (answer) => JSON.stringify(answer, null, 2), suffix: '.json', type: 'application/json' },
   text: { write: textOf, suffix: '.txt', type: 'text/plain;charset=utf-8' },
 };
 OWN.lines = OWN.text;
 
-/** The answer as the chosen tab shows it; null while it is not there. Other formats than these are the service's. */
+/** The answer in the chosen tab's format; null until it is available. The service writes other formats. */
 function content() {
   if (!hasContent()) return null;
   return OWN[tab] ? OWN[tab].write(tab === 'json' ? shown.answer : wholePages(shown.answer)) : shown.texts[tab];
@@ -321,11 +321,11 @@ function content() {
 
 const hasContent = () => Boolean(pageOf(shown.answer)) && (Boolean(OWN[tab]) || typeof shown.texts[tab] === 'string');
 
-/** As much of the content as is shown. */
+/** The displayed part of the content. */
 const preview = () =>
   tab === 'json' ? OWN.json.write({ ...shown.answer, pages: shown.answer.pages.slice(0, MOST_PAGES_SHOWN) }) : content();
 
-/** Ask the service for the image in the format of a tab, once; `texts` of the image holds the text or the Problem. */
+/** Request a tab's format from the service once; `texts` of the image then has the text or the Problem. */
 async function askFor(format) {
   const { id, file, options, answer, texts } = shown;
   if (OWN[format] || !isRead() || texts[format] !== undefined) return;

@@ -1,4 +1,4 @@
-// Frames the words of the line that is pointed at, and finds the one under the pointer.
+// Frames the words of the highlighted line, and finds the word under the pointer.
 
 const SVG = 'http://www.w3.org/2000/svg';
 const label = document.getElementById('word');
@@ -7,7 +7,7 @@ let group = null;
 let words = [];
 let chosen = -1;
 
-/** Frame the words of a line; once, however often it is asked for. */
+/** Frame the words of a line, if they are not framed yet. */
 export function drawWords(svg, line) {
   if (!svg || !line?.words) return forgetWords();
   if (group && words === line.words) return undefined;
@@ -37,7 +37,7 @@ export function pointAt(event) {
   choose(words.findIndex((word) => isInside(point, word.box)));
 }
 
-/** Show the next word of the line, or the one before; what it says, for screen readers, or nothing at the end. */
+/** Show the next or previous word; return its text for screen readers, or nothing at the end. */
 export function step(by) {
   const next = chosen < 0 && by < 0 ? words.length - 1 : chosen + by;
   if (!words[next]) return null;
@@ -59,7 +59,7 @@ function choose(index) {
   place(group.children[index].getBoundingClientRect());
 }
 
-/** Above the word, or below it where there is no room. */
+/** Place the label above the word, or below it without room. */
 function place(box) {
   const { width, height } = label.getBoundingClientRect();
   const left = Math.min(Math.max(4, (box.left + box.right - width) / 2), innerWidth - width - 4);
@@ -67,7 +67,7 @@ function place(box) {
   label.style.top = `${box.top > height + 8 ? box.top - height - 5 : box.bottom + 5}px`;
 }
 
-/** Whether a point is on the same side of all sides of a box. */
+/** Whether a point is inside a box. */
 function isInside(point, box) {
   const signs = box.map(([x, y], at) => {
     const [nextX, nextY] = box[(at + 1) % 4];

@@ -1,4 +1,4 @@
-// The texts of the page, in each language.
+// The page's texts in each language.
 
 const WORDS = {
   en: {
@@ -6,33 +6,33 @@ const WORDS = {
     lead_touch: 'Photograph a page, or choose one',
     choose: 'Choose files', photo: 'Take a photo', hint: 'or drop or paste them anywhere',
     formats: 'JPEG, PNG, WebP, BMP, GIF, TIFF, PNM and PDF.',
-    options: 'Options', rotate: 'Turn', rotate_0: 'not at all',
-    max_side: 'Longest side, pixels', min_confidence: 'Leave out below',
-    text_language: 'Language of the text', by_line: 'each line by itself', model: 'Model',
+    options: 'Options', rotate: 'Rotate', rotate_0: 'no rotation',
+    max_side: 'Longest side, pixels', min_confidence: 'Minimum confidence',
+    text_language: 'Language of the text', by_line: 'detect per line', model: 'Model',
     line: 'A single line of text', upright: 'Upright boxes', again: 'Read again', automatic: 'automatic', auto: 'auto',
     images: 'Images', progress: 'Progress of all images', cancel: 'Cancel', copy_all: 'Copy all',
-    text_all: 'Save all text', json_all: 'Save all JSON', clear: 'Clear', picture: 'Picture', turn_left: 'Turn left',
-    turn_right: 'Turn right', smaller: 'Smaller', larger: 'Larger', boxes: 'Show boxes',
+    text_all: 'Save all text', json_all: 'Save all JSON', clear: 'Clear', picture: 'Picture', turn_left: 'Rotate left',
+    turn_right: 'Rotate right', smaller: 'Smaller', larger: 'Larger', boxes: 'Show boxes',
     save_picture: 'Save the picture with its boxes', result: 'Result', lines: 'Lines', text: 'Text', copy: 'Copy',
-    save: 'Save', retry: 'Try again', copied: 'Copied', not_copied: 'This browser does not let a page copy', pasted: 'image',
+    save: 'Save', retry: 'Try again', copied: 'Copied', not_copied: 'The browser did not allow copying', pasted: 'image',
     waiting: 'waiting', reading: 'reading', cancelled: 'cancelled', failed: 'failed', no_lines: 'No text was found.',
-    confidence: 'confidence', not_shown: 'This browser cannot show the file; the boxes are right all the same.',
+    confidence: 'confidence', not_shown: 'This browser cannot show the file. The boxes are still correct.',
     offline_title: 'The service cannot be reached',
-    offline_detail: 'No answer came: the network or the service is down, or the connection broke.',
+    offline_detail: 'The network or the service is down, or the connection was lost.',
     offline_remedy: 'Check the connection, then try again.',
-    strange_title: 'An unexpected answer',
-    strange_remedy: 'Something between this page and the service may have answered; tell the operator.',
-    pages: 'Pages', page_before: 'Page before', page_after: 'Next page', which_pages: 'Pages of documents', all_pages: 'all, or 1-3,7',
-    page_number: 'Page number', make_pdf: 'Searchable PDF', making: 'Making it… stop', saved: 'Saved', not_made: 'The file could not be made',
-    beginning: 'Only the beginning is shown; Copy and Save take all of it.',
+    strange_title: 'Unexpected response',
+    strange_remedy: 'A proxy may have answered instead of the service. Tell the operator.',
+    pages: 'Pages', page_before: 'Previous page', page_after: 'Next page', which_pages: 'Pages of documents', all_pages: 'all, or 1-3,7',
+    page_number: 'Page number', make_pdf: 'Searchable PDF', making: 'Creating file… (cancel)', saved: 'Saved', not_made: 'The file could not be created',
+    beginning: 'Only the beginning is shown. Copy and Save include everything.',
     reading_page: (page, all) => `reading page ${Math.min(page, all)} of ${all}`,
     pages_read: (count) => (count === 1 ? '1 page' : `${count} pages`),
     sending: (share) => `sending ${share} %`,
-    busy: (seconds) => `busy, again in ${seconds} s`,
+    busy: (seconds) => `busy, retry in ${seconds} s`,
     count: (done, all) => (all === 1 ? '1 file' : `${done} of ${all} files`),
     read: (count) => (count === 1 ? '1 line' : `${count} lines`),
-    turned: (angle) => `turned by ${angle}°`,
-    status: (status) => `The answer has the status ${status} and no explanation.`,
+    turned: (angle) => `rotated by ${angle}°`,
+    status: (status) => `The service answered ${status} without an explanation.`,
     request: (id) => `Request ${id}`,
     remove: (name) => `Remove ${name}`, cancel_one: (name) => `Cancel ${name}`,
     errors: {},
@@ -43,7 +43,7 @@ const WORDS = {
     choose: '选择文件', photo: '拍照', hint: '也可随处拖放或粘贴',
     formats: '支持 JPEG、PNG、WebP、BMP、GIF、TIFF、PNM 和 PDF。',
     options: '选项', rotate: '旋转', rotate_0: '不旋转',
-    max_side: '最长边（像素）', min_confidence: '略去低于',
+    max_side: '最长边（像素）', min_confidence: '最低置信度',
     text_language: '文字语言', by_line: '逐行判断', model: '模型',
     line: '图片只有一行文字', upright: '水平文本框', again: '重新识别', automatic: '自动', auto: '自动',
     images: '图片', progress: '全部图片的进度', cancel: '取消', copy_all: '全部复制',
@@ -52,14 +52,14 @@ const WORDS = {
     save_picture: '保存带文本框的图片', result: '结果', lines: '逐行', text: '文本', copy: '复制',
     save: '保存', retry: '重试', copied: '已复制', not_copied: '浏览器不允许网页复制', pasted: '图片',
     waiting: '等待中', reading: '识别中', cancelled: '已取消', failed: '失败', no_lines: '没有找到文字。',
-    confidence: '置信度', not_shown: '浏览器无法显示此文件，但文本框的位置是准确的。',
+    confidence: '置信度', not_shown: '浏览器无法显示此文件，但文本框位置准确。',
     offline_title: '无法连接服务',
-    offline_detail: '没有收到回答：网络或服务中断，或连接断开。',
+    offline_detail: '网络或服务中断，或连接断开。',
     offline_remedy: '请检查网络后重试。',
-    strange_title: '意外的回答',
-    strange_remedy: '可能是网页与服务之间的代理作出了回答，请告知管理员。',
+    strange_title: '意外的响应',
+    strange_remedy: '响应可能来自代理而不是服务，请告知管理员。',
     pages: '页', page_before: '上一页', page_after: '下一页', which_pages: '文档页码', all_pages: '全部，或 1-3,7',
-    page_number: '页码', make_pdf: '可搜索的 PDF', making: '生成中…停止', saved: '已保存', not_made: '无法生成文件',
+    page_number: '页码', make_pdf: '可搜索的 PDF', making: '正在生成…（取消）', saved: '已保存', not_made: '无法生成文件',
     beginning: '仅显示开头部分；复制和保存包含全部内容。',
     reading_page: (page, all) => `正在识别第 ${Math.min(page, all)} / ${all} 页`,
     pages_read: (count) => `${count} 页`,
@@ -68,16 +68,16 @@ const WORDS = {
     count: (done, all) => (all === 1 ? '1 个文件' : `已完成 ${done} / ${all} 个文件`),
     read: (count) => `${count} 行`,
     turned: (angle) => `旋转 ${angle}°`,
-    status: (status) => `回答的状态码是 ${status}，没有说明。`,
+    status: (status) => `服务返回状态码 ${status}，没有说明。`,
     request: (id) => `请求编号 ${id}`,
     remove: (name) => `移除 ${name}`, cancel_one: (name) => `取消 ${name}`,
     errors: {
-      bad_base64: 'base64 文本有误', bad_option: '选项有误', bad_request: '请求有误', body_timeout: '请求没有及时到达', body_too_large: '请求过大',
+      bad_base64: 'base64 文本无效', bad_option: '选项有误', bad_request: '请求有误', body_timeout: '请求没有及时到达', body_too_large: '请求过大',
       broken_image: '图片已损坏', encrypted_document: '文档需要密码', too_many_pages: '文档页数过多',
       deadline_exceeded: '超过了时限', engine_failed: '引擎未能识别这张图片',
       image_crashes_engine: '这张图片会使引擎崩溃', image_too_large: '图片像素过多', internal: '服务内部错误',
-      model_unavailable: '模型无法载入', not_ready: '服务尚未就绪', nothing_sent: '没有收到图片', queue_full: '服务繁忙', too_many_at_once: '同时的请求过多',
-      request_stops_worker: '这个请求会使服务进程停住', resources_exhausted: '服务资源不足',
+      not_ready: '服务尚未就绪', nothing_sent: '没有收到图片', queue_full: '服务繁忙', too_many_at_once: '并发请求过多',
+      request_stops_worker: '这个请求会使服务进程卡死', resources_exhausted: '服务资源不足',
       unknown_model: '没有这个模型或语言', model_unavailable: '模型暂时无法加载', unsupported_image: '不是本服务能识别的图片',
       url_refused: '不允许获取这个地址', url_unavailable: '无法获取这个地址',
     },
@@ -87,23 +87,23 @@ const KEY = 'ocrsvc.language';
 
 let language = 'en';
 
-/** The word or sentence of a key; a key that takes values is given them. */
+/** The text of a key; functions receive the values. */
 export function t(key, ...values) {
   const word = WORDS[language][key];
   return typeof word === 'function' ? word(...values) : word;
 }
 
-/** The title of an error of the service, by its code; the service's own where there is no other. */
+/** The translated title of a service error by its code, else the service's own. */
 export const titleOf = (code, title) => WORDS[language].errors[code] ?? title;
 
-/** The language chosen before, else the browser's. */
+/** The stored language, else the browser's. */
 export function preferred() {
   let kept = null;
   try { kept = localStorage.getItem(KEY); } catch { /* storage may be forbidden; then nothing is remembered */ }
   return kept in WORDS ? kept : (navigator.language || '').toLowerCase().startsWith('zh') ? 'zh' : 'en';
 }
 
-/** Put the whole page into a language. */
+/** Translate the page. */
 export function speak(chosen) {
   language = chosen;
   document.documentElement.lang = chosen === 'zh' ? 'zh-CN' : 'en';
@@ -116,7 +116,7 @@ export function remember(chosen) {
   try { localStorage.setItem(KEY, chosen); } catch { /* as above */ }
 }
 
-/** Words for the elements under a root: data-t is the text, data-l the label, data-p the placeholder. */
+/** Translate the elements below a root: data-t is the text, data-l the label, data-p the placeholder. */
 export function label(root) {
   for (const element of root.querySelectorAll('[data-t]')) element.textContent = t(element.dataset.t) ?? element.textContent;
   for (const element of root.querySelectorAll('[data-p]')) element.placeholder = t(element.dataset.p);

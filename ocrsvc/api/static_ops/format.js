@@ -1,6 +1,6 @@
-// Numbers, sizes and times as people read them.
+// Formats numbers, sizes and times.
 
-/** A number with three digits that matter; a dash for none. */
+/** A number with three significant digits; a dash for null. */
 export function number(value) {
   if (value === null || value === undefined) return '–';
   if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString('en');
@@ -16,7 +16,7 @@ export function bytes(value) {
   return `${number(value)} ${units[unit]}`;
 }
 
-/** Seconds below a second as milliseconds. */
+/** Seconds, below one as milliseconds. */
 export function seconds(value) {
   if (value === null || value === undefined) return '–';
   return value < 1 ? `${number(value * 1000)} ms` : `${number(value)} s`;
@@ -24,7 +24,7 @@ export function seconds(value) {
 
 export const share = (value) => (value === null || value === undefined ? '–' : `${Math.round(value * 100)} %`);
 
-/** How long something lasts, in the largest two units. */
+/** A duration in its two largest units. */
 export function duration(value) {
   if (value === null || value === undefined) return '–';
   const whole = Math.max(0, Math.round(value));
@@ -34,8 +34,8 @@ export function duration(value) {
   return parts.slice(first, first + 2).filter(([count]) => count > 0).map(([count, unit]) => `${count} ${unit}`).join(' ');
 }
 
-/** Names and counts that are not 0, the largest first. */
-export function counts(found, none) {
-  const parts = Object.entries(found).filter(([, count]) => count > 0).map(([name, count]) => `${name} ${number(count)}`);
+/** Names with counts above 0; `none` if there are none. */
+export function counts(values, none) {
+  const parts = Object.entries(values).filter(([, count]) => count > 0).map(([name, count]) => `${name} ${number(count)}`);
   return parts.length ? parts.join(', ') : none;
 }

@@ -1,4 +1,4 @@
-// The API keys, with what is used of each.
+// The API keys and their usage.
 
 import { duration, number } from './format.js';
 import { show } from './tables.js';
@@ -9,20 +9,20 @@ const NEAR = 0.9;
 const COLUMNS = [
   { title: 'Name', cell: (key) => key.name },
   { title: 'State', cell: stateOf },
-  { title: 'For', cell: (key) => [key.scopes.join(', '), key.adapters && `of ${key.adapters.join(', ')}`].filter(Boolean).join(' ') },
+  { title: 'Access', cell: (key) => [key.scopes.join(', '), key.adapters && `of ${key.adapters.join(', ')}`].filter(Boolean).join(' ') },
   { title: 'Pages today', kind: 'number', cell: (key) => used(key.usage.pages_today, key.limits.pages_a_day) },
   { title: 'Pages this month', kind: 'number', cell: (key) => used(key.usage.pages_this_month, key.limits.pages_a_month) },
-  { title: 'Under way', kind: 'number', cell: (key) => used(key.usage.requests_under_way, key.limits.concurrency) },
+  { title: 'In flight', kind: 'number', cell: (key) => used(key.usage.requests_under_way, key.limits.concurrency) },
   { title: 'Requests / s', kind: 'number', cell: (key) => (key.limits.requests_per_s ? `at most ${number(key.limits.requests_per_s)}` : '') },
-  { title: 'Ends', cell: (key) => (key.expires_at ? endOf(key.expires_at) : '') },
+  { title: 'Expires', cell: (key) => (key.expires_at ? endOf(key.expires_at) : '') },
 ];
 
-/** Ask for the keys, and show them; hidden where none are asked for. Throws what goes wrong. */
+/** Fetch and show the keys; the section is hidden if the service needs none. Throws errors of fetch. */
 export async function showKeys(section, place) {
   const response = await fetch('ops/keys', { signal: AbortSignal.timeout(10_000) });
   const { keys, detail } = await response.json();
   section.hidden = keys === null;
-  if (keys !== null) show(place, 'API keys', COLUMNS, keys ?? [], (key) => key.name, response.ok ? 'There is no key yet.' : detail);
+  if (keys !== null) show(place, 'API keys', COLUMNS, keys ?? [], (key) => key.name, response.ok ? 'No keys yet.' : detail);
 }
 
 function stateOf(key) {

@@ -1,4 +1,4 @@
-// The operators' page: asks the service every two seconds, and shows what it says.
+// The operators' page: polls the service every two seconds.
 
 import { bytes, counts, duration, number, seconds, share } from './format.js';
 import { showKeys } from './keys.js';
@@ -27,12 +27,12 @@ let fault = '';
 const TILES = [
   { title: 'Requests / s', curve: 'requests_per_s', format: number },
   { title: 'Images / s', curve: 'images_per_s', format: number },
-  { title: 'Under way', curve: 'in_flight', format: number },
+  { title: 'In flight', curve: 'in_flight', format: number },
   { title: 'Images waiting', curve: 'waiting', format: number },
   { title: 'Wait, p95', curve: 'wait_p95_s', format: seconds },
-  { title: 'Time of an image, p95', curve: 'total_p95_s', format: seconds },
-  { title: 'Own failures / s', curve: 'own_failures_per_s', format: number, bad: true },
-  { title: "Callers' failures / s", curve: 'caller_failures_per_s', format: number },
+  { title: 'Image time, p95', curve: 'total_p95_s', format: seconds },
+  { title: 'Service failures / s', curve: 'own_failures_per_s', format: number, bad: true },
+  { title: 'Caller failures / s', curve: 'caller_failures_per_s', format: number },
   { title: 'Refused / s', curve: 'refused_per_s', format: number, bad: true },
   { title: 'Workers ready', curve: 'ready', format: number, top: (now) => now.workers_wanted },
   { title: 'Memory in use', curve: 'memory_used_bytes', format: bytes, top: (now) => now.memory.limit_bytes },
@@ -43,28 +43,28 @@ const TILES = [
 const sum = (items, name) => items.reduce((total, item) => total + item[name], 0);
 const ago = (now, when) => `${duration(now.now_s - when)} ago`;
 
-// Asking
+// Polling
 
-/** Ask now, and again and again; who asked before does not go on. */
+/** Poll now and then regularly; replaces earlier polling. */
 async function refresh() {
   clearTimeout(timer);
   turn += 1;
-  const own = turn;
+  const current = turn;
   if (paused || document.hidden) return;
-  const [found, error] = await overview();
-  if (own !== turn) return;
+  const [data, error] = await overview();
+  if (current !== turn) return;
   since = error ? since ?? new Date() : null;
   if (error) showTrouble(error);
-  else showAll(found);
+  else showAll(data);
   if (!error && performance.now() - keysMs >= KEYS_EVERY_MS) {
     keysMs = performance.now();
-    // Whoever fails to answer is asked again, and says so above.
+    // The next poll reports a failure.
     showKeys($('keys-section'), $('keys')).catch(() => {});
   }
   timer = setTimeout(refresh, EVERY_MS);
 }
 
-/** What the service says, or why it says nothing. */
+/** The service's data, or the error. */
 async function overview() {
   try {
     const response = await fetch('ops/overview', { signal: AbortSignal.timeout(ANSWER_MS) });
@@ -83,7 +83,7 @@ function showTrouble(error) {
   document.body.classList.add('stale');
   $('trouble').hidden = false;
   const words = error instanceof TypeError || error.name === 'TimeoutError' ? 'The service does not answer.' : error.message;
-  put($('trouble'), `${words} Since ${since.toLocaleTimeString('en-GB')}; it is asked again every ${EVERY_MS / 1000} s.`);
+  put($('trouble'), `${words} Since ${since.toLocaleTimeString('en-GB')}; retrying every ${EVERY_MS / 1000} s.`);
 }
 
 // Showing
@@ -102,7 +102,7 @@ function showAll(now) {
   showDocuments(now);
 }
 
-/** What an operator should know: [how bad, what] each. */
+/** Notes for the operator, as [tone, text]. */
 function notesOf(now) {
   const ready = now.workers.filter((worker) => worker.state === 'ready').length;
   const late = now.workers.filter((worker) => (worker.wanted_s_ago ?? 0) > LONG_S);
@@ -112,17 +112,17 @@ function notesOf(now) {
   const notes = [
     [now.workers_wanted > 0 && ready === 0, 'wrong', 'No worker is ready.'],
     [ready > 0 && ready < now.workers_wanted, 'doubtful', `${ready} of ${now.workers_wanted} workers are ready.`],
-    [now.boot_failures.in_a_row > 0, 'wrong', `${now.boot_failures.in_a_row} workers in a row could not start; the log says why.`],
-    [now.counts.stuck_engine_threads > 0, 'wrong', `${now.counts.stuck_engine_threads} engine threads do not come back.`],
-    [late.length > 0, 'doubtful', `Worker ${late.map((worker) => worker.slot).join(', ')} waits long for its replacement.`],
-    [failed.length > 0, 'wrong', `${failed.length} failures in the last minute are the service's own.`],
-    [refused > REFUSED_SHARE, 'wrong', `${share(refused)} of what was asked in the last minute was refused.`],
+    [now.boot_failures.in_a_row > 0, 'wrong', `${now.boot_failures.in_a_row} workers in a row could not start; see the log.`],
+    [now.counts.stuck_engine_threads > 0, 'wrong', `${now.counts.stuck_engine_threads} engine threads are stuck.`],
+    [late.length > 0, 'doubtful', `Worker ${late.map((worker) => worker.slot).join(', ')} has waited long for its replacement.`],
+    [failed.length > 0, 'wrong', `${failed.length} failures of the service in the last minute.`],
+    [refused > REFUSED_SHARE, 'wrong', `${share(refused)} of the requests in the last minute were refused.`],
     [used > MEMORY_SHARE, 'wrong', `${share(used)} of the memory is in use.`],
-    [denied(now).length > 0, 'doubtful', `${denied(now).length} inputs are known to crash.`],
+    [denied(now).length > 0, 'doubtful', `${denied(now).length} inputs are on the crash denylist.`],
   ];
-  const found = notes.filter(([holds]) => holds).map(([, tone, words]) => [tone, words]);
-  if (found.length) return found;
-  return [['good', now.workers_wanted ? `All is well: ${ready} of ${now.workers_wanted} workers are ready.` : 'This process serves alone, without workers; it keeps no history.']];
+  const active = notes.filter(([holds]) => holds).map(([, tone, words]) => [tone, words]);
+  if (active.length) return active;
+  return [['good', now.workers_wanted ? `No problems: ${ready} of ${now.workers_wanted} workers are ready.` : 'This process runs without workers and records no history.']];
 }
 
 /** The sum of a curve's last minute. */
@@ -130,7 +130,7 @@ const lastMinute = ({ history }, name) => sum(history.curves[name].slice(-RECENT
 
 function showNotes(notes) {
   const words = JSON.stringify(notes);
-  // Read out again only when it changes.
+  // Screen readers announce changes only.
   if ($('notes').dataset.words === words) return;
   $('notes').dataset.words = words;
   $('notes').replaceChildren(...notes.map(([tone, text]) => made('li', text, tone)));
@@ -148,9 +148,9 @@ function showTiles(now) {
     const [current, most] = [values.findLast((value) => value !== null) ?? null, known.length ? Math.max(...known) : null];
     const top = tile.top?.(now) ?? 0;
     put(box.querySelector('.now'), tile.format(current));
-    put(box.querySelector('.most'), `most ${tile.format(most)}${top ? `, of ${tile.format(top)}` : ''}`);
+    put(box.querySelector('.most'), `max ${tile.format(most)}${top ? `, of ${tile.format(top)}` : ''}`);
     box.classList.toggle('bad', Boolean(tile.bad && most));
-    draw(box.querySelector('svg'), values, points, Math.max(top, most ?? 0), `${tile.title}, last 10 minutes: now ${tile.format(current)}, most ${tile.format(most)}`);
+    draw(box.querySelector('svg'), values, points, Math.max(top, most ?? 0), `${tile.title}, last 10 minutes: now ${tile.format(current)}, max ${tile.format(most)}`);
   }
 }
 
@@ -170,17 +170,17 @@ function showWorkers(now) {
     { title: 'State', cell: (worker) => made('span', worker.state, `pill ${TONES[worker.state]}`) },
     { title: 'Ready for', kind: 'number', cell: (worker) => duration(worker.ready_s_ago) },
     { title: 'Requests', kind: 'number', cell: (worker) => number(worker.requests) },
-    { title: 'Under way', kind: 'number', cell: (worker) => worker.in_flight },
+    { title: 'In flight', kind: 'number', cell: (worker) => worker.in_flight },
     { title: 'Memory', kind: 'number', cell: memoryOf },
-    { title: 'Is replaced for', cell: replacedFor },
+    { title: 'Replacement reason', cell: replacedFor },
   ];
   if (now.gpus.length) {
     columns.splice(7, 0, { title: 'GPU memory', kind: 'number', cell: (worker) => `${bytes(worker.gpu_bytes)} of GPU ${worker.card}` });
   }
-  show($('workers'), 'Workers', columns, now.workers, (worker) => `${worker.slot} ${worker.pid}`, 'There are no workers.');
+  show($('workers'), 'Workers', columns, now.workers, (worker) => `${worker.slot} ${worker.pid}`, 'No workers.');
   showList($('totals'), [
     ['Replaced', counts(now.recycles, 'none yet')],
-    ['Could not start', now.boot_failures.ever ? `${number(now.boot_failures.ever)}, ${number(now.boot_failures.in_a_row)} in a row now` : 'none yet'],
+    ['Could not start', now.boot_failures.ever ? `${number(now.boot_failures.ever)}, now ${number(now.boot_failures.in_a_row)} in a row` : 'none yet'],
     ['Requests', counts(now.counts.requests_by_adapter, 'none yet')],
     ['Images', `${number(now.counts.images)} read, ${number(now.counts.cache_hits)} from the cache, ${number(now.counts.lines)} lines`],
     ['Failures', counts(now.counts.failures, 'none yet')],
@@ -212,8 +212,8 @@ function showErrors(now) {
     { title: 'Request', kind: 'code', cell: (error) => error.id },
     { title: 'Worker', kind: 'number', cell: (error) => error.slot },
   ];
-  const found = now.errors.filter((error) => !fault || error.fault === fault).slice(0, ROWS);
-  show($('errors'), 'Last failures', columns, found, (error) => `${error.when_s} ${error.code} ${error.id}`, 'None that is known.');
+  const errors = now.errors.filter((error) => !fault || error.fault === fault).slice(0, ROWS);
+  show($('errors'), 'Last failures', columns, errors, (error) => `${error.when_s} ${error.code} ${error.id}`, 'None recorded.');
 }
 
 const denied = (now) => [
@@ -228,10 +228,10 @@ function showDenied(now) {
     { title: 'Cause', cell: (entry) => entry.cause },
     { title: 'Crashes', kind: 'number', cell: (entry) => entry.strikes },
     { title: 'Last', cell: (entry) => ago(now, entry.when_s) },
-    { title: 'Is refused', cell: (entry) => (entry.is_refused ? `for ${duration(entry.left_s)}` : 'not yet') },
-    { title: 'Another chance', cell: clearButton },
+    { title: 'Denied', cell: (entry) => (entry.is_refused ? `for ${duration(entry.left_s)}` : 'not yet') },
+    { title: 'Allow again', cell: clearButton },
   ];
-  show($('denied'), 'Inputs that crash', columns, denied(now), (entry) => `${entry.kind} ${entry.hash}`, 'None.');
+  show($('denied'), 'Crash denylist', columns, denied(now), (entry) => `${entry.kind} ${entry.hash}`, 'None.');
   $('clear-all').hidden = !denied(now).length;
 }
 
@@ -247,7 +247,7 @@ function showDocuments(now) {
   $('documents-section').hidden = !now.documents;
   if (!now.documents) return;
   const { count, bytes: taken, limit_bytes: limit, disk_free_bytes: free } = now.documents;
-  showList($('documents'), [['Kept', `${number(count)}, ${bytes(taken)} of ${bytes(limit)}`], ['Free on the disk', bytes(free)]]);
+  showList($('documents'), [['Stored', `${number(count)}, ${bytes(taken)} of ${bytes(limit)}`], ['Free disk space', bytes(free)]]);
 }
 
 function showList(list, items) {
@@ -264,14 +264,14 @@ function made(name, text, kind = '') {
   return element;
 }
 
-// Doing
+// Actions
 
 async function clear(hash) {
   try {
     const response = await fetch(hash ? `ops/quarantine/${hash}` : 'ops/quarantine', { method: 'DELETE' });
     if (!response.ok) throw await problemOf(response);
     const { forgotten } = await response.json();
-    put($('cleared'), `${forgotten} cleared: ${forgotten === 1 ? 'it gets' : 'they get'} another chance.`);
+    put($('cleared'), `${forgotten} cleared.`);
   } catch (error) {
     put($('cleared'), `Nothing was cleared. ${error.message}`);
   }
@@ -279,7 +279,7 @@ async function clear(hash) {
   if (!document.activeElement || document.activeElement === document.body) $('denied-title').focus();
 }
 
-/** The first press asks whether it is meant. */
+/** The first press asks for confirmation. */
 function clearAll() {
   const button = $('clear-all');
   if (button.classList.contains('sure')) {

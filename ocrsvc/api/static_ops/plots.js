@@ -1,35 +1,35 @@
-// Small curves of the last ten minutes, as SVG.
+// Curves of the last ten minutes, as SVG.
 
 const SPACE = 'http://www.w3.org/2000/svg';
 const [WIDTH, HEIGHT] = [120, 30];
 
-/** The paths of a curve: one piece for each run of numbers; values stand at the right, the latest last. */
+/** The paths of a curve, one per run of numbers, aligned to the right. */
 export function pieces(values, points, most) {
   const step = WIDTH / (points - 1);
   const left = WIDTH - (values.length - 1) * step;
-  const found = [];
+  const runs = [];
   let piece = [];
   values.forEach((value, index) => {
-    if (value === null) { found.push(piece); piece = []; return; }
+    if (value === null) { runs.push(piece); piece = []; return; }
     piece.push([left + index * step, HEIGHT - (most ? value / most : 0) * HEIGHT]);
   });
-  return [...found, piece].filter((run) => run.length);
+  return [...runs, piece].filter((run) => run.length);
 }
 
 /**
- * Draw a curve into an element, in place of the one before.
+ * Replace the curve in an element.
  *
  * @param svg the element
- * @param values numbers, or null where there is none; the latest last
- * @param points how many there are in ten minutes
- * @param top the value at the upper edge; the largest value where it is 0
- * @param words what the curve says, for those who do not see it
+ * @param values numbers or null, latest last
+ * @param points number of points in ten minutes
+ * @param top the value at the upper edge; 0 means the largest value
+ * @param words description for screen readers
  */
 export function draw(svg, values, points, top, words) {
   const most = top || Math.max(0, ...values.filter((value) => value !== null));
   const shapes = [element('line', { class: 'base', x1: 0, x2: WIDTH, y1: HEIGHT, y2: HEIGHT })];
   for (const run of pieces(values, points, most)) {
-    // A point alone would not be seen.
+    // A single point would be invisible.
     const line = run.length > 1 ? run : [[run[0][0] - 1, run[0][1]], run[0]];
     const path = line.map(([x, y], index) => `${index ? 'L' : 'M'}${x.toFixed(1)} ${y.toFixed(1)}`).join('');
     shapes.push(element('path', { class: 'area', d: `${path}L${line.at(-1)[0].toFixed(1)} ${HEIGHT}L${line[0][0].toFixed(1)} ${HEIGHT}Z` }));

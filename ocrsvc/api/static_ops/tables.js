@@ -1,14 +1,14 @@
-// Tables that are brought up to date in place, so that neither focus nor selection is lost.
+// Tables that are updated in place, so that focus and selection stay.
 
 /**
- * Show rows in an element, or a sentence where there are none.
+ * Show rows in an element, or a text if there are none.
  *
  * @param place the element
- * @param title what the table holds, for screen readers
- * @param columns `{title, kind, cell}` each; `cell` gives the text or the element for an item
- * @param items what is shown
- * @param keyOf what tells one item from the others
- * @param none the sentence
+ * @param title label for screen readers
+ * @param columns `{title, kind, cell}` each; `cell` returns the text or element of an item
+ * @param items the items
+ * @param keyOf returns an item's unique key
+ * @param none the text without items
  */
 export function show(place, title, columns, items, keyOf, none) {
   if (!items.length) {
@@ -33,7 +33,7 @@ export function show(place, title, columns, items, keyOf, none) {
   wanted.forEach((row, index) => { if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] ?? null); });
 }
 
-/** Give a cell its content, if it is not what stands there. */
+/** Set a cell's content if it has changed. */
 export function put(cell, content) {
   if (content instanceof Element) {
     if (!cell.firstElementChild?.isEqualNode(content)) cell.replaceChildren(content);
@@ -58,7 +58,7 @@ function empty(title, columns) {
   return table;
 }
 
-/** The roles say again what the elements are: on a narrow screen rows are drawn as blocks. */
+/** Explicit roles, because narrow screens display rows as blocks. */
 function made(key, columns) {
   const row = document.createElement('tr');
   row.dataset.key = key;
