@@ -275,7 +275,7 @@ def test_paddlehub_answers_each_module_and_nothing_for_what_is_no_image(
         ("ocr_system", {"data": "{", "content_type": "application/json"}, "112", "JSON"),
         ("ocr_system", {"json": {}}, "101", "no image"),
         ("ocr_system", {"json": {"images": []}}, "101", "no image"),
-        ("ocr_system", {"json": {"images": [{}]}}, "112", "something other than text"),
+        ("ocr_system", {"json": {"images": [{}]}}, "112", "is not text"),
     ],
 )
 def test_paddlehub_tells_what_is_wrong_in_a_200(

@@ -120,10 +120,10 @@ def test_nothing_is_written_where_something_is_wrong(arguments: tuple[str, ...])
     [
         (("--format", "pdf,md", "-o", "made.md"), "Write -o made.zip, or only --format md."),
         (("--format", "json,pdf", "-o", "made.PDF"), "Write -o made.zip, or only --format pdf."),
-        (("--format", "md", "-o", "made.pdf"), "Let the name end in .md or .markdown, or ask for --format pdf."),
-        (("--format", "alto", "-o", "made.json"), "Let the name end in .alto.xml or .xml, or ask for --format json."),
-        (("--json", "-o", "made.txt"), "Let the name end in .json or .jsonl or .ndjson, or ask for --format text."),
-        (("-o", "made.zip"), "Name them, such as --format pdf,md."),
+        (("--format", "md", "-o", "made.pdf"), "Use the ending .md or .markdown, or --format pdf."),
+        (("--format", "alto", "-o", "made.json"), "Use the ending .alto.xml or .xml, or --format json."),
+        (("--json", "-o", "made.txt"), "Use the ending .json or .jsonl or .ndjson, or --format text."),
+        (("-o", "made.zip"), "Add --format, such as pdf,md."),
     ],
 )
 def test_a_name_that_ends_as_another_format_is_refused_before_anything_is_read(
@@ -211,5 +211,5 @@ def test_the_result_of_a_job_is_what_its_name_says() -> None:
         assert formats_for(None, Path(name), "json", "ndjson") == (expected,)
     for asked, name in (("ndjson", "a.jsonl"), ("md", "a")):
         assert formats_for((asked,), Path(name), "json", "ndjson") == (asked,)
-    with pytest.raises(BadOption, match=r"Let the name end in \.json, or ask for --format ndjson"):
+    with pytest.raises(BadOption, match=r"Use the ending \.json, or --format ndjson"):
         formats_for(("json",), Path("a.jsonl"), "json", "ndjson")
