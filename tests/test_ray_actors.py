@@ -111,23 +111,28 @@ def test_groups_go_to_the_actors_with_the_most_places_up_to_what_they_read_at_on
         assert (cluster.at_once, cluster._free(alone=False)) == (4, None)
 
 
-def test_a_page_that_is_read_alone_waits_until_an_actor_has_nothing_else() -> None:
-    cluster, is_alone = cluster_of(2), threading.Event()
+def test_a_page_that_is_read_alone_waits_for_an_idle_actor_and_other_groups_wait_no_longer() -> None:
+    cluster, taken = cluster_of(2, 1), dict[str, str]()
+    is_over = threading.Event()
 
-    def read_alone() -> None:
-        with cluster._taken(alone=True):
-            assert cluster._free(alone=False) is None
-            is_alone.set()
+    def read(name: str) -> None:
+        with cluster._taken(alone=name == "alone") as actor:
+            taken[name] = actor.started.host
+            is_over.wait(SOON_S)
 
+    threads = [threading.Thread(target=read, args=(name,)) for name in ("alone", "other")]
     with cluster._taken(alone=False):
-        thread = threading.Thread(target=read_alone)
-        thread.start()
-        # Nothing else is given to that actor meanwhile.
-        wait_until(lambda: cluster._free(alone=False) is None, "the page that waits", SOON_S)
-        assert not is_alone.is_set()
-    thread.join(SOON_S)
-    assert is_alone.is_set()
-    assert cluster._free(alone=False) is cluster.actors[0]
+        with cluster._taken(alone=False):
+            threads[0].start()
+            wait_until(lambda: cluster._waiting_alone, "the page that waits", SOON_S)
+            threads[1].start()
+            assert taken == {}
+        # Nothing ends meanwhile: the first actor has had room for the other group all the time.
+        wait_until(lambda: len(taken) == 2, "both groups", SOON_S)
+    is_over.set()
+    for thread in threads:
+        thread.join(SOON_S)
+    assert taken == {"alone": "b", "other": "a"}
 
 
 def test_a_file_that_a_node_lacks_is_sent_and_fails_if_no_machine_has_it() -> None:

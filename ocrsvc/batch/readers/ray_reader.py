@@ -168,9 +168,11 @@ class RayReader:
                 if self._failure is not None:
                     raise self._failure
                 self._changed.wait()
-            self._waiting_alone -= alone
             places = actor.started.at_once if alone else 1
             actor.reading += places
+            if alone:
+                self._waiting_alone -= 1
+                self._changed.notify_all()
         try:
             yield actor
         finally:
