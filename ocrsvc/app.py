@@ -1,4 +1,4 @@
-"""The WSGI application: the native API, operators' routes, the web page, and the adapters that are on."""
+"""The WSGI application: the native API, operators' routes, the web page, and the enabled adapters."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from ocrsvc.url_routes import Router
 
 
 class App(Flask):
-    """Flask that does not look into each function, seven times a request, whether it is a coroutine: none here is."""
+    """Flask without its check, seven times per request, for coroutine functions, as there are none."""
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as it is."""
+        """Return the function unchanged."""
         return func
 
 
@@ -47,20 +47,19 @@ def create_app(
     jobs: JobStore | None = None,
     gate: AccessGate | None = None,
 ) -> Flask:
-    """The WSGI application over a reader, which may be started later.
+    """Make the WSGI application for a reader, which may be started later.
 
-    `limits` are what requests over gRPC share with those here. Without `jobs` no documents are taken in; without a gate
-    all requests are admitted, which is a ValueError where the settings name API keys.
+    `limits` are shared with gRPC. Without `jobs` jobs are off; without `gate` all requests are admitted. Raises
+    ValueError if the settings have API keys but there is no gate.
     """
     if settings.keys is not None and gate is None:
-        raise ValueError("The settings name API keys, and nothing that checks them was given.")
+        raise ValueError("The settings have API keys, but there is no gate to check them.")
     request_metrics = request_metrics or metrics_of_one_process()
     limits = limits or shared_limits_of(settings)
     app = App("ocrsvc", static_folder=None, template_folder=None)
-    # Flask calls it with the environ.
+    # Flask passes the environ.
     app.request_class = partial(Request, settings=settings, memory=limits.memory)  # type: ignore[assignment]
-    # A redirect loses the body of a POST: a path is either right or unknown. werkzeug takes slashes at its beginning
-    # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
+    # No redirects, as they lose the body of a POST: /v1//ocr is unknown. werkzeug accepts //v1/ocr without a redirect.
     app.url_map.merge_slashes = False
     install_browser_headers(app, settings)
     RequestCounter(app, request_metrics)

@@ -1,6 +1,6 @@
-"""The errors of the service: whose fault each is, its HTTP status, and whether a retry can help.
+"""The service's errors: whose fault each is, its HTTP status, and whether a retry can help.
 
-The steps of one request, and the errors that belong to each:
+The steps of a request and their errors:
 
     key    --(KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded,
               KeysUnavailable)-----------------------------------------------> upload
@@ -14,7 +14,7 @@ The steps of one request, and the errors that belong to each:
     queue  --(DeadlineExceeded, ClientGone)----------------------------------> engine
     engine --(EngineFailed, ImageCrashesEngine)------------------------------> result
 
-SettingsError and EngineUnavailable stop the start instead; they never answer a request. Unreachable is the client's.
+SettingsError and EngineUnavailable stop the start and never answer a request. The client raises Unreachable.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from typing import Self
 
 
 class OcrsvcError(Exception):
-    """Base of every failure that ocrsvc raises on purpose; never raised itself.
+    """Base of all errors that ocrsvc raises on purpose.
 
-    The detail is a sentence on what happened, with the facts; the remedy is what the person at fault can do about it.
-
-    The class carries `status` (HTTP), `code` (short, stable, for programs), `title` (for people), `retryable` (whether
-    the same request may succeed later) and `exit_code` (for the command line, after sysexits.h).
+    `detail` says what happened, `remedy` what to do. The class has `status` (HTTP), `code` (short and stable, for
+    programs), `title` (for people), `retryable` (whether the same request may succeed later) and `exit_code` (of
+    commands, as in sysexits.h).
     """
 
     status: int = 500
@@ -52,9 +51,9 @@ class OcrsvcError(Exception):
         return f"{self.detail} {self.remedy}".rstrip()
 
     def without_frames(self) -> Self:
-        """Itself, to be kept as a value: frames that hold it, and with it what was sent, would wait for the collector.
+        """The error without tracebacks, to be kept as a value: their frames would keep the request's data in memory.
 
-        What is our fault, and logged, keeps them.
+        Internal errors, which are logged, keep them.
         """
         error: BaseException | None = None if self.status == OcrsvcError.status else self
         while error is not None:
@@ -63,7 +62,7 @@ class OcrsvcError(Exception):
 
 
 class OperatorError(OcrsvcError, exit_code=78):
-    """The operator must act; stops the start."""
+    """The operator must act. Stops the start, or a command."""
 
 
 class SettingsError(OperatorError, code="bad_settings", title="The settings are wrong"):
@@ -75,41 +74,41 @@ class EngineUnavailable(OperatorError, code="engine_unavailable", title="The eng
 
 
 class BadModel(OperatorError, code="bad_model", title="The model cannot be used", exit_code=65):
-    """A version of a model is incomplete, damaged, or described wrongly."""
+    """A model version is incomplete, damaged, or has a wrong description."""
 
 
 class DamagedLedger(OperatorError, code="damaged_ledger", title="The ledger of the batch run is damaged", exit_code=65):
-    """The plan or the ledger of a batch run holds what was never written there."""
+    """The plan or the ledger of a batch run is corrupt."""
 
 
 class RunChanged(OperatorError, code="run_changed", title="The batch run began with something else", exit_code=65):
-    """A batch run is to be gone on with, and its sources, settings or engine are others than those it began with."""
+    """A batch run cannot be resumed, because its sources, settings or engine have changed."""
 
 
 class StoreUnavailable(
     OperatorError, code="store_unavailable", title="The destination cannot be written", exit_code=74
 ):
-    """What holds the output and the ledger of a batch run cannot be written: full, read-only, or out of reach."""
+    """The destination of a batch run's output and ledger cannot be written: full, read-only, or unreachable."""
 
 
 class ClusterUnavailable(OperatorError, code="cluster_unavailable", title="The cluster cannot be used", exit_code=69):
-    """The Ray cluster that is to read a batch run cannot be reached, or has no room for an actor."""
+    """The Ray cluster for a batch run cannot be reached, or has no resources for an actor."""
 
 
 class SourceGone(OperatorError, code="source_gone", title="The source cannot be read", exit_code=66):
-    """A source of a batch run cannot be read: it is missing, forbidden, out of reach, or no longer what was planned."""
+    """A source of a batch run cannot be read: missing, forbidden, unreachable, or changed since the plan."""
 
 
 class BrokenArchive(SourceGone, status=422, code="broken_archive", title="The archive is damaged", exit_code=65):
-    """An archive or a table of a batch run is cut off or damaged, or packed in a way that is not read."""
+    """An archive or table of a batch run is truncated, damaged, or compressed in an unsupported way."""
 
 
 class CallerError(OcrsvcError, status=400, code="bad_request", title="Bad request", exit_code=65):
-    """The request is at fault; sending it again unchanged gives the same answer."""
+    """The request is wrong; sending it again unchanged gives the same error."""
 
 
 class NothingSent(CallerError, code="nothing_sent", title="No image was sent"):
-    """The request carries no image."""
+    """The request has no image."""
 
 
 class BadBase64(CallerError, code="bad_base64", title="The base64 text cannot be decoded"):
@@ -117,19 +116,19 @@ class BadBase64(CallerError, code="bad_base64", title="The base64 text cannot be
 
 
 class BadOption(CallerError, code="bad_option", title="An option is wrong"):
-    """An option is unknown, or its value is not one that it accepts."""
+    """An option is unknown, or its value is not accepted."""
 
 
-class UrlRefused(BadOption, code="url_refused", title="The URL is not asked"):
-    """The URL is wrong, or leads to a host that this service does not ask; none was asked."""
+class UrlRefused(BadOption, code="url_refused", title="The URL is not allowed"):
+    """The URL is malformed, or its host is not allowed; no connection was made."""
 
 
 class UrlUnavailable(CallerError, status=422, code="url_unavailable", title="The URL cannot be fetched"):
-    """No file could be had from the URL, or nobody is there to be called back."""
+    """The URL's host cannot be reached, or did not return the file."""
 
 
 class UnknownModel(CallerError, status=404, code="unknown_model", title="No such model"):
-    """There is no model, version, label, tier or language of this name."""
+    """There is no model, version, label, tier or language with this name."""
 
 
 class BodyTimeout(
@@ -140,23 +139,23 @@ class BodyTimeout(
     retryable=True,
     exit_code=75,
 ):
-    """The body did not arrive in time; on another try it may."""
+    """The request body arrived too slowly or too late."""
 
 
 class BodyTooLarge(CallerError, status=413, code="body_too_large", title="The request is too large"):
-    """The body holds more bytes than OCRSVC_MAX_BODY_BYTES."""
+    """The body exceeds OCRSVC_MAX_BODY_BYTES, or another limit on its size."""
 
 
 class ImageTooLarge(CallerError, status=413, code="image_too_large", title="The image has too many pixels"):
-    """The header declares more pixels than the limit; nothing was decoded."""
+    """The image's header declares more pixels than the limit; nothing was decoded."""
 
 
 class UnsupportedImage(CallerError, status=415, code="unsupported_image", title="Not an image that this service reads"):
-    """The bytes are not an image of a format that we read."""
+    """The data is not an image or document of a supported format."""
 
 
 class BrokenImage(CallerError, status=422, code="broken_image", title="The image is damaged"):
-    """The bytes begin as an image of a known format but cannot be decoded."""
+    """The data begins like a supported image but cannot be decoded."""
 
 
 class EncryptedDocument(BrokenImage, code="encrypted_document", title="The document needs a password"):
@@ -164,67 +163,67 @@ class EncryptedDocument(BrokenImage, code="encrypted_document", title="The docum
 
 
 class TooManyPages(CallerError, status=413, code="too_many_pages", title="The document has too many pages"):
-    """The document has more pages than are read at once."""
+    """More pages of a document are requested than the limit."""
 
 
 class PagesOverQuota(TooManyPages, code="pages_over_quota", title="More pages than the API key has in all"):
-    """The request needs more pages than its API key has in a whole day or month: it can never succeed."""
+    """The request needs more pages than its API key's whole quota of a day or month, so it can never succeed."""
 
 
 class ImageCrashesEngine(
     CallerError, status=422, code="image_crashes_engine", title="The engine crashes on this image"
 ):
-    """The engine crashed on this image, twice; it is not tried again for a while."""
+    """The image is on the crash denylist: it crashed the engine twice, and is not tried again for a while."""
 
 
 class RequestStopsWorker(
     CallerError, status=422, code="request_stops_worker", title="This request stops the service's workers"
 ):
-    """A request with this body kept a worker from answering at all; none is tried again for a while."""
+    """The body is on the crash denylist: it stopped a worker, and is not tried again for a while."""
 
 
 class KeyReused(
     CallerError, status=422, code="idempotency_key_reused", title="The Idempotency-Key belongs to another job"
 ):
-    """Another job was sent with the same Idempotency-Key before."""
+    """A different job was sent with the same Idempotency-Key before."""
 
 
 class JobNotDone(
     CallerError, status=409, code="job_not_done", title="The job is not done", retryable=True, exit_code=75
 ):
-    """The result of a job is asked for before it is read; later it is there."""
+    """The result of a job was requested before the job is done."""
 
 
 class JobFailed(CallerError, status=409, code="job_failed", title="The job has failed"):
-    """The result of a job is asked for that has failed."""
+    """The result of a failed job was requested."""
 
 
 class KeysNeeded(CallerError, status=403, code="keys_needed", title="Only with API keys", exit_code=77):
-    """What is asked for is there for API keys only, and this service wants none."""
+    """The request needs an API key, but this service has no keys."""
 
 
-class JobsOff(CallerError, status=501, code="jobs_off", title="No jobs are taken in"):
-    """The service takes in no documents that are read while nobody waits."""
+class JobsOff(CallerError, status=501, code="jobs_off", title="Jobs are off"):
+    """This service does not accept jobs."""
 
 
 class UnknownJob(CallerError, status=404, code="unknown_job", title="No such job"):
-    """There is no job of this name, or it is not this caller's."""
+    """There is no job with this id, or it belongs to another caller."""
 
 
-class ClientGone(CallerError, status=499, code="client_gone", title="The client has gone"):
-    """The client has closed its connection; nobody reads the answer. The status is nginx's, for logs only."""
+class ClientGone(CallerError, status=499, code="client_gone", title="The client has disconnected"):
+    """The client has closed its connection. The status is nginx's, and appears only in logs."""
 
 
 class KeyMissing(CallerError, status=401, code="key_missing", title="An API key is needed", exit_code=77):
-    """The service wants an API key, and the request carries none."""
+    """The service needs an API key, and the request has none."""
 
 
 class KeyRefused(CallerError, status=401, code="key_refused", title="The API key is not valid", exit_code=77):
-    """The request's API key is not valid; whether it is wrong, revoked or expired is not said."""
+    """The API key is wrong, revoked or expired; the error does not say which."""
 
 
 class ScopeMissing(CallerError, status=403, code="scope_missing", title="The API key is not for this", exit_code=77):
-    """The request's API key is valid, and not for this."""
+    """The API key is valid, but does not allow this request."""
 
 
 class ServerError(OcrsvcError):
@@ -232,7 +231,7 @@ class ServerError(OcrsvcError):
 
 
 class Refused(ServerError, status=503, retryable=True, exit_code=75):
-    """The service is healthy but will not take this request now; after so many whole seconds a retry is worth it."""
+    """The service is healthy but does not accept this request now; `retry_after_s` is sent as Retry-After."""
 
     def __init__(self, detail: str, remedy: str = "", retry_after_s: int = 1) -> None:
         super().__init__(detail, remedy)
@@ -240,19 +239,19 @@ class Refused(ServerError, status=503, retryable=True, exit_code=75):
 
 
 class QueueFull(Refused, code="queue_full", title="The service is busy"):
-    """Every place in front of the engine is taken."""
+    """The queue, the memory or another resource is full."""
 
 
 class TooManyAtOnce(Refused, status=429, code="too_many_at_once", title="Too many requests at once"):
-    """This caller has as many requests under way as one caller may."""
+    """The caller has reached its limit of concurrent requests."""
 
 
 class TooManyJobs(Refused, status=429, code="too_many_jobs", title="Too many jobs at once"):
-    """This caller has as many jobs, or pages of jobs, waiting as one caller may."""
+    """The caller has reached its limit of unfinished jobs or of their pages."""
 
 
 class QuotaExceeded(Refused, status=429, code="quota_exceeded", title="A limit of the API key is reached"):
-    """The request's API key has used up one of its limits; RateLimit headers of the answer say so to programs."""
+    """A limit of the API key is reached; the response has RateLimit headers."""
 
     def __init__(
         self, detail: str, remedy: str = "", retry_after_s: int = 1, headers: Mapping[str, str] | None = None
@@ -262,14 +261,14 @@ class QuotaExceeded(Refused, status=429, code="quota_exceeded", title="A limit o
 
 
 class KeysUnavailable(Refused, code="keys_unavailable", title="API keys cannot be checked"):
-    """The store of the API keys does not answer, and nobody is admitted without it.
+    """The API key store does not respond, so no request is admitted.
 
-    The reason is for operators: it names the store, so that no client is told.
+    `reason` is for operators only, as it may contain the store's address.
     """
 
     def __init__(
         self,
-        detail: str = "The store of the API keys does not answer.",
+        detail: str = "The API key store does not respond.",
         remedy: str = "Send the request again in a moment.",
         retry_after_s: int = 2,
         reason: str = "",
@@ -279,36 +278,36 @@ class KeysUnavailable(Refused, code="keys_unavailable", title="API keys cannot b
 
 
 class NotReady(Refused, code="not_ready", title="The service is not ready"):
-    """The engine of this worker is not warm yet, or the worker is shutting down."""
+    """The worker's engine is still warming up, or the worker is shutting down."""
 
 
 class ModelUnavailable(Refused, code="model_unavailable", title="The model is not loaded"):
-    """The model that is to read cannot be loaded now; others are."""
+    """The requested model cannot be loaded now; others are loaded."""
 
 
 class ResourcesExhausted(Refused, code="resources_exhausted", title="The service lacks resources"):
-    """The system has no process, file descriptor or memory left for this request, or gives them too slowly."""
+    """The system has no process, file descriptor or memory for this request, or provides them too slowly."""
 
 
 class DeadlineExceeded(
     ServerError, status=504, code="deadline_exceeded", title="The deadline passed", retryable=True, exit_code=75
 ):
-    """The answer did not come before the deadline of the request."""
+    """The request's deadline passed before its answer was ready."""
 
 
 class Unreachable(
     OcrsvcError, status=503, code="unreachable", title="The service cannot be reached", retryable=True, exit_code=69
 ):
-    """The connection to the service failed, or broke before the answer; raised by the client, never answered."""
+    """The connection to the service failed, or broke before the response. Raised only by the client."""
 
 
 class NotConnected(Unreachable):
-    """No connection to the service came about: nothing was sent."""
+    """The service did not accept the connection; nothing was sent."""
 
 
 class ServicesGone(Unreachable, code="services_gone", title="No service answers", exit_code=75):
-    """No service has answered anything for as long as a batch run waits; raised by the run, never answered."""
+    """No service has responded for as long as a batch run waits. Raised only by batch runs."""
 
 
 class EngineFailed(ServerError, status=500, code="engine_failed", title="The engine failed on this image"):
-    """The engine gave an error or nonsense for this image; its neighbours are not touched."""
+    """The engine failed, or returned an invalid page, for this image; other images are not affected."""

@@ -1,4 +1,4 @@
-"""The gRPC services: those of the adapters that are on, and the health check."""
+"""The gRPC services of the enabled adapters, and the health check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SERVING, _NOT_SERVING = 1, 2
 
 
 def make_services(model: OcrModel, names: Collection[str] | None = None) -> Methods:
-    """The methods by path: those of the adapters with these names, or of all, and the health check."""
+    """The methods by path, of these adapters or of all, and the health check."""
     services: dict[str, GrpcService] = {
         name: resolve(entry.grpc)
         for name, entry in adapters().items()
@@ -35,7 +35,7 @@ def make_services(model: OcrModel, names: Collection[str] | None = None) -> Meth
 
 
 def _health_check(messages: Messages, is_ready: Callable[[], bool], others: Methods) -> Method:
-    """gRPC's standard health check, of the whole server or of one of the services of `others`."""
+    """gRPC's standard health check, for the whole server or one of the services in `others`."""
     response = messages["grpc.health.v1.HealthCheckResponse"]
     services = {path.split("/")[1] for path in others}
 

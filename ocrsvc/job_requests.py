@@ -1,4 +1,4 @@
-"""Requests about jobs, by whichever API: their owner, their views, and the files of results."""
+"""Job requests of the native API and the adapters: owner, views, and result files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PDF: Final = "pdf"
 
 
 def owner_of_request() -> JobOwner:
-    """The owner of jobs in this thread's request."""
+    """The job owner of this thread's request."""
     return JobOwner(request.caller, request.key.identity if request.key is not None else None)
 
 
@@ -35,15 +35,14 @@ def store_of(jobs: JobStore | None) -> JobStore:
     """The job store. Raises JobsOff."""
     if jobs is None:
         raise JobsOff(
-            "This service takes in no documents to be read later (OCRSVC_TASKS_BYTES is 0).",
-            "The operator sets OCRSVC_TASKS_BYTES to the room that they may take, such as 1GB; or send the document "
-            "to be read at once.",
+            "Jobs are off in this service (OCRSVC_TASKS_BYTES is 0).",
+            "Ask the operator to set OCRSVC_TASKS_BYTES, such as to 1GB, or send the document in a single request.",
         )
     return jobs
 
 
 def job_view(view: Callable[..., ResponseReturnValue]) -> Callable[..., ResponseReturnValue]:
-    """A view on the job store: it takes no place in front of the engine; a full disk raises StorageFull."""
+    """Decorate a view that uses the job store but not the engine; a full disk raises StorageFull."""
 
     def answer(**names: str) -> ResponseReturnValue:
         with storing():
@@ -54,16 +53,16 @@ def job_view(view: Callable[..., ResponseReturnValue]) -> Callable[..., Response
 
 
 class ResultFiles:
-    """Files of jobs' results, for any thread that serves a request.
+    """Result files of jobs, for request threads.
 
-    A missing file is made while its caller waits; callers take turns, because each takes a core.
+    A missing file is made while its client waits; callers take turns, as making a file uses a core.
     """
 
     def __init__(self, jobs: JobStore, reader: Reader) -> None:
         self._jobs, self._reader = jobs, reader
 
     def send(self, job: Job, name: str, content_type: str) -> Response:
-        """Send the file of a format, or ANSWER. Raises as `path` and `make_result`."""
+        """A response with the file of a format, or of ANSWER. Raises as `path` and `make_result`."""
 
         def make(check: Check) -> Path:
             return make_result(self._jobs, job, name, check, request.left_s)
@@ -71,19 +70,19 @@ class ResultFiles:
         return file_response(self.path(lambda: job.result_path(name), make, with_pdf=name == _PDF), content_type)
 
     def path(self, find: Callable[[], Path | None], make: Callable[[Check], Path], *, with_pdf: bool = False) -> Path:
-        """The path of a file that `find` finds, or else `make` makes.
+        """The path from `find`, or else from `make`, in the caller's turn.
 
         Raises DeadlineExceeded, ClientGone, QueueFull, and as `find` and `make`.
         """
-        if (found := find()) is not None:
-            return found
+        if (path := find()) is not None:
+            return path
         with self.turn(with_pdf=with_pdf) as check:
-            # Another request may have made it meanwhile.
+            # Another request may have made the file meanwhile.
             return find() or make(check)
 
     @contextmanager
     def turn(self, *, with_pdf: bool = False) -> Iterator[Check]:
-        """Wait for the caller's turn to make a file or a large answer; gives the check for it. Raises as `path`."""
+        """Wait for the caller's turn to make a file or a large response; gives a check for it. Raises as `path`."""
         check = request.make_check()
         limiter = self._reader.pdf_making if with_pdf else self._reader.file_making
         with ExitStack() as stack:

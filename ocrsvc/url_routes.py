@@ -1,6 +1,6 @@
-"""Routing where several adapters share a path, and the shape in which a wrong path or method is answered.
+"""Routing between adapters that share a path, and the choice of the adapter that answers an unknown path or method.
 
-The port decides first: at a usual port that is bound for an adapter, that adapter's clients come. Else the body does.
+The port decides first, if it is bound as an adapter's usual port; otherwise headers, key and body decide.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 
 Shared = Mapping[tuple[str, str], Mapping[str, Rule]]
-"""(path, method) to the rules of the adapters that have both; only where they are several."""
+"""Rules by adapter for each (path, method) that several adapters share."""
 
 FORMS: Final = frozenset({"multipart/form-data", "application/x-www-form-urlencoded"})
 
 
 class Router:
-    """Sends requests to the adapters of an application; made when all of them are registered.
+    """Chooses the adapter for each request. Create it after all adapters are registered.
 
-    Each adapter is a blueprint with its name, and owns the shape of its failures.
+    Each adapter is a blueprint with its name, and formats its own errors.
     """
 
     def __init__(self, app: Flask, settings: Settings) -> None:
@@ -35,16 +35,16 @@ class Router:
         self._usual_ports = settings.usual_ports
 
     def by_head(self, request: Request) -> None:
-        """To an adapter that its port, its headers and its key allow; what matches nothing, to the only one there."""
+        """Choose by port, headers and key; for an unknown route, the adapter at the port or the only one there."""
         if request.routing_exception is None:
             if rivals := self._rivals(request):
                 request.url_rule = rivals[_best_by_head(request, self._allowed(request, rivals))]
         elif len(owners := self._adapters_at_port(request) or _owners(self._rules, request.path)) == 1:
-            # Nothing matched; the failure is answered by the blueprint that the rule names.
+            # No route matched; the blueprint of this rule formats the error.
             request.url_rule = self._rules[next(iter(owners))][0]
 
     def by_body(self, request: Request) -> None:
-        """Where several are left, to the one that the body of a POST fits."""
+        """If several adapters are left for a POST, choose the one that its body fits."""
         rivals = self._rivals(request) if request.method == "POST" else {}
         left = self._allowed(request, rivals)
         if len(left) > 1:
@@ -52,11 +52,11 @@ class Router:
             request.url_rule = rivals[name] if name else request.url_rule
 
     def _rivals(self, request: Request) -> Mapping[str, Rule]:
-        """The rules of the adapters that share its path and method."""
+        """The rules, by adapter, that share the request's path and method."""
         return {} if request.url_rule is None else self._shared.get((request.url_rule.rule, request.method), {})
 
     def _allowed(self, request: Request, rivals: Collection[str]) -> Collection[str]:
-        """The rivals for whose sake its port is bound, and of these the ones that its key is for; all if none is."""
+        """The rivals at the request's port and among these those that its key allows; each filter must leave one."""
         left = self._adapters_at_port(request).intersection(rivals) or rivals
         if request.key is not None and request.key.adapters is not None:
             return request.key.adapters.intersection(left) or left
@@ -68,29 +68,29 @@ class Router:
 
 
 def _best_by_head(request: Request, rivals: Collection[str]) -> str:
-    """The one of several adapters that suits the method and the type of the body."""
+    """The best of several adapters for the method and the body's type."""
     if len(rivals) == 1:
         return next(iter(rivals))
     if request.method != "POST":
-        # The service's own page tells browsers and programs apart by itself.
+        # The web page's view serves both browsers and programs.
         return "page" if "page" in rivals else min(rivals, key=_rank)
     forms = _taking_forms().intersection(rivals) if request.mimetype in FORMS else ()
     return min(forms or rivals, key=_rank)
 
 
 def _rank(name: str) -> tuple[bool, str]:
-    """By their names, those last that yield their paths to others."""
+    """Sort key: adapters that yield their paths to others last, else by name."""
     entry = adapters().get(name)
     return (entry is not None and entry.yields_paths, name)
 
 
 def _by_body(request: Request, left: Collection[str]) -> Iterator[str]:
-    """The adapters that this body fits, best first; by its members those that are left."""
+    """The adapters that the body fits, best first; a JSON body fits the adapters in `left` that know its members."""
     if request.mimetype == "multipart/form-data":
         yield from _taking_forms()
         return
     raw = None
-    # What cannot be read, its adapter reports.
+    # The chosen adapter reports the error of an unreadable body.
     with suppress(OcrsvcError):
         raw, members = request.content.raw, request.content.members
         sent = ((name, entry.members) for name, entry in adapters().items() if name in left)
@@ -121,5 +121,5 @@ def _shared(rules_by_adapter: Mapping[str, Iterable[Rule]]) -> Shared:
 
 
 def _owners(rules_by_adapter: Mapping[str, Iterable[Rule]], path: str) -> frozenset[str]:
-    """The adapters that have this very path."""
+    """The adapters with exactly this path."""
     return frozenset(name for name, rules in rules_by_adapter.items() if any(rule.rule == path for rule in rules))

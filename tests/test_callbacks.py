@@ -185,7 +185,7 @@ def test_the_threads_go_on_after_errors_that_are_logged_once_and_end_when_asked(
     assert begun.wait(WAIT_S)
     sender.threads.stop(WAIT_S)
     assert not any(thread.is_alive() for thread in sender.threads.threads)
-    assert {record.message for record in caplog.records} == {"callbacks cannot go on; tried again later: OSError"}
+    assert {record.message for record in caplog.records} == {"callbacks failed and will retry: OSError"}
     # It was left to others, as if it had not been tried.
     assert state_of(job) == ("waiting", 0)
     sent, taken = receiver()

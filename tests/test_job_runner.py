@@ -62,7 +62,7 @@ def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
         runner.thread.stop(5.0)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 0.0]
     said = [record.message.partition(":")[0] for record in caplog.records]
-    assert said == ["documents cannot go on; tried again later"]
+    assert said == ["jobs failed and will retry"]
     assert [page["number"] for page in job.pages() if "page" in page] == [1]
     assert job.progress().state == "success"
 

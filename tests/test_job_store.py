@@ -363,7 +363,7 @@ def test_a_service_starts_on_a_full_disk_and_gives_what_was_read(
     job = jobs.find(job_id)
     assert job is not None
     assert job.data() == b"a document"
-    assert "put in order later" in caplog.text
+    assert "cleaning up jobs of an earlier service later" in caplog.text
 
 
 @pytest.mark.parametrize("version", ["2", "4"])

@@ -34,7 +34,7 @@ from ocrsvc.jobs import job_runner as runner_module
 from ocrsvc.jobs import storage_threads
 from ocrsvc.jobs.job import BEGUN
 from ocrsvc.jobs.job_folder import LASTING, PREFIX, make_folder
-from ocrsvc.jobs.job_runner import MOST_TRIES
+from ocrsvc.jobs.job_runner import MAX_TRIES
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.plugins import adapters
 from ocrsvc.results import Box, Line, Page, ReadOptions
@@ -353,7 +353,7 @@ def test_a_page_that_ends_whoever_reads_it_is_left_out_in_the_end(place: Place) 
     task_id = place.upload(grays(2))["data"]
     job = place.jobs.find(task_id)
     assert job is not None
-    job.put(BEGUN, {1: MOST_TRIES})
+    job.put(BEGUN, {1: MAX_TRIES})
     place.work_until(lambda: place.ask(task_id)["is_done"])
     assert [page["code"] for page in place.ask(task_id, is_data=True)["data"]] == [902, 100]
 

@@ -51,7 +51,7 @@ def make_ops(reader: Reader, gate: AccessGate | None = None, *, fetches_urls: bo
             text = "No engine is warm in this worker, or the service is shutting down."
             raise NotReady(text, "Try again later.", _READY_RETRY_S)
         if gate is not None and not gate.is_ready:
-            raise NotReady("The API key store does not answer.", "Try again later.", _READY_RETRY_S)
+            raise NotReady("The API key store does not respond.", "Try again later.", _READY_RETRY_S)
         return as_json({"status": "ready"})
 
     @ops.get("/version")

@@ -1,8 +1,8 @@
-"""Callbacks: where the end of a job is sent, how the message is signed, whose turn it is, and when it is sent again.
+"""Callbacks at the end of jobs: checks, signatures, fair order, and retries.
 
-Each message is sent at least once, until it is taken or given up. What is to be sent lies in the database, so that any
-worker, also of a service that was started again, goes on with it. A job that goes before its end was delivered leaves
-the message that it has expired. Headers and signature are those of standard-webhooks.com.
+Messages are delivered at least once, or given up. Pending ones are in the database, so that any worker continues them,
+also after a restart. If a job expires before its message was delivered, a message about that replaces it. Headers and
+signature follow standard-webhooks.com.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from ocrsvc.telemetry.loggable import loggable_error
 
 _FIRST_PAUSE_S: Final = 5.0
 _MAX_PAUSE_S: Final = 3600.0
-# Of a pause, added at most: jobs whose messages failed together are not sent again together.
+# Largest random addition to a pause, as a fraction, so that messages that failed together are spread.
 _JITTER: Final = 0.2
-# How many messages about expired jobs are kept, and how long.
+# Number of messages about expired jobs that are kept, and for how long.
 _MAX_EXPIRED: Final = 1000
 _EXPIRED_S: Final = 86_400.0
-# The state, in messages alone, of a job that went without being deleted by its owner.
+# State in messages about jobs that were removed, but not by their owner.
 _EXPIRED: Final = "expired"
 _THREADS: Final = 8
 _MAX_OF_CALLER: Final = 2
 _BASE64_PREFIX: Final = "whsec_"
 _MIN_SECRET_CHARS: Final = 16
 
-# The callers take turns, with few messages at once for each, and one to a host. A clock on the wall that went back
-# keeps nothing waiting.
+# Callers take turns, with at most `max_of_caller` messages at once, and one per host. `far_s` guards against a system
+# clock that was set back.
 _NEXT: Final = """
 WITH sending AS (SELECT caller, host FROM callback WHERE sending_until_s > :now_s AND sending_until_s < :far_s),
      turns AS (SELECT caller, max(turn) AS last_turn FROM callback GROUP BY caller)
@@ -58,8 +58,8 @@ WHERE state = 'waiting' AND (expired IS NOT NULL OR is_done) AND NOT (due_at_s >
   AND (callback.caller, host) NOT IN (SELECT caller, host FROM sending)
 ORDER BY last_turn, due_at_s, callback.rowid LIMIT 1"""
 
-# Of too many messages about expired jobs those go that have the most newer ones of their caller: the oldest of whoever
-# has the most, so that a caller whose host is dead keeps no other out.
+# Delete the oldest messages about expired jobs of the callers that have the most, so that a caller whose host is dead
+# cannot displace others' messages.
 _DROP_MOST: Final = """
 DELETE FROM callback WHERE job_id IN (SELECT job_id FROM (
   SELECT job_id, row_number() OVER (PARTITION BY caller ORDER BY expired_at_s DESC, rowid DESC) AS place
@@ -68,16 +68,16 @@ ORDER BY place DESC LIMIT (SELECT max(0, count(*) - ?) FROM callback WHERE expir
 
 
 def check_callback(url: str, secret: str, settings: Settings, key: str | None) -> None:
-    """Raises BadOption where no callbacks are sent, or nothing signs this one; UrlRefused for a host not allowed."""
+    """Raises BadOption if callbacks are off or this one has no secret, UrlRefused for a host that is not allowed."""
     policy = policy_of_callbacks(settings)
     if not policy.is_on:
         raise BadOption(
             "This service sends no callbacks.",
-            "Ask the operator to name your host in OCRSVC_CALLBACK_HOSTS, or ask for the job from time to time.",
+            "Ask the operator to add your host to OCRSVC_CALLBACK_HOSTS, or poll the job.",
         )
     policy.check_url(url)
     if not secret and (settings.callback_secret is None or key is None):
-        raise BadOption("Nothing signs the callback.", "Send callback_secret, which both of you know.")
+        raise BadOption("The callback has no secret to sign it.", "Send callback_secret.")
     try:
         _signing_key(secret)
     except ValueError as error:
@@ -87,33 +87,33 @@ def check_callback(url: str, secret: str, settings: Settings, key: str | None) -
 
 
 def secret_of_key(service_secret: SecretStr | None, identity: str | None) -> str:
-    """What signs callbacks of jobs that name no secret: another one for each API key, "" without."""
+    """An API key's secret for callbacks of jobs that have none, derived from the service's; "" without either."""
     if service_secret is None or identity is None:
         return ""
-    own = _signing_key(service_secret.get_secret_value())
-    derived = hmac.new(own, b"ocrsvc callback of key " + identity.encode(), hashlib.sha256)
+    service_key = _signing_key(service_secret.get_secret_value())
+    derived = hmac.new(service_key, b"ocrsvc callback of key " + identity.encode(), hashlib.sha256)
     return _BASE64_PREFIX + base64.b64encode(derived.digest()).decode()
 
 
 def headers_of(message_id: str, body: bytes, sent_at_s: float, secret: str) -> Mapping[str, str]:
-    """The headers of a message; its id is the same each time that it is sent. An empty secret does not sign."""
-    sent = f"{int(sent_at_s)}"
-    headers = {"Content-Type": "application/json", "webhook-id": message_id, "webhook-timestamp": sent}
+    """The headers of a message, unsigned if the secret is empty. The id is the same in all tries."""
+    timestamp = f"{int(sent_at_s)}"
+    headers = {"Content-Type": "application/json", "webhook-id": message_id, "webhook-timestamp": timestamp}
     if not secret:
         return headers
-    signed = hmac.new(_signing_key(secret), f"{message_id}.{sent}.".encode() + body, hashlib.sha256).digest()
-    return {**headers, "webhook-signature": f"v1,{base64.b64encode(signed).decode()}"}
+    signature = hmac.new(_signing_key(secret), f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    return {**headers, "webhook-signature": f"v1,{base64.b64encode(signature).decode()}"}
 
 
 def _signing_key(secret: str) -> bytes:
-    """After `whsec_` the bytes that the base64 stands for, else the text itself. Raises ValueError."""
+    """The decoded base64 after `whsec_`, or the text itself. Raises ValueError."""
     if secret.startswith(_BASE64_PREFIX):
         return base64.b64decode(secret.removeprefix(_BASE64_PREFIX), validate=True)
     return secret.encode()
 
 
 def add_callback(connection: sqlite3.Connection, job: Job, record: Record) -> None:
-    """Enter the callback of a job whose secret lies in its folder, unless it is there."""
+    """Insert a job's callback, whose secret is in the job's folder, unless it exists."""
     sql = "INSERT OR IGNORE INTO callback (job_id, caller, key, url, secret, host) VALUES (?, ?, ?, ?, ?, ?)"
     with suppress(FileNotFoundError, ValueError):
         secret, host = (job.folder / SECRET).read_text(encoding="utf-8"), urlsplit(record.callback).hostname or ""
@@ -121,10 +121,10 @@ def add_callback(connection: sqlite3.Connection, job: Job, record: Record) -> No
 
 
 def leave_message(connection: sqlite3.Connection, job: Job, now_s: float) -> None:
-    """A job expires: leave the message that says so, where its end is not delivered."""
+    """Replace the undelivered message of a job that expires by one about that."""
     sql = """UPDATE callback SET expired = ?, expired_at_s = ?, due_at_s = 0, sending_until_s = 0
     WHERE job_id = ? AND state = 'waiting'"""
-    # What is damaged keeps no other job from going.
+    # A damaged job must not keep others from being removed.
     with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
         connection.execute(sql, (_body_of(job, _EXPIRED), now_s, job.id))
         connection.execute(_DROP_MOST, [_MAX_EXPIRED])
@@ -136,7 +136,7 @@ def _body_of(job: Job, state: str) -> bytes:
 
 
 class _Due(NamedTuple):
-    """A callback that this process sends now; `expired` is the message of a job that has gone."""
+    """A callback that this process sends now; `expired` is the message about a removed job."""
 
     job_id: str
     key: str | None
@@ -146,13 +146,13 @@ class _Due(NamedTuple):
     expired: bytes | None
 
     def pause_s(self) -> float:
-        """Before the next try, when this one has failed."""
+        """The pause before the next try if this one fails."""
         return min(_FIRST_PAUSE_S * 2.0**self.tries, _MAX_PAUSE_S)
 
 
 @dataclass
 class CallbackSender:
-    """Sends what is due, in `threads`; `note` is called with what became of a message."""
+    """Sends due messages in `threads`; calls `note` with the outcome of each, for metrics."""
 
     database: JobDatabase
     settings: Settings
@@ -164,19 +164,19 @@ class CallbackSender:
         self.threads = StorageThreads("callbacks", self.send_next, _THREADS, threading.Event())
 
     def send_next(self) -> bool:
-        """Send the message whose turn it is; False where none is due. Raises QueueFull, OSError."""
+        """Send the next due message; False if there is none. Raises QueueFull, OSError."""
         status = None
         if (due := self._claim()) is None:
             return False
         try:
             status = self._send(due)
         except ClientGone:
-            # As if it had not been tried: others go on.
+            # This process ends; another one continues, and this does not count as a try.
             self._change(due, tries=due.tries, due_at_s=0.0)
             return False
-        except Exception as error:  # noqa: BLE001  it is a try, as any other failure
+        except Exception as error:  # noqa: BLE001  counts as a failed try
             if not (due.expired or self._job(due).is_there()):
-                # Where it has expired meanwhile, that is sent next.
+                # The job was removed meanwhile; a message about its expiry is sent next.
                 return True
             if not isinstance(error, OcrsvcError):
                 LOGGER.error("the callback of job %s cannot be sent", due.job_id, exc_info=loggable_error(error))
@@ -193,7 +193,7 @@ class CallbackSender:
         return True
 
     def _claim(self) -> _Due | None:
-        """What this process sends now: noted as a try before, which it stays where the process ends."""
+        """Claim the next due message. It counts as a try already, in case this process dies."""
         now_s = self.clock()
         values = {"now_s": now_s, "far_s": now_s + 2 * _MAX_PAUSE_S, "max_of_caller": _MAX_OF_CALLER}
         with self.database.transaction() as connection:
@@ -207,7 +207,7 @@ class CallbackSender:
         return due
 
     def _send(self, due: _Due) -> int:
-        """The status of the answer. Raises what `post` raises, and what a damaged or lost job raises."""
+        """Send a message; returns the response's status. Raises as `post`, and what reading the job raises."""
         message_id, body = f"msg_{due.job_id}_{_EXPIRED}", due.expired
         if body is None:
             job, message_id = self._job(due), f"msg_{due.job_id}"
@@ -217,7 +217,7 @@ class CallbackSender:
         return self.post(due.url, body, headers, policy, self.settings.callback_s, self._check)
 
     def _end(self, due: _Due, state: str, status: int | None) -> None:
-        """It is not sent again. Of an expired job nothing is left then."""
+        """Stop sending a message, and delete its secret; of a removed job delete all."""
         if due.expired:
             self.database.rows("DELETE FROM callback WHERE job_id = ?", due.job_id)
         elif self._change(due, state=state, status=status, secret=""):
@@ -225,7 +225,7 @@ class CallbackSender:
         self.note(f"callback_{state.replace(' ', '_')}")
 
     def _change(self, due: _Due, **values: object) -> bool:
-        """It is not being sent any more; False where the job has expired since, so that its row says more."""
+        """Release a message and update its row; False if the job has expired since, which has changed the row."""
         names = "".join(f"{name} = ?, " for name in values)
         sql = f"""UPDATE callback SET {names} sending_until_s = 0
         WHERE job_id = ? AND (expired IS NULL) = ? RETURNING 1"""  # noqa: S608  no input
@@ -237,4 +237,4 @@ class CallbackSender:
     def _check(self) -> None:
         """Raises ClientGone."""
         if self.threads.stopped.is_set():
-            raise ClientGone("This process ends.")
+            raise ClientGone("This process is ending.")

@@ -1,7 +1,7 @@
-"""Takes in documents that are read later: what the native API and the adapters call. Read this file first.
+"""Job intake: the functions that the native API and the adapters call. Read this file first.
 
-`add_job` takes one in, and `find_job` finds it again for its owner. A job answers by its own methods (job.py: `record`,
-`progress`, `pages`), and `JobStore.clear` deletes it, also while it is read.
+`add_job` accepts a document, and `find_job` returns its job to the owner. `Job` (job.py) has `record`, `progress` and
+`pages`, and `JobStore.clear` deletes it, even while it is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_KEY_CHARS: Final = 255
 
 
 class JobOwner(NamedTuple):
-    """Whose a job is: the caller that shares the store, and the identity of the API key, which alone may have it."""
+    """A job's owner: the caller, whose share of the store it uses, and the API key that may access it, by identity."""
 
     caller: str
     key: str | None = None
@@ -38,9 +38,9 @@ class JobOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A whole file, and what is asked of it, in `record` with the Idempotency-Key itself and without the options.
+    """A file, its options, and a `record` with the plain Idempotency-Key and without options.
 
-    `pages` may be a function of how many there are; `secret` signs the message to the callback, "" is the API key's.
+    `pages` may be a function of the page count; `secret` signs the callback, "" means the API key's secret.
     """
 
     file: bytes
@@ -53,10 +53,10 @@ class JobRequest:
 def add_job(
     jobs: JobStore, reader: Reader, settings: Settings, job_request: JobRequest, context: RequestContext, limit_s: float
 ) -> Job:
-    """Take a document in within `limit_s`; when this returns, it will be read, whatever dies meanwhile.
+    """Accept a document within `limit_s`; when this returns, the job survives crashes and will be read.
 
-    It is opened, so that what cannot be read is refused here. The masks of the request's context are added to those of
-    the options, its choice of a model is made now, and the pages are held against what its key has left.
+    The document is opened, so that unreadable ones are refused here. The masks of the request's context are added to
+    those of the options, its model choice is applied, and the pages are checked against the key's quota.
     """
     check, record = make_check(context, time.monotonic() + limit_s, time.monotonic), job_request.record
     if record.callback:
@@ -70,22 +70,22 @@ def add_job(
     with reader.open_document(job_request.file, limit_s, context) as document:
         count, kind = document.count, document.kind
         if kind == "image":
-            # Its header alone.
+            # Only the header is read.
             document.open(1, gray=False, check=no_check, take=bool)
     numbers = _numbers(job_request, count, kind, settings.job_pages)
-    # They are counted when they are read; here a key learns at once that it has too few left.
+    # Pages are counted when they are read; this refuses now if too few are left.
     context.pages.expect(len(numbers))
     record = replace(record, count=count, numbers=numbers, options=asdict(options))
     if record.repeat:
-        asked = orjson.dumps(replace(record, caller=""), option=orjson.OPT_SORT_KEYS)
-        content = sha256(asked + sha256(job_request.file).digest()).hexdigest()
+        described = orjson.dumps(replace(record, caller=""), option=orjson.OPT_SORT_KEYS)
+        content = sha256(described + sha256(job_request.file).digest()).hexdigest()
         record = replace(record, repeat=_repeat(record), content=content)
     with jobs.adding.take(check):
         return jobs.add(job_request.file, record, job_request.secret)
 
 
 def find_job(jobs: JobStore, sent_id: object, owner: JobOwner, source: str) -> Job | None:
-    """The job of this id, of any type, if this caller and this adapter may see it."""
+    """The job with this id, which may be any value, if its owner and adapter are these."""
     job = jobs.find(sent_id)
     with suppress(FileNotFoundError):
         record = job.record() if job is not None else None
@@ -93,19 +93,19 @@ def find_job(jobs: JobStore, sent_id: object, owner: JobOwner, source: str) -> J
     return None
 
 
-def _numbers(job_request: JobRequest, count: int, kind: str, most: int) -> list[int]:
-    """The pages that are read. Raises BadOption, TooManyPages."""
+def _numbers(job_request: JobRequest, count: int, kind: str, limit: int) -> list[int]:
+    """The numbers of the pages to read. Raises BadOption, TooManyPages."""
     numbers = list(job_request.pages(count) if callable(job_request.pages) else choose(job_request.pages, count))
     if not numbers:
-        raise BadOption(f"None of the pages asked for is there: the {kind} has {count}.")
-    if len(numbers) > most:
-        text = f"{len(numbers)} pages are asked for; the limit of a job is {most} (OCRSVC_JOB_PAGES)."
-        raise TooManyPages(text, f"Ask for {most} at most at a time.")
+        raise BadOption(f"None of the requested pages exists: the {kind} has {count}.")
+    if len(numbers) > limit:
+        text = f"{len(numbers)} pages are requested; the limit of a job is {limit} (OCRSVC_JOB_PAGES)."
+        raise TooManyPages(text, f"Request at most {limit} pages per job.")
     return numbers
 
 
 def _repeat(record: Record) -> str:
-    """What a job with the same Idempotency-Key of the same caller has, too. Raises BadOption."""
+    """A hash of the Idempotency-Key, its owner and its adapter. Raises BadOption."""
     if len(record.repeat) > _MAX_KEY_CHARS or not record.repeat.isprintable():
         raise BadOption(f"The Idempotency-Key is longer than {_MAX_KEY_CHARS} characters, or not printable.")
     return sha256(orjson.dumps([record.key or record.caller, record.source, record.repeat])).hexdigest()

@@ -1,17 +1,17 @@
-"""One job, as it lies in its folder.
+"""One job and the files in its folder.
 
-    file           what was sent
-    job.json       what is asked, whose it is, and when it came
-    lock           held (flock) by the process that reads it, so that its death frees it; as old as the first reading
-    begun.json     the pages that are being read, and how often each was begun
-    pages.jsonl    what was read, a line a page, in order
-    pages.index    where each of these lines ends, so that any is found without the others
-    done.json      how it ended
-    engine.json    which engine read it
-    secret         what signs the message to its callback, until that is delivered or given up
-    out/           files made of the result
+    file           the document
+    job.json       the request, its owner, and its time
+    lock           locked (flock) by the process that reads the job; its time is when reading began
+    begun.json     the pages being read, and how often each was begun
+    pages.jsonl    results, a line per page, in order
+    pages.index    the end of each of these lines, for random access
+    done.json      the outcome
+    engine.json    the engine that read it
+    secret         the callback's secret, until the callback was delivered or given up
+    out/           files made from the result
 
-Files are written beside their place and renamed.
+Files are written under another name and renamed.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.jobs.job_database import JobDatabase
 
 State = Literal["waiting", "running", "success", "failure"]
-# What the native API calls them, and where its jobs are.
+# The native API's names of the states, and the path of its jobs.
 STATES: Final[dict[State, str]] = {"waiting": "waiting", "running": "running", "success": "done", "failure": "failed"}
 PATH: Final = "/v1/jobs"
 BEGUN, DONE, ENGINE, RECORD, SECRET = "begun.json", "done.json", "engine.json", "job.json", "secret"
 LINES, INDEX = "pages.jsonl", "pages.index"
-# Twice the place where the line ends, and 1 more for a page that could not be read.
+# Twice the offset of the line's end, plus 1 for a page that could not be read.
 _ENTRY: Final = Struct("<Q")
 _MAX_FAILED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Whose a job is, and what is asked of it.
+    """A job's owner and request.
 
-    `key` is the identity of the API key, `source` the adapter that took it in, `asked` what that remembers. Of the
-    `count` pages of the document these `numbers` are read. `repeat` is a hash of the Idempotency-Key, empty for none,
-    and `content` of what the job is; `callback` is a URL.
+    `key` is the identity of the API key, `source` the adapter that accepted the job, `asked` that adapter's own data.
+    Of the document's `count` pages `numbers` are read. `repeat` is a hash of the Idempotency-Key, empty for none, and
+    `content` a hash of the request and file; `callback` is a URL.
     """
 
     caller: str
@@ -70,7 +70,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is: why it failed, with the code of the error, and when it ended, by the clock on the wall."""
+    """A job's state, why it failed with the error's code, and when it ended (Unix time)."""
 
     state: State
     why: str = ""
@@ -80,52 +80,52 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job; any method may raise OSError, FileNotFoundError once it was removed."""
+    """One job. Any method may raise OSError, and FileNotFoundError if the job was removed."""
 
     folder: Path
     database: JobDatabase = field(compare=False)
 
     @property
     def id(self) -> str:
-        """Random, and the only thing that a caller without a key needs to know."""
+        """The random id, which is all that a caller without a key needs for access."""
         return self.folder.name
 
     def record(self) -> Record:
-        """What is asked."""
+        """The owner and request."""
         return Record(**self.get(RECORD))
 
     def data(self) -> bytes:
-        """What was sent."""
+        """The document as sent."""
         return (self.folder / "file").read_bytes()
 
     def started_at_s(self) -> float | None:
-        """When reading began, by the clock on the wall; None before that."""
+        """When reading began (Unix time); None before that."""
         lock = self.folder / "lock"
         return lock.stat().st_mtime if lock.exists() else None
 
     def is_there(self) -> bool:
-        """Whether it was not removed; False also where the disk fails."""
+        """Whether the job exists; False also if the disk fails."""
         return os.path.exists(self.folder)  # noqa: PTH110  raises nothing, which would end engine threads
 
     def is_done(self) -> bool:
-        """Whether nothing more will be read."""
+        """Whether the job has ended."""
         return (self.folder / DONE).exists()
 
     def progress(self) -> Progress:
-        """How far it is."""
+        """The state and outcome."""
         with suppress(FileNotFoundError):
             return Progress(**self.get(DONE))
         return Progress("running" if (self.folder / BEGUN).exists() else "waiting")
 
     def finish(self, error: OcrsvcError | None = None) -> None:
-        """Nothing more will be read. What was read is on the disk before that is said."""
+        """End the job; its pages are synced before its outcome is written."""
         self.note_progress()
         progress = Progress("success") if error is None else Progress("failure", str(error), error.code)
         self.put(DONE, replace(progress, ended_at_s=time.time()))
         self.note_progress()
 
     def note_progress(self) -> None:
-        """Have what was read survive a loss of power, and its row say its size and whether it is done."""
+        """Sync the pages, and update the job's size and state in the database."""
         with suppress(FileNotFoundError):
             self.database.sync(self.folder / LINES, self.folder / INDEX)
         sql = "UPDATE job SET bytes = ?, is_done = ? WHERE id = ?"
@@ -133,7 +133,7 @@ class Job:
 
     @contextmanager
     def claim(self) -> Iterator[bool]:
-        """Whether the job is this process's own within the block; the death of the process ends that, too."""
+        """Lock the job within the block, or give False if another process has it. A crash releases it."""
         with (self.folder / "lock").open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,20 +144,20 @@ class Job:
             yield True
 
     def page_count(self) -> int:
-        """How many pages were read, or could not be; reads none."""
+        """The number of pages that were read or failed, from the index."""
         return len(self._entries())
 
     def failed_pages(self) -> list[int]:
-        """The places, from 0, of the pages that could not be read."""
+        """The positions, from 0, of the pages that could not be read."""
         return [place for place, entry in enumerate(self._entries()) if entry & 1]
 
     def pages_bytes(self, after: int = 0) -> int:
-        """The size of what was written for the pages, without the first `after`; reads none."""
+        """The size of the pages' lines without the first `after`, from the index."""
         ends = self._ends()
         return ends[-1] - ends[min(after, len(ends) - 1)]
 
     def pages(self, after: int = 0, most: int | None = None) -> Iterator[Any]:
-        """What was written for each page, in order and one at a time, without the first `after`."""
+        """The pages' rows in order, one at a time, without the first `after`."""
         ends = self._ends()
         if after + 1 < len(ends):
             with (self.folder / LINES).open("rb") as lines:
@@ -165,43 +165,43 @@ class Job:
                 yield from map(orjson.loads, islice(lines, len(ends[after + 1 :][:most])))
 
     def append_page(self, page: Mapping[str, object]) -> None:
-        """Add a page; only for the process that has claimed the job. One that holds "error" counts as failed."""
+        """Append a page's row, in which "error" means failed. Only for the process that has claimed the job."""
         with (self.folder / LINES).open("ab") as lines:
             lines.write(orjson.dumps(page) + b"\n")
             lines.flush()
             entry = lines.tell() << 1 | ("error" in page)
-        # Afterwards: what the index counts is there.
+        # Written last, so that the index never points beyond the lines.
         with (self.folder / INDEX).open("ab") as index:
             index.write(_ENTRY.pack(entry))
 
     def reported(self) -> int:
-        """How many pages were returned to callers who ask only for what is new, by any worker."""
+        """The number of pages already returned to callers that request only new ones, by any worker."""
         rows = self.database.rows("SELECT reported FROM job WHERE id = ?", self.id)
         return rows[0][0] if rows else 0
 
     def note_reported(self, before: int, count: int) -> bool:
-        """So many are returned now; False, and nothing is noted, where others than `before` were returned meanwhile."""
+        """Set `reported` from `before` to `count`; False, and no change, if it was changed meanwhile."""
         sql = "UPDATE job SET reported = ? WHERE id = ? AND reported = ? RETURNING id"
         return before == count or bool(self.database.rows(sql, count, self.id, before))
 
     def result_path(self, name: str) -> Path | None:
-        """Where a file lies that was made of the result; None for a name that none has, whatever stands in it."""
+        """The path of a file made from the result; None if there is none. Safe for any name."""
         return next((file for file in self.folder.glob("out/*") if file.name == name), None)
 
     def get(self, name: str) -> Any:
-        """The JSON in one of its files."""
+        """Read one of the job's JSON files."""
         return orjson.loads((self.folder / name).read_bytes())
 
     def put(self, name: str, value: object, *, is_durable: bool = True) -> None:
-        """Write one of its files as JSON; only for the process that has claimed the job."""
+        """Write one of the job's JSON files. Only for the process that has claimed the job."""
         data = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
         write_whole(self.folder / name, data, self.database.sync if is_durable else bool)
 
     def _repair_pages(self) -> None:
-        """Cut off what is no whole line, and make the index anew."""
+        """Truncate the pages after the last complete line, and rebuild the index."""
         entries, ends = b"", 0
         with suppress(FileNotFoundError), (self.folder / LINES).open("r+b") as lines:
-            # A disk without power may leave anything in place of a line.
+            # After a power failure a line may contain anything.
             with suppress(ValueError):
                 for line in lines:
                     if not line.endswith(b"}\n"):
@@ -213,7 +213,7 @@ class Job:
             write_whole(self.folder / INDEX, entries)
 
     def _entries(self) -> list[int]:
-        """All whole entries of the index; a torn one at the end does not count."""
+        """The index without an incomplete last entry."""
         data = (self.folder / INDEX).read_bytes() if (self.folder / INDEX).exists() else b""
         return [entry for (entry,) in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size])]
 
@@ -222,7 +222,7 @@ class Job:
 
 
 def job_status(job: Job) -> dict[str, Any]:
-    """How a job is, for the native API and callbacks. Raises FileNotFoundError once it was removed."""
+    """A job's status as JSON values, for the native API and callbacks. Raises FileNotFoundError if it was removed."""
     record, progress, failed, where = job.record(), job.progress(), job.failed_pages(), f"{PATH}/{job.id}"
     total = len(record.numbers)
     status: dict[str, Any] = {
@@ -247,7 +247,7 @@ def job_status(job: Job) -> dict[str, Any]:
 
 
 def write_whole(path: Path, data: bytes, sync: Callable[[Path], object] = bool) -> None:
-    """Write a file as a whole or not at all; for one process at a time."""
+    """Write a file atomically; for one process at a time."""
     beside = path.with_name(f"{path.name}.new")
     try:
         beside.write_bytes(data)
@@ -259,10 +259,10 @@ def write_whole(path: Path, data: bytes, sync: Callable[[Path], object] = bool) 
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of all files in a folder and below it."""
+    """The size of all files in a folder and its subfolders."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _moment(at_s: float | None) -> str | None:
-    """RFC 3339, by the clock on the wall."""
+    """A Unix time in RFC 3339 format."""
     return None if at_s is None else datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")

@@ -1,7 +1,7 @@
-"""The SQLite file beside the jobs: one row for each job, uploaded file and callback.
+"""The jobs' SQLite database: one row per job, uploaded file and callback.
 
-Files are what counts: all but the messages about expired jobs is built again from the jobs' own folders where the
-database is missing or malformed. Each process opens it for itself, after the fork.
+The jobs' folders are authoritative: a missing or malformed database is rebuilt from them, except for messages about
+expired jobs. Each process opens its own connection, after the fork.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ocrsvc.errors import QueueFull, Refused
 
 LOGGER: Final = logging.getLogger("ocrsvc.jobs")
 NAME: Final = "jobs.sqlite"
-# So begins the name of a file or of a job's folder that cannot be understood: it is kept for people, and unused.
+# Name prefix of damaged files and job folders, which are kept for inspection and not used.
 DAMAGED: Final = "damaged-"
-# Ages are monotonic (came_s), with the clock on the wall (…_at_s) for people and over boots. Of a job that has gone
-# only the message stays that it expired.
+# Ages use monotonic time (came_s), with Unix time (…_at_s) for people and across boots. Of a removed job only the
+# message about its expiry stays.
 _SCHEMA: Final = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS job (
@@ -43,32 +43,32 @@ COMMIT;
 """
 _WAIT_S: Final = 5.0
 _RETRY_S: Final = 30
-_BUSY: Final = ("Other documents are being stored, and that takes long.", "Send it again later.", _RETRY_S)
-_LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
+_BUSY: Final = ("Storing other jobs takes long.", "Send it again later.", _RETRY_S)
+_STORAGE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
 _ERRNO: Final = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_READONLY: errno.EROFS}
 
 
 class StorageFull(Refused):
-    """The disk, or the table of open files, has no space for a document."""
+    """The disk is full or read-only, or too many files are open."""
 
     code = "storage_full"
-    title = "Documents cannot be stored"
+    title = "Jobs cannot be stored"
 
 
 @contextmanager
 def storing() -> Iterator[None]:
-    """Raises StorageFull where the block fails for want of space: on the disk, in a quota, in the table of files."""
+    """Turn errors of a full disk, quota or file table into StorageFull within the block."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _LACKS:
+        if error.errno not in _STORAGE_ERRORS:
             raise
-        text = f"Documents cannot be stored now: {error.strerror}."
+        text = f"Jobs cannot be stored now: {error.strerror}."
         raise StorageFull(text, "Send it again later.", _RETRY_S) from error
 
 
 class JobDatabase:
-    """The file in one folder, for any thread of any process; every method may raise QueueFull and OSError."""
+    """The database in one folder, for any thread of any process. Every method may raise QueueFull and OSError."""
 
     def __init__(self, folder: Path, *, is_durable: bool) -> None:
         self.folder, self.wait_s, self._is_durable = folder, _WAIT_S, is_durable
@@ -76,26 +76,26 @@ class JobDatabase:
         self._opened: tuple[int, Path, sqlite3.Connection] | None = None
 
     def rows(self, sql: str, *values: object) -> list[Any]:
-        """What a single statement returns; what it changes is committed."""
+        """Run and commit a single statement; returns its rows."""
         with self._connected() as connection:
             return connection.execute(sql, values).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Nothing else writes within the block, which is committed at its end, or not at all."""
+        """An exclusive transaction, committed at the block's end, or rolled back if it raises."""
         with self._connected() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
 
     def check(self) -> None:
-        """Set the file aside where any of it is malformed."""
-        # What a query finds malformed is set aside with it.
+        """Set the file aside if it is malformed."""
+        # `rows` sets it aside itself if the query fails.
         with suppress(QueueFull):
             if self.rows("PRAGMA quick_check(1)") != [("ok",)]:
                 self._set_aside()
 
     def sync(self, *paths: Path) -> None:
-        """Have files, or the names in folders, survive a loss of power where the database does."""
+        """Sync files, or the names in folders, if the database is durable."""
         for path in paths if self._is_durable else ():
             opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -104,7 +104,7 @@ class JobDatabase:
                 os.close(opened)
 
     def close(self) -> None:
-        """Close this process's connection; the next call opens another."""
+        """Close this process's connection; the next call opens a new one."""
         if self._opened is not None:
             self._opened[2].close()
             self._opened = None
@@ -121,7 +121,7 @@ class JobDatabase:
             self._lock.release()
 
     def _connection(self) -> sqlite3.Connection:
-        """This process's own, to the file that is there now: another process may have set one aside."""
+        """This process's connection to the current file; another process may have set the old one aside."""
         path = self._path()
         if self._opened is None or self._opened[:2] != (os.getpid(), path):
             self.close()
@@ -136,17 +136,17 @@ class JobDatabase:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             self._set_aside()
-            return QueueFull("The jobs' database is malformed, and is built anew.", "Send it again.", _RETRY_S)
+            return QueueFull("The jobs' database is malformed, and is being rebuilt.", "Send it again.", _RETRY_S)
         if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             return QueueFull(*_BUSY)
         if (number := _ERRNO.get(code)) is not None:
             return OSError(number, os.strerror(number), str(self.folder / NAME))
-        # No job fails for it: its reader goes on later.
+        # QueueFull, so that no job fails: it is read later.
         LOGGER.error("%s cannot be used: %s", NAME, error)
         return QueueFull("The jobs' database cannot be used now.", "Send it again later.", _RETRY_S)
 
     def _path(self) -> Path:
-        """The file that the link names; without a link, one that is new."""
+        """The file that the link points to, which is created if missing."""
         if not (self.folder / NAME).is_symlink():
             with suppress(FileExistsError):
                 self._link(NAME)
@@ -158,12 +158,12 @@ class JobDatabase:
         return link
 
     def _set_aside(self) -> None:
-        """Keep the malformed file under another name, unless another process has; the next call makes a new one."""
+        """Rename the malformed file, unless another process has done so; the next call creates a new one."""
         old = self._path() if self._opened is None else self._opened[1]
         self.close()
         if self._path() == old:
-            # With a new name, as processes that have the old one open delete its log, by name, when they close it.
+            # The new file has another name, as processes that close the old one delete its log by name.
             self._link(f"{NAME}.{os.getpid()}").rename(self.folder / NAME)
             with suppress(FileNotFoundError):
                 old.rename(self.folder / f"{DAMAGED}{NAME}")
-                LOGGER.error("%s is malformed: it is kept as %s%s, and built anew", NAME, DAMAGED, NAME)
+                LOGGER.error("%s is malformed: it is kept as %s%s, and rebuilt", NAME, DAMAGED, NAME)

@@ -1,6 +1,6 @@
-"""The folder of a service for its jobs: one that lasts, or a new one that is removed at the end.
+"""The service's job folder: a persistent one, or a temporary one that is removed at the end.
 
-It is in use for as long as the process that has opened it, or one that it forks, lives.
+It is locked while the process that opened it, or any that it has forked, is alive.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ LASTING: Final = "ocrsvc-jobs"
 _ALIVE: Final = ".alive"
 _FORMAT_FILE: Final = ".format"
 _FORMAT: Final = "3"
-# Workers of a service whose arbiter was killed notice that within a second, and end.
+# Workers of a service whose arbiter was killed need time to notice and end.
 _WAIT_S: Final = 20.0
 _CHECK_S: Final = 0.1
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_REMEDY: Final = "Set OCRSVC_TASKS_DIR to a folder that the service may write to."
+_REMEDY: Final = "Set OCRSVC_TASKS_DIR to a folder to which the service's user may write."
 
 
 def open_jobs(settings: Settings) -> JobStore:
-    """The job store of a service, with what an earlier one left in it; for the arbiter. Raises SettingsError."""
+    """For the arbiter: open the job store, with the jobs of an earlier service. Raises SettingsError."""
     jobs = JobStore(
         make_folder() if settings.tasks_dir is None else open_folder(settings.tasks_dir / LASTING),
         settings.tasks_bytes,
@@ -47,18 +47,18 @@ def open_jobs(settings: Settings) -> JobStore:
         with storing():
             jobs.sweep(_BOOT_ID.read_text(encoding="ascii") if _BOOT_ID.exists() else "")
     except Refused as error:
-        LOGGER.error("jobs of an earlier service are put in order later: %s", error)
+        LOGGER.error("cleaning up jobs of an earlier service later: %s", error)
     except OSError as error:
         raise SettingsError(f"The jobs in {jobs.folder} cannot be used: {error.strerror}.", _REMEDY) from error
     finally:
-        # Each worker opens a connection of its own.
+        # Each worker opens its own connection.
         jobs.database.close()
         jobs.uploads.database.close()
     return jobs
 
 
 def make_folder(parent: Path | None = None) -> Path:
-    """A new temporary folder; those of killed services are removed. Raises SettingsError."""
+    """Create a temporary folder, and remove those of killed services. Raises SettingsError."""
     parent, name = parent or Path(tempfile.gettempdir()), f"{PREFIX}{uuid.uuid4().hex}"
     for left in parent.glob(f"{PREFIX}*/{_ALIVE}"):
         with suppress(OSError, SettingsError):
@@ -68,30 +68,30 @@ def make_folder(parent: Path | None = None) -> Path:
 
 
 def open_folder(folder: Path, wait_s: float = _WAIT_S) -> Path:
-    """The folder, for this service once another that had it has ended. Raises SettingsError."""
+    """Open a persistent folder, and wait until another service that has it ends. Raises SettingsError."""
     try:
         folder.mkdir(0o700, exist_ok=True)
         _lock(folder, wait_s)
         folder.chmod(0o700)
         file = folder / _FORMAT_FILE
-        # After a loss of power it may be empty.
+        # It may be empty after a power failure.
         if not file.exists() or not file.stat().st_size:
             file.write_text(_FORMAT, encoding="ascii")
-        found = file.read_text(encoding="ascii", errors="replace").strip()
+        version = file.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
         raise SettingsError(f"The folder {folder} cannot be used: {error.strerror}.", _REMEDY) from error
-    if found != _FORMAT:
+    if version != _FORMAT:
         raise SettingsError(
-            f"Another version of this service has written the jobs in {folder}: format {found[:20]!r}, not {_FORMAT}.",
-            "Have that version finish them and rename the folder, or give this one another with OCRSVC_TASKS_DIR.",
+            f"Another version of the service wrote the jobs in {folder}: format {version[:20]!r}, not {_FORMAT}.",
+            "Let that version finish them and rename the folder, or set OCRSVC_TASKS_DIR to another one.",
         )
     return folder
 
 
 def _lock(folder: Path, wait_s: float) -> None:
-    """Others see by it that this process lives, or one that it forked: it is never closed. Raises SettingsError."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    """Lock the folder; the lock file stays open until this process and its forks have ended. Raises SettingsError."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise SettingsError(f"{folder} is not a folder of this service's user.", _REMEDY)
     held, until_s = os.open(folder / _ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), time.monotonic() + wait_s
     while True:
@@ -103,7 +103,5 @@ def _lock(folder: Path, wait_s: float) -> None:
                 break
             time.sleep(_CHECK_S)
     os.close(held)
-    text = f"Another service uses the folder {folder}, and no two may."
-    raise SettingsError(
-        text, "Give each service a folder of its own with OCRSVC_TASKS_DIR, or end the other one first."
-    )
+    text = f"Another service uses the folder {folder}."
+    raise SettingsError(text, "Set OCRSVC_TASKS_DIR to a different folder for each service, or stop the other one.")

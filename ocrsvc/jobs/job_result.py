@@ -1,7 +1,7 @@
-"""What was read of a job: its pages as records and as JSON, and files made of them, once each, in the store.
+"""Job results: pages as records and JSON, and output files, each made once and kept in the store.
 
-A file is made page by page, so that memory holds one page of however many there are. The formats and the answer that a
-job was left for are made when its last page was read, with no client waiting; others when they are first asked for.
+Files are written page by page, with one page in memory. The requested formats and the adapter's answer are made after
+the last page was read; other formats at their first request.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ JSON: Final = "json"
 NDJSON: Final = "ndjson"
 RESULT_FORMATS: Final = (JSON, NDJSON, *output_formats())
 ANSWER: Final = "answer"
-"""In place of a format: what the adapter that took the job in answers with."""
+"""Used in place of a format: the answer of the adapter that accepted the job."""
 
-# For a file that nobody waits for.
+# Time limit of a file that no client waits for.
 _MAX_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobPages:
-    """The pages of a job that were read, as often as they are gone through, one at a time in memory."""
+    """The readable pages of a job; each iteration loads them again, one at a time."""
 
     job: Job
 
@@ -44,20 +44,20 @@ class JobPages:
 
 
 def document_result(job: Job) -> DocumentResult:
-    """What the writers of `formats` take; for a job that is done."""
+    """A finished job's result for the writers of `formats`."""
     numbers, failed = job.record().numbers, job.failed_pages()
     count, missing = job.page_count() - len(failed), [numbers[place] for place in failed]
     return DocumentResult(job.data(), JobPages(job), count, engine_of(job), missing)
 
 
 def engine_of(job: Job) -> EngineInfo:
-    """Which engine read it; one without names where no page was read yet."""
+    """The engine that read the job, with empty names if no page was read yet."""
     is_known = (job.folder / ENGINE).exists()
     return EngineInfo(**job.get(ENGINE)) if is_known else EngineInfo("", "", "", "", "", "")
 
 
 def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[dict[str, object]]:
-    """The pages of a job as the native API shows them, or why they could not be read, without the first `after`."""
+    """A job's pages in the native API's JSON, or their errors, without the first `after`."""
     record = job.record()
     options = unpack_options(record.options)
     words, lines = record.asked.get("words", options.wants_words), record.asked.get("lines", True)
@@ -70,30 +70,30 @@ def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[di
 
 
 def check_format(name: str, options: ReadOptions) -> None:
-    """Raises BadOption for a format that there is not, or not of such a job."""
+    """Raises BadOption for an unknown format, or one that is impossible with these options."""
     if name not in RESULT_FORMATS:
         formats = ", ".join(RESULT_FORMATS)
-        raise BadOption(f"There is no format {name[:40]!r} of a result.", f"The formats are: {formats}.")
+        raise BadOption(f"There is no result format {name[:40]!r}.", f"The formats are: {formats}.")
     if name == "pdf" and options.mask:
         raise BadOption(
-            "No searchable PDF is made of a job with masks: what is masked would be seen on the document's pages.",
-            "Ask for another format, or for the PDF at once: POST /v1/ocr?format=pdf&mask=… makes it of pictures of "
-            "the pages, with what is masked in black.",
+            "Jobs with masks have no searchable PDF, as the document's pages would show the masked text.",
+            "Use another format, or POST /v1/ocr?format=pdf&mask=…, which makes the PDF from images of the pages, with "
+            "the masked text in black.",
         )
 
 
 def formats_made(record: Record) -> tuple[str, ...]:
-    """What is made before anybody asks: the formats that a job was left for, and ANSWER."""
+    """The files that are made right after reading: the requested formats, and ANSWER."""
     return (*record.formats, *([ANSWER] if _answer_writer(record) else []))
 
 
 def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = _MAX_S) -> Path:
-    """The file of a format, or ANSWER, made now unless it was before; raises what `check` does, asked now and then."""
+    """The file of a format or of ANSWER, made now unless it exists. Calls `check` while it writes, and raises as it."""
     return job.result_path(name) or jobs.make_file(job, name, partial(_write, job, name, limit_s, check))
 
 
 def unpack_options(packed: Mapping[str, Any]) -> ReadOptions:
-    """The options of a record. Raises CallerError for those of another version that this one does not know."""
+    """The options of a record. Raises CallerError for options that only another version knows."""
     if unknown := sorted(packed.keys() - {each.name for each in fields(ReadOptions)}):
         raise CallerError(f"This version of the service does not know the options {', '.join(unknown)}.")
     values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in packed.items()}

@@ -1,7 +1,7 @@
-"""Reads the documents in the job store: one thread of each worker, one document at a time, at batch priority.
+"""The job runner: one thread per worker that reads one job at a time, at batch priority.
 
-It takes whichever job is free, reads its pages a few ahead and writes each where it is kept, in order, so that what a
-worker leaves behind, because it was replaced or died, is continued by another one after the last page that was written.
+It takes any unclaimed job, reads a few pages ahead and writes them in order. If the worker is replaced or dies, another
+one continues after the last page that was written.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from ocrsvc.results import Reading
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone, make_check
 from ocrsvc.telemetry.loggable import loggable_error
 
-# In place of the number of a page: the document is being opened. Below it are the files that are made of it.
+# Used in place of a page number while the document is opened. Numbers below it stand for its output files.
 OPENING: Final = 0
-# How often a page may be begun that is never finished: by then it is what ends the processes that read it.
-MOST_TRIES: Final = 3
-# After a loss of power the pages of so many seconds may have to be read again.
+# Tries of a page that never ends; after these it is assumed to crash its readers.
+MAX_TRIES: Final = 3
+# Interval of syncs; after a power failure the pages since the last one are read again.
 _SYNC_S: Final = 2.0
 _SWEEP_S: Final = 60.0
 
 
 @dataclass
 class JobRunner:
-    """A `thread` that reads what waits, until this process `is_leaving`; to be stopped before the reader is.
+    """Reads waiting jobs in `thread`, until this process `is_leaving`. Stop it before the reader.
 
-    A page may take `page_s`, its wait included; `gate` counts it for the key that the document was left with.
+    `page_s` is the time limit of a page, including its wait; `gate` counts pages for the job's key.
     """
 
     jobs: JobStore
@@ -55,10 +55,10 @@ class JobRunner:
 
     def __post_init__(self) -> None:
         self._swept_s = time.monotonic()
-        self.thread = StorageThreads("documents", self.read_all, 1, self.jobs.added)
+        self.thread = StorageThreads("jobs", self.read_all, 1, self.jobs.added)
 
     def read_all(self) -> bool:
-        """Read what waits, until this process is to end; False. Raises QueueFull, OSError."""
+        """Read the waiting jobs, until this process is to end; returns False. Raises QueueFull, OSError."""
         self.jobs.added.clear()
         if time.monotonic() - self._swept_s >= _SWEEP_S:
             self._swept_s = time.monotonic()
@@ -72,13 +72,13 @@ class JobRunner:
         return False
 
     def is_stopping(self) -> bool:
-        """Whether others are to go on."""
+        """Whether to leave the rest to other workers."""
         return self.thread.stopped.is_set() or self.is_leaving()
 
     def _read(self, job: Job) -> None:
-        """Read what is left of a job; one that meets a full disk, also at its very end, is left to be gone on with."""
+        """Read the rest of a job. If the disk is full, the job waits and is continued later."""
         if job.is_done():
-            # Its reader died between the two.
+            # The worker that ended it died before it updated the database.
             job.note_progress()
             return
         try:
@@ -87,14 +87,14 @@ class JobRunner:
                 job.finish(error)
                 self.jobs.note("done" if error is None else "failed")
         except StorageFull:
-            # It waits again, which needs no room.
+            # Back to the state "waiting", which needs no disk space.
             (job.folder / BEGUN).unlink(missing_ok=True)
             raise
         except (ClientGone, Refused):
             return
 
     def _outcome(self, job: Job) -> OcrsvcError | None:
-        """Why the job has failed; None where it has not. Raises ClientGone, and Refused where it is gone on with."""
+        """Read the job; returns its error, or None. Raises ClientGone, and Refused if it must be continued later."""
         try:
             with storing():
                 reading = JobReading(self, job)
@@ -107,31 +107,31 @@ class JobRunner:
         except Exception as error:
             if not job.is_there():
                 raise client_gone() from error
-            LOGGER.error("a document cannot be read", exc_info=loggable_error(error))
-            return OcrsvcError("Something went wrong here; it is in the service's log.")
+            LOGGER.error("a job cannot be read", exc_info=loggable_error(error))
+            return OcrsvcError("An unexpected error occurred; it is in the service's log.")
         return None
 
 
 class JobReading:
-    """One job that this process has claimed, while it is read, with how often each page was begun and never ended.
+    """Reads one job that this process has claimed, and counts the unfinished tries of each page.
 
-    With the page that ends processes innocent ones are begun: one that was begun before is read alone.
+    Pages that crash the process take others with them, so pages with unfinished tries are read alone.
     """
 
     def __init__(self, runner: JobRunner, job: Job) -> None:
         self._runner, self._reader, self._job, self._record = runner, runner.reader, job, job.record()
         self._options = unpack_options(self._record.options)
         self._context = RequestContext("batch", lambda: runner.is_stopping() or not job.is_there(), source="job")
-        # Numbers of the pages on their way, with where each is counted.
-        self._on_way: deque[tuple[int, Admission | None]] = deque()
+        # Numbers of the pages being read, and the admission that counts each.
+        self._in_progress: deque[tuple[int, Admission | None]] = deque()
         self._synced_s = time.monotonic()
         self._begun: dict[int, int] = {}
-        # After a loss of power it may be empty.
+        # It may be empty after a power failure.
         with suppress(FileNotFoundError, ValueError):
             self._begun = {int(number): times for number, times in job.get(BEGUN).items()}
 
     def read(self) -> None:
-        """Read what is left of it. Raises ClientGone where this process ends or the job was deleted; OcrsvcError."""
+        """Read the remaining pages. Raises ClientGone if this process ends or the job was deleted, OcrsvcError."""
         numbers, job, page_s = self._record.numbers, self._job, self._runner.page_s
         if job.page_count() == len(numbers):
             return
@@ -143,7 +143,7 @@ class JobReading:
                 self._read_some(document, left, lease)
 
     def make_files(self) -> None:
-        """What is made before anybody asks; who fetches a file that failed learns why."""
+        """Make the requested files. A failure is only logged; the client that fetches the file gets the error."""
         check = make_check(self._context, math.inf, time.monotonic)
         for place, name in enumerate(formats_made(self._record)):
             try:
@@ -155,12 +155,12 @@ class JobReading:
                 LOGGER.info("no file was made of job %s format=%s code=%s", self._job.id, name, error.code)
 
     def _read_some(self, document: Document, numbers: Sequence[int], lease: Lease) -> None:
-        """The next of these pages, as many as there are until one has to be tried again."""
-        if self._begun.get(numbers[0], 0) >= MOST_TRIES:
-            why = f"The page was begun {MOST_TRIES} times and never finished, and is left out."
+        """Read the first of these pages, until one has to be tried again."""
+        if self._begun.get(numbers[0], 0) >= MAX_TRIES:
+            why = f"The page was begun {MAX_TRIES} times and never finished; it is skipped."
             self._write(numbers[0], {"error": why, "code": DeadlineExceeded.code})
             return
-        # With what others died of, nothing else is begun.
+        # A page with unfinished tries is read alone.
         some = list(takewhile(lambda number: number not in self._begun, numbers)) or [numbers[0]]
         pages = (DocumentPage(document, number) for number in some)
         try:
@@ -173,27 +173,27 @@ class JobReading:
             self._give_up()
 
     def _begin(self, page: DocumentPage) -> RequestContext:
-        """A page is about to be begun, as part of this. Raises ClientGone, KeyRefused."""
+        """Begin a page; returns its context. Raises ClientGone, KeyRefused."""
         if self._context.is_gone():
             raise client_gone()
         gate, key = self._runner.gate, self._record.key
         pages = None if gate is None or key is None else gate.resume(key)
-        self._on_way.append((page.number, pages))
+        self._in_progress.append((page.number, pages))
         self._note_begun(1, page.number)
         return self._context if pages is None else replace(self._context, pages=pages)
 
     def _take(self, outcome: Reading | OcrsvcError) -> bool:
-        """Write what became of the page that was begun first; False when it is to be tried again. Raises as `read`."""
+        """Write the outcome of the oldest page in progress; False if it must be tried again. Raises as `read`."""
         if isinstance(outcome, KeyRefused | QuotaExceeded | ClientGone):
             raise outcome
         if isinstance(outcome, Refused | NeverStarted):
-            # Others come first.
+            # The service is busy: wait.
             self._give_up()
             self._runner.thread.stopped.wait(POLL_S)
             return False
-        number, pages = self._on_way[0]
-        # A page that is too slow for us counts like one that ends us.
-        is_late = isinstance(outcome, DeadlineExceeded) and self._begun.get(number, 0) < MOST_TRIES
+        number, pages = self._in_progress[0]
+        # A page that is too slow is tried again, like one that crashes the process.
+        is_late = isinstance(outcome, DeadlineExceeded) and self._begun.get(number, 0) < MAX_TRIES
         if pages is not None and isinstance(outcome, Reading):
             try:
                 pages.settle(succeeded=True)
@@ -219,23 +219,23 @@ class JobReading:
             self._synced_s = time.monotonic()
 
     def _end_first(self) -> None:
-        _, pages = self._on_way.popleft()
+        _, pages = self._in_progress.popleft()
         if pages is not None:
             pages.release()
 
     def _give_up(self) -> None:
-        """Those on their way are begun again later, and it is not their fault."""
-        numbers = [number for number, _ in self._on_way]
-        while self._on_way:
+        """Drop the pages in progress; this does not count as a try."""
+        numbers = [number for number, _ in self._in_progress]
+        while self._in_progress:
             self._end_first()
         if numbers and self._job.is_there():
             self._note_begun(-1, *numbers)
 
     @contextmanager
     def _trying(self, number: int) -> Iterator[None]:
-        """What is no page is begun and ends with the block. Raises DeadlineExceeded where it never ended before."""
-        if self._begun.get(number, 0) >= MOST_TRIES:
-            raise DeadlineExceeded(f"This was begun {MOST_TRIES} times, and that never ended.")
+        """Count the block as a try of a step other than a page. Raises DeadlineExceeded after too many tries."""
+        if self._begun.get(number, 0) >= MAX_TRIES:
+            raise DeadlineExceeded(f"This step was begun {MAX_TRIES} times and never finished.")
         self._note_begun(1, number)
         ended: int | None = None
         try:
@@ -247,10 +247,10 @@ class JobReading:
             self._note_begun(ended, number)
 
     def _note_begun(self, more: int | None, *numbers: int) -> None:
-        """They are begun once more, or once less as that does not count; None: they came back. Raises OSError."""
+        """Add `more` to the unfinished tries of these numbers; None means that they are finished. Raises OSError."""
         for number in numbers:
             times = self._begun.pop(number, 0)
             if more is not None and times + more > 0:
                 self._begun[number] = times + more
-        # Not for a loss of power, which is no page's fault.
+        # Not synced, as a power failure is not a page's fault.
         self._job.put(BEGUN, self._begun, is_durable=False)

@@ -1,11 +1,11 @@
 """The job store: documents on disk that are read while no client is connected.
 
-A service has one folder (see job_folder.py): in it are a folder for each job (see job.py), which appears and goes by
-renaming, and the database of what is known of all of them. The folder comes first and goes first: a death between the
-two leaves a folder without a row, which is given one, or a row without a folder, which is removed.
+A service has one folder (see job_folder.py) with a folder per job (see job.py), added and removed by renaming, and the
+database. A job's folder is added and removed before its row, so a crash leaves a folder without a row, which gets one,
+or a row without a folder, which is removed.
 
-Where the store is durable, a document that was accepted and a job that is done are on the disk (fsync) before that is
-said; after a loss of power pages of the last moments may be read again, and each is there once in any case.
+If the store is durable, accepted documents and finished jobs are synced before they are reported; after a power failure
+the last pages may be read again, but none is stored twice.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from ocrsvc.serving.limiter import Limiter
 from ocrsvc.telemetry import metrics
 from ocrsvc.telemetry.metric import Metric
 
-MOST_JOBS: Final = 1000
-MOST_UPLOADS: Final = 200
-# How often `read_usage` is asked.
+MAX_JOBS: Final = 1000
+MAX_UPLOADS: Final = 200
+# Interval of `read_usage`.
 USAGE_S: Final = 15.0
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BESIDE: Final = re.compile(r"\.([0-9]{1,9})-[0-9a-f]{32}")
@@ -46,14 +46,14 @@ _ADDED_AT_ONCE: Final = 2
 _ADDED_WAITING: Final = 32
 _WRITTEN_BYTES: Final = 1 << 18
 
-# When there is no space left, a caller's own finished documents go, the oldest first; then those of callers that hold
-# more than their share (finished ones first, then those that came last), but only for a caller who holds less. A caller
-# with nothing in store also displaces the oldest finished document of any other.
+# Without space, the caller's own finished jobs are removed, oldest first; then, if it holds less than its share, jobs
+# of callers that hold more than theirs (finished ones first, then the newest). A caller without jobs also displaces
+# the oldest finished job of any other.
 _KEPT: Final = "WITH kept AS (SELECT * FROM job WHERE id NOT IN (SELECT value FROM json_each(:gone)))"
 _FITS: Final = """
 SELECT count(*) + (:document = '') <= :max_jobs AND total(bytes) + :size <= :max_bytes FROM kept"""
-# How many times its share of the jobs or of the bytes each caller holds, and the one in need with what it needs. By
-# `turn` 1 are its own finished documents, 2 and 3 those of the caller that holds most, 4 any that is finished.
+# `shares` is how many times its share of jobs or bytes each caller holds, `needed` the same with the new document.
+# `turn` 1 are the caller's own finished jobs, 2 and 3 those of the caller that holds most, 4 all finished ones.
 _NEXT: Final = """,
   caller AS (SELECT caller FROM kept UNION SELECT :caller),
   share AS (SELECT max(1, :max_jobs / count(*)) AS jobs, max(1, :max_bytes / count(*)) AS bytes FROM caller),
@@ -76,11 +76,11 @@ SELECT id FROM turns WHERE turn ORDER BY turn, CASE turn WHEN 3 THEN -came_s ELS
 
 @dataclass(eq=False)
 class JobStore:
-    """The jobs in one folder, for any thread of any process; every method may raise QueueFull and OSError.
+    """The jobs in one folder, for any thread of any process. Every method may raise QueueFull and OSError.
 
-    `max_bytes` and `max_jobs` are of all callers together; of what is not read yet each may have `max_waiting` jobs
-    and `max_pages`. `clock` is monotonic, `wall` the time of day. `note` is called with what became of jobs, `added`
-    set when this process added one. Requests take from `adding`: threads that wait here are threads that others need.
+    `max_bytes` and `max_jobs` hold for all callers together, `max_waiting` and `max_pages` for each caller's unfinished
+    jobs. `clock` is monotonic, `wall` Unix time. `note` is called with the outcome of jobs, for metrics; `added` is set
+    when this process has added one. `adding` limits the request threads that add jobs, or wait for it, at once.
     """
 
     folder: Path
@@ -88,8 +88,8 @@ class JobStore:
     keep_s: float
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
-    max_jobs: int = MOST_JOBS
-    max_waiting: int = MOST_JOBS
+    max_jobs: int = MAX_JOBS
+    max_waiting: int = MAX_JOBS
     max_pages: int = 1 << 40
     is_durable: bool = False
     note: Callable[[str], object] = bool
@@ -98,20 +98,20 @@ class JobStore:
 
     @cached_property
     def database(self) -> JobDatabase:
-        """What is known of all of them."""
+        """The jobs' database."""
         return JobDatabase(self.folder, is_durable=self.is_durable)
 
     @cached_property
     def uploads(self) -> JobStore:
-        """Keeps files that are uploaded to be read later (see uploaded_files.py), beside the jobs."""
+        """The store of uploaded files (see uploaded_files.py), in a subfolder."""
         max_bytes, folder = self.max_bytes // _UPLOADS_PART, self.folder / "uploads"
-        return JobStore(folder, max_bytes, self.keep_s, self.clock, self.wall, MOST_UPLOADS)
+        return JobStore(folder, max_bytes, self.keep_s, self.clock, self.wall, MAX_UPLOADS)
 
     def add(self, data: bytes, record: Record, secret: str = "") -> Job:
-        """Take in a document, or find the one with the same `repeat` and `content`. Raises TooManyJobs, KeyReused."""
+        """Add a job, or return the one with the same `repeat` and `content`. Raises TooManyJobs, KeyReused."""
         record, folder = replace(record, came_at_s=self.wall()), self.folder / str(uuid.uuid4())
         with self._beside() as beside:
-            # Before the transaction: a large file takes long on a slow disk.
+            # Before the transaction, as large files take long on slow disks.
             (beside / "file").write_bytes(data)
             (beside / RECORD).write_bytes(orjson.dumps(record))
             if record.callback:
@@ -119,7 +119,7 @@ class JobStore:
             self.database.sync(*beside.iterdir(), beside)
             try:
                 with self.database.transaction() as connection:
-                    # A process that died here may have left a job without a row, under the same Idempotency-Key.
+                    # A crash may have left a job with this Idempotency-Key without a row.
                     self._match_rows(connection)
                     self._expire(connection)
                     if found := self._same(connection, record):
@@ -137,7 +137,7 @@ class JobStore:
         return job
 
     def make_file(self, job: Job, name: str, write: Callable[[IO[bytes]], object]) -> Path:
-        """Make a file of a job's result; where it lies. Raises as `write`, and FileNotFoundError for a deleted job."""
+        """Write a result file of a job; returns its path. Raises as `write`, FileNotFoundError if it was deleted."""
         with self._beside() as beside:
             made = beside / "file"
             with made.open("wb", buffering=_WRITTEN_BYTES) as output:
@@ -151,29 +151,29 @@ class JobStore:
         return kept
 
     def find(self, name: object) -> Job | None:
-        """The job with this id; None for anything else."""
+        """The job with this id, or None; safe for any value."""
         if isinstance(name, str) and _ID.fullmatch(name) and (self.folder / name).exists():
             return self._job(name)
         return None
 
     def all(self, condition: str = "TRUE", *values: object) -> list[Job]:
-        """All that are kept, or those whose rows are so, the oldest first."""
+        """All jobs that match an SQL condition, oldest first."""
         sql = f"SELECT id FROM job WHERE {condition} ORDER BY came_s, id"  # noqa: S608  no input
         return [job for (name,) in self.database.rows(sql, *values) if (job := self._job(name)).is_there()]
 
     def clear(self, job: Job, why: str = "deleted") -> None:
-        """Remove a job, also while it is read; where its owner has not deleted it, its callback is told that."""
+        """Remove a job, even while it is read; unless its owner deleted it, a callback reports the expiry."""
         with self.database.transaction() as connection:
             self._remove(connection, job.id, why)
 
     def sweep(self, boot: str | None = None) -> None:
-        """Remove what is too old, and what ended processes left; with the `boot` of the machine, as it is opened."""
+        """Remove expired jobs and files of dead processes. At the start pass `boot`, the machine's boot id."""
         for path in self._paths(_BESIDE):
             if boot is not None or not Path("/proc", path.name[1:].partition("-")[0]).exists():
                 shutil.rmtree(path, ignore_errors=True)
         self.database.check()
         with self.database.transaction() as connection:
-            # Ages from before this boot are translated once; from then on no correction of the time of day counts.
+            # Ages from an earlier boot are converted to monotonic time once, so that clock changes have no effect.
             if boot is not None and not connection.execute("SELECT 1 FROM fact WHERE value = ?", [boot]).fetchone():
                 connection.execute("UPDATE job SET came_s = ? - max(0, ? - came_at_s)", (self.clock(), self.wall()))
                 connection.execute("INSERT OR REPLACE INTO fact VALUES ('boot', ?)", [boot])
@@ -183,39 +183,39 @@ class JobStore:
             self.uploads.sweep(boot)
 
     def _same(self, connection: sqlite3.Connection, record: Record) -> Job | None:
-        """The job that was sent with the same Idempotency-Key. Raises KeyReused."""
+        """The job with the same Idempotency-Key and content. Raises KeyReused for other content."""
         sql = "SELECT id, content FROM job WHERE repeat = ? AND repeat != ''"
         for name, content in connection.execute(sql, [record.repeat]):
             if content == record.content:
                 return self._job(name)
-            raise KeyReused("Another job was sent with this Idempotency-Key.", "Send each job with its own.")
+            raise KeyReused("This Idempotency-Key belongs to a different job.", "Use a new key for each job.")
         return None
 
     def _check_limits(self, connection: sqlite3.Connection, record: Record) -> None:
         """Raises TooManyJobs."""
         sql = "SELECT count(*), coalesce(sum(pages), 0) FROM job WHERE caller = ? AND NOT is_done"
-        waiting, asked = connection.execute(sql, [record.caller]).fetchone()
-        asked += len(record.numbers)
-        if waiting >= self.max_waiting or asked > self.max_pages:
+        waiting, pages = connection.execute(sql, [record.caller]).fetchone()
+        pages += len(record.numbers)
+        if waiting >= self.max_waiting or pages > self.max_pages:
             raise TooManyJobs(
-                f"{waiting} documents of this caller wait already, and with this one {asked} pages would; the limits "
-                f"are {self.max_waiting} (OCRSVC_JOBS_WAITING) and {self.max_pages} (OCRSVC_JOBS_WAITING_PAGES).",
-                "Wait until some of them are read, or delete them.",
+                f"This caller has {waiting} unfinished jobs, and {pages} pages with this one; the limits are "
+                f"{self.max_waiting} (OCRSVC_JOBS_WAITING) and {self.max_pages} (OCRSVC_JOBS_WAITING_PAGES).",
+                "Wait until some of them are done, or delete them.",
                 _RETRY_S,
             )
 
     def _make_room(self, connection: sqlite3.Connection, caller: str, size: int, document: str = "") -> None:
-        """Remove what has to go. Raises QueueFull when that is not enough."""
-        asked = {"caller": caller, "size": size, "document": document, "max_jobs": self.max_jobs}
-        gone = displaced(connection, {**asked, "max_bytes": self.max_bytes})
-        if gone is None:
+        """Remove jobs that must make room. Raises QueueFull if that is not enough."""
+        need = {"caller": caller, "size": size, "document": document, "max_jobs": self.max_jobs}
+        names = displaced(connection, {**need, "max_bytes": self.max_bytes})
+        if names is None:
             raise QueueFull(
-                f"{self.max_jobs} documents, or {self.max_bytes} bytes of them (OCRSVC_TASKS_BYTES), are "
-                "kept already, and none of them has to make room for this caller.",
-                "Wait until those that you sent are done, or delete them.",
+                f"The job store is full ({self.max_jobs} jobs, or {self.max_bytes} bytes, OCRSVC_TASKS_BYTES), and no "
+                "job may be removed for this caller.",
+                "Wait until your jobs are done, or delete them.",
                 _RETRY_S,
             )
-        for name in gone:
+        for name in names:
             self._remove(connection, name, "displaced")
 
     def _expire(self, connection: sqlite3.Connection) -> None:
@@ -224,7 +224,7 @@ class JobStore:
             self._remove(connection, name, "expired")
 
     def _remove(self, connection: sqlite3.Connection, name: str, why: str) -> None:
-        """Unlink the files before the row has gone for good; another process may have done so before."""
+        """Remove a job's folder, then its row; another process may have removed either."""
         job = self._job(name)
         if why != "deleted" and job.is_there():
             leave_message(connection, job, self.wall())
@@ -236,7 +236,7 @@ class JobStore:
         connection.execute("DELETE FROM job WHERE id = ?", [name])
 
     def _match_rows(self, connection: sqlite3.Connection, *, only_new: bool = True) -> None:
-        """Give each folder its row, and remove rows without a folder."""
+        """Insert rows for job folders without one, and remove rows without a folder."""
         known, paths = {name for (name,) in connection.execute("SELECT id FROM job")}, self._paths(_ID)
         for path in paths:
             if path.name in known and only_new:
@@ -253,7 +253,7 @@ class JobStore:
         connection.executemany("DELETE FROM job WHERE id = ?", [(name,) for name in gone])
 
     def _insert(self, connection: sqlite3.Connection, job: Job, record: Record) -> Job:
-        """Enter a job that lies in its folder, and its callback; a row that is there keeps its age."""
+        """Insert the row of a job and its callback; an existing row keeps its age."""
         values = {"id": job.id, "pages": len(record.numbers), "bytes": size_of(job.folder), "is_done": job.is_done()}
         came_s = self.clock() - max(0.0, self.wall() - record.came_at_s)
         connection.execute(
@@ -266,7 +266,7 @@ class JobStore:
         return job
 
     def _beside_path(self) -> Path:
-        """Of a folder for what is not shown yet, or not any more, named after this process."""
+        """The path of a hidden folder, named after this process, for jobs that are being added or removed."""
         return self.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
 
     @contextmanager
@@ -285,11 +285,11 @@ class JobStore:
         return [path for path in self.folder.iterdir() if pattern.fullmatch(path.name)]
 
 
-def displaced(connection: sqlite3.Connection, asked: Mapping[str, object]) -> list[str] | None:
-    """What has to go for so many bytes of a caller, of a new document or the one that is named; None: it is no help."""
+def displaced(connection: sqlite3.Connection, need: Mapping[str, object]) -> list[str] | None:
+    """The jobs to remove for a caller's `size` bytes, of a new job or of `document`; None if it cannot fit."""
     gone: list[str] = []
     while True:
-        values = {**asked, "gone": orjson.dumps(gone).decode()}
+        values = {**need, "gone": orjson.dumps(gone).decode()}
         if connection.execute(_KEPT + _FITS, values).fetchone()[0]:
             return gone
         if (row := connection.execute(_KEPT + _NEXT, values).fetchone()) is None:
@@ -298,7 +298,7 @@ def displaced(connection: sqlite3.Connection, asked: Mapping[str, object]) -> li
 
 
 def read_usage(jobs: JobStore) -> Iterator[tuple[Metric, float]]:
-    """How many documents there are, and of the disk what they take, may take, and leave; raises OSError, QueueFull."""
+    """The number of jobs, their bytes, the limit, and the free disk space. Raises OSError, QueueFull."""
     ((stored, waiting, size),) = jobs.database.rows("SELECT count(*), total(NOT is_done), total(bytes) FROM job")
     disk = os.statvfs(jobs.folder)
     yield metrics.TASKS, stored

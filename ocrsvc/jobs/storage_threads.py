@@ -1,4 +1,4 @@
-"""Threads that work on the store until they are stopped, whatever it raises: of the reader and of callbacks."""
+"""Threads of the job runner and of callbacks, which continue after any error of the store."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _LOG_INTERVAL_S: Final = 60.0
 
 
 class StorageThreads:
-    """Threads that call `step` each second, at once where it returned True or `wakes` is set; later where it raised."""
+    """Threads that call `step` every second, immediately if it returned True or `wakes` is set, later if it raised."""
 
     def __init__(self, name: str, step: Callable[[], bool], count: int, wakes: threading.Event) -> None:
         self.stopped, self._step, self._wakes, self._quiet_until_s = threading.Event(), step, wakes, 0.0
         self.threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(count)]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self.threads:
             thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Leave what is under way to others."""
+        """Stop the threads; other workers continue their work."""
         self.stopped.set()
         self._wakes.set()
         until_s = time.monotonic() + timeout_s
@@ -45,14 +45,14 @@ class StorageThreads:
                     if not self._step():
                         self._wakes.wait(POLL_S)
                 pause_s = 0.0
-            except Exception as error:  # noqa: BLE001  a thread that ended would leave all that comes later undone
+            except Exception as error:  # noqa: BLE001  the thread must not end
                 pause_s = min(max(_FIRST_PAUSE_S, 2 * pause_s), _MAX_PAUSE_S)
                 self._report(error)
                 self.stopped.wait(pause_s)
 
     def _report(self, error: Exception) -> None:
-        """What is wrong with the disk is logged now and then, not each time."""
+        """Log an error, at most once per interval."""
         if time.monotonic() >= self._quiet_until_s:
             self._quiet_until_s, shown = time.monotonic() + _LOG_INTERVAL_S, loggable_error(error)
             cause = None if isinstance(error, StorageFull) else shown
-            LOGGER.error("%s cannot go on; tried again later: %s", self.threads[0].name, shown, exc_info=cause)
+            LOGGER.error("%s failed and will retry: %s", self.threads[0].name, shown, exc_info=cause)
