@@ -68,7 +68,7 @@ ANSWERED = ["2xx", "3xx", "4xx", "504"]
 MOST_FAILURES_TOLD = 20
 OPEN = ("/healthz", "/readyz")
 READING = ("/v1/ocr", "/v1/jobs")
-LESS_OFTEN, FEWEST = 10, 10
+LESS_OFTEN, FEWEST = 10, 3
 # Nobody reads the jobs, which would fill the store.
 JOBS_S = 1.0
 

@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from support import reserved_port
+from support import page_handle, reserved_port, run_server
 
 if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+    from support import Server
+
+    from ocrsvc.engines.ppocr.engine import PpocrEngine
+    from ocrsvc.engines.ppocr.handle import PageHandle
     from ocrsvc.pipeline.read import Reader
 
 _LEAVING_S = 30.0
@@ -48,6 +53,42 @@ def reader() -> Iterator[Reader]:
 
     with running_reader() as reader:
         yield reader
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    """A client of the application with the usual settings, over a reader of the known engine."""
+    from web_support import running_app
+
+    with running_app() as app:
+        yield app.test_client()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A service of one worker with four threads and the fake engine."""
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def handle() -> Iterator[PageHandle]:
+    """The default engine's handle, with two threads for a page."""
+    with page_handle(threads=2) as handle:
+        yield handle
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[PpocrEngine]:
+    """The default engine as a worker that is alone opens it."""
+    from ocrsvc.engines.ppocr.engine import open_ppocr
+    from ocrsvc.settings.load import read_settings
+    from ocrsvc.system.thread_plan import plan_for
+
+    settings = read_settings({})
+    engine = open_ppocr(settings, plan_for(settings, workers=1))
+    yield engine
+    engine.close()
 
 
 @pytest.fixture

@@ -38,12 +38,6 @@ WHITE = np.full((40, 120), 255, np.uint8)
 PAGE = encoded(WHITE)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with run_server({"OCRSVC_WORKERS": "1"}) as server:
-        yield server
-
-
 def page_of(width: int) -> bytes:
     """A white PNG that the fake engine reads as WIDTHx20."""
     return png(width, 20, 255)

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from urllib.parse import urlsplit
 
@@ -23,12 +22,6 @@ _ANSWER_S = 30.0
 # Stock gthread holds its loop for 2 s per slow closer and one of its four threads for 5 s per silent socket: 50 s for
 # the 25 and 40 of them here.
 _PROMPT_S = 8.0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}) as running:
-        yield running
 
 
 def connect(server: Server) -> socket.socket:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support import ROOT, Server, clean_environment, run_server
+from support import ROOT, Server, clean_environment
 
 EXAMPLES = ROOT / "docs" / "examples"
 IMAGE = ROOT / "tests" / "pages" / "notice.jpg"
@@ -23,12 +23,6 @@ COMMANDS = {
     "Read.java": ("java",),
     "read.go": ("go", "run"),
 }
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with run_server({"OCRSVC_WORKERS": "1"}) as server:
-        yield server
 
 
 def run_example(name: str, *args: str) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,6 @@ from hostile_requests import ENDPOINTS, FORM_TYPE, FORMATS, Endpoint, table
 from hostile_texts import FORMS, HEADER_VALUES, JSON_VALUES, MULTIPARTS, QUERIES, TEXTS, Make, repeated
 from pydantic.alias_generators import to_camel
 from support import Server, repeating, reserved_port, run_server
-from web_support import running_app
 
 from ocrsvc.adapters.kserve import v2_http
 from ocrsvc.adapters.ocr_space import http as ocr_space_http
@@ -236,12 +235,6 @@ def _behind(magic: bytes, piece: bytes, size: int) -> bytes:
 @pytest.mark.parametrize("name", [name for name, file in FILES.items() if file.amount == 60_000_000])
 def test_a_megabyte_of_a_hostile_picture_costs_linear_time_to_open(name: str) -> None:
     assert all_complaints({"open_picture": PARSERS["open_picture"]}, {name: FILES[name].make}) == []
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[FlaskClient]:
-    with running_app() as app:
-        yield app.test_client()
 
 
 def _post(client: FlaskClient, endpoint: Endpoint, body: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -14,14 +14,12 @@ from PIL import ImageDraw, ImageFont
 from ppocr_support import read, rectangle
 from strict_arrays import StrictArrays
 
-from ocrsvc.engines.ppocr.engine import PpocrEngine, open_ppocr
+from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
 from ocrsvc.engines.ppocr.gpu.resampling import crop_lines
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, level_ground, to_tensor
 from ocrsvc.imaging.geometry import crop
 from ocrsvc.results import Pixels
-from ocrsvc.settings.load import read_settings
-from ocrsvc.system.thread_plan import plan_for
 
 SERIF = Path("/usr/share/fonts/truetype/dejavu/DejaVuSerif.ttf")
 WORDS = "until morning the water in our small garden was not so very quiet"
@@ -92,14 +90,6 @@ def test_a_gpu_levels_the_lines_that_are_levelled_in_memory(backend: ArrayBacken
     for row, quad in zip(tensor, quads, strict=True):
         expected = to_tensor(level_ground(crop(page, quad, 640, 48)), USUAL)[0]
         assert (np.abs(row - expected) > 1.01 / 127.5).mean() < 1e-3
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[PpocrEngine]:
-    settings = read_settings({})
-    engine = open_ppocr(settings, plan_for(settings, workers=1))
-    yield engine
-    engine.close()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from support import ROOT, Server, clean_environment, http_server, run_server
+from support import ROOT, Server, clean_environment, http_server
 
 LOCUSTFILES = ROOT / "locustfiles"
 
@@ -53,12 +53,6 @@ def answering(version: bytes, reading: bytes) -> Iterator[str]:
 
     with http_server(Parrot) as url:
         yield url
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with run_server() as running:
-        yield running
 
 
 @pytest.mark.timeout(300)

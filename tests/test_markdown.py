@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,11 @@ from image_support import box
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 
-from ocrsvc.engines.ppocr.engine import PpocrEngine, open_ppocr
+from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.formats.blocks import join_lines
 from ocrsvc.formats.letter_sizes import BodySize
 from ocrsvc.formats.markdown import markdown_by_page, markdown_parts
 from ocrsvc.results import Cell, EngineInfo, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, Table
-from ocrsvc.settings.load import read_settings
-from ocrsvc.system.thread_plan import plan_for
 
 markdown_it = pytest.importorskip("markdown_it", reason="markdown-it-py is not installed (extra: dev)")
 
@@ -251,14 +249,6 @@ there are fewer than twenty while in summer when the ferries run late there may 
 HEADINGS = ("a short title", "the keeping of the harbour books", "the keeping of the harbour books and")
 HANZI = "港务所为每一艘进港的船只留下记录由一位职员写明船名国旗和时间平日里不过二十艘到了夏天渡轮晚点也许会有六十艘之多"
 HAN_HEADINGS = ("港务记录", "港务所的船只进港记录方法")
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[PpocrEngine]:
-    settings = read_settings({})
-    engine = open_ppocr(settings, plan_for(settings, workers=1))
-    yield engine
-    engine.close()
 
 
 def draw(font: Path, words: list[str], headings: tuple[str, ...], body_px: int, head_px: int, between: str) -> Pixels:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -19,12 +18,6 @@ from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.version_selection import VersionSelector
 from ocrsvc.results import ReadOptions
 from ocrsvc.settings.settings import Settings
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[FlaskClient]:
-    with running_app() as app:
-        yield app.test_client()
 
 
 @pytest.mark.parametrize(

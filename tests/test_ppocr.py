@@ -6,7 +6,6 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from bent_page import bend
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from ppocr_support import LINE, give_up_at, load, read, text_of
-from support import page_handle
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.graph import rewrite
@@ -36,13 +34,6 @@ from ocrsvc.results import Decoder, Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.work_queue import RequestContext, make_check
 
 NOTICE = "".join(text_of("notice").split())
-
-
-@pytest.fixture(scope="module")
-def handle() -> Iterator[PageHandle]:
-    with page_handle(threads=2) as handle:
-        handle.warm_up()
-        yield handle
 
 
 def words(page: Page) -> str:

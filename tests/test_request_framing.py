@@ -176,12 +176,6 @@ def seconds_of_a_request(server: Server) -> float:
     return time.monotonic() - began_s
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}) as running:
-        yield running
-
-
 def test_slow_clients_hold_nobody_up_and_are_cut_at_the_limit(server: Server) -> None:
     """200 half-sent heads, some on kept connections, on a worker of four threads; one of which gets a crawling body."""
     with ExitStack() as stack:

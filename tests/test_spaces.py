@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from ppocr_support import load, read, rectangle, text_of
-from support import page_handle
 
 from ocrsvc.engines.line_recognizer import LineText, Path, ScriptGaps
 from ocrsvc.engines.ppocr.handle import PageHandle
@@ -158,12 +157,6 @@ def test_the_time_grows_with_the_lines() -> None:
     decide_spaces([(LineText("中x" * 100, 0.9, path, gaps), QUAD)] * 1000, "auto")
     # Two hundred thousand places, more than a hundred full pages have, took 0.4 s.
     assert time.thread_time() - began_s < 4
-
-
-@pytest.fixture(scope="module")
-def handle() -> Iterator[PageHandle]:
-    with page_handle() as handle:
-        yield handle
 
 
 @pytest.mark.parametrize("name", ["closed", "spaced"])

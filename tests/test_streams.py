@@ -52,12 +52,6 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[FlaskClient]:
-    with running_app(Settings()) as app:
-        yield app.test_client()
-
-
 def connected(server: Server) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=20)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -13,7 +13,6 @@ import pytest
 from curved_pages import HEIGHT, MARGIN, WIDTH, bent, flat_page
 from numpy.typing import NDArray
 from ppocr_support import give_up_at, read, rectangle
-from support import page_handle
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.handle import PageHandle
@@ -339,12 +338,6 @@ def test_the_model_gives_the_same_grid_on_any_thread() -> None:
     with ThreadPoolExecutor(4) as pool:
         for index, found in enumerate(pool.map(find, range(4))):
             assert np.array_equal(found, alone[index % 2])
-
-
-@pytest.fixture(scope="module")
-def handle() -> Iterator[PageHandle]:
-    with page_handle(threads=2) as handle:
-        yield handle
 
 
 def words_right(page: Page, truth: Sequence[str]) -> float:

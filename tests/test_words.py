@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 import pytest
 from ppocr_support import frame_of, load, read
-from support import page_handle
 
 from ocrsvc.engines.line_recognizer import Path
 from ocrsvc.engines.ppocr.handle import PageHandle
@@ -26,12 +25,6 @@ NOTICE = [
     "The|library|closes|at|15:00|today.",
     "编|号|2026-1121|电|话|010-5550142",
 ]
-
-
-@pytest.fixture(scope="module")
-def handle() -> Iterator[PageHandle]:
-    with page_handle() as handle:
-        yield handle
 
 
 def words_of(line: Line) -> tuple[Word, ...]:
