@@ -68,7 +68,7 @@ def score(shared: Path, *args: str) -> tuple[subprocess.CompletedProcess[str], d
     return done, json.loads(out.read_text("utf-8"))["kinds"]
 
 
-def test_pages_count_in_the_half_that_their_names_hash_to_and_bars_are_held(shared: Path) -> None:
+def test_pages_count_in_the_half_of_their_name_hash_and_thresholds_apply(shared: Path) -> None:
     done, kinds = score(shared, "--score", str(shared / "before.jsonl"))
     wanted = [half_of(file) for file in PAGES]
     assert kinds["all"]["ALL"]["pages"] == 12
@@ -84,7 +84,7 @@ def test_pages_count_in_the_half_that_their_names_hash_to_and_bars_are_held(shar
     assert "MISSED of spaces beside Chinese 0.7500 are right, below 0.9500" in done.stdout
 
 
-def test_a_half_alone_is_what_the_whole_shows_of_it_and_what_two_readings_have_otherwise_is_named(shared: Path) -> None:
+def test_scoring_one_half_equals_that_half_of_the_whole_and_differences_are_listed(shared: Path) -> None:
     after, before = ("--score", str(shared / "after.jsonl")), str(shared / "before.jsonl")
     done, whole = score(shared, *after, "--against", before, "--every", "1")
     for half in ("tuning", "reporting"):
@@ -93,7 +93,7 @@ def test_a_half_alone_is_what_the_whole_shows_of_it_and_what_two_readings_have_o
     assert "1 of 12 pages read differently" in done.stdout
 
 
-def test_a_sample_holds_no_bars(shared: Path) -> None:
+def test_a_sample_is_not_checked_against_thresholds(shared: Path) -> None:
     done, _ = score(shared, "--score", str(shared / "before.jsonl"), "--every", "2")
     assert done.returncode == 0
     assert "no bars are held" in done.stdout

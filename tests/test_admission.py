@@ -101,7 +101,9 @@ class Untouched(io.RawIOBase):
 @pytest.mark.parametrize(
     ("path", "status_in_body"), [("/v1/ocr", "status"), ("/api/tr-run/", "code"), ("/api/trocr", None)]
 )
-def test_a_caller_over_its_cap_gets_429_with_retry_after_at_every_door(path: str, status_in_body: str | None) -> None:
+def test_a_caller_over_its_limit_gets_429_with_retry_after_from_every_adapter(
+    path: str, status_in_body: str | None
+) -> None:
     with gated_app(caller_requests=1) as (app, engine), under_way(app, engine, **from_address("10.0.0.1")):
         refused = post(app, path=path, **from_address("10.0.0.1"))
         assert (refused.status_code, int(refused.headers["Retry-After"]) >= 1) == (429, True)
@@ -109,7 +111,7 @@ def test_a_caller_over_its_cap_gets_429_with_retry_after_at_every_door(path: str
             assert json_of(refused)[status_in_body] == 429
 
 
-def test_the_cap_is_the_callers_own_and_is_free_again_after_the_answer() -> None:
+def test_each_caller_has_its_own_limit_and_answers_free_it() -> None:
     with gated_app(caller_requests=1) as (app, engine):
         with under_way(app, engine, **from_address("10.0.0.1")):
             assert post(app, b"junk", **from_address("10.0.0.2")).status_code == 415
@@ -149,7 +151,7 @@ def test_the_caller_is_the_last_entry_of_the_header_else_the_address(
         ("a:name", "a:name"),
     ],
 )
-def test_a_customer_with_a_whole_ipv6_network_is_one_caller(address: str, expected: str) -> None:
+def test_addresses_of_one_ipv6_network_are_one_caller(address: str, expected: str) -> None:
     assert caller_of({"REMOTE_ADDR": address}, "") == expected
     sent = {"REMOTE_ADDR": "192.0.2.1", "HTTP_X_REAL_IP": "2001:db8::1"}
     assert caller_of(sent, "X-Real-IP") == "2001:db8::1", "what a header names is the operator's choice"
@@ -166,7 +168,7 @@ def test_a_full_queue_refuses_before_the_body_is_read() -> None:
         assert asked.result(SOON_S).status_code == 200
 
 
-def test_bodies_share_a_budget_and_give_it_back_on_every_way() -> None:
+def test_bodies_share_a_budget_and_always_release_it() -> None:
     large = PNG + bytes(40_000)
     with gated_app(request_memory_bytes=70_000, max_body_bytes=60_000) as (app, engine):
         with under_way(app, engine, data=large):
@@ -183,13 +185,13 @@ def test_bodies_share_a_budget_and_give_it_back_on_every_way() -> None:
 
 @pytest.mark.parametrize("sent", ["urgent", "", "batch, interactive"])
 @pytest.mark.parametrize("path", ["/v1/ocr", "/api/tr-run/", "/api/trocr"])
-def test_a_priority_that_is_none_is_refused_at_every_door(path: str, sent: str) -> None:
+def test_an_unknown_priority_is_refused_by_every_adapter(path: str, sent: str) -> None:
     with gated_app() as (app, _):
         assert post(app, path=path, headers={"X-Priority": sent}).status_code == 400
 
 
 @pytest.mark.parametrize("how", [{"headers": {"X-Priority": "Batch"}}, {"query_string": {"priority": "batch"}}])
-def test_batch_requests_leave_places_to_interactive_ones(how: dict[str, Any]) -> None:
+def test_batch_requests_cannot_take_all_places(how: dict[str, Any]) -> None:
     with gated_app(queue_size=4) as (app, engine), under_way(app, engine), ThreadPoolExecutor(4) as pool:
         batch = [pool.submit(post, app, **how) for _ in range(3)]
         wait_until(lambda: waiting(engine) == 3)

@@ -72,7 +72,7 @@ def test_only_the_guilty_piece_of_a_batch_fails() -> None:
         bad.result(0)
 
 
-def test_a_model_that_answers_too_little_fails_its_pieces_and_no_others() -> None:
+def test_too_few_answers_fail_only_their_items() -> None:
     with batching(lambda _bucket, works: [work for work in works if work != "lost"], SOON) as batcher:
         with pytest.raises(EngineFailed, match="0 answers for 1"):
             batcher.submit("narrow", "lost", 1).result(FAR_S)

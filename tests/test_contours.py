@@ -39,7 +39,7 @@ def drawn_map(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (6
     return table
 
 
-def test_a_shape_on_the_map_grows_by_the_unclip_distance_in_the_pixels_of_the_image() -> None:
+def test_a_shape_grows_by_the_unclip_distance_in_image_pixels() -> None:
     # 101 x 11 px counts as 100 x 10 between pixel centres: d = 1000 * 1.5 / 220 = 6.82.
     table = drawn_map((30, 20, 131, 31))
     (quad,) = lines_from_map(table, 160, 64).outlines
@@ -48,12 +48,12 @@ def test_a_shape_on_the_map_grows_by_the_unclip_distance_in_the_pixels_of_the_im
     assert np.allclose(large, quad * 2)
 
 
-def test_lines_one_pixel_apart_on_the_map_stay_two() -> None:
+def test_lines_one_pixel_apart_on_the_map_stay_separate() -> None:
     quads = lines_from_map(drawn_map((30, 20, 130, 28), (30, 29, 130, 37)), 160, 64).outlines
     assert sorted(round(float(quad[:, 1].mean())) for quad in quads) == [24, 32]
 
 
-def test_faint_shapes_and_specks_are_no_lines_and_none_leaves_the_image() -> None:
+def test_faint_shapes_and_specks_are_dropped_and_boxes_stay_inside_the_image() -> None:
     assert lines_from_map(drawn_map((30, 20, 130, 30)) * 0.45, 160, 64).outlines == []
     assert lines_from_map(drawn_map((30, 20, 31, 21)), 160, 64).outlines == []
     (quad,) = lines_from_map(drawn_map((0, 0, 160, 10)), 160, 64).outlines
@@ -80,14 +80,14 @@ def test_corners_are_ordered_clockwise_from_the_top_left(first: int) -> None:
         (None, 0.0, 0.5, 2000, 0.5),  # nothing was found: there is no second pass
     ],
 )
-def test_the_scale_follows_the_height_of_the_text_and_what_is_in_no_line(
+def test_the_scale_follows_text_height_and_unclaimed_text(
     height: float | None, unclaimed: float, scale: float, longest: int, expected: float
 ) -> None:
     found = FoundLines([] if height is None else [rectangle(0, 0, 100, height)], unclaimed)
     assert second_scale(found, scale, longest) == pytest.approx(expected, rel=0.01)
 
 
-def test_specks_are_text_that_is_much_too_small() -> None:
+def test_specks_count_as_tiny_text() -> None:
     streaks = [(left, top, left + 20, top + 2) for left in (10, 50, 90) for top in (8, 18)]
     found = lines_from_map(drawn_map((30, 40, 130, 60), *streaks), 160, 64)
     assert (len(found.outlines), found.specks) == (1, 6)
@@ -170,7 +170,7 @@ def drawn(*patches: Patch) -> Map:
         ([(20, 20, 160, 34, 0.95), (60, 24, 64, 26, 0.3)], [(27, 90)]),
     ],
 )
-def test_shapes_come_apart_where_they_hold_several_lines(patches: list[Patch], middles: list[tuple[int, int]]) -> None:
+def test_shapes_with_several_lines_are_split(patches: list[Patch], middles: list[tuple[int, int]]) -> None:
     found = [outline.mean(axis=0) for outline in lines_from_map(drawn(*patches), WIDTH, HEIGHT).outlines]
     above = sorted((float(y), float(x)) for x, y in found if y < 110)
     assert len(above) == len(middles)
@@ -178,14 +178,14 @@ def test_shapes_come_apart_where_they_hold_several_lines(patches: list[Patch], m
 
 
 @pytest.mark.parametrize("edge", [0.0, 0.2005])
-def test_the_lines_are_the_same_from_a_map_of_one_byte_a_pixel(edge: float) -> None:
+def test_a_uint8_map_gives_the_same_lines(edge: float) -> None:
     table = drawn((39, 9, 53, 59, edge), *COLUMN)
     mask, likely = unpack_map(pack_map(np, table, MAP_THRESHOLD))
     packed = lines_from_mask(mask, likely, WIDTH, HEIGHT, certain=CERTAIN)
     assert np.array_equal(packed.outlines, lines_from_map(table, WIDTH, HEIGHT).outlines)
 
 
-def test_frames_within_frames_are_not_each_looked_at_whole() -> None:
+def test_scanning_nested_frames_is_limited() -> None:
     table = np.zeros((HEIGHT * 2, WIDTH * 2), np.float32)
     for edge in range(0, HEIGHT - 8, 6):
         table[edge : HEIGHT * 2 - edge, edge : WIDTH * 2 - edge] = 0.9
@@ -194,7 +194,7 @@ def test_frames_within_frames_are_not_each_looked_at_whole() -> None:
     assert len(lines_from_map(table, WIDTH, HEIGHT).outlines) < HEIGHT
 
 
-def test_frames_that_come_apart_into_frames_again_cost_no_more_than_the_map() -> None:
+def test_scanning_repeatedly_split_frames_is_limited() -> None:
     side, step = 2048, 12
     places = range(16, side // 2 - 20, step)
     found = np.zeros((side, side), np.float32)
@@ -243,9 +243,7 @@ def test_a_strip_along_an_arc_is_one_curved_line_around_it() -> None:
 
 
 @pytest.mark.parametrize(("turned", "direction"), [(0, 0), (90, 90), (180, 0), (270, 90)])
-def test_a_curved_line_begins_at_its_left_end_or_at_its_top_in_the_rectangle_around_it(
-    turned: float, direction: int
-) -> None:
+def test_a_curved_line_begins_at_its_left_or_top_end(turned: float, direction: int) -> None:
     outline = only_line(arc(150, 10, 40, turned))
     quad = corners(outline)
     assert heading(quad) == heading(ends(outline)) == direction
@@ -254,13 +252,13 @@ def test_a_curved_line_begins_at_its_left_end_or_at_its_top_in_the_rectangle_aro
     assert np.allclose(quad.max(axis=0), outline.max(axis=0), atol=1)
 
 
-def test_a_slanted_line_and_one_that_is_hardly_bent_are_rectangles() -> None:
+def test_slanted_and_hardly_bent_lines_are_rectangles() -> None:
     slanted = cv2.line(np.zeros((SIZE, SIZE), np.float32), (50, 60), (350, 200), 0.9, 10)
     assert not is_curved(only_line(slanted.astype(np.float32)))
     assert not is_curved(only_line(arc(800, 10, 6, middle_y=900)))
 
 
-def test_a_cross_and_a_ring_are_no_lines_and_are_counted_as_text_in_no_line() -> None:
+def test_crosses_and_rings_are_unclaimed_text() -> None:
     ring = cv2.circle(np.zeros((SIZE, SIZE), np.float32), (200, 200), 120, 0.9, 8)
     assert lines_from_map(ring.astype(np.float32), SIZE, SIZE).outlines == []
     cross = drawn_map((50, 195, 350, 205), (195, 50, 205, 350), size=(SIZE, SIZE))
@@ -272,7 +270,7 @@ def test_a_cross_and_a_ring_are_no_lines_and_are_counted_as_text_in_no_line() ->
     assert found.unclaimed == pytest.approx(5301 / (5301 + 2691), rel=0.01)
 
 
-def test_a_bent_line_is_cut_out_as_it_was_before() -> None:
+def test_a_bent_line_is_cropped_straight() -> None:
     sharp = np.full((24, 240), 255, np.uint8)
     cv2.putText(sharp, "Curved lines 1234567", (4, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.6, 0, 1, cv2.LINE_AA)
     strip = np.asarray(cv2.GaussianBlur(sharp, (5, 5), 0), np.uint8)
@@ -286,7 +284,7 @@ def test_a_bent_line_is_cut_out_as_it_was_before() -> None:
     assert cut(np.zeros((400, 400), np.uint8), outline, 5, 48).shape == (48, 5)
 
 
-def test_a_straight_outline_is_cut_as_the_quad_that_it_is() -> None:
+def test_a_straight_outline_is_cropped_like_its_quad() -> None:
     page = np.random.default_rng(2).integers(0, 256, (80, 120, 3), np.uint8)
     quad = np.array([[10, 12], [90, 20], [88, 44], [8, 36]], np.float32)
     assert np.array_equal(cut(page, quad, 96, 48), crop(page, quad, 96, 48))

@@ -19,7 +19,7 @@ def mark(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def test_what_is_noted_is_found_and_listed_until_it_was_read_after_all() -> None:
+def test_recorded_images_are_listed_until_they_are_cleared() -> None:
     denylist = CrashDenylist(4, 60.0)
     denylist.note(mark(7), 1, "hang")
     denylist.note(mark(7), 2, "SIGSEGV")
@@ -31,7 +31,7 @@ def test_what_is_noted_is_found_and_listed_until_it_was_read_after_all() -> None
     assert denylist.crashes(mark(7)) == 0
 
 
-def test_an_entry_expires_and_the_denylist_is_empty_again() -> None:
+def test_entries_expire() -> None:
     clock = Clock(1000.0)
     denylist = CrashDenylist(4, 60.0, clock)
     assert denylist.is_empty()
@@ -43,7 +43,7 @@ def test_an_entry_expires_and_the_denylist_is_empty_again() -> None:
 
 
 @pytest.mark.parametrize("waits_s", [(1, 1), (50, 20)], ids=["the first to expire", "one that has expired"])
-def test_when_it_is_full_the_entry_that_expires_first_makes_room(waits_s: tuple[int, int]) -> None:
+def test_a_full_denylist_replaces_the_entry_that_expires_first(waits_s: tuple[int, int]) -> None:
     clock = Clock(1000.0)
     denylist = CrashDenylist(2, 60.0, clock)
     for number, wait_s in zip((1, 2, 3), (*waits_s, 0), strict=True):
@@ -53,7 +53,7 @@ def test_when_it_is_full_the_entry_that_expires_first_makes_room(waits_s: tuple[
 
 
 @pytest.mark.parametrize(("asked", "forgotten", "left"), [(f"{1:032x}", 1, [2]), (None, 2, []), ("nothing", 0, [1, 2])])
-def test_an_operator_can_forget_one_or_all(asked: str | None, forgotten: int, left: list[int]) -> None:
+def test_an_operator_can_remove_one_entry_or_all(asked: str | None, forgotten: int, left: list[int]) -> None:
     denylist = CrashDenylist(4, 60.0)
     denylist.note(mark(1), 2, "hang")
     denylist.note(mark(2), 2, "hang")
@@ -61,7 +61,7 @@ def test_an_operator_can_forget_one_or_all(asked: str | None, forgotten: int, le
     assert sorted(int(entry.hash, 16) for entry in denylist.entries()) == left
 
 
-def test_every_process_that_was_forked_after_it_shares_it() -> None:
+def test_forked_processes_share_the_denylist() -> None:
     denylist = CrashDenylist(4, 60.0)
     pid = os.fork()
     if pid == 0:
@@ -72,7 +72,7 @@ def test_every_process_that_was_forked_after_it_shares_it() -> None:
 
 
 @pytest.mark.parametrize("torn_at", [0, 20, 30, 45, 52])
-def test_a_record_that_was_half_written_counts_as_empty(torn_at: int) -> None:
+def test_a_half_written_record_counts_as_empty(torn_at: int) -> None:
     denylist = CrashDenylist(1, 60.0)
     denylist.note(mark(7), 2, "SIGSEGV")
     memoryview(denylist._records).cast("B")[torn_at] ^= 0xFF
@@ -93,7 +93,7 @@ class _Overtaken(CrashDenylist):
         return super()._read(number)
 
 
-def test_a_record_that_another_image_takes_meanwhile_says_nothing_of_the_first() -> None:
+def test_a_record_overwritten_by_another_image_is_not_attributed_to_the_first() -> None:
     quarantine = _Overtaken(1, 60.0)
     quarantine.is_next = False
     quarantine.note(mark(7), 1, "SIGSEGV")
@@ -125,7 +125,7 @@ ONE_CHANGED[5, 5, 0] ^= 1
         ),
     ],
 )
-def test_what_the_engine_would_see_otherwise_is_another_image_and_the_same_pixels_are_the_same(
+def test_the_digest_changes_exactly_with_the_engines_input(
     other: ReadTask,
 ) -> None:
     assert digest_of(other) != digest_of(a_task())

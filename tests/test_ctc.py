@@ -37,11 +37,11 @@ def path(*steps: int, sure: tuple[float, ...] = ()) -> Path:
         ((2, 1, 1, 2), "bab"),
     ],
 )
-def test_repeats_collapse_and_blanks_go(steps: tuple[int, ...], text: str) -> None:
+def test_best_path_collapses_repeats_and_drops_blanks(steps: tuple[int, ...], text: str) -> None:
     assert "".join(path(*steps, sure=(0.9,)).characters) == text
 
 
-def test_characters_know_their_steps_and_confidence_is_their_mean() -> None:
+def test_characters_have_their_steps_and_the_confidence_is_their_mean() -> None:
     found = path(0, 1, 1, 0, 2, sure=(0.8, 0.6))
     assert (found.first.tolist(), found.last.tolist(), found.steps) == ([1, 4], [2, 4], 5)
     assert found.confidence == pytest.approx(0.7)
@@ -49,7 +49,7 @@ def test_characters_know_their_steps_and_confidence_is_their_mean() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_alignment_is_the_likeliest_of_all_paths_that_spell_the_text(seed: int) -> None:
+def test_alignment_is_the_likeliest_path_that_spells_the_text(seed: int) -> None:
     random = np.random.default_rng(seed)
     table = random.dirichlet(np.ones(3), size=5)
     some_path = [1, *random.integers(0, 3, 4)]  # begins with a letter, so that there is a text
@@ -65,7 +65,7 @@ def test_alignment_is_the_likeliest_of_all_paths_that_spell_the_text(seed: int) 
     assert [int(labels[place]) if place >= 0 else 0 for place in places] == list(likeliest)
 
 
-def test_a_line_of_many_characters_is_aligned_too() -> None:
+def test_long_lines_are_aligned() -> None:
     scores = np.where(np.eye(100, dtype=bool), 0.0, -np.inf)
     assert align(np.arange(1, 101), scores, np.full(100, -9.0)).tolist() == list(range(100))
 
@@ -123,15 +123,13 @@ def test_a_wide_beam_finds_the_likeliest_text(seed: int, steps: int, classes: in
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(2, 6), st.integers(1, 5), st.integers(2, 4))
-def test_a_narrow_beam_keeps_what_the_slow_search_keeps(
-    seed: int, steps: int, classes: int, width: int, keep: int
-) -> None:
+def test_a_narrow_beam_equals_the_reference_search(seed: int, steps: int, classes: int, width: int, keep: int) -> None:
     scores, keep = logits(seed, 2, steps, classes), min(keep, classes)
     expected = [slow_search(table, width, keep) for table in probabilities(scores)]
     assert search(scores, width, keep) == expected
 
 
-def test_a_text_of_many_paths_beats_the_likeliest_path() -> None:
+def test_a_text_with_many_paths_beats_the_likeliest_path() -> None:
     table = np.log(np.array([[[0.4, 0.35, 0.25], [0.4, 0.35, 0.25]]], np.float32))
     assert search(table, 10, 3) == [(1,)]  # blank blank: 0.16; aa, a blank, blank a: 0.4025
 
@@ -151,6 +149,6 @@ def test_a_line_reads_the_same_alone_and_in_any_batch() -> None:
     assert [text.tolist() for text in beam_search(pad(lines), 10)] == alone
 
 
-def test_the_search_stops_between_two_steps() -> None:
+def test_the_search_stops_when_its_check_raises() -> None:
     with pytest.raises(DeadlineExceeded):
         beam_search(prune(logits(1, 2, 50, 9)), 4, give_up_at(4))

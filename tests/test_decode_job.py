@@ -40,7 +40,7 @@ def job(data: bytes, options: ReadOptions | None = None) -> DecodeJob:
     return made
 
 
-def test_what_was_decoded_ahead_is_not_decoded_again() -> None:
+def test_a_job_decoded_ahead_is_not_decoded_again() -> None:
     ahead = job(jpeg(60, 40))
     task = ahead.prepare()
     seen: list[ReadTask] = []
@@ -48,7 +48,7 @@ def test_what_was_decoded_ahead_is_not_decoded_again() -> None:
     assert seen == [task]
 
 
-def test_the_engine_sees_the_turned_and_shrunk_image_whoever_decodes_it() -> None:
+def test_the_engine_gets_the_turned_and_shrunk_image_whichever_thread_decodes_it() -> None:
     late = job(jpeg(60, 40), ReadOptions(rotate="90", max_side=30))
     (page,) = read_with(seeing(), [late])
     assert page == Page(20, 30, 0, ())
@@ -64,7 +64,7 @@ def test_a_damaged_image_fails_alone() -> None:
     assert isinstance(damaged, BrokenImage)
 
 
-def test_an_engine_that_answers_too_little_is_no_answer() -> None:
+def test_too_few_answers_from_an_engine_are_an_error() -> None:
     silent = create_autospec(Handle, instance=True)
     silent.read.return_value = []
     with pytest.raises(ValueError, match="zip"):

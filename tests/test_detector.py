@@ -69,7 +69,7 @@ def read(detector: Detector, shared_threads: SharedThreads, pixels: Pixels) -> t
     return thread
 
 
-def test_two_large_passes_take_turns_and_a_small_one_has_room_beside_one(shared_threads: SharedThreads) -> None:
+def test_large_passes_take_turns_and_small_passes_run_beside_them(shared_threads: SharedThreads) -> None:
     narrow, wide, detector = watched(shared_threads)
     pages = [read(detector, shared_threads, LARGE)]
     assert wide.entered.acquire(timeout=LIMIT_S)
@@ -84,7 +84,7 @@ def test_two_large_passes_take_turns_and_a_small_one_has_room_beside_one(shared_
     assert narrow.runs == 1
 
 
-def test_a_pass_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_comes_to_its_turn(
+def test_a_cancelled_pass_stops_waiting_and_the_next_one_runs(
     shared_threads: SharedThreads,
 ) -> None:
     _, wide, detector = watched(shared_threads)
@@ -112,7 +112,7 @@ def test_a_pass_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_c
     assert wide.runs == 2
 
 
-def test_the_thread_of_a_page_that_waits_for_something_is_free_for_others(shared_threads: SharedThreads) -> None:
+def test_a_waiting_page_lends_its_thread_to_others(shared_threads: SharedThreads) -> None:
     together = threading.Barrier(2)
     with shared_threads.page(), shared_threads.page():
         with shared_threads.released_thread():
@@ -123,9 +123,7 @@ def test_the_thread_of_a_page_that_waits_for_something_is_free_for_others(shared
 
 @pytest.mark.parametrize("size", [(1654, 2339), (2480, 3508), (3000, 4000), (1200, 1600)])
 @pytest.mark.parametrize("is_upright", [True, False])
-def test_the_first_pass_over_a_common_page_has_a_size_that_was_warmed_up(
-    size: tuple[int, int], is_upright: bool
-) -> None:
+def test_common_page_sizes_are_warmed_up(size: tuple[int, int], is_upright: bool) -> None:
     width, height = size if is_upright else size[::-1]
     columns, rows = input_size(height, width, first_scale(height, width))
     assert (rows, columns) in COMMON_PX

@@ -74,7 +74,7 @@ def ask(executor: Executor[Work], text: str, deadline_s: float = FAR_S) -> Any:
         ("leave", EngineFailed, "SystemExit"),
     ],
 )
-def test_a_failure_reaches_the_one_who_asked_and_the_thread_lives_on(
+def test_a_failure_is_raised_in_the_waiting_thread_and_the_engine_thread_survives(
     text: str, error: type[OcrsvcError], message: str
 ) -> None:
     with running(Upper()) as executor:
@@ -83,7 +83,7 @@ def test_a_failure_reaches_the_one_who_asked_and_the_thread_lives_on(
         assert ask(executor, "a") == "A"
 
 
-def test_one_bad_job_does_not_spoil_its_batch() -> None:
+def test_one_bad_job_does_not_fail_its_batch() -> None:
     read = Upper(threading.Event())
     with running(read, batch=4) as executor:
         first = submit(executor, "first")
@@ -94,7 +94,7 @@ def test_one_bad_job_does_not_spoil_its_batch() -> None:
         assert read.batches == [["first"], ["a", "bad", "b"], ["a"], ["bad"], ["b"]]
 
 
-def test_a_full_queue_refuses_before_the_work_is_made_and_serves_again_when_a_place_is_free() -> None:
+def test_a_full_queue_refuses_before_preparing_a_job_and_recovers() -> None:
     gate, made = threading.Event(), list[str]()
     with running(Upper(gate), places=1) as executor:
         held = submit(executor, "a")
@@ -107,7 +107,7 @@ def test_a_full_queue_refuses_before_the_work_is_made_and_serves_again_when_a_pl
         assert (executor.wait(held), executor.wait(waits), ask(executor, "c")) == ("A", "B", "C")
 
 
-def test_a_place_is_given_back_when_the_work_cannot_be_made() -> None:
+def test_a_place_is_released_when_preparing_a_job_fails() -> None:
     def fail() -> None:
         raise BrokenImage("cannot be decoded.")
 
@@ -117,7 +117,7 @@ def test_a_place_is_given_back_when_the_work_cannot_be_made() -> None:
         assert executor.queue.waiting() == 0
 
 
-def test_the_deadline_is_answered_at_the_deadline_and_not_when_the_engine_is_done() -> None:
+def test_wait_raises_at_the_deadline_while_the_engine_still_runs() -> None:
     gate = threading.Event()
     with running(Upper(gate)) as executor:
         with pytest.raises(DeadlineExceeded):
@@ -126,7 +126,7 @@ def test_the_deadline_is_answered_at_the_deadline_and_not_when_the_engine_is_don
         assert ask(executor, "a") == "A"
 
 
-def test_a_thread_counts_as_stuck_some_time_after_the_deadline_of_its_work_and_until_it_is_done() -> None:
+def test_a_thread_counts_as_stuck_from_some_time_after_the_deadline_until_its_job_ends() -> None:
     gate, clock = threading.Event(), Clock()
     with running(Upper(gate), clock=clock) as executor:
         job = submit(executor, "slow")
@@ -140,7 +140,7 @@ def test_a_thread_counts_as_stuck_some_time_after_the_deadline_of_its_work_and_u
         wait_until(lambda: executor.stuck_threads() == 0)
 
 
-def test_stop_finishes_what_is_queued_and_every_thread_says_that_it_ends() -> None:
+def test_stop_finishes_queued_jobs_and_each_thread_calls_on_end() -> None:
     gate, ended = threading.Event(), list[int]()
     executor = Executor(Upper(gate), threads=3, places=8, on_end=lambda: ended.append(threading.get_ident()))
     executor.start()
@@ -151,7 +151,7 @@ def test_stop_finishes_what_is_queued_and_every_thread_says_that_it_ends() -> No
     assert sorted(ended) == sorted(executor.idents())
 
 
-def test_a_waiter_that_gives_up_frees_its_place_at_once() -> None:
+def test_a_job_that_times_out_in_the_queue_releases_its_place() -> None:
     gate = threading.Event()
     with running(Upper(gate), places=1) as executor:
         held = submit(executor, "a")
@@ -163,7 +163,7 @@ def test_a_waiter_that_gives_up_frees_its_place_at_once() -> None:
         assert executor.wait(held) == "A"
 
 
-def test_a_thread_with_nothing_to_do_says_so_once_and_works_on() -> None:
+def test_an_idle_thread_calls_on_idle_once_and_still_works() -> None:
     idle = threading.Semaphore(0)
     with running(Upper(), on_idle=idle.release) as executor:
         assert idle.acquire(timeout=FAR_S)
@@ -172,7 +172,7 @@ def test_a_thread_with_nothing_to_do_says_so_once_and_works_on() -> None:
     assert not idle.acquire(blocking=False)
 
 
-def test_a_client_that_goes_while_its_work_waits_ends_the_wait_and_the_work() -> None:
+def test_a_client_that_disconnects_ends_the_wait_of_its_queued_job() -> None:
     gone, read = threading.Event(), Upper(threading.Event())
     with running(read) as executor:
         held = submit(executor, "held")
@@ -187,7 +187,7 @@ def test_a_client_that_goes_while_its_work_waits_ends_the_wait_and_the_work() ->
     assert read.batches == [["held"]]
 
 
-def test_a_question_for_the_client_that_fails_ends_its_work_and_no_thread() -> None:
+def test_a_failing_is_gone_ends_the_job_but_not_the_thread() -> None:
     def is_gone() -> bool:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -199,7 +199,7 @@ def test_a_question_for_the_client_that_fails_ends_its_work_and_no_thread() -> N
         assert ask(executor, "b") == "B"
 
 
-def test_a_call_runs_in_each_thread_also_in_those_that_are_idle_and_a_failing_one_fails_alone() -> None:
+def test_run_in_each_reaches_idle_threads_and_a_failing_call_fails_alone() -> None:
     found: list[int] = []
     with running(Upper(), threads=3) as executor:
         for _ in range(2):
@@ -212,7 +212,7 @@ def test_a_call_runs_in_each_thread_also_in_those_that_are_idle_and_a_failing_on
         assert ask(executor, "a") == "A"
 
 
-def test_a_call_runs_before_work_that_waits_already() -> None:
+def test_run_in_each_runs_before_queued_jobs() -> None:
     gate, order = threading.Event(), list[str]()
     with running(Upper(gate)) as executor:
         first, second = submit(executor, "a"), submit(executor, "a")
@@ -224,7 +224,7 @@ def test_a_call_runs_before_work_that_waits_already() -> None:
     assert order == ["queued"]
 
 
-def test_a_batch_holds_only_what_may_go_together() -> None:
+def test_a_batch_contains_only_jobs_that_may_join() -> None:
     def may_join(first: Work, taken: int, other: Work) -> bool:
         return first.text[0] == other.text[0] and taken < 2
 

@@ -33,13 +33,13 @@ LEANING = np.array([[10, 5], [30, 15], [28, 20], [8, 10]], np.float32)
 
 
 @pytest.mark.parametrize(("degrees", "expected"), [(0, (1, 2)), (90, (28, 1)), (180, (39, 28)), (270, (2, 39))])
-def test_points_turn_with_their_image(degrees: int, expected: tuple[float, float]) -> None:
+def test_points_turn_with_the_image(degrees: int, expected: tuple[float, float]) -> None:
     turned = turn_points(np.array([[1, 2]], np.float32), degrees, width=40, height=30)
     assert tuple(turned[0]) == expected
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
-def test_pixels_and_points_turn_alike(degrees: int) -> None:
+def test_pixels_and_points_turn_in_the_same_way(degrees: int) -> None:
     pixels = np.zeros((30, 40), np.uint8)
     pixels[2, 1] = 255
     row, column = np.argwhere(turn(pixels, degrees))[0]
@@ -50,7 +50,7 @@ def test_pixels_and_points_turn_alike(degrees: int) -> None:
 @pytest.mark.parametrize(
     ("shape", "expected", "scale"), [((600, 800, 3), (300, 400, 3), 0.5), ((60, 80), (60, 80), 1.0)]
 )
-def test_shrink_caps_the_longest_side_and_never_enlarges(
+def test_shrink_limits_the_longest_side_and_never_enlarges(
     shape: tuple[int, ...], expected: tuple[int, ...], scale: float
 ) -> None:
     pixels, found = shrink(np.zeros(shape, np.uint8), 400)
@@ -65,9 +65,7 @@ def test_shrink_caps_the_longest_side_and_never_enlarges(
         (180, (40, 30), ((78, 56), (70, 56), (70, 48), (78, 48))),
     ],
 )
-def test_a_page_read_on_a_turned_half_size_copy_is_put_back_with_its_words(
-    degrees: int, page_size: tuple[int, int], on_image: Box
-) -> None:
+def test_boxes_of_a_turned_half_size_copy_are_restored(degrees: int, page_size: tuple[int, int], on_image: Box) -> None:
     page = Page(*page_size, 0, (Line("x", 1.0, square(1, 2, 4), (Word("x", 1.0, square(1, 2, 4)),)),))
     back = restore_page(page, degrees, width=80, height=60)
     assert back == Page(80, 60, degrees, (Line("x", 1.0, on_image, (Word("x", 1.0, on_image),)),))
@@ -85,13 +83,13 @@ def test_boxes_of_words_and_characters_move_with_their_line() -> None:
 
 
 @pytest.mark.parametrize("words", [None, ()])
-def test_a_line_without_words_stays_without_and_a_page_without_lines_empty(words: tuple[Word, ...] | None) -> None:
+def test_mapping_keeps_missing_words_and_lines(words: tuple[Word, ...] | None) -> None:
     (line,) = map_boxes([Line("", 0.7, square(0, 0, 6), words)], lambda quads: quads)
     assert line.words == words
     assert map_boxes((), lambda quads: quads + 1) == ()
 
 
-def test_boxes_of_a_page_of_thousands_are_moved_some_at_a_time_so_that_others_run_in_between() -> None:
+def test_many_boxes_are_mapped_in_chunks_so_that_other_threads_run() -> None:
     word = Word("", 0.5, square(2, 2, 1), (Character("", 0.5, square(3, 3, 1)),) * 3)
     lines = [Line("", 0.5, square(1, 1, 1), (word,) * 10)] * 250
     sizes = list[int]()
@@ -112,11 +110,11 @@ def test_boxes_of_a_page_of_thousands_are_moved_some_at_a_time_so_that_others_ru
     ("begin", "expected"),
     [(0, [[8, 5], [30, 5], [30, 20], [8, 20]]), (1, [[30, 5], [30, 20], [8, 20], [8, 5]])],
 )
-def test_an_upright_box_holds_its_quad_and_begins_where_reading_begins(begin: int, expected: list[list[float]]) -> None:
+def test_an_upright_box_contains_its_quad_and_keeps_the_first_corner(begin: int, expected: list[list[float]]) -> None:
     assert upright_box(np.roll(LEANING, -begin, axis=0)).tolist() == expected
 
 
-def test_a_quad_is_cut_out_and_straightened() -> None:
+def test_a_quad_is_cropped_and_straightened() -> None:
     pixels: Pixels = np.zeros((50, 50), np.uint8)
     pixels[10:20, 30:34] = 200  # 4 wide, 10 tall
     tall = np.array([[34, 10], [34, 20], [30, 20], [30, 10]], np.float32)  # read downwards
@@ -131,7 +129,7 @@ def test_a_quad_is_cut_out_and_straightened() -> None:
     assert float(small.std()) < 5
 
 
-def test_sides_are_measured_along_and_across_and_an_upright_box_stays_wherever_reading_begins() -> None:
+def test_sides_are_measured_along_and_across_the_reading_direction() -> None:
     quad = np.array(frame(10, 10, 40, 20), np.float32)
     assert sides(quad) == (30.0, 10.0)
     for turns in range(4):
@@ -139,14 +137,14 @@ def test_sides_are_measured_along_and_across_and_an_upright_box_stays_wherever_r
         assert upright_box(begun).tolist() == begun.tolist()
 
 
-def test_parts_of_a_quad_seen_at_a_slant_are_nearer_where_it_is_far() -> None:
+def test_parts_of_a_quad_in_perspective_shrink_with_distance() -> None:
     # The left side is twice as far away as the right: where its diagonals meet is the middle of what it shows.
     trapezium = np.array([[0, 10], [60, 0], [60, 40], [0, 30]], np.float32)
     (left,) = parts_of(trapezium, np.array([[0.0, 0.0, 0.5, 1.0]]))
     assert np.allclose(left, np.array([[0, 10], [20, 20 / 3], [20, 100 / 3], [0, 30]]), atol=1e-3)
 
 
-def test_parts_of_a_quad_are_the_same_parts_of_its_crop() -> None:
+def test_parts_of_a_quad_match_the_parts_of_its_crop() -> None:
     pixels: Pixels = np.zeros((100, 200), np.uint8)
     quad = np.array([[30, 30], [170, 45], [165, 80], [25, 70]], np.float32)
     (part,) = parts_of(quad, np.array([[0.25, 0.5, 0.5, 1.0]]))
@@ -163,7 +161,7 @@ def arc() -> Outline:
 
 
 @pytest.mark.parametrize("begin", [0.0, 0.1, 0.45, 0.8])
-def test_parts_of_a_curved_line_are_the_same_parts_of_its_crop(begin: float) -> None:
+def test_parts_of_a_curved_line_match_the_parts_of_its_crop(begin: float) -> None:
     outline = arc()
     (part,) = parts_of(outline, np.array([[begin, 0.25, begin + 0.1, 0.75]]))
     pixels: Pixels = np.zeros((200, 300), np.uint8)
@@ -177,7 +175,7 @@ def test_parts_of_a_curved_line_are_the_same_parts_of_its_crop(begin: float) -> 
 @pytest.mark.parametrize(
     "corners", [[(5, 5)] * 4, [(0, 0), (10, 0), (10, 0), (0, 0)], [(0, 0), (5, 5), (9, 9), (2, 2)]]
 )
-def test_parts_of_a_quad_without_an_area_are_on_it(corners: list[tuple[int, int]]) -> None:
+def test_parts_of_a_quad_without_an_area_are_inside_it(corners: list[tuple[int, int]]) -> None:
     quad = np.array(corners, np.float32)
     (part,) = parts_of(quad, np.array([[0.2, 0.2, 0.6, 0.6]]))
     assert (part >= quad.min(axis=0)).all()

@@ -30,7 +30,7 @@ from ocrsvc.engines.ppocr import engine as engine_file
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu import arrays
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, find_backend
-from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, MOST_SAMPLES, drawn_pages, find_fault, pack_map, unpack_map
+from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, MAX_SAMPLES, drawn_pages, find_fault, pack_map, unpack_map
 from ocrsvc.engines.ppocr.gpu.resampling import crop_lines, detector_input, resize, samples
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, lines_from_map, lines_from_mask
@@ -237,7 +237,7 @@ def test_page_sized_line_takes_few_gpu_passes(engine: PpocrEngine) -> None:
     quad = np.array([[0, 0], [3600, 0], [3600, 300], [0, 300]], np.float32)
     quads = [quad, quad / np.float32(3), quad / np.float32(6)]
     largest, large, small = samples(quads, [496] * 3, 48)
-    assert largest > MOST_SAMPLES >= large > small == 1
+    assert largest > MAX_SAMPLES >= large > small == 1
 
 
 def test_curved_line_reads_the_same_from_gpu_and_host_memory(engine: PpocrEngine) -> None:
@@ -315,7 +315,7 @@ def test_different_text_is_a_fault_of_the_gpu() -> None:
         return InMemoryPageReader(task.image.pixels, lambda _: [], Says(text))
 
     assert find_fault(partial(view, "a"), partial(view, "a")) is None
-    assert find_fault(partial(view, "b"), partial(view, "a")) == "it reads 'b' where 'a' is read without it"
+    assert find_fault(partial(view, "b"), partial(view, "a")) == "it reads 'b' instead of 'a'"
 
 
 def test_models_read_the_drawn_pages(engine: PpocrEngine) -> None:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from ppocr_support import rectangle
 
-from ocrsvc.engines.ppocr.pipeline.joined_lines import part_joined_lines
+from ocrsvc.engines.ppocr.pipeline.joined_lines import split_joined_lines
 
 LEFT, RIGHT, TOPS = (20, 280), (320, 580), range(20, 220, 30)
 
@@ -26,9 +26,9 @@ def quad(begin: int, end: int, top: int) -> NDArray[np.float32]:
     return rectangle(begin, top, end, top + 20)
 
 
-def test_a_line_across_a_gutter_is_parted_where_the_next_column_begins() -> None:
+def test_a_line_across_a_gutter_is_split_where_the_next_column_begins() -> None:
     lines = [quad(*column, top) for top in TOPS[1:] for column in (LEFT, RIGHT)]
-    parts = part_joined_lines(drawn(LEFT, RIGHT), [quad(20, 580, 20), *lines])
+    parts = split_joined_lines(drawn(LEFT, RIGHT), [quad(20, 580, 20), *lines])
     assert len(parts) == len(lines) + 2
     ends = [(part[:, 0].min(), part[:, 0].max()) for part in parts[:2]]
     assert ends == [pytest.approx(LEFT, abs=6), pytest.approx(RIGHT, abs=6)]
@@ -37,4 +37,4 @@ def test_a_line_across_a_gutter_is_parted_where_the_next_column_begins() -> None
 @pytest.mark.parametrize("columns", [((20, 580),), (LEFT, RIGHT)], ids=["text", "white where nothing else begins"])
 def test_other_lines_stay_whole(columns: tuple[tuple[int, int], ...]) -> None:
     lines = [quad(20, 580, top) for top in TOPS]
-    assert len(part_joined_lines(drawn(*columns), lines)) == len(lines)
+    assert len(split_joined_lines(drawn(*columns), lines)) == len(lines)

@@ -100,7 +100,7 @@ def test_each_format_with_several_pages_has_a_row_here() -> None:
 
 
 @pytest.mark.parametrize("name", SENT)
-def test_pages_that_are_too_late_fail_the_whole_answer(client: FlaskClient, engine: LateEngine, name: str) -> None:
+def test_late_pages_fail_the_whole_answer(client: FlaskClient, engine: LateEngine, name: str) -> None:
     path, sent = SENT[name]
     response = client.post(path, **sent)
     assert (response.status_code, engine.read_pages > 1) == (504, True), response.text[:500]
@@ -122,7 +122,7 @@ RPCS: dict[str, tuple[str, str, Any]] = {
 
 
 @pytest.mark.parametrize("name", RPCS)
-def test_pages_that_are_too_late_fail_the_whole_call(engine: LateEngine, reader: Reader, name: str) -> None:
+def test_late_pages_fail_the_whole_call(engine: LateEngine, reader: Reader, name: str) -> None:
     path, answer, request = RPCS[name]
     engine.read_pages = 0
     listener = socket.create_server(("127.0.0.1", 0))
@@ -136,9 +136,7 @@ def test_pages_that_are_too_late_fail_the_whole_call(engine: LateEngine, reader:
 
 
 @pytest.mark.parametrize("sent", [{"data": DOCUMENT}, {"json": {"images": IMAGES}}])
-def test_a_client_that_asks_for_partial_answers_gets_the_pages_that_were_read(
-    client: FlaskClient, sent: Mapping[str, Any]
-) -> None:
+def test_a_request_for_partial_answers_gets_the_finished_pages(client: FlaskClient, sent: Mapping[str, Any]) -> None:
     response = client.post("/v1/ocr?partial=true", **sent)
     first, *late = json_of(response)["pages"]
     assert (response.status_code, bool(texts({"pages": [first]})[0])) == (200, True)
@@ -146,7 +144,7 @@ def test_a_client_that_asks_for_partial_answers_gets_the_pages_that_were_read(
 
 
 @pytest.mark.parametrize("path", ["/v1/ocr?format=ndjson", "/ocr/stream"])
-def test_a_stream_gives_the_pages_that_were_read_and_ends_with_the_error(client: FlaskClient, path: str) -> None:
+def test_a_stream_sends_the_finished_pages_and_ends_with_the_error(client: FlaskClient, path: str) -> None:
     with client.post(path, data=DOCUMENT) as response:
         parts = [json.loads(line) for line in response.data.splitlines()]
     assert response.status_code == 200

@@ -38,7 +38,7 @@ TEXT = FoundRegion("text", 0.8, (5.0, 45.0, 150.0, 110.0))
 FIGURE = FoundRegion("figure", 0.7, (5.0, 120.0, 150.0, 250.0))
 
 
-def test_lines_belong_to_the_region_that_holds_them_and_the_rest_is_text() -> None:
+def test_lines_belong_to_the_region_that_contains_them_and_other_lines_are_text() -> None:
     regions = assign_lines(PAGE, [TITLE, TEXT, FIGURE])
     assert [(region.type, region.confidence, region.lines) for region in regions] == [
         ("title", 0.9, (0,)),
@@ -64,7 +64,7 @@ def test_a_line_without_an_area_is_in_no_region() -> None:
     ]
 
 
-def test_a_page_without_regions_or_lines_has_what_there_is() -> None:
+def test_pages_without_regions_or_lines_are_handled() -> None:
     (whole,) = assign_lines(PAGE, [])
     assert (whole.type, whole.lines) == ("text", (0, 1, 2, 3, 4))
     (figure,) = assign_lines(replace(PAGE, lines=()), [FIGURE])
@@ -72,7 +72,7 @@ def test_a_page_without_regions_or_lines_has_what_there_is() -> None:
     assert assign_lines(replace(PAGE, lines=()), []) == ()
 
 
-def test_regions_of_a_turned_page_lie_where_they_are_seen() -> None:
+def test_regions_of_a_turned_page_are_in_display_coordinates() -> None:
     # Upright, the page is 400 wide and 300 high; it is shown turned by 90 degrees.
     page = Page(300, 400, 270, ())
     (region,) = assign_lines(page, [FoundRegion("figure", 0.5, (10.0, 20.0, 110.0, 70.0))])
@@ -101,7 +101,7 @@ def test_boxes_are_decoded_from_the_distributions_of_their_sides() -> None:
     assert boxes[0, :4].tolist() == pytest.approx([0, 0, 44, 44], abs=1e-3)
 
 
-def test_of_boxes_of_one_thing_the_surest_remains_and_faint_ones_go() -> None:
+def test_overlapping_boxes_keep_the_surest_and_faint_boxes_are_dropped() -> None:
     same = [(0, 27, 0, 0.6, (2, 2, 2, 2)), (0, 28, 1, 0.9, (3, 2, 1, 2)), (0, 0, 0, 0.3, (1, 1, 1, 1))]
     boxes, classes = decode(*outputs(same), 64, 64)
     assert (classes.tolist(), len(boxes)) == ([1], 1)
@@ -138,19 +138,19 @@ def test_a_page_has_the_same_regions_alone_and_beside_others() -> None:
         assert list(pool.map(lambda _: find_regions(pixels, 0, no_check), range(3))) == [alone] * 3
 
 
-def test_a_wait_for_the_models_turn_ends_where_the_answer_is_not_wanted_any_more() -> None:
+def test_a_cancelled_request_stops_waiting_for_the_layout_model() -> None:
     with LAYOUT_MODEL._turn, pytest.raises(DeadlineExceeded):
         find_regions(np.zeros((50, 50), np.uint8), 0, give_up_at(1))
 
 
-def test_without_onnx_runtime_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnx_runtime_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(EngineFailed, match="onnxruntime") as failure:
         OnDemandModel(Path("none.onnx"), "layout").run(np.zeros((1, 3, 50, 50), np.float32))
     assert "ocrsvc[cpu]" in failure.value.remedy
 
 
-def test_every_engine_has_regions_if_asked() -> None:
+def test_every_engine_returns_regions_on_request() -> None:
     handle = open_engine_in_process(Settings(engine="fake"), ThreadPlan(1, 1, 1)).open_handle()
     image = Image(np.full((400, 300), 255, np.uint8), "png")
     [plain, asked] = handle.read([ReadTask(image), ReadTask(image, ReadOptions(layout=True))])
@@ -163,6 +163,6 @@ def test_every_engine_has_regions_if_asked() -> None:
 REGION = Region("title", 0.5, SQUARE, (0,))
 
 
-def test_regions_come_back_into_their_frame() -> None:
+def test_regions_are_restored_to_image_coordinates() -> None:
     page = Page(50, 100, 0, (line_at(1, 1),), regions=(REGION,))
     assert restore_page(page, 0, 100, 200).regions[0].box == ((0.0, 0.0), (2.0, 0.0), (2.0, 2.0), (0.0, 2.0))

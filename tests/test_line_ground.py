@@ -54,7 +54,7 @@ def grainy(picture: Picture.Image) -> Pixels:
         pytest.param(grainy(line()), 244, id="with grain"),
     ],
 )
-def test_noise_beside_letters_becomes_the_grounds_own_tone(pixels: Pixels, tone: Tone) -> None:
+def test_background_noise_is_removed(pixels: Pixels, tone: Tone) -> None:
     level = level_ground(pixels)
     ground = level[2:6].reshape(-1, level.shape[2] if level.ndim == 3 else 1)
     near = np.abs(ground.astype(int) - np.array(tone)).max(axis=1) <= 2
@@ -72,7 +72,7 @@ def test_noise_beside_letters_becomes_the_grounds_own_tone(pixels: Pixels, tone:
         pytest.param(np.tile(np.arange(256, dtype=np.uint8), (48, 1)), id="a gradient"),
     ],
 )
-def test_a_line_without_a_noisy_plain_ground_stays_as_it_is(pixels: Pixels) -> None:
+def test_lines_without_a_noisy_background_stay_unchanged(pixels: Pixels) -> None:
     assert level_ground(pixels) is pixels
     # As does text of another colour that is as bright as the ground.
     picture = line(ink=(0, 0, 0), ground=(255, 255, 255))
@@ -82,7 +82,7 @@ def test_a_line_without_a_noisy_plain_ground_stays_as_it_is(pixels: Pixels) -> N
 
 @pytest.mark.parametrize("backend", [ArrayBackend(), StrictArrays()], ids=["numpy", "strict"])
 @pytest.mark.parametrize("ground", [255, (250, 240, 200)], ids=["gray", "colour"])
-def test_a_gpu_levels_the_lines_that_are_levelled_in_memory(backend: ArrayBackend, ground: Tone) -> None:
+def test_noise_is_removed_on_the_gpu_as_in_memory(backend: ArrayBackend, ground: Tone) -> None:
     plain = line(ground=ground, ink=0 if ground == 255 else (0, 0, 0))
     page = np.concatenate([as_jpeg(plain), np.asarray(plain)])
     quads = [rectangle(0, top, page.shape[1], top + 64) for top in (0, 64)]

@@ -37,7 +37,7 @@ def short_of(figures: Any) -> list[str]:
 
 
 @pytest.mark.timeout(360)
-def test_at_ten_times_its_capacity_the_service_works_on_and_refuses_quickly(tmp_path: Path) -> None:
+def test_at_ten_times_its_capacity_the_service_keeps_working_and_refuses_quickly(tmp_path: Path) -> None:
     for _ in range(3):
         figures = run(tmp_path, "overload.py", "--seconds", "4", "--capacity-seconds", "2")
         assert figures["wrong"] == {}
@@ -47,7 +47,7 @@ def test_at_ten_times_its_capacity_the_service_works_on_and_refuses_quickly(tmp_
 
 
 @pytest.mark.timeout(120)
-def test_many_requests_leave_no_memory_behind(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_number_of_requests(tmp_path: Path) -> None:
     figures = run(tmp_path, "endurance.py", "--requests", "100", "--round", "1")
     # The benchmark asks for 2 % over 50,000 requests; here what a worker allocates only once weighs more.
     assert figures["growth_share"] <= 0.10

@@ -16,7 +16,7 @@ from support import run_beside_benchmarks
         (0.99, (24, 99, 100), [None, None, 99]),
     ],
 )
-def test_a_percentile_is_told_where_a_request_lies_beyond_it(
+def test_a_percentile_is_reported_only_with_requests_beyond_it(
     share: float, counts: tuple[int, ...], told: list[int | None]
 ) -> None:
     code = f"""
@@ -27,7 +27,7 @@ print(json.dumps([quantile(range(count), {share}) for count in {counts}]))
     assert json.loads(run_beside_benchmarks(code)) == told
 
 
-def test_every_system_has_a_name_in_the_table_and_every_stage_is_a_function_of_the_service() -> None:
+def test_every_system_has_a_name_and_every_stage_is_an_existing_function() -> None:
     code = """
 from bench.peer_systems import NAMES
 import peers_table, stage_times
@@ -37,7 +37,7 @@ stage_times.Stopwatch().install()
     assert run_beside_benchmarks(code).strip() == "[]"
 
 
-def test_a_percentile_that_nobody_has_is_no_column() -> None:
+def test_a_percentile_without_values_has_no_column() -> None:
     row = {"pages_per_s": 1.5, "p50_s": 2, "p95_s": None, "p99_s": None, "max_s": 3, "cpu_s_per_page": 1}
     row |= {"peak_rss_mb": 700, "f1": 0.97}
     systems = {"ocrsvc": {"20": row}, "tesseract": {"20": row | {"p95_s": 2.5}}}

@@ -41,7 +41,7 @@ def follow_perspective(outlines: list[Quad]) -> list[Quad]:
 
 
 @pytest.mark.parametrize("far", [0.8, 0.6, 0.5])
-def test_lines_that_converge_get_the_quads_that_they_are(far: float) -> None:
+def test_converging_lines_get_their_true_quads(far: float) -> None:
     shown, rectangles = seen_lines(far)
     for quad, expected in zip(follow_perspective(rectangles), shown, strict=True):
         ends, wanted = quad[[1, 2]] - quad[[0, 3]], expected[[1, 2]] - expected[[0, 3]]
@@ -55,7 +55,7 @@ def test_lines_that_converge_get_the_quads_that_they_are(far: float) -> None:
 
 
 @pytest.mark.parametrize("degrees", [90, 180, 270])
-def test_a_turned_page_is_followed_as_an_upright_one(degrees: int) -> None:
+def test_perspective_of_a_turned_page_is_corrected(degrees: int) -> None:
     upright = seen_lines()[1]
     turned = [turn_points(quad, degrees, SIZE, SIZE) for quad in upright]
     expected = [turn_points(quad, degrees, SIZE, SIZE) for quad in follow_perspective(upright)]
@@ -63,13 +63,13 @@ def test_a_turned_page_is_followed_as_an_upright_one(degrees: int) -> None:
 
 
 @pytest.mark.parametrize("slant", [0.0, 0.1, 0.6])
-def test_parallel_lines_stay_as_they_are(slant: float) -> None:
+def test_parallel_lines_stay_unchanged(slant: float) -> None:
     cos, sin = np.cos(slant), np.sin(slant)
     quads = list((lines() @ np.array([[cos, sin], [-sin, cos]])).astype(np.float32))
     assert np.array_equal(follow_perspective(quads), quads)
 
 
-def test_lines_every_which_way_and_few_lines_stay_as_they_are() -> None:
+def test_lines_in_random_directions_and_few_lines_stay_unchanged() -> None:
     random = np.random.default_rng(5)
     quads = []
     for quad in lines():
@@ -82,7 +82,7 @@ def test_lines_every_which_way_and_few_lines_stay_as_they_are() -> None:
     assert follow_perspective([]) == []
 
 
-def test_curved_short_and_crossing_lines_are_left_out_of_it() -> None:
+def test_curved_short_and_crossing_lines_stay_unchanged() -> None:
     upright = np.array([[700, 100], [730, 100], [730, 600], [700, 600]], np.float32)
     short = np.array([[700, 700], [730, 700], [730, 728], [700, 728]], np.float32)
     curved = np.array([[0, 900], [50, 880], [100, 900], [100, 930], [50, 910], [0, 930]], np.float32)
@@ -94,7 +94,7 @@ def test_curved_short_and_crossing_lines_are_left_out_of_it() -> None:
     assert np.allclose(found[1:-2], follow_perspective(rectangles), atol=4)
 
 
-def test_a_line_keeps_its_length_and_its_place_and_no_corner_is_put_beyond_the_image() -> None:
+def test_corrected_lines_keep_length_and_position_and_stay_inside_the_image() -> None:
     rectangles = seen_lines()[1]
     for before, after in zip(rectangles, follow_perspective(rectangles), strict=True):
         assert sides(after)[0] == pytest.approx(sides(before)[0], rel=0.01)

@@ -44,14 +44,14 @@ def words(page: Page) -> str:
     ("name", "angle"),
     [("notice.png", 0), ("notice.jpg", 0), ("notice_turned_90.png", 270), ("notice_turned_180.png", 180)],
 )
-def test_a_page_is_read_whatever_way_it_is_turned(handle: PageHandle, name: str, angle: int) -> None:
+def test_a_page_is_read_in_any_orientation(handle: PageHandle, name: str, angle: int) -> None:
     page = read(handle, load(name))
     assert words(page) == NOTICE
     assert page.angle == angle
     assert all(line.confidence > 0.9 for line in page.lines)
 
 
-def test_boxes_lie_around_their_lines_and_gray_pixels_read_like_colour(handle: PageHandle) -> None:
+def test_boxes_surround_their_lines_and_gray_reads_like_colour(handle: PageHandle) -> None:
     colour = load("notice.png")
     page = read(handle, colour)
     tops = [line.box[0][1] for line in page.lines]
@@ -60,7 +60,7 @@ def test_boxes_lie_around_their_lines_and_gray_pixels_read_like_colour(handle: P
     assert read(handle, np.ascontiguousarray(colour[:, :, 0])).text == page.text
 
 
-def test_one_line_is_read_without_detection_and_along_an_arc_with_it(handle: PageHandle) -> None:
+def test_one_line_is_read_without_detection_and_a_curved_one_with_it(handle: PageHandle) -> None:
     assert read(handle, load("line.png"), detect=False).text == LINE
     page = read(handle, bend(load("line.png"), 500, (700, 560)))
     assert page.text == LINE
@@ -139,7 +139,7 @@ def test_every_rewrite_applies_to_the_built_in_model(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("features", [b"flags : avx2 avx512f fma", b"flags : avx2 fma"])
-def test_the_detector_in_another_layout_finds_what_the_shipped_one_finds(
+def test_the_detector_with_another_layout_finds_the_same_lines(
     features: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prepare_model, "cpu_features", lambda: features)
@@ -157,7 +157,7 @@ def line_pixels() -> list[Pixels]:
     return [*lines, np.full((48, 96, 3), 255, np.uint8)]
 
 
-def test_the_class_chosen_inside_the_graph_is_the_argmax_of_what_the_shipped_model_gives(
+def test_the_class_chosen_inside_the_graph_is_the_argmax_of_the_original_output(
     line_pixels: list[Pixels],
 ) -> None:
     shipped = onnxruntime.InferenceSession(built_in_part(RECOGNITION).shipped, providers=["CPUExecutionProvider"])
@@ -171,21 +171,21 @@ def test_the_class_chosen_inside_the_graph_is_the_argmax_of_what_the_shipped_mod
         assert np.allclose(sure, probabilities[first].max(axis=1), atol=1e-4)
 
 
-def test_nothing_in_the_mended_graph_is_computed_for_nobody() -> None:
+def test_the_repaired_graph_has_no_unused_nodes() -> None:
     graph = onnx.load_from_string(prepare_model.prepare(built_in_part(RECOGNITION))).graph
     read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
     assert [node.name for node in graph.node if not read.intersection(node.output)] == []
     assert [node.op_type for node in graph.node].count("Softmax") == 3  # two inside, one over the characters
 
 
-def test_a_recognizer_that_ends_otherwise_is_refused() -> None:
+def test_a_recognizer_with_a_different_last_layer_is_refused() -> None:
     proto = onnx.load_from_string(built_in_part(DETECTION).shipped)
     with pytest.raises(ValueError, match="comes from Sigmoid"):
         rewrite.add_argmax(proto)
 
 
 @pytest.mark.parametrize(("decoder", "call"), [("greedy", 1), ("greedy", 2), ("greedy", 4), ("beam", 30)])
-def test_a_page_that_is_not_wanted_any_more_is_left_wherever_it_is_and_its_neighbours_are_read(
+def test_a_cancelled_page_stops_at_any_stage_and_its_neighbours_are_read(
     handle: PageHandle, call: int, decoder: Decoder
 ) -> None:
     image = Image(load("notice.png"), "png")
@@ -196,7 +196,7 @@ def test_a_page_that_is_not_wanted_any_more_is_left_wherever_it_is_and_its_neigh
     assert words(answers[1]) == NOTICE
 
 
-def test_a_dense_page_gives_its_thread_back_soon_after_its_deadline(handle: PageHandle) -> None:
+def test_a_dense_page_frees_its_thread_soon_after_its_deadline(handle: PageHandle) -> None:
     """All of it would take several times as long."""
     dense = np.tile(load("notice.png"), (4, 3, 1))
     began_s = time.monotonic()
@@ -209,7 +209,7 @@ def test_a_dense_page_gives_its_thread_back_soon_after_its_deadline(handle: Page
     assert spent_s < (time.monotonic() - began_s) / 1.5
 
 
-def test_a_page_reads_the_same_by_beam_search_and_with_helpers_and_without(handle: PageHandle) -> None:
+def test_beam_search_reads_the_same_with_and_without_helper_threads(handle: PageHandle) -> None:
     engine = PpocrEngine(SessionConfig("cpu"))
     alone = engine.open_handle()
     for name in ("notice.png", "notice_turned_180.png"):
@@ -217,7 +217,7 @@ def test_a_page_reads_the_same_by_beam_search_and_with_helpers_and_without(handl
     engine.close()
 
 
-def test_a_cached_model_gives_the_same_bits_without_the_package_onnx(
+def test_a_cached_model_is_bit_identical_without_the_package_onnx(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, tensor = ModelCache(tmp_path), to_tensor(load("notice.png")[:288, :640])
@@ -227,7 +227,7 @@ def test_a_cached_model_gives_the_same_bits_without_the_package_onnx(
     assert np.array_equal(made, kept)
 
 
-def test_a_run_that_gives_its_memory_back_gives_the_same_bits(line_pixels: list[Pixels]) -> None:
+def test_a_run_that_releases_its_memory_is_bit_identical(line_pixels: list[Pixels]) -> None:
     part, larger = built_in_part(RECOGNITION), to_tensor(line_pixels[2])
     keeping = open_model(part, SessionConfig("cpu", 1, to_tensor(line_pixels[0]).size))
     assert np.array_equal(keeping.run(larger)[0], open_model(part, SessionConfig("cpu")).run(larger)[0])

@@ -75,13 +75,13 @@ IN_ORDER = "\n".join(str(LEFT + number) for number in range(len(LINES)))
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
-def test_a_turned_page_is_read_in_order_and_says_how_it_was_turned(degrees: int) -> None:
+def test_a_turned_page_is_read_in_order_and_has_its_angle(degrees: int) -> None:
     page = read(*turned(*page_of(*LINES), -degrees % 360))
     assert (page.text, page.angle) == (IN_ORDER, degrees)
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180])
-def test_cells_that_rules_close_in_are_read_one_after_the_other(degrees: int) -> None:
+def test_ruled_cells_are_read_one_after_the_other(degrees: int) -> None:
     pixels, quads = page_of((10, 20), (10, 40), (10, 60), (160, 20), (160, 40), (160, 60))
     for left, right in ((4, 150), (150, 290)):
         pixels[[10, 90], left:right] = 0
@@ -90,15 +90,13 @@ def test_cells_that_rules_close_in_are_read_one_after_the_other(degrees: int) ->
 
 
 @pytest.mark.parametrize(("in_batches", "calls"), [(False, 2), (True, 1)])
-def test_an_upright_page_is_read_once_and_all_at_once_where_lines_are_read_in_batches(
-    *, in_batches: bool, calls: int
-) -> None:
+def test_an_upright_page_is_read_once_and_in_one_batch(*, in_batches: bool, calls: int) -> None:
     reader = ShadeReader()
     assert read(*page_of(*LINES), reader, in_batches=in_batches).text == IN_ORDER
     assert (reader.calls, reader.lines_read) == (calls, len(LINES))
 
 
-def test_boxes_of_an_upside_down_page_stay_in_the_frame_of_the_image_and_begin_where_reading_starts() -> None:
+def test_boxes_of_an_upside_down_page_are_in_image_coordinates_and_reading_direction() -> None:
     pixels, quads = page_of(*LINES)
     for in_batches in (False, True):
         page = read(*turned(pixels, quads, 180), in_batches=in_batches)
@@ -106,7 +104,7 @@ def test_boxes_of_an_upside_down_page_stay_in_the_frame_of_the_image_and_begin_w
         assert np.allclose(page.lines[0].box, turn_points(quads[0], 180, WIDTH, HEIGHT))
 
 
-def test_a_fixed_rotation_switches_the_search_off() -> None:
+def test_a_fixed_rotation_disables_the_orientation_search() -> None:
     reader = ShadeReader()
     page = read(*turned(*page_of(*LINES), 180), reader, rotate="0", min_confidence=0.0)
     assert {line.text for line in page.lines} == {"junk"}
@@ -120,12 +118,12 @@ def test_a_single_line_upside_down_on_an_upright_page_is_still_read() -> None:
     assert (page.text, page.angle) == (IN_ORDER, 0)
 
 
-def test_lines_below_the_asked_confidence_are_left_out() -> None:
+def test_lines_below_min_confidence_are_left_out() -> None:
     assert read(*page_of(*LINES), min_confidence=0.96).lines == ()
 
 
 @pytest.mark.parametrize("detect", [True, False])
-def test_a_page_on_which_nothing_is_found_or_looked_for_is_read_as_one_line(*, detect: bool) -> None:
+def test_a_page_without_detected_lines_is_read_as_one_line(*, detect: bool) -> None:
     pixels, quads = page_of(*LINES)
     pixels[:, : WIDTH // 2], pixels[:, WIDTH // 2 :] = 150, 50
     page = read(pixels, [] if detect else quads, detect=detect)
@@ -133,7 +131,7 @@ def test_a_page_on_which_nothing_is_found_or_looked_for_is_read_as_one_line(*, d
     assert page.lines[0].box == ((0, 0), (WIDTH, 0), (WIDTH, HEIGHT), (0, HEIGHT))
 
 
-def test_rows_of_a_slanted_page_are_still_rows() -> None:
+def test_rows_of_a_slanted_page_stay_rows() -> None:
     pixels, quads = page_of((10, 20), (160, 20), (10, 44), (160, 44))
     slant = np.float32(np.tan(np.radians(6.0)))
     slanted = [(quad + np.stack([np.zeros(4), quad[:, 0] * slant], axis=1)).astype(np.float32) for quad in quads]
@@ -144,7 +142,7 @@ def test_rows_of_a_slanted_page_are_still_rows() -> None:
     assert read(drawn, slanted).text == "\n".join(str(LEFT + number) for number in range(4))
 
 
-def test_upright_boxes_have_level_sides() -> None:
+def test_upright_boxes_have_horizontal_sides() -> None:
     pixels, quads = page_of((10, 20))
     leaning = quads[0] + np.array([[0, 0], [0, 6], [0, 6], [0, 0]], np.float32)
     assert read(pixels, [leaning], upright_boxes=True).lines[0].box == ((10, 20), (130, 20), (130, 42), (10, 42))

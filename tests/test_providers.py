@@ -312,7 +312,7 @@ def test_a_gpu_that_is_too_small_for_a_batch_is_reported_at_the_start(runtime: R
 
 @given(st.sampled_from(recognition_batches.BUCKETS_PX), st.integers(1, 64))
 def test_every_batch_that_fits_the_limits_is_in_a_profile(width: int, lines: int) -> None:
-    lines = min(lines, recognition_batches.most_lines(width, BATCH, 48))
+    lines = min(lines, recognition_batches.max_lines(width, BATCH, 48))
     covering = [one for one in recognition_batches.profiles(BATCH, 48) if one.covers((lines, 3, 48, width))]
     assert covering
     lines_most, _, height, widest = covering[0].most

@@ -121,7 +121,7 @@ def asking(call: Callable[[], object], count: int, gate: threading.Event) -> Ite
             thread.join(SOON_S)
 
 
-def test_an_image_becomes_a_page_with_its_engine_and_its_times_and_stop_closes_the_engine() -> None:
+def test_reading_returns_page_engine_and_times_and_stop_closes_the_engine() -> None:
     engine = Mirror()
     with reading(engine) as reader:
         answer = read(reader, colour_png(40, 30))
@@ -159,7 +159,7 @@ def test_options_are_applied_before_the_engine_and_undone_after_it(
     assert sorted(page.lines[0].box) == [(left, top), (left, bottom), (right, top), (right, bottom)]
 
 
-def test_a_region_outside_the_page_is_the_callers_error() -> None:
+def test_a_region_outside_the_page_is_a_bad_option() -> None:
     with reading(Mirror()) as reader, pytest.raises(BadOption, match="400 x 300 pixels"):
         read(reader, colour_png(400, 300), region=(400, 0, 1, 1))
 
@@ -181,7 +181,7 @@ def test_an_engine_that_wants_gray_gets_gray(wants_gray: bool, dimensions: int) 
         (colour_png(60, 60), ImageTooLarge),
     ],
 )
-def test_what_cannot_be_read_is_refused_and_its_place_is_free_again(data: bytes, error: type[OcrsvcError]) -> None:
+def test_unreadable_input_is_refused_and_releases_its_place(data: bytes, error: type[OcrsvcError]) -> None:
     with reading(Mirror(), queue_size=1, max_pixels=2000) as reader:
         for _ in range(3):
             with pytest.raises(error):
@@ -189,7 +189,7 @@ def test_what_cannot_be_read_is_refused_and_its_place_is_free_again(data: bytes,
         assert read(reader, colour_png(40, 30)).page.text == "40x30"
 
 
-def test_before_the_start_nothing_is_read() -> None:
+def test_reading_before_start_raises_not_ready() -> None:
     reader = Reader(Settings(), ThreadPlan(1, 8, 1), Mirror)
     assert not reader.ready
     with pytest.raises(NotReady):
@@ -204,7 +204,7 @@ def test_before_the_start_nothing_is_read() -> None:
     assert not reader.ready
 
 
-def test_of_many_images_each_is_answered_apart_and_in_order() -> None:
+def test_several_images_get_separate_outcomes_in_order() -> None:
     with reading(Mirror(), engine_threads=2, queue_size=2) as reader:
         answers = reader.read_many(
             [colour_png(10 + n, 10) for n in range(7)] + [b"junk", colour_png(5, 5)], ReadOptions(), SOON_S
@@ -213,7 +213,7 @@ def test_of_many_images_each_is_answered_apart_and_in_order() -> None:
     assert texts == [*(f"{10 + n}x10" for n in range(7)), "unsupported_image", "5x5"]
 
 
-def test_between_the_pages_of_a_request_a_client_that_has_gone_is_noticed() -> None:
+def test_a_disconnected_client_is_noticed_between_pages() -> None:
     gate, gone = threading.Event(), threading.Event()
     engine = Mirror(gate=gate)
     failures: list[type[BaseException]] = []
@@ -238,7 +238,7 @@ def test_between_the_pages_of_a_request_a_client_that_has_gone_is_noticed() -> N
     assert len(engine.seen) < 20
 
 
-def test_images_that_are_decoded_together_stay_within_the_memory_of_all_requests() -> None:
+def test_images_decoded_at_once_stay_within_the_memory_budget() -> None:
     """Whoever finds none left is refused; every byte is free again when the answers are there."""
     gate, memory = threading.Event(), Budget(4 * SQUARE_BYTES)
     refused: list[str] = []
@@ -258,7 +258,7 @@ def test_images_that_are_decoded_together_stay_within_the_memory_of_all_requests
     assert memory.held_bytes == 0
 
 
-def test_an_image_that_can_never_fit_is_told_apart_and_its_neighbours_are_read() -> None:
+def test_an_image_larger_than_the_budget_is_refused_and_its_neighbours_are_read() -> None:
     memory = Budget(3 * SQUARE_BYTES)
     share = Share(memory)
     share.take(SQUARE_BYTES)
@@ -271,7 +271,7 @@ def test_an_image_that_can_never_fit_is_told_apart_and_its_neighbours_are_read()
     assert memory.held_bytes == SQUARE_BYTES
 
 
-def test_of_a_request_with_many_large_pages_few_are_in_memory_at_once() -> None:
+def test_a_request_with_many_large_pages_holds_few_in_memory() -> None:
     """Three engine threads could have three in work, which together do not fit while they are decoded."""
     memory, held_bytes = Budget(4 * SQUARE_BYTES), list[int]()
 
@@ -287,7 +287,7 @@ def test_of_a_request_with_many_large_pages_few_are_in_memory_at_once() -> None:
     assert (max(held_bytes), memory.held_bytes) == (SQUARE_BYTES, 0)
 
 
-def test_pixels_that_nobody_waits_for_any_more_are_in_the_account_until_the_engine_has_done_with_them() -> None:
+def test_pixels_of_a_timed_out_page_are_accounted_until_the_engine_ends() -> None:
     gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
     share = Share(memory)
     with reading(Mirror(gate=gate)) as reader:
@@ -299,7 +299,7 @@ def test_pixels_that_nobody_waits_for_any_more_are_in_the_account_until_the_engi
         wait_until(lambda: memory.held_bytes == 0)
 
 
-def test_pixels_of_work_that_is_dropped_from_the_queue_are_given_back_and_what_cannot_be_decoded_holds_none() -> None:
+def test_dropped_and_undecodable_pages_release_their_memory() -> None:
     gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
     engine = Mirror(gate=gate)
     with reading(engine) as reader, asking(lambda: read(reader, colour_png(30, 20)), 1, gate):
@@ -319,7 +319,7 @@ def waiting_bytes_of(reader: Reader) -> int:
     return reader._executor.queue.waiting_bytes()
 
 
-def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:
+def test_few_large_pages_wait_decoded_and_all_are_read() -> None:
     gate, data, large = threading.Event(), colour_png(2000, 1500), colour_png(3000, 2000)
     engine = Mirror(gate=gate)
     pages: list[Reading] = []
@@ -376,7 +376,7 @@ def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.
         assert not begun.acquire(blocking=False), "one at a time"
 
 
-def test_of_the_largest_pages_one_is_read_at_a_time_and_none_is_refused_for_want_of_memory() -> None:
+def test_the_largest_pages_are_read_one_at_a_time_and_none_is_refused() -> None:
     gate, memory = threading.Event(), Budget(5 * LARGE_BYTES // 2)
     engine = Mirror(gate=gate)
     pages: list[Reading] = []
@@ -392,9 +392,7 @@ def test_of_the_largest_pages_one_is_read_at_a_time_and_none_is_refused_for_want
 
 
 @pytest.mark.parametrize(("deadline_s", "expected"), [(0.3, DeadlineExceeded), (SOON_S, ClientGone)])
-def test_an_engine_thread_is_free_soon_after_nobody_waits_any_more(
-    deadline_s: float, expected: type[OcrsvcError]
-) -> None:
+def test_an_engine_thread_is_free_soon_after_a_cancellation(deadline_s: float, expected: type[OcrsvcError]) -> None:
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), lambda: FakeEngine(Settings(fake_latency_s=60.0)))
     reader.start()
     began_s = time.monotonic()
@@ -406,7 +404,7 @@ def test_an_engine_thread_is_free_soon_after_nobody_waits_any_more(
     assert reader.stuck_threads() == 0
 
 
-def test_the_same_bytes_with_the_same_options_are_read_once_when_pages_are_cached() -> None:
+def test_cached_pages_are_read_once_per_bytes_and_options() -> None:
     engine = Mirror()
     with reading(engine, cache_bytes=1_000_000) as reader:
         first, again = (read(reader, colour_png(30, 20)) for _ in range(2))
@@ -423,7 +421,7 @@ def test_the_same_bytes_with_the_same_options_are_read_once_when_pages_are_cache
     assert len(engine.seen) == 5
 
 
-def test_what_comes_back_damaged_from_a_cache_is_read_anew() -> None:
+def test_a_damaged_cache_value_is_a_miss() -> None:
     cache = MemoryCache(10_000, 60.0)
     cache.put(b"page", b'[1,2,0,1,[["text",null,0,0,0,0,0,0,0,0]]]')
     cache.put(b"noise", b"\x00")
@@ -431,7 +429,7 @@ def test_what_comes_back_damaged_from_a_cache_is_read_anew() -> None:
     assert (pages.get(b"page"), pages.get(b"noise"), pages.get(b"none")) == (None, None, None)
 
 
-def test_the_deadline_holds_while_an_image_waits_for_its_turn_to_be_decoded() -> None:
+def test_the_deadline_applies_while_an_image_waits_for_a_decoding_permit() -> None:
     with reading(Mirror()) as reader, ExitStack() as taken:
         for _ in range(2):  # an engine thread, and one more
             _take(reader._decoder._permits, make_read_request(ReadOptions(), SOON_S), taken)

@@ -66,7 +66,7 @@ def test_a_line_reads_the_same_alone_and_in_any_batch(recognizer: Recognizer) ->
         assert other.confidence == pytest.approx(one.confidence, abs=1e-4)
 
 
-def test_the_answers_of_a_batch_are_decoded_in_the_thread_of_the_page() -> None:
+def test_batch_outputs_are_decoded_in_the_pages_thread() -> None:
     session = open_model(built_in_part(RECOGNITION), SessionConfig("cpu", batched=True))
     runs = BatchRunner(session, SMALL)
     threads = runs.map(lambda _: threading.current_thread(), [LineImage(line(448)), LineImage(line(300))])
@@ -74,7 +74,7 @@ def test_the_answers_of_a_batch_are_decoded_in_the_thread_of_the_page() -> None:
     assert threads == [threading.current_thread()] * 2
 
 
-def test_a_page_read_in_batches_says_what_it_says_line_by_line() -> None:
+def test_a_page_reads_the_same_in_batches_and_line_by_line() -> None:
     pages: list[list[Page]] = []
     for batched in (False, True):
         engine = PpocrEngine(SessionConfig("cpu", batched=batched), batch=SMALL)
@@ -89,7 +89,7 @@ def test_a_page_read_in_batches_says_what_it_says_line_by_line() -> None:
 
 
 @given(st.integers(1, WIDTHS_PX[-1]))
-def test_a_bucket_is_the_smallest_that_holds_its_line_whose_steps_cover_it_and_nothing_else(width: int) -> None:
+def test_a_line_gets_the_smallest_bucket_and_exactly_its_own_steps(width: int) -> None:
     bucket = bucket_of(width)
     assert bucket in BUCKETS_PX
     assert bucket >= width
@@ -98,7 +98,7 @@ def test_a_bucket_is_the_smallest_that_holds_its_line_whose_steps_cover_it_and_n
     assert 8 * (steps - 1) < width <= 8 * steps
 
 
-def test_the_first_steps_are_those_of_the_characters_and_not_of_blanks() -> None:
+def test_first_steps_are_those_of_characters_not_of_blanks() -> None:
     best = np.array([5, 5, 0, 0, 5, 7, 7, 0, 3])
     assert first_steps(best).tolist() == [0, 4, 5, 8]
     assert first_steps(np.zeros(4, np.int64)).tolist() == []
@@ -117,7 +117,7 @@ class Deciding:
         return [np.zeros(4, np.int64), np.zeros(0, np.float32)]
 
 
-def test_lines_of_a_page_that_is_not_wanted_any_more_are_not_run_one_by_one() -> None:
+def test_lines_of_a_cancelled_page_are_not_run() -> None:
     session, shared_threads = Deciding(), SharedThreads(1)
     runs = SingleLineRunner(cast(ModelRunner, session), shared_threads)
 
@@ -131,7 +131,7 @@ def test_lines_of_a_page_that_is_not_wanted_any_more_are_not_run_one_by_one() ->
     shared_threads.close()
 
 
-def test_lines_whose_classes_are_chosen_together_stay_in_their_order() -> None:
+def test_lines_classified_together_keep_their_order() -> None:
     lines = [np.full((steps, 2), number, np.float32) for number, steps in enumerate((400, 400, 300, 6, 6, 6))]
     groups = groups_of(lines)
     assert [len(group) for group in groups] == [2, 4]
@@ -139,7 +139,7 @@ def test_lines_whose_classes_are_chosen_together_stay_in_their_order() -> None:
     assert groups_of([]) == []
 
 
-def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_any_more() -> None:
+def test_lines_of_a_cancelled_page_are_dropped_before_their_batch() -> None:
     entered, gate, ran = threading.Event(), threading.Event(), []
 
     def run(cuts: Sequence[LineImage], _padded: int, _outputs: Sequence[str]) -> list[NDArray[Any]]:
@@ -189,7 +189,7 @@ class SlowClassifier:
         self.released += 1
 
 
-def test_memory_that_is_asked_for_while_classes_are_chosen_goes_when_they_are() -> None:
+def test_memory_requested_during_classification_is_released_after_it() -> None:
     body, classifier = SlowClassifier(), SlowClassifier()
     recognizer = OpenVinoRecognizer(
         body, classifier, {}, lambda: (np.zeros((5, 2), np.float32), np.zeros(2, np.float32))

@@ -40,7 +40,7 @@ show(fleet)
     assert found["batch"] == [[2.5]]
 
 
-def test_a_full_host_refuses_and_the_caller_comes_again_or_asks_the_next_region() -> None:
+def test_a_full_host_refuses_and_the_caller_retries_or_tries_the_next_region() -> None:
     calls = "iter([(0.0, 0, False, 4.0), (0.1, 0, False, 4.0), (0.2, 0, False, 4.0), (0.3, 0, False, 4.0)])"
     alone = simulated(f"fleet = fleet_of([1, 1]); fleet.run({calls}, 100.0); show(fleet)")
     asking = simulated(f"fleet = fleet_of([1, 1], tries_next=True); fleet.run({calls}, 100.0); show(fleet)")
@@ -62,7 +62,7 @@ show(fleet)
     assert found["took"] == [[6.5, 5.5], []]
 
 
-def test_hosts_are_added_after_their_start_and_paid_from_their_order() -> None:
+def test_hosts_serve_after_their_start_and_cost_from_their_order() -> None:
     code = """
 import json
 from bench.autoscaling import Autoscaler, Rule, load_per_worker

@@ -96,7 +96,7 @@ def service() -> Service:
 # What is on record
 
 
-def test_a_request_is_on_record_from_its_body_to_its_end(service: Service) -> None:
+def test_a_request_is_recorded_from_its_body_to_its_end(service: Service) -> None:
     with service.guard.request("/v1/ocr"):
         assert service.stages() == []
         take_body(BODY, "an-id")
@@ -109,9 +109,7 @@ def test_a_request_is_on_record_from_its_body_to_its_end(service: Service) -> No
     assert service.stages() == []
 
 
-def test_a_thread_that_decodes_for_a_request_is_on_record_beside_it(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_decodes_for_a_request_is_recorded_too(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[Stage]] = []
 
     def decode_pixels(_picture: object, **_how: object) -> NoReturn:
@@ -141,7 +139,7 @@ def test_more_requests_than_rows_are_served_without_a_record(service: Service) -
     assert service.stages() == []
 
 
-def test_what_a_killed_process_worked_on_can_still_be_read(service: Service) -> None:
+def test_requests_of_a_killed_process_can_still_be_read(service: Service) -> None:
     pid = os.fork()
     if pid == 0:
         with service.guard.request("/v1/ocr"):
@@ -209,7 +207,7 @@ def a_request(name: str, stage: Stage = Stage.WORKING) -> InFlight:
         ((0.0, 29.0, 0.0), (Stage.WAITING, Stage.DECODING), ["b"]),
     ],
 )
-def test_the_request_is_blamed_whose_thread_computed(
+def test_the_request_whose_thread_computed_is_blamed(
     used_s: Sequence[float], stages: Sequence[Stage], guilty: Sequence[str]
 ) -> None:
     stages = (*stages, *[Stage.WORKING] * 3)[:3]
@@ -217,7 +215,7 @@ def test_the_request_is_blamed_whose_thread_computed(
     assert [request.id for request in find_suspects(in_flight, used_s, timeout_s=30.0)] == list(guilty)
 
 
-def test_a_thread_s_cpu_time_is_read_from_outside() -> None:
+def test_cpu_time_of_another_process_thread_is_read() -> None:
     before_s = read_cpu_s(os.getpid(), threading.get_native_id())
     while sum(os.times()[:2]) < before_s + 0.1:
         sum(range(10_000))
@@ -234,7 +232,7 @@ def test_a_thread_s_cpu_time_is_read_from_outside() -> None:
         (2, [BODY, BODY], True),  # two requests of one body are no neighbours
     ],
 )
-def test_a_body_is_denied_when_two_workers_died_over_it_alone(
+def test_a_body_is_denied_after_two_workers_died_with_it_alone(
     service: Service, deaths: int, bodies: Sequence[bytes], *, denied: bool
 ) -> None:
     for _ in range(deaths):
@@ -246,7 +244,7 @@ def test_a_body_is_denied_when_two_workers_died_over_it_alone(
 
 
 @pytest.mark.parametrize(("bodies", "denied"), [([BODY], 1), ([BODY, BODY], 1), ([BODY, b"another body"], 0)])
-def test_a_body_is_denied_at_once_where_no_other_computed_while_the_worker_was_held(
+def test_a_body_is_denied_at_once_if_no_other_request_computed(
     service: Service, monkeypatch: pytest.MonkeyPatch, bodies: Sequence[bytes], denied: int
 ) -> None:
     monkeypatch.setattr(hung_requests, "read_cpu_s", lambda _pid, _thread: 1e6)
@@ -260,7 +258,7 @@ def test_a_body_is_denied_at_once_where_no_other_computed_while_the_worker_was_h
     assert service.lines.getvalue().count("HELD") == 2 * len(bodies)
 
 
-def test_a_body_that_was_answered_between_two_deaths_is_innocent(service: Service) -> None:
+def test_a_body_answered_between_two_crashes_is_not_denied(service: Service) -> None:
     for _ in range(3):
         service.die_over(BODY)
         with service.guard.request("/v1/ocr"):
@@ -268,14 +266,14 @@ def test_a_body_that_was_answered_between_two_deaths_is_innocent(service: Servic
     assert service.denylist.is_empty() or service.denylist.crashes(digest_of(BODY)) == 0
 
 
-def test_requests_that_wait_are_reported_and_not_suspected(service: Service) -> None:
+def test_waiting_requests_are_reported_but_not_suspected(service: Service) -> None:
     for _ in range(2):
         service.die_over(BODY, waits=True)
     assert "stage=waiting" in service.lines.getvalue()
     assert service.denylist.entries() == []
 
 
-def test_a_worker_that_was_killed_while_nothing_computed_or_was_told_to_end_makes_nothing_suspect(
+def test_killing_an_idle_or_stopping_worker_makes_no_body_suspect(
     service: Service,
 ) -> None:
     with service.guard.request("/v1/ocr"):
@@ -297,7 +295,7 @@ def test_a_worker_that_was_killed_while_nothing_computed_or_was_told_to_end_make
         (State.DRAINING, True, False),
     ],
 )
-def test_a_worker_may_die_over_a_request_while_it_drains_too(
+def test_a_request_can_be_blamed_while_its_worker_drains(
     service: Service, monkeypatch: pytest.MonkeyPatch, state: State, *, ends_by_itself: bool, died: bool
 ) -> None:
     context = ServiceContext(Settings())
@@ -316,7 +314,7 @@ def test_a_worker_may_die_over_a_request_while_it_drains_too(
 
 
 @pytest.mark.parametrize(("pid", "said"), [(PID, "sent no heartbeat"), (1, "out of memory")])
-def test_the_log_guesses_at_memory_only_where_nothing_is_known(service: Service, pid: int, said: str) -> None:
+def test_the_log_suggests_memory_only_without_another_cause(service: Service, pid: int, said: str) -> None:
     service.suspects.note_kill(PID, 1, timeout_s=30.0)
     service.log.addFilter(service.suspects.replace_memory_guess)
     service.log.error("Worker (pid:%s) was sent %s! Perhaps out of memory?", pid, "SIGKILL")
@@ -331,7 +329,7 @@ def post(server: Server, body: bytes, path: str = "/hold") -> requests.Response:
     return requests.post(f"{server.url}{path}", data=body, headers=headers, timeout=ANSWER_S)
 
 
-def test_a_request_that_holds_a_worker_takes_no_second_one() -> None:
+def test_a_request_that_blocks_a_worker_cannot_block_a_second_one() -> None:
     body = HOLDS * 1000
     with start_server({"OCRSVC_WORKERS": "2"}, ["--timeout", "4"], command=HOLDING) as server:
         server.wait_for("READY in", count=2)
@@ -351,7 +349,7 @@ def test_a_request_that_holds_a_worker_takes_no_second_one() -> None:
         assert "out of memory" not in server.log
 
 
-def test_a_body_over_which_two_workers_died_is_refused() -> None:
+def test_a_body_that_killed_two_workers_is_refused() -> None:
     with start_server({"OCRSVC_WORKERS": "1"}, command=HOLDING) as server:
         for death in (1, 2):
             server.wait_for("READY in", count=death)

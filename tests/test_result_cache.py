@@ -25,7 +25,7 @@ def entry_bytes(value: bytes) -> int:
     return 1 + len(value) + ENTRY_BYTES
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_entry_is_evicted_first() -> None:
     cache = MemoryCache(2 * entry_bytes(b"x"), LONG_S)
     cache.put(b"a", b"1")
     cache.put(b"b", b"2")
@@ -34,7 +34,7 @@ def test_the_least_recently_used_goes_first() -> None:
     assert [cache.get(key) for key in (b"a", b"b", b"c")] == [b"1", None, b"3"]
 
 
-def test_an_entry_is_forgotten_when_its_time_is_over() -> None:
+def test_an_entry_expires() -> None:
     clock = Clock()
     cache = MemoryCache(10_000, 5.0, clock)
     cache.put(b"a", b"1")
@@ -45,7 +45,7 @@ def test_an_entry_is_forgotten_when_its_time_is_over() -> None:
     assert cache.used_bytes == 0
 
 
-def test_what_is_larger_than_the_cache_is_not_kept_and_drives_nothing_out() -> None:
+def test_a_value_larger_than_the_cache_evicts_nothing() -> None:
     cache = MemoryCache(1000, LONG_S)
     cache.put(b"a", b"1")
     cache.put(b"b", bytes(1000))
@@ -56,7 +56,7 @@ def test_what_is_larger_than_the_cache_is_not_kept_and_drives_nothing_out() -> N
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.binary(max_size=400)), max_size=40))
-def test_it_never_holds_more_than_it_may_and_knows_how_much_that_is(puts: list[tuple[bytes, bytes]]) -> None:
+def test_the_cache_never_exceeds_its_limit_and_counts_its_bytes(puts: list[tuple[bytes, bytes]]) -> None:
     cache = MemoryCache(1500, LONG_S)
     for key, value in puts:
         cache.put(key, value)
@@ -65,7 +65,7 @@ def test_it_never_holds_more_than_it_may_and_knows_how_much_that_is(puts: list[t
     assert cache.used_bytes == sum(entry_bytes(value) for value in held if value is not None)
 
 
-def test_threads_do_not_spoil_it() -> None:
+def test_the_cache_is_thread_safe() -> None:
     cache = MemoryCache(20 * entry_bytes(b"12345678"), LONG_S)
 
     def use(seed: int) -> None:
@@ -79,7 +79,7 @@ def test_threads_do_not_spoil_it() -> None:
     assert cache.used_bytes <= 20 * entry_bytes(b"12345678")
 
 
-def test_processes_share_what_is_in_redis_which_forgets_by_itself(tmp_path: Path) -> None:
+def test_processes_share_entries_in_redis_which_expire(tmp_path: Path) -> None:
     from redis import Redis
 
     with running_redis(tmp_path) as url:
@@ -118,7 +118,7 @@ def hanging_up(wire: Path) -> Iterator[list[None]]:
             thread.join()
 
 
-def test_a_redis_that_fails_only_misses_and_is_left_alone_for_a_while(tmp_path: Path) -> None:
+def test_a_failing_redis_only_misses_and_is_not_retried_for_a_while(tmp_path: Path) -> None:
     clock = Clock()
     with hanging_up(tmp_path / "redis.sock") as calls:
         cache = RedisCache(f"unix://{tmp_path}/redis.sock", LONG_S, clock)
@@ -130,6 +130,6 @@ def test_a_redis_that_fails_only_misses_and_is_left_alone_for_a_while(tmp_path: 
     assert len(calls) == 2
 
 
-def test_an_address_that_is_none_stops_the_start() -> None:
+def test_an_invalid_redis_url_stops_the_start() -> None:
     with pytest.raises(EngineUnavailable, match="OCRSVC_CACHE_URL"):
         RedisCache("http://127.0.0.1", LONG_S)

@@ -19,8 +19,8 @@ from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, b
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.recognizer import (
-    ALWAYS_PX,
-    MOST_MORE,
+    MAX_EXTRA_SHARE,
+    MIN_EXTRA_PX,
     SAMPLE_LINES,
     SeveralRecognizers,
     candidates,
@@ -75,17 +75,17 @@ def texts_of(page: SeveralRecognizers, outlines: Sequence[Outline]) -> list[str]
     ("lang", "chosen"),
     [(None, (0,)), ("auto", (0, 1, 2)), ("ru", (1,)), ("ja", (0, 2)), ("zh-hant", (2,)), ("th", (0,))],
 )
-def test_a_language_chooses_the_recognizers_that_have_it(lang: str | None, chosen: tuple[int, ...]) -> None:
+def test_a_language_selects_the_recognizers_that_support_it(lang: str | None, chosen: tuple[int, ...]) -> None:
     assert candidates(lang, [("zh", "en", "ja"), ("ru", "en"), ("ja", "zh-hant")]) == chosen
 
 
-def test_a_page_that_the_first_is_sure_of_is_read_by_no_other() -> None:
+def test_only_the_first_recognizer_reads_a_page_it_is_sure_of() -> None:
     first, other = OneScript("a", lambda _: 0.95), OneScript("b", lambda _: 1.0)
     assert texts_of(several(first, other), lines(2)) == ["a0", "a1"]
     assert other.asked == []
 
 
-def test_the_surest_reading_is_kept_and_of_equals_the_first() -> None:
+def test_the_surest_result_is_kept_and_the_first_of_equals() -> None:
     first = OneScript("a", lambda _: 0.6)
     second = OneScript("b", lambda number: 0.99 if number == 1 else 0.6)
     third = OneScript("c", lambda number: 0.8 if number == 2 else 0.2)
@@ -94,7 +94,7 @@ def test_the_surest_reading_is_kept_and_of_equals_the_first() -> None:
 
 
 @pytest.mark.parametrize("name", [" ", "b"])
-def test_few_characters_say_little_however_sure(name: str) -> None:
+def test_few_characters_lower_the_confidence(name: str) -> None:
     class Sparse(OneScript):
         def read(self, outlines: Sequence[Outline]) -> list[LineText]:
             return [LineText(self.name, 0.99) for _ in outlines]
@@ -103,14 +103,14 @@ def test_few_characters_say_little_however_sure(name: str) -> None:
     assert texts_of(several(first, other), [rectangle(0, 0, 900, 32)]) == ["many characters: 0"]
 
 
-def test_the_recognizer_of_most_lines_reads_those_too_that_the_first_is_sure_of() -> None:
+def test_the_recognizer_that_wins_most_lines_reads_all() -> None:
     first = OneScript("a", lambda number: 0.95 if number % 3 == 0 else 0.5)
     page = several(first, OneScript("b", lambda number: 0.99 if number < 9 else 0.9))
     assert texts_of(page, lines(9)) == [f"b{number}" for number in range(9)]
     assert texts_of(page, lines(2, 9)) == ["a9", "b10"]
 
 
-def test_after_a_few_lines_the_recognizer_of_the_page_is_asked_before_the_others() -> None:
+def test_the_recognizer_that_won_the_sample_reads_first() -> None:
     first, second, third = (OneScript(name, lambda _: 0.5) for name in "abc")
     third.confidence = lambda _: 0.99
     assert texts_of(several(first, second, third), lines(20)) == [f"c{number}" for number in range(20)]
@@ -118,15 +118,17 @@ def test_after_a_few_lines_the_recognizer_of_the_page_is_asked_before_the_others
 
 
 @pytest.mark.parametrize("count", [4, 100])
-def test_the_others_read_no_more_than_their_share_however_many_they_are(count: int) -> None:
+def test_other_recognizers_stay_within_their_share(count: int) -> None:
     readers = [OneScript(name, lambda _: 0.5) for name in "abcdef"]
     texts_of(several(*readers), lines(count))
     more_px = sum(len(reader.asked) for reader in readers[1:]) * WIDTH_PX
-    assert more_px <= ALWAYS_PX + MOST_MORE * count * WIDTH_PX < more_px + 2 * WIDTH_PX or count == SAMPLE_LINES
+    assert (
+        more_px <= MIN_EXTRA_PX + MAX_EXTRA_SHARE * count * WIDTH_PX < more_px + 2 * WIDTH_PX or count == SAMPLE_LINES
+    )
     assert len(readers[0].asked) == count
 
 
-def test_what_was_not_spent_on_some_lines_is_left_for_others_of_the_page() -> None:
+def test_unused_share_is_left_for_other_lines_of_the_page() -> None:
     page = several(OneScript("a", lambda number: 0.5 if number >= 100 else 0.95), OneScript("b", lambda _: 0.95))
     texts_of(page, lines(100))
     assert texts_of(page, lines(100, 100)) == [f"b{number}" for number in range(100, 200)]
@@ -143,7 +145,7 @@ def test_what_was_not_spent_on_some_lines_is_left_for_others_of_the_page() -> No
         ((0.5, 0.95), ("vertical", "vertical"), False, {"a": [0, 1], "b": [0, 1]}),
     ],
 )
-def test_recognizers_of_columns_read_lines_that_run_down_the_page(
+def test_recognizers_of_columns_read_vertical_lines(
     sure: tuple[float, float], directions: Sequence[Direction], columns_first: bool, read: dict[str, list[int]]
 ) -> None:
     first, other = OneScript("a", lambda _: sure[0]), OneScript("b", lambda _: sure[1])
@@ -198,7 +200,7 @@ def assert_near(boxes: Sequence[Box], frames: Sequence[Frame]) -> None:
 
 
 @pytest.mark.parametrize(("lang", "decoder"), [("ru", "greedy"), ("auto", "greedy"), ("auto", "beam")])
-def test_a_page_of_cyrillic_is_read_with_words_in_their_places(handle: PageHandle, lang: str, decoder: str) -> None:
+def test_a_cyrillic_page_is_read_with_word_boxes(handle: PageHandle, lang: str, decoder: str) -> None:
     pixels = paper()
     frames = [CYRILLIC.draw(pixels, text, 60, 60 + 100 * number, 40) for number, text in enumerate(CYRILLIC_ROWS)]
     page = read(handle, pixels, lang=lang, words=True, decoder=decoder)
@@ -211,9 +213,7 @@ def test_a_page_of_cyrillic_is_read_with_words_in_their_places(handle: PageHandl
 
 
 @pytest.mark.parametrize("lang", ["ar", "auto"])
-def test_a_page_of_arabic_is_read_from_the_right_with_words_and_letters_in_their_places(
-    handle: PageHandle, lang: str
-) -> None:
+def test_an_arabic_page_is_read_from_the_right_with_word_and_character_boxes(handle: PageHandle, lang: str) -> None:
     pixels, rows = paper(1300), [("جحجت اثذذا", "جتدا احرخب"), ("تجا خذح", "ححبخ ذحاد")]
     frames = [
         ARABIC.draw(pixels, text, left, 60 + 100 * number, 40)
@@ -232,7 +232,7 @@ def test_a_page_of_arabic_is_read_from_the_right_with_words_and_letters_in_their
 
 
 @pytest.mark.parametrize("lang", ["ja", "auto"])
-def test_a_page_of_columns_is_read_from_the_right_and_stands_upright(handle: PageHandle, lang: str) -> None:
+def test_a_page_of_columns_is_read_from_the_right_and_is_upright(handle: PageHandle, lang: str) -> None:
     pixels, columns = paper(1100, 1100), ["いおう おういお あえあ", "ういいお ああうあ いああ", "おあいいあ えいあ お"]
     frames = [COLUMNS.draw(pixels, text, 900 - 90 * number, 40, 32) for number, text in enumerate(columns)]
     page = read(handle, pixels, lang=lang, characters=True)
@@ -256,12 +256,12 @@ def test_each_line_of_a_mixed_page_is_read_by_the_recognizer_of_its_script(handl
     assert read(handle, pixels, lang="auto").text == "\n".join(rows)
 
 
-def test_a_page_of_the_first_script_is_read_bit_by_bit_as_without_the_others(handle: PageHandle) -> None:
+def test_a_page_of_the_first_script_is_bit_identical_with_more_recognizers(handle: PageHandle) -> None:
     pixels = load("notice.png")
     assert read(handle, pixels, lang="auto", characters=True) == read(handle, pixels, characters=True)
 
 
-def test_pixels_prepared_by_the_gpus_code_are_read_by_the_same_recognizers(tmp_path: Path) -> None:
+def test_gpu_code_uses_the_same_recognizers(tmp_path: Path) -> None:
     model = make_model(tmp_path, {name: SCRIPTS[name] for name in ("cyrillic", "arabic")}, with_main=False)
     engine = PpocrEngine(SessionConfig("cpu", batched=True), parts=read_parts(model), imaging="numpy")
     pixels = paper()

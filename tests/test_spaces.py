@@ -66,13 +66,13 @@ def test_gaps_are_measured_where_the_script_changes_and_between_chinese(shape: s
 
 
 @pytest.mark.parametrize("characters", ["", "x", "中文", "xy", "x。文", " x y ", "中 文"])
-def test_a_line_in_which_no_script_changes_has_no_gaps_and_asks_for_no_crop(characters: str) -> None:
+def test_a_line_of_one_script_has_no_gaps_and_needs_no_crop(characters: str) -> None:
     steps = np.arange(len(characters))
     path = Path(list(characters), steps, steps, 20, 0.9, np.full(len(characters), 0.9))
     assert measure_gaps(path, lambda: pytest.fail("asked")) is None
 
 
-def test_chinese_characters_at_all_distances_have_no_pitch_and_a_space_of_the_model_lies_within_the_gap() -> None:
+def test_irregular_chinese_has_no_pitch_and_the_models_space_is_inside_the_gap() -> None:
     path, crop = draw("中文字里x", [4, 200, 460, 14])
     path = replace(path, first=np.array([3, 8, 30, 88, 95]), last=np.array([3, 8, 30, 88, 95]))
     found = measure_gaps(path, lambda: crop)
@@ -84,7 +84,7 @@ def test_chinese_characters_at_all_distances_have_no_pitch_and_a_space_of_the_mo
     assert (found.places.tolist(), found.widths.tolist()) == ([0], [14])
 
 
-def test_ink_that_fills_most_of_the_line_is_not_the_ground_and_a_ruled_line_is_no_ink() -> None:
+def test_dense_ink_is_not_background_and_a_ruled_line_is_not_ink() -> None:
     crop = np.full((48, 400), 40, np.uint8)
     for left in range(10, 390, 20):
         crop[4:44, left : left + 17] = 200
@@ -94,7 +94,7 @@ def test_ink_that_fills_most_of_the_line_is_not_the_ground_and_a_ruled_line_is_n
     assert blank_columns(ruled)[44:58].all()
 
 
-def test_a_line_that_shows_no_gap_at_all_is_left_to_the_model_and_one_of_one_tone_does_no_harm() -> None:
+def test_lines_without_visible_gaps_or_contrast_are_left_to_the_model() -> None:
     path, crop = draw("中 x文", [TYPED, CLOSE])
     rough = np.random.default_rng(3).integers(0, 256, crop.shape, np.uint8)
     assert measure_gaps(path, lambda: rough) is None
@@ -114,19 +114,19 @@ def test_a_single_line_is_decided_by_its_own_gaps(characters: str, gap_px: int, 
     assert text.replace(" ", "") == characters
 
 
-def test_a_place_in_doubt_follows_its_page() -> None:
+def test_an_uncertain_place_follows_its_page() -> None:
     doubtful = line("中文字x", 12)
     closed, typed = ([line("中文字里有x和3个y们", gap_px)] * 5 for gap_px in (CLOSE, TYPED))
     assert texts_of([doubtful, *closed])[0] == "中文字x"
     assert texts_of([doubtful, *typed])[0] == "中文字 x"
 
 
-def test_narrow_characters_stand_wider_apart_without_a_space() -> None:
+def test_wider_gaps_of_narrow_characters_are_no_spaces() -> None:
     assert texts_of([line("于1月1日到", 11)]) == ["于1月1日到"]
     assert texts_of([line("于5年6号到", 15)]) == ["于 5 年 6 号到"]
 
 
-def test_a_space_that_the_model_alone_sees_goes_and_a_new_one_stands_in_its_gap_of_the_path() -> None:
+def test_unsupported_spaces_are_removed_and_new_ones_are_placed_in_their_gap() -> None:
     lines = [line("中文 x文", CLOSE)] + [line("中文字里有x和3个y们", CLOSE)] * 5
     gone, come = decide_spaces(lines, "auto")[0], decide_spaces([line("中文字x文 x", TYPED)], "auto")[0]
     assert (gone.text, come.text) == ("中文x文", "中文字 x 文 x")
@@ -138,18 +138,18 @@ def test_a_space_that_the_model_alone_sees_goes_and_a_new_one_stands_in_its_gap_
         assert (text.path.first <= text.path.last).all()
 
 
-def test_on_request_the_model_is_left_alone_or_every_gap_that_is_seen_is_a_space() -> None:
+def test_spaces_option_model_keeps_the_models_and_visible_fills_every_gap() -> None:
     assert texts_of([line("中文x文 字y", TYPED), line("中 x", CLOSE)], "model") == ["中文x文 字y", "中 x"]
     lines = [line("中文字x", gap_px) for gap_px in (TYPED, OFFICE, BROWSER, CLOSE)]
     assert texts_of(lines, "visible") == ["中文字 x", "中文字 x", "中文字 x", "中文字x"]
 
 
-def test_lines_without_a_path_stay_as_they_are() -> None:
+def test_lines_without_a_path_stay_unchanged() -> None:
     assert texts_of([(LineText("中x", 0.9), line("中x", TYPED)[1]), line("中文x", TYPED)]) == ["中x", "中文 x"]
     assert texts_of([]) == []
 
 
-def test_the_time_grows_with_the_lines() -> None:
+def test_time_is_linear_in_the_number_of_lines() -> None:
     path = Path(list("中x" * 100), np.arange(200), np.arange(200), 400, 0.9, np.full(200, 0.9))
     places = np.arange(199)
     gaps = ScriptGaps(0.0, np.zeros(0, np.float32), places, np.full(199, 14, np.float32), 3200)
@@ -161,13 +161,13 @@ def test_the_time_grows_with_the_lines() -> None:
 
 @pytest.mark.parametrize("name", ["closed", "spaced"])
 @pytest.mark.parametrize("light", [False, True], ids=["dark on light", "light on dark"])
-def test_a_page_is_read_with_the_spaces_that_were_typed(handle: PageHandle, name: str, light: bool) -> None:
+def test_a_page_is_read_with_its_typed_spaces(handle: PageHandle, name: str, light: bool) -> None:
     pixels = load(f"{name}.png")
     assert read(handle, 255 - pixels if light else pixels).text.splitlines() == text_of(name).splitlines()
 
 
 @pytest.mark.parametrize(("name", "number"), [("closed", 0), ("closed", 1), ("spaced", 3), ("spaced", 4)])
-def test_a_line_is_read_alone_with_the_spaces_that_were_typed(handle: PageHandle, name: str, number: int) -> None:
+def test_a_single_line_is_read_with_its_typed_spaces(handle: PageHandle, name: str, number: int) -> None:
     top = 10 + 42 * number
     assert read(handle, load(f"{name}.png")[top : top + 50]).text == text_of(name).splitlines()[number]
 

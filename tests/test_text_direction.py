@@ -42,7 +42,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("logical", SHOWN)
-def test_a_line_as_it_is_shown_becomes_the_text_that_was_written(logical: str) -> None:
+def test_display_order_becomes_logical_order(logical: str) -> None:
     order, characters = logical_order(list(SHOWN[logical]))
     assert "".join(characters) == logical
     assert sorted(order) == list(range(len(logical)))
@@ -50,14 +50,14 @@ def test_a_line_as_it_is_shown_becomes_the_text_that_was_written(logical: str) -
     assert "".join(logical_order(visual_order(logical))[1]) == logical
 
 
-def test_brackets_that_a_recognizer_gives_as_they_were_written_stay_so() -> None:
+def test_brackets_in_logical_form_stay_unchanged() -> None:
     """The shapes are those of the table above, mirrored: as a recognizer gives them that learnt the written signs."""
     assert "".join(logical_order(list("ןאכ )גבא( ךרע"))[1]) == "ערך (אבג) כאן"
     # Characters that are several letters stay whole.
     assert logical_order(["ם", "לו", "ש"]) == ([2, 1, 0], ["ש", "לו", "ם"])
 
 
-def test_the_places_of_characters_follow_their_text() -> None:
+def test_character_positions_follow_the_text() -> None:
     places = np.arange(5)
     path = Path(list("12 בא"), places, places, 5, 0.5, places / 10)
 
@@ -70,7 +70,7 @@ def test_the_places_of_characters_follow_their_text() -> None:
 
 
 @pytest.mark.parametrize(("text", "direction"), [("שלום a", True), ("של hello", False), ("12 +", None), ("", None)])
-def test_most_letters_say_how_a_text_runs(text: str, direction: bool | None) -> None:
+def test_the_majority_of_letters_gives_the_direction(text: str, direction: bool | None) -> None:
     assert runs_from_right_to_left(text) is direction
 
 
@@ -86,7 +86,7 @@ def line_of(shown: str, direction: Direction = "rtl") -> LineText:
     return LineText(shown, 0.9, path, ink=ink.ravel(), direction=direction)
 
 
-def test_words_and_characters_stand_where_their_letters_do() -> None:
+def test_words_and_characters_have_the_boxes_of_their_letters() -> None:
     shown = "12 םלוע םולש"
     length = len(shown) * LETTER_PX
     outline = rectangle(0, 0, length, 48)
@@ -126,7 +126,7 @@ def page_with(*lines: tuple[float, float, float, float, LineText]) -> Page:
     return read_page(ReadTask(Image(np.zeros((1000, 1000), np.uint8), "png")), Reader(quads))
 
 
-def test_a_page_of_hebrew_is_read_from_right_to_left_and_says_it_is_upright() -> None:
+def test_a_hebrew_page_is_read_from_right_to_left_and_is_upright() -> None:
     shown, latin = line_of("םולש"), line_of("12 ab", "ltr")
     page = page_with(
         (0, 10, 300, 40, shown), (600, 12, 900, 42, shown), (0, 60, 200, 90, latin), (650, 60, 900, 90, latin)
@@ -143,7 +143,7 @@ def test_a_page_with_some_hebrew_is_read_from_left_to_right() -> None:
 
 
 @pytest.mark.parametrize(("direction", "angle"), [("vertical", 0), ("ltr", 270)])
-def test_columns_are_read_from_the_right_and_tell_the_page_upright_where_their_recognizer_reads_columns(
+def test_columns_are_read_from_the_right_and_count_as_upright_for_their_recognizer(
     direction: Direction, angle: int
 ) -> None:
     left, right = line_of("左", direction), line_of("右", direction)
@@ -152,7 +152,7 @@ def test_columns_are_read_from_the_right_and_tell_the_page_upright_where_their_r
     assert page.lines[0].box == ((340.0, 0.0), (340.0, 600.0), (300.0, 600.0), (300.0, 0.0))
 
 
-def test_pieces_of_a_line_of_hebrew_have_the_text_that_stands_there() -> None:
+def test_pieces_of_a_hebrew_line_have_their_own_text() -> None:
     ink = np.zeros((30, 400), np.uint8)
     ink[5:25, 0:100] = ink[5:25, 250:400] = 1
     texts = ["שלום עולם"]

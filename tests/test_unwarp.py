@@ -50,7 +50,7 @@ def bend_mask(mask: Pixels, sag_px: float) -> Pixels:
 
 
 @pytest.mark.parametrize("length_px", [60, 200, WIDTH - 2 * MARGIN])
-def test_bent_lines_turn_as_they_were_bent_and_straight_ones_do_not_whether_they_are_short_or_long(
+def test_the_measured_turn_matches_the_bend_of_short_and_long_lines(
     length_px: int,
 ) -> None:
     bars = page_of_bars(length_px)
@@ -67,13 +67,13 @@ def test_bent_lines_turn_as_they_were_bent_and_straight_ones_do_not_whether_they
     assert field_of(np.asarray(cv2.warpPerspective(bars, matrix, (WIDTH, HEIGHT)), np.uint8)).turn_deg < 1.0
 
 
-def test_the_same_page_upright_and_lying_bends_the_same() -> None:
+def test_the_turn_is_the_same_for_a_page_on_its_side() -> None:
     mask = bend_mask(page_of_bars(100), SAG_PX)
     assert field_of(np.ascontiguousarray(mask.T)).turn_deg == pytest.approx(field_of(mask).turn_deg, rel=0.05)
 
 
 @pytest.mark.parametrize("lit", [0, 1, 6, None])
-def test_a_page_with_hardly_any_text_and_one_that_is_all_text_bend_nothing(lit: int | None) -> None:
+def test_empty_and_full_masks_have_no_turn(lit: int | None) -> None:
     mask: Pixels = np.zeros((96, 128), np.uint8)
     mask[5, 5 : 5 + (lit or 0)] = 1
     assert fit_field(find_pieces(np.ones((512, 512), np.uint8) if lit is None else mask)) is None
@@ -90,7 +90,7 @@ def test_drawn_text_is_flat_until_it_is_bent() -> None:
     assert field_of(blocks(bent(page, SAG_PX, background=245)[0])).turn_deg > 10
 
 
-def test_rows_of_a_bent_page_are_straight_and_parallel_when_they_are_straightened() -> None:
+def test_straighten_makes_rows_straight_and_parallel() -> None:
     field = field_of(bend_mask(page_of_bars(100), SAG_PX))
     grid = bent(np.zeros((HEIGHT, WIDTH), np.uint8), SAG_PX)[1]
     x, y = np.meshgrid(np.arange(MARGIN, WIDTH - MARGIN, 50), np.arange(100, HEIGHT - 100, 80))
@@ -104,7 +104,7 @@ def test_rows_of_a_bent_page_are_straight_and_parallel_when_they_are_straightene
     assert np.allclose(straight[..., 0], curved[..., 0], atol=6)
 
 
-def test_a_mask_is_forgotten_once_its_pieces_are_known_and_they_are_in_pixels_of_the_page() -> None:
+def test_pieces_drops_the_mask_and_returns_pixels_of_the_page() -> None:
     mask, last = page_of_bars(100), LastMask()
     last.keep(mask)
     pieces, here = last.pieces(2 * WIDTH, 2 * HEIGHT), find_pieces(mask)
@@ -130,7 +130,7 @@ def deep() -> PageGrid:
     return bent(flat_page()[0], DEEP_PX)[1]
 
 
-def test_a_page_that_lies_flat_is_cut_out_pixel_by_pixel() -> None:
+def test_a_flat_page_is_cropped_exactly() -> None:
     picture: Pixels = np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)
     assert np.array_equal(even_grid(0, 0, 200, 300, flat=(200, 300)).flatten(picture), picture)
     assert np.array_equal(even_grid(20, 30, 100, 150, flat=(100, 150)).flatten(picture), picture[30:180, 20:120])
@@ -139,7 +139,7 @@ def test_a_page_that_lies_flat_is_cut_out_pixel_by_pixel() -> None:
     assert np.array_equal(gray, np.full((110, 100), 7))
 
 
-def test_a_bent_page_is_flattened_to_what_it_was() -> None:
+def test_flattening_restores_the_original_page() -> None:
     page = flat_page()[0]
     picture, grid = bent(page, DEEP_PX)
     shade = 0.7 + 0.3 * np.sin(np.pi * (np.arange(WIDTH) + 0.5) / WIDTH)
@@ -147,13 +147,13 @@ def test_a_bent_page_is_flattened_to_what_it_was() -> None:
     assert np.abs(grid.flatten(picture) - page * shade).mean() < 4
 
 
-def test_points_are_where_the_page_was_bent_to(deep: PageGrid) -> None:
+def test_locate_maps_points_to_the_bent_page(deep: PageGrid) -> None:
     points = np.array([[0, 0], [WIDTH / 2, 500], [WIDTH, HEIGHT], [WIDTH / 4, 300]], np.float32)
     expected = points + DEEP_PX + 40 + np.array([[0, 0], [0, DEEP_PX], [0, 0], [0, 0.75 * DEEP_PX]], np.float32)
     assert np.allclose(deep.locate(points), expected, atol=0.5)
 
 
-def test_a_box_put_back_holds_the_strip_of_its_line_and_begins_where_it_began(deep: PageGrid) -> None:
+def test_put_back_boxes_contain_their_curved_lines_and_keep_the_first_corner(deep: PageGrid) -> None:
     line = rectangle(100, 400, 800, 430)
     for start in (0, 2):
         (put,) = deep.put_back(np.roll(line, -start, axis=0)[None])
@@ -167,7 +167,7 @@ def test_a_box_put_back_holds_the_strip_of_its_line_and_begins_where_it_began(de
     assert np.allclose(deep.put_back(word[None])[0], deep.locate(word), atol=0.5)
 
 
-def test_the_grid_knows_what_lies_on_the_page_and_no_boxes_stay_no_boxes() -> None:
+def test_the_grid_tells_points_on_the_page_and_accepts_no_boxes() -> None:
     grid = even_grid(20, 30, 100, 150, flat=(100, 150))
     inside = grid.holds(np.array([[21, 31], [119, 179], [70, 100], [10, 100], [70, 190]], np.float32))
     assert inside.tolist() == [True, True, True, False, False]
@@ -183,7 +183,7 @@ def test_the_flat_page_is_as_large_as_in_its_picture_and_no_larger_than_allowed(
     assert (grid.width, grid.height) == pytest.approx(size, abs=1)
 
 
-def test_a_long_flat_page_has_sides_that_can_be_resampled_and_one_folded_to_a_point_is_a_pixel() -> None:
+def test_flat_page_sizes_are_limited_and_at_least_one_pixel() -> None:
     y, x = np.meshgrid(np.linspace(0, 30_000, 5), np.linspace(0, 100, 4), indexing="ij")
     winding = np.stack([x + np.where(np.arange(5) % 2, 20_000, 0)[:, None], y], axis=-1).astype(np.float32)
     grid = make_grid(winding, 16_000_000)
@@ -255,13 +255,13 @@ def read_bars(pixels: Pixels, grids: Grids, options: ReadOptions | None = None) 
     return read_unwarped(ReadTask(Image(pixels, "png"), options or ReadOptions()), open_bars, grids.find)
 
 
-def test_a_flat_page_is_read_as_it_is_and_no_model_runs() -> None:
+def test_a_flat_page_is_read_without_the_model() -> None:
     grids = bent_bars()[1]
     assert len(read_bars(striped_page(), grids).lines) == len(ROWS) * 6
     assert grids.asked == 0
 
 
-def test_a_bent_page_is_read_flat_row_by_row_and_its_boxes_are_where_the_lines_are_in_the_picture() -> None:
+def test_a_bent_page_is_read_flattened_with_boxes_in_the_picture() -> None:
     picture, grids = bent_bars()
     page = read_bars(picture, grids)
     assert grids.asked == 1
@@ -279,7 +279,7 @@ def test_a_bent_page_is_read_flat_row_by_row_and_its_boxes_are_where_the_lines_a
         assert (a[1], b[0], c[1], d[0]) == (b[1], c[0], d[1], a[0])
 
 
-def test_a_page_that_the_grid_does_not_straighten_or_would_lose_a_part_of_is_read_as_it_is() -> None:
+def test_a_page_that_flattening_does_not_improve_is_read_unflattened() -> None:
     picture, grids = bent_bars()
     useless = Grids(even_grid(0, 0, picture.shape[1], picture.shape[0], flat=(1, 1)).points)
     page = read_bars(picture, useless)
@@ -291,7 +291,7 @@ def test_a_page_that_the_grid_does_not_straighten_or_would_lose_a_part_of_is_rea
     assert len(read_bars(picture, grids).lines) == len(ROWS) * 6
 
 
-def test_few_lines_are_no_evidence_and_a_picture_too_long_to_be_resampled_is_read_as_it_is() -> None:
+def test_pages_with_few_lines_or_too_long_sides_are_not_flattened() -> None:
     picture, grids = bent_bars()
     longer = np.pad(picture, ((0, 32_767 - len(picture)), (0, 0)), constant_values=250)
     assert len(read_bars(longer, grids).lines) > 50
@@ -300,7 +300,7 @@ def test_few_lines_are_no_evidence_and_a_picture_too_long_to_be_resampled_is_rea
     assert grids.asked == 0
 
 
-def test_work_that_is_not_wanted_any_more_ends_before_the_grid_is_asked_for() -> None:
+def test_cancelled_work_ends_before_the_model_runs() -> None:
     picture, grids = bent_bars()
     with pytest.raises(DeadlineExceeded):
         read_unwarped(ReadTask(Image(picture, "png"), check=give_up_at(1)), open_bars, grids.find)
@@ -310,7 +310,7 @@ def test_work_that_is_not_wanted_any_more_ends_before_the_grid_is_asked_for() ->
 # The real models
 
 
-def test_the_model_finds_where_a_bent_page_lies() -> None:
+def test_the_model_finds_the_shape_of_a_bent_page() -> None:
     picture, truth = bent(flat_page()[0], SAG_PX)
     found = find_grid(picture)
     assert found.shape == (45, 31, 2)
@@ -345,7 +345,7 @@ def words_right(page: Page, truth: Sequence[str]) -> float:
     return sum(word in found for word in expected) / len(expected)
 
 
-def test_a_bent_page_is_read_whole_and_in_its_rows_and_boxes_lie_on_its_lines(handle: PageHandle) -> None:
+def test_a_bent_page_is_read_completely_in_order_with_correct_boxes(handle: PageHandle) -> None:
     page, truth = flat_page()
     picture, grid = bent(page, SAG_PX)
     unwarped = read(handle, picture)
@@ -365,7 +365,7 @@ def test_a_bent_page_is_read_whole_and_in_its_rows_and_boxes_lie_on_its_lines(ha
 
 
 @pytest.mark.parametrize("degrees", [90, 180])
-def test_a_bent_page_that_lies_on_its_side_is_read_too(handle: PageHandle, degrees: int) -> None:
+def test_a_bent_page_on_its_side_is_read(handle: PageHandle, degrees: int) -> None:
     page, truth = flat_page()
     found = read(handle, np.ascontiguousarray(turn(bent(page, SAG_PX)[0], degrees)))
     assert found.angle == -degrees % 360
@@ -380,7 +380,7 @@ def test_a_page_reads_the_same_alone_and_beside_a_bent_one(handle: PageHandle) -
         assert list(pool.map(lambda picture: read(handle, picture), pictures)) == alone
 
 
-def test_a_whole_line_is_never_flattened(handle: PageHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detect_false_never_flattens(handle: PageHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("no lines were asked for")
 
@@ -391,7 +391,5 @@ def test_a_whole_line_is_never_flattened(handle: PageHandle, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("sent", "unwarp"), [([], True), ([("unwarp", "false")], False), ([("unwarp", True)], True)])
-def test_pages_are_flattened_unless_the_request_says_otherwise(
-    sent: Sequence[tuple[str, object]], unwarp: bool
-) -> None:
+def test_the_unwarp_option_controls_flattening(sent: Sequence[tuple[str, object]], unwarp: bool) -> None:
     assert read_options(sent).read.unwarp is unwarp

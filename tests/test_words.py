@@ -46,7 +46,7 @@ def assert_between_gaps(words: Sequence[Word], rows: Pixels) -> None:
 
 
 @pytest.mark.parametrize("decoder", get_args(Decoder))
-def test_words_end_where_their_ink_does(handle: PageHandle, decoder: Decoder) -> None:
+def test_word_boxes_end_at_their_ink(handle: PageHandle, decoder: Decoder) -> None:
     pixels, line = load("notice.png"), load("line.png")
     page = read(handle, pixels, words=True, decoder=decoder)
     assert texts(page) == NOTICE
@@ -59,7 +59,7 @@ def test_words_end_where_their_ink_does(handle: PageHandle, decoder: Decoder) ->
     assert all(line.words is None for line in read(handle, pixels, decoder=decoder).lines)
 
 
-def test_characters_are_those_of_the_words_and_lie_in_their_boxes(handle: PageHandle) -> None:
+def test_characters_match_their_words_and_are_inside_the_word_boxes(handle: PageHandle) -> None:
     page = read(handle, load("notice.png"), characters=True)
     for word in (word for line in page.lines for word in words_of(line)):
         assert "".join(character.text for character in word.characters) == word.text
@@ -71,7 +71,7 @@ def test_characters_are_those_of_the_words_and_lie_in_their_boxes(handle: PageHa
 
 
 @pytest.mark.parametrize(("name", "degrees"), [("notice_turned_90.png", 90), ("notice_turned_180.png", 180)])
-def test_words_of_a_turned_page_stand_where_they_are_and_begin_where_reading_does(
+def test_words_of_a_turned_page_are_in_image_coordinates_and_reading_direction(
     handle: PageHandle, name: str, degrees: int
 ) -> None:
     pixels = load(name)
@@ -84,7 +84,7 @@ def test_words_of_a_turned_page_stand_where_they_are_and_begin_where_reading_doe
         assert np.allclose(word.box[0], start, atol=1)
 
 
-def test_characters_of_vertical_lines_stand_in_their_cells(handle: PageHandle) -> None:
+def test_characters_of_vertical_lines_have_boxes_in_their_cells(handle: PageHandle) -> None:
     """The Chinese line of notice.png set downwards, in columns from right to left."""
     line, corners = load("notice.png")[98:138, 32:332], []
     pixels: Pixels = np.full((460, 280, 3), 255, np.uint8)
@@ -102,7 +102,7 @@ def test_characters_of_vertical_lines_stand_in_their_cells(handle: PageHandle) -
 
 
 @pytest.mark.parametrize("upright", [False, True])
-def test_words_of_a_slanted_line_are_slanted_unless_upright_boxes_are_asked_for(
+def test_words_of_a_slanted_line_are_slanted_unless_upright_boxes_are_requested(
     handle: PageHandle, *, upright: bool
 ) -> None:
     turn = cv2.getRotationMatrix2D((320, 150), -3, 1)
@@ -137,12 +137,12 @@ def test_words_of_a_slanted_line_are_slanted_unless_upright_boxes_are_asked_for(
         ("   ", ""),
     ],
 )
-def test_words_are_parted_by_spaces_and_chinese_by_character(text: str, expected: str) -> None:
+def test_words_split_at_spaces_and_chinese_by_character(text: str, expected: str) -> None:
     ends = [*word_begins(text), len(text)]
     assert "|".join(text[begin:end].rstrip() for begin, end in itertools.pairwise(ends)) == expected
 
 
-def test_a_segmenter_is_given_runs_of_chinese_and_nothing_else() -> None:
+def test_a_segmenter_gets_only_runs_of_chinese() -> None:
     seen: list[str] = []
 
     def in_pairs(text: str) -> Iterator[str]:
@@ -153,7 +153,7 @@ def test_a_segmenter_is_given_runs_of_chinese_and_nothing_else() -> None:
     assert seen == ["港务所", "记录", "艘"]
 
 
-def test_jieba_finds_the_words_of_its_dictionary() -> None:
+def test_jieba_finds_dictionary_words() -> None:
     pytest.importorskip("jieba")
     assert list(open_jieba()("图书馆今天关门")) == ["图书馆", "今天", "关门"]
 
@@ -187,7 +187,7 @@ def placed(path: Path, crop: Pixels) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("colours", [(20, 240), (240, 20), (120, 160)])
-def test_characters_end_where_their_ink_does(colours: tuple[int, int]) -> None:
+def test_character_boxes_end_at_their_ink(colours: tuple[int, int]) -> None:
     crop = blocks(*THREE, ink=colours[0], paper=colours[1])
     assert placed(path_of("ab c", 3, 6, 9, 12), crop) == THREE
     assert placed(path_of("ab c", 3, 6, 9, 12), np.repeat(crop[:, :, None], 3, axis=2)) == THREE
@@ -221,13 +221,13 @@ def test_characters_end_where_their_ink_does(colours: tuple[int, int]) -> None:
         pytest.param("ab", (3, 9), [], [(22, 0, 30, 48), (70, 0, 78, 48)], id="characters without ink"),
     ],
 )
-def test_what_ink_is_a_characters_own(
+def test_ink_is_assigned_to_the_right_character(
     text: str, steps: tuple[int, ...], ink: list[tuple[int, int, int, int]], expected: list[tuple[int, ...]]
 ) -> None:
     assert placed(path_of(text, *steps), blocks(*ink)) == expected
 
 
-def test_characters_that_touch_are_cut_where_the_ink_is_thinnest_and_a_late_mark_keeps_its_ink() -> None:
+def test_touching_characters_are_cut_at_the_thinnest_ink_and_late_marks_keep_theirs() -> None:
     crop = blocks((20, 12, 40, 38), (40, 34, 44, 38), (44, 12, 64, 38))
     (_, _, right, _), (left, _, _, _) = placed(path_of("ru", 3, 6), crop)
     assert 40 <= left == right <= 44
@@ -235,13 +235,13 @@ def test_characters_that_touch_are_cut_where_the_ink_is_thinnest_and_a_late_mark
     assert letter <= mark < end == 46
 
 
-def test_a_line_of_spaces_has_no_places() -> None:
+def test_a_line_of_spaces_has_no_characters() -> None:
     lines = [(path_of(" ", 3), ink_columns(blocks())), (path_of("a", 3), ink_columns(blocks(THREE[0])))]
     assert [found is None for found in place_characters(lines, HEIGHT)] == [True, False]
     assert place_characters([], HEIGHT) == []
 
 
-def test_a_line_is_placed_alone_as_beside_others() -> None:
+def test_a_line_gets_the_same_boxes_alone_and_in_a_group() -> None:
     random = np.random.default_rng(3)
     lines = []
     for _ in range(20):
@@ -258,7 +258,7 @@ def test_a_line_is_placed_alone_as_beside_others() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_is_read_boxes_are_in_order_and_in_the_crop(seed: int) -> None:
+def test_boxes_are_always_ordered_and_inside_the_crop(seed: int) -> None:
     random = np.random.default_rng(seed)
     crop = np.asarray(random.integers(0, 256, (HEIGHT, WIDTH)), np.uint8)
     steps = np.sort(random.choice(WIDTH // STEP_PX, int(random.integers(1, 40)), replace=False))

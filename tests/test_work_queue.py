@@ -55,14 +55,14 @@ def put(queue: WorkQueue[Work], name: str, deadline: float = 1000.0, context: Re
     ],
     ids=["first come", "earliest deadline", "interactive before batch", "batch by its own deadlines"],
 )
-def test_the_order(came: list[tuple[str, float, str]], served: list[str]) -> None:
+def test_the_order_follows_priority_and_deadline(came: list[tuple[str, float, str]], served: list[str]) -> None:
     queue, _ = make_queue()
     for name, deadline, priority in came:
         put(queue, name, deadline, BATCH if priority else DEFAULT_CONTEXT)
     assert names(queue.take(8)) == served
 
 
-def test_a_full_queue_refuses_before_the_work_is_made_and_a_place_that_is_left_is_free_again() -> None:
+def test_a_full_queue_refuses_and_a_released_place_is_free_again() -> None:
     queue, _ = make_queue(places=1)
     queue.check_capacity()
     queue.check_capacity("batch")
@@ -77,7 +77,7 @@ def test_a_full_queue_refuses_before_the_work_is_made_and_a_place_that_is_left_i
     assert queue.waiting() == 1
 
 
-def test_retry_after_follows_the_pace_of_the_queue() -> None:
+def test_retry_after_follows_the_measured_service_time() -> None:
     queue, _ = make_queue(places=10, servers=2)
     for name in "ab":
         put(queue, name)
@@ -92,7 +92,7 @@ def test_retry_after_follows_the_pace_of_the_queue() -> None:
     assert refusal.value.retry_after_s == 22  # 10 waiting and 1 running, 4 s each, on 2 servers
 
 
-def test_one_slow_piece_of_work_does_not_set_the_pace() -> None:
+def test_one_slow_job_hardly_changes_retry_after() -> None:
     queue, _ = make_queue(places=1)
     for run_s in (1.0, 1.0, 61.0):
         put(queue, "work")
@@ -104,7 +104,7 @@ def test_one_slow_piece_of_work_does_not_set_the_pace() -> None:
     assert refusal.value.retry_after_s == 7  # 1 s, and a tenth of the 60 s more
 
 
-def test_expired_and_cancelled_work_never_reaches_a_server() -> None:
+def test_expired_and_cancelled_jobs_never_reach_a_server() -> None:
     queue, clock = make_queue()
     put(queue, "expired", 101.0)
     put(queue, "expires now", 150.0)
@@ -114,7 +114,7 @@ def test_expired_and_cancelled_work_never_reaches_a_server() -> None:
     assert names(queue.take(8)) == ["wanted"]
 
 
-def test_a_closed_queue_hands_out_what_it_holds_and_takes_no_more() -> None:
+def test_a_closed_queue_serves_queued_jobs_and_refuses_new_ones() -> None:
     queue, _ = make_queue()
     put(queue, "last")
     queue.reserve()
@@ -128,7 +128,7 @@ def test_a_closed_queue_hands_out_what_it_holds_and_takes_no_more() -> None:
     assert queue.take(8) == []
 
 
-def test_what_is_left_at_the_end_is_answered_not_dropped() -> None:
+def test_abandon_fails_queued_jobs_with_not_ready() -> None:
     queue, _ = make_queue()
     job = put(queue, "left")
     queue.close()
@@ -138,7 +138,7 @@ def test_what_is_left_at_the_end_is_answered_not_dropped() -> None:
     assert queue.waiting() == 0
 
 
-def test_work_that_is_given_up_gives_its_place_back_at_once() -> None:
+def test_discarding_a_job_releases_its_place() -> None:
     queue, _ = make_queue(places=1)
     job = put(queue, "given up")
     queue.discard(job)
@@ -148,7 +148,7 @@ def test_work_that_is_given_up_gives_its_place_back_at_once() -> None:
     assert queue.waiting() == 0
 
 
-def test_patience_ends_where_there_is_no_work() -> None:
+def test_take_times_out_without_jobs() -> None:
     queue, _ = make_queue()
     assert queue.take(1, timeout_s=0.001) is None
     put(queue, "a")
@@ -156,7 +156,7 @@ def test_patience_ends_where_there_is_no_work() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_one_take_in_five_is_batch_while_both_wait_for_ever(most: int) -> None:
+def test_every_fifth_job_is_batch_while_both_priorities_wait(most: int) -> None:
     queue, _ = make_queue(places=40)
     for number in range(20):
         put(queue, f"i{number}")
@@ -171,7 +171,7 @@ def test_one_take_in_five_is_batch_while_both_wait_for_ever(most: int) -> None:
     assert batch == list(range(BATCH_EVERY - 1, len(taken), BATCH_EVERY))
 
 
-def test_interactive_work_that_was_served_alone_is_not_held_against_it() -> None:
+def test_interactive_jobs_count_only_while_batch_jobs_wait() -> None:
     queue, _ = make_queue(places=40)
     for number in range(BATCH_EVERY):
         put(queue, f"alone{number}")
@@ -182,7 +182,7 @@ def test_interactive_work_that_was_served_alone_is_not_held_against_it() -> None
 
 
 @pytest.mark.parametrize(("places", "for_batch"), [(1, 1), (2, 1), (4, 3), (64, 48)])
-def test_batch_work_leaves_a_quarter_of_the_places(places: int, for_batch: int) -> None:
+def test_batch_jobs_leave_a_quarter_of_the_places(places: int, for_batch: int) -> None:
     queue, _ = make_queue(places=places)
     for _ in range(for_batch):
         queue.reserve("batch")
@@ -195,7 +195,7 @@ def test_batch_work_leaves_a_quarter_of_the_places(places: int, for_batch: int) 
 
 
 @pytest.mark.parametrize("priority", ["interactive", "batch"])
-def test_every_way_out_gives_the_place_of_its_priority_back(priority: Priority) -> None:
+def test_every_exit_releases_the_place_of_its_priority(priority: Priority) -> None:
     queue, clock = make_queue(places=4)
     for way in range(20):
         job = put(queue, "work", clock.now_s + 10.0, RequestContext(priority))
@@ -210,7 +210,7 @@ def test_every_way_out_gives_the_place_of_its_priority_back(priority: Priority) 
 
 
 @pytest.mark.parametrize("waited_s", [0.0, CLIENT_CHECK_S])
-def test_work_whose_client_has_gone_never_reaches_a_server(waited_s: float) -> None:
+def test_jobs_of_disconnected_clients_never_reach_a_server(waited_s: float) -> None:
     queue, clock = make_queue()
     job = put(queue, "gone", context=RequestContext(is_gone=lambda: True))
     put(queue, "wanted")
@@ -220,7 +220,7 @@ def test_work_whose_client_has_gone_never_reaches_a_server(waited_s: float) -> N
         job.result(timeout=0)
 
 
-def test_running_work_learns_at_the_deadline_that_it_is_late() -> None:
+def test_a_check_raises_at_the_deadline() -> None:
     clock = Clock(100.0)
     check = make_check(RequestContext(), clock.now_s + 10.0, clock)
     clock.now_s += 9.9
@@ -230,7 +230,7 @@ def test_running_work_learns_at_the_deadline_that_it_is_late() -> None:
         check()
 
 
-def test_running_work_asks_seldom_for_its_client_and_learns_soon_that_it_has_gone() -> None:
+def test_a_check_polls_the_client_rarely_and_raises_soon_after_a_disconnect() -> None:
     clock = Clock(100.0)
     asked: list[float] = []
 

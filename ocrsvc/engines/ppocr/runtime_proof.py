@@ -28,7 +28,7 @@ from ocrsvc import __version__
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, find_lines
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, model_input
-from ocrsvc.engines.ppocr.pipeline.page import LEAST_CONFIDENCE
+from ocrsvc.engines.ppocr.pipeline.page import MIN_CONFIDENCE
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import make_line_runner
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width
 from ocrsvc.engines.ppocr.runtime import openvino_session
@@ -352,7 +352,7 @@ def _misread(single: Sequence[LineText], other: Sequence[LineText], *, ignored: 
 
     Lines of scripts that it does not know are noise to it.
     """
-    pairs = [pair for pair in zip(single, other, strict=True) if pair[0].confidence >= LEAST_CONFIDENCE]
+    pairs = [pair for pair in zip(single, other, strict=True) if pair[0].confidence >= MIN_CONFIDENCE]
     texts = [[line.text.replace(ignored, "") if ignored else line.text for line in pair] for pair in pairs]
     edits = sum(count_edits(*text) for text in texts)
     return sum(len(text[0]) for text in texts), edits, [abs(one.confidence - two.confidence) for one, two in pairs]

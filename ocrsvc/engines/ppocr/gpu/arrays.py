@@ -1,8 +1,7 @@
-"""The array module of the code that prepares pixels: cupy on a GPU, numpy in memory where there is none.
+"""The array module for preparing pixels: cupy on a GPU, else numpy.
 
-Everything else in this folder is written over `xp`, the array module, so that one code runs on both. cupy refuses to
-mix its arrays with numpy's: what goes to the GPU goes through `upload` or `xp.asarray`, what comes back through
-`download`.
+All other code in this package uses the array module `xp`, so that the same code runs on both. cupy refuses to mix its
+arrays with numpy's: use `upload` or `xp.asarray` to copy to the GPU, and `download` to copy back.
 """
 
 from __future__ import annotations
@@ -17,35 +16,35 @@ from numpy.typing import NDArray
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 Imaging = Literal["auto", "cpu", "numpy"]
-"""Where pixels are prepared: on the GPU if the models run there, in memory, or in memory by the GPU code."""
+"""Where pixels are prepared: on the GPU if the models run there, in memory, or in memory with the GPU code."""
 
 Array = Any  # an array of the GPU's array module
 MAX_FREE_BYTES: Final = 256 << 20
-"""Free memory of the GPU that is kept for the next page; what is free beyond it goes back to the GPU."""
+"""Free GPU memory that the pool may keep for the next page."""
 
 MAX_FREE_PINNED_BLOCKS: Final = 16
 
 
 class ArrayBackend:
-    """An array module, and the memory behind it: numpy and its own. All calls may come from any thread."""
+    """An array module and its memory: here numpy. Thread-safe."""
 
     xp: Any = np
     name = "numpy"
 
     def upload(self, array: NDArray[Any]) -> Array:
-        """A copy on the GPU, through a pinned buffer out of a pool of cupy's own; of numpy, the array itself."""
+        """Copy an array to the GPU; numpy returns the array itself."""
         return self.xp.asarray(array)
 
     def download(self, array: Array) -> NDArray[Any]:
-        """A copy in memory; waits until the array is computed. Of numpy, the array itself."""
+        """Wait for an array and copy it to memory; numpy returns the array itself."""
         return cast("NDArray[Any]", array)
 
     def trim(self) -> None:
-        """Give back free memory beyond MAX_FREE_BYTES. Call it after each batch, so that a peak does not stay."""
+        """Release pool memory beyond MAX_FREE_BYTES; call it after each batch, so that no peak stays."""
 
 
 class CupyBackend(ArrayBackend):
-    """The present GPU, through cupy, whose default stream all threads use. Raises ImportError."""
+    """The current GPU through cupy; all threads use its default stream. Raises ImportError."""
 
     def __init__(self) -> None:
         import cupy
@@ -67,19 +66,18 @@ class CupyBackend(ArrayBackend):
 
 
 def find_backend(imaging: Imaging, device: str) -> ArrayBackend | None:
-    """What prepares pixels for models on that device ("cpu" or "cuda"); None where it is done without a GPU."""
+    """The backend that prepares pixels for models on a device ("cpu" or "cuda"); None to prepare them on the CPU."""
     if imaging == "numpy":
         return ArrayBackend()
     if imaging == "cpu" or device == "cpu":
         return None
     if importlib.util.find_spec("cupy") is None:
-        missing = (
-            "cupy is not installed, so pixels are prepared on the CPU; the extras gpu-cuda12 and -cuda13 bring it."
+        LOG.warning(
+            "cupy is not installed, so pixels are prepared on the CPU; install ocrsvc[gpu-cuda12] or [gpu-cuda13]."
         )
-        LOG.warning(missing)
         return None
     try:
         return CupyBackend()
     except ImportError as error:
-        LOG.warning("cupy cannot be loaded (%s), so pixels are prepared on the CPU, which costs throughput.", error)
+        LOG.warning("cupy cannot be loaded (%s), so pixels are prepared on the CPU, which is slower.", error)
         return None

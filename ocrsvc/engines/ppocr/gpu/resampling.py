@@ -1,10 +1,9 @@
-"""Resizes a page on the GPU to the detector's input, and crops lines out of it, as OpenCV does, to within a gray level.
+"""Resizes pages to the detector's input and crops lines on the GPU; results are within one gray level of OpenCV's.
 
-A resize is separable: each output pixel is a weighted sum of a few neighbours along y, then along x. The tables of
-weights are small and made in memory; they may be applied on a GPU. All lines of a batch are cropped at once, each as
-`imaging.geometry.crop` crops it: each pixel of a straightened line lies, by the line's homography, somewhere between
-four pixels of the page. A line much larger than what is asked for is sampled in its own size and averaged down: then
-several such places make one pixel.
+A resize is separable: each output pixel is a weighted sum of a few neighbours along y, then along x. The small tables
+of weights are computed in memory and applied on the GPU. All lines of a batch are cropped at once, each as
+`imaging.geometry.crop` does: the line's homography maps each of its pixels between four pixels of the page. A line much
+larger than its crop is sampled at its own size and averaged down, with several samples per pixel.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from ocrsvc.imaging.geometry import Quad
 
 @dataclass(frozen=True, slots=True)
 class ResamplingWeights:
-    """The neighbours of each of `count` output pixels, for each of N axes."""
+    """The source pixels of each output pixel along N axes, and their weights."""
 
-    places: NDArray[np.int64]  # (N, count, k) int64, pixels of the source
+    places: NDArray[np.int64]  # (N, count, k) int64, indices of source pixels
     weights: NDArray[np.float32]  # (N, count, k) float32; each row sums to 1
 
 
 def area_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
-    """INTER_AREA on axes of (N,) `sources` that become `targets` <= sources pixels: means over what a pixel covers.
+    """INTER_AREA: averages over the covered pixels, for N axes that shrink from `sources` to `targets` pixels.
 
-    Output pixels up to `count` that lie beyond an axis's target mean nothing.
+    Each axis gets `count` output pixels; those beyond its target are undefined.
     """
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
@@ -44,12 +43,12 @@ def area_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> Resampli
 
 
 def source_pixels_for(scale: ArrayLike) -> NDArray[np.int64]:
-    """Pixels that a pixel of that many pixels' size can touch; one, where nothing is resized."""
+    """Number of source pixels that an output pixel of this size can touch; 1 without resizing."""
     return np.where(np.equal(scale, 1), 1, np.ceil(scale) + 1).astype(np.int64)
 
 
 def linear_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
-    """INTER_LINEAR: between the two nearest pixel centres. Arguments as for `area_weights`."""
+    """INTER_LINEAR: interpolates between the two nearest pixel centres. Arguments as for `area_weights`."""
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
     at = np.clip((np.arange(count) + 0.5) * scale - 0.5, 0, source - 1)
@@ -57,11 +56,11 @@ def linear_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> Resamp
 
 
 def mixed_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
-    """INTER_AREA where the other axis, or this one, is enlarged: steps with narrow ramps. Arguments as there."""
+    """INTER_AREA if one of the two axes is enlarged: steps with narrow ramps. Arguments as for `area_weights`."""
     source = np.asarray(sources, np.float64)[:, None]
     target = np.asarray(targets, np.float64)[:, None]
     index = np.arange(count, dtype=np.float64)
-    # Not source / target, which may be larger by a bit and would step to the next pixel where OpenCV does not yet.
+    # Not source / target, whose rounding would step to the next pixel earlier than OpenCV.
     first = np.floor(index * (1 / (target / source)))
     share = (index + 1) - (first + 1) * (target / source)
     return _between(first, np.where(share <= 0, 0, share - np.floor(share)), source)
@@ -77,7 +76,7 @@ def _clipped(
     return ResamplingWeights(np.clip(places, 0, source[..., None] - 1).astype(np.int64), weights.astype(np.float32))
 
 
-FIXED: Final = 2048  # one, in OpenCV's fixed point
+FIXED: Final = 2048  # 1.0 in OpenCV's fixed point
 
 
 def detector_input(
@@ -87,12 +86,12 @@ def detector_input(
     padded: tuple[int, int],
     *,
     shrink: bool,
-    taken: InputFormat = USUAL,
+    input_format: InputFormat = USUAL,
 ) -> Array:
-    """(1, 3, h', w') float32, as the model takes it, of a (H, W[, 3]) uint8 page; gray fills all channels.
+    """Convert a (H, W[, 3]) uint8 page to the model's (1, 3, h', w') float32; gray fills all channels.
 
-    The page is resized to `size`, (w, h), by INTER_AREA to `shrink` and else INTER_LINEAR, and lies at the top left of
-    `padded`, (w', h'), with its last row and column repeated.
+    Resizes the page to `size`, (w, h), by INTER_AREA if `shrink`, else INTER_LINEAR, and pads it to `padded`, (w', h'),
+    by repeating its last row and column.
     """
     levels = resize(xp, page, size, shrink=shrink)
     for axis, (side, whole) in enumerate(zip(levels.shape[:2], padded[::-1], strict=True)):
@@ -100,24 +99,24 @@ def detector_input(
             levels = xp.take(levels, xp.asarray(np.minimum(np.arange(whole), side - 1)), axis=axis)
     planes = levels[None] if levels.ndim == 2 else levels.transpose(2, 0, 1)
     tensor = xp.empty((1, 3, padded[1], padded[0]), np.float32)
-    factor, offset = scaling(xp, taken)
+    factor, offset = scaling(xp, input_format)
     tensor[0] = planes * factor[:, None, None] - offset[:, None, None]
     return tensor
 
 
-def scaling(xp: Any, taken: InputFormat) -> tuple[Array, Array]:
-    """(3,) float32 each, of blue, green and red: shade * factor - offset is a value of the tensor."""
-    mean, std = np.array(taken.mean), np.array(taken.std)
+def scaling(xp: Any, input_format: InputFormat) -> tuple[Array, Array]:
+    """(3,) float32 factor and offset for blue, green and red; a tensor value is shade * factor - offset."""
+    mean, std = np.array(input_format.mean), np.array(input_format.std)
     return xp.asarray((1 / (255 * std)).astype(np.float32)), xp.asarray((mean / std).astype(np.float32))
 
 
 def resize(xp: Any, page: Array, size: tuple[int, int], *, shrink: bool) -> Array:
-    """(h, w[, 3]) float32 whole gray levels; arguments as there."""
+    """Resize to (h, w[, 3]) float32, rounded to whole gray levels; arguments as for `detector_input`."""
     return _shrink(xp, page, size) if shrink else _enlarge(xp, page, size)
 
 
 def _shrink(xp: Any, page: Array, size: tuple[int, int]) -> Array:
-    """Weighted sums of each output pixel's neighbours, first of rows and then of columns."""
+    """Weighted sums over rows, then over columns."""
     height, width = page.shape[:2]
     make = area_weights if size[1] <= height and size[0] <= width else mixed_weights
     rows = sum(_parts(xp, page, make([height], [size[1]], size[1]), 0, np.float32))
@@ -125,7 +124,7 @@ def _shrink(xp: Any, page: Array, size: tuple[int, int]) -> Array:
 
 
 def _enlarge(xp: Any, page: Array, size: tuple[int, int]) -> Array:
-    """Between neighbours in OpenCV's own fixed point, whose cut-off bits make one pixel in eight a level darker."""
+    """Interpolate in OpenCV's fixed point, whose truncation makes one pixel in eight a level darker."""
     height, width = page.shape[:2]
     columns = sum(_parts(xp, page, linear_weights([width], [size[0]], size[0]), 1, np.int32))
     upper, lower = _parts(xp, columns >> 4, linear_weights([height], [size[1]], size[1]), 0, np.int32)
@@ -133,7 +132,7 @@ def _enlarge(xp: Any, page: Array, size: tuple[int, int]) -> Array:
 
 
 def _parts(xp: Any, pixels: Array, table: ResamplingWeights, axis: int, kind: type) -> list[Array]:
-    """What each of a few neighbours along an axis gives to the output: a gather and a product for each of them."""
+    """The weighted neighbours along an axis: one gather and one product for each column of the table."""
     shape = [-1 if number == axis else 1 for number in range(pixels.ndim)]
     weights = table.weights if kind is np.float32 else np.rint(table.weights * np.float32(FIXED)).astype(kind)
     return [
@@ -153,15 +152,20 @@ _LEVELS: Final = 256
 
 
 def crop_lines(
-    backend: ArrayBackend, page: Array, quads: Sequence[Quad], widths: Sequence[int], padded: int, taken: InputFormat
+    backend: ArrayBackend,
+    page: Array,
+    quads: Sequence[Quad],
+    widths: Sequence[int],
+    padded: int,
+    input_format: InputFormat,
 ) -> Array:
-    """(N, 3, height, padded) float32 lines as the model takes them; 0 to the right of each, gray in all channels.
+    """Crop lines to the model's (N, 3, height, padded) float32, padded with 0; gray fills all channels.
 
-    `page` is (H, W[, 3]) uint8, on the GPU; `quads` (4, 2) float32 in its pixels, in memory; `widths` those of the
-    lines.
+    `page` is (H, W[, 3]) uint8 on the GPU; `quads` (4, 2) float32 in its pixels, in memory; `widths` are those of the
+    crops.
     """
-    xp, height = backend.xp, taken.height_px
-    factor, offset = scaling(xp, taken)
+    xp, height = backend.xp, input_format.height_px
+    factor, offset = scaling(xp, input_format)
     lines = xp.zeros((len(quads), 3, height, padded), np.float32)
     for group in _groups(np.stack(quads), np.asarray(widths, np.int64), padded, height):
         inside = xp.arange(padded) < xp.asarray(group.widths)[:, None]
@@ -172,12 +176,12 @@ def crop_lines(
 
 
 def _with_level_grounds(backend: ArrayBackend, levels: Array, inside: Array) -> Array:
-    """The lines (n, height, padded, channels) with their grounds as `network_input.level_ground` levels them.
+    """Remove background noise from lines (n, height, padded, channels), as `network_input.level_ground`.
 
-    `inside` (n, padded) says which columns are theirs. Levels are counted where they are, and judged in memory.
+    `inside` (n, padded) is false for padding. Histograms are counted on the GPU and evaluated in memory.
     """
     xp, (count, _, _, channels) = backend.xp, levels.shape
-    # One counter more than there are levels, for the columns that are no line's.
+    # One more counter than there are levels, for the padding.
     counters = xp.where(inside[:, None, :, None], levels, np.float32(_LEVELS)).astype(np.int64)
     counters = counters + ((_LEVELS + 1) * xp.arange(count * channels)).reshape(count, 1, 1, channels)
     counts = backend.download(xp.bincount(counters.ravel(), minlength=count * channels * (_LEVELS + 1)))
@@ -195,25 +199,25 @@ def _with_level_grounds(backend: ArrayBackend, levels: Array, inside: Array) -> 
 
 
 def samples(quads: Sequence[Quad], widths: Sequence[int], height: int) -> Sizes:
-    """(N,) places on the page that make one pixel of each line: 1, or many where it is much larger than that."""
-    asked = np.asarray(widths, np.int64)
-    own_widths, own_heights = own_sizes(np.stack(quads), asked, height)
-    return source_pixels_for(own_widths / asked) * source_pixels_for(own_heights / height)
+    """(N,) samples on the page per pixel of each crop: 1, or more if the line is much larger than its crop."""
+    crop_widths = np.asarray(widths, np.int64)
+    own_widths, own_heights = own_sizes(np.stack(quads), crop_widths, height)
+    return source_pixels_for(own_widths / crop_widths) * source_pixels_for(own_heights / height)
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Lines that are sampled alike."""
+    """Lines with the same number of samples per pixel."""
 
-    rows: NDArray[np.int64]
+    rows: NDArray[np.int64]  # (n,) indices of the lines
     widths: Sizes  # (n,) in pixels
-    matrices: NDArray[np.float64]  # (n, 9) float64 homographies from the line in its own size to the page
-    across: ResamplingWeights  # which of the line's own rows and columns make each row and column of what is asked for
-    along: ResamplingWeights
+    matrices: NDArray[np.float64]  # (n, 9) float64 homographies from the line at its own size to the page
+    across: ResamplingWeights  # from the line's own rows to those of its crop
+    along: ResamplingWeights  # from the line's own columns to those of its crop
 
 
 def _groups(quads: NDArray[np.float32], widths: Sizes, padded: int, height: int) -> Iterator[_Group]:
-    """The lines of a batch, by how many samples make a pixel of them: for most of them one."""
+    """Group the lines of a batch by their samples per pixel, which is one for most lines."""
     own_widths, own_heights = own_sizes(quads, widths, height)
     matrices = homographies(quads, own_widths, own_heights)
     mixed = (own_widths < widths) | (own_heights < height)
@@ -227,7 +231,7 @@ def _groups(quads: NDArray[np.float32], widths: Sizes, padded: int, height: int)
 
 
 def own_sizes(quads: NDArray[np.float32], widths: Sizes, height: int) -> tuple[Sizes, Sizes]:
-    """Widths and heights in pixels at which lines (N, 4, 2) are sampled; see `imaging.geometry.crop`."""
+    """Widths and heights in pixels at which lines (N, 4, 2) are sampled, as in `imaging.geometry.crop`."""
     edges = np.roll(quads, -1, axis=1) - quads
     top, right, bottom, left = np.hypot(edges[..., 0], edges[..., 1]).astype(np.float64).T
     along, across = (top + bottom) / 2, (left + right) / 2
@@ -238,7 +242,7 @@ def own_sizes(quads: NDArray[np.float32], widths: Sizes, height: int) -> tuple[S
 
 
 def homographies(quads: NDArray[np.float32], widths: Sizes, heights: Sizes) -> NDArray[np.float64]:
-    """(N, 9) row by row, from pixels of a width x height line to those of the page, so that corners meet corners.
+    """(N, 9) homographies, row by row, that map width x height lines to their quads on the page.
 
     P. Heckbert, "Fundamentals of Texture Mapping and Image Warping" (1989), section 2.2.3: from the unit square to a
     quad.
@@ -246,7 +250,7 @@ def homographies(quads: NDArray[np.float32], widths: Sizes, heights: Sizes) -> N
     (x0, y0), (x1, y1), (x2, y2), (x3, y3) = (quads[:, corner].T.astype(np.float64) for corner in range(4))
     bent_x, bent_y = x0 - x1 + x2 - x3, y0 - y1 + y2 - y3
     determinant = (x1 - x2) * (y3 - y2) - (x3 - x2) * (y1 - y2)
-    # A quad without an area has no perspective: any sample of it is as good as another.
+    # A quad without an area has no perspective; any sample of it will do.
     divisor = np.where(determinant == 0, np.inf, determinant)
     g = (bent_x * (y3 - y2) - (x3 - x2) * bent_y) / divisor
     h = ((x1 - x2) * bent_y - bent_x * (y1 - y2)) / divisor
@@ -257,7 +261,7 @@ def homographies(quads: NDArray[np.float32], widths: Sizes, heights: Sizes) -> N
 
 
 def _cut(xp: Any, page: Array, group: _Group) -> Array:
-    """(n, height, padded, channels) float32 whole gray levels."""
+    """Crop a group of lines to (n, height, padded, channels) float32, rounded to whole gray levels."""
     matrices = xp.asarray(group.matrices)
     across, along = (
         [xp.asarray(part) for part in (table.places, table.weights)] for table in (group.across, group.along)
@@ -272,14 +276,14 @@ def _cut(xp: Any, page: Array, group: _Group) -> Array:
 
 
 def _places(u: Array, v: Array, matrices: Array) -> tuple[Array, Array]:
-    """Where columns u (n, 1, w) and rows v (n, h, 1) of lines lie on the page: x and y (n, h, w) float64."""
+    """Map columns u (n, 1, w) and rows v (n, h, 1) of lines to the page: x and y (n, h, w) float64."""
     a, b, c, d, e, f, g, h, i = (matrices[:, number, None, None] for number in range(9))
     depth = g * u + h * v + i
     return (a * u + b * v + c) / depth, (d * u + e * v + f) / depth
 
 
 def _sample(xp: Any, page: Array, x: Array, y: Array) -> Array:
-    """(n, h, w, channels) float32 whole gray levels between the pixels around (x, y); the border goes on outside."""
+    """Interpolate the page at (x, y): (n, h, w, channels) float32 whole gray levels; the border repeats outside."""
     height, width = page.shape[:2]
     pixels = page.reshape(height * width, -1)
     left, far_left, right = _neighbours(xp, x, width)
@@ -292,8 +296,8 @@ def _sample(xp: Any, page: Array, x: Array, y: Array) -> Array:
 
 
 def _neighbours(xp: Any, at: Array, size: int) -> tuple[Array, Array, Array]:
-    """The pixel before a place, the place's share of the pixel after it (float32, one more axis), and that pixel."""
-    # A quad that crosses itself has places at infinity; an index must never be there.
+    """The pixels before and after each position, with the weight of the latter (float32, one more axis) in between."""
+    # A self-intersecting quad maps to infinity, which must not become an index.
     at = xp.clip(xp.nan_to_num(at), -1, size)
     before = xp.floor(at)
     first, second = (xp.clip(place, 0, size - 1).astype(np.int64) for place in (before, before + 1))

@@ -32,54 +32,52 @@ Division = tuple[list[Contour], tuple[float, ...]]
 """The parts of a contour, none if it stays whole, and the levels left for splitting them further."""
 
 LEVELS: Final = (0.3, 0.5, 0.7, 0.85)  # thresholds of probability, tried in this order
-SMALLEST_PX: Final = 3  # shortest side of a part; smaller ones are dropped
-MOST_PARTS: Final = 24  # more parts are noise
-MOST_LOOKS: Final = 4.0
+MIN_SHAPE_PX: Final = 3  # shortest side of a part; smaller ones are dropped
+MAX_PARTS: Final = 24  # more parts are noise
+MAX_SCANNED_AREA: Final = 4.0
 """Limit on the area of all bounding boxes scanned on one map, in areas of the map; usually they hardly overlap."""
 
-MOST_LOOKS_AT_PARTS: Final = 2.0
+MAX_SCANNED_PART_AREA: Final = 2.0
 """Limit on the area of the parts' bounding boxes, in areas of the shape's bounding box; 1.2 at most on the corpus.
 Nested shapes have more, because their boxes contain each other."""
 
-SQUAT: Final = 1.25  # height / width of the least tall part of a column, at most
-TALLEST: Final = (
-    2.5  # height / width of the tallest part, at most: two rows that stay together; sideways words are taller
-)
+SQUAT_ASPECT: Final = 1.25  # height / width of the least tall part of a column, at most
+MAX_ASPECT: Final = 2.5  # height / width of the tallest part, at most; sideways words are taller
 
-FULL: Final = 0.75  # share of its minimum-area rectangle that a straight line's contour fills
-BENT: Final = 0.5  # distance of curve and chord from which a line counts as curved, in thicknesses
-UNEVEN: Final = 0.75
+MIN_FILL: Final = 0.75  # share of its minimum-area rectangle that a straight line's contour fills
+MIN_BEND: Final = 0.5  # distance of curve and chord from which a line counts as curved, in thicknesses
+MAX_SPREAD: Final = 0.75
 """Largest root mean square distance between contour and curve, in thicknesses of the strip. It is 0.5 in an even strip,
 more in two touching lines, in a cross or in a ring."""
 
-SHORTEST: Final = 5.0  # minimum length of a curved line, in thicknesses; shorter shapes are as likely blots
-STRAIGHT: Final = 0.1  # largest distance of a piece of the outline from the curve, in thicknesses
-MOST_PIECES: Final = 16
-LONGEST_BORDER: Final = 3.0
+MIN_LENGTH: Final = 5.0  # minimum length of a curved line, in thicknesses; shorter shapes are as likely blots
+MAX_DEVIATION: Final = 0.1  # largest distance of a piece of the outline from the curve, in thicknesses
+MAX_PIECES: Final = 16
+MAX_BORDER: Final = 3.0
 """Longest contour of a curved line, in sums of its rectangle's two sides; half a ring has 2.1."""
 
 
-def may_be_looked_at(contours: Sequence[Contour], size: int, most: float = MOST_LOOKS) -> list[bool]:
-    """Which contours may be split: those until the bounding boxes' area exceeds `most` * `size`, for linear cost."""
+def within_scan_limit(contours: Sequence[Contour], size: int, max_areas: float = MAX_SCANNED_AREA) -> list[bool]:
+    """Which contours may be split: those until the total bounding box area exceeds `max_areas` * `size`."""
     frames = np.array([cv2.boundingRect(contour)[2:] for contour in contours], np.int64).reshape(-1, 2)
-    return cast("list[bool]", (frames.prod(axis=1).cumsum() <= most * size).tolist())
+    return cast("list[bool]", (frames.prod(axis=1).cumsum() <= max_areas * size).tolist())
 
 
-def rows_of(contour: Contour, probabilities: NDArray[Any], levels: tuple[float, ...]) -> Division:
+def split_rows(contour: Contour, probabilities: NDArray[Any], levels: tuple[float, ...]) -> Division:
     """Split a contour into parts that are arranged as rows; no parts if it is one line.
 
     `levels` are ascending thresholds on the map's values (float32 or uint8); the first is that of the mask.
     """
-    return parts_of(contour, probabilities, levels, _are_rows)
+    return split_parts(contour, probabilities, levels, _are_rows)
 
 
-def parts_of(
+def split_parts(
     contour: Contour,
     probabilities: NDArray[Any],
     levels: tuple[float, ...],
     accept: Callable[[Sequence[Box], Box], bool] = lambda _boxes, _frame: True,
 ) -> Division:
-    """Split a contour at the lowest level at which `accept` accepts its parts; see `rows_of`."""
+    """Split a contour at the lowest level at which `accept` accepts its parts; see `split_rows`."""
     left, top, width, height = frame = cast(Box, cv2.boundingRect(contour))
     here = probabilities[top : top + height, left : left + width]
     own = _own_pixels(contour - np.array([left, top], np.int32), here > levels[0])
@@ -87,7 +85,7 @@ def parts_of(
         above = (here > level).astype(np.uint8) & own
         count, components, stats, _ = cv2.connectedComponentsWithStats(above, connectivity=4)
         labels = cast("NDArray[np.int32]", components)
-        large = [n for n in range(1, count) if min(stats[n, 2:4]) >= SMALLEST_PX] if count <= MOST_PARTS else []
+        large = [n for n in range(1, count) if min(stats[n, 2:4]) >= MIN_SHAPE_PX] if count <= MAX_PARTS else []
         boxes = [cast(Box, tuple(stats[n, :4].tolist())) for n in large]
         if len(large) > 1 and accept(boxes, frame):
             parts = [_border(labels, n, box, (left, top), own) for n, box in zip(large, boxes, strict=True)]
@@ -112,7 +110,7 @@ def _are_rows(boxes: Sequence[Box], frame: Box) -> bool:
     *_, width, height = frame
     if height >= width:
         shapes = [part_height / part_width for _, _, part_width, part_height in boxes]
-        return min(shapes) <= SQUAT and max(shapes) <= TALLEST and _overlap(boxes, 0)
+        return min(shapes) <= SQUAT_ASPECT and max(shapes) <= MAX_ASPECT and _overlap(boxes, 0)
     return _overlap(boxes, 0) and not _overlap(boxes, 1)
 
 
@@ -164,9 +162,9 @@ class _Strip:
         return np.stack([frame[0] * x - frame[1] * y, frame[0] * y + frame[1] * x], axis=1) + self.middle
 
 
-def fills(contour: Contour, across: float, along: float) -> bool:
+def fills_rectangle(contour: Contour, across: float, along: float) -> bool:
     """Whether a contour fills its minimum-area rectangle, with these sides in pixels, as a straight line does."""
-    return cv2.contourArea(contour) >= FULL * across * along
+    return cv2.contourArea(contour) >= MIN_FILL * across * along
 
 
 def curved_outline(contour: Contour, probabilities: NDArray[Any], least: float, unclip: float) -> Outline | None:
@@ -186,7 +184,7 @@ def _fit(contour: Contour) -> _Strip | None:
     (x, y), (width, height), degrees = cv2.minAreaRect(contour)
     radians = math.radians(degrees if width >= height else degrees + 90)
     half = max(width, height) / 2
-    if half < 1 or cv2.arcLength(contour, closed=True) > LONGEST_BORDER * (width + height):
+    if half < 1 or cv2.arcLength(contour, closed=True) > MAX_BORDER * (width + height):
         return None
     axis, middle = np.array([math.cos(radians), math.sin(radians)]), np.array([x, y])
     offsets = _every_pixel(contour[:, 0]) - middle
@@ -198,7 +196,7 @@ def _fit(contour: Contour) -> _Strip | None:
     length = float(np.hypot(np.diff(places * half), np.diff(np.vander(places, 4, increasing=True) @ cubic)).sum())
     thickness = max(1.0, cv2.contourArea(contour) / length)
     spread = math.sqrt(float(np.mean((across - powers @ cubic) ** 2)))
-    if spread > UNEVEN * thickness or length < SHORTEST * thickness:
+    if spread > MAX_SPREAD * thickness or length < MIN_LENGTH * thickness:
         return None
     return _Strip(middle, axis, half, cubic, length, thickness)
 
@@ -228,7 +226,7 @@ def _count_pieces(strip: _Strip) -> int:
     away = (points - points[0]) @ np.array([-chord[1], chord[0]]) / math.hypot(*chord)
     bend = float(away.max() - away.min()) / strip.thickness
     # The deviation of a piece falls with the square of its length.
-    return 1 if bend < BENT else min(MOST_PIECES, math.ceil(math.sqrt(bend / STRAIGHT)))
+    return 1 if bend < MIN_BEND else min(MAX_PIECES, math.ceil(math.sqrt(bend / MAX_DEVIATION)))
 
 
 def _grow(strip: _Strip, pieces: int, unclip: float) -> Outline:

@@ -67,7 +67,7 @@ def align(labels: Ints, scores: Floats, blank: Floats) -> Ints:
     return cast(Ints, np.where(path % 2 == 1, path // 2, -1))
 
 
-KEEP: Final = 10
+KEPT_CLASSES: Final = 10
 _GROUP: Final = 16
 _PRIME: Final = np.uint64(0x9E3779B97F4A7C15)
 _ROOT: Final = np.uint64(1)
@@ -82,7 +82,7 @@ class Steps:
     blank: Floats  # (N, T) log probabilities of blank, up to the same constant
 
 
-def prune(logits: NDArray[np.float32], keep: int = KEEP) -> Steps:
+def prune(logits: NDArray[np.float32], keep: int = KEPT_CLASSES) -> Steps:
     """Keep the likeliest `keep` classes of each step, and blank, of (N, T, C) logits or log probabilities."""
     lines, steps, classes = logits.shape
     rows = logits.reshape(-1, classes)

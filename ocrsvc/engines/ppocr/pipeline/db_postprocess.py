@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from ocrsvc.engines.model.description import Detection
 from ocrsvc.engines.ppocr.pipeline.contours import (
     LEVELS,
-    MOST_LOOKS_AT_PARTS,
-    SMALLEST_PX,
+    MAX_SCANNED_PART_AREA,
+    MIN_SHAPE_PX,
     Contour,
     Division,
     curved_outline,
-    fills,
-    may_be_looked_at,
-    parts_of,
-    rows_of,
+    fills_rectangle,
+    split_parts,
+    split_rows,
+    within_scan_limit,
 )
 from ocrsvc.engines.ppocr.pipeline.perspective import follow_perspective
 from ocrsvc.imaging.geometry import Quad
@@ -62,17 +62,17 @@ def thresholds_of(part: Detection | None) -> Thresholds:
 STRIDE = 32  # the network's input sides must be multiples of this
 COARSE_PX = 960  # longest side of the first pass
 FINE_PX = 2048  # longest side of the second pass, if the first one finds the text too small
-ENLARGE_MOST = 2.5
+MAX_ENLARGEMENT = 2.5
 READABLE_PX = 20.0  # height of a box in the network's input above which finer input finds no more
 SECOND_PASS_GAIN = 1.3  # smallest enlargement that is worth a second pass
 SMALL_TEXT_SHARE = 0.25  # quantile of the line heights that decides on a second pass
 SMALL_IMAGE_PX = 640
-STRIP = 4.0  # aspect ratio from which an image is a strip
-MOST_BOXES = 3000
-THICK = 1.5  # thickness, in median thicknesses of the page, above which a contour may have two rows
+STRIP_ASPECT = 4.0  # aspect ratio from which an image is a strip
+MAX_BOXES = 3000
+THICK_RATIO = 1.5  # thickness, in median thicknesses of the page, above which a contour may have two rows
 UNCLAIMED_SHARE = 0.1  # share of text on the map outside of all lines above which a finer pass follows
 UNCLAIMED_GAIN = 2.0  # scale of that pass, relative to the first
-FEWEST_SPECKS = 3  # minimum number, beside SMALL_TEXT_SHARE of all shapes, for specks to count as tiny lines
+MIN_SPECKS = 3  # minimum number, beside SMALL_TEXT_SHARE of all shapes, for specks to count as tiny lines
 
 ProbabilityMap = NDArray[np.float32]
 
@@ -116,25 +116,27 @@ def detect_in_passes(height: int, width: int, run_pass: Callable[[float], FoundL
 
 
 def longest_side(height: int, width: int) -> float:
-    """The longest side in pixels; for a strip, the long side of a STRIP : 1 page of the same area."""
-    return min(max(height, width), math.sqrt(STRIP * height * width))
+    """The longest side in pixels; for a strip, the long side of a STRIP_ASPECT : 1 page of the same area."""
+    return min(max(height, width), math.sqrt(STRIP_ASPECT * height * width))
 
 
 def first_scale(height: int, width: int) -> float:
     """The scale of the first pass: large images are shrunk to COARSE_PX, small ones enlarged to SMALL_IMAGE_PX."""
     longest = longest_side(height, width)
-    return min(1.0, COARSE_PX / longest) if longest >= SMALL_IMAGE_PX else min(ENLARGE_MOST, SMALL_IMAGE_PX / longest)
+    if longest < SMALL_IMAGE_PX:
+        return min(MAX_ENLARGEMENT, SMALL_IMAGE_PX / longest)
+    return min(1.0, COARSE_PX / longest)
 
 
 def second_scale(found: FoundLines, scale: float, longest: float) -> float:
     """The scale that the text needs, limited by `longest`, the image's `longest_side`."""
     wanted = UNCLAIMED_GAIN if found.unclaimed > UNCLAIMED_SHARE else 1.0
-    if found.specks >= max(FEWEST_SPECKS, SMALL_TEXT_SHARE * (found.specks + len(found.outlines))):
-        wanted = READABLE_PX / SMALLEST_PX
+    if found.specks >= max(MIN_SPECKS, SMALL_TEXT_SHARE * (found.specks + len(found.outlines))):
+        wanted = READABLE_PX / MIN_SHAPE_PX
     if found.outlines:
         heights = sorted(min(extent(outline)) * scale for outline in found.outlines)
         wanted = max(wanted, READABLE_PX / heights[int(len(heights) * SMALL_TEXT_SHARE)])
-    return min(scale * wanted, ENLARGE_MOST, max(FINE_PX / longest, scale))
+    return min(scale * wanted, MAX_ENLARGEMENT, max(FINE_PX / longest, scale))
 
 
 def input_size(height: int, width: int, scale: float) -> tuple[int, int]:
@@ -165,14 +167,14 @@ def lines_from_mask(
     """
     contours = _contours(mask)
     sizes = np.sort(np.array([cv2.minAreaRect(contour)[1] for contour in contours]).reshape(-1, 2), axis=1)
-    large, long = (sizes >= SMALLEST_PX).T
+    large, long = (sizes >= MIN_SHAPE_PX).T
     usual = float(np.median(sizes[large, 0])) if large.any() else 0.0
     read = _MapReader(probabilities, certain, usual, thresholds)
-    allowed = may_be_looked_at(contours, mask.size)
+    allowed = within_scan_limit(contours, mask.size)
     lowest = thresholds.of_map
     levels = tuple(level * certain for level in (lowest, *(level for level in LEVELS if level > lowest)))
     found = [read.lines(contour, levels if divide else ()) for contour, divide in zip(contours, allowed, strict=True)]
-    every = [outline for outlines in found for outline in outlines][:MOST_BOXES]
+    every = [outline for outlines in found for outline in outlines][:MAX_BOXES]
     straight = np.array([outline for outline in every if not is_curved(outline)], np.float32).reshape(-1, 4, 2)
     scale = np.array([width / probabilities.shape[1], height / probabilities.shape[0]], np.float32)
     limit = np.array([width, height], np.float32)
@@ -183,10 +185,10 @@ def lines_from_mask(
 
 
 def _contours(mask: Pixels) -> list[Contour]:
-    """The outer contours of the text on a mask; MOST_BOXES at most."""
+    """The outer contours of the text on a mask; MAX_BOXES at most."""
     every = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
     # OpenCV follows the contours of holes in the opposite direction.
-    return [contour for contour in every if cv2.contourArea(contour, oriented=True) < 0][:MOST_BOXES]
+    return [contour for contour in every if cv2.contourArea(contour, oriented=True) < 0][:MAX_BOXES]
 
 
 def _unclaimed(contours: list[Contour], found: list[list[Outline]]) -> float:
@@ -212,15 +214,15 @@ class _MapReader:
         """
         around = cv2.minAreaRect(contour)
         across, along = around[1]
-        if min(across, along) < SMALLEST_PX:
+        if min(across, along) < MIN_SHAPE_PX:
             return []
         least, unclip_ratio = self.thresholds.of_box * self.certain, self.thresholds.unclip_ratio
         likely = _score(cv2.boxPoints(around), self.probabilities) >= least
-        is_rectangle = likely and fills(contour, across, along)
+        is_rectangle = likely and fills_rectangle(contour, across, along)
         *_, width, height = cv2.boundingRect(contour)
         is_tall = height > width
-        if levels and (not is_rectangle or min(across, along) > THICK * self.usual or is_tall):
-            rows = rows_of(contour, self.probabilities, levels)
+        if levels and (not is_rectangle or min(across, along) > THICK_RATIO * self.usual or is_tall):
+            rows = split_rows(contour, self.probabilities, levels)
             if rows[0]:
                 return self._all_lines(contour, rows)
         if is_rectangle:
@@ -230,11 +232,11 @@ class _MapReader:
             return [curved]
         if likely or not levels:
             return [_grown(around, unclip_ratio)] if likely else []
-        return self._all_lines(contour, parts_of(contour, self.probabilities, levels))
+        return self._all_lines(contour, split_parts(contour, self.probabilities, levels))
 
     def _all_lines(self, contour: Contour, division: Division) -> list[Outline]:
         (parts, levels), (*_, width, height) = division, cv2.boundingRect(contour)
-        allowed = may_be_looked_at(parts, width * height, MOST_LOOKS_AT_PARTS)
+        allowed = within_scan_limit(parts, width * height, MAX_SCANNED_PART_AREA)
         each = zip(parts, allowed, strict=True)
         return [line for part, divide in each for line in self.lines(part, levels if divide else ())]
 
@@ -272,10 +274,10 @@ def _sorted_by(points: NDArray[np.float32], column: int) -> NDArray[np.float32]:
 
 
 def _are_large_enough(quads: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """(N,) whether both sides of quads (N, 4, 2) exceed SMALLEST_PX."""
+    """(N,) whether both sides of quads (N, 4, 2) exceed MIN_SHAPE_PX."""
     along, across = quads[:, 1] - quads[:, 0], quads[:, 3] - quads[:, 0]
     lengths = np.hypot(along[:, 0], along[:, 1]), np.hypot(across[:, 0], across[:, 1])
-    return cast("NDArray[np.bool_]", (lengths[0] > SMALLEST_PX) & (lengths[1] > SMALLEST_PX))
+    return cast("NDArray[np.bool_]", (lengths[0] > MIN_SHAPE_PX) & (lengths[1] > MIN_SHAPE_PX))
 
 
 def _to_stride(side: float) -> int:

@@ -19,10 +19,10 @@ from ocrsvc.results import Pixels
 
 Values = NDArray[np.float64]
 
-ALIKE: Final = np.radians(30)  # largest angle to the page's direction; other pieces are not running text
-LEAST_PIECES: Final = 8  # pieces needed to fit the field's six coefficients
-MOST_WEIGHT: Final = 8.0  # largest weight of a piece, in thicknesses of length
-ROUNDS: Final = 4  # iterations of the fit
+MAX_ANGLE: Final = np.radians(30)  # largest angle to the page's direction; other pieces are not running text
+MIN_PIECES: Final = 8  # pieces needed to fit the field's six coefficients
+MAX_WEIGHT: Final = 8.0  # largest weight of a piece, in thicknesses of length
+FIT_ROUNDS: Final = 4  # iterations of the fit
 STEPS: Final = 16  # integration steps from a side of the text to its middle
 
 
@@ -73,8 +73,8 @@ def fit_field(pieces: Pieces) -> LineField | None:
     """Fit a field to the pieces in about the page's direction; None if there are too few."""
     page = float(np.angle(np.sum(pieces.length * np.exp(2j * pieces.direction)))) / 2
     leaning = (pieces.direction - page + np.pi / 2) % np.pi - np.pi / 2
-    alike = np.abs(leaning) < ALIKE
-    if np.count_nonzero(alike) < LEAST_PIECES:
+    alike = np.abs(leaning) < MAX_ANGLE
+    if np.count_nonzero(alike) < MIN_PIECES:
         return None
     cos, sin = np.cos(page), np.sin(page)
     x, y, length = pieces.x[alike], pieces.y[alike], pieces.length[alike]
@@ -83,7 +83,7 @@ def fit_field(pieces: Pieces) -> LineField | None:
     low, high = (place - reach).min(axis=0), (place + reach).max(axis=0)
     middle, half = (low + high) / 2, np.maximum((high - low) / 2, 0.5)
     unit_x, unit_y = np.moveaxis((place - middle) / half, -1, 0)
-    weight = np.minimum(length / pieces.thickness[alike], MOST_WEIGHT)
+    weight = np.minimum(length / pieces.thickness[alike], MAX_WEIGHT)
     factors = _fit(unit_x, unit_y, np.tan(leaning[alike]), weight)
     turned = _turning(factors, unit_x, unit_y, float(half[0] / half[1]))
     # The text is two units wide.
@@ -94,7 +94,7 @@ def fit_field(pieces: Pieces) -> LineField | None:
 def _fit(x: Values, y: Values, slope: Values, weight: Values) -> Values:
     terms = np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=1)
     trust = np.ones_like(slope)
-    for _ in range(ROUNDS):
+    for _ in range(FIT_ROUNDS):
         root = np.sqrt(weight * trust)
         factors = np.linalg.lstsq(terms * root[:, None], slope * root, rcond=1e-6)[0]
         off = np.abs(slope - terms @ factors)
@@ -116,13 +116,13 @@ def _turning(factors: Values, x: Values, y: Values, aspect: float) -> Values:
     return cast(Values, by_x + 2 * by_xx * x + by_xy * y + climb * (by_y + by_xy * x + 2 * by_yy * y))
 
 
-MOST_SAMPLES: Final = 60_000
+MAX_SAMPLES: Final = 60_000
 """Text pixels sampled: enough for directions within a tenth of a degree, for any page size."""
 
-PIECE: Final = 6.0  # length of a piece in thicknesses of its line; shorter ones have no clear direction
-SLENDER: Final = 2.5  # minimum length / thickness of a piece with a direction
-MOST_PIECES: Final = 32  # pieces of one line
-LEAST_PIXELS: Final = 30  # pixels of a piece
+PIECE_LENGTH: Final = 6.0  # length of a piece in thicknesses of its line; shorter ones have no clear direction
+MIN_ASPECT: Final = 2.5  # minimum length / thickness of a piece with a direction
+MAX_PIECES: Final = 32  # pieces of one line
+MIN_PIXELS: Final = 30  # pixels of a piece
 
 
 class LastMask:
@@ -147,7 +147,7 @@ def find_pieces(mask: Pixels) -> Pieces:
     """The pieces of lines with a clear direction, from a mask (h, w) uint8, 0 for background."""
     labels = cv2.connectedComponents(mask, connectivity=4, ltype=cv2.CV_32S)[1]
     places = np.flatnonzero(mask)
-    step = 1 + len(places) // MOST_SAMPLES
+    step = 1 + len(places) // MAX_SAMPLES
     places = places[::step]
     y, x = np.divmod(places, mask.shape[1])
     return _cut(labels.ravel()[places].astype(np.intp), x.astype(np.float64), y.astype(np.float64), step)
@@ -157,13 +157,13 @@ def _cut(labels: NDArray[np.intp], x: Values, y: Values, step: int) -> Pieces:
     """Cut lines into pieces; each sampled pixel stands for `step` pixels."""
     count, middle_x, middle_y, direction, length = _moments(labels, x, y, int(labels.max(initial=0)) + 1)
     thickness = np.maximum(step * count / length, 1.0)
-    parts = np.clip(length / (PIECE * thickness), 1, MOST_PIECES).astype(np.intp)
+    parts = np.clip(length / (PIECE_LENGTH * thickness), 1, MAX_PIECES).astype(np.intp)
     first = np.concatenate([[0], np.cumsum(parts)[:-1]])
     cos, sin = np.cos(direction), np.sin(direction)
     along = (x - middle_x[labels]) * cos[labels] + (y - middle_y[labels]) * sin[labels]
     part = np.clip((along / length[labels] + 0.5) * parts[labels], 0, parts[labels] - 1).astype(np.intp)
     count, middle_x, middle_y, direction, length = _moments(first[labels] + part, x, y, int(parts.sum()))
-    kept = (length >= SLENDER * step * count / length) & (step * count >= LEAST_PIXELS)
+    kept = (length >= MIN_ASPECT * step * count / length) & (step * count >= MIN_PIXELS)
     placed = (middle_x + 0.5, middle_y + 0.5, direction, length, np.repeat(thickness, parts))
     return Pieces(*(values[kept] for values in placed))
 

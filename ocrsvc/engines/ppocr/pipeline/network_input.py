@@ -30,14 +30,14 @@ _SHADES: Final = np.arange(_LEVELS, dtype=np.float32)
 GRAY_VALUES: Final = _SHADES * np.float32(1 / 127.5) - np.float32(1)
 COLOUR_VALUES: Final = (_SHADES - np.float32(127.5)) * np.float32(1 / 127.5)
 
-REACH: Final = 0.1  # largest distance of noise from the background's level, as a share of the line's contrast
-MOST_BEYOND: Final = 0.2
-"""Largest number of pixels between REACH and twice REACH, per noisy pixel; more are soft edges or texture."""
-MOST_SOFT: Final = 0.09
+NOISE_REACH: Final = 0.1  # largest distance of noise from the background's level, as a share of the line's contrast
+MAX_BEYOND: Final = 0.2
+"""Largest number of pixels between NOISE_REACH and twice that, per noisy pixel; more are soft edges or texture."""
+MAX_SOFT: Final = 0.09
 """Largest number of these pixels per background pixel; more belong to blurred letters, which levelling would damage."""
-LEAST_CONTRAST: Final = 80  # levels between background and ink; fainter strokes are hardly more than noise
-STRONGEST: Final = 0.02  # share of pixels at each end of the histogram that the contrast ignores
-TONE: Final = 2  # levels on each side that are added to a level's count in the search for the background
+MIN_CONTRAST: Final = 80  # levels between background and ink; fainter strokes are hardly more than noise
+TAIL_SHARE: Final = 0.02  # share of pixels at each end of the histogram that the contrast ignores
+TONE_WINDOW: Final = 2  # levels on each side that are added to a level's count in the search for the background
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,13 @@ def find_noisy_ground(counts: Counts) -> NoisyGround | None:
     """The background of a line if it is noisy; `counts` (C, 256) are the histograms of the channels."""
     seen = counts[len(counts) // 2]
     total, tone = int(seen.sum()), _tone(seen)
-    low, high = (int(level) for level in np.searchsorted(seen.cumsum(), (STRONGEST * total, (1 - STRONGEST) * total)))
+    low, high = (int(level) for level in np.searchsorted(seen.cumsum(), (TAIL_SHARE * total, (1 - TAIL_SHARE) * total)))
     contrast = max(tone - low, high - tone)
-    if contrast < LEAST_CONTRAST:
+    if contrast < MIN_CONTRAST:
         return None
-    reach = int(REACH * contrast)
+    reach = int(NOISE_REACH * contrast)
     near, far = (int(seen[max(0, tone - away) : tone + away + 1].sum()) for away in (reach, 2 * reach))
-    if far - near > MOST_SOFT * near or far - near > MOST_BEYOND * (near - int(seen[tone])):
+    if far - near > MAX_SOFT * near or far - near > MAX_BEYOND * (near - int(seen[tone])):
         return None
     return NoisyGround(np.array([_tone(channel) for channel in counts], np.int64), reach)
 
@@ -142,6 +142,6 @@ def level_ground(crop: Pixels) -> Pixels:
 
 def _tone(counts: Counts) -> int:
     """The most frequent level within the densest part of a histogram."""
-    middle = int(np.convolve(counts, np.ones(2 * TONE + 1), "same").argmax())
-    first = max(0, middle - TONE)
-    return first + int(counts[first : middle + TONE + 1].argmax())
+    middle = int(np.convolve(counts, np.ones(2 * TONE_WINDOW + 1), "same").argmax())
+    first = max(0, middle - TONE_WINDOW)
+    return first + int(counts[first : middle + TONE_WINDOW + 1].argmax())

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText
 from ocrsvc.engines.model.description import Direction
-from ocrsvc.engines.ppocr.pipeline.joined_lines import part_joined_lines
+from ocrsvc.engines.ppocr.pipeline.joined_lines import split_joined_lines
 from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
 from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, ink_columns, words_of
@@ -29,12 +29,12 @@ from ocrsvc.imaging.reading_order.rules import find_rules
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Check, EngineTimes, Line, Page, Pixels, ReadTask, Spaces, no_check
 
-TALL = 1.5  # height / width above which a box is a vertical line
+TALL_RATIO = 1.5  # height / width above which a box is a vertical line
 SAMPLE_LINES = 4
 CONFIDENT = 0.85  # mean confidence of the sample above which the page is the right way up
 CLEARLY_BETTER = 0.05  # gain in confidence needed to turn a line or page
 DOUBTFUL_LINE = 0.7  # confidence below which a line is read the other way round too
-LEAST_CONFIDENCE = 0.5
+MIN_CONFIDENCE = 0.5
 MAJORITY = 0.7  # share of the text's length that decides the page's orientation
 
 
@@ -115,7 +115,7 @@ def read_page(
         outlines = reader.find() if task.options.detect else ()
     found_s = time.monotonic()
     along = list(map(_along_text, outlines))
-    found = list(map(_DetectedLine, part_joined_lines(task.image.pixels, along)))
+    found = list(map(_DetectedLine, split_joined_lines(task.image.pixels, along)))
     if not found:
         found = [_DetectedLine(_whole_image(task.image.pixels))]
     if task.options.rotate == "auto":
@@ -132,7 +132,7 @@ def read_page(
 def _along_text(outline: Outline) -> Outline:
     """Start a tall quad at its top right corner, so that it is read downwards, like columns of Chinese."""
     along, across = extent(outline)
-    return np.roll(outline, -1, axis=0) if across >= TALL * along and not is_curved(outline) else outline
+    return np.roll(outline, -1, axis=0) if across >= TALL_RATIO * along and not is_curved(outline) else outline
 
 
 def _whole_image(pixels: Pixels) -> Quad:
@@ -170,7 +170,7 @@ def _recognize(lines: Sequence[_DetectedLine], reader: PageReader) -> None:
 
 def _decide_spaces(found: Sequence[_DetectedLine], spaces: Spaces) -> None:
     """Decide the spaces by the confident lines, independent of the request's `min_confidence`."""
-    read = [line for line in found if line.read.confidence >= LEAST_CONFIDENCE]
+    read = [line for line in found if line.read.confidence >= MIN_CONFIDENCE]
     for line, text in zip(read, decide_spaces([(line.read, ends(line.outline)) for line in read], spaces), strict=True):
         line.read = text
 
@@ -193,7 +193,7 @@ def _mean_confidence(texts: Sequence[LineText]) -> float:
 
 def _assemble(task: ReadTask, found: list[_DetectedLine], straighten: Straighten) -> Page:
     image = task.image
-    least = LEAST_CONFIDENCE if task.options.min_confidence is None else task.options.min_confidence
+    least = MIN_CONFIDENCE if task.options.min_confidence is None else task.options.min_confidence
     kept = [line for line in found if line.read.text.strip() and line.read.confidence >= least]
     angle = _page_angle(kept)
     direction = _page_direction(kept)

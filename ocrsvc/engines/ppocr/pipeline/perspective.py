@@ -20,18 +20,18 @@ from ocrsvc.imaging.outline import Outline, is_curved
 
 Values = NDArray[np.float64]
 
-FEWEST_LINES: Final = 6  # lines with a clear direction needed to measure convergence
-SLENDER: Final = 4.0  # minimum length / thickness of a line that is measured
-LONG: Final = 2.0  # minimum length / thickness of a line that is corrected
-ALIKE: Final = float(np.radians(35))
+MIN_LINES: Final = 6  # lines with a clear direction needed to measure convergence
+MIN_ASPECT: Final = 4.0  # minimum length / thickness of a line that is measured
+MIN_CORRECTED_ASPECT: Final = 2.0  # minimum length / thickness of a line that is corrected
+MAX_ANGLE: Final = float(np.radians(35))
 """Largest angle between a line and the page's direction; other lines stay unchanged."""
 
-LEAST_CONVERGENCE: Final = 0.1
+MIN_CONVERGENCE: Final = 0.1
 """Minimum change of the letters' size across the text. Of 275 corpus images seven have more than 0.05, all of them
 photographs and product pictures."""
 
-MOST_LEFT: Final = 1 / 3  # largest unexplained share of the spread of directions
-LEAST_SIZE: Final = 0.3
+MAX_UNEXPLAINED: Final = 1 / 3  # largest unexplained share of the spread of directions
+MIN_SIZE: Final = 0.3
 """Minimum thickness at an end relative to the middle; lines nearer to the vanishing point are unreadable."""
 
 _ROUNDS: Final = 8
@@ -61,16 +61,16 @@ class _Convergence:
 def follow_perspective(outlines: Sequence[Outline], width: int, height: int) -> list[Outline]:
     """Replace straight outlines by trapezoids if the lines of the page converge; keeps the order."""
     straight = [number for number, outline in enumerate(outlines) if not is_curved(outline)]
-    if len(straight) < FEWEST_LINES:
+    if len(straight) < MIN_LINES:
         return list(outlines)
     axes = _axes(np.array([outlines[number] for number in straight], np.float64))
-    alike = np.abs(axes.angles - axes.main) < ALIKE
-    convergence = _fit(axes, alike & (axes.lengths > SLENDER * axes.thicknesses))
+    alike = np.abs(axes.angles - axes.main) < MAX_ANGLE
+    convergence = _fit(axes, alike & (axes.lengths > MIN_ASPECT * axes.thicknesses))
     if convergence is None:
         return list(outlines)
     trapezoids = np.clip(_trapezoids(axes, convergence), 0, (width, height)).astype(np.float32)
     followed = dict(zip(straight, trapezoids, strict=True))
-    changed = {straight[n] for n in np.flatnonzero(alike & (axes.lengths > LONG * axes.thicknesses))}
+    changed = {straight[n] for n in np.flatnonzero(alike & (axes.lengths > MIN_CORRECTED_ASPECT * axes.thicknesses))}
     return [followed[number] if number in changed else outline for number, outline in enumerate(outlines)]
 
 
@@ -82,7 +82,7 @@ def _axes(quads: Values) -> _Axes:
     lengths, thicknesses = np.maximum(widths, heights), np.maximum(np.minimum(widths, heights), 1.0)
     angles = np.arctan2(longer[:, 1], longer[:, 0])
     # Doubling the angles makes a direction and its opposite equal.
-    weights = np.where(lengths > SLENDER * thicknesses, lengths, 0.0)
+    weights = np.where(lengths > MIN_ASPECT * thicknesses, lengths, 0.0)
     main = float(np.arctan2(weights @ np.sin(2 * angles), weights @ np.cos(2 * angles)) / 2)
     angles = main + (angles - main + np.pi / 2) % np.pi - np.pi / 2
     middles = quads.mean(axis=1)
@@ -91,7 +91,7 @@ def _axes(quads: Values) -> _Axes:
 
 def _fit(axes: _Axes, used: NDArray[np.bool_]) -> _Convergence | None:
     """Fit the convergence of the lines; None if they are too few, parallel, or do not converge in one point."""
-    if used.sum() < FEWEST_LINES:
+    if used.sum() < MIN_LINES:
         return None
     angles, weights = axes.angles[used], axes.lengths[used]
     angle, rate = float(np.average(angles, weights=weights)), 0.0
@@ -107,7 +107,7 @@ def _fit(axes: _Axes, used: NDArray[np.bool_]) -> _Convergence | None:
         angle = float(mean - rate * place)
     left_share = np.sqrt(trust @ (angles - angle - rate * places) ** 2 / max(trust @ (angles - mean) ** 2, 1e-12))
     width = np.ptp(along) + np.median(weights)
-    if left_share > MOST_LEFT or abs(rate) * width < LEAST_CONVERGENCE:
+    if left_share > MAX_UNEXPLAINED or abs(rate) * width < MIN_CONVERGENCE:
         return None
     return _Convergence(angle, rate, _turned(axes.middles, angle)[0])
 
@@ -127,9 +127,9 @@ def _trapezoids(axes: _Axes, convergence: _Convergence) -> Values:
     offsets = axes.quads - middles[:, None]
     ends = np.sign((offsets * along[:, None]).sum(axis=2))
     sides = np.sign((offsets * across[:, None]).sum(axis=2))
-    rates = convergence.rate / np.maximum(LEAST_SIZE, 1 + convergence.rate * convergence.along)
-    sizes = np.maximum(LEAST_SIZE, 1 + ends * (rates * axes.lengths / 2)[:, None])
-    halves = axes.thicknesses / 2 / np.maximum(LEAST_SIZE, across @ upright)
+    rates = convergence.rate / np.maximum(MIN_SIZE, 1 + convergence.rate * convergence.along)
+    sizes = np.maximum(MIN_SIZE, 1 + ends * (rates * axes.lengths / 2)[:, None])
+    halves = axes.thicknesses / 2 / np.maximum(MIN_SIZE, across @ upright)
     quads: Values = (
         middles[:, None]
         + (ends * (axes.lengths / 2)[:, None])[..., None] * along[:, None]

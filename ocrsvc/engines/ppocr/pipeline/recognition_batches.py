@@ -186,7 +186,7 @@ class BatchRunner:
         Raises EngineUnavailable, mostly because the GPU has no memory for the largest batch.
         """
         for width in BUCKETS_PX:
-            for count in sorted({1, most_lines(width, self._limits, self._height_px)}):
+            for count in sorted({1, max_lines(width, self._limits, self._height_px)}):
                 self._session.warm_up(np.ones((count, 3, self._height_px, width), np.float32))
 
     def close(self) -> None:
@@ -235,7 +235,7 @@ def batch_in_memory(session: ModelRunner) -> RunBatch:
     return run
 
 
-def most_lines(width: int, limits: Limits, height: int) -> int:
+def max_lines(width: int, limits: Limits, height: int) -> int:
     """Largest number of lines of this padded size in one batch."""
     return max(1, min(limits.max_items, limits.max_cost // (height * width)))
 
@@ -245,8 +245,8 @@ def profiles(limits: Limits, height: int) -> tuple[Profile, ...]:
     return tuple(
         Profile(
             (1, 3, height, narrowest),
-            (most_lines(widest, limits, height), 3, height, widest),
-            (most_lines(narrowest, limits, height), 3, height, widest),
+            (max_lines(widest, limits, height), 3, height, widest),
+            (max_lines(narrowest, limits, height), 3, height, widest),
         )
         for narrowest, widest in PROFILES_PX
     )

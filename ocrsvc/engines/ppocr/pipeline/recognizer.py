@@ -139,8 +139,8 @@ SPARSE_PX: Final = 144
 """Width per character above which a line has too few of them: three line heights. A recognizer reads little of a script
 that it does not know, and may be sure of that; of 2303 corpus lines none is so sparse."""
 
-MOST_MORE: Final = 1.0  # pixel columns that other recognizers may read per column read by the first
-ALWAYS_PX: Final = 5120  # pixel columns that they may read on any page: sixteen lines of usual length
+MAX_EXTRA_SHARE: Final = 1.0  # pixel columns that other recognizers may read per column read by the first
+MIN_EXTRA_PX: Final = 5120  # pixel columns that they may read on any page: sixteen lines of usual length
 SAMPLE_LINES: Final = 4  # unsure lines that decide which recognizer reads the other unsure lines first
 
 
@@ -250,7 +250,7 @@ class SeveralRecognizers:
         """Read those lines that this recognizer has not read yet, within the limit."""
         chosen = []
         for attempt in attempts:
-            fits = self._more_px + attempt.width <= ALWAYS_PX + MOST_MORE * self._read_px
+            fits = self._more_px + attempt.width <= MIN_EXTRA_PX + MAX_EXTRA_SHARE * self._read_px
             if number in attempt.left and fits:
                 self._more_px += attempt.width
                 chosen.append(attempt)

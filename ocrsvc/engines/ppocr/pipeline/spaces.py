@@ -1,10 +1,9 @@
-"""Decides for a whole page where spaces stand between Chinese and Latin text, from its gaps and the model's spaces.
+"""Decides for a whole page where spaces belong between Chinese and Latin text, from its gaps and the model's spaces.
 
-People type a space there, or typesetting opens a gap of about a quarter of the type size, or both scripts stand as
-close as any two characters; a page mostly keeps to one of these. A gap in em, measured in the line's crop, less the
-usual gap between the page's Chinese characters, and whether the model read a space there, are the evidence for a space
-at one place; each place has a vote of limited weight at all the others of its page. docs/design/spaces.md has the
-figures.
+Some authors type a space there, some layout programs open a gap of a quarter em, and in other texts both scripts are as
+close as any two characters; a page mostly keeps to one of these. The evidence for a space is the gap in em, measured in
+the line's crop, minus the usual gap between the page's Chinese characters, and whether the model read a space. All
+places of a page vote, with limited weight, on each other. Figures: docs/design/spaces.md.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from ocrsvc.engines.line_recognizer import LineText, Path, ScriptGaps
 from ocrsvc.imaging.geometry import Quad, sides
 from ocrsvc.results import Pixels, Spaces
 
-INKED: Final = 0.3  # of the way from the ground's tone to the ink's, from which a pixel holds ink
-CORE: Final = slice(10, 38)  # rows that belong to this line for sure, of 48
+INK_CONTRAST: Final = 0.3  # contrast of an ink pixel, as a share of that between background and ink
+CORE: Final = slice(10, 38)  # rows, of 48, that contain no other line
 EDGES: Final = [0, 1, -2, -1]  # rows that letters seldom reach
-RULE: Final = 0.9  # of a row's pixels; with more ink the row is a ruled line
-LEAST_PITCHES: Final = 3
-UNUSUAL: Final = 0.3  # of the median way; what differs more has a comma or a gap in it
+RULE_FILL: Final = 0.9  # share of ink pixels in a row above which it is a ruled line
+MIN_PITCHES: Final = 3
+MAX_PITCH_DIFFERENCE: Final = 0.3  # largest relative difference from the median pitch; others include a comma or gap
 
 _OTHER, _LATIN, _CHINESE = range(3)
 
 
 def measure_gaps(path: Path, get_crop: Callable[[], Pixels]) -> ScriptGaps | None:
-    """The gaps of one line; None where no Chinese character stands beside a Latin one, or where no gap is seen at all.
+    """Measure the gaps of one line; None if no Chinese character is next to a Latin one, or if no gap is visible.
 
-    `get_crop` gives the line's (48, w[, 3]) crop; it is asked only where the scripts change.
+    `get_crop` returns the line's (48, w[, 3]) crop; it is called only if the script changes.
     """
     inked = np.flatnonzero([not character.isspace() for character in path.characters])
     scripts = np.array([_script(path.characters[place]) for place in inked], np.int8)
@@ -53,15 +52,15 @@ def measure_gaps(path: Path, get_crop: Callable[[], Pixels]) -> ScriptGaps | Non
 
 
 def _pitch(ways: NDArray[np.float64]) -> float:
-    """The mean of the usual ways, because each is a whole number of steps; 0 for too few."""
+    """The mean of the usual pitches, because each is a whole number of steps; 0 if there are too few."""
     middle = np.median(ways) if len(ways) else 0.0
-    usual = ways[np.abs(ways - middle) <= UNUSUAL * middle]
-    return float(usual.mean()) if len(usual) >= LEAST_PITCHES else 0.0
+    usual = ways[np.abs(ways - middle) <= MAX_PITCH_DIFFERENCE * middle]
+    return float(usual.mean()) if len(usual) >= MIN_PITCHES else 0.0
 
 
 def blank_columns(crop: Pixels) -> NDArray[np.bool_]:
-    """(w,) whether a column of the line's core holds no ink. The ground is what the crop's edges show."""
-    # Sums of the channels instead of means, which would cost ten times as much.
+    """(w,) whether a column of the line's core has no ink. The crop's edges show the background."""
+    # Sums of the channels cost a tenth of means.
     tones = crop if crop.ndim == 2 else crop[..., 0].astype(np.uint16) + crop[..., 1] + crop[..., 2]
     core = tones[CORE]
     upto = np.cumsum(np.bincount(core.ravel()))
@@ -70,11 +69,11 @@ def blank_columns(crop: Pixels) -> NDArray[np.bool_]:
     below = upto[between]
     if np.median(tones[EDGES]) > between:
         ground = int(np.searchsorted(upto, (below + upto[-1]) / 2))
-        ink = core < ground - INKED * (ground - low)
+        ink = core < ground - INK_CONTRAST * (ground - low)
     else:
         ground = int(np.searchsorted(upto, below / 2))
-        ink = core > ground + INKED * (high - ground)
-    ink = ink[ink.mean(axis=1) < RULE]
+        ink = core > ground + INK_CONTRAST * (high - ground)
+    ink = ink[ink.mean(axis=1) < RULE_FILL]
     blank: NDArray[np.bool_] = ~ink.any(axis=0)
     return blank
 
@@ -82,12 +81,12 @@ def blank_columns(crop: Pixels) -> NDArray[np.bool_]:
 def _script(character: str) -> int:
     if "\u3400" <= character <= "\u9fff" or "\u3041" <= character <= "\u30ff":
         return _CHINESE
-    # Latin, Greek and Cyrillic; beyond them lie symbols and scripts with rules of their own.
+    # Latin, Greek and Cyrillic; symbols and scripts beyond them have other rules.
     return _LATIN if character < "\u0530" and character.isalnum() else _OTHER
 
 
 def _longest_runs(blank: NDArray[np.bool_], bounds: NDArray[np.intp]) -> NDArray[np.float32]:
-    """The longest run of blank columns between each two neighbouring bounds; (w,), (N,) to (N - 1,)."""
+    """(N - 1,) longest runs of blank columns (w,) between consecutive bounds (N,)."""
     bounds = np.maximum.accumulate(np.clip(bounds, 0, len(blank) - 1))
     columns = np.arange(len(blank))
     stops = np.where(blank, -1, columns)
@@ -97,24 +96,24 @@ def _longest_runs(blank: NDArray[np.bool_], bounds: NDArray[np.intp]) -> NDArray
     return longest
 
 
-# Between what LibreOffice opens where no space was typed (0.2 em, measured as 0.18 to 0.19) and the narrowest space
-# (0.224 em). Chosen, with all numbers below, on the tuning half and on pages drawn by a browser and by LibreOffice.
+# Between LibreOffice's automatic gap (0.2 em, measured as 0.18 to 0.19) and the narrowest typed space (0.224 em).
+# Chosen, like all numbers below, on the tuning half and on pages drawn by a browser and by LibreOffice.
 OPEN_EM: Final = 0.2
-SEEN_EM: Final = 0.12  # where spaces="visible" is asked for: half of a quarter
-OPEN_SLOPE_EM: Final = 0.05  # that makes a space e times as likely
-# Evidence is the logarithm of the odds. A gap has at most the first, a place at the others the second, all others
-# together at one the third: so a gap of 0.4 em is a space on any page.
-MOST_FROM_GAP: Final = 4.0
-MOST_FROM_PLACE: Final = 1.0
-MOST_FROM_PAGE: Final = 3.5
-# The model reads half of the typed spaces, a fifth of the gaps opened by programs, and none where there is no gap.
+SEEN_EM: Final = 0.12  # minimum gap for spaces="visible": half of a quarter em
+OPEN_SLOPE_EM: Final = 0.05  # a gap wider by this multiplies the odds of a space by e
+# Limits of the evidence (log odds): of a place's own gap, of one place's vote at another, and of all votes at a place.
+# A gap of 0.4 em is a space on any page.
+MAX_FROM_GAP: Final = 4.0
+MAX_FROM_PLACE: Final = 1.0
+MAX_FROM_PAGE: Final = 3.5
+# The model reads half of the typed spaces, a fifth of the gaps opened by programs, and no others.
 READ, UNREAD = 0.8, -0.2
-# Until a page shows its own: the type size in heights of a box (0.83 to 0.99 for different margins of the detector),
-# and the gap between two Chinese characters (0.06 to 0.12 em in seven typefaces), which weighs as five such gaps.
+# Defaults for a page: type size in box heights (0.83 to 0.99 for different margins of the detector), and the gap
+# between two Chinese characters (0.06 to 0.12 em in seven typefaces), which weighs as much as five measured gaps.
 EM_OF_HEIGHT: Final = 0.9
 USUAL_GAP_EM: Final = 0.1
 USUAL_GAPS: Final = 5
-# What the side bearings of narrow characters add to a gap; means of 875 places in seven typefaces.
+# Side bearings that narrow characters add to a gap; means of 875 places in seven typefaces.
 NARROW_EM: Final = {"1": 0.05, "\u65e5": 0.1, "\u6708": 0.1, "\u4e86": 0.1}
 
 
@@ -128,7 +127,7 @@ class _Places:
 
 
 def decide_spaces(lines: Sequence[tuple[LineText, Quad]], spaces: Spaces) -> list[LineText]:
-    """All lines of one page, and where they are, with spaces where Chinese meets Latin; `spaces` as of ReadOptions."""
+    """Decide the spaces between Chinese and Latin in all lines of a page; `spaces` as in ReadOptions."""
     texts = [text for text, _ in lines]
     measured = [
         (number, text.path, text.gaps, quad)
@@ -140,7 +139,8 @@ def decide_spaces(lines: Sequence[tuple[LineText, Quad]], spaces: Spaces) -> lis
     sizes = _type_sizes([(gaps, quad) for _, _, gaps, quad in measured])
     places = [_places(path, gaps, em) for (_, path, gaps, _), em in zip(measured, sizes, strict=True)]
     usual = _usual_gap(np.concatenate([line.chinese_em for line in places]))
-    gaps_em, read = (np.concatenate(rows) for rows in zip(*((one.gaps_em, one.read) for one in places), strict=True))
+    gaps_em = np.concatenate([line.gaps_em for line in places])
+    read = np.concatenate([line.read for line in places])
     is_open = gaps_em - usual >= SEEN_EM if spaces == "visible" else _are_open(gaps_em - usual, read)
     ends = np.cumsum([len(line.gaps_em) for line in places])[:-1]
     for (number, path, gaps, _), flags in zip(measured, np.split(is_open, ends), strict=True):
@@ -150,26 +150,26 @@ def decide_spaces(lines: Sequence[tuple[LineText, Quad]], spaces: Spaces) -> lis
 
 
 def _are_open(gaps_em: NDArray[np.float64], read: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(N,) which places of one page have a space; the gaps are what the page's usual gap leaves."""
-    evidence = np.clip((gaps_em - OPEN_EM) / OPEN_SLOPE_EM, -MOST_FROM_GAP, MOST_FROM_GAP)
+    """(N,) which places of a page get a space; `gaps_em` exclude the page's usual gap."""
+    evidence = np.clip((gaps_em - OPEN_EM) / OPEN_SLOPE_EM, -MAX_FROM_GAP, MAX_FROM_GAP)
     evidence = evidence + np.where(read, READ, UNREAD)
-    votes = np.clip(evidence, -MOST_FROM_PLACE, MOST_FROM_PLACE)
-    of_others = np.clip(votes.sum() - votes, -MOST_FROM_PAGE, MOST_FROM_PAGE)
-    is_open: NDArray[np.bool_] = evidence + of_others > 0
+    votes = np.clip(evidence, -MAX_FROM_PLACE, MAX_FROM_PLACE)
+    votes_of_others = np.clip(votes.sum() - votes, -MAX_FROM_PAGE, MAX_FROM_PAGE)
+    is_open: NDArray[np.bool_] = evidence + votes_of_others > 0
     return is_open
 
 
 def _usual_gap(gaps_em: NDArray[np.float64]) -> float:
-    """The mean of the middle half; a median would be a whole number of pixels, a fortieth of the type size each."""
+    """The mean of the middle half of the gaps; a median would be a whole pixel, a fortieth of the type size."""
     cut = len(gaps_em) // 4
     middle = np.sort(gaps_em)[cut : len(gaps_em) - cut]
     return float((middle.sum() + USUAL_GAPS * USUAL_GAP_EM) / (len(middle) + USUAL_GAPS))
 
 
 def _type_sizes(lines: Sequence[tuple[ScriptGaps, Quad]]) -> list[float]:
-    """The type size of each line along its crop, in pixels: its pitch, or a share of its height."""
+    """The type size of each line in pixels of its crop: its pitch, or a share of its height."""
     extents = [(gaps.crop_width, *sides(quad)) for gaps, quad in lines]
-    # How long the line's height would be along its crop, which is squeezed.
+    # The line's height in pixels along its crop, which is squeezed.
     heights = np.array([width / max(along, 1.0) * max(across, 1.0) for width, along, across in extents])
     pitches = np.array([gaps.pitch for gaps, _ in lines])
     known = pitches > 0
@@ -188,15 +188,12 @@ def _places(path: Path, gaps: ScriptGaps, em: float) -> _Places:
 
 
 def _next(characters: Sequence[str], place: int) -> int:
-    """The next character that is not a space."""
+    """Index of the next character that is not a space."""
     return next(number for number in range(place + 1, len(characters)) if not characters[number].isspace())
 
 
 def _with_spaces(path: Path, gaps: ScriptGaps, is_open: NDArray[np.bool_]) -> Path:
-    """The line's path with spaces at those of its places that are open, and with none at the others.
-
-    A space that the model did not read stands on the step halfway across its gap.
-    """
+    """The path with spaces at the open places only; an inserted space gets the middle step of its gap."""
     keep = np.ones(len(path.characters), bool)
     new = []
     for place, wanted in zip(gaps.places.tolist(), is_open.tolist(), strict=True):

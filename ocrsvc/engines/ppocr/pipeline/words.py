@@ -1,16 +1,14 @@
-"""Makes the words and characters of a line's answer: placed by the ink, split by script, mapped onto the page.
+"""Computes the words and characters of lines: located by their ink, split by script, mapped onto the page.
 
-The steps of a line's path say about where its characters stand, the ink says exactly. Between the middles of two
-characters that follow each other the crop is cut once: in the middle of the widest gap in the ink where a space was
-read, and otherwise at a gap near the midpoint; where the ink has no gap, at its thinnest column. A character is the ink
-between two cuts. A line costs a time linear in its pixels. A column of pixels is one number here, whose bits are its
-rows; so the rows of any run of columns are their bitwise or. Lines are laid side by side, with a column full of ink
-after each, and worked on together.
+CTC steps give the approximate position of each character, the ink the exact one. Between the middles of two consecutive
+characters the crop is cut once: in the middle of the widest gap in the ink if a space was read, else at a gap near the
+midpoint, or at the thinnest column if there is no gap. A character is the ink between two cuts. The time is linear in
+the line's pixels. A column of pixels is one integer whose bits are its rows, so the rows with ink in a range of columns
+are a bitwise or. Several lines are processed at once, side by side, with a column full of ink after each.
 
-CTC gives the characters of a line from left to right, whatever the script. For text from right to left
-`imaging.text_direction` undoes what Unicode's bidirectional algorithm (UAX #9) does to show it, with the same
-results as the package PaddleOCR's. Packages that implement UAX #9 return a string; here each character has a place, so
-the order itself is needed.
+CTC reads the characters of a line from left to right, in any script. For right-to-left text `imaging.text_direction`
+reverses the display order of Unicode's bidirectional algorithm (UAX #9), with the same results as PaddleOCR's. Packages
+that implement UAX #9 return a string; here each character has a position, so the order itself is needed.
 """
 
 from __future__ import annotations
@@ -34,46 +32,46 @@ from ocrsvc.results import Box, Character, Check, Pixels, ReadOptions, Word
 
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
-Columns = NDArray[np.uint64]  # (w,) the ink of each column: the bit 1 << row is set where that row has some
-INKED: Final = 0.4
-"""Of the line's strongest contrast with its ground, from which a pixel is ink: half, less what smoothing takes away."""
+Columns = NDArray[np.uint64]  # (w,) the ink of each column: bit 1 << row is set for a row with ink
+INK_CONTRAST: Final = 0.4
+"""Contrast of an ink pixel, as a share of the line's strongest: half, minus an allowance for smoothing."""
 
-STRONG: Final = 0.98  # the share of pixels with less contrast than the strongest; fewer than the others are specks
-EDGE: Final = 0.2
-"""Share of the crop's height at its top and at its bottom that may hold ink of the lines above and below."""
+STRONG_QUANTILE: Final = 0.98  # quantile of the pixels' contrast that counts as the strongest; higher ones are specks
+EDGE_SHARE: Final = 0.2
+"""Share of the crop's height at the top and the bottom that may contain ink of neighbouring lines."""
 
-FAR_FROM_MIDPOINT: Final = 0.5
-"""What a column of distance from the midpoint between two characters costs, in columns of distance from ink."""
+MIDPOINT_COST: Final = 0.5
+"""Cost of a column's distance from the midpoint between two characters, relative to its distance from ink."""
 
-LATE: Final = 0.2
-"""Steps by which the model reports a character behind its middle: on the pages of benchmarks/words.py 0.16 for Chinese
-characters, 0.21 for Latin letters and 0.29 for marks, with one in ten more than half a step away from that."""
+LATE_STEPS: Final = 0.2
+"""Steps by which the model reports a character after its middle: on the pages of benchmarks/words.py 0.16 for Chinese
+characters, 0.21 for Latin letters and 0.29 for marks; one in ten is off by more than half a step."""
 
-CLEAR: Final = 4
-"""Columns from ink that are as good as any more, where no space was read: a wider gap may be beside a narrow mark."""
+CLEAR_PX: Final = 4
+"""Largest distance from ink that counts, in columns, without a space: a wider gap may be beside a narrow mark."""
 
 EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # the column after each line
-HALF_CHARACTER: Final = 0.75
-"""Of the crop's height, how far the first and the last character of a line reach out from their middles at most."""
+MAX_REACH: Final = 0.75
+"""Largest distance of a line's end from the middle of its first or last character, in crop heights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CharacterPlaces:
-    """Where the ink of a line's characters stands, as shares of the crop's width and height."""
+    """The extent of each character's ink, as shares of the crop's width and height."""
 
-    places: Ints  # (N,) which of the path's characters these are: all but the spaces
-    left: Floats  # (N,) where each begins and ends, along the line
+    places: Ints  # (N,) indices of the path's characters, without spaces
+    left: Floats  # (N,)
     right: Floats
-    top: Floats  # (N,) where each begins and ends, across it
+    top: Floats  # (N,)
     bottom: Floats
-    line_top: float  # where the line's ink begins and ends, across it
+    line_top: float  # of all ink of the line
     line_bottom: float
 
 
 def place_characters(lines: Sequence[tuple[Path, Columns]], height: int) -> list[CharacterPlaces | None]:
-    """The places of all characters that are not spaces; None for a line without any. Crops are at most 63 px high.
+    """Locate all characters except spaces; None for a line without any. Crops are at most 63 px high.
 
-    `lines` are what was read of each crop, and its ink; some dozens at a time, which bounds the memory.
+    `lines` are the path and ink of each crop; pass some dozens at a time to limit the memory.
     """
     kept = [np.flatnonzero([not character.isspace() for character in path.characters]) for path, _ in lines]
     full = [(path, ink, places) for (path, ink), places in zip(lines, kept, strict=True) if len(places)]
@@ -82,30 +80,30 @@ def place_characters(lines: Sequence[tuple[Path, Columns]], height: int) -> list
 
 
 def ink_columns(crop: Pixels) -> Columns:
-    """The pixels of a line's crop, (h <= 64, w[, 3]) uint8, that differ from its ground, the shade of most of it."""
+    """The ink of a line's crop, (h <= 64, w[, 3]) uint8: pixels that differ from its median shade."""
     gray = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY) if crop.ndim == 3 else crop
-    # Every third row shows the shades.
+    # Every third row is enough for the histogram.
     counts = cv2.calcHist([gray[::3]], [0], None, [256], [0, 256]).ravel()
     ground = int(np.searchsorted(counts.cumsum(), counts.sum() / 2))
     contrast = np.abs(np.arange(256) - ground)
-    strongest = np.searchsorted(np.bincount(contrast, counts).cumsum(), counts.sum() * STRONG)
-    inked = np.asarray(cv2.LUT(gray, (contrast > INKED * strongest).astype(np.uint8)), np.uint8)
+    strongest = np.searchsorted(np.bincount(contrast, counts).cumsum(), counts.sum() * STRONG_QUANTILE)
+    inked = np.asarray(cv2.LUT(gray, (contrast > INK_CONTRAST * strongest).astype(np.uint8)), np.uint8)
     packed = np.zeros((crop.shape[1], 8), np.uint8)
     packed[:, : -(-len(gray) // 8)] = np.packbits(inked, axis=0, bitorder="little").T
     return packed.view("<u8").ravel()
 
 
 def _place(lines: Sequence[tuple[Path, Columns, Ints]], height: int) -> Iterator[CharacterPlaces]:
-    """The places in lines that have characters, whose numbers are given."""
+    """Locate the characters with the given indices, at least one per line."""
     widths, counts = np.array([(len(ink), len(places)) for _, ink, places in lines]).T
     starts, first = (np.cumsum(sizes) - sizes for sizes in (widths + 1, counts))
     ink = np.concatenate([part for _, columns, _ in lines for part in (columns, EDGE_INK)])
     ink = _without_neighbours(ink, starts, widths, height)
     step_px = np.repeat(widths / np.array([path.steps for path, _, _ in lines]), counts)
     steps = np.concatenate([(path.first[places] + path.last[places] + 1.0) / 2 for path, _, places in lines])
-    middles = np.repeat(starts, counts) + (steps - LATE) * step_px
+    middles = np.repeat(starts, counts) + (steps - LATE_STEPS) * step_px
     spaced = np.diff(np.concatenate([places for _, _, places in lines])) > 1
-    reach, last = HALF_CHARACTER * height, first + counts - 1
+    reach, last = MAX_REACH * height, first + counts - 1
     begins = np.maximum(starts, (middles[first] - reach).astype(np.intp))
     ends = np.minimum(starts + widths, (middles[last] + reach).astype(np.intp) + 1)
     left, right = _sides(middles, spaced, ink, (first, begins, last, ends), step_px)
@@ -122,9 +120,9 @@ def _place(lines: Sequence[tuple[Path, Columns, Ints]], height: int) -> Iterator
 
 
 def _without_neighbours(ink: Columns, starts: Ints, widths: Ints, height: int) -> Columns:
-    """The ink without what touches a crop's upper or lower edge and ends near it: that is of the next line."""
+    """Remove ink of neighbouring lines, which touches the crop's upper or lower edge and ends near it."""
     rows = np.bitwise_or.reduceat(ink, np.stack([starts, starts + widths], axis=1).ravel())[::2]
-    inked, near = _bits(rows, height), round(height * EDGE)
+    inked, near = _bits(rows, height), round(height * EDGE_SHARE)
     top, bottom = _neighbour_rows(inked[:, :near]), _neighbour_rows(inked[:, : -near - 1 : -1])
     one = np.uint64(1)
     own = (one << (height - bottom).astype(np.uint64)) - (one << top.astype(np.uint64))
@@ -134,14 +132,14 @@ def _without_neighbours(ink: Columns, starts: Ints, widths: Ints, height: int) -
 
 
 def _neighbour_rows(inked: NDArray[np.bool_]) -> Ints:
-    """(L,) how many rows from the edge are a neighbour's: those up to the last blank one, if the first has ink."""
+    """(L,) number of rows at the edge with a neighbour's ink: those up to the last blank row, if the first has ink."""
     blank = ~inked
     last = blank.shape[1] - 1 - blank[:, ::-1].argmax(axis=1)
     return np.where(inked[:, 0] & blank.any(axis=1), last, 0)
 
 
 Bounds = tuple[Ints, Ints, Ints, Ints]
-"""The first characters of lines, the columns where they may begin, the last ones, and where these may end."""
+"""Per line: index of the first character, its earliest column, index of the last character, its latest column."""
 
 
 def _sides(
@@ -151,9 +149,9 @@ def _sides(
     bounds: Bounds,
     step_px: NDArray[np.floating],
 ) -> tuple[Ints, Ints]:
-    """(N,) the first column of each character's ink, and the one after its last.
+    """(N,) the first column of each character's ink, and the column after its last.
 
-    `middles` (N,) ascend, in columns; `spaced` (N - 1,) says whether a space was read between them; a step has
+    `middles` (N,) are columns, ascending; `spaced` (N - 1,) says whether a space was read in between; a step has
     `step_px` (N,) columns.
     """
     filled = np.flatnonzero(ink)
@@ -161,7 +159,7 @@ def _sides(
     left, right = _trimmed(cuts, bounds, filled)
     empty = left == right
     if empty.any():
-        # A narrow mark lay on its neighbour's side of the cut: let them share at the midpoint.
+        # A narrow mark was on its neighbour's side of the cut: cut at the midpoint instead.
         moved = empty[1:] | empty[:-1]
         cuts = np.where(moved, ((middles[1:] + middles[:-1]) / 2).astype(np.intp), cuts)
         left, right = _trimmed(cuts, bounds, filled)
@@ -172,7 +170,7 @@ def _sides(
 
 
 def _cuts(middles: NDArray[np.floating], spaced: NDArray[np.bool_], ink: Columns) -> Ints:
-    """(N - 1,) the best column between each two middles."""
+    """(N - 1,) the best column for a cut between consecutive middles."""
     starts = middles.astype(np.intp)
     if len(starts) < 2:
         return starts[:0]
@@ -180,7 +178,7 @@ def _cuts(middles: NDArray[np.floating], spaced: NDArray[np.bool_], ink: Columns
     columns = np.arange(starts[0], starts[-1])
     midpoints = np.repeat((middles[1:] + middles[:-1]) / 2, sizes)
     clearance = _clearance(ink)[columns]
-    near = np.minimum(clearance, CLEAR) - FAR_FROM_MIDPOINT * np.abs(columns + 0.5 - midpoints)
+    near = np.minimum(clearance, CLEAR_PX) - MIDPOINT_COST * np.abs(columns + 0.5 - midpoints)
     value = np.where(np.repeat(spaced, sizes), clearance, near)
     best = np.maximum.reduceat(value, starts[:-1] - starts[0])
     hits = np.flatnonzero(value == np.repeat(best, sizes))
@@ -188,7 +186,7 @@ def _cuts(middles: NDArray[np.floating], spaced: NDArray[np.bool_], ink: Columns
 
 
 def _clearance(ink: Columns) -> Floats:
-    """(w,) columns to the nearest ink; on ink less than 0, by half a column for each inked row."""
+    """(w,) distance to the nearest ink in columns; for a column with ink, minus half its number of inked rows."""
     columns, width = np.arange(len(ink)), len(ink)
     inked = ink != 0
     before = np.maximum.accumulate(np.where(inked, columns, -width))
@@ -197,7 +195,7 @@ def _clearance(ink: Columns) -> Floats:
 
 
 def _trimmed(cuts: Ints, bounds: Bounds, filled: Ints) -> tuple[Ints, Ints]:
-    """The first column with ink of each share between cuts, and the one after its last; the same where it has none."""
+    """The first column with ink between consecutive cuts, and the column after the last; equal if there is none."""
     first, line_begins, last, line_ends = bounds
     begins, ends = np.append(0, cuts), np.append(cuts, 0)
     begins[first], ends[last] = line_begins, line_ends
@@ -207,7 +205,7 @@ def _trimmed(cuts: Ints, bounds: Bounds, filled: Ints) -> tuple[Ints, Ints]:
 
 
 def _first_and_last(rows: Columns, height: int) -> Ints:
-    """(N, 2) the lowest bit of each, and the one after its highest."""
+    """(N, 2) the lowest set bit of each, and the bit after the highest."""
     inked = _bits(rows, height)
     return np.stack([inked.argmax(axis=1), height - inked[:, ::-1].argmax(axis=1)], axis=1)
 
@@ -218,7 +216,7 @@ def _bits(rows: Columns, height: int) -> NDArray[np.bool_]:
 
 
 def in_logical_order(line: LineText) -> LineText:
-    """A line that was read from right to left in logical order, so its steps do not ascend any more."""
+    """Put a right-to-left line into logical order; its steps are not ascending then."""
     path = line.path
     if path is None:
         return line
@@ -229,7 +227,7 @@ def in_logical_order(line: LineText) -> LineText:
 
 
 def by_steps(path: Path) -> Path:
-    """The path of a line in logical order, its characters as they stand on the line from left to right."""
+    """Put the path of a line in logical order back into left-to-right order."""
     order = np.argsort(path.first, kind="stable")
     return _rearranged(path, order, [path.characters[place] for place in order.tolist()])
 
@@ -239,40 +237,40 @@ def _rearranged(path: Path, order: Ints, characters: list[str]) -> Path:
 
 
 def by_path(path: Path, found: CharacterPlaces) -> CharacterPlaces:
-    """The places of the characters of `by_steps(path)` as those of the path's characters, in their order."""
+    """Convert the places found for `by_steps(path)` to the order of `path`."""
     logical = np.argsort(path.first, kind="stable")[found.places]
     order = np.argsort(logical)
     left, right, top, bottom = (sides[order] for sides in (found.left, found.right, found.top, found.bottom))
     return CharacterPlaces(logical[order], left, right, top, bottom, found.line_top, found.line_bottom)
 
 
-OWN_ROWS: Final = 0.5  # how far a box's top and bottom move from those of the line's ink to those of its own ink
-TOGETHER: Final = 32  # lines that are placed at once: of the longest, some megabytes and a few milliseconds
+OWN_INK_SHARE: Final = 0.5  # position of a box's top and bottom between the line's ink (0) and its own ink (1)
+LINES_AT_ONCE: Final = 32  # lines located at once; the longest take some megabytes and a few milliseconds
 FULL_HEIGHT: Final = "\u2e80"
-"""The first character of Unicode's scripts whose characters fill their line's height: Chinese, kana and Hangul."""
+"""The first code point of scripts whose characters fill the line's height: Chinese, kana and Hangul."""
 
 
 def words_of(
     lines: Sequence[tuple[LineText, Outline]], options: ReadOptions, check: Check
 ) -> list[tuple[Word, ...] | None]:
-    """The words of each line, whose outline is in the direction of reading; None where none are asked for or known."""
+    """The words of each line, whose outline is in reading direction; None if they are not requested or unknown."""
     answers: list[tuple[Word, ...] | None] = [None] * len(lines)
     known = [
         (number, line.path, line.ink)
         for number, (line, _) in enumerate(lines)
         if options.wants_words and line.path is not None and line.ink is not None
     ]
-    for begin in range(0, len(known), TOGETHER):
+    for begin in range(0, len(known), LINES_AT_ONCE):
         check()
-        some = known[begin : begin + TOGETHER]
-        found = _place_in_order([(lines[number][0], path, ink) for number, path, ink in some])
-        for (number, path, _), places in zip(some, found, strict=True):
+        group = known[begin : begin + LINES_AT_ONCE]
+        found = _place_in_order([(lines[number][0], path, ink) for number, path, ink in group])
+        for (number, path, _), places in zip(group, found, strict=True):
             answers[number] = () if places is None else _words_of(path, places, lines[number][1], options)
     return answers
 
 
 def _place_in_order(lines: Sequence[tuple[LineText, Path, Columns]]) -> list[CharacterPlaces | None]:
-    """Where the characters of each line stand, in the order of its path."""
+    """Locate the characters of each line, in the order of its path."""
     turned = [line.direction == "rtl" for line, _, _ in lines]
     steps = zip(lines, turned, strict=True)
     found = place_characters([(by_steps(path) if turn else path, ink) for (_, path, ink), turn in steps], HEIGHT_PX)
@@ -301,31 +299,31 @@ def _words_of(path: Path, places: CharacterPlaces, outline: Outline, options: Re
 
 
 def _parts(texts: Sequence[str], places: CharacterPlaces) -> Floats:
-    """(N, 4) left, top, right and bottom of each character's box, as shares of the crop."""
-    own = np.array([0.0 if text >= FULL_HEIGHT else OWN_ROWS for text in texts])
+    """(N, 4) left, top, right and bottom of each character's box, as shares of the crop's size."""
+    own = np.array([0.0 if text >= FULL_HEIGHT else OWN_INK_SHARE for text in texts])
     top = places.line_top + own * (places.top - places.line_top)
     bottom = places.line_bottom + own * (places.bottom - places.line_bottom)
     return np.stack([places.left, top, places.right, bottom], axis=1)
 
 
 def _join(parts: Floats, begins: Ints) -> Floats:
-    """(W, 4) the same of the runs of characters that begin at these."""
-    least, most = np.minimum.reduceat(parts, begins), np.maximum.reduceat(parts, begins)
-    return np.concatenate([least[:, :2], most[:, 2:]], axis=1)
+    """(W, 4) the boxes of the words that begin at these characters."""
+    smallest, largest = np.minimum.reduceat(parts, begins), np.maximum.reduceat(parts, begins)
+    return np.concatenate([smallest[:, :2], largest[:, 2:]], axis=1)
 
 
 def _begins(path: Path, places: CharacterPlaces, segment: Segmenter) -> Ints:
-    """(W,) with which of the places each word begins."""
+    """(W,) index of the first character of each word."""
     text = "".join(path.characters)
     begins = word_begins(text, segment)
     if len(text) == len(path.characters):
         return np.searchsorted(places.places, begins)
-    # Some characters are more than one code point long.
+    # Some characters have more than one code point.
     offsets = np.array([0, *accumulate(map(len, path.characters))])[places.places]
     return np.unique(np.searchsorted(offsets, begins, side="right") - 1)
 
 
 def _boxes(parts: Floats, outline: Outline, options: ReadOptions) -> list[Box]:
-    """Where parts of the line's crop stand on the page."""
+    """Map boxes in the line's crop to the page."""
     quads = parts_of(outline, parts)
     return as_boxes(upright_boxes(quads) if options.upright_boxes else quads)
