@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
     from support import Server
 
-    from ocrsvc.engines.ppocr.engine import PpocrEngine
     from ocrsvc.engines.ppocr.handle import PageHandle
     from ocrsvc.pipeline.read import Reader
 
@@ -76,19 +75,6 @@ def handle() -> Iterator[PageHandle]:
     """The default engine's handle, with two threads for a page."""
     with page_handle(threads=2) as handle:
         yield handle
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[PpocrEngine]:
-    """The default engine as a worker that is alone opens it."""
-    from ocrsvc.engines.ppocr.engine import open_ppocr
-    from ocrsvc.settings.load import read_settings
-    from ocrsvc.system.thread_plan import plan_for
-
-    settings = read_settings({})
-    engine = open_ppocr(settings, plan_for(settings, workers=1))
-    yield engine
-    engine.close()
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from PIL import ImageDraw, ImageFont
 from ppocr_support import read, rectangle
 from strict_arrays import StrictArrays
 
-from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
 from ocrsvc.engines.ppocr.gpu.resampling import crop_lines
+from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, level_ground, to_tensor
 from ocrsvc.imaging.geometry import crop
 from ocrsvc.results import Pixels
@@ -96,7 +96,7 @@ def test_noise_is_removed_on_the_gpu_as_in_memory(backend: ArrayBackend, ground:
     "noise", [lambda page: as_jpeg(page, 60), lambda page: as_jpeg(page, 80), grainy], ids=["q60", "q80", "grain"]
 )
 def test_all_spaces_of_a_noisy_enlarged_page_are_read(
-    noise: Callable[[Picture.Image], Pixels], engine: PpocrEngine
+    noise: Callable[[Picture.Image], Pixels], handle: PageHandle
 ) -> None:
     words = WORDS.split()
     rows = [" ".join(words[at:] + words[:at]) for at in range(len(words))]
@@ -105,4 +105,4 @@ def test_all_spaces_of_a_noisy_enlarged_page_are_read(
     for at, picture in enumerate(pictures):
         page.paste(picture, (40, 30 + 60 * at))
     pixels = cv2.resize(noise(page), None, fx=4 / 3, fy=4 / 3, interpolation=cv2.INTER_LINEAR)
-    assert read(engine.open_handle(), np.asarray(pixels, np.uint8)).text.splitlines() == rows
+    assert read(handle, np.asarray(pixels, np.uint8)).text.splitlines() == rows

@@ -17,7 +17,7 @@ from image_support import box
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 
-from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.formats.blocks import join_lines
 from ocrsvc.formats.letter_sizes import BodySize
 from ocrsvc.formats.markdown import markdown_by_page, markdown_parts
@@ -270,8 +270,8 @@ def draw(font: Path, words: list[str], headings: tuple[str, ...], body_px: int, 
     return np.asarray(picture.crop((0, 0, 1240, round(top) + 60)), np.uint8)
 
 
-def headings_of(engine: PpocrEngine, pixels: Pixels) -> list[str]:
-    (page,) = engine.open_handle().read([ReadTask(Image(pixels, "png"), ReadOptions())])
+def headings_of(handle: PageHandle, pixels: Pixels) -> list[str]:
+    (page,) = handle.read([ReadTask(Image(pixels, "png"), ReadOptions())])
     assert isinstance(page, Page)
     return [part for _, text in markdown_by_page([page]) for part in text.split("\n") if part.startswith("#")]
 
@@ -280,16 +280,16 @@ def headings_of(engine: PpocrEngine, pixels: Pixels) -> list[str]:
     ("body_px", "head_px", "marks"), [(26, 40, "##"), (26, 50, "#"), (20, 31, "##"), (32, 60, "#"), (26, 26, None)]
 )
 def test_latin_headings_are_found_by_their_size(
-    engine: PpocrEngine, body_px: int, head_px: int, marks: str | None
+    handle: PageHandle, body_px: int, head_px: int, marks: str | None
 ) -> None:
-    found = headings_of(engine, draw(LATIN, TEXT.split(), HEADINGS, body_px, head_px, " "))
+    found = headings_of(handle, draw(LATIN, TEXT.split(), HEADINGS, body_px, head_px, " "))
     assert found == ([f"{marks} {heading}" for heading in HEADINGS] if marks else [])
 
 
 @pytest.mark.skipif(not CHINESE.is_file(), reason="needs the typeface Noto Sans CJK")
 @pytest.mark.parametrize(("body_px", "head_px", "marks"), [(26, 34, "###"), (26, 40, "##"), (32, 59, "#")])
-def test_chinese_headings_are_found_by_their_size(engine: PpocrEngine, body_px: int, head_px: int, marks: str) -> None:
-    found = headings_of(engine, draw(CHINESE, list(HANZI), HAN_HEADINGS, body_px, head_px, ""))
+def test_chinese_headings_are_found_by_their_size(handle: PageHandle, body_px: int, head_px: int, marks: str) -> None:
+    found = headings_of(handle, draw(CHINESE, list(HANZI), HAN_HEADINGS, body_px, head_px, ""))
     assert found == [f"{marks} {heading}" for heading in HAN_HEADINGS]
 
 

@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from models_support import built_in
+from ppocr_support import load
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.network_input import model_input, to_tensor
@@ -32,17 +33,12 @@ if not openvino_session.is_installed():
 if not openvino_session.computes_bf16():
     pytest.skip("this processor does not compute in bfloat16", allow_module_level=True)
 
-PAGES = Path(__file__).parent / "pages"
 BOTH = RuntimeChoice(BF16, BF16, "asked for")
 CONFIG = SessionConfig("cpu", provider="openvino", precision="bf16", sessions=2)
 
 
-def page(name: str) -> Pixels:
-    return np.asarray(cv2.imread(str(PAGES / name)), np.uint8)
-
-
 def line(width: int) -> Pixels:
-    return np.asarray(cv2.resize(page("line.png"), (width, 48)), np.uint8)
+    return np.asarray(cv2.resize(load("line.png"), (width, 48)), np.uint8)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +90,7 @@ def test_the_recognizer_decides_nearly_as_in_single_precision_and_its_logits_fit
 
 def test_memory_that_is_kept_for_the_next_page_goes_with_free_memory(cache: ModelCache) -> None:
     detector = open_model(built_in_part(DETECTION), SessionConfig("cpu", provider="openvino", precision="bf16"), cache)
-    pixels = np.asarray(cv2.resize(page("notice.png"), (1280, 960)), np.uint8)
+    pixels = np.asarray(cv2.resize(load("notice.png"), (1280, 960)), np.uint8)
     before = detector.run(model_input(detector, pixels))[0]
     held_bytes = resident_bytes()
     release_free_memory()
@@ -124,7 +120,7 @@ def test_pages_read_the_same_alone_and_beside_others_by_both_decoders(tmp_path: 
     assert (info.precision, info.provider, info.device) == ("bf16", "OpenVINO", "cpu")
     handle = engine.open_handle()
     options = (ReadOptions(), ReadOptions(decoder="beam"))
-    tasks = [ReadTask(Image(page(name), "png"), one) for name in ("notice.png", "line.png") for one in options]
+    tasks = [ReadTask(Image(load(name), "png"), one) for name in ("notice.png", "line.png") for one in options]
     together, alone = handle.read(tasks), [handle.read([task])[0] for task in tasks[::-1]][::-1]
     handle.close()
     engine.close()
