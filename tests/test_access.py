@@ -67,7 +67,7 @@ def basic(name: str, password: str) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize("place", ["query", "form", "header"])
-def test_no_other_place_is_read_where_a_format_has_none(client: FlaskClient, keys: Keys, place: str) -> None:
+def test_formats_without_a_key_field_read_only_the_headers(client: FlaskClient, keys: Keys, place: str) -> None:
     secret = keys.secrets["reader"]
     sent: dict[str, dict[str, Any]] = {
         "query": {"query_string": {"apikey": secret, "api_key": secret}, "data": PAGE},
@@ -97,7 +97,7 @@ def test_ocr_space_has_its_key_in_a_header_or_in_the_form(client: FlaskClient, k
     assert client.get("/parse/imageurl", query_string={"apikey": WRONG}).status_code == 401
 
 
-def test_a_page_of_another_site_cannot_use_the_key_that_a_browser_keeps(client: FlaskClient, keys: Keys) -> None:
+def test_other_sites_cannot_use_a_browsers_stored_key(client: FlaskClient, keys: Keys) -> None:
     secret = keys.secrets["reader"]
     for origin, status in (("http://localhost", 200), ("https://evil.example", 403), ("null", 403)):
         response = client.post(OCR, data=PAGE, headers={**basic("", secret), "Origin": origin})
@@ -106,7 +106,7 @@ def test_a_page_of_another_site_cannot_use_the_key_that_a_browser_keeps(client: 
     assert client.post(OCR, data=PAGE, headers={**bearer(secret), "Origin": "https://evil.example"}).status_code == 200
 
 
-def test_a_browser_may_ask_without_a_key_what_it_may_send_and_nothing_else(client: FlaskClient) -> None:
+def test_only_cors_preflight_needs_no_key(client: FlaskClient) -> None:
     asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
     response = client.options(OCR, headers=asked | {"Access-Control-Request-Headers": "authorization"})
     assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (200, "https://app.example")
@@ -142,7 +142,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {**SENT, "api": (OCR, {"json":
     ("name", "status"), [(None, 401), ("wrong", 401), ("operator", 403), ("spent", 429), ("reader", 200)]
 )
 @pytest.mark.parametrize("adapter", REQUESTS)
-def test_each_format_refuses_in_its_own_shape(
+def test_each_adapter_formats_refusals_itself(
     client: FlaskClient, keys: Keys, adapter: str, name: str | None, status: int
 ) -> None:
     path, sent = REQUESTS[adapter]
@@ -158,15 +158,13 @@ def test_each_format_refuses_in_its_own_shape(
         assert REFUSALS[shape](json_of(response), status), response.text
 
 
-def test_a_wrong_key_is_never_repeated(client: FlaskClient) -> None:
+def test_a_wrong_key_is_never_echoed(client: FlaskClient) -> None:
     for path, sent in REQUESTS.values():
         response = client.post(path, **sent, headers=bearer(WRONG))
         assert WRONG not in response.get_data(as_text=True) + str(response.headers)
 
 
-def test_a_key_of_a_few_formats_opens_these_and_decides_between_those_that_share_a_path(
-    client: FlaskClient, keys: Keys
-) -> None:
+def test_a_keys_formats_limit_access_and_choose_between_adapters(client: FlaskClient, keys: Keys) -> None:
     headers = bearer(keys.secrets["tensors"])
     statuses = {name: client.post(path, **sent, headers=headers).status_code for name, (path, sent) in REQUESTS.items()}
     # Whatever comes to the path that three formats share is TurboOCR's, which finds no image in what is the others'.
@@ -179,7 +177,7 @@ def test_a_key_of_a_few_formats_opens_these_and_decides_between_those_that_share
 # What counts.
 
 
-def test_pages_that_are_answered_count_and_those_that_fail_do_not(client: FlaskClient, keys: Keys) -> None:
+def test_only_successful_pages_count(client: FlaskClient, keys: Keys) -> None:
     keys.add("counted", pages_a_day=20, concurrency=2)
     for data, pages in (
         (PAGE, 1),
@@ -195,7 +193,7 @@ def test_pages_that_are_answered_count_and_those_that_fail_do_not(client: FlaskC
         assert (after.requests, after.reserved) == (0, 0)
 
 
-def test_a_document_of_more_pages_than_are_left_is_refused_as_a_whole(client: FlaskClient, keys: Keys) -> None:
+def test_document_with_more_pages_than_left_is_refused(client: FlaskClient, keys: Keys) -> None:
     keys.add("few", pages_a_day=4)
     assert post(client, keys, "few", pdf(GRAY, GRAY)).status_code == 200
     response = post(client, keys, "few", pdf(GRAY, GRAY, GRAY))
@@ -212,7 +210,7 @@ def test_a_document_of_more_pages_than_are_left_is_refused_as_a_whole(client: Fl
     keys.now_s -= DAY_S
 
 
-def test_an_answer_says_what_is_left(client: FlaskClient, keys: Keys) -> None:
+def test_responses_have_rate_limit_headers(client: FlaskClient, keys: Keys) -> None:
     keys.add("asking", pages_a_day=2)
     for status in (200, 200, 429):
         response = post(client, keys, "asking")
@@ -225,7 +223,7 @@ def test_an_answer_says_what_is_left(client: FlaskClient, keys: Keys) -> None:
     assert "RateLimit" not in post(client, keys, "reader").headers
 
 
-def test_what_needs_neither_engine_nor_time_waits_for_no_store(
+def test_requests_without_engine_do_not_wait_for_the_key_store(
     client: FlaskClient, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -238,7 +236,7 @@ def test_what_needs_neither_engine_nor_time_waits_for_no_store(
     assert post(client, keys, "spent").status_code == 503
 
 
-def test_nobody_is_admitted_while_the_keys_are_not_known(keys: Keys) -> None:
+def test_no_request_is_admitted_before_the_keys_are_loaded(keys: Keys) -> None:
     with running_app(Settings(keys=keys.address), AccessGate(keys.store)) as app:
         client = app.test_client()
         statuses = [
@@ -248,7 +246,7 @@ def test_nobody_is_admitted_while_the_keys_are_not_known(keys: Keys) -> None:
         assert (client.get("/readyz").status_code, client.get("/healthz").status_code) == (503, 200)
 
 
-def test_a_key_has_its_priority_at_most(app: Flask, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_limits_the_priority(app: Flask, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     put = work_queue.WorkQueue.put
 
@@ -266,7 +264,7 @@ def test_a_key_has_its_priority_at_most(app: Flask, keys: Keys, monkeypatch: pyt
     assert seen == ["batch", "batch", "batch", "interactive", "batch"]
 
 
-def test_a_page_from_the_cache_counts_and_a_key_may_be_kept_from_the_cache(keys: Keys) -> None:
+def test_cached_pages_count_and_a_key_can_exclude_the_cache(keys: Keys) -> None:
     keys.add("cached")
     keys.add("uncached", may_cache=False)
 
@@ -284,7 +282,7 @@ def test_a_page_from_the_cache_counts_and_a_key_may_be_kept_from_the_cache(keys:
     assert (keys.usage("cached").today, keys.usage("uncached").today) == (2, 3)
 
 
-def test_requests_of_a_key_are_one_callers_wherever_they_come_from(app: Flask, keys: Keys) -> None:
+def test_requests_of_a_key_have_one_caller_name(app: Flask, keys: Keys) -> None:
     seen = []
     for address in ("192.0.2.1", "192.0.2.2"):
         base = {"REMOTE_ADDR": address}
@@ -295,7 +293,7 @@ def test_requests_of_a_key_are_one_callers_wherever_they_come_from(app: Flask, k
     assert seen == [("key reader", "key reader")] * 2
 
 
-def test_what_an_operator_does_is_written_down_with_the_name_of_the_key(keys: Keys, tmp_path: Path) -> None:
+def test_audit_log_has_operators_actions_and_key_names(keys: Keys, tmp_path: Path) -> None:
     log = tmp_path / "audit.jsonl"
     headers = bearer(keys.secrets["operator"])
     with running_app(Settings(keys=keys.address, audit_log=log), keys.gate) as app:
@@ -306,7 +304,7 @@ def test_what_an_operator_does_is_written_down_with_the_name_of_the_key(keys: Ke
     assert (entry["who"], entry["action"], entry["digest"]) == ("key:operator", "quarantine.release", "abc")
 
 
-def test_the_description_says_how_a_key_is_sent_where_one_is_wanted(client: FlaskClient, keys: Keys) -> None:
+def test_openapi_describes_keys_if_they_are_needed(client: FlaskClient, keys: Keys) -> None:
     described = json_of(client.get("/openapi.json", headers=bearer(keys.secrets["reader"])))
     validate(described)
     assert set(described["components"]["securitySchemes"]) == {"bearer", "header", "basic"}

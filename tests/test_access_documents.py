@@ -66,16 +66,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize(("pages", "status", "code"), [(4, 429, 903), (6, 413, 204)])
-def test_a_document_of_more_pages_than_are_left_is_not_taken_in(
-    place: Place, pages: int, status: int, code: int
-) -> None:
+def test_job_with_more_pages_than_left_is_refused(place: Place, pages: int, status: int, code: int) -> None:
     answer(place.keys.enter(pages=2), 2)
     response = place.upload("anna", pages)
     assert (response.status_code, json_of(response)["code"]) == (status, code)
     assert place.jobs.all() == []
 
 
-def test_reading_ends_where_the_pages_of_the_key_do(place: Place) -> None:
+def test_job_stops_when_the_keys_pages_are_used_up(place: Place) -> None:
     first, second = (json_of(place.upload("anna", 3))["data"] for _ in range(2))
     with place.working():
         wait_until(lambda: place.ask("anna", second)["is_done"])
@@ -85,7 +83,7 @@ def test_reading_ends_where_the_pages_of_the_key_do(place: Place) -> None:
     assert place.keys.usage().today == 5
 
 
-def test_nothing_is_read_for_a_key_that_was_revoked(place: Place) -> None:
+def test_jobs_of_a_revoked_key_are_not_read(place: Place) -> None:
     task_id = json_of(place.upload("anna", 2))["data"]
     place.keys.revoke("anna")
     with place.working():
@@ -95,7 +93,7 @@ def test_nothing_is_read_for_a_key_that_was_revoked(place: Place) -> None:
     assert (job.progress().state, job.page_count()) == ("failure", 0)
 
 
-def test_a_document_is_there_for_its_own_key_only(place: Place) -> None:
+def test_a_job_is_visible_only_to_its_key(place: Place) -> None:
     task_id = json_of(place.upload("anna", 1))["data"]
     mine, others = (bearer(place.keys.secrets[name]) for name in ("anna", "berta"))
     with place.working():
@@ -110,7 +108,7 @@ def test_a_document_is_there_for_its_own_key_only(place: Place) -> None:
     assert place.ask("anna", task_id)["code"] == UNKNOWN
 
 
-def test_a_key_that_is_added_again_has_not_its_predecessors_documents(place: Place) -> None:
+def test_a_re_added_key_cannot_see_earlier_jobs(place: Place) -> None:
     read, waiting = (json_of(place.upload("anna", 1))["data"] for _ in range(2))
     with place.working():
         wait_until(lambda: place.ask("anna", read)["is_done"])
@@ -125,7 +123,7 @@ def test_a_key_that_is_added_again_has_not_its_predecessors_documents(place: Pla
     assert place.keys.usage().today == before
 
 
-def test_jobs_are_there_for_the_key_that_left_them_and_their_pages_count_for_it(place: Place) -> None:
+def test_jobs_belong_to_their_key_and_count_for_it(place: Place) -> None:
     def ask(name: str, method: str, path: str = "", **more: Any) -> Any:
         return place.client.open(f"/v1/jobs{path}", method=method, headers=bearer(place.keys.secrets[name]), **more)
 

@@ -64,14 +64,14 @@ def test_a_key_admits_and_its_pages_are_counted_once(keys: Keys) -> None:
     assert keys.usage() == Usage(today=6, this_month=6)
 
 
-def test_without_a_key_the_answer_says_how_to_send_one(keys: Keys) -> None:
+def test_missing_key_error_says_how_to_send_one(keys: Keys) -> None:
     for secret in (None, ""):
         error = refusal(keys, secret)
         assert isinstance(error, KeyMissing)
         assert "Authorization: Bearer" in error.remedy
 
 
-def test_wrong_revoked_and_expired_keys_have_one_answer(keys: Keys) -> None:
+def test_wrong_revoked_and_expired_keys_get_the_same_error(keys: Keys) -> None:
     good, revoked, rotated = keys.add("good"), keys.add("gone"), keys.add()
     expired = keys.add("late", expires_at=NOW_S + 60)
     rotate(keys, 60.0)
@@ -87,7 +87,7 @@ def test_wrong_revoked_and_expired_keys_have_one_answer(keys: Keys) -> None:
     keys.enter("good")
 
 
-def test_an_old_secret_is_good_until_its_grace_ends(keys: Keys) -> None:
+def test_a_rotated_secret_is_valid_until_its_grace_ends(keys: Keys) -> None:
     old = keys.add()
     new = rotate(keys, 60.0)
     for secret in (old, new):
@@ -102,7 +102,7 @@ def test_an_old_secret_is_good_until_its_grace_ends(keys: Keys) -> None:
     keys.gate.check(newest)
 
 
-def test_a_change_of_a_key_is_seen_at_the_next_look(keys: Keys) -> None:
+def test_a_changed_key_is_noticed_at_the_next_refresh(keys: Keys) -> None:
     secret, key = keys.add(), key_named(keys.store, "anna")
     change_key(keys.store, key, replace(key.entry, limits=KeyLimits(pages_a_day=1)))
     keys.gate.refresh()
@@ -126,7 +126,7 @@ def test_a_revoked_key_ends_within_a_second_of_a_running_gate(keys: Keys, tmp_pa
     gate.stop()
 
 
-def test_a_quota_is_answered_429_with_when_there_is_more(keys: Keys) -> None:
+def test_reached_quota_returns_429_with_retry_after(keys: Keys) -> None:
     keys.add(pages_a_day=3, pages_a_month=50)
     answer(keys.enter(pages=2), 2)
     with pytest.raises(QuotaExceeded) as refused:
@@ -140,7 +140,7 @@ def test_a_quota_is_answered_429_with_when_there_is_more(keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"pages_a_day": 3}, {"pages_a_month": 3, "pages_a_day": 9}], ids=str)
-def test_more_pages_than_the_whole_quota_are_not_to_be_sent_again(keys: Keys, limits: dict[str, Any]) -> None:
+def test_more_pages_than_the_whole_quota_is_not_retryable(keys: Keys, limits: dict[str, Any]) -> None:
     keys.add(**limits)
     admission = keys.enter(pages=2)
     with pytest.raises(PagesOverQuota, match="needs at least 4 pages, and the API key has 3 a ") as refused:
@@ -151,7 +151,7 @@ def test_more_pages_than_the_whole_quota_are_not_to_be_sent_again(keys: Keys, li
 
 
 @pytest.mark.parametrize("rate", [1, 5, 6, 7, 22, 30])
-def test_headers_say_exactly_how_many_requests_of_a_second_are_left(keys: Keys, rate: int) -> None:
+def test_headers_count_the_requests_left_of_a_burst(keys: Keys, rate: int) -> None:
     keys.add(requests_per_s=rate)
     left = []
     for _ in range(rate):
@@ -162,7 +162,7 @@ def test_headers_say_exactly_how_many_requests_of_a_second_are_left(keys: Keys, 
     assert left == [f"r={requests}" for requests in reversed(range(rate))]
 
 
-def test_a_rate_is_answered_429_with_when_the_next_may_come(keys: Keys) -> None:
+def test_reached_rate_returns_429_with_retry_after(keys: Keys) -> None:
     secret = keys.add(requests_per_s=0.25)
     assert keys.enter().headers["RateLimit"] == '"requests";r=0;t=4'
     error = refusal(keys, secret)
@@ -170,7 +170,7 @@ def test_a_rate_is_answered_429_with_when_the_next_may_come(keys: Keys) -> None:
     assert error.retry_after_s == 4
 
 
-def test_pages_of_a_document_are_reserved_as_they_become_known_and_given_back_if_they_fail(keys: Keys) -> None:
+def test_pages_are_reserved_when_known_and_released_on_failure(keys: Keys) -> None:
     keys.add(pages_a_day=10)
     answer(keys.enter())
     admission = keys.enter()
@@ -187,7 +187,7 @@ def test_pages_of_a_document_are_reserved_as_they_become_known_and_given_back_if
     assert keys.usage() == Usage(today=8, this_month=8)
 
 
-def test_pages_belong_to_the_day_on_which_their_request_came(keys: Keys) -> None:
+def test_pages_count_for_the_day_of_their_request(keys: Keys) -> None:
     keys.add()
     admission = keys.enter()
     keys.now_s += 2 * 3600
@@ -195,7 +195,7 @@ def test_pages_belong_to_the_day_on_which_their_request_came(keys: Keys) -> None
     assert (keys.usage(), keys.usage(now_s=NOW_S)) == (Usage(), Usage(today=1, this_month=1))
 
 
-def test_work_that_was_left_here_counts_and_takes_no_place(keys: Keys) -> None:
+def test_jobs_count_pages_but_not_concurrency(keys: Keys) -> None:
     keys.add(concurrency=1, pages_a_day=5)
     identity = keys.enter(pages=0).entry.identity
     work = keys.gate.resume(identity)
@@ -209,7 +209,7 @@ def test_work_that_was_left_here_counts_and_takes_no_place(keys: Keys) -> None:
             keys.gate.resume(name)
 
 
-def test_nobody_is_admitted_before_the_keys_are_known_or_when_they_may_have_changed(keys: Keys) -> None:
+def test_no_request_is_admitted_with_missing_or_stale_keys(keys: Keys) -> None:
     secret, gate = keys.add(), AccessGate(keys.store, monotonic=lambda: keys.monotonic_s)
     with pytest.raises(KeysUnavailable):
         gate.check(secret)
@@ -225,7 +225,7 @@ def test_nobody_is_admitted_before_the_keys_are_known_or_when_they_may_have_chan
     gate.check(secret)
 
 
-def test_the_log_says_that_nobody_is_admitted_when_it_is_so(
+def test_the_log_says_when_all_requests_are_refused(
     keys: Keys, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = keys.add()
@@ -251,7 +251,7 @@ def test_the_log_says_that_nobody_is_admitted_when_it_is_so(
 
 
 @pytest.mark.parametrize("limits", [{}, {"pages_a_day": 5}], ids=str)
-def test_what_the_store_cannot_be_told_now_it_is_told_later(
+def test_pages_are_settled_after_the_store_recovers(
     keys: Keys, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any]
 ) -> None:
     keys.add(**limits)
@@ -267,7 +267,7 @@ def test_what_the_store_cannot_be_told_now_it_is_told_later(
     assert keys.usage() == Usage(today=3, this_month=3)
 
 
-def test_a_name_can_be_used_again_once_its_key_is_revoked(keys: Keys) -> None:
+def test_a_revoked_keys_name_can_be_reused(keys: Keys) -> None:
     old = keys.add()
     with pytest.raises(OperatorError, match="A key named anna exists"):
         keys.add()

@@ -95,7 +95,7 @@ FOR_ANY = ("/", "/index.html", "/version", "/openapi.json", "/nowhere", "/health
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_no_route_but_health_answers_without_a_right_key(app: Flask, keys: Keys, kind: str) -> None:
+def test_all_routes_but_health_need_a_valid_key(app: Flask, keys: Keys, kind: str) -> None:
     client, answered = app.test_client(), set()
     for method, path in asked(app):
         response = send(client, method, path, headers_of(keys, kind, path.replace("//", "/")))
@@ -113,7 +113,7 @@ def test_no_route_but_health_answers_without_a_right_key(app: Flask, keys: Keys,
     assert answered == HEALTH
 
 
-def test_a_right_key_finds_every_route(app: Flask, keys: Keys) -> None:
+def test_a_valid_key_reaches_every_route(app: Flask, keys: Keys) -> None:
     client = app.test_client()
     for method, path in asked(app):
         response = send(client, method, path, bearer(keys.secrets["all"]))
@@ -137,7 +137,7 @@ def test_a_right_key_finds_every_route(app: Flask, keys: Keys) -> None:
         ("worker", "/", 200),
     ],
 )
-def test_a_scope_opens_its_own_routes_and_what_the_service_says_of_itself(
+def test_a_scope_allows_its_routes_and_the_description(
     app: Flask, keys: Keys, name: str, path: str, status: int
 ) -> None:
     response = send(app.test_client(), "GET", path, bearer(keys.secrets[name]))
@@ -149,7 +149,7 @@ def test_the_open_routes_are_those_that_are_listed() -> None:
     assert Routes(()).health == {"/healthz", "/readyz", "/grpc.health.v1.Health/Check"}
 
 
-def test_settings_that_name_keys_make_no_application_that_checks_none(keys: Keys) -> None:
+def test_settings_with_keys_need_a_gate(keys: Keys) -> None:
     with pytest.raises(ValueError, match="API keys"), running_app(Settings(keys=keys.address)):
         pass
 
@@ -179,7 +179,7 @@ def call(channel: grpc.Channel, path: str, metadata: Mapping[str, str]) -> grpc.
     return grpc.StatusCode.OK
 
 
-def test_no_method_but_health_answers_without_a_right_key(rpc: tuple[RpcServer, int], keys: Keys) -> None:
+def test_all_methods_but_health_need_a_valid_key(rpc: tuple[RpcServer, int], keys: Keys) -> None:
     server, port = rpc
     assert set(server.state.methods) >= RPC_HEALTH
     with calling(port) as channel:
@@ -200,7 +200,7 @@ def _check_methods(channel: grpc.Channel, server: RpcServer, keys: Keys, kind: s
     assert answered == RPC_HEALTH
 
 
-def test_a_right_key_finds_every_method(rpc: tuple[RpcServer, int], keys: Keys) -> None:
+def test_a_valid_key_reaches_every_method(rpc: tuple[RpcServer, int], keys: Keys) -> None:
     server, port = rpc
     closed = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
     with calling(port) as channel:

@@ -86,7 +86,7 @@ def raw(place: Place, *lines: str, path: str = OCR, kind: str = "image/png") -> 
 )
 @pytest.mark.parametrize("framing", [f"Content-Length: {LARGE_BYTES}", "Transfer-Encoding: chunked"])
 @pytest.mark.parametrize("expect", ["", "Expect: 100-continue"])
-def test_a_body_is_not_waited_for_without_a_right_key(
+def test_without_a_valid_key_the_body_is_not_received(
     place: Place, key: str, status: int, framing: str, expect: str
 ) -> None:
     lines = [line.format(**place.secrets) for line in (key, framing, expect) if line]
@@ -96,7 +96,7 @@ def test_a_body_is_not_waited_for_without_a_right_key(
     assert b'"code":"%s"' % {401: b"key_refused" if key else b"key_missing", 403: b"scope_missing"}[status] in answer
 
 
-def test_a_body_is_waited_for_with_a_right_key_and_where_the_key_may_be_in_it(place: Place) -> None:
+def test_the_body_is_received_with_a_valid_key_or_if_it_may_have_one(place: Place) -> None:
     expecting = (f"Content-Length: {len(PAGE)}", "Expect: 100-continue")
     assert raw(place, f"X-API-Key: {place.secrets['reader']}", *expecting).startswith(b"HTTP/1.1 100 ")
     for path, kind, status in (
@@ -111,7 +111,7 @@ def test_a_body_is_waited_for_with_a_right_key_and_where_the_key_may_be_in_it(pl
 
 
 @pytest.mark.parametrize("format_name", ["native", "ocr_space", "kserve_v2", "http"])
-def test_nothing_that_a_hostile_client_sends_is_answered_without_a_right_key(place: Place, format_name: str) -> None:
+def test_hostile_requests_are_refused_without_a_valid_key(place: Place, format_name: str) -> None:
     workers = place.server.workers()
     shown = (b"", b"X-API-Key: " + WRONG.encode(), b"X-API-Key: " + place.secrets["operator"].encode())
     # Each PDF and picture is another body only, and nobody looks into bodies here.
@@ -133,7 +133,7 @@ def test_a_small_request_with_a_wrong_key_keeps_its_connection(place: Place) -> 
 
 
 @pytest.mark.parametrize("name", ["revoked", "rotated"])
-def test_a_secret_that_ends_does_so_at_once_over_http_and_in_a_stream(place: Place, name: str) -> None:
+def test_an_expired_secret_ends_http_and_grpc_streams(place: Place, name: str) -> None:
     secret = place.add(name, concurrency=1)
     sent = infer_request(PAGE).SerializeToString()
     with grpc.insecure_channel(place.rpc) as channel:
@@ -164,7 +164,7 @@ def test_a_call_with_a_wrong_key_ends_before_its_message(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("one_day")
-def test_pages_over_grpc_count_and_a_limit_says_when_to_come_again(place: Place) -> None:
+def test_grpc_pages_count_and_limits_have_retry_times(place: Place) -> None:
     metadata = (("authorization", f"Bearer {place.add('tensors', pages_a_day=3)}"),)
     with grpc.insecure_channel(place.rpc) as channel:
         infer = unary(channel, f"{V2}ModelInfer", "inference.ModelInferResponse")
@@ -182,7 +182,7 @@ def test_pages_over_grpc_count_and_a_limit_says_when_to_come_again(place: Place)
 
 
 @pytest.mark.usefixtures("one_day")
-def test_the_python_client_sends_its_key_and_knows_the_refusals(place: Place) -> None:
+def test_python_client_sends_its_key_and_raises_key_errors(place: Place) -> None:
     with Client(place.server.url, api_key=place.add("client", pages_a_day=1)) as client:
         assert client.read(PAGE).pages
         with pytest.raises(QuotaExceeded):
@@ -192,14 +192,14 @@ def test_the_python_client_sends_its_key_and_knows_the_refusals(place: Place) ->
             client.read(PAGE)
 
 
-def test_a_client_that_is_given_nothing_but_an_address_sends_the_key_in_it(place: Place) -> None:
+def test_python_client_sends_the_key_in_its_address(place: Place) -> None:
     address = place.server.url.replace("http://", f"http://ocr:{place.secrets['reader']}@")
     sent = {"file": base64.b64encode(PAGE).decode(), "fileType": 1}
     assert requests.post(f"{address}/ocr", json=sent, timeout=_ANSWER_S).json()["errorCode"] == 0
     assert httpx.post(f"{address}/ocr", files={"image_file": PAGE}, timeout=_ANSWER_S).status_code == 200
 
 
-def test_commands_ask_with_a_key(place: Place, tmp_path: Path) -> None:
+def test_commands_send_a_key(place: Place, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(place.secrets["operator"])
     image = tmp_path / "page.png"
     image.write_bytes(PAGE)
@@ -214,7 +214,7 @@ def test_commands_ask_with_a_key(place: Place, tmp_path: Path) -> None:
     assert (missing.returncode, "--key-file" in missing.stderr) == (77, True)
 
 
-def test_nothing_of_a_key_is_logged_or_counted(place: Place) -> None:
+def test_secrets_appear_in_no_log_or_metric(place: Place) -> None:
     secret = place.secrets["reader"]
     image = {"base64Image": "data:image/png;base64,AAAA"}
     with httpx.Client(base_url=place.server.url, timeout=_ANSWER_S) as client:
@@ -261,7 +261,7 @@ def test_the_access_log_names_the_key_of_each_request(place: Place) -> None:
         assert [json.loads(line).get("key") for line in lines] == keys
 
 
-def test_liveness_is_answered_while_long_polls_with_other_spellings_of_their_path_wait(tmp_path: Path) -> None:
+def test_liveness_is_answered_during_long_polls_with_escaped_paths(tmp_path: Path) -> None:
     address = f"sqlite:{tmp_path / 'keys.db'}"
     check_store(address)
     store = open_store(address)

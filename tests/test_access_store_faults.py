@@ -59,7 +59,7 @@ def first_answer_lost() -> Iterator[None]:
     assert lost
 
 
-def test_what_redis_did_though_its_answer_was_lost_is_done_once(tmp_path: Path) -> None:
+def test_repeated_redis_calls_have_one_effect(tmp_path: Path) -> None:
     with running_redis(tmp_path) as url, closing(open_store(url)) as store:
         # Redis learns the script here.
         store.settle("acme", "w1", NOTHING, 1, 1, DAY)
@@ -73,7 +73,7 @@ def test_what_redis_did_though_its_answer_was_lost_is_done_once(tmp_path: Path) 
         assert (store.keys(), store.version()) == ([key], 1)
 
 
-def test_a_redis_that_is_not_there_is_said_without_its_password_and_not_to_clients() -> None:
+def test_unreachable_redis_is_reported_to_operators_without_password() -> None:
     store = open_store("redis://:secret@127.0.0.1:1/0")
     with pytest.raises(KeysUnavailable) as refused:
         store.version()
@@ -84,15 +84,13 @@ def test_a_redis_that_is_not_there_is_said_without_its_password_and_not_to_clien
 
 
 @pytest.mark.parametrize("address", ["redis://u:sec#ret@h:1/0", "redis://u:sec?ret@h:1/0", "redis://:pass@h:sec/0"])
-def test_an_address_that_is_none_is_said_without_its_password(address: str) -> None:
+def test_malformed_address_is_reported_without_password(address: str) -> None:
     with pytest.raises(SettingsError, match="OCRSVC_KEYS is not a valid Redis address") as refused:
         check_store(address)
     assert "sec" not in str(refused.value)
 
 
-def test_a_file_that_is_something_else_or_another_users_stops_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_key_file_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "notes").write_text("no database " * 100)
     with closing(sqlite3.connect(tmp_path / "other")) as other:
         other.execute("PRAGMA user_version = 77")
@@ -105,7 +103,7 @@ def test_a_file_that_is_something_else_or_another_users_stops_the_start(
         check_store(f"sqlite:{tmp_path}/keys.db")
 
 
-def test_keys_and_counts_of_a_file_of_an_earlier_version_stay(tmp_path: Path) -> None:
+def test_key_file_of_an_earlier_version_keeps_keys_and_counts(tmp_path: Path) -> None:
     path = tmp_path / "keys.sqlite"
     with closing(sqlite3.connect(path)) as earlier:
         # As the first checkouts made it: one key, three pages counted.
@@ -121,13 +119,13 @@ def test_keys_and_counts_of_a_file_of_an_earlier_version_stay(tmp_path: Path) ->
         assert store.usage("acme", DAY) == Usage(0, 0, 5, 5)
 
 
-def test_the_file_is_for_its_own_user_only(tmp_path: Path) -> None:
+def test_key_file_is_readable_only_by_its_user(tmp_path: Path) -> None:
     check_store(f"sqlite:{tmp_path}/keys.sqlite")
     modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
     assert modes == {"keys.sqlite": 0o600}
 
 
-def test_a_file_that_others_hold_is_waited_for_a_second_at_most(tmp_path: Path) -> None:
+def test_locked_key_file_is_waited_for_one_second(tmp_path: Path) -> None:
     path = tmp_path / "keys.sqlite"
     with closing(SqliteStore(path)) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         store.version()
@@ -140,7 +138,7 @@ def test_a_file_that_others_hold_is_waited_for_a_second_at_most(tmp_path: Path) 
         assert store.usage("acme", DAY).requests == 1
 
 
-def test_the_log_of_a_file_is_folded_into_it_before_it_grows_large(tmp_path: Path) -> None:
+def test_large_write_ahead_log_is_checkpointed(tmp_path: Path) -> None:
     log = tmp_path / "keys.sqlite-wal"
     with closing(SqliteStore(tmp_path / "keys.sqlite")) as store:
         for number in range(1, 10_000):
@@ -152,7 +150,7 @@ def test_the_log_of_a_file_is_folded_into_it_before_it_grows_large(tmp_path: Pat
         assert store.usage("acme", DAY).today > 1000
 
 
-def test_a_file_that_takes_the_place_of_another_is_read(tmp_path: Path) -> None:
+def test_replaced_key_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with keys_in(tmp_path / "other") as keys:
         keys.add("ben")
@@ -173,7 +171,7 @@ def test_a_file_that_takes_the_place_of_another_is_read(tmp_path: Path) -> None:
             keys.gate.check_named("ben")
 
 
-def test_the_gate_goes_on_after_a_failure_that_nobody_foresaw(tmp_path: Path) -> None:
+def test_gate_continues_after_an_unexpected_error(tmp_path: Path) -> None:
     calls = list[int]()
 
     def fail() -> int:
@@ -196,7 +194,7 @@ def test_the_gate_goes_on_after_a_failure_that_nobody_foresaw(tmp_path: Path) ->
         keys.gate.stop()
 
 
-def test_a_process_that_ends_takes_no_log_from_those_that_still_use_the_file(tmp_path: Path) -> None:
+def test_ending_process_keeps_the_log_for_other_processes(tmp_path: Path) -> None:
     with keys_in(tmp_path) as keys:
         keys.add("anna")
         # By its second connection.

@@ -68,7 +68,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
         yield Case(store, url, lambda: [client.zadd("ocrsvc:workers", {"w1": 1.0, "w2": 1.0})])
 
 
-def test_a_key_comes_back_as_it_was_put_and_each_change_has_a_number(case: Case) -> None:
+def test_stored_keys_round_trip_and_changes_increase_the_version(case: Case) -> None:
     entry = KeyEntry("acme", frozenset({"read", "jobs"}), frozenset({"api"}), KeyLimits(2.5, 3, 100, 1000), "batch")
     entry = replace(entry, may_cache=False, created_at=1.5, expires_at=2.5)
     key, other = StoredKey(entry, (KeySecret("ab", b"\x00\xff", 9.5),)), StoredKey(KeyEntry("Ada"), ())
@@ -103,7 +103,7 @@ def test_a_key_that_is_revoked_meanwhile_stays_revoked(
     assert (key.entry.revoked_at, key.secrets, case.store.version()) == (5.0, (), number)
 
 
-def test_of_two_that_add_a_key_at_once_the_second_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_of_two_concurrent_adds_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = add_key(case.store, KeyEntry("acme"))
     with monkeypatch.context() as at_once:
         at_once.setattr(case.store, "keys", list)
@@ -113,7 +113,7 @@ def test_of_two_that_add_a_key_at_once_the_second_is_refused(case: Case, monkeyp
     assert is_same(secret, key.secrets[0])
 
 
-def test_a_key_that_cannot_be_read_is_left_out_and_the_others_are_not(
+def test_unreadable_key_is_skipped(
     case: Case, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case.store.put(ACME)
@@ -140,7 +140,7 @@ def test_pages_reserved_and_pages_counted_together_never_exceed_a_quota(case: Ca
     assert case.store.usage("other", DAY) == Usage()
 
 
-def test_a_block_is_taken_only_while_several_are_left(case: Case) -> None:
+def test_blocks_are_reserved_only_if_several_are_left(case: Case) -> None:
     limits = KeyLimits(requests_per_s=40, concurrency=40, pages_a_day=40)
     held = case.reserve("w1", limits, Need(10, 10, 10), spare=4)
     assert case.refusal("w1", limits, Need(10), held, spare=4) == "concurrency"
@@ -150,7 +150,7 @@ def test_a_block_is_taken_only_while_several_are_left(case: Case) -> None:
     assert case.used().full_s == pytest.approx(0.25, abs=0.1)
 
 
-def test_a_refused_request_leaves_no_trace(case: Case) -> None:
+def test_refused_request_changes_nothing(case: Case) -> None:
     limits = KeyLimits(requests_per_s=0.001, pages_a_month=1)
     assert case.refusal("w1", limits, Need(1, 1, 2)) == "pages-a-month"
     assert case.used() == Usage()
@@ -158,7 +158,7 @@ def test_a_refused_request_leaves_no_trace(case: Case) -> None:
     assert case.refusal("w2", limits, Need(1, 1, 0)) == "requests"
 
 
-def test_a_new_day_begins_at_nothing_and_a_month_has_its_own_quota(case: Case) -> None:
+def test_day_and_month_have_separate_quotas(case: Case) -> None:
     limits = KeyLimits(pages_a_day=2, pages_a_month=3)
     for series, day in enumerate((DAY, NEXT_DAY)):
         case.reserve("w1", limits, Need(pages=2), day=day)
@@ -168,7 +168,7 @@ def test_a_new_day_begins_at_nothing_and_a_month_has_its_own_quota(case: Case) -
     assert case.refusal("w1", limits, Need(pages=2), day="2027-03-01") == "pages-a-month"
 
 
-def test_requests_at_once_are_limited_over_all_workers(case: Case) -> None:
+def test_concurrency_is_limited_over_all_workers(case: Case) -> None:
     limits = KeyLimits(concurrency=2)
     case.reserve("w1", limits, Need(1))
     held = case.reserve("w2", limits, Need(1))
@@ -178,7 +178,7 @@ def test_requests_at_once_are_limited_over_all_workers(case: Case) -> None:
     assert case.used().requests == 2
 
 
-def test_the_rate_lets_a_second_of_requests_through_at_once(case: Case) -> None:
+def test_rate_allows_a_burst_of_one_second(case: Case) -> None:
     slow, quick = KeyLimits(requests_per_s=0.5), KeyLimits(requests_per_s=5)
 
     def is_admitted() -> bool:
@@ -194,7 +194,7 @@ def test_the_rate_lets_a_second_of_requests_through_at_once(case: Case) -> None:
     assert sum(is_admitted() for _ in range(12)) in {5, 6}
 
 
-def test_what_is_sent_twice_is_reserved_and_counted_once(case: Case) -> None:
+def test_repeated_calls_reserve_and_count_once(case: Case) -> None:
     for _ in range(2):
         case.reserve("w1", KeyLimits(pages_a_day=5), Need(1, 0, 3))
     assert case.used() == Usage(1, 3)
@@ -203,7 +203,7 @@ def test_what_is_sent_twice_is_reserved_and_counted_once(case: Case) -> None:
     assert case.used() == Usage(0, 0, 4, 4)
 
 
-def test_what_a_dead_worker_had_reserved_is_given_back_when_another_takes_its_place(case: Case) -> None:
+def test_successor_releases_a_dead_workers_reservations(case: Case) -> None:
     case.store.put(ACME)
     case.reserve("w1", KeyLimits(), Need(2, 0, 6))
     case.reserve("w2", KeyLimits(), Need(1, 0, 2))
@@ -212,7 +212,7 @@ def test_what_a_dead_worker_had_reserved_is_given_back_when_another_takes_its_pl
     assert case.used() == Usage(1, 2, 3, 3)
 
 
-def test_what_a_silent_worker_had_reserved_is_given_back_and_its_answers_count_all_the_same(case: Case) -> None:
+def test_silent_workers_reservations_are_released_but_pages_count(case: Case) -> None:
     case.store.put(ACME)
     for worker in ("w1", "w2"):
         case.store.keep_alive(worker)
@@ -224,7 +224,7 @@ def test_what_a_silent_worker_had_reserved_is_given_back_and_its_answers_count_a
     assert case.used() == Usage(1, 2, 2, 2)
 
 
-def test_days_of_more_than_a_year_ago_are_forgotten(case: Case) -> None:
+def test_usage_older_than_a_year_is_deleted(case: Case) -> None:
     case.store.put(ACME)
     case.settle(1, 7, "2020-01-01")
     case.settle(2, 1, oldest_day())

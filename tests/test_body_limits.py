@@ -62,7 +62,7 @@ def test_a_client_that_sends_too_much_sees_the_413_and_its_session_goes_on(
         assert (read.status_code, read.json()["pages"][0]["width"]) == (200, 64)
 
 
-def test_what_follows_a_refused_body_is_never_taken_for_a_request(server: Server) -> None:
+def test_bytes_after_a_refused_body_are_not_a_request(server: Server) -> None:
     smuggled = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
     body = smuggled * (3 * LIMIT // len(smuggled))
     answer = talk(server, head(f"Content-Length: {len(body)}"), body)
@@ -77,9 +77,7 @@ def test_what_follows_a_refused_body_is_never_taken_for_a_request(server: Server
         ("Transfer-Encoding: chunked", [b"5\r\nabcde\r\nnonsense\r\n", b"GET / HTTP/1.1\r\n\r\n"]),
     ],
 )
-def test_a_body_that_is_cut_off_or_nonsense_is_a_400_and_ends_the_connection(
-    server: Server, header: str, sent: list[bytes]
-) -> None:
+def test_malformed_body_returns_400_and_closes(server: Server, header: str, sent: list[bytes]) -> None:
     answer = talk(server, head(header), *sent)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert (answer.count(b"HTTP/1.1 "), problem(answer)["code"]) == (1, "bad_request")
@@ -110,9 +108,7 @@ def half_body(server: Server, *headers: str, path: str = "/v1/ocr") -> socket.so
         ("/nowhere", b""),
     ],
 )
-def test_clients_that_stop_in_the_middle_of_a_body_do_not_keep_the_threads_and_get_a_408(
-    server: Server, path: str, said: bytes
-) -> None:
+def test_stalled_bodies_block_no_thread_and_get_408(server: Server, path: str, said: bytes) -> None:
     with ExitStack() as stack:
         wires = [stack.enter_context(half_body(server, "X-Request-Timeout: 0.5", path=path)) for _ in range(14)]
         assert requests.get(f"{server.url}/healthz", timeout=30).status_code == 200
@@ -137,7 +133,7 @@ def asking(server: Server, stack: ExitStack, ahead: bytes = b"") -> socket.socke
     return wire
 
 
-def test_clients_that_hang_up_cost_the_engine_nothing_and_one_that_sends_ahead_has_not(slow_server: Server) -> None:
+def test_disconnected_clients_are_not_read_but_pipelining_ones_are(slow_server: Server) -> None:
     began = time.monotonic()
     with ExitStack() as stack:
         wires = [asking(slow_server, stack) for _ in range(8)]

@@ -102,7 +102,7 @@ def test_what_a_body_becomes_is_asked_for_before_it_is_made(
     assert wider.held_bytes == pytest.approx(1.75 * BODY, abs=1000)
 
 
-def test_few_large_bodies_are_taken_apart_at_once_and_no_small_one_waits_for_them() -> None:
+def test_few_large_bodies_are_parsed_at_once() -> None:
     with ExitStack() as others:
         for _ in range(2):
             others.enter_context(limited_parsing(unlimited(), BODY, math.inf))

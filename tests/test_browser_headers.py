@@ -42,7 +42,7 @@ PAGE = "https://page.example"
         ("evil.example", ("*",), "127.0.0.1", True),
     ],
 )
-def test_which_names_are_answered(host: str, allowed: tuple[str, ...], listens_at: str, *, answered: bool) -> None:
+def test_accepted_host_names(host: str, allowed: tuple[str, ...], listens_at: str, *, answered: bool) -> None:
     assert is_host_allowed(host, allowed, listens_at) is answered
 
 
@@ -91,7 +91,7 @@ def test_operators_routes_refuse_pages_of_other_sites(path: str) -> None:
 NAME, VALUE = "X-Content-Type-Options", "nosniff"
 
 
-def test_every_route_answers_with_it_and_so_does_what_is_refused(tmp_path: Path) -> None:
+def test_every_response_has_the_security_header(tmp_path: Path) -> None:
     with running_app(Settings(ops="open"), jobs=JobStore(tmp_path, 10**8, 3600.0)) as app:
         client, seen = app.test_client(), set()
         for rule in app.url_map.iter_rules():

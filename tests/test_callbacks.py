@@ -71,7 +71,7 @@ def test_the_end_of_a_job_is_sent_once_signed(jobs: JobStore) -> None:
     assert jobs.database.rows("SELECT secret FROM callback") == [("",)]
 
 
-def test_a_message_that_is_not_taken_is_sent_again_later_and_given_up_in_the_end(jobs: JobStore, clock: Clock) -> None:
+def test_failed_callbacks_are_retried_and_given_up(jobs: JobStore, clock: Clock) -> None:
     job = done_job(jobs)
     sent, post = receiver(500)
     sender = sender_of(jobs, post)
@@ -101,7 +101,7 @@ def test_pauses_grow_up_to_an_hour_and_a_clock_that_was_set_back_keeps_nothing_w
 
 
 @pytest.mark.parametrize("error", [UrlUnavailable("No connection."), ZeroDivisionError()])
-def test_what_cannot_be_sent_is_a_try_too(jobs: JobStore, error: Exception) -> None:
+def test_unsendable_callbacks_count_as_tries(jobs: JobStore, error: Exception) -> None:
     job = done_job(jobs)
 
     def post(*_: object) -> int:
@@ -273,9 +273,7 @@ def removed_early(jobs: JobStore, clock: Clock, why: str) -> None:
 
 @pytest.mark.parametrize("why", ["expired", "displaced"])
 @pytest.mark.parametrize("is_read", [True, False])
-def test_a_job_that_goes_before_its_end_was_delivered_is_told_as_expired(
-    jobs: JobStore, clock: Clock, why: str, is_read: bool
-) -> None:
+def test_undelivered_job_is_reported_as_expired(jobs: JobStore, clock: Clock, why: str, is_read: bool) -> None:
     job = done_job(jobs)
     if not is_read:
         (job.folder / "done.json").unlink()
@@ -315,7 +313,7 @@ def test_a_job_is_told_as_expired_that_goes_while_its_end_is_sent_and_none_that_
     assert types == ["job.done", "job.expired"]
 
 
-def test_a_caller_whose_host_is_dead_keeps_no_other_s_messages_out(
+def test_dead_host_does_not_displace_others_messages(
     jobs: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(callbacks_module, "_MAX_EXPIRED", 4)

@@ -43,13 +43,15 @@ def basic(text: str) -> str:
         ("", (), "", False),
     ],
 )
-def test_where_a_key_is_read(authorization: str, others: tuple[str, ...], secret: str, *, by_browser: bool) -> None:
+def test_key_is_read_from_headers(
+    authorization: str, others: tuple[str, ...], secret: str, *, by_browser: bool
+) -> None:
     found = credential_of(authorization, *others)
     assert (found.secret, found.by_browser) == (secret, by_browser)
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
-def test_whatever_is_sent_is_a_short_text_and_never_printed(authorization: str, other: str) -> None:
+def test_credentials_are_short_and_never_printed(authorization: str, other: str) -> None:
     found = credential_of(authorization, other)
     assert len(found.secret) <= MAX_SECRET_CHARS + 1
     assert repr(found) in {"Credential(by_browser=False)", "Credential(by_browser=True)"}
@@ -66,7 +68,7 @@ def test_whatever_is_sent_is_a_short_text_and_never_printed(authorization: str, 
         (f" {SECRET}\n", None, {"X-A": "b"}, {"x-a": "b", "authorization": f"Bearer {SECRET}"}),
     ],
 )
-def test_the_client_sends_the_key_that_it_is_given_or_the_environments(
+def test_client_sends_the_given_or_the_environments_key(
     monkeypatch: pytest.MonkeyPatch,
     environment: str,
     given_key: str | None,
@@ -77,7 +79,7 @@ def test_the_client_sends_the_key_that_it_is_given_or_the_environments(
     assert common_headers(headers, given_key) == sent
 
 
-def test_what_cannot_be_a_key_is_refused_and_not_repeated() -> None:
+def test_malformed_keys_are_refused_and_not_echoed() -> None:
     with pytest.raises(BadOption) as raised:
         common_headers(None, "a secret\r\nX-Evil: 1")
     assert "secret" not in str(raised.value)
@@ -92,7 +94,7 @@ def test_commands_read_the_key_from_a_file_or_the_environment(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"\xff\xfe", b"x" * 2000])
-def test_a_file_without_a_key_is_refused_and_not_repeated(tmp_path: Path, content: bytes) -> None:
+def test_file_without_a_key_is_refused_and_not_echoed(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "key"
     file.write_bytes(content)
     with pytest.raises(OperatorError, match="does not hold one key") as raised:

@@ -319,7 +319,7 @@ ODD: Final[dict[str, tuple[str, object]]] = {
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_odd_values_are_the_callers_error_and_are_not_repeated_at_length(client: FlaskClient, case: str) -> None:
+def test_odd_values_raise_short_caller_errors(client: FlaskClient, case: str) -> None:
     path, sent = ODD[case]
     response = client.post(path, json=sent)
     # Umi-OCR tells errors in a 200.
@@ -327,7 +327,7 @@ def test_odd_values_are_the_callers_error_and_are_not_repeated_at_length(client:
     assert len(response.data) < 2000
 
 
-def test_areas_to_be_ignored_cost_little_however_many_there_are() -> None:
+def test_many_ignored_areas_cost_little() -> None:
     box = ((0.0, 0.0), (9.0, 0.0), (9.0, 9.0), (0.0, 9.0))
     page = Page(100, 100, 0, (Line("a", 0.9, box),) * 500)
     areas = [[[1, 1], [8, 8]]] * 2500
@@ -366,9 +366,7 @@ _READS_PDF: Final = "paddlex"
 
 
 @pytest.mark.parametrize("format_name", SENT)
-def test_what_a_hostile_client_sends_takes_nothing_from_the_others(
-    server: tuple[Server, int], format_name: str
-) -> None:
+def test_hostile_requests_do_not_affect_others(server: tuple[Server, int], format_name: str) -> None:
     running, rpc_port = server
     address = running.address
     workers = running.workers()

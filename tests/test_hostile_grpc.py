@@ -127,12 +127,12 @@ def check(service: Service, name: str, make: MakePieces, *, ended: bool) -> list
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_what_floods_or_never_ends_is_cut_off_and_takes_no_memory(service: Service, name: str) -> None:
+def test_floods_and_endless_requests_are_cut_off(service: Service, name: str) -> None:
     clients = check(service, name, ENDED[name], ended=True)
     # A goodbye may be lost behind what its client still sends; not all of them.
     assert set().union(*(client.goodbyes() for client in clients)) & {CALM, TOO_LARGE}
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_what_is_held_is_bounded_and_given_back(service: Service, name: str) -> None:
+def test_held_memory_is_bounded_and_released(service: Service, name: str) -> None:
     check(service, name, HELD[name], ended=False)

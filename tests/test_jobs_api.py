@@ -65,7 +65,7 @@ def done(place: Place) -> str:
 # What is asked, and what comes back
 
 
-def test_a_job_tells_how_far_it_is(place: Place, done: str) -> None:
+def test_job_status_shows_progress(place: Place, done: str) -> None:
     job = place.get(done)
     assert (job["state"], job["name"], job["failed_pages"], job["formats"]) == ("done", "a.pdf", [2], ["text", "json"])
     assert job["pages"] == {"total": 3, "done": 3, "failed": 1, "in_document": 3}
@@ -112,7 +112,7 @@ def test_a_document_comes_in_each_of_the_native_ways(clean: Place, send: str) ->
         ({"callback": "file:///etc/passwd", "callback_secret": SECRET}, "url_refused"),
     ],
 )
-def test_what_a_job_cannot_be_is_refused(place: Place, fields: dict[str, Any], code: str) -> None:
+def test_impossible_job_options_are_refused(place: Place, fields: dict[str, Any], code: str) -> None:
     before = len(place.jobs.all())
     answer = place.submit(**fields)
     assert (answer.status_code // 100, json_of(answer)["code"]) == (4, code)
@@ -142,7 +142,7 @@ def test_a_job_may_have_more_pages_than_a_request_and_no_more_than_its_own_limit
     )
 
 
-def test_a_caller_has_so_many_jobs_and_pages_waiting(tmp_path: Path, place: Place) -> None:
+def test_unfinished_jobs_and_pages_of_a_caller_are_limited(tmp_path: Path, place: Place) -> None:
     jobs = JobStore(tmp_path, 10**8, 3600.0, max_waiting=2, max_pages=7)
     client = create_app(Settings(caller_header="X-Real-IP"), place.reader, jobs=jobs).test_client()
 
@@ -180,7 +180,7 @@ WRONG_PAGES = ("after=-1", "limit=0", "limit=101", "after=x", "format=xml")
 
 
 @pytest.mark.parametrize("asked", [*map("pages?{}".format, WRONG_PAGES), "result?format=docx", "result?format=answer"])
-def test_wrong_questions_are_refused(place: Place, done: str, asked: str) -> None:
+def test_malformed_job_requests_are_refused(place: Place, done: str, asked: str) -> None:
     assert json_of(place.client.get(f"/v1/jobs/{done}/{asked}"))["code"] == "bad_option"
 
 
@@ -230,7 +230,7 @@ def test_a_deleted_job_is_gone_and_its_reading_ends_within_a_page(clean: Place) 
 
 
 @pytest.mark.parametrize("name", ["..", "x", "%2e%2e", ".lock", "0" * 36, "a" * 3000])
-def test_an_id_that_is_none_leads_nowhere(place: Place, name: str) -> None:
+def test_malformed_job_ids_are_not_found(place: Place, name: str) -> None:
     assert place.client.get(f"/v1/jobs/{name}").status_code == 404
 
 
@@ -248,7 +248,7 @@ def test_without_keys_nothing_is_listed_and_without_a_store_nothing_is_taken_in(
     assert "OCRSVC_TASKS_BYTES" in json_of(off)["remedy"]
 
 
-def test_who_sends_a_job_again_with_its_key_gets_the_same(clean: Place) -> None:
+def test_same_idempotency_key_returns_the_same_job(clean: Place) -> None:
     def send(key: str, **fields: Any) -> Any:
         return clean.submit(headers={"Idempotency-Key": key}, **fields)
 

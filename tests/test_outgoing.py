@@ -59,7 +59,7 @@ def test_only_addresses_of_the_internet_are_public(address: str) -> None:
 
 
 @pytest.mark.parametrize("text", REFUSED_URLS)
-def test_a_url_that_is_none_or_could_be_read_in_two_ways_is_refused(text: str) -> None:
+def test_malformed_or_ambiguous_urls_are_refused(text: str) -> None:
     # "#" ends what counts: whatever follows belongs to nobody.
     with pytest.raises(UrlRefused):
         open_policy("example.org").check_url(text)
@@ -103,7 +103,7 @@ def test_the_parts_of_a_url(text: str, host: str, port: int, target: str) -> Non
         ("", "", "http://example.org"),
     ],
 )
-def test_hosts_are_asked_by_the_allow_list_alone(hosts: str, allowed: str, refused: str) -> None:
+def test_only_allowed_hosts_are_contacted(hosts: str, allowed: str, refused: str) -> None:
     policy = policy_of_files(read_settings({"OCRSVC_URL_HOSTS": hosts}))
     assert policy.is_on == bool(hosts)
     for text in allowed.split():
@@ -207,7 +207,7 @@ def test_an_address_of_this_machine_is_not_connected_to_although_it_is_public(mo
     assert server.heads == []
 
 
-def test_one_answer_for_private_hosts_that_are_open_closed_or_unknown() -> None:
+def test_private_hosts_all_get_the_same_error() -> None:
     def unknown(_host: str) -> Any:
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -228,7 +228,7 @@ def test_one_answer_for_private_hosts_that_are_open_closed_or_unknown() -> None:
     assert told == {"The host of the URL cannot be reached. Check the address, or send the file itself."}
 
 
-def test_the_operator_is_told_the_host_and_never_the_rest_of_the_url(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_the_host_but_not_the_url(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "ocrsvc.connections"), pytest.raises(UrlUnavailable):
         fetch_file("http://127.0.0.1:1/secret?token=secret", open_policy(), 60)
     assert "host=127.0.0.1" in caplog.text
@@ -248,7 +248,7 @@ def test_the_operator_is_told_the_host_and_never_the_rest_of_the_url(caplog: pyt
         ("/" + "a" * 9000, UrlRefused),
     ],
 )
-def test_where_a_redirect_leads_is_checked_again(location: str, error: type[OcrsvcError]) -> None:
+def test_redirect_targets_are_checked(location: str, error: type[OcrsvcError]) -> None:
     policy = local_policy("127.0.0.1", "169.254.169.254", "[::1]")
     with serving(redirect(location)) as server, pytest.raises(error):
         fetch_file(server.url, policy, 60)
@@ -336,7 +336,7 @@ def drip(head: bytes) -> Any:
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
-def test_a_server_that_drips_has_no_more_time_than_any_other(head: bytes) -> None:
+def test_slow_server_is_cut_off_at_the_deadline(head: bytes) -> None:
     with serving(drip(head)) as server:
         began_s = time.monotonic()
         with pytest.raises(UrlUnavailable, match="in time"):
@@ -347,7 +347,7 @@ def test_a_server_that_drips_has_no_more_time_than_any_other(head: bytes) -> Non
         assert time.monotonic() - began_s < 15
 
 
-def test_a_resolver_that_hangs_takes_no_longer_than_the_caller_has() -> None:
+def test_hanging_resolver_is_cut_off_at_the_deadline() -> None:
     hanging = threading.Event()
 
     def look_up(_host: str) -> Any:
@@ -359,7 +359,7 @@ def test_a_resolver_that_hangs_takes_no_longer_than_the_caller_has() -> None:
     hanging.set()
 
 
-def test_a_client_that_goes_ends_the_fetching() -> None:
+def test_disconnected_client_ends_the_fetch() -> None:
     def check() -> None:
         if server.heads:
             raise ClientGone("The client has gone.")
@@ -368,7 +368,7 @@ def test_a_client_that_goes_ends_the_fetching() -> None:
         fetch_file(server.url, local_policy(), 60, check=check)
 
 
-def test_memory_is_asked_for_before_a_piece_is_kept() -> None:
+def test_memory_is_counted_before_a_piece_is_kept() -> None:
     def take(_size_bytes: int) -> None:
         raise QueueFull("There is none.")
 

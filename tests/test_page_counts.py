@@ -61,9 +61,7 @@ def settled(block: CountBlock) -> list[tuple[str, str, int]]:
     return sorted(found)
 
 
-def test_a_block_that_is_full_says_so_and_has_room_again_when_it_is_settled(
-    counts: PageCounts, block: CountBlock
-) -> None:
+def test_full_block_has_room_after_settlement(counts: PageCounts, block: CountBlock) -> None:
     assert all(block.add(f"key{number}", DAY, 1) for number in range(SERIES))
     assert not block.add("one-more", DAY, 1)
     assert block.add("key0", DAY, 1)
@@ -73,7 +71,7 @@ def test_a_block_that_is_full_says_so_and_has_room_again_when_it_is_settled(
     assert block.add("one-more", DAY, 1)
 
 
-def test_a_worker_takes_a_block_asks_nobody_for_those_that_come_next_and_gives_back_the_rest(
+def test_worker_reserves_a_block_and_releases_the_rest(
     store: SqliteStore, held: KeyReservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserve, asked = store.reserve, list[Need]()
@@ -94,7 +92,7 @@ def test_a_worker_takes_a_block_asks_nobody_for_those_that_come_next_and_gives_b
 
 
 @pytest.mark.parametrize("limit", ["requests_per_s", "concurrency", "pages_a_day", "pages_a_month"])
-def test_a_key_with_little_left_is_asked_for_each_request(store: SqliteStore, held: KeyReservation, limit: str) -> None:
+def test_scarce_key_calls_the_store_for_each_request(store: SqliteStore, held: KeyReservation, limit: str) -> None:
     assert held.take(KeyLimits(**{limit: SPARE - 1}), DAY, ONE)
     assert store.usage("acme", DAY)[:2] == (1, 1)
 
@@ -108,7 +106,7 @@ def send_pages_and_kill(server: Server, secret: str, pages: int) -> None:
 
 
 @pytest.mark.usefixtures("one_day")
-def test_a_service_counts_what_its_killed_workers_have_answered(tmp_path: Path) -> None:
+def test_pages_of_killed_workers_are_counted(tmp_path: Path) -> None:
     address = f"sqlite:{tmp_path}/keys.sqlite"
     with closing(open_store(address)) as store:
         secret = add_key(store, KeyEntry("acme", limits=LARGE))

@@ -111,7 +111,7 @@ def reach(loop: Loop, client: socket.socket, piece: bytes) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(REQUESTS[:5]), min_size=1, max_size=4), st.data())
-def test_requests_mean_the_same_wherever_they_are_cut(sent: list[bytes], data: st.DataObject) -> None:
+def test_requests_parse_the_same_wherever_they_are_split(sent: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(sent)
     expected_parser = RequestParser(Config(), [whole], ("127.0.0.1", 1))
     expected = [described(next(expected_parser)) for _ in sent]
@@ -176,7 +176,7 @@ def seconds_of_a_request(server: Server) -> float:
     return time.monotonic() - began_s
 
 
-def test_slow_clients_hold_nobody_up_and_are_cut_at_the_limit(server: Server) -> None:
+def test_slow_clients_delay_no_others_and_are_disconnected(server: Server) -> None:
     """200 half-sent heads, some on kept connections, on a worker of four threads; one of which gets a crawling body."""
     with ExitStack() as stack:
         began_s = time.monotonic()
@@ -238,14 +238,14 @@ def test_health_is_answered_while_every_thread_waits_for_the_engine() -> None:
         (b"GET /v1/jobs HTTP/1.1\r\n\r\n", True),
     ],
 )
-def test_reserved_threads_get_only_what_is_known_to_be_quick(sent: bytes, *, is_quick: bool) -> None:
+def test_reserved_threads_run_only_quick_requests(sent: bytes, *, is_quick: bool) -> None:
     with loop_with_a_client() as (loop, client):
         loop.limits = RequestLimits(Budget(1 << 20), quick_paths=quick_paths(adapters()))
         reach(loop, client, sent)
         assert loop.ready[0].is_quick is is_quick
 
 
-def test_an_answer_that_is_taken_too_slowly_is_cut_off() -> None:
+def test_slow_reader_is_disconnected() -> None:
     with loop_with_a_client() as (loop, client):
         reach(loop, client, GET)
         conn = loop.ready.pop()
@@ -259,7 +259,7 @@ def test_an_answer_that_is_taken_too_slowly_is_cut_off() -> None:
         assert (loop.connections, len(loop._waiting), len(conn.unsent)) == (0, 0, 0)
 
 
-def test_a_client_that_reads_steadily_and_slowly_gets_everything_however_much_the_kernel_holds() -> None:
+def test_slow_steady_reader_gets_the_whole_response() -> None:
     with loop_with_a_client() as (loop, client):
         reach(loop, client, GET)
         conn = loop.ready.pop()
@@ -295,7 +295,7 @@ def test_a_connection_that_the_poller_refuses_is_forgotten_once(waiting: str, mo
         assert loop.connections == 0
 
 
-def test_a_request_s_memory_is_free_again_when_its_answer_has_left_and_not_before() -> None:
+def test_request_memory_is_released_after_the_response() -> None:
     with loop_with_a_client() as (loop, client):
         loop.limits = RequestLimits(Budget(1 << 30))
         reach(loop, client, REQUESTS[1])
@@ -315,9 +315,7 @@ def test_a_request_s_memory_is_free_again_when_its_answer_has_left_and_not_befor
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("can't start new thread")])
-def test_a_pool_that_is_not_started_to_its_end_keeps_no_thread(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partly_started_pool_leaves_no_thread(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     pools: list[ThreadPoolExecutor] = []
 
     class Pool(ThreadPoolExecutor):
@@ -334,7 +332,7 @@ def test_a_pool_that_is_not_started_to_its_end_keeps_no_thread(
     pools[0].shutdown(wait=True)
 
 
-def test_requests_sent_ahead_are_answered_in_order_and_a_half_one_waits_for_its_rest(server: Server) -> None:
+def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     post = b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(PNG)
     with server.connect() as wire:
         wire.sendall(GET + GET + post[:30])
@@ -347,7 +345,7 @@ def test_requests_sent_ahead_are_answered_in_order_and_a_half_one_waits_for_its_
     assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200"] * 3
 
 
-def test_a_client_that_waits_for_100_continue_gets_it(server: Server) -> None:
+def test_100_continue_is_sent(server: Server) -> None:
     head = b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(PNG)
     with server.connect() as wire:
         wire.sendall(head[:40])
@@ -390,7 +388,7 @@ def test_a_worker_that_stops_answers_the_heads_that_still_come() -> None:
     ("pieces", "arrives"),
     [([b"head|", b"body"], b"head|body"), ([b"head|", b"bo", b"dy"], b"head|body"), ([b"head|"], b"head|")],
 )
-def test_the_head_waits_for_the_body_where_one_follows(pieces: list[bytes], arrives: bytes) -> None:
+def test_response_head_waits_for_its_body(pieces: list[bytes], arrives: bytes) -> None:
     here, there = socket.socketpair()
     with here, there:
         there.setblocking(False)
@@ -404,7 +402,7 @@ def test_the_head_waits_for_the_body_where_one_follows(pieces: list[bytes], arri
         assert (there.recv(100), len(sender.unsent)) == (arrives, 0)
 
 
-def test_a_real_connection_goes_on_after_any_kind_of_answer(server: Server) -> None:
+def test_connection_stays_usable_after_any_response(server: Server) -> None:
     with server.connect() as wire:
         for method in ("GET", "HEAD", "OPTIONS", "GET"):
             wire.sendall(f"{method} /healthz HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -413,7 +411,7 @@ def test_a_real_connection_goes_on_after_any_kind_of_answer(server: Server) -> N
             assert answer.endswith(b"}" if method == "GET" else b"\r\n\r\n")
 
 
-def test_clients_that_do_not_read_hold_no_thread_and_those_that_read_later_get_everything(
+def test_slow_readers_block_no_thread_and_get_everything(
     server: Server,
 ) -> None:
     """A page's picture of many megabytes for each of 12 clients on a worker of four threads."""

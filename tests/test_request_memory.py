@@ -76,7 +76,7 @@ PICTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", PICTURES)
-def test_with_any_amount_of_memory_the_answer_is_whole_or_a_refusal_and_nothing_stays_held(kind: str) -> None:
+def test_any_memory_limit_gives_a_whole_response_or_a_refusal(kind: str) -> None:
     path, sent, settings = PICTURES[kind]
     statuses = []
     for size_bytes in (100_000, 1_200_000, 3_200_000, 30_000_000):
@@ -94,7 +94,7 @@ def test_with_any_amount_of_memory_the_answer_is_whole_or_a_refusal_and_nothing_
 @pytest.mark.parametrize(
     ("path", "place"), [("/v1/ocr", "detail"), ("/ocr", "errorMsg"), ("/api/tr-run/?is_draw=0", "msg")]
 )
-def test_an_answer_that_does_not_fit_is_a_refusal_in_the_shape_of_its_format(path: str, place: str) -> None:
+def test_oversized_response_becomes_the_adapters_refusal(path: str, place: str) -> None:
     memory = Budget(8_000_000)
 
     def take_the_rest(_reading: Reading, _context: RequestContext) -> None:

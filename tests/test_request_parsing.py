@@ -97,7 +97,7 @@ def test_the_image_arrives_unchanged_however_it_is_sent(way: str) -> None:
 
 
 @pytest.mark.parametrize("blanks", [" ", "+"])
-def test_plus_signs_that_became_blanks_are_put_back(blanks: str) -> None:
+def test_plus_signs_that_became_spaces_are_restored(blanks: str) -> None:
     data = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
     text = as_base64(data)
     assert "+" in text
@@ -132,7 +132,7 @@ def test_images_come_by_query_as_they_are_and_in_order_with_files_first() -> Non
     assert images(*form(("image", B64), ("file", ("1", b"one")), ("file", ("2", b"two")))) == [b"one", b"two", PNG]
 
 
-def test_base64_that_cannot_be_decoded_does_not_spoil_its_neighbours() -> None:
+def test_bad_base64_does_not_affect_other_images() -> None:
     sent = content(f'{{"images": ["{B64}", "!!!!", "{B64}"]}}'.encode(), JSON)
     first, second, third = sent.images(FILES, TEXTS)
     assert (first, third) == (PNG, PNG)
@@ -226,13 +226,13 @@ def test_any_escapes_and_any_near_boundaries_are_read() -> None:
         max_size=30,
     ).map(b"".join)
 )
-def test_escapes_are_undone_as_the_standard_library_does(text: bytes) -> None:
+def test_percent_escapes_decode_as_in_urllib(text: bytes) -> None:
     assert unquote_plus(text) == unquote_to_bytes(text.replace(b"+", b" "))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text("%+&=/2BbFf3DdA04a1z", max_size=30))
-def test_a_form_is_what_another_library_reads_in_it(text: str) -> None:
+def test_forms_parse_as_in_another_library(text: str) -> None:
     sent = f"image={text}"
     pairs = parse_qsl(sent, keep_blank_values=True, encoding="latin-1")
     expected = [(name.encode("latin-1").decode(errors="replace"), value.encode("latin-1")) for name, value in pairs]
@@ -286,7 +286,7 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters='\\"\r\n', min_c
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(NAMES, st.one_of(st.none(), NAMES), st.binary(max_size=200)), max_size=5))
-def test_the_parts_are_those_that_another_library_wrote(parts: list[tuple[str, str | None, bytes]]) -> None:
+def test_parts_written_by_another_library_are_read(parts: list[tuple[str, str | None, bytes]]) -> None:
     fields: list[Any] = [(name, data if filename is None else (filename, data)) for name, filename, data in parts]
     found = split_parts(*encode_multipart_formdata(fields, "b0undary"))
     assert [(part.name, part.filename, part.data) for part in found] == parts
@@ -294,7 +294,7 @@ def test_the_parts_are_those_that_another_library_wrote(parts: list[tuple[str, s
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=300), st.sampled_from([FORM, JSON, "", "multipart/form-data; boundary=x", "image/png"]))
-def test_no_body_causes_anything_but_an_error_of_the_caller(body: bytes, content_type: str) -> None:
+def test_any_body_parses_or_raises_a_caller_error(body: bytes, content_type: str) -> None:
     try:
         found = images(body, content_type)
     except CallerError:
@@ -303,7 +303,7 @@ def test_no_body_causes_anything_but_an_error_of_the_caller(body: bytes, content
 
 
 @pytest.mark.parametrize("body", [b'{"image": ', b'{"image": "QUJD"}'])
-def test_a_body_is_taken_apart_once_and_what_is_wrong_with_it_is_said_each_time(body: bytes) -> None:
+def test_body_is_parsed_once_and_its_error_raised_each_time(body: bytes) -> None:
     memory = Budget(1000)
     request = Request(environ(body, JSON), Settings(), memory)
     said = []
@@ -349,7 +349,7 @@ CHUNKED = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
         (Stream(10, breaks=True), CHUNKED, "cannot be read completely"),
     ],
 )
-def test_another_servers_body_is_read_to_its_end_or_its_limit(
+def test_body_under_another_wsgi_server_is_read_up_to_its_limit(
     stream: Stream, more: dict[str, Any], expected: int | str
 ) -> None:
     sent = {"wsgi.input": stream, **more}
@@ -369,7 +369,7 @@ def test_another_servers_body_is_read_to_its_end_or_its_limit(
         *[("5", "7.25", 0.0), (None, "9", 60.0)],
     ],
 )
-def test_a_timeout_less_what_proxies_have_waited_can_only_shorten_the_deadline(
+def test_timeout_less_elapsed_time_shortens_the_deadline(
     sent: str | None, elapsed: str | None, expected_s: float
 ) -> None:
     assert allowed_s(sent, 60.0, elapsed) == expected_s
@@ -388,12 +388,12 @@ NO_TIMEOUTS = [
         *[("5", elapsed, "X-Request-Elapsed") for elapsed in ("", "soon", "-1", "nan", "1,5")],
     ],
 )
-def test_a_time_that_is_no_number_is_refused(sent: str, elapsed: str | None, header: str) -> None:
+def test_malformed_timeouts_are_refused(sent: str, elapsed: str | None, header: str) -> None:
     with pytest.raises(BadOption, match=header):
         allowed_s(sent, 60.0, elapsed)
 
 
-def test_a_deadline_counts_from_the_moment_when_the_head_of_the_request_is_there() -> None:
+def test_deadline_counts_from_the_request_head() -> None:
     before = time.monotonic()
     request = Request(environ(b"", HTTP_X_REQUEST_TIMEOUT="5"), Settings())
     assert before + 5 <= request.deadline <= time.monotonic() + 5
@@ -403,7 +403,7 @@ def test_a_deadline_counts_from_the_moment_when_the_head_of_the_request_is_there
 
 
 @pytest.mark.parametrize("sent", ["", "x" * 129, "two words", "Köln", "a\nb", "a\x7f"])
-def test_an_id_is_taken_over_if_it_is_sane_and_else_replaced_by_one_that_stays(sent: str) -> None:
+def test_valid_request_id_is_kept_and_others_are_replaced(sent: str) -> None:
     assert Request(environ(b"", HTTP_X_REQUEST_ID="a-1/b:2"), Settings()).id == "a-1/b:2"
     request = Request(environ(b"", HTTP_X_REQUEST_ID=sent), Settings())
     first = request.id

@@ -45,7 +45,7 @@ def test_the_settings_of_the_fake_engine_are_a_section_of_their_own_at_the_end()
     assert "OCRSVC_FAKE_" not in "".join(others)
 
 
-def test_a_variable_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
+def test_environment_overrides_file_and_file_overrides_default(tmp_path: Path) -> None:
     file = toml(tmp_path, 'queue_size = 5\nworkers = 3\nengine = "fake"\n')
     settings = read_settings({"OCRSVC_CONFIG": str(file), "OCRSVC_WORKERS": "4"})
     assert (settings.workers, settings.queue_size, settings.engine, settings.deadline_s) == (4, 5, "fake", 60.0)
@@ -100,7 +100,7 @@ def test_sizes_in_bytes_may_carry_a_unit(text: str, count: int) -> None:
         ("OCRSVC_MAX_BODY_BYTES", "80%"),
     ],
 )
-def test_a_value_that_is_not_accepted_is_refused_with_its_name_and_what_is(variable: str, value: str) -> None:
+def test_rejected_value_names_what_is_accepted(variable: str, value: str) -> None:
     text = complaint({variable: value})
     name = variable.removeprefix("OCRSVC_").lower()
     assert text == f"{variable} is {value!r}: accepted is {accepted(name)}."
@@ -124,19 +124,19 @@ def test_addresses_that_gunicorn_can_listen_on_are_accepted(value: str) -> None:
         ("0", 0, 0),
     ],
 )
-def test_memory_limits_are_bytes_or_a_share(name: str, text: str, amount: int | Percentage, count: int) -> None:
+def test_memory_limits_are_bytes_or_a_percentage(name: str, text: str, amount: int | Percentage, count: int) -> None:
     found = getattr(read_settings({f"OCRSVC_{name.upper()}": text}), name)
     assert found == amount
     assert bytes_of(found, 1000) == count
     assert bytes_of(None, 1000) is None
 
 
-def test_a_share_in_the_file_is_text_and_nothing_else(tmp_path: Path) -> None:
+def test_percentage_in_the_file_must_be_text(tmp_path: Path) -> None:
     assert read_settings({}, toml(tmp_path, 'gpu_soft_bytes = "80%"')).gpu_soft_bytes == Percentage(80.0)
     assert "accepted is bytes" in complaint({}, toml(tmp_path, "gpu_soft_bytes = { percent = 80.0 }"))
 
 
-def test_what_is_accepted_is_reported_in_words() -> None:
+def test_accepted_values_are_described() -> None:
     assert accepted("device") == "one of cpu, cuda, auto"
     assert accepted("cache_url").startswith("an address, such as redis://")
     assert accepted("workers") == "a whole number from 1 to 256"
@@ -152,13 +152,11 @@ def test_what_is_accepted_is_reported_in_words() -> None:
         ("OCRSVC_ZZ", "`ocrsvc settings --markdown` lists all settings."),
     ],
 )
-def test_an_unknown_variable_is_refused_with_the_nearest_known_one_or_the_way_to_the_list(
-    variable: str, hint: str
-) -> None:
+def test_unknown_variable_suggests_the_nearest_setting(variable: str, hint: str) -> None:
     assert complaint({variable: "2"}) == f"{variable} is '2': unknown setting; {hint}"
 
 
-def test_all_complaints_come_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     text = complaint({"OCRSVC_WORKERS": "x", "OCRSVC_QUEU_SIZE": "1"}, toml(tmp_path, 'device = "gpu"\nworkrs = 3\n'))
     assert sorted(line.split(" is ")[0] for line in text.splitlines()) == [
         "OCRSVC_QUEU_SIZE",
@@ -185,7 +183,7 @@ def test_tables_and_lists_are_read_and_pixel_limits_left_out_keep_their_default(
     assert (settings.fake_fault_on, settings.format_max_pixels["gif"]) == (("a", "b"), 1000)
 
 
-def test_passwords_in_addresses_are_never_told() -> None:
+def test_passwords_in_addresses_are_never_shown() -> None:
     address = "redis://reader:secret@cache:6379/0"
     assert show(address) == "redis://reader:***@cache:6379/0"
     assert show("redis://:secret@cache") == "redis://:***@cache"

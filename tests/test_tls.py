@@ -96,7 +96,7 @@ def swap_key(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize(("said", "remedy", "spoil"), WRONG_FILES)
-def test_files_that_cannot_be_served_stop_the_start(
+def test_unusable_tls_files_stop_the_start(
     authority: Authority, said: str, remedy: str, spoil: Callable[[Authority, TlsFiles], Any]
 ) -> None:
     files = authority.issue()
@@ -119,7 +119,7 @@ def test_files_that_cannot_be_served_stop_the_start(
         ({"OCRSVC_TLS_CLIENTS": "maybe"}, "one of required, optional"),
     ],
 )
-def test_settings_that_do_not_go_together_stop_the_start(environ: dict[str, str], said: str) -> None:
+def test_contradicting_tls_settings_stop_the_start(environ: dict[str, str], said: str) -> None:
     assert said in refusal(environ)
 
 
@@ -158,7 +158,7 @@ def weak_client(authority: Authority, cipher: str) -> ssl.SSLContext:
     return client
 
 
-def test_names_of_certificates_stand_for_keys() -> None:
+def test_certificate_names_map_to_keys() -> None:
     uri = "spiffe://cluster.local/ns/scan"
     found = names_of({"subjectAltName": (("DNS", "a.example"), ("URI", uri)), "subject": ((("commonName", "a"),),)})
     assert found == ("DNS=a.example", f"URI={uri}", "CN=a")
@@ -192,7 +192,7 @@ def look_twice(watch: CertificateWatch) -> None:
     watch.look()
 
 
-def test_a_new_pair_is_taken_once_it_stands_still(authority: Authority) -> None:
+def test_changed_certificate_is_loaded_when_it_is_stable(authority: Authority) -> None:
     watch, store, head = watched(authority.issue())
     certificates = watch.certificates
     assert certificates is not None
@@ -249,7 +249,7 @@ def test_a_worker_follows_its_arbiter(authority: Authority, caplog: pytest.LogCa
     assert "stay as they were in this worker" not in caplog.text
 
 
-def test_the_log_warns_of_the_end_once_a_day(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_warns_of_expiry_once_a_day(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     watch, _, _ = watched(authority.issue(valid_days=(-80, 10)), lambda: now[0])
     look_twice(watch)
@@ -292,7 +292,7 @@ def test_the_check_of_an_installation_looks_at_the_certificate(authority: Author
     assert "cannot be read" in describe_tls(given)
 
 
-def test_a_client_trusts_what_it_is_told_to(authority: Authority) -> None:
+def test_client_contexts_trust_only_the_given_authority(authority: Authority) -> None:
     assert client_context() is None
     own = authority.issue()
     context = client_context(authority.file, own.certificate, own.key)

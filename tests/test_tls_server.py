@@ -149,7 +149,7 @@ def test_the_service_of_the_settings_is_known_by_its_certificate(
     assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().err
 
 
-def test_a_plain_request_is_told_so_and_plain_grpc_is_closed(server: Server) -> None:
+def test_plain_http_gets_an_error_and_plain_grpc_is_closed(server: Server) -> None:
     answer = requests.get(server.url.replace("https", "http"), timeout=_ANSWER_S)
     assert (answer.status_code, answer.headers["Connection"]) == (400, "close")
     assert "https://" in answer.text
@@ -183,7 +183,7 @@ def half_hello(authority: Authority) -> bytes:
     return outgoing.read()
 
 
-def test_half_handshakes_delay_nobody(server: Server, authority: Authority) -> None:
+def test_incomplete_handshakes_delay_no_others(server: Server, authority: Authority) -> None:
     hello = half_hello(authority)
     with ExitStack() as stack, httpx.Client(verify=authority.client()) as client:
         for number in range(200):
@@ -215,18 +215,14 @@ def test_half_handshakes_make_room_where_there_may_be_no_more_connections(author
     ("sent", "status"),
     [(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close", b"200 OK"), (b"no request at all", b"400 Bad Request")],
 )
-def test_an_answer_inside_tls_ends_with_a_goodbye(
-    server: Server, authority: Authority, sent: bytes, status: bytes
-) -> None:
+def test_tls_responses_end_with_close_notify(server: Server, authority: Authority, sent: bytes, status: bytes) -> None:
     with connect(server, authority.client()) as tls:
         tls.sendall(sent + b"\r\n\r\n")
         # Without a goodbye this would raise ssl.SSLEOFError.
         assert read_to_end(tls).startswith(b"HTTP/1.1 %b\r\n" % status)
 
 
-def test_a_goodbye_that_comes_with_a_request_ends_the_connection_after_its_answer(
-    server: Server, authority: Authority
-) -> None:
+def test_close_notify_with_a_request_closes_after_the_response(server: Server, authority: Authority) -> None:
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = authority.client().wrap_bio(to_client, to_server, server_hostname="localhost")
     with server.connect() as wire:
@@ -298,7 +294,7 @@ def test_a_certificate_is_replaced_under_load_and_so_are_workers(authority: Auth
     assert first != second == third, server.log
 
 
-def test_a_stopping_worker_says_goodbye_to_kept_connections(authority: Authority, tmp_path: Path) -> None:
+def test_stopping_worker_sends_close_notify(authority: Authority, tmp_path: Path) -> None:
     env = {**environment(authority.issue("stopping")), "OCRSVC_WORKERS": "1"}
     path = tmp_path / "plain"
     # So long idle connections are kept by a worker that stops.
@@ -348,7 +344,7 @@ def test_a_client_without_a_certificate_is_refused_where_one_is_required(strict:
         ("gone", ("gone.example",), (200, 401, 401)),
     ],
 )
-def test_a_certificate_stands_for_a_key(
+def test_client_certificate_maps_to_a_key(
     strict: Server, authority: Authority, stem: str, names: tuple[str, ...], statuses: tuple[int, int, int]
 ) -> None:
     own = authority.issue(stem, *names, common_name=stem)

@@ -108,7 +108,7 @@ def test_nothing_that_was_received_stays_where_no_poller_sees_it(connected: Pair
     assert own.recv(10) == 50 * b"x"
 
 
-def test_what_the_kernel_does_not_take_is_bounded_and_follows(connected: Pair) -> None:
+def test_unsent_bytes_are_bounded_and_sent_later(connected: Pair) -> None:
     own, client = connected
     sent, data = 0, bytes(range(256)) * 40_000
     while sent < len(data):
@@ -169,7 +169,7 @@ def handshake_to_the_end(own: TlsSocket) -> None:
         (b"", ConnectionResetError),
     ],
 )
-def test_what_is_no_handshake_ends_at_once(beginning: Pair, wires: Wires, sent: bytes, error: type[OSError]) -> None:
+def test_other_protocols_end_immediately(beginning: Pair, wires: Wires, sent: bytes, error: type[OSError]) -> None:
     own, _ = beginning
     wires[1].send(sent)
     wires[1].shutdown(socket.SHUT_WR)
@@ -192,7 +192,7 @@ def send_on(own: TlsSocket, wire: socket.socket, records: bytes) -> None:
         own.handshake()
 
 
-def test_bent_first_messages_are_refused_or_waited_for_and_nothing_else(authority: Authority) -> None:
+def test_malformed_client_hellos_are_refused_or_incomplete(authority: Authority) -> None:
     context, draw = make_context(authority.issue(), HTTP), random.Random(1)
     outgoing = ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):

@@ -269,7 +269,7 @@ def test_what_the_original_was_recorded_to_answer_is_answered(place: Place, done
 @pytest.mark.parametrize(
     "name", ["..", "../secret", "/etc/passwd", "%2e%2e", ".alive", "", "x" * 300, 5, None, ["a"], "a\0b", {"id": 1}]
 )
-def test_an_id_that_is_none_leads_nowhere(place: Place, name: object) -> None:
+def test_malformed_job_ids_are_not_found(place: Place, name: object) -> None:
     (place.jobs.folder.parent / "secret").mkdir(exist_ok=True)
     assert place.ask(name)["code"] in {102, 103}
     assert place.jobs.find(name) is None

@@ -66,7 +66,7 @@ def asked(client: FlaskClient, path: str, sent: dict[str, Any], url: str) -> tup
 
 
 @pytest.mark.parametrize(("path", "sent", "seen"), PLACES)
-def test_a_url_is_read_as_its_file_is(
+def test_url_gives_the_same_result_as_its_file(
     on: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], seen: str
 ) -> None:
     status, text = asked(on, path, sent, f"{files.url}/page.png")
@@ -75,7 +75,7 @@ def test_a_url_is_read_as_its_file_is(
 
 @pytest.mark.parametrize(("path", "sent", "_seen"), PLACES)
 @pytest.mark.parametrize("way", ["/missing", "/away", "http://[::1]/", "http://user@127.0.0.1/"])
-def test_what_cannot_be_had_from_a_url_is_refused_in_each_format(
+def test_unavailable_urls_are_refused_in_each_format(
     on: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], _seen: str, way: str
 ) -> None:
     status, text = asked(on, path, sent, way if "://" in way else files.url + way)
@@ -94,7 +94,7 @@ def test_no_url_is_fetched_where_the_operator_names_no_host(
     assert len(files.heads) == before
 
 
-def test_who_names_a_url_where_none_is_fetched_is_told_who_may_allow_it(off: FlaskClient) -> None:
+def test_refused_url_says_who_can_allow_it(off: FlaskClient) -> None:
     problem = json_of(off.post("/v1/ocr", json={"url": "http://files.example/a.pdf"}))
     assert (problem["status"], problem["code"]) == (400, "bad_option")
     assert "OCRSVC_URL_HOSTS" in problem["remedy"]
