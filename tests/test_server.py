@@ -131,7 +131,7 @@ def test_wrong_setting_is_named_and_stops_the_start(env: dict[str, str], message
         (["-k", "sync", "--threads", "1"], "-k sync: this worker class cannot serve an OCR engine"),
         (["--preload"], "--preload loads the application in the arbiter"),
         (["--reuse-port"], "--reuse-port gives each worker an accept queue of its own"),
-        (["--certfile", "LICENSE"], "--certfile is gunicorn's own TLS, which is not used"),
+        (["--certfile", "LICENSE"], "--certfile configures gunicorn's own TLS"),
         (["--ca-certs", "LICENSE"], "--ca-certs is gunicorn's own TLS, which is not used"),
         (["--proxy-protocol", "v2"], "--proxy-protocol v2: only version 1 is read"),
     ],
