@@ -132,8 +132,8 @@ def test_wrong_setting_is_named_and_stops_the_start(env: dict[str, str], message
         (["--preload"], "--preload loads the application in the arbiter"),
         (["--reuse-port"], "--reuse-port gives each worker an accept queue of its own"),
         (["--certfile", "LICENSE"], "--certfile configures gunicorn's own TLS"),
-        (["--ca-certs", "LICENSE"], "--ca-certs is gunicorn's own TLS, which is not used"),
-        (["--proxy-protocol", "v2"], "--proxy-protocol v2: only version 1 is read"),
+        (["--ca-certs", "LICENSE"], "--ca-certs configures gunicorn's own TLS"),
+        (["--proxy-protocol", "v2"], "--proxy-protocol v2: only version 1 is supported"),
     ],
 )
 def test_flag_that_would_lose_requests_is_refused(args: list[str], message: str) -> None:
