@@ -63,12 +63,12 @@ JOBS_ONLY = {"azure_read"}
 WITH_THE_NATIVE_PATH = {"mistral"}
 
 
-def test_each_adapter_has_a_request_here() -> None:
+def test_every_adapter_has_a_sample_request() -> None:
     assert set(SENT) == set(adapters()) - JOBS_ONLY
 
 
 @pytest.mark.parametrize("adapter", SENT)
-def test_on_one_port_each_adapters_request_finds_it(client: FlaskClient, adapter: str) -> None:
+def test_requests_are_routed_to_their_adapter_on_one_port(client: FlaskClient, adapter: str) -> None:
     path, sent = SENT[adapter]
     response = client.post(path, **sent)
     assert response.status_code == 200
@@ -90,7 +90,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("error", "status", "retry_after"), REFUSALS)
 @pytest.mark.parametrize("adapter", SENT)
-def test_what_is_not_the_clients_fault_has_a_true_status_in_every_format(
+def test_service_failures_keep_their_http_status_in_every_format(
     adapter: str, error: Exception, status: int, retry_after: str | None
 ) -> None:
     path, sent = SENT[adapter]
@@ -118,7 +118,7 @@ class _FullReader(DeafReader):
 @pytest.mark.parametrize(
     ("adapter", "shape"), [("rapidocr_api", "detail"), ("paddlex", "errorCode"), ("umi_ocr", "code")]
 )
-def test_a_request_that_is_not_admitted_is_reported_in_its_format(adapter: str, shape: str) -> None:
+def test_refusals_are_reported_in_each_adapters_format(adapter: str, shape: str) -> None:
     response = client_over(_FullReader(errors.QueueFull("Full.", retry_after_s=3))).post(
         SENT[adapter][0], **SENT[adapter][1]
     )
@@ -130,14 +130,14 @@ TOO_LARGE = {"data": bytes(300_001), "content_type": "application/octet-stream"}
 
 
 @pytest.mark.parametrize("adapter", SENT)
-def test_a_body_over_the_limit_is_413_in_every_format(client: FlaskClient, adapter: str) -> None:
+def test_too_large_body_returns_413_in_every_format(client: FlaskClient, adapter: str) -> None:
     response = client.post(SENT[adapter][0], **TOO_LARGE)
     is_problem = response.content_type == "application/problem+json"
     assert (response.status_code, is_problem) == (413, adapter in WITH_THE_NATIVE_PATH)
 
 
 @pytest.mark.parametrize("adapter", SENT)
-def test_a_deadline_of_the_caller_reaches_the_reader(adapter: str) -> None:
+def test_request_deadline_reaches_the_reader(adapter: str) -> None:
     deaf = _SeveralDeaf(errors.DeadlineExceeded("Late."))
     response = client_over(deaf).post(SENT[adapter][0], **SENT[adapter][1], headers={"X-Request-Timeout": "0.5"})
     assert response.status_code == 504
@@ -202,27 +202,27 @@ def test_what_cannot_be_done_is_refused_by_name(
     assert SEEN not in response.text
 
 
-def test_rapidocr_answers_lines_by_number(client: FlaskClient) -> None:
+def test_rapidocr_returns_numbered_lines(client: FlaskClient) -> None:
     assert json_of(client.post("/ocr", **part("image_file"))) == {
         "0": {"rec_txt": TEXT, "dt_boxes": [[float(x), float(y)] for x, y in FIRST], "score": 0.98765},
         "1": {"rec_txt": SEEN, "dt_boxes": [[float(x), float(y)] for x, y in SECOND], "score": 0.5},
     }
 
 
-def test_rapidocr_answers_words_as_rapidocr_has_them(client: FlaskClient) -> None:
+def test_rapidocr_returns_words_in_its_format(client: FlaskClient) -> None:
     answer = json_of(client.post("/ocr", **part("image_file", return_word_box="true")))
     assert answer["0"]["word_results"] == [["True", 0.98765, [[float(x), float(y)] for x, y in FIRST]]]
     assert "word_results" not in answer["1"]
 
 
-def test_umi_ocr_answers_words_if_asked(client: FlaskClient) -> None:
+def test_umi_ocr_returns_words_on_request(client: FlaskClient) -> None:
     sent = {"base64": B64, "options": {"data.words": True}}
     first, second = json_of(client.post("/api/ocr", json=sent))["data"]
     assert first["words"] == [{"text": "True", "score": 0.9877, "box": FIRST}]
     assert "words" not in second
 
 
-def test_paddlex_answers_words_and_frames_them_if_asked(client: FlaskClient) -> None:
+def test_paddlex_returns_and_frames_words_on_request(client: FlaskClient) -> None:
     plain, worded = (
         json_of(client.post("/ocr", json={"file": B64, "returnWordBox": asked}))["result"]["ocrResults"][0]
         for asked in (False, True)
@@ -235,7 +235,7 @@ def test_paddlex_answers_words_and_frames_them_if_asked(client: FlaskClient) -> 
     assert worded["ocrImage"] != plain["ocrImage"]
 
 
-def test_paddlex_answers_lines_with_upright_boxes(client: FlaskClient) -> None:
+def test_paddlex_returns_lines_with_upright_boxes(client: FlaskClient) -> None:
     answer = json_of(client.post("/ocr", json={"file": B64, "visualize": False}))
     pruned = answer["result"]["ocrResults"][0]["prunedResult"]
     assert (pruned["rec_texts"], pruned["rec_scores"]) == ([TEXT, SEEN], [0.98765, 0.5])
@@ -261,7 +261,7 @@ def test_paddlex_answers_lines_with_upright_boxes(client: FlaskClient) -> None:
         ("ocr_rec", [[{"text": TEXT, "confidence": 0.98765}, {"text": "", "confidence": 0.0}]]),
     ],
 )
-def test_paddlehub_answers_each_module_and_nothing_for_what_is_no_image(
+def test_paddlehub_serves_each_module_and_returns_no_lines_for_non_images(
     client: FlaskClient, module: str, results: list[Any]
 ) -> None:
     response = client.post(f"/predict/{module}", json={"images": [B64, as_base64(b"hello")]})
@@ -278,7 +278,7 @@ def test_paddlehub_answers_each_module_and_nothing_for_what_is_no_image(
         ("ocr_system", {"json": {"images": [{}]}}, "112", "is not text"),
     ],
 )
-def test_paddlehub_tells_what_is_wrong_in_a_200(
+def test_paddlehub_reports_client_errors_in_a_200(
     client: FlaskClient, module: str, sent: dict[str, Any], status: str, said: str
 ) -> None:
     response = client.post(f"/predict/{module}", **sent)
@@ -287,7 +287,7 @@ def test_paddlehub_tells_what_is_wrong_in_a_200(
     assert said in answer["msg"]
 
 
-def test_paddle_serving_answers_what_eval_turns_back_into_the_lines(client: FlaskClient) -> None:
+def test_paddle_serving_result_evaluates_to_the_lines(client: FlaskClient) -> None:
     answer = json_of(client.post("/ocr/prediction", json={"key": ["image"], "value": [B64]}))
     expected = [[(TEXT, 0.98765), FIRST], [(SEEN, 0.5), SECOND]]
     assert (answer["key"], eval(answer["value"][0], {"__builtins__": {}})) == (["result"], expected)
@@ -296,7 +296,7 @@ def test_paddle_serving_answers_what_eval_turns_back_into_the_lines(client: Flas
 @pytest.mark.parametrize(
     ("value", "said"), [(["!!!!"], "base64"), ([as_base64(b"hello")], "plain text"), ([], "image")]
 )
-def test_paddle_serving_tells_a_bad_image_by_its_number(client: FlaskClient, value: list[str], said: str) -> None:
+def test_paddle_serving_reports_a_bad_image_by_err_no(client: FlaskClient, value: list[str], said: str) -> None:
     response = client.post("/ocr/prediction", json={"key": ["image"], "value": value})
     assert (response.status_code, json_of(response)["err_no"]) == (200, 5000)
     assert said in json_of(response)["err_msg"]
@@ -305,7 +305,7 @@ def test_paddle_serving_tells_a_bad_image_by_its_number(client: FlaskClient, val
 @pytest.mark.parametrize(
     ("parser", "end"), [(None, "\n"), ("multi_para", "\n"), ("none", "\n"), ("single_none", ""), ("multi_none", "")]
 )
-def test_umi_ends_lines_as_the_parser_asks(client: FlaskClient, parser: str | None, end: str) -> None:
+def test_umi_line_separators_follow_the_parser_option(client: FlaskClient, parser: str | None, end: str) -> None:
     options = {} if parser is None else {"tbpu.parser": parser}
     answer = json_of(client.post("/api/ocr", json={"base64": B64, "options": options}))
     assert [item["end"] for item in answer["data"]] == [end, ""]
@@ -313,12 +313,12 @@ def test_umi_ends_lines_as_the_parser_asks(client: FlaskClient, parser: str | No
     assert answer["score"] == pytest.approx((0.9877 + 0.5) / 2)
 
 
-def test_umi_leaves_out_what_lies_in_an_ignored_area(client: FlaskClient) -> None:
+def test_umi_omits_lines_in_ignored_areas(client: FlaskClient) -> None:
     sent = {"base64": B64, "options": {"tbpu.ignoreArea": [[[0, 0], [64, 17]]], "data.format": "text"}}
     assert json_of(client.post("/api/ocr", json=sent))["data"] == SEEN
 
 
-def test_ocr_space_answers_text_with_dos_line_ends(client: FlaskClient) -> None:
+def test_ocr_space_text_has_crlf_line_ends(client: FlaskClient) -> None:
     answer = json_of(client.post("/Parse/Image", **part("whatever")))
     (parsed,) = answer["ParsedResults"]
     assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (1, False)
@@ -326,7 +326,7 @@ def test_ocr_space_answers_text_with_dos_line_ends(client: FlaskClient) -> None:
     assert parsed["TextOverlay"]["HasOverlay"] is False
 
 
-def test_ocr_space_answers_the_overlay_when_asked(client: FlaskClient) -> None:
+def test_ocr_space_returns_the_overlay_on_request(client: FlaskClient) -> None:
     answer = json_of(client.post("/parse/image", **part("file", isOverlayRequired="true")))
     first = answer["ParsedResults"][0]["TextOverlay"]["Lines"][0]
     # The test's engine knows one word, which says that it was asked for words.
@@ -335,7 +335,7 @@ def test_ocr_space_answers_the_overlay_when_asked(client: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("sent", [{}, part("file", b"hello"), {"data": {"base64Image": "!!!!"}}])
-def test_ocr_space_tells_what_is_wrong_in_a_list(client: FlaskClient, sent: dict[str, Any]) -> None:
+def test_ocr_space_reports_errors_in_a_list(client: FlaskClient, sent: dict[str, Any]) -> None:
     response = client.post("/parse/image", **sent)
     answer = json_of(response)
     assert (response.status_code, answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (200, 3, True)
@@ -343,7 +343,7 @@ def test_ocr_space_tells_what_is_wrong_in_a_list(client: FlaskClient, sent: dict
     assert answer["ErrorMessage"][0]
 
 
-def test_chineseocr_lite_answers_corners_and_numbered_texts() -> None:
+def test_chineseocr_lite_returns_corners_and_numbered_texts() -> None:
     with running_app(Settings(trwebocr_boxes="poly")) as app:
         response = app.test_client().post("/api/tr-run/", **part("file", compress="960"))
     answer = json_of(response)
@@ -352,7 +352,7 @@ def test_chineseocr_lite_answers_corners_and_numbered_texts() -> None:
 
 
 @pytest.mark.parametrize("compress", ["63", "x", "-1"])
-def test_chineseocr_lite_refuses_a_side_that_is_too_short(compress: str) -> None:
+def test_chineseocr_lite_refuses_a_too_short_side(compress: str) -> None:
     with running_app(Settings(trwebocr_boxes="poly")) as app:
         response = app.test_client().post("/api/tr-run/", **part("file", compress=compress))
     assert (response.status_code, json_of(response)["code"]) == (400, 400)
@@ -362,7 +362,7 @@ BANNERS = [("rapidocr_api", "Welcome to RapidOCR API Server!"), ("umi_ocr", "Umi
 
 
 @pytest.mark.parametrize(("adapter", "banner"), BANNERS)
-def test_at_its_usual_port_an_adapter_answers_with_its_own_banner(adapter: str, banner: str) -> None:
+def test_adapter_serves_its_banner_on_its_default_port(adapter: str, banner: str) -> None:
     with running_app(Settings(usual_ports=(adapter,))) as app:
         url = f"http://localhost:{adapters()[adapter].port}"
         assert banner in app.test_client().get("/", base_url=url).text
@@ -372,7 +372,7 @@ def test_at_its_usual_port_an_adapter_answers_with_its_own_banner(adapter: str, 
 @pytest.mark.parametrize(
     ("adapter", "shape"), [("rapidocr_api", "detail"), ("paddlex", "errorCode"), ("turboocr", "error")]
 )
-def test_at_its_usual_port_an_adapter_gets_what_another_would_get_elsewhere(adapter: str, shape: str) -> None:
+def test_adapter_has_priority_on_its_default_port(adapter: str, shape: str) -> None:
     with running_app(Settings(usual_ports=(adapter,))) as app:
         for sent in ({"data": {"x": "1"}}, {"json": {"x": 1}}, {"data": b"hello"}, {}):
             response = app.test_client().post("/ocr", base_url=f"http://localhost:{adapters()[adapter].port}", **sent)
@@ -394,7 +394,7 @@ def test_at_its_usual_port_an_adapter_gets_what_another_would_get_elsewhere(adap
         ({"data": json.dumps({"file": ""}), "content_type": FORM}, "errorCode"),
     ],
 )
-def test_on_a_shared_path_the_form_of_the_body_decides_then_its_names(
+def test_shared_path_is_routed_by_body_type_then_field_names(
     client: FlaskClient, sent: dict[str, Any], shape: str
 ) -> None:
     response = client.post("/ocr", **sent)
@@ -410,7 +410,7 @@ def test_on_a_shared_path_the_form_of_the_body_decides_then_its_names(
     ],
     ids=["an option", "a picture that is none"],
 )
-def test_what_a_client_sent_to_umi_never_comes_back_as_markup(client: FlaskClient, sent: dict[str, Any]) -> None:
+def test_umi_escapes_markup_in_client_text(client: FlaskClient, sent: dict[str, Any]) -> None:
     # As a form on another site can send it without asking first: as text.
     answer = client.post("/api/ocr", data=json.dumps(sent), content_type="text/plain")
     assert answer.content_type == "text/html; charset=UTF-8"

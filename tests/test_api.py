@@ -62,7 +62,7 @@ def files(*datas: bytes, field: str = "file") -> dict[str, Any]:
     return {field: [(io.BytesIO(data), f"{number}.png") for number, data in enumerate(datas)]}
 
 
-def test_a_page_is_answered_with_its_lines_engine_and_timing(client: FlaskClient) -> None:
+def test_response_has_lines_engine_and_timing(client: FlaskClient) -> None:
     response = post(client, headers={"X-Request-Id": "mine"})
     assert response.status_code == 200
     assert response.content_type == "application/json"
@@ -105,7 +105,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_of_sending_gives_the_same_page(client: FlaskClient, way: str) -> None:
+def test_all_ways_of_sending_return_the_same_page(client: FlaskClient, way: str) -> None:
     data, content_type = WAYS[way]
     assert texts(json_of(post(client, data, content_type))) == [f"{TEXT}\n64x32 auto True False None"]
 
@@ -144,7 +144,7 @@ def test_an_option_reaches_the_engine(client: FlaskClient, where: str, name: str
     assert text == f"{TEXT}\n{seen}"
 
 
-def test_tables_and_regions_are_answered_if_asked_for_and_cost_no_word_otherwise(client: FlaskClient) -> None:
+def test_tables_and_regions_appear_only_on_request(client: FlaskClient) -> None:
     (page,) = json_of(post(client, query_string={"tables": "true"}))["pages"]
     box = [[16.0, 8.0], [48.0, 8.0], [48.0, 16.0], [16.0, 16.0]]
     place = {"row": 0, "row_span": 1, "column_span": 1, "box": box}
@@ -178,7 +178,7 @@ def test_tables_and_regions_are_answered_if_asked_for_and_cost_no_word_otherwise
         ({"rotate": None, "max_side": None}, "64x32 auto True False None"),
     ],
 )
-def test_options_in_json_may_be_of_their_own_type(client: FlaskClient, options: dict[str, Any], seen: str) -> None:
+def test_json_options_may_have_their_native_type(client: FlaskClient, options: dict[str, Any], seen: str) -> None:
     answer = json_of(client.post("/v1/ocr", json={"image": as_base64(PNG), **options}))
     assert texts(answer) == [f"{TEXT}\n{seen}"]
 
@@ -194,7 +194,7 @@ BOXED = {"confidence": 0.9877, "box": [[16, 8], [48, 8], [48, 16], [16, 16]]}
         ("characters=true", [{"text": "False", **BOXED, "characters": [{"text": "x", **BOXED}]}]),
     ],
 )
-def test_lines_have_the_words_that_are_asked_for(client: FlaskClient, query: str, words: list[object]) -> None:
+def test_lines_have_the_requested_words(client: FlaskClient, query: str, words: list[object]) -> None:
     first, second = json_of(client.post(f"/v1/ocr?{query}", data=PNG))["pages"][0]["lines"]
     assert first == {"text": TEXT, **BOXED, "words": words}
     assert "words" not in second
@@ -251,7 +251,7 @@ def test_a_bad_option_is_named_with_its_value_and_what_is_accepted(
     assert accepted in problem["detail"] + problem.get("remedy", "")
 
 
-def test_what_would_be_ignored_is_refused(client: FlaskClient) -> None:
+def test_ignored_options_are_refused(client: FlaskClient) -> None:
     sent = {"image": as_base64(PNG), "rotate": "90"}
     assert client.post("/v1/ocr?rotate=90", json=sent).status_code == 200
     problem = json_of(client.post("/v1/ocr?rotate=180", json=sent))
@@ -261,7 +261,7 @@ def test_what_would_be_ignored_is_refused(client: FlaskClient) -> None:
     assert (problem["code"], "'mask'" in problem["detail"]) == ("bad_option", True)
 
 
-def test_the_list_of_lines_can_be_left_out(client: FlaskClient) -> None:
+def test_lines_can_be_omitted(client: FlaskClient) -> None:
     (page,) = json_of(post(client, query_string={"lines": "false"}))["pages"]
     assert list(page) == ["page", "width", "height", "angle", "text"]
 
@@ -276,7 +276,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_pages_come_in_the_form_that_is_asked_for_by_option_or_header(client: FlaskClient, name: str) -> None:
+def test_format_is_selected_by_option_or_accept_header(client: FlaskClient, name: str) -> None:
     media_type, piece = FORMS[name]
     asked = post(client, files(PNG, PNG), "multipart/form-data", f"/v1/ocr?format={name}")
     assert (asked.content_type, asked.headers["X-Content-Type-Options"]) == (media_type, "nosniff")
@@ -304,14 +304,14 @@ BROWSERS_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0
         ("text/markdown;variant=CommonMark;q=0.9, application/zip", "", "text/markdown; charset=utf-8"),
     ],
 )
-def test_the_answer_is_json_unless_a_form_is_accepted_by_name(
+def test_response_is_json_unless_accept_names_another_format(
     client: FlaskClient, accept: str, query: str, answered: str
 ) -> None:
     response = client.post(f"/v1/ocr{query}", data=PNG, content_type="image/png", headers={"Accept": accept})
     assert (response.status_code, response.content_type) == (200, answered)
 
 
-def test_a_zip_of_no_formats_is_refused(client: FlaskClient) -> None:
+def test_zip_without_formats_is_refused(client: FlaskClient) -> None:
     response = client.post("/v1/ocr", data=PNG, headers={"Accept": "application/zip"})
     assert (response.status_code, json_of(response)["code"]) == (400, "bad_option")
     assert "format=pdf,md" in json_of(response)["remedy"]
@@ -320,18 +320,18 @@ def test_a_zip_of_no_formats_is_refused(client: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_no_form_but_json_hides_a_failed_page(client: FlaskClient, name: str) -> None:
+def test_text_formats_report_a_failed_page_as_error(client: FlaskClient, name: str) -> None:
     response = post(client, files(PNG, b"no image"), "multipart/form-data", f"/v1/ocr?format={name}")
     assert (response.status_code, json_of(response)["code"]) == (415, "unsupported_image")
 
 
-def test_pages_are_answered_in_the_order_of_the_files(client: FlaskClient) -> None:
+def test_pages_are_in_file_order(client: FlaskClient) -> None:
     widths = [20, 50, 30, 60, 40, 25]
     answer = json_of(post(client, files(*(png(width) for width in widths)), "multipart/form-data"))
     assert [(page["page"], page["width"]) for page in answer["pages"]] == list(enumerate(widths, start=1))
 
 
-def test_a_page_that_fails_leaves_its_neighbours_alone(client: FlaskClient) -> None:
+def test_failed_page_does_not_affect_other_pages(client: FlaskClient) -> None:
     sent = {"images": [as_base64(PNG), "!!!!", as_base64(b"no image"), as_base64(BLACK), as_base64(png(40))]}
     response = client.post("/v1/ocr", json=sent)
     assert response.status_code == 200
@@ -342,7 +342,7 @@ def test_a_page_that_fails_leaves_its_neighbours_alone(client: FlaskClient) -> N
     assert all(page["error"]["id"] == json_of(response)["id"] for page in pages[1:4])
 
 
-def test_when_all_pages_fail_the_first_error_is_the_answer(client: FlaskClient) -> None:
+def test_first_error_is_returned_if_all_pages_fail(client: FlaskClient) -> None:
     response = post(client, files(b"no image", BLACK), "multipart/form-data")
     assert (response.status_code, json_of(response)["code"]) == (415, "unsupported_image")
 
@@ -363,7 +363,7 @@ FAILURES: dict[str, tuple[Any, str, int, str]] = {
 
 
 @pytest.mark.parametrize("case", FAILURES)
-def test_a_failure_is_a_problem_with_its_status_and_code(client: FlaskClient, case: str) -> None:
+def test_failures_are_problem_json_with_status_and_code(client: FlaskClient, case: str) -> None:
     data, content_type, status, code = FAILURES[case]
     check_problem(post(client, data, content_type), status, code)
 
@@ -392,14 +392,14 @@ def test_every_error_of_the_reader_keeps_its_status_code_and_remedy(error: type[
 
 
 @pytest.mark.parametrize("error", [errors.QueueFull, errors.NotReady])
-def test_a_refusal_says_when_to_come_back(error: type[errors.Refused]) -> None:
+def test_refusals_have_retry_after(error: type[errors.Refused]) -> None:
     response = post(client_raising(error("It happened.", retry_after_s=7)))
     assert (response.status_code, response.headers["Retry-After"]) == (503, "7")
     assert json_of(response)["retryable"] is True
     assert "remedy" not in json_of(response)
 
 
-def test_the_unexpected_is_logged_with_id_and_stack_and_tells_the_client_nothing(
+def test_unexpected_error_is_logged_with_id_and_stack_but_hidden_from_the_client(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.ERROR, "ocrsvc.web"):
@@ -433,7 +433,7 @@ def test_a_wrong_path_or_method_is_a_problem_too(
     assert ("Allow" in response.headers) == (status == 405)
 
 
-def test_options_are_answered_with_what_is_allowed_and_head_of_a_problem_without_a_body(client: FlaskClient) -> None:
+def test_options_and_head_requests_are_answered(client: FlaskClient) -> None:
     response = client.options("/v1/ocr")
     assert (response.status_code, set(response.headers["Allow"].split(", "))) == (200, {"POST", "OPTIONS"})
     response = client.head("/nowhere")
@@ -467,7 +467,7 @@ def test_a_reader_that_was_never_started_is_not_ready() -> None:
         ("/predict/ocr_system", {"images": [as_base64(PNG[:40]), "QUJD!"]}),
     ],
 )
-def test_errors_do_not_keep_what_was_sent_until_the_garbage_collector_comes(
+def test_errors_release_the_request_body_without_garbage_collection(
     client: FlaskClient, url: str, sent: dict[str, object]
 ) -> None:
     def kept() -> int:
@@ -483,7 +483,7 @@ def test_errors_do_not_keep_what_was_sent_until_the_garbage_collector_comes(
         gc.enable()
 
 
-def test_the_documentation_knows_every_option_and_every_error_and_no_other() -> None:
+def test_documentation_lists_exactly_the_options_and_errors() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     options = {name: accepted for name, accepted in rows if not accepted.isdecimal()}
     codes = {(name, int(status)) for name, status in rows if status.isdecimal()}
@@ -492,7 +492,7 @@ def test_the_documentation_knows_every_option_and_every_error_and_no_other() -> 
     assert codes == declared | {("not_found", 404), ("method_not_allowed", 405)}
 
 
-def test_the_fake_engine_reads_size_and_pixels_through_the_whole_road() -> None:
+def test_fake_engine_reads_size_and_pixels_end_to_end() -> None:
     settings = Settings(engine="fake")
     with running_reader(settings, opener=None) as reader:
         answer = json_of(post(create_app(settings, reader).test_client()))
@@ -500,7 +500,7 @@ def test_the_fake_engine_reads_size_and_pixels_through_the_whole_road() -> None:
     assert texts(answer) == [f"64x32\n{zlib.crc32(bytes([200]) * 64 * 32):08x}"]
 
 
-def test_requests_at_the_same_time_get_their_own_answers() -> None:
+def test_concurrent_requests_get_their_own_responses() -> None:
     widths = list(range(20, 84))
     with running_app() as app, ThreadPoolExecutor(8) as pool:
         clients = (app.test_client() for _ in widths)
@@ -520,7 +520,7 @@ def test_a_page_without_lines_is_an_empty_page() -> None:
     }
 
 
-def test_each_of_thousands_of_characters_keeps_its_own_place() -> None:
+def test_thousands_of_characters_keep_their_boxes() -> None:
     def at(x: int) -> Box:
         return (float(x), 0.0), (x + 1.0, 0.0), (x + 1.0, 1.0), (float(x), 1.0)
 

@@ -76,13 +76,13 @@ def test_a_searchable_pdf_has_the_text_of_each_page(client: FlaskClient, files: 
     assert words_of(response.data) == texts_of(json_of(post(client, "", *files)))
 
 
-def test_a_searchable_pdf_comes_to_who_accepts_only_that(client: FlaskClient) -> None:
+def test_accept_header_can_select_a_searchable_pdf(client: FlaskClient) -> None:
     response = client.post("/v1/ocr", data=PNG, content_type="image/png", headers={"Accept": "application/pdf"})
     assert response.content_type == "application/pdf"
     assert response.headers["Content-Disposition"] == 'attachment; filename="document.pdf"'
 
 
-def test_text_of_a_part_of_a_page_lies_in_its_place_on_the_whole(client: FlaskClient) -> None:
+def test_region_text_is_placed_on_the_whole_page(client: FlaskClient) -> None:
     whole = post(client, "format=pdf&region=100,36,100,36", ("a.png", PNG)).data
     with pypdfium2.PdfDocument(whole) as document:
         page = document[0]
@@ -94,7 +94,7 @@ def test_text_of_a_part_of_a_page_lies_in_its_place_on_the_whole(client: FlaskCl
     assert all(left >= wide / 2 - 0.5 and top <= high / 2 + 0.5 for left, _, _, top in boxes)
 
 
-def test_several_formats_come_as_a_zip_with_a_file_each(client: FlaskClient) -> None:
+def test_several_formats_are_returned_as_a_zip(client: FlaskClient) -> None:
     response = post(client, "format=pdf,txt,json,hocr,txt", ("scan 1.png", PNG))
     assert response.content_type == "application/zip"
     assert response.headers["Content-Disposition"] == 'attachment; filename="scan 1.zip"'
@@ -111,13 +111,13 @@ def test_several_formats_come_as_a_zip_with_a_file_each(client: FlaskClient) -> 
     )
 
 
-def test_words_that_are_asked_for_are_in_every_format(client: FlaskClient) -> None:
+def test_requested_words_are_in_every_format(client: FlaskClient) -> None:
     files = members(post(client, "format=json,tsv,pdf&words=true", ("a.png", PNG)).data)
     assert "words" in json.loads(files["a.json"])["pages"][0]["lines"][0]
     assert any(row.startswith(b"5\t") for row in files["a.tsv"].splitlines())
 
 
-def test_a_pdf_among_several_files_gives_each_a_file_of_its_own(client: FlaskClient) -> None:
+def test_pdf_among_several_files_returns_one_file_each(client: FlaskClient) -> None:
     response = post(client, "format=pdf,txt", ("a.pdf", pdf(GRAY, size=(300, 72))), ("a.png", PNG))
     files = members(response.data)
     assert list(files) == ["1-a.pdf", "2-a.pdf", "document.txt"]
@@ -127,7 +127,7 @@ def test_a_pdf_among_several_files_gives_each_a_file_of_its_own(client: FlaskCli
     ]
 
 
-def test_a_page_that_failed_stays_without_text_and_is_named(client: FlaskClient) -> None:
+def test_failed_page_has_no_text_and_is_listed_in_the_header(client: FlaskClient) -> None:
     broken = pdf(GRAY, GRAY, size=(200, 72)).replace(b"12 0 obj\n<< /Type /Page", b"12 0 obj\n<< /Type /Pagg")
     response = post(client, "format=pdf", ("a.pdf", broken))
     assert (response.status_code, response.headers["X-Failed-Pages"]) == (200, "2")
@@ -137,7 +137,7 @@ def test_a_page_that_failed_stays_without_text_and_is_named(client: FlaskClient)
     assert post(client, "format=pdf", ("b.png", JUNK)).status_code == 415
 
 
-def test_beside_json_that_says_what_failed_text_is_of_the_pages_that_were_read(client: FlaskClient) -> None:
+def test_text_next_to_json_omits_failed_pages(client: FlaskClient) -> None:
     files = (("a.png", PNG), ("b.png", JUNK), ("c.png", PNG))
     assert post(client, "format=pdf,txt", *files).status_code == 415
     made = members(post(client, "format=tsv,json", *files).data)
@@ -147,7 +147,7 @@ def test_beside_json_that_says_what_failed_text_is_of_the_pages_that_were_read(c
 
 
 @pytest.mark.parametrize("file", [("a.pdf", pdf(b"1 g 0 0 9999 9999 re f", size=(300, 72))), ("a.png", PNG)])
-def test_what_is_masked_is_neither_found_nor_seen(client: FlaskClient, file: tuple[str, bytes]) -> None:
+def test_masked_text_is_neither_searchable_nor_visible(client: FlaskClient, file: tuple[str, bytes]) -> None:
     part = json_of(post(client, "mask=phone", file))["pages"][0]["masked"][0]
     response = post(client, "format=pdf&mask=phone", file)
     assert "901820" not in " ".join(words_of(response.data)[0])
@@ -160,7 +160,7 @@ def test_what_is_masked_is_neither_found_nor_seen(client: FlaskClient, file: tup
     assert inside.max() < 40
 
 
-def test_a_page_that_was_not_read_is_blank_where_something_is_masked(client: FlaskClient) -> None:
+def test_failed_page_is_blank_when_masking(client: FlaskClient) -> None:
     jpeg_cut = png(200, 72)[:-40]
     response = post(client, "format=pdf&mask=phone", ("a.png", PNG), ("b.png", jpeg_cut))
     with pikepdf.open(io.BytesIO(response.data)) as document:
@@ -168,7 +168,7 @@ def test_a_page_that_was_not_read_is_blank_where_something_is_masked(client: Fla
         assert "/XObject" not in document.pages[1].obj["/Resources"]
 
 
-def test_a_file_takes_no_more_memory_than_requests_may_hold() -> None:
+def test_result_file_respects_the_memory_limit() -> None:
     noise = Image.fromarray(np.random.default_rng(1).integers(0, 256, (60, 80), np.uint8)).resize((320, 240))
     file = io.BytesIO()
     noise.save(file, "TIFF", save_all=True, append_images=[noise] * 39, compression="jpeg", quality=30)
@@ -179,7 +179,7 @@ def test_a_file_takes_no_more_memory_than_requests_may_hold() -> None:
 
 
 @pytest.mark.parametrize("value", ["pdf,", "pdf,xml", ",", "pdf;md"])
-def test_a_list_of_formats_that_holds_anything_else_is_refused(client: FlaskClient, value: str) -> None:
+def test_invalid_format_list_is_refused(client: FlaskClient, value: str) -> None:
     problem = json_of(client.post("/v1/ocr", query_string={"format": value}, data=PNG))
     assert (problem["code"], "separated by commas" in problem["detail"]) == ("bad_option", True)
 
@@ -203,7 +203,7 @@ def test_a_list_of_formats_that_holds_anything_else_is_refused(client: FlaskClie
         ("字" * 100, "字" * 50),
     ],
 )
-def test_names_of_files_are_safe(sent: str, stem: str) -> None:
+def test_file_names_are_sanitized(sent: str, stem: str) -> None:
     assert stem_of(sent) == stem
 
 
@@ -215,5 +215,5 @@ def test_names_of_files_are_safe(sent: str, stem: str) -> None:
         ("Müller.pdf", "attachment; filename=\"Muller.pdf\"; filename*=UTF-8''M%C3%BCller.pdf"),
     ],
 )
-def test_a_name_is_sent_so_that_every_client_understands_it(name: str, header: str) -> None:
+def test_content_disposition_encodes_unicode_names(name: str, header: str) -> None:
     assert disposition_of(name) == header

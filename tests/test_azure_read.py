@@ -50,7 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield found
 
 
-def test_a_document_waits_and_is_told_when_it_is_read(place: Place) -> None:
+def test_document_is_a_job_with_a_result(place: Place) -> None:
     taken = place.analyze()
     assert (taken.status_code, taken.headers["Retry-After"], taken.data) == (202, "1", b"")
     where = taken.headers["Operation-Location"]
@@ -64,7 +64,7 @@ def test_a_document_waits_and_is_told_when_it_is_read(place: Place) -> None:
     assert [place.client.get(where).status_code, place.client.delete(where).status_code] == [404, 404]
 
 
-def test_lines_and_words_have_places_on_the_page_and_in_the_content(place: Place) -> None:
+def test_lines_and_words_have_polygons_and_spans(place: Place) -> None:
     _, answer = place.read()
     result = answer["analyzeResult"]
     assert (result["apiVersion"], result["modelId"]) == ("2024-11-30", "prebuilt-read")
@@ -103,7 +103,7 @@ def test_pages_of_a_pdf_are_measured_in_inches_and_failed_ones_are_warnings(plac
         assert TEXT in document[0].get_textpage().get_text_bounded()
 
 
-def test_a_document_of_which_no_page_can_be_read_has_failed(place: Place) -> None:
+def test_document_without_readable_pages_fails(place: Place) -> None:
     _, answer = place.read(png(shade=0))
     assert (answer["status"], answer["error"]["code"]) == ("failed", "EngineFailed")
     assert "analyzeResult" not in answer
@@ -119,7 +119,7 @@ def test_layouts_have_tables_regions_and_markdown(place: Place) -> None:
     assert result["content"].startswith("#")
 
 
-def test_base64_and_older_paths_are_read_as_well(place: Place) -> None:
+def test_base64_and_older_paths_are_supported(place: Place) -> None:
     old = "/formrecognizer/documentModels/prebuilt-read"
     sent = {"base64Source": as_base64(PAGE)}
     taken = place.client.post(f"{old}:analyze?api-version=2023-07-31", json=sent)
@@ -148,7 +148,7 @@ def test_base64_and_older_paths_are_read_as_well(place: Place) -> None:
         (f"{READ[:-4]}invoice:analyze", {"data": PAGE}, 404, ("NotFound", "ModelNotFound")),
     ],
 )
-def test_what_is_wrong_is_told_in_azures_shape(
+def test_errors_have_azures_format(
     place: Place, path: str, sent: dict[str, Any], status: int, codes: tuple[str, str]
 ) -> None:
     response = place.client.post(path, **sent)
@@ -158,18 +158,18 @@ def test_what_is_wrong_is_told_in_azures_shape(
 
 
 @pytest.mark.parametrize("path", ["", "/pdf"])
-def test_there_is_no_result_of_an_unknown_id(place: Place, path: str) -> None:
+def test_unknown_result_id_is_404(place: Place, path: str) -> None:
     response = place.client.get(f"{READ}/analyzeResults/{NOWHERE}{path}")
     assert (response.status_code, json_of(response)["error"]["code"]) == (404, "NotFound")
 
 
-def test_a_service_that_takes_no_documents_says_so() -> None:
+def test_service_without_job_store_reports_it() -> None:
     with running_app(Settings()) as app:
         response = app.test_client().post(f"{READ}:analyze", data=PAGE)
     assert (response.status_code, json_of(response)["error"]["innererror"]["code"]) == (501, "JobsOff")
 
 
-def test_azures_own_header_has_the_key_and_results_are_of_the_key(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_azure_key_header_is_accepted_and_results_belong_to_the_key(tmp_path_factory: pytest.TempPathFactory) -> None:
     jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**8, 3600.0)
     with keys_in(tmp_path_factory.mktemp("keys")) as keys:
         keys.add("one", "jobs")
@@ -195,7 +195,7 @@ BOX: Box = ((0, 0), (1, 0), (1, 1), (0, 1))
     ("index_type", "spans"),
     [("unicodeCodePoint", [(5, 2), (8, 1)]), ("utf16CodeUnit", [(5, 4), (10, 1)])],
 )
-def test_places_are_counted_as_the_client_counts(index_type: str, spans: list[tuple[int, int]]) -> None:
+def test_spans_use_the_requested_index_type(index_type: str, spans: list[tuple[int, int]]) -> None:
     page = Page(10, 10, 90, tuple(Line(text, 0.5, BOX) for text in ("😀😀", "b")))
     members = page_members(page, PageText(page.text, 5, index_type), Scale(None))
     found = [line["spans"][0] for line in members["lines"]]

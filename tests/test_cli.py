@@ -76,7 +76,7 @@ def test_settings_prints_values_units_and_sources(
 
 
 @pytest.mark.parametrize("args", [["settings"], ["settings", "--markdown"], ["read", "PAGE", "PAGE"]])
-def test_a_reader_that_leaves_early_is_no_error(args: list[str], page: Path) -> None:
+def test_closed_output_pipe_is_no_error(args: list[str], page: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -86,7 +86,7 @@ def test_a_reader_that_leaves_early_is_no_error(args: list[str], page: Path) -> 
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_check_tells_what_is_installed_which_engines_open_and_fails_where_that_of_the_settings_does_not() -> None:
+def test_check_lists_packages_and_engines_and_fails_if_the_configured_one_does_not_open() -> None:
     done = ocrsvc("check", OCRSVC_ENGINE="tr")
     assert "onnxruntime " in done.stdout
     assert ("openvino " in done.stdout) is (find_spec("openvino") is not None)
@@ -95,7 +95,7 @@ def test_check_tells_what_is_installed_which_engines_open_and_fails_where_that_o
     assert (done.returncode, done.stderr[:22]) == (69, "ocrsvc: The configured")
 
 
-def test_two_builds_of_onnx_runtime_in_one_environment_are_a_loud_failure() -> None:
+def test_two_builds_of_onnx_runtime_are_an_error() -> None:
     for cpu, gpu in ((True, False), (False, True), (False, False)):
         check_runtimes(cpu=cpu, gpu=gpu)
     with pytest.raises(OperatorError, match="onnxruntime and onnxruntime-gpu are both installed"):

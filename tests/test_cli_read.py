@@ -66,7 +66,7 @@ def test_json_has_the_names_of_the_native_api(
     assert (len(found), sum(len(word.get("characters", [])) for word in found)) == (words, characters)
 
 
-def test_all_files_are_one_document_without_the_pages_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_files_become_one_document_without_failed_pages(capsys: pytest.CaptureFixture[str]) -> None:
     broken = pdf(GRAY, GRAY, GRAY, size=(200, 72)).replace(b"14 0 obj\n<< /Type /Page", b"14 0 obj\n<< /Type /Pagg")
     Path("broken.pdf").write_bytes(broken)
     assert read("--format", "tsv", "--pages", "1,3-", "c.png", "/nowhere.png", "broken.pdf", "c.png") == 65
@@ -126,7 +126,7 @@ def test_nothing_is_written_where_something_is_wrong(arguments: tuple[str, ...])
         (("-o", "made.zip"), "Add --format, such as pdf,md."),
     ],
 )
-def test_a_name_that_ends_as_another_format_is_refused_before_anything_is_read(
+def test_mismatch_of_ending_and_format_is_refused_before_reading(
     arguments: tuple[str, ...], remedy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("ocrsvc.cli.read.read_in_this_process", None)
@@ -147,7 +147,7 @@ def test_a_name_that_ends_as_another_format_is_refused_before_anything_is_read(
         ("made.tsv", b"level\t"),
     ],
 )
-def test_the_name_says_the_format_where_none_is_named(names: str, begin: bytes) -> None:
+def test_format_follows_the_file_ending(names: str, begin: bytes) -> None:
     for name in names.split():
         assert read("a.pdf", "-o", name) == 0
         data = Path(name).read_bytes()
@@ -155,7 +155,7 @@ def test_the_name_says_the_format_where_none_is_named(names: str, begin: bytes) 
         assert (b"\f" in data) == (name in {"made", "made.log"})
 
 
-def test_what_is_there_stays_until_the_new_file_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_file_is_replaced_only_when_the_new_one_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("made.md").write_text("old")
     Path("made.md").chmod(0o640)
 
@@ -187,7 +187,7 @@ def test_a_terminal_shows_how_many_pages_are_read(monkeypatch: pytest.MonkeyPatc
     assert [row.split("] ")[1].split()[0] for row in shown.getvalue().splitlines()] == ["1/2", "2/2"]
 
 
-def test_what_a_service_has_read_becomes_the_same_files() -> None:
+def test_service_results_become_the_same_files() -> None:
     with client_with(SETTINGS) as client:
         server = make_server("127.0.0.1", 0, client.application, threaded=True)
         serving = threading.Thread(target=server.serve_forever)
@@ -206,7 +206,7 @@ def test_what_a_service_has_read_becomes_the_same_files() -> None:
         assert [len(words) for words in pages_of("a.pdf")] == [7, 7]
 
 
-def test_the_result_of_a_job_is_what_its_name_says() -> None:
+def test_job_result_format_follows_the_file_ending() -> None:
     for name, expected in (("a.pdf", "pdf"), ("a.ndjson", "ndjson"), ("a.json", "json"), ("-", "json")):
         assert formats_for(None, Path(name), "json", "ndjson") == (expected,)
     for asked, name in (("ndjson", "a.jsonl"), ("md", "a")):

@@ -141,7 +141,7 @@ def test_the_client_knows_every_option_of_the_api() -> None:
     assert set(get_type_hints(Options)) == set(OPTIONS) - {"format"}
 
 
-def test_a_model_of_several_reads_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_model_is_selected_and_an_unknown_one_refused(tmp_path: Path) -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_ISOLATION": "process", **make_several(tmp_path)}
     with run_server(env) as server, Client(server.url) as client:
         assert [one.labels for one in client.models().models if one.name == "east"] == [("stable",), ("canary",)]
@@ -177,13 +177,13 @@ ReadMany = Callable[..., list[Outcome]]
 
 
 @both_ways
-def test_many_come_in_order_and_one_that_fails_leaves_the_others_alone(server: Server, read: ReadMany) -> None:
+def test_read_many_keeps_order_and_survives_a_failure(server: Server, read: ReadMany) -> None:
     pictures: list[ImageInput] = [page_of(30), b"text", page_of(31), "/nowhere.png", page_of(32)]
     expected = ["30x20", "UnsupportedImage", "31x20", "NothingSent", "32x20"]
     assert first_lines(read(server.url, pictures, 3)) == expected
 
 
-def test_no_more_are_under_way_than_allowed_and_pictures_are_taken_as_needed(server: Server) -> None:
+def test_read_many_limits_requests_in_flight_and_consumes_pictures_lazily(server: Server) -> None:
     taken: list[int] = []
 
     def pictures() -> Iterator[bytes]:
@@ -198,7 +198,7 @@ def test_no_more_are_under_way_than_allowed_and_pictures_are_taken_as_needed(ser
         outcomes.close()
 
 
-def test_what_fails_where_the_pictures_come_from_leaves_nothing_under_way(server: Server) -> None:
+def test_failing_picture_source_leaves_no_request_in_flight(server: Server) -> None:
     def pictures() -> Iterator[bytes]:
         yield PAGE
         raise FileNotFoundError
@@ -212,7 +212,7 @@ def test_what_fails_where_the_pictures_come_from_leaves_nothing_under_way(server
 
 
 @pytest.mark.parametrize(("status", "code"), [(429, "too_many_at_once"), (503, "queue_full"), (503, "not_ready")])
-def test_a_refusal_is_tried_again_when_it_says(status: int, code: str) -> None:
+def test_refusal_is_retried_after_retry_after(status: int, code: str) -> None:
     with scripted(problem(status, code, Retry_After="1"), GOOD) as (url, seen), Client(url) as client:
         began = time.monotonic()
         assert client.read(PAGE).text == "hello"
@@ -220,7 +220,7 @@ def test_a_refusal_is_tried_again_when_it_says(status: int, code: str) -> None:
     assert len(seen) == 2
 
 
-def test_a_wait_that_would_pass_the_deadline_is_not_begun() -> None:
+def test_wait_beyond_the_deadline_is_not_started() -> None:
     with scripted(problem(503, "queue_full", Retry_After="30")) as (url, seen), Client(url, timeout_s=25) as client:
         began = time.monotonic()
         with pytest.raises(errors.QueueFull) as refused:
@@ -258,7 +258,7 @@ def test_an_error_comes_back_as_its_class(answer: Reply, expected: type[errors.O
         assert (error.detail, error.remedy, error.__notes__) == ("So it is.", "Do this.", ["The request was abc."])
 
 
-def test_what_the_caller_did_wrong_is_not_tried_again(server: Server) -> None:
+def test_caller_errors_are_not_retried(server: Server) -> None:
     with scripted(problem(422, "broken_image"), GOOD) as (url, seen), Client(url) as client:
         with pytest.raises(errors.BrokenImage):
             client.read(PAGE)
@@ -350,7 +350,7 @@ def test_a_clients_request_belongs_to_the_current_trace_of_its_program() -> None
     assert "traceparent" not in headers_of(1.0)
 
 
-def test_a_service_that_is_not_there_ends_the_command_line_with_its_own_code(free_port: int) -> None:
+def test_unreachable_service_has_its_own_exit_code(free_port: int) -> None:
     done = ocrsvc("read", "--url", f"http://127.0.0.1:{free_port}", "tests/pages/line.png")
     assert done.returncode == 69
     assert "cannot be reached" in done.stderr

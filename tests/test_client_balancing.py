@@ -108,7 +108,7 @@ def test_addresses_are_parsed_each_once_and_names_apart() -> None:
     "urls",
     ["", "a:8000", "http://", "http://a:8000 ftp://b", "http://a:port", "http://a/?x=1", "http://me:secret@a"],
 )
-def test_what_is_no_address_of_a_service_is_refused(urls: str) -> None:
+def test_invalid_addresses_are_refused(urls: str) -> None:
     with pytest.raises(errors.BadOption):
         services_of(urls.split())
 
@@ -116,7 +116,7 @@ def test_what_is_no_address_of_a_service_is_refused(urls: str) -> None:
 # Choosing
 
 
-def test_the_one_with_the_least_in_flight_is_chosen() -> None:
+def test_service_with_the_fewest_requests_in_flight_is_chosen() -> None:
     bench = Bench()
     places = [bench.take() for _ in range(6)]
     assert Counter(place.host.address for place in places) == {A: 2, B: 2, C: 2}
@@ -124,7 +124,7 @@ def test_the_one_with_the_least_in_flight_is_chosen() -> None:
     assert bench.take().host is places[4].host
 
 
-def test_a_service_that_refuses_gets_no_more_at_once_than_it_took_and_then_slowly_more_again() -> None:
+def test_refusal_lowers_a_services_limit_which_then_grows_slowly() -> None:
     bench = Bench([A], Rules(at_once=8))
     bench.fill(A, 5)
     assert bench.balancer.capacity() == 5
@@ -137,7 +137,7 @@ def test_a_service_that_refuses_gets_no_more_at_once_than_it_took_and_then_slowl
     assert bench.balancer.capacity() == 8
 
 
-def test_a_service_with_much_to_do_whose_answers_are_late_gets_half_as_many_at_once() -> None:
+def test_timeouts_of_a_busy_service_halve_its_limit() -> None:
     bench = Bench([A], Rules(at_once=8))
     for now_s, under_way, capacity in ((0.0, 3, 8), (0.0, 4, 4), (1.0, 4, 4), (6.0, 2, 2), (12.0, 1, 1), (18.0, 1, 1)):
         bench.now_s = now_s
@@ -147,7 +147,7 @@ def test_a_service_with_much_to_do_whose_answers_are_late_gets_half_as_many_at_o
     assert bench.states() == ["open"]
 
 
-def test_what_is_too_much_for_those_that_do_not_refuse_waits_for_room() -> None:
+def test_requests_wait_if_all_services_are_at_their_limit() -> None:
     bench = Bench([A, B], Rules(at_once=8))
     bench.fill(A, 2)
     bench.fill(B, 2)
@@ -172,9 +172,7 @@ def test_what_is_too_much_for_those_that_do_not_refuse_waits_for_room() -> None:
         ([Outcome.BROKEN, Outcome.BROKEN, Outcome.ANSWERED] * 5, "open"),
     ],
 )
-def test_a_service_that_fails_in_a_row_is_ejected_unless_it_is_the_only_one(
-    outcomes: list[Outcome], state: str
-) -> None:
+def test_consecutive_failures_eject_a_service_unless_it_is_the_only_one(outcomes: list[Outcome], state: str) -> None:
     several, only = Bench(), Bench([A])
     for outcome in outcomes:
         several.fail(A, outcome)
@@ -184,7 +182,7 @@ def test_a_service_that_fails_in_a_row_is_ejected_unless_it_is_the_only_one(
     assert (A in {several.take().host.address for _ in range(6)}) is (state == "open")
 
 
-def test_one_request_tries_it_when_its_time_is_over_and_an_answer_brings_it_back() -> None:
+def test_ejected_service_returns_after_a_successful_probe() -> None:
     bench = Bench()
     bench.fail(A, Outcome.NOT_CONNECTED)
     bench.now_s = 0.99
@@ -198,7 +196,7 @@ def test_one_request_tries_it_when_its_time_is_over_and_an_answer_brings_it_back
     assert bench.take().host.address == A
 
 
-def test_the_time_grows_with_each_try_that_fails_up_to_a_limit() -> None:
+def test_ejection_time_doubles_up_to_a_limit() -> None:
     bench, begun = Bench([A, B]), list[float]()
     bench.fail(A, Outcome.NOT_CONNECTED)
     while len(begun) < 6:
@@ -213,9 +211,7 @@ def test_the_time_grows_with_each_try_that_fails_up_to_a_limit() -> None:
     ("answering", "states"),
     [([], ["open"] * 3), ([B], ["ejected", "open", "open"]), ([A, B], ["open"] * 3)],
 )
-def test_silence_counts_only_where_others_answer_meanwhile_and_it_answers_nothing(
-    answering: list[Address], states: list[str]
-) -> None:
+def test_silence_counts_only_if_other_services_answer(answering: list[Address], states: list[str]) -> None:
     bench = Bench(now_s=10.0)
     silent = [bench.take(A) for _ in range(3)]
     bench.now_s = 20.0
@@ -227,7 +223,7 @@ def test_silence_counts_only_where_others_answer_meanwhile_and_it_answers_nothin
 
 
 @given(st.lists(st.tuples(st.sampled_from([*Outcome]), st.floats(0, 3), st.booleans()), max_size=60))
-def test_every_place_comes_back_and_at_most_one_request_tries_an_ejected_service(
+def test_all_places_are_released_and_one_request_probes_an_ejected_service(
     events: list[tuple[Outcome, float, bool]],
 ) -> None:
     bench, under_way = Bench(), list[Place]()
@@ -257,14 +253,14 @@ def test_a_broken_request_goes_to_others_five_times_in_all() -> None:
     assert len({place.host.address for place in asked}) == len(asked) == MAX_BROKEN
 
 
-def test_an_only_service_is_asked_again_after_ever_longer_pauses() -> None:
+def test_single_service_is_retried_with_growing_pauses() -> None:
     attempts, pauses = Bench([A]).attempts(), list[float]()
     while attempts.failed(next_place(attempts), errors.Unreachable("broke")):
         pauses.append(pause_s(attempts))
     assert pauses == [0.1, 0.2, 0.4, 0.5]
 
 
-def test_a_fault_is_tried_once_elsewhere_and_the_service_alone_is_to_blame_if_that_answers() -> None:
+def test_service_is_blamed_if_another_answers_the_same_request() -> None:
     bench = Bench()
     for _ in range(3):
         attempts = bench.attempts()
@@ -273,7 +269,7 @@ def test_a_fault_is_tried_once_elsewhere_and_the_service_alone_is_to_blame_if_th
     assert bench.states() == ["ejected", "open", "open"]
 
 
-def test_a_page_that_fails_everywhere_stands_after_two_and_no_service_is_blamed() -> None:
+def test_page_that_fails_on_two_services_blames_neither() -> None:
     bench = Bench()
     for _ in range(9):
         attempts = bench.attempts()
@@ -318,7 +314,7 @@ class Names:
         return [(each.url, each.state) for each in self.bench.balancer.states()]
 
 
-def test_names_are_looked_up_again_and_what_is_known_of_those_that_stay_is_kept() -> None:
+def test_lookups_keep_the_state_of_remaining_services() -> None:
     names = Names(["dns+http://all:8000"], {"all": ["10.0.0.1", "10.0.0.2"]})
     names.at(0.0)
     names.bench.balancer.end(names.bench.take(), Outcome.NOT_CONNECTED)

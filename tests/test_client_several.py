@@ -86,7 +86,7 @@ def states(client: Client | AsyncClient) -> list[str]:
 
 
 @both_ways
-def test_pages_are_read_by_several_services_that_are_small(two: list[Server], read: ReadMany) -> None:
+def test_pages_are_read_by_several_small_services(two: list[Server], read: ReadMany) -> None:
     before = [server.metric("ocrsvc_images_total") for server in two]
     urls = [server.url for server in two]
     assert first_lines(read(urls, map(page_of, range(20, 28)))) == [f"{width}x20" for width in range(20, 28)]
@@ -95,7 +95,7 @@ def test_pages_are_read_by_several_services_that_are_small(two: list[Server], re
     assert min(server.metric("ocrsvc_images_total") - count for server, count in zip(two, before, strict=True)) >= 1
 
 
-def test_a_refusal_is_sent_elsewhere_at_once_and_its_time_is_kept() -> None:
+def test_refused_request_goes_elsewhere_and_retry_after_is_kept() -> None:
     full = problem(503, "queue_full", Retry_After="60")
     with scripted(full) as (a, seen_a), scripted(GOOD) as (b, seen_b), Client([a, b]) as client:
         began = time.monotonic()
@@ -105,7 +105,7 @@ def test_a_refusal_is_sent_elsewhere_at_once_and_its_time_is_kept() -> None:
 
 
 @pytest.mark.parametrize("failing", [None, (502, {}, b"<h1>Bad gateway</h1>"), (200, {}, b"<h1>Welcome</h1>")])
-def test_a_service_that_breaks_or_talks_nonsense_is_left_alone(failing: Reply | None) -> None:
+def test_broken_service_is_ejected(failing: Reply | None) -> None:
     with scripted(failing) as (a, seen), scripted(GOOD) as (b, _), Client([a, b]) as client:
         assert {client.read(PAGE).text for _ in range(20)} == {"hello"}
         assert (len(seen), states(client)) == (3, ["ejected", "open"])
@@ -116,7 +116,7 @@ def is_asked(server: Server) -> bool:
     return "READY in" in server.log and server.metric("ocrsvc_images_total") > 0
 
 
-def test_a_service_that_is_killed_and_comes_back_costs_no_request(free_port: int) -> None:
+def test_no_request_fails_if_a_service_is_killed_and_returns(free_port: int) -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_LATENCY_S": "0.005"}
     place = ["-b", f"127.0.0.1:{free_port}"]
     with run_server(env) as stays, ExitStack() as stack:
@@ -135,7 +135,7 @@ def test_a_service_that_is_killed_and_comes_back_costs_no_request(free_port: int
     assert {type(outcome) for outcome in outcomes} == {Answer}
 
 
-def test_without_any_service_it_gives_up_after_its_patience(free_port: int) -> None:
+def test_client_gives_up_after_patience_s(free_port: int) -> None:
     with Client([f"http://127.0.0.1:{free_port}"], rules=Rules(patience_s=0.3)) as client:
         began = time.monotonic()
         with pytest.raises(errors.NotConnected, match=r"Connection refused.*that it runs"):
@@ -146,7 +146,7 @@ def test_without_any_service_it_gives_up_after_its_patience(free_port: int) -> N
 
 @both_ways
 @pytest.mark.parametrize("page", [PAGE, bytes(30_000_000)])
-def test_the_deadline_holds_over_all_attempts_and_goes_along(read: ReadMany, page: bytes) -> None:
+def test_deadline_covers_all_attempts_and_is_sent(read: ReadMany, page: bytes) -> None:
     # The large one is never taken by the service that is silent.
     with scripted(None) as (broken, seen), silent() as (mute, _):
         began = time.monotonic()
@@ -157,7 +157,7 @@ def test_the_deadline_holds_over_all_attempts_and_goes_along(read: ReadMany, pag
     assert all(0.5 < float(each["X-Request-Timeout"]) < 2.5 for each in seen)
 
 
-def test_cancelling_a_reading_closes_its_connection_and_gives_its_place_back() -> None:
+def test_cancelled_request_closes_its_connection_and_releases_its_place() -> None:
     async def read(url: str, got: list[socket.socket]) -> list[int]:
         async with AsyncClient([url]) as client:
             reading = asyncio.ensure_future(client.read(PAGE))
@@ -173,7 +173,7 @@ def test_cancelling_a_reading_closes_its_connection_and_gives_its_place_back() -
         assert ends(got[0])
 
 
-def test_a_client_that_is_closed_or_forgotten_leaves_nothing_under_way() -> None:
+def test_closed_or_collected_client_leaves_nothing_running() -> None:
     with silent() as (url, got), ThreadPoolExecutor(1) as pool:
         client = Client(url)
         reading = pool.submit(client.read, PAGE)
@@ -202,9 +202,7 @@ def test_after_a_fork_parent_and_child_have_connections_of_their_own(two: list[S
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
-def test_a_host_that_is_cut_off_is_noticed_by_its_connection(
-    two: list[Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cut_off_host_is_detected_by_its_connection(two: list[Server], monkeypatch: pytest.MonkeyPatch) -> None:
     wires: list[socket.socket] = []
     connect = asyncio.BaseEventLoop.create_connection
 
@@ -276,7 +274,7 @@ def test_a_header_that_cannot_be_sent_is_refused_at_once_without_its_value(heade
     assert next(iter(headers.values())) not in str(caught.value)
 
 
-def test_own_headers_key_and_priority_go_with_every_request() -> None:
+def test_headers_key_and_priority_are_sent_with_every_request() -> None:
     own = {"authorization": "Basic xyz", "content-type": "image/png"}
     with scripted(GOOD) as (url, seen):
         for where in (url, [url]):

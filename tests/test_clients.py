@@ -105,23 +105,21 @@ def _watched(place: Place, recorder: Recorder, stack: ExitStack) -> Place:
 
 
 @pytest.mark.parametrize("client", [client for client in CLIENTS if client.repeats], ids=operator.attrgetter("key"))
-def test_what_a_real_client_once_sent_is_served_and_names_no_folder_and_no_machine(
-    client: Client, place: Place
-) -> None:
+def test_recorded_client_requests_are_served_and_name_no_machine(client: Client, place: Place) -> None:
     _replay(client, place)
     sent = _recording(client).read_bytes()
     assert len(sent) < 10_000
     assert not re.search(rb"/(tmp|root|home|Users|var)/|(?<![\d.])(?!127\.)\d{1,3}(\.\d{1,3}){3}(?![\d.])", sent)
 
 
-def test_a_client_that_is_refused_is_noticed(place: Place) -> None:
+def test_refused_client_is_detected(place: Place) -> None:
     client = next(client for client in CLIENTS if client.key == "kserve_v2-triton-http")
     with pytest.raises(AssertionError):
         _replay(dataclasses.replace(client, refused=0), place)
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=operator.attrgetter("key"))
-def test_a_real_client_is_served_or_what_it_sent_is(
+def test_real_client_or_its_recording_is_served(
     client: Client, place: Place, recorder: Recorder, record_property: Callable[[str, object], None]
 ) -> None:
     for name, value in (("format", client.adapter), ("client", client.name), ("version", client.source.version)):

@@ -59,7 +59,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield found
 
 
-def test_each_format_that_is_asked_for_is_answered_and_no_other(place: Place) -> None:
+def test_only_requested_formats_are_returned(place: Place) -> None:
     sent: Any = {"to_formats": ["md", "json", "html", "doctags"], "do_table_structure": "false"}
     answer = json_of(place.convert(PNG, "folder/page one.png", **sent))
     document = answer["document"]
@@ -82,7 +82,7 @@ def test_refusals_name_no_parameter_of_another_api(place: Place) -> None:
     assert "text_layer" not in json.dumps(image)
 
 
-def test_a_table_stands_where_its_lines_would(place: Place) -> None:
+def test_table_replaces_its_lines(place: Place) -> None:
     document = json_of(place.convert(PNG, to_formats=["json", "html", "doctags"]))["document"]
     content = document["json_content"]
     assert [child["$ref"] for child in content["body"]["children"]] == ["#/tables/0", "#/texts/0"]
@@ -92,7 +92,7 @@ def test_a_table_stands_where_its_lines_would(place: Place) -> None:
     assert f"<fcel>{TEXT}<ecel><nl></otsl>" in document["doctags_content"]
 
 
-def test_pages_are_parted_by_what_the_caller_names_and_blank_ones_are_left_out(place: Place) -> None:
+def test_page_break_is_inserted_and_blank_pages_are_skipped(place: Place) -> None:
     sent: Any = {"to_formats": ["md", "json"], "md_page_break_placeholder": "<<break>>"}
     document = json_of(place.convert(pdf(GRAY, WHITE, GRAY), **sent))["document"]
     assert document["md_content"].count("<<break>>") == 1
@@ -101,12 +101,12 @@ def test_pages_are_parted_by_what_the_caller_names_and_blank_ones_are_left_out(p
 
 
 @pytest.mark.parametrize("sent", [["2", "9223372036854775807"], "[2, 3]"])
-def test_only_the_pages_that_are_asked_for_are_read(place: Place, sent: object) -> None:
+def test_only_requested_pages_are_read(place: Place, sent: object) -> None:
     document = json_of(place.convert(pdf(GRAY, GRAY, GRAY), to_formats="json", page_range=sent))["document"]
     assert list(document["json_content"]["pages"]) == ["2", "3"]
 
 
-def test_a_page_that_fails_leaves_the_others_unless_the_caller_wants_all_or_nothing(place: Place) -> None:
+def test_abort_on_error_decides_whether_a_failed_page_fails_the_document(place: Place) -> None:
     answer = json_of(place.convert(pdf(GRAY, BLACK)))
     assert (answer["status"], [error["page_no"] for error in answer["errors"]]) == ("partial_success", [2])
     assert SEEN in answer["document"]["md_content"]
@@ -122,12 +122,12 @@ def test_a_page_that_fails_leaves_the_others_unless_the_caller_wants_all_or_noth
         ([("do_ocr", b"false"), ("force_ocr", b"true")], "only"),
     ],
 )
-def test_a_pdfs_own_text_is_taken_where_that_is_asked_for(fields: list[tuple[str, object]], text_layer: str) -> None:
+def test_pdf_text_layer_is_used_on_request(fields: list[tuple[str, object]], text_layer: str) -> None:
     asked = parse_conversion(values_of_form(fields), None)
     assert asked.read_options(has_models=False).text_layer == text_layer
 
 
-def test_without_ocr_no_engine_reads_and_what_is_no_document_fails_in_a_200(place: Place) -> None:
+def test_do_ocr_false_uses_no_engine_and_a_bad_document_fails_in_a_200(place: Place) -> None:
     answer = json_of(place.convert(pdf(GRAY), do_ocr="false"))
     assert (answer["status"], answer["document"]["md_content"].strip()) == ("success", "")
     answer = json_of(place.convert(b"hello", "a.docx"))
@@ -135,7 +135,7 @@ def test_without_ocr_no_engine_reads_and_what_is_no_document_fails_in_a_200(plac
     assert "plain text" in answer["errors"][0]["error_message"]
 
 
-def test_several_files_come_as_an_archive_without_those_that_failed(place: Place) -> None:
+def test_several_files_are_returned_as_an_archive_without_failed_ones(place: Place) -> None:
     files = [(io.BytesIO(data), name) for data, name in ((PNG, "a.png"), (PNG, "../a.png"), (b"no", "b.png"))]
     response = place.client.post("/v1/convert/file", data={"files": files, "to_formats": ["text", "json"]})
     packed = zipfile.ZipFile(io.BytesIO(response.data))
@@ -194,7 +194,7 @@ def test_what_cannot_be_done_is_refused_by_name(place: Place, path: str, fields:
         ({"sources": [{"base64_string": "AAAA"}], "options": [1]}, "options"),
     ],
 )
-def test_sources_that_are_none_are_refused_by_name(place: Place, body: dict[str, Any], named: str) -> None:
+def test_invalid_sources_are_refused(place: Place, body: dict[str, Any], named: str) -> None:
     response = place.client.post("/v1/convert/source", json=body)
     if named == "to_formats":
         # An empty list counts as nothing, as in every other format.
@@ -204,7 +204,7 @@ def test_sources_that_are_none_are_refused_by_name(place: Place, body: dict[str,
     assert named in json_of(response)["detail"]
 
 
-def test_an_address_is_read_where_the_operator_allows_it(tmp_path: Path) -> None:
+def test_url_is_fetched_if_the_operator_allows_it(tmp_path: Path) -> None:
     settings = read_settings({"OCRSVC_URL_HOSTS": "127.0.0.1:*", "OCRSVC_URL_PRIVATE": "127.0.0.0/8"})
     with serving(response(PNG)) as server, running_app(settings, jobs=JobStore(tmp_path, 10**8, 3600.0)) as app:
         sources: list[dict[str, Any]] = [{"kind": "http", "url": f"{server.url}/folder/b.png"}]
@@ -215,7 +215,7 @@ def test_an_address_is_read_where_the_operator_allows_it(tmp_path: Path) -> None
         assert len(server.heads) == 1
 
 
-def test_a_task_is_asked_after_and_fetched(place: Place) -> None:
+def test_asynchronous_request_is_polled_and_fetched(place: Place) -> None:
     task_id = place.job(pdf(GRAY, BLACK), to_formats=["md", "json"], page_range=["1", "2"])
     assert place.ask(task_id)["task_status"] == "pending"
     early = place.client.get(f"/v1/result/{task_id}")
@@ -230,7 +230,7 @@ def test_a_task_is_asked_after_and_fetched(place: Place) -> None:
     assert answer["document"]["json_content"]["texts"][-1]["text"] == SEEN
 
 
-def test_a_task_comes_as_an_archive_and_fails_where_a_page_fails_if_the_caller_wants_so(place: Place) -> None:
+def test_asynchronous_archive_and_abort_on_error(place: Place) -> None:
     response = place.client.get(f"/v1/result/{place.done(pdf(GRAY), target_type='zip')}")
     assert zipfile.ZipFile(io.BytesIO(response.data)).namelist() == ["a.md"]
     answer = json_of(place.client.get(f"/v1/result/{place.done(pdf(GRAY, BLACK), abort_on_error='true')}"))
@@ -238,7 +238,7 @@ def test_a_task_comes_as_an_archive_and_fails_where_a_page_fails_if_the_caller_w
 
 
 @pytest.mark.parametrize("path", ["/v1/status/poll/{}", "/v1/result/{}"])
-def test_nobody_sees_a_task_that_is_none_or_of_another_format(place: Place, path: str) -> None:
+def test_unknown_task_or_one_of_another_adapter_is_404(place: Place, path: str) -> None:
     upload = {"file": (io.BytesIO(pdf(GRAY)), "a.pdf"), "json": "{}"}
     other = json_of(place.client.post("/api/doc/upload", data=upload))["data"]
     for name in ("none", "%2e%2e", other):
@@ -246,20 +246,20 @@ def test_nobody_sees_a_task_that_is_none_or_of_another_format(place: Place, path
         assert (response.status_code, json_of(response)) == (404, {"detail": "Task not found."})
 
 
-def test_a_task_takes_one_document(place: Place) -> None:
+def test_asynchronous_request_takes_one_document(place: Place) -> None:
     files = [(io.BytesIO(PNG), "a.png"), (io.BytesIO(PNG), "b.png")]
     response = place.client.post("/v1/convert/file/async", data={"files": files})
     assert (response.status_code, "one document" in json_of(response)["detail"]) == (422, True)
 
 
-def test_options_are_the_same_after_they_were_kept_with_a_task() -> None:
+def test_stored_options_equal_the_requested_ones() -> None:
     fields = [("to_formats", b"json"), ("to_formats", b"md"), ("ocr_lang", b'["en", "de"]'), ("page_range", b"[1,2]")]
     asked = parse_conversion(values_of_form(fields), "zip")
     assert (asked.to_formats, asked.lang, asked.pages) == (("json", "md"), "auto", (1, 2))
     assert Conversion.model_validate(json.loads(asked.model_dump_json(exclude_none=True))) == asked
 
 
-def test_the_time_of_a_request_is_that_of_all_its_documents(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_covers_all_documents(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
     read = place.reader.read
 

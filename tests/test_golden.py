@@ -224,7 +224,7 @@ def test_a_recorded_exchange_is_answered_as_it_was(client: FlaskClient, adapter:
         assert answered == sent or (isinstance(sent, str) and answered.startswith(sent.rstrip(".")))
 
 
-def test_every_recorded_exchange_is_replayed_or_told_as_not_served() -> None:
+def test_every_recorded_exchange_is_replayed_or_listed_as_not_served() -> None:
     for name, cases in GOLDEN.values():
         left = {title for title in read_golden(name) if not title.startswith(NOT_SERVED)} - set(cases)
         assert left <= {"openapi"}

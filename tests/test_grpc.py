@@ -107,7 +107,7 @@ def code_of(call: Callable[[], object]) -> grpc.StatusCode:
 
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip, grpc.Compression.Deflate])
-def test_raw_tensors_are_answered_raw(channel: grpc.Channel, compression: object) -> None:
+def test_raw_tensors_get_raw_outputs(channel: grpc.Channel, compression: object) -> None:
     request = infer_request(png())
     request.id = "7"
     response = infer(channel, request, compression=compression)
@@ -118,7 +118,7 @@ def test_raw_tensors_are_answered_raw(channel: grpc.Channel, compression: object
     assert np.frombuffer(raw["boxes"], "<f4").reshape(2, 4, 2)[0].tolist() == [[16, 8], [48, 8], [48, 16], [16, 16]]
 
 
-def test_typed_tensors_are_answered_typed(channel: grpc.Channel) -> None:
+def test_typed_tensors_get_typed_outputs(channel: grpc.Channel) -> None:
     response = infer(channel, infer_request(png(), png(width=40), raw=False))
     assert not response.raw_output_contents
     contents = {output.name: output.contents for output in response.outputs}
@@ -127,7 +127,7 @@ def test_typed_tensors_are_answered_typed(channel: grpc.Channel) -> None:
     assert len(contents["boxes"].fp32_contents) == 2 * 2 * 4 * 2
 
 
-def test_outputs_and_parameters_of_the_request_count(channel: grpc.Channel) -> None:
+def test_requested_outputs_and_parameters_are_applied(channel: grpc.Channel) -> None:
     request = infer_request(png(), rotate="90", priority=1)
     request.parameters["detect"].bool_param = False
     request.parameters["min_confidence"].double_param = 0.25
@@ -209,11 +209,11 @@ def merged(text: str) -> Any:
         (MESSAGES["inference.ModelInferRequest"](), grpc.StatusCode.NOT_FOUND),
     ],
 )
-def test_what_is_wrong_is_reported_by_the_status(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
+def test_client_errors_have_their_grpc_status(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
     assert code_of(lambda: infer(channel, request_)) is code
 
 
-def test_an_error_does_not_keep_what_was_sent_until_the_garbage_collector_comes(channel: grpc.Channel) -> None:
+def test_error_releases_the_message_without_garbage_collection(channel: grpc.Channel) -> None:
     def kept() -> int:
         return sum(isinstance(each, OcrsvcError) and each.__traceback__ is not None for each in gc.get_objects())
 
@@ -235,7 +235,7 @@ def test_an_unknown_method_and_a_malformed_message_are_reported(channel: grpc.Ch
     assert code_of(lambda: call(b"\xff\xff", timeout=PATIENCE_S)) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_too_large_a_message_fails_its_call_and_nothing_else() -> None:
+def test_too_large_message_fails_only_its_call() -> None:
     with known_model() as methods, served(methods, max_bytes=1 << 20) as channel:
         request = infer_request(bytes(3 << 20))
         assert code_of(lambda: infer(channel, request)) is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -246,7 +246,7 @@ def test_too_large_a_message_fails_its_call_and_nothing_else() -> None:
     ("error", "code"),
     [(QueueFull("Full.", "", 3), grpc.StatusCode.UNAVAILABLE), (EngineFailed("Bad."), grpc.StatusCode.INTERNAL)],
 )
-def test_what_the_service_refuses_is_reported_by_the_status(error: Exception, code: grpc.StatusCode) -> None:
+def test_refusals_have_their_grpc_status(error: Exception, code: grpc.StatusCode) -> None:
     with served(services_raising(error)[1]) as channel, pytest.raises(grpc.RpcError) as caught:
         infer(channel, infer_request(png()))
     assert caught.value.code() is code
@@ -267,7 +267,7 @@ def test_the_clients_deadline_reaches_the_reader() -> None:
     assert [round(left_s) for left_s in reader.deadlines] == [5, 30, 2]
 
 
-def test_requests_of_a_stream_are_answered_in_order_and_one_that_fails_ends_nothing(channel: grpc.Channel) -> None:
+def test_stream_answers_in_order_and_survives_a_failed_request(channel: grpc.Channel) -> None:
     stream = channel.stream_stream(
         V2 + "ModelStreamInfer",
         request_serializer=lambda message: message.SerializeToString(),
@@ -333,7 +333,7 @@ def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None
     assert [text.decode() for text in outputs["text"].string_val] == ["", f"{TEXT}\n{SEEN}"]
 
 
-def test_an_output_that_is_named_again_and_again_is_answered_once(channel: grpc.Channel) -> None:
+def test_duplicate_outputs_are_returned_once(channel: grpc.Channel) -> None:
     request = infer_request(png())
     for _ in range(2000):
         request.outputs.add(name="text")
@@ -426,7 +426,7 @@ def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
     assert engine.count == 1
 
 
-def test_a_client_that_vanishes_is_known_to_be_gone() -> None:
+def test_disconnect_is_noticed() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     with serving(gate.method(), listener):
         with calling(listener.getsockname()[1]) as channel:
@@ -441,7 +441,7 @@ UNSHARED = [("grpc.use_local_subchannel_pool", 1)]
 
 
 @pytest.mark.parametrize("turn", ["answered", "check_time_limits"])
-def test_what_goes_wrong_in_a_turn_of_a_connection_ends_that_one_alone(
+def test_error_in_a_turn_ends_only_its_connection(
     turn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     real, faults = getattr(Calls, turn), list[Exception]()
@@ -480,7 +480,7 @@ class NoFiles(socket.socket):
         return super().accept()
 
 
-def test_want_of_files_neither_spins_nor_floods_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_file_descriptors_neither_spin_nor_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
     listener = NoFiles()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
@@ -504,7 +504,7 @@ def test_want_of_files_neither_spins_nor_floods_the_log(caplog: pytest.LogCaptur
         (("paddle_serving", "kserve_v2"), [PIPELINE + "PipelineService", "inference.GRPCInferenceService"]),
     ],
 )
-def test_adapters_that_are_off_have_no_service(dialects: tuple[str, ...], services: list[str]) -> None:
+def test_disabled_adapters_have_no_grpc_service(dialects: tuple[str, ...], services: list[str]) -> None:
     model = model_over(Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine))
     found = {path.split("/")[1] for path in make_services(model, dialects)}
     assert sorted(found) == sorted([*services, "grpc.health.v1.Health"])
@@ -518,7 +518,7 @@ def test_large_answers_wait_for_flow_control() -> None:
         assert all(answer.result() == large for answer in answers)
 
 
-def test_a_server_that_leaves_answers_what_it_has_and_its_clients_go_to_its_sibling() -> None:
+def test_draining_server_answers_open_calls_and_sends_clients_to_another_worker() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     with serving(gate.method(), listener.dup()) as first, calling(listener.getsockname()[1]) as channel:
         call = echo(channel).future(MESSAGES[ANSWER](id="1"))
@@ -533,7 +533,7 @@ def test_a_server_that_leaves_answers_what_it_has_and_its_clients_go_to_its_sibl
             assert first.wait(PATIENCE_S)
 
 
-def test_a_stream_that_is_silent_does_not_keep_a_server_that_leaves() -> None:
+def test_idle_stream_does_not_delay_draining() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     gate.open.set()
     asked = threading.Event()
@@ -631,17 +631,17 @@ def test_a_malformed_call_is_reported_by_its_status(
     assert status(answer) == expected
 
 
-def test_a_body_that_does_not_come_in_time_is_given_up(wire: Wire) -> None:
+def test_late_message_exceeds_the_deadline(wire: Wire) -> None:
     wire.call(1, b"\0\0\0\0\5ab", end=False, grpc_timeout="100m")
     assert status(wire.until(ResponseReceived)) == "4"
 
 
-def test_other_requests_than_grpcs_are_refused(wire: Wire) -> None:
+def test_non_grpc_requests_are_refused(wire: Wire) -> None:
     wire.call(1, b"{}", content_type="application/json")
     assert dict(wire.until(ResponseReceived).headers)[":status"] == "415"
 
 
-def test_a_client_that_says_goodbye_still_gets_its_answer(wire: Wire, gate: Gate) -> None:
+def test_client_goaway_still_gets_its_answer(wire: Wire, gate: Gate) -> None:
     wire.call(1, b"\0\0\0\0\0")
     assert gate.began.acquire(timeout=PATIENCE_S)
     goodbye = H2Connection(H2Configuration(client_side=True))
@@ -653,7 +653,7 @@ def test_a_client_that_says_goodbye_still_gets_its_answer(wire: Wire, gate: Gate
     assert status(wire.until(TrailersReceived)) == "0"
 
 
-def test_a_stream_that_is_reset_at_once_harms_nobody(wire: Wire, gate: Gate) -> None:
+def test_immediate_reset_affects_no_other_stream(wire: Wire, gate: Gate) -> None:
     gate.open.set()
     wire.h2.send_headers(1, [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/t/No")])
     wire.h2.reset_stream(1, ErrorCodes.CANCEL)
@@ -664,7 +664,7 @@ def test_a_stream_that_is_reset_at_once_harms_nobody(wire: Wire, gate: Gate) -> 
     assert wire.until(StreamEnded).stream_id == 203
 
 
-def test_what_is_no_http2_is_closed(port: int) -> None:
+def test_non_http2_connection_is_closed(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         while sock.recv(65536):
@@ -743,7 +743,7 @@ def test_no_call_fails_while_workers_are_replaced() -> None:
         assert failures == []
 
 
-def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped() -> None:
+def test_open_call_is_counted_and_answered_on_shutdown() -> None:
     env = {"OCRSVC_GRPC_BIND": "127.0.0.1:0", "OCRSVC_WORKERS": "1", "OCRSVC_FAKE_LATENCY_S": "1"}
     with run_server(env | {"OCRSVC_ACCESS_LOG": "json"}) as server:
         port = int(server.wait_for(r"Listening for gRPC at: 127.0.0.1:(\d+)")[1])
@@ -765,7 +765,7 @@ def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped
         assert entry["seconds"] >= 1
 
 
-def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
+def test_caller_limit_covers_grpc_and_http_together() -> None:
     limits = SharedLimits(Budget(1 << 20), Callers(1))
     reader = cast(Reader, DeafReader(QueueFull("Busy.")))
     client = create_app(Settings(caller_requests=1), reader, limits=limits).test_client()
@@ -783,7 +783,7 @@ def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
         assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
 
 
-def test_an_address_that_is_taken_stops_the_start(free_port: int) -> None:
+def test_address_in_use_stops_the_start(free_port: int) -> None:
     taken = f"127.0.0.1:{free_port}"
     with socket.create_server(("127.0.0.1", free_port)), start_server({"OCRSVC_GRPC_BIND": taken}) as server:
         assert server.wait_for_exit() == 78

@@ -40,7 +40,7 @@ def roomy() -> HoldingServer:
     return host
 
 
-def test_an_answer_counts_until_the_client_has_taken_it() -> None:
+def test_answer_memory_is_counted_until_the_client_has_read_it() -> None:
     host = roomy()
     pair = Pair(host, window=0)
     pair.call(1, prefixed(TEXT), end=True)
@@ -55,7 +55,7 @@ def test_an_answer_counts_until_the_client_has_taken_it() -> None:
     assert (pair.status(1), host.memory.held_bytes) == ("0", 0)
 
 
-def test_an_answer_counts_while_the_socket_has_not_taken_it() -> None:
+def test_answer_memory_is_counted_until_the_socket_has_taken_it() -> None:
     host = roomy()
     pair = Pair(host)
     pair.call(1, prefixed(TEXT), end=True)
@@ -66,7 +66,7 @@ def test_an_answer_counts_while_the_socket_has_not_taken_it() -> None:
     assert host.memory.held_bytes == 0
 
 
-def test_an_answer_that_finds_no_memory_is_refused() -> None:
+def test_answer_without_memory_is_refused() -> None:
     host = HoldingServer(streaming=False)
     host.max_bytes = 1 << 16
     host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="y" * 30_000))}
@@ -77,14 +77,14 @@ def test_an_answer_that_finds_no_memory_is_refused() -> None:
     assert (pair.status(1), host.memory.held_bytes) == ("14", 60_000)
 
 
-def test_memory_for_a_parsed_message_is_taken_before_it_is_parsed() -> None:
+def test_memory_is_reserved_before_parsing_a_message() -> None:
     share = Share(Budget(grpc_limits.CONTENT_COPIES * len(TEXT)))
     with pytest.raises(Exception, match="needs more memory"):
         parse(REQUEST, TEXT, share)
     assert share.held_bytes == 0
 
 
-def test_memory_of_an_image_that_outlives_its_call_is_released_once() -> None:
+def test_memory_of_an_image_still_in_the_engine_is_released_once() -> None:
     host = HoldingServer(streaming=False)
     held: list[Share] = []
 
@@ -102,7 +102,7 @@ def test_memory_of_an_image_that_outlives_its_call_is_released_once() -> None:
     assert host.memory.held_bytes == 0
 
 
-def test_a_cancelled_call_leaves_the_queue_for_a_thread() -> None:
+def test_cancelled_call_leaves_the_thread_queue() -> None:
     host = HoldingServer(threads=0)
     pair = Pair(host)
     pair.call(1, EMPTY)
@@ -112,7 +112,7 @@ def test_a_cancelled_call_leaves_the_queue_for_a_thread() -> None:
     assert (host.queue, host.memory.held_bytes) == ({}, 0)
 
 
-def test_a_stream_that_waits_for_the_others_of_its_connection_is_not_cut() -> None:
+def test_stream_waiting_for_other_streams_is_not_reset() -> None:
     host = HoldingServer(threads=2, streaming=False)
     host.max_bytes, host.memory, host.arriving = 1 << 20, Budget(1 << 24), Budget(1 << 24)
     large = REQUEST(service="x" * 200_000).SerializeToString()
@@ -138,7 +138,7 @@ def test_a_stream_that_waits_for_the_others_of_its_connection_is_not_cut() -> No
     pair.connection.close()
 
 
-def test_an_answer_that_waits_for_the_socket_behind_another_follows_it() -> None:
+def test_throttled_answer_is_sent_after_the_previous_one() -> None:
     host = HoldingServer(threads=2, streaming=False)
     host.memory = Budget(1 << 24)
     host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service=UNSENT_TEXT))}
@@ -155,7 +155,7 @@ def test_an_answer_that_waits_for_the_socket_behind_another_follows_it() -> None
     assert (pair.status(3), host.memory.held_bytes) == ("0", 0)
 
 
-def test_a_client_that_takes_a_byte_a_second_is_cut() -> None:
+def test_too_slow_reader_is_disconnected() -> None:
     host = roomy()
     pair = Pair(host, window=1)
     pair.call(1, prefixed(TEXT), end=True)
@@ -170,9 +170,7 @@ def test_a_client_that_takes_a_byte_a_second_is_cut() -> None:
 
 
 @pytest.mark.parametrize(("sent", "after_s", "status"), [(b"\0\0\0\0\5ab", 61.0, "4"), (b"", 301.0, "14")])
-def test_a_stream_that_stops_in_a_message_or_is_silent_for_long_is_ended(
-    sent: bytes, after_s: float, status: str
-) -> None:
+def test_stalled_or_idle_stream_is_ended(sent: bytes, after_s: float, status: str) -> None:
     pair = Pair(HoldingServer())
     pair.call(1, sent)
     pair.at(after_s - 2)
@@ -183,7 +181,7 @@ def test_a_stream_that_stops_in_a_message_or_is_silent_for_long_is_ended(
 
 
 @pytest.mark.parametrize("rest", [b"\0\0\x08\0\0\0\0\0\1abc", b"\0\0\0\1\0\0\0\0\3"])
-def test_a_frame_or_a_header_block_that_does_not_end_ends_the_connection(rest: bytes) -> None:
+def test_unfinished_frame_or_header_block_ends_the_connection(rest: bytes) -> None:
     host = StubServer()
     pair = Pair(host)
     pair.connection.receive(rest)
@@ -194,7 +192,7 @@ def test_a_frame_or_a_header_block_that_does_not_end_ends_the_connection(rest: b
     assert host.refused == ["a frame or a header block that does not end"]
 
 
-def test_an_incomplete_frame_does_not_end_a_connection_that_reads_nothing_until_it_has_sent() -> None:
+def test_incomplete_frame_is_tolerated_while_the_socket_is_full() -> None:
     host = roomy()
     host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service=UNSENT_TEXT))}
     pair = Pair(host, window=1 << 20)
@@ -212,7 +210,7 @@ def test_an_incomplete_frame_does_not_end_a_connection_that_reads_nothing_until_
     assert pair.connection.broken
 
 
-def test_an_answer_that_is_being_sent_outlives_the_deadline_of_its_call() -> None:
+def test_answer_being_sent_outlives_the_deadline() -> None:
     host = roomy()
     host.limit_s = 5.0
     pair = Pair(host, window=0)
@@ -225,7 +223,7 @@ def test_an_answer_that_is_being_sent_outlives_the_deadline_of_its_call() -> Non
 
 
 @pytest.mark.parametrize("leaving", [False, True])
-def test_a_stream_whose_answer_is_being_sent_is_not_silent(*, leaving: bool) -> None:
+def test_stream_is_not_idle_while_its_answer_is_sent(*, leaving: bool) -> None:
     host = HoldingServer()
     host.limit_s = 5.0
     pair = Pair(host, window=0)
@@ -268,7 +266,7 @@ def test_calls_that_fail_do_not_end_the_connection(monkeypatch: pytest.MonkeyPat
     assert {headers.get("grpc-status", "415") for headers in pair.headers.values()} <= {"12", "14", "415"}
 
 
-def test_refused_calls_that_are_reset_are_a_flood_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resets_of_refused_calls_count_as_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_limits, "BURST_FRAMES", 100)
     host = StubServer()
     pair = Pair(host)
@@ -281,7 +279,7 @@ def test_refused_calls_that_are_reset_are_a_flood_as_well(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("more", [b"x", b""])
-def test_a_refused_call_that_does_not_end_is_reset(more: bytes) -> None:
+def test_refused_call_with_an_open_request_is_reset(more: bytes) -> None:
     pair = Pair(StubServer())
     begun(pair, 1, "/t/None")
     pair.move()
@@ -390,7 +388,7 @@ def test_health_is_answered_while_no_memory_is_left() -> None:
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_health_is_answered_whatever_connections_there_are(monkeypatch: pytest.MonkeyPatch, *, busy: bool) -> None:
+def test_health_is_answered_with_any_number_of_connections(monkeypatch: pytest.MonkeyPatch, *, busy: bool) -> None:
     monkeypatch.setattr(grpc_limits, "MAX_CONNECTIONS", 5)
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     gate.open.set()
@@ -427,7 +425,7 @@ def test_the_idlest_connection_of_the_busiest_address_is_closed_for_a_new_one() 
     assert chosen(few, idle) is few
 
 
-def test_nothing_more_is_read_from_a_client_that_does_not_read_its_answers() -> None:
+def test_client_that_reads_no_answers_is_not_read() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     one = frame(DATA, 1, 1, EMPTY)
     calls = b"".join(begin(number, "/t/Live") + one[:5] + struct.pack(">I", number) + one[9:] for number in NUMBERS)

@@ -41,7 +41,7 @@ def taken(reader: MessageReader, data: bytes) -> list[ReceivedMessage]:
     return found
 
 
-def test_messages_are_cut_out_wherever_the_pieces_end() -> None:
+def test_messages_are_split_at_any_piece_boundary() -> None:
     data = prefixed(b"first") + prefixed(b"") + prefixed(b"third" * 100)
     for size in (1, 2, 7, len(data)):
         reader = MessageReader("identity", 1000)
@@ -141,7 +141,7 @@ def test_a_call_is_counted_by_its_adapter_its_status_and_its_code(
     assert IN_FLIGHT.of() not in found
 
 
-def test_a_status_text_is_percent_encoded_and_says_nothing_of_an_internal_error() -> None:
+def test_status_text_is_percent_encoded_and_hides_internal_errors() -> None:
     assert escaped("50 % of 图\n") == "50 %25 of %E5%9B%BE%0A"
     assert "secret" not in failure_of(ZeroDivisionError("secret")).message
 
@@ -178,9 +178,7 @@ FRAMES = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(FRAMES, max_size=6), st.lists(st.binary(max_size=12), max_size=3), st.booleans())
-def test_a_closed_connection_holds_nothing_whatever_it_received(
-    frames: list[bytes], bodies: list[bytes], parting: bool
-) -> None:
+def test_closed_connection_holds_no_memory(frames: list[bytes], bodies: list[bytes], parting: bool) -> None:
     host = StubServer()
     connection, client = Connection(host), H2Connection(H2Configuration(client_side=True))
     client.initiate_connection()
@@ -199,7 +197,7 @@ def test_a_closed_connection_holds_nothing_whatever_it_received(
     assert (len(connection.calls), host.memory.held_bytes, len(host.callers), host.records.under_way) == (0, 0, 0, 0)
 
 
-def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
+def test_decompression_respects_the_memory_limit() -> None:
     host = HoldingServer(streaming=False)
     host.max_bytes, host.memory = 1 << 20, Budget(1 << 18)
     pair = Pair(host)
@@ -219,7 +217,7 @@ def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
     assert host.memory.held_bytes == (4 << 20) - 100_000
 
 
-def test_a_second_message_of_a_single_call_is_refused_before_its_end() -> None:
+def test_second_message_of_a_unary_call_is_refused_early() -> None:
     pair = Pair(HoldingServer(streaming=False))
     pair.call(1, EMPTY, EMPTY)
     assert pair.status(1) == "12"
@@ -314,7 +312,7 @@ def test_a_silent_stream_outlives_its_connections_age_but_not_its_worker() -> No
     assert len(pair.connection.calls) == 0
 
 
-def test_frames_are_cut_wherever_the_pieces_end() -> None:
+def test_frames_are_split_at_any_piece_boundary() -> None:
     sent = [b"p" * 24, frame_bytes(6, 0, 0, b"12345678"), frame_bytes(0, 0, 1, b""), frame_bytes(0, 1, 1, b"x" * 30)]
     for size in (1, 8, 10, 500):
         frames, found = FrameSplitter(lambda _kind, _flags, _length: None), list[bytes]()

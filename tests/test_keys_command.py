@@ -93,7 +93,7 @@ def test_a_key_may_end_after_some_time(keys: Command) -> None:
         assert key["expires_at"] - key["created_at"] == seconds
 
 
-def test_change_changes_what_is_given_and_nothing_else(keys: Command) -> None:
+def test_change_modifies_only_the_given_options(keys: Command) -> None:
     secret = keys("add", "acme", "--pages-a-day", "100", "--concurrency", "4", "--expires", "90d").out
     keys("change", "acme", "--pages-a-day", "none", "--pages-a-month", "7", "--expires", "never")
     key = keys.listed()["acme"]
@@ -150,7 +150,7 @@ def test_the_list_shows_what_was_used_and_no_secret(keys: Command) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_said_and_changes_nothing(keys: Command, argv: list[str], said: str) -> None:
+def test_failed_command_explains_itself_and_changes_nothing(keys: Command, argv: list[str], said: str) -> None:
     for command in (["add", "acme"], ["add", "gone"], ["revoke", "gone"]):
         keys(*command)
     before = keys.listed()
@@ -159,7 +159,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(keys: Command, argv: li
     assert len(keys.audited()) == 3
 
 
-def test_an_option_that_is_none_is_refused(keys: Command) -> None:
+def test_invalid_options_are_refused(keys: Command) -> None:
     for option, values in (
         ("--pages-a-day", ("0", "-1", "1.5", "x", "99999999999999")),
         ("--requests-per-s", ("0", "nan", "inf")),
@@ -213,7 +213,7 @@ def test_each_action_is_a_line_of_the_audit_log_and_no_secret_is_in_it(
 
 
 @pytest.mark.parametrize("action", ["add", "rotate"])
-def test_a_secret_is_printed_though_the_disk_of_the_audit_log_is_full(
+def test_secret_is_printed_even_if_the_audit_log_is_full(
     keys: Command, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     if action == "rotate":

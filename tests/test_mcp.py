@@ -89,7 +89,7 @@ def server(reader: Reader, sources: Sources) -> MCPServer:
     return make_server(EnginePages(lambda: reader), sources, Limits(2, 1000))
 
 
-def test_the_tools_say_what_they_take(server: MCPServer) -> None:
+def test_tools_describe_their_parameters(server: MCPServer) -> None:
     tools = {tool.name: tool for tool in ask(server, lambda client: client.list_tools()).tools}
     assert set(tools) == {"read_image", "read_document"}
     assert set(tools["read_document"].input_schema["properties"]) == {"path", "base64", "url", "pages", "format"}
@@ -106,7 +106,7 @@ def test_an_image_is_read_by_path_as_base64_and_where_the_operator_allows_it_by_
         assert call(asked, "read_image", url=f"{host.url}/a.png")[0] is False
 
 
-def test_lines_and_words_come_with_their_places_where_they_are_asked_for(server: MCPServer) -> None:
+def test_lines_and_words_have_boxes_on_request(server: MCPServer) -> None:
     _, (_, lines) = call(server, "read_image", path="page.png", lines=True)
     # As worked out by hand in web_support, for 64 x 32 pixels.
     assert json.loads(lines)["lines"][0]["box"] == [[16, 8], [48, 8], [48, 16], [16, 16]]
@@ -159,14 +159,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("sent", "named"), REFUSED)
-def test_what_may_not_or_cannot_be_read_is_refused_by_name(
-    server: MCPServer, sent: dict[str, object], named: str
-) -> None:
+def test_forbidden_or_unreadable_files_are_refused(server: MCPServer, sent: dict[str, object], named: str) -> None:
     failed, (text,) = call(server, "read_document", **sent)
     assert (failed, named in text) == (True, True), text
 
 
-def test_pages_that_do_not_fit_are_named_and_not_read() -> None:
+def test_pages_that_do_not_fit_are_listed_and_not_read() -> None:
     whole = DocumentText("text", 10, ((1, 5),))
     page = PageResult(1, 5, 3, Page(10, 10, 0, ()))
     assert [whole.add(page), whole.add(replace(page, number=2))] == [True, False]
@@ -248,7 +246,7 @@ async def _asked(url: str) -> list[Any]:
         return [*image.content, *whole.content]
 
 
-def test_sessions_that_do_nothing_are_bounded(folder: Path, tmp_path: Path) -> None:
+def test_idle_sessions_are_limited(folder: Path, tmp_path: Path) -> None:
     assert mcp_server.MAX_SESSIONS == 1000
     few = "from ocrsvc.cli.main import run; from ocrsvc.integrations import mcp_server; mcp_server.MAX_SESSIONS = 3"
     (tmp_path / "few_sessions.py").write_text(f"import sys; {few}; run(sys.argv[1:])")
@@ -271,7 +269,7 @@ def test_sessions_that_do_nothing_are_bounded(folder: Path, tmp_path: Path) -> N
         (["--folder", "/none"], "no folder"),
     ],
 )
-def test_what_cannot_be_served_stops_the_start(
+def test_invalid_configuration_stops_the_start(
     words: list[str], named: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("logging.basicConfig", lambda **_how: None)

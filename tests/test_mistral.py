@@ -68,12 +68,12 @@ def test_a_document_in_a_data_url_is_read(client: FlaskClient, document: object)
 @pytest.mark.parametrize(
     ("pages", "read"), [(None, [0, 1, 2]), ([2, 0], [0, 2]), ("1-2", [1, 2]), ("0,2-9", [0, 2]), ([1], [1])]
 )
-def test_pages_count_from_nought(client: FlaskClient, pages: object, read: list[int]) -> None:
+def test_page_numbers_start_at_zero(client: FlaskClient, pages: object, read: list[int]) -> None:
     document = {"type": "document_url", "document_url": "data:application/pdf;base64," + as_base64(SCAN)}
     assert [page["index"] for page in json_of(ocr(client, document, pages=pages))["pages"]] == read
 
 
-def test_tables_and_confidences_are_told_where_they_are_asked_for(client: FlaskClient) -> None:
+def test_tables_and_confidences_appear_on_request(client: FlaskClient) -> None:
     document = {"type": "image_url", "image_url": DATA_URL}
     (plain,) = json_of(ocr(client, document))["pages"]
     assert not {"tables", "confidence_scores"} & set(plain)
@@ -115,7 +115,7 @@ WRONG: list[tuple[object, dict[str, object], int, str | None]] = [
 
 
 @pytest.mark.parametrize(("document", "more", "status", "code"), WRONG)
-def test_what_is_wrong_is_told_in_mistrals_shape(
+def test_errors_have_mistrals_format(
     client: FlaskClient, document: object, more: dict[str, object], status: int, code: str | None
 ) -> None:
     response = ocr(client, document, **more)
@@ -125,7 +125,7 @@ def test_what_is_wrong_is_told_in_mistrals_shape(
     assert code is None or answer["type"] == code
 
 
-def test_what_has_no_document_goes_to_the_native_api(client: FlaskClient) -> None:
+def test_request_without_document_goes_to_the_native_api(client: FlaskClient) -> None:
     answers = [
         client.post("/v1/ocr", json={"image": as_base64(PAGE)}),
         client.post("/v1/ocr", data=PAGE),
@@ -156,7 +156,7 @@ def test_a_file_is_uploaded_read_listed_and_deleted(client: FlaskClient) -> None
     assert json_of(client.get("/v1/files"))["data"] == []
 
 
-def test_a_signed_url_is_read_and_fetched_whatever_the_host_is_called(client: FlaskClient) -> None:
+def test_signed_url_works_on_any_host_name(client: FlaskClient) -> None:
     file = upload(client)
     url = json_of(client.get(f"/v1/files/{file['id']}/url?expiry=1"))["url"]
     assert url.startswith(f"http://localhost/v1/files/{file['id']}/content?")
@@ -185,12 +185,12 @@ def test_a_signed_url_is_read_and_fetched_whatever_the_host_is_called(client: Fl
         ("PUT", "", 405),
     ],
 )
-def test_wrong_requests_for_files_are_told(client: FlaskClient, method: str, path: str, status: int) -> None:
+def test_invalid_file_requests_are_refused(client: FlaskClient, method: str, path: str, status: int) -> None:
     response = client.open(f"/v1/files{path}", method=method)
     assert (response.status_code, json_of(response)["object"]) == (status, "error")
 
 
-def test_an_upload_for_another_purpose_is_refused_and_so_is_a_wrong_expiry(client: FlaskClient) -> None:
+def test_wrong_purpose_and_expiry_are_refused(client: FlaskClient) -> None:
     form = {"file": (io.BytesIO(SCAN), "a.pdf"), "purpose": "fine-tune"}
     assert client.post("/v1/files", data=form).status_code == 400
     file = upload(client)
@@ -199,7 +199,7 @@ def test_an_upload_for_another_purpose_is_refused_and_so_is_a_wrong_expiry(clien
     client.delete(f"/v1/files/{file['id']}")
 
 
-def test_with_keys_a_file_is_there_for_the_key_that_it_came_with_and_a_signed_url_for_any(tmp_path: Path) -> None:
+def test_file_belongs_to_its_api_key_but_signed_url_needs_none(tmp_path: Path) -> None:
     jobs = JobStore(tmp_path, 10**8, 3600.0)
     (tmp_path / "keys").mkdir()
     with keys_in(tmp_path / "keys") as keys:
@@ -223,14 +223,14 @@ def _check_owners(client: FlaskClient, own: Mapping[str, str], other: Mapping[st
     assert client.post("/v1/ocr", json=signed, headers=other).status_code == 200
 
 
-def test_a_url_of_another_host_is_fetched_where_the_operator_allows_it() -> None:
+def test_foreign_url_is_fetched_if_the_operator_allows_it() -> None:
     document = {"type": "document_url", "document_url": "http://files.example/a.pdf"}
     with running_app(Settings(url_hosts=("other.example",))) as app:
         answer = json_of(ocr(app.test_client(), document))
     assert (answer["type"], answer["raw_status_code"]) == ("url_refused", 400)
 
 
-def test_expired_files_go_when_jobs_are_swept(tmp_path: Path) -> None:
+def test_expired_files_are_removed_with_expired_jobs(tmp_path: Path) -> None:
     clock = Clock(1000.0)
     jobs = JobStore(tmp_path, 4000, KEEP_S, clock, wall=clock)
     UploadedFiles(jobs.uploads).add(b"x", "a", "one", None)
@@ -248,7 +248,7 @@ def files_in(folder: Path, clock: Clock, keep_s: float = 1.0) -> UploadedFiles:
     return UploadedFiles(JobStore(folder / "uploads", 100_000, keep_s, clock, wall=clock, max_jobs=2))
 
 
-def test_a_signed_url_holds_as_long_as_it_says_and_no_longer_than_its_file(tmp_path: Path) -> None:
+def test_signed_url_expires_at_its_time_and_with_its_file(tmp_path: Path) -> None:
     clock = Clock(1000.0)
     files = files_in(tmp_path / "files", clock, 2 * 3600)
     file = files.add(b"x", "a", "caller", None)
@@ -269,11 +269,11 @@ def test_a_signed_url_holds_as_long_as_it_says_and_no_longer_than_its_file(tmp_p
 
 
 @pytest.mark.parametrize("url", ["http://x/a", f"http://x/b?{SIGNATURE}=1", f"http://[?{SIGNATURE}", "x" * 9999])
-def test_other_urls_are_not_taken_for_signed_ones(tmp_path: Path, url: str) -> None:
+def test_other_urls_are_not_recognized_as_signed(tmp_path: Path, url: str) -> None:
     assert files_in(tmp_path, Clock(1000.0)).signed_id(url) is None
 
 
-def test_files_are_bounded_shared_between_callers_and_removed_when_they_are_old(tmp_path: Path) -> None:
+def test_file_store_is_bounded_fair_and_removes_old_files(tmp_path: Path) -> None:
     clock = Clock(1000.0)
     files = files_in(tmp_path, clock, 60)
     with pytest.raises(BodyTooLarge):

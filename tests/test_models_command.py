@@ -118,7 +118,7 @@ def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, re
         ),
     ],
 )
-def test_what_cannot_be_done_says_why(models: Models, tmp_path: Path, args: list[str], code: int, words: str) -> None:
+def test_failed_commands_say_why(models: Models, tmp_path: Path, args: list[str], code: int, words: str) -> None:
     folder = source(tmp_path / "source")
     models("add", "mine", folder)
     before = entries(models)
@@ -149,7 +149,7 @@ def test_no_file_leaves_the_folder_of_its_version(repository: Path) -> None:
     assert list(repository.iterdir()) == []
 
 
-def test_the_list_says_how_every_version_is(models: Models, repository: Path, store: StateStore) -> None:
+def test_list_shows_the_state_of_every_version(models: Models, repository: Path, store: StateStore) -> None:
     versions = {number: make_fake(repository, number) for number in range(1, 7)}
     for number in (1, 2, 3):
         store.record_verdict(versions[number].digest, Verdict(accepted=True))
@@ -169,7 +169,7 @@ def test_the_list_says_how_every_version_is(models: Models, repository: Path, st
     assert "fake/4: It reads garbage.\n" in table
 
 
-def test_what_serves_is_removed_by_force_only(models: Models, repository: Path, store: StateStore) -> None:
+def test_serving_version_is_removed_only_with_force(models: Models, repository: Path, store: StateStore) -> None:
     for number in (1, 2, 3):
         store.record_verdict(make_fake(repository, number).digest, Verdict(accepted=True))
     models("label", "fake", "stable", 2)
@@ -199,7 +199,7 @@ def test_a_removed_version_loses_its_manifest_first(
     assert (has_manifest, numbers) == (False, ())
 
 
-def test_versions_are_loaded_unloaded_and_tried_anew(models: Models, repository: Path, store: StateStore) -> None:
+def test_versions_are_loaded_unloaded_and_proved_again(models: Models, repository: Path, store: StateStore) -> None:
     digests = [make_fake(repository, number).digest for number in (1, 2)]
     store.record_verdict(digests[0], Verdict(accepted=True))
     store.record_verdict(digests[1], Verdict(accepted=False, reason="No."))
@@ -221,7 +221,7 @@ def test_versions_are_loaded_unloaded_and_tried_anew(models: Models, repository:
         (('file = "det.onnx"', 'file = "rec.onnx"'), "It does not open: "),
     ],
 )
-def test_check_says_which_part_is_wrong(
+def test_check_names_the_defective_part(
     models: Models, repository: Path, tmp_path: Path, change: tuple[str, str], reason: str
 ) -> None:
     models("add", "mine", source(tmp_path / "source"))
@@ -234,7 +234,7 @@ def test_check_says_which_part_is_wrong(
     assert reason in models("check", "mine/2", code=65)
 
 
-def test_check_names_what_was_begun_and_never_ended(repository: Path) -> None:
+def test_check_reports_incomplete_versions_and_leftovers(repository: Path) -> None:
     (make_fake(repository, 1).folder / MANIFEST).unlink()
     (repository / "fake" / ".adding-0123").mkdir()
     first, second = unfinished(repository)
@@ -242,7 +242,7 @@ def test_check_names_what_was_begun_and_never_ended(repository: Path) -> None:
     assert second.startswith("fake/.adding-0123: a command is writing it or was interrupted.")
 
 
-def test_a_real_model_is_right(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_model_passes_the_check(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     # Named, it is not tried what computes it quickest, which takes seconds for a model that was not seen before.
     monkeypatch.setenv("OCRSVC_PRECISION", "fp32")
     models("add", "tiny", real_models() / "ppocrv6" / "tiny")

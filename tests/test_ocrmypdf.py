@@ -48,7 +48,7 @@ WORDS = (
 PAGE = Page(100, 50, 0, (Line("one 正品", 0.9, box(10, 10, 70, 20), WORDS), Line("whole", 0.5, box(10, 30, 40, 40))))
 
 
-def test_it_is_an_engine_by_ocrmypdfs_contract() -> None:
+def test_engine_implements_ocrmypdfs_interface() -> None:
     options: Any = None
     engine = ocrmypdf_plugin.get_ocr_engine(options)
     assert isinstance(engine, OcrEngine)
@@ -58,12 +58,12 @@ def test_it_is_an_engine_by_ocrmypdfs_contract() -> None:
 
 
 @pytest.mark.parametrize(("asked", "is_ours"), [("auto", True), ("tesseract", False), ("none", False)])
-def test_another_engine_that_is_named_reads(asked: str, is_ours: bool) -> None:
+def test_ocr_engine_option_selects_another_engine(asked: str, is_ours: bool) -> None:
     options = type("Options", (), {"ocr_engine": asked})
     assert isinstance(ocrmypdf_plugin.get_ocr_engine(options), OcrsvcEngine) is is_ours
 
 
-def test_characters_that_no_blank_parts_are_one_word_and_a_line_without_words_is_one() -> None:
+def test_words_are_split_at_spaces_and_a_line_without_words_is_one() -> None:
     tree = to_tree(PAGE, 300.0, 4)
     assert (tree.ocr_class, tree.dpi, tree.page_number) == (OcrClass.PAGE, 300.0, 4)
     lines = tree.iter_by_class(OcrClass.LINE)
@@ -79,7 +79,7 @@ def test_a_page_without_text_has_no_paragraph() -> None:
     assert (orientation_of(blank), skew_of(blank)) == ((0, 0.0), 0.0)
 
 
-def test_a_line_that_runs_up_the_page_is_told_by_its_angle_and_one_that_leans_by_its_baseline() -> None:
+def test_vertical_lines_have_an_angle_and_skewed_ones_a_baseline() -> None:
     up = Line("upwards", 0.9, ((10, 90), (10, 10), (20, 10), (20, 90)))
     leans = Line("leaning", 0.9, leaning(0, 10, 100, 20, 10))
     first, second = to_tree(Page(100, 100, 0, (up, leans)), 72.0, 0).iter_by_class(OcrClass.LINE)
@@ -91,14 +91,14 @@ def test_a_line_that_runs_up_the_page_is_told_by_its_angle_and_one_that_leans_by
 
 
 @pytest.mark.parametrize(("down", "degrees"), [(0, 0), (10, 5.711), (-10, -5.711)])
-def test_the_lean_of_a_page_is_that_of_most_lines(down: float, degrees: float) -> None:
+def test_skew_is_the_median_of_the_lines(down: float, degrees: float) -> None:
     lines = [Line("a line", 0.9, leaning(0, 10 * at, 100, 10 * at + 8, down)) for at in range(3)]
     outlier = Line("a line", 0.9, leaning(0, 0, 100, 8, 70))
     short = [Line("ab", 0.9, leaning(0, 0, 10, 8, 9))] * 5
     assert skew_of(Page(100, 100, 0, (*lines, outlier, *short))) == pytest.approx(degrees, abs=0.001)
 
 
-def test_a_page_was_turned_the_other_way_than_it_was_turned_back() -> None:
+def test_orientation_is_opposite_to_the_pages_angle() -> None:
     assert orientation_of(Page(9, 9, 270, (Line("a", 0.5, box(0, 0, 1, 1)),))) == (90, 15.0)
 
 
@@ -114,12 +114,12 @@ def test_a_page_was_turned_the_other_way_than_it_was_turned_back() -> None:
         (EngineFailed("Failed."), SubprocessOutputError),
     ],
 )
-def test_failures_are_ocrmypdfs_with_our_sentence(error: OcrsvcError, raised: type[Exception]) -> None:
+def test_errors_become_ocrmypdf_exceptions(error: OcrsvcError, raised: type[Exception]) -> None:
     assert type(to_ocrmypdf_error(error)) is raised
     assert str(to_ocrmypdf_error(error)) == f"ocrsvc: {error}"
 
 
-def test_a_service_that_cannot_be_one_is_told(tmp_path: Path) -> None:
+def test_invalid_service_is_reported(tmp_path: Path) -> None:
     options = type("Options", (), {"ocrsvc_url": "nowhere"})
     (tmp_path / "page.png").write_bytes(b"")
     with pytest.raises(BadArgsError, match="ocrsvc: "):
@@ -158,7 +158,7 @@ def test_a_document_is_read_in_several_processes_without_tesseract(tmp_path: Pat
         assert "ocrsvc" in str(made.docinfo["/Creator"])
 
 
-def test_a_service_reads_for_the_other_renderer(tmp_path: Path) -> None:
+def test_service_works_with_the_other_renderer(tmp_path: Path) -> None:
     (tmp_path / "one.pdf").write_bytes(pdf(GRAY))
     words = ("--pdf-renderer", "sandwich", tmp_path / "one.pdf", tmp_path / "out.pdf")
     with run_server({"OCRSVC_ENGINE": "fake"}) as server:
@@ -168,7 +168,7 @@ def test_a_service_reads_for_the_other_renderer(tmp_path: Path) -> None:
         assert "x" in texts(tmp_path / "out.pdf")[0]
 
 
-def test_hocr_is_what_ocrmypdfs_own_parser_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hocr_is_parsed_by_ocrmypdf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocrmypdf_plugin, "read_image", lambda *_asked: PAGE)
     OcrsvcEngine.generate_hocr(tmp_path / "page.png", tmp_path / "hocr", tmp_path / "text", None)
     tree: OcrElement = HocrParser(tmp_path / "hocr").parse()

@@ -48,7 +48,7 @@ def noted(errors: RecentErrors, slots: int = 1) -> list[tuple[str, str]]:
     return [(error.fault, error.code) for error in errors.read(slots)]
 
 
-def test_a_flood_of_one_kind_displaces_no_other() -> None:
+def test_flood_of_one_kind_keeps_other_failures() -> None:
     errors = RecentErrors()
     recorder = errors.recorder()
     recorder.note("service", 500, "internal", adapter="api", route="/v1/ocr", request_id="1")
@@ -68,7 +68,7 @@ def test_failures_of_a_worker_outlive_it_and_those_of_its_successor_come_on_top(
     assert [(error.code, error.slot) for error in errors.read(2)] == [("second", 0), ("beside", 1), ("first", 0)]
 
 
-def test_what_is_longer_than_its_field_is_cut() -> None:
+def test_long_values_are_truncated() -> None:
     errors = RecentErrors()
     errors.recorder().note("caller", 400, "c" * 500, adapter="文" * 500, route="/" * 500, request_id="i" * 500)
     [found] = errors.read()
@@ -76,7 +76,7 @@ def test_what_is_longer_than_its_field_is_cut() -> None:
     assert set(found.adapter) == {"?"}
 
 
-def test_whose_fault_a_failure_is() -> None:
+def test_failures_are_classified_by_fault() -> None:
     found = [fault_of(error("x")) for error in (EngineFailed, QueueFull, QuotaExceeded, BadOption)]
     assert found == ["service", "refused", "caller", "caller"]
 
@@ -134,7 +134,7 @@ def read_one(metrics: WorkerMetrics, wait_s: float, total_s: float) -> None:
     count_reading(metrics, Reading(ReadPage(1, 1, 0, ()), engine, Timing(0.0, wait_s, 0.0, total_s)))
 
 
-def test_a_curve_says_how_fast_counts_grew_and_what_holds() -> None:
+def test_curves_have_rates_and_gauges() -> None:
     store, table, history = MetricsStore(), WorkerTable(), History()
     table.entry(table.allocate(0.0)).state = State.READY
     history.add(observe(store, table, 100.0))
@@ -200,7 +200,7 @@ def test_the_page_runs_nothing_but_its_own_files() -> None:
     assert sum(file.stat().st_size for file in OPERATORS_FOLDER.iterdir()) < 35_000
 
 
-def test_another_sites_page_may_not_ask() -> None:
+def test_cross_site_requests_are_refused() -> None:
     with running_app() as app:
         client = app.test_client()
         assert client.get("/ops/overview", headers={"Origin": "http://evil.example"}).status_code == 403
@@ -318,7 +318,7 @@ def test_with_keys_a_browser_asks_for_one_and_the_page_shows_what_is_used(opened
 
 
 @in_browser
-def test_the_page_can_be_paused_and_says_when_nobody_answers(opened: Open) -> None:
+def test_page_can_be_paused_and_reports_an_unreachable_service(opened: Open) -> None:
     with run_server({"OCRSVC_WORKERS": "1"}) as server:
         page = opened(f"{server.url}/ops")
         page.clock.install()

@@ -21,7 +21,7 @@ def ask(reader: Reader, members: object) -> tuple[int, Any]:
     return status, json.loads(answer)
 
 
-def test_a_request_is_answered_in_its_envelope(reader: Reader) -> None:
+def test_response_has_paddlex_envelope(reader: Reader) -> None:
     status, answer = ask(reader, {"file": as_base64(png()), "visualize": False, "logId": "L"})
     assert (status, answer["logId"], answer["errorCode"], answer["errorMsg"]) == (200, "L", 0, "Success")
     assert len(answer["result"]["ocrResults"][0]["prunedResult"]["rec_texts"]) == 2
@@ -36,15 +36,13 @@ def test_a_request_is_answered_in_its_envelope(reader: Reader) -> None:
         ({"file": as_base64(png()), "fileType": 7, "logId": "L"}, 422),
     ],
 )
-def test_what_goes_wrong_is_reported_in_the_envelope_with_the_callers_id(
-    reader: Reader, members: object, status: int
-) -> None:
+def test_errors_have_the_envelope_and_the_callers_id(reader: Reader, members: object, status: int) -> None:
     found, answer = ask(reader, members)
     assert (found, answer["errorCode"], answer["logId"]) == (status, status, "L")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff"])
-def test_what_is_no_json_object_is_reported_in_the_envelope(reader: Reader, body: bytes) -> None:
+def test_invalid_json_is_reported_in_the_envelope(reader: Reader, body: bytes) -> None:
     status, answer = infer(body, reader, 10.0)
     assert (status, json.loads(answer)["errorCode"]) == (422, 422)
 
@@ -86,11 +84,11 @@ def test_words_are_grouped_as_paddlex_groups_them(text: str, groups: list[str]) 
         (True, [[0, 980, 20, 1000], [0, 970, 20, 980], [0, 950, 20, 970]]),
     ],
 )
-def test_a_space_takes_the_gap_between_its_neighbours(upright: bool, boxes: list[list[int]]) -> None:
+def test_space_box_fills_the_gap_between_neighbours(upright: bool, boxes: list[list[int]]) -> None:
     assert to_word_members([line_of("ab cd", upright=upright)])["text_word_boxes"] == [boxes]
 
 
-def test_a_line_without_places_of_its_letters_is_one_group() -> None:
+def test_line_without_character_boxes_is_one_group() -> None:
     known = line_of("ab 1")
     lines = [replace(known, words=None), replace(known, text="** *")]
     assert to_word_members(lines) == {"text_word": [["ab 1"], ["** *"]], "text_word_boxes": [[[0, 0, 40, 20]]] * 2}

@@ -106,7 +106,7 @@ def test_old_clients_get_the_same_without_chunks_until_the_connection_ends(serve
     assert [next(iter(part)) for part in parts_of(text.decode())] == ["page", "page", "end"]
 
 
-def test_a_client_that_goes_stops_the_work_within_a_page(server: Server) -> None:
+def test_disconnect_stops_reading_within_a_page(server: Server) -> None:
     before = requests_with(server, "client_gone")
     with asking(server, tiff(100)) as response:
         response.readline()
@@ -161,7 +161,7 @@ def test_an_answer_that_cannot_begin_is_an_error_with_its_status(client: FlaskCl
     assert (response.status_code, response.content_type) == (status, "application/problem+json")
 
 
-def test_an_unforeseen_failure_ends_the_answer_and_tells_nothing_of_itself(
+def test_unexpected_failure_ends_the_stream_without_details(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ocrsvc.api.streaming.page_to_dict", Mock(side_effect=KeyError("a secret")))
@@ -192,7 +192,7 @@ def test_the_pages_of_a_stream_count_for_its_key_when_it_ends_and_those_read_whe
             assert (refused.status_code, refused.json["code"]) == (429, "quota_exceeded")
 
 
-def test_what_a_client_does_not_take_is_in_the_memory_of_its_request_and_leaves_room_to_others(
+def test_unread_pages_count_in_the_requests_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ocrsvc.http.response_stream._PUSH_S", 0.01)
@@ -232,7 +232,7 @@ def test_the_client_yields_pages_as_they_come_and_raises_what_ends_them(server: 
             list(pages)
 
 
-def test_the_client_that_awaits_yields_pages_by_the_same_contract(server: Server, tmp_path: Path) -> None:
+def test_async_client_yields_the_same_pages(server: Server, tmp_path: Path) -> None:
     async def ask() -> None:
         (tmp_path / "a.tif").write_bytes(tiff(4))
         async with AsyncClient(server.url, timeout_s=20) as client:
@@ -259,7 +259,7 @@ def test_the_client_that_awaits_yields_pages_by_the_same_contract(server: Server
         client.read(png(30))
 
 
-def test_an_answer_that_is_cut_off_is_told_from_one_that_ended() -> None:
+def test_truncated_stream_is_detected() -> None:
     page = b'{"page":1,"width":1,"height":1,"angle":0,"text":"a\xe2\x80\xa8b","pages_total":1,"pages_wanted":1}\n'
     answer = page + b'{"end":{}}\n'
 

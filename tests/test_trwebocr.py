@@ -51,7 +51,7 @@ def read_uri(uri: str) -> NDArray[np.uint8]:
     return np.asarray(cv2.imdecode(data, cv2.IMREAD_UNCHANGED), np.uint8)
 
 
-def test_tr_answers_byte_for_byte_what_json_dumps_wrote(client: FlaskClient) -> None:
+def test_tr_response_equals_json_dumps_byte_for_byte(client: FlaskClient) -> None:
     response = client.post(TR, **part(is_draw="0"))
     assert (response.status_code, response.headers["Content-Type"]) == (200, "application/json")
     escaped = r"\u6b63\u54c1|\u4fc3\u9500"
@@ -63,7 +63,7 @@ def test_tr_answers_byte_for_byte_what_json_dumps_wrote(client: FlaskClient) -> 
     assert re.fullmatch(r"\d\.\d{1,2}\}\}", response.text.removeprefix(expected))
 
 
-def test_tr_draws_the_lines_unless_told_not_to(client: FlaskClient) -> None:
+def test_tr_draws_lines_by_default(client: FlaskClient) -> None:
     answer = json_of(client.post(TR, **part(png(400, 200))))
     assert list(answer) == ["code", "msg", "data"]
     assert list(answer["data"]) == ["raw_out", "speed_time", "img_detected"]
@@ -78,7 +78,7 @@ def test_tr_draws_the_lines_unless_told_not_to(client: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize(("is_draw", "drawn"), [(None, True), ("1", True), ("", True), ("false", True), ("0", False)])
-def test_tr_takes_only_a_zero_as_no(client: FlaskClient, is_draw: str | None, *, drawn: bool) -> None:
+def test_tr_is_draw_is_off_only_for_zero(client: FlaskClient, is_draw: str | None, *, drawn: bool) -> None:
     sent = part() if is_draw is None else part(is_draw=is_draw)
     assert ("img_detected" in json_of(client.post(TR, **sent))["data"]) == drawn
 
@@ -101,7 +101,7 @@ TR_WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", ["file", "file and img", *TR_WAYS])
 @pytest.mark.parametrize("path", [TR, TR.rstrip("/")])
-def test_tr_reads_every_way_of_sending_with_and_without_the_last_slash(
+def test_tr_supports_all_ways_of_sending_with_and_without_trailing_slash(
     client: FlaskClient, path: str, way: str
 ) -> None:
     sent = TR_WAYS.get(way) or (part(img="!!!!") if "and" in way else part())
@@ -121,7 +121,7 @@ CPP_WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", ["file", *CPP_WAYS])
-def test_cpp_reads_every_way_of_sending(client: FlaskClient, way: str) -> None:
+def test_cpp_supports_all_ways_of_sending(client: FlaskClient, way: str) -> None:
     response = client.post(CPP, **(CPP_WAYS.get(way) or part()))
     assert (response.status_code, response.headers["Content-Type"]) == (200, "text/plain; charset=UTF-8")
     assert response.data == f"{TEXT}|{SEEN}|".encode()
@@ -195,7 +195,7 @@ REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
 
 
 @pytest.mark.parametrize(("path", "sent", "status", "said"), REFUSED)
-def test_what_is_wrong_has_the_originals_words_and_shape_and_a_true_status(
+def test_errors_have_the_originals_message_and_a_proper_status(
     client: FlaskClient, path: str, sent: dict[str, Any], status: int, said: str | None
 ) -> None:
     response = client.post(path, **sent)
@@ -210,7 +210,7 @@ def test_what_is_wrong_has_the_originals_words_and_shape_and_a_true_status(
     assert text == said if said else text
 
 
-def test_each_has_its_words_for_what_is_no_request(client: FlaskClient) -> None:
+def test_invalid_requests_have_each_originals_message(client: FlaskClient) -> None:
     response, hello = client.get(TR), client.get("/hi")
     assert (response.status_code, response.text) == (404, "404 : Please use POST")
     assert (hello.status_code, hello.headers["Content-Type"], hello.text) == (200, "text/plain", "Hello World!")

@@ -36,7 +36,7 @@ def test_every_candidate_is_a_setting_that_is_accepted_and_is_tried_once(cpus: f
     assert shared == [(1, 2), (1, 3), (2, 1), (2, 2)]
 
 
-def test_the_quickest_that_keeps_the_goal_is_chosen() -> None:
+def test_fastest_choice_within_the_goal_wins() -> None:
     quick, calm = measured(3, 4), measured(2, 1)
     assert choose([calm, quick], None) is quick
     assert choose([calm, quick], 1.0) is calm
@@ -80,7 +80,7 @@ def test_a_run_measures_every_choice_and_writes_settings_that_start(tmp_path: Pa
     assert f"workers={written.workers} engine_threads={written.engine_threads}" in best
 
 
-def test_a_choice_that_does_not_start_loses_nothing_that_was_measured(
+def test_choice_that_does_not_start_keeps_other_measurements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(knobs: SettingValues, _load: Load, _environ: Mapping[str, str]) -> Measurement:

@@ -66,7 +66,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_of_sending_is_read(client: FlaskClient, way: str) -> None:
+def test_all_ways_of_sending_are_supported(client: FlaskClient, way: str) -> None:
     path, sent = WAYS[way]
     response = client.post(path, **sent)
     assert json_of(response) == {"results": lines()}
@@ -78,7 +78,7 @@ def test_pixels_are_in_the_order_blue_green_red() -> None:
     assert swap_colours(bytes([1, 2, 3, 4, 5, 6])) == bytes([3, 2, 1, 6, 5, 4])
 
 
-def test_a_batch_is_answered_with_the_bad_ones_marked(client: FlaskClient) -> None:
+def test_batch_marks_failed_images(client: FlaskClient) -> None:
     response = client.post("/ocr/batch?layout=0", json={"images": [B64, "!!!!", B64]})
     good, bad, other = json_of(response)["batch_results"]
     assert good == other == {"results": lines()}
@@ -114,7 +114,7 @@ PDF_WAYS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("way", PDF_WAYS)
-def test_a_pdf_is_read_page_by_page_in_the_frame_that_is_asked_for(client: FlaskClient, way: str) -> None:
+def test_pdf_boxes_have_the_requested_dpi(client: FlaskClient, way: str) -> None:
     response = client.post("/ocr/pdf?dpi=100", **PDF_WAYS[way]())
     first, second = json_of(response)["pages"]
     assert (first["page"], first["page_index"], second["page"]) == (1, 0, 2)
@@ -130,7 +130,7 @@ def test_twice_the_resolution_is_twice_the_frame(client: FlaskClient) -> None:
     assert page["layout"][0]["bounding_box"] == [[50, 25], [150, 25], [150, 50], [50, 50]]
 
 
-def test_a_page_that_fails_leaves_the_others_also_in_a_searchable_pdf(client: FlaskClient) -> None:
+def test_failed_page_does_not_affect_others_in_a_searchable_pdf(client: FlaskClient) -> None:
     good, bad = json_of(client.post("/ocr/pdf", data=pdf(GRAY, BLACK)))["pages"]
     assert good["results"]
     assert (bad["page"], bad["results"], bad["error"]["code"]) == (2, [], "INFERENCE_ERROR")
@@ -153,7 +153,7 @@ def test_a_stream_has_an_event_for_each_page(client: FlaskClient) -> None:
     assert end == {"event": "end", "pages": 2, "failed": 1}
 
 
-def test_a_stream_of_an_image_has_its_own_pixels_and_one_that_cannot_begin_is_an_error(client: FlaskClient) -> None:
+def test_image_stream_uses_image_pixels_and_an_early_failure_is_an_error(client: FlaskClient) -> None:
     begin, page, end = events_of(client, "/ocr/stream", PNG)
     assert (begin["kind"], page["width"], page["results"], end["event"]) == ("image", 64, lines(), "end")
     for sent, code in ((b"hello", "IMAGE_DECODE_FAILED"), (pdf(GRAY)[:100], "PDF_RENDER_FAILED"), (b"", "EMPTY_BODY")):
@@ -172,7 +172,7 @@ def test_markdown_is_made_of_an_image_and_of_a_pdf(client: FlaskClient) -> None:
     assert pages[1] == {"page_index": 1, "markdown": "", "text_degraded": True}
 
 
-def test_a_pdfs_own_text_is_taken_in_the_modes_that_want_it(client: FlaskClient) -> None:
+def test_pdf_text_layer_is_used_depending_on_the_mode(client: FlaskClient) -> None:
     words = b"BT /F 12 Tf 6 14 Td (Own text) Tj ET"
     own, none = (json_of(client.post("/ocr/pdf?mode=geometric", data=pdf(page)))["pages"][0] for page in (words, GRAY))
     assert ([(line["text"], line["source"]) for line in own["results"]]) == [("Own text", "pdf")]
@@ -182,7 +182,7 @@ def test_a_pdfs_own_text_is_taken_in_the_modes_that_want_it(client: FlaskClient)
     assert (read["mode"], read["results"][0]["text"]) == ("ocr", TEXT)
 
 
-def test_capabilities_say_what_can_be_asked_for(client: FlaskClient) -> None:
+def test_capabilities_list_the_features(client: FlaskClient) -> None:
     told = json_of(client.get("/capabilities"))
     assert (told["features"]["layout"], told["features"]["formulas"]) == (True, False)
     assert told["pdf"] == {"modes": ["ocr", "geometric", "auto", "auto_verified"], "default_dpi": 100, "max_pages": 4}
@@ -233,7 +233,7 @@ REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
 
 
 @pytest.mark.parametrize(("path", "sent", "status", "code"), REFUSED)
-def test_what_is_wrong_has_the_originals_code(
+def test_client_errors_have_the_originals_code(
     client: FlaskClient, path: str, sent: dict[str, Any], status: int, code: str
 ) -> None:
     response = client.post(path, **sent)
@@ -250,7 +250,7 @@ TROUBLES = [
 
 
 @pytest.mark.parametrize(("error", "status", "code", "rpc_status"), TROUBLES)
-def test_what_goes_wrong_here_has_the_same_code_over_both(
+def test_service_errors_have_the_same_code_over_http_and_grpc(
     error: errors.OcrsvcError, status: int, code: str, rpc_status: grpc.StatusCode
 ) -> None:
     response = client_raising(error).post("/ocr/raw", data=PNG)
@@ -262,7 +262,7 @@ def test_what_goes_wrong_here_has_the_same_code_over_both(
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
-def test_it_is_healthy(client: FlaskClient, path: str) -> None:
+def test_health_endpoints_answer(client: FlaskClient, path: str) -> None:
     assert client.get(path).text == "ok"
 
 
@@ -324,7 +324,7 @@ RPC_REFUSED = [
 
 
 @pytest.mark.parametrize(("method", "request_name", "sent", "code"), RPC_REFUSED)
-def test_what_is_wrong_over_grpc_has_its_code_in_the_trailers(
+def test_grpc_errors_have_their_code_in_the_trailers(
     channel: grpc.Channel, method: str, request_name: str, sent: dict[str, Any], code: str
 ) -> None:
     with pytest.raises(grpc.RpcError) as caught:

@@ -94,7 +94,7 @@ def done(place: Place) -> str:
     return place.read(pdf(GRAY, WHITE))
 
 
-def test_each_page_comes_in_the_original_s_words(place: Place) -> None:
+def test_pages_have_the_originals_format(place: Place) -> None:
     body = place.ask(place.read(grays(2)), is_data=True, is_unread=False)
     assert (body["code"], body["state"], body["processed_count"], body["pages_count"]) == (100, "success", 2, 2)
     first, second = body["data"]
@@ -103,7 +103,7 @@ def test_each_page_comes_in_the_original_s_words(place: Place) -> None:
     assert set(first["data"][0]) == {"text", "score", "box", "end"}
 
 
-def test_pages_that_were_told_are_not_told_again_unless_asked(place: Place) -> None:
+def test_reported_pages_are_returned_again_only_on_request(place: Place) -> None:
     task_id = place.read(grays(2))
     seen = [len(place.ask(task_id, is_data=True, is_unread=unread)["data"]) for unread in (True, True, False)]
     assert seen == [2, 0, 2]
@@ -123,14 +123,14 @@ def test_pages_are_chosen_as_the_original_does(options: dict[str, Any], pages: l
     assert numbers_of(DocumentOptions.from_values(options), 5, 5) == pages
 
 
-def test_an_area_is_ignored_only_on_the_pages_that_it_is_meant_for(place: Place) -> None:
+def test_ignored_area_applies_only_to_its_page_range(place: Place) -> None:
     everything = [[[0, 0], [9999, 9999]]]
     options = {"tbpu.ignoreArea": everything, "tbpu.ignoreRangeStart": -1}
     body = place.ask(place.read(grays(2), **options), is_data=True)
     assert [page["code"] for page in body["data"]] == [100, 101]
 
 
-def test_a_page_that_fails_fails_alone(place: Place) -> None:
+def test_failed_page_does_not_fail_others(place: Place) -> None:
     body = place.ask(place.read(pdf(GRAY, BLACK, WHITE)), is_data=True, is_unread=False)
     assert (body["state"], [page["code"] for page in body["data"]]) == ("success", [100, 902, 101])
 
@@ -148,7 +148,7 @@ def test_all_files_come_in_one_archive(place: Place, done: str) -> None:
         assert TEXT in texts_of(files[kind])[0]
 
 
-def test_blank_pages_are_left_out_unless_they_are_wanted(place: Place, done: str) -> None:
+def test_blank_pages_are_omitted_by_default(place: Place, done: str) -> None:
     assert [place.download(done, "txt", **how).decode().count("≦") for how in ({}, {"ignore_blank": False})] == [
         1,
         2,
@@ -167,14 +167,14 @@ def test_blank_pages_are_left_out_unless_they_are_wanted(place: Place, done: str
         ({"id": ""}, 102),
     ],
 )
-def test_a_wrong_question_for_files_is_reported_by_the_original_s_code(
+def test_invalid_download_request_has_the_originals_code(
     place: Place, done: str, asked: dict[str, Any], code: int
 ) -> None:
     answer = place.client.post("/api/doc/download", json={"id": done, **asked})
     assert (answer.status_code, json_of(answer)["code"]) == (200, code)
 
 
-def test_files_are_not_made_before_everything_is_read(place: Place) -> None:
+def test_files_need_a_finished_job(place: Place) -> None:
     task_id = place.upload(grays(1))["data"]
     assert place.make(task_id, "txt")["code"] == 201
     assert json_of(place.client.get(f"/api/doc/clear/{task_id}"))["code"] == 100
@@ -192,21 +192,19 @@ def test_files_are_not_made_before_everything_is_read(place: Place) -> None:
         (grays(2), {"tbpu.parser": "x"}, 108),
     ],
 )
-def test_a_document_that_cannot_be_taken_is_reported_by_the_original_s_code(
-    place: Place, data: bytes, options: dict[str, Any], code: int
-) -> None:
+def test_refused_document_has_the_originals_code(place: Place, data: bytes, options: dict[str, Any], code: int) -> None:
     before = len(place.jobs.all())
     assert place.upload(data, **options)["code"] == code
     assert len(place.jobs.all()) == before
 
 
 @pytest.mark.parametrize("form", [{}, {"file": "no file"}, {"json": "{}"}])
-def test_an_upload_without_a_file_is_reported_so_that_the_demo_tries_again(place: Place, form: dict[str, str]) -> None:
+def test_upload_without_file_has_the_code_that_the_demo_retries(place: Place, form: dict[str, str]) -> None:
     answer = place.client.post("/api/doc/upload", data=form, content_type="multipart/form-data")
     assert (answer.status_code, json_of(answer)["code"]) == (200, 101)
 
 
-def test_options_that_are_no_json_are_reported_and_too_many_pages_keep_their_status(place: Place) -> None:
+def test_invalid_options_are_reported_and_too_many_pages_keep_their_status(place: Place) -> None:
     assert json_of(post_document(place.client, "/api/doc/upload", grays(1), json="{"))["code"] == 107
     assert post_document(place.client, "/api/doc/upload", pdf(*[GRAY] * 13)).status_code == 413
 
@@ -247,7 +245,7 @@ def new(place: Place) -> str:
 
 
 @pytest.mark.parametrize("title", GOLDEN)
-def test_what_the_original_was_recorded_to_answer_is_answered(place: Place, done: str, new: str, title: str) -> None:
+def test_responses_match_recordings_of_the_original(place: Place, done: str, new: str, title: str) -> None:
     expected = read_golden("umi_ocr.txt")[title]
     method, path, sent = json.loads(json.dumps(GOLDEN[title], default=repr).replace("NEW", new).replace("DONE", done))
     if "files" in GOLDEN[title][2]:
@@ -297,12 +295,12 @@ def test_only_files_that_were_made_can_be_downloaded(place: Place, done: str, na
         ("", "document.pdf"),
     ],
 )
-def test_a_name_that_was_sent_is_kept_as_that_of_a_file_and_nothing_else(sent: str, kept: str) -> None:
+def test_client_file_name_is_sanitized(sent: str, kept: str) -> None:
     assert name_of(sent) == kept
 
 
 @pytest.mark.parametrize(("name", "made"), [("../../汉字.pdf", "[OCR]__.._汉字.txt"), ("汉" * 120 + ".pdf", "")])
-def test_a_file_is_read_and_given_back_whatever_its_name_is(place: Place, name: str, made: str) -> None:
+def test_files_with_any_name_are_read_and_returned(place: Place, name: str, made: str) -> None:
     task_id = place.upload(grays(1), name)["data"]
     place.work_until(lambda: place.ask(task_id)["is_done"])
     answer = place.make(task_id, "txt")
@@ -310,7 +308,7 @@ def test_a_file_is_read_and_given_back_whatever_its_name_is(place: Place, name: 
     assert made in {"", answer["name"]}
 
 
-def test_what_was_cleared_is_gone(place: Place) -> None:
+def test_cleared_job_is_not_found(place: Place) -> None:
     task_id = place.read(grays(1))
     assert json_of(place.client.get(f"/api/doc/clear/{task_id}")) == {"code": 100, "data": "Success"}
     assert json_of(place.client.get(f"/api/doc/clear/{task_id}"))["code"] == 101
@@ -321,13 +319,13 @@ def test_what_was_cleared_is_gone(place: Place) -> None:
 # How much is kept, and how long
 
 
-def test_a_full_store_is_a_503_at_the_door(place: Place, tmp_path: Path) -> None:
+def test_full_job_store_returns_503(place: Place, tmp_path: Path) -> None:
     app = create_app(Settings(), place.reader, jobs=JobStore(tmp_path, 10, 100.0))
     answer = post_document(app.test_client(), "/api/doc/upload", grays(1))
     assert (answer.status_code, json_of(answer)["code"], "Retry-After" in answer.headers) == (503, 903, True)
 
 
-def test_folders_of_services_that_were_killed_are_removed_and_no_others(tmp_path: Path) -> None:
+def test_only_folders_of_killed_services_are_removed(tmp_path: Path) -> None:
     left, strange = tmp_path / f"{PREFIX}left", tmp_path / "strange"
     for folder in (left, strange):
         folder.mkdir()
@@ -341,7 +339,7 @@ def test_folders_of_services_that_were_killed_are_removed_and_no_others(tmp_path
     assert made.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+def test_unusable_folder_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="OCRSVC_TASKS_DIR"):
         make_folder(tmp_path / "missing")
 
@@ -349,7 +347,7 @@ def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
 # What a worker leaves behind
 
 
-def test_a_page_that_ends_whoever_reads_it_is_left_out_in_the_end(place: Place) -> None:
+def test_page_that_kills_workers_is_given_up(place: Place) -> None:
     task_id = place.upload(grays(2))["data"]
     job = place.jobs.find(task_id)
     assert job is not None
@@ -358,7 +356,7 @@ def test_a_page_that_ends_whoever_reads_it_is_left_out_in_the_end(place: Place) 
     assert [page["code"] for page in place.ask(task_id, is_data=True)["data"]] == [902, 100]
 
 
-def test_a_page_that_is_never_read_in_time_ends_as_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_that_always_times_out_becomes_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_threads, "POLL_S", 0.01)
     task_id = place.upload(grays(1))["data"]
     with reading_jobs(place.jobs, place.reader, 0.0):
@@ -367,7 +365,7 @@ def test_a_page_that_is_never_read_in_time_ends_as_an_error(place: Place, monkey
     assert (page["code"], "deadline" in page["data"]) == (902, True)
 
 
-def test_a_page_that_waits_behind_others_is_told_from_one_that_takes_too_long() -> None:
+def test_waiting_page_does_not_count_as_slow() -> None:
     engine = HeldEngine()
     with running_reader(opener=lambda: engine, threads=1) as reader:
         try:
@@ -382,9 +380,7 @@ def test_a_page_that_waits_behind_others_is_told_from_one_that_takes_too_long() 
             engine.go.set()
 
 
-def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_that_timed_out_once_is_read_on_retry(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "POLL_S", 0.01)
     outcomes = iter([DeadlineExceeded("late"), QueueFull("full"), NeverStarted("behind"), BrokenImage("broken")])
 
@@ -396,7 +392,7 @@ def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
     assert [page["data"] for page in body["data"]] == ["broken"]
 
 
-def test_a_task_that_cannot_be_understood_keeps_no_other_waiting(place: Place) -> None:
+def test_unreadable_job_does_not_block_others(place: Place) -> None:
     ids = [place.upload(grays(1))["data"] for _ in range(2)]
     (place.jobs.folder / ids[0] / "job.json").write_bytes(b"no JSON\n")
     place.work_until(lambda: place.ask(ids[1])["is_done"])
@@ -428,7 +424,7 @@ def reading_pid(job: Path) -> int:
     return next((int(row[4]) for row in rows if row[1] == "FLOCK" and row[5].endswith(f":{inode}")), 0)
 
 
-def test_a_task_whose_workers_end_is_finished_by_others_with_each_page_once(served: tuple[Server, Path]) -> None:
+def test_job_of_killed_workers_is_finished_by_others_exactly_once(served: tuple[Server, Path]) -> None:
     server, folder = served
 
     def ask(**more: object) -> Any:
@@ -458,7 +454,7 @@ def test_a_task_whose_workers_end_is_finished_by_others_with_each_page_once(serv
     assert len({page["data"][1]["text"] for page in body["data"]}) == PAGES
 
 
-def test_without_a_folder_documents_are_refused_in_the_original_s_shape(place: Place) -> None:
+def test_documents_without_job_store_are_refused_in_the_originals_format(place: Place) -> None:
     client = create_app(Settings(), place.reader).test_client()
     answer = client.post("/api/doc/upload", base_url=f"http://127.0.0.1:{adapters()['umi_ocr'].port}")
     assert (answer.status_code, list(json_of(answer))) == (501, ["code", "data"])
@@ -482,7 +478,7 @@ WORDS = ("正品促销 hello", "한국어 ñ 𠀀 →")
 READ = Page(200, 100, 0, (Line(WORDS[0], 0.9, box(20, 10, 180, 30)), Line(WORDS[1], 0.9, box(20, 50, 180, 70))), 2)
 
 
-def test_text_that_is_laid_over_a_pdf_is_found_again_where_it_was_read_and_not_seen() -> None:
+def test_text_layer_of_a_pdf_is_placed_and_invisible() -> None:
     before = pdf(GRAY, b"0.5 0 0 0.5 10 10 cm q 2 0 0 2 0 0 cm " + GRAY)
     after = with_text(before, [READ])
     assert texts_of(after) == ["", "\r\n".join(WORDS)]
@@ -493,7 +489,7 @@ def test_text_that_is_laid_over_a_pdf_is_found_again_where_it_was_read_and_not_s
     assert found == pytest.approx((7.2, 36 - 10.8, 14.4, 36 - 3.6), abs=0.3)
 
 
-def test_a_pdf_of_text_alone_has_the_size_and_the_text() -> None:
+def test_text_only_pdf_has_page_size_and_text() -> None:
     whole = io.BytesIO()
     write_text_pdf([READ, Page(400, 400, 0, (), 3)], 2, 200, whole)
     made = whole.getvalue()

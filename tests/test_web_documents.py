@@ -50,7 +50,7 @@ def state_of(page: Page) -> Any:
 
 
 @in_browser
-def test_pages_are_shown_as_they_come(opened: Open, held: HeldAnswers) -> None:
+def test_pages_are_shown_as_they_arrive(opened: Open, held: HeldAnswers) -> None:
     page = opened()
     put(page)
     held.send(page_line(1, 3))
@@ -102,7 +102,7 @@ def test_cancelling_ends_the_request_and_keeps_the_pages_that_came(opened: Open,
         ((None,), "The service cannot be reached"),
     ],
 )
-def test_what_ended_an_answer_early_is_reported_beside_the_pages_that_came(
+def test_early_end_is_reported_with_the_pages_so_far(
     opened: Open, held: HeldAnswers, ending: Sequence[Any], said: str
 ) -> None:
     page = opened()
@@ -115,7 +115,7 @@ def test_what_ended_an_answer_early_is_reported_beside_the_pages_that_came(
 
 
 @in_browser
-def test_a_hundred_pages_weigh_as_much_as_one(opened: Open, held: HeldAnswers) -> None:
+def test_hundred_pages_use_as_much_memory_as_one(opened: Open, held: HeldAnswers) -> None:
     page = opened()
 
     def count_nodes() -> int:

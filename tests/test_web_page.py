@@ -58,7 +58,7 @@ def test_a_browser_gets_the_page(client: FlaskClient, path: str) -> None:
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
-def test_a_program_is_told_where_the_api_is(client: FlaskClient, accept: str) -> None:
+def test_programs_get_the_address_of_the_api(client: FlaskClient, accept: str) -> None:
     response = client.get("/", headers={"Accept": accept})
     assert (response.status_code, response.content_type) == (200, "application/json")
     assert (json_of(response)["name"], json_of(response)["read"]) == ("ocrsvc", "POST /v1/ocr")
@@ -121,7 +121,9 @@ def test_a_page_of_a_document_comes_as_a_picture_no_larger_than_a_screen(reading
         ("", b"", 400, "nothing_sent"),
     ],
 )
-def test_what_has_no_picture_is_refused(reading: FlaskClient, query: str, body: bytes, status: int, code: str) -> None:
+def test_missing_pictures_are_refused(
+    reading: FlaskClient, query: str, body: bytes, status: int, code: str
+) -> None:
     answer = reading.post(f"/v1/ocr/picture?{query}", data=body, content_type="application/octet-stream")
     assert (answer.status_code, json_of(answer)["code"]) == (status, code)
 
@@ -379,7 +381,7 @@ def test_an_error_is_reported_as_the_service_tells_it_and_a_broken_connection_ca
     ],
     ids=["not the service's", "the key's limit"],
 )
-def test_a_failure_that_waiting_does_not_mend_is_reported(opened: Open, answer: dict[str, Any], said: str) -> None:
+def test_permanent_failure_is_reported(opened: Open, answer: dict[str, Any], said: str) -> None:
     page = opened()
     page.route("**/v1/ocr*", lambda route: route.fulfill(**answer))
     put(page, png_upload())
@@ -449,7 +451,7 @@ def test_every_format_has_a_tab_that_asks_the_service_once(
 
 
 @in_browser
-def test_a_format_that_cannot_be_had_is_reported_and_can_be_tried_again(opened: Open) -> None:
+def test_failed_format_is_reported_and_can_be_retried(opened: Open) -> None:
     page = opened()
     put(page, png_upload())
     wait_for(page, "done")
