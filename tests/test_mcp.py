@@ -120,7 +120,7 @@ def test_a_document_is_read_in_parts_with_a_note_on_what_is_left(server: MCPServ
     assert not failed
     assert text.startswith(f"--- page 1 of 3 ---\n{TEXT}\n{SEEN}\n")
     assert "[This page cannot be read: A black page.]" in text
-    assert text.endswith("[1 more of the pages asked for were not read; call again with pages='3'.]")
+    assert text.endswith("[1 more of the requested pages were not read; call again with pages='3'.]")
     assert call(server, "read_document", path="three.pdf", pages="3") == (
         False,
         [f"--- page 3 of 3 ---\n{TEXT}\n{SEEN}\n"],
@@ -139,16 +139,16 @@ def test_each_page_is_reported_as_progress(server: MCPServer) -> None:
 
 
 REFUSED = [
-    ({}, "Exactly one"),
-    ({"path": "page.png", "base64": "AAAA"}, "Exactly one"),
-    ({"path": "out.png"}, "not where files may be read"),
-    ({"path": "outer/secret.png"}, "not where files may be read"),
-    ({"path": "../x.png"}, "not where files may be read"),
-    ({"path": "/etc/passwd"}, "not where files may be read"),
+    ({}, "exactly one"),
+    ({"path": "page.png", "base64": "AAAA"}, "exactly one"),
+    ({"path": "out.png"}, "may not be read"),
+    ({"path": "outer/secret.png"}, "may not be read"),
+    ({"path": "../x.png"}, "may not be read"),
+    ({"path": "/etc/passwd"}, "may not be read"),
     ({"path": "none.png"}, "No such file"),
     ({"path": "a\0b"}, "null"),
-    ({"path": "pipe"}, "no file"),
-    ({"path": "."}, "no file"),
+    ({"path": "pipe"}, "not a file"),
+    ({"path": "."}, "not a file"),
     ({"base64": "!"}, "base64"),
     ({"base64": "A" * 200_000}, "larger"),
     ({"path": "large.png"}, "--most-bytes"),
@@ -168,9 +168,9 @@ def test_pages_that_do_not_fit_are_listed_and_not_read() -> None:
     whole = DocumentText("text", 10, ((1, 5),))
     page = PageResult(1, 5, 3, Page(10, 10, 0, ()))
     assert [whole.add(page), whole.add(replace(page, number=2))] == [True, False]
-    assert whole.text().endswith("[4 more of the pages asked for were not read; call again with pages='2-5'.]")
+    assert whole.text().endswith("[4 more of the requested pages were not read; call again with pages='2-5'.]")
     assert cut("abc", 3) == "abc"
-    assert cut("abcd", 3).startswith("abc\n[Cut after 3 of 4 letters")
+    assert cut("abcd", 3).startswith("abc\n[Truncated to 3 of 4 characters")
     assert ranges_text([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
 
 
@@ -266,7 +266,7 @@ def test_idle_sessions_are_limited(folder: Path, tmp_path: Path) -> None:
     [
         (["--http", "0.0.0.0:0"], "--token-file"),
         (["--http", "here"], "127.0.0.1:8765"),
-        (["--folder", "/none"], "no folder"),
+        (["--folder", "/none"], "not a folder"),
     ],
 )
 def test_invalid_configuration_stops_the_start(

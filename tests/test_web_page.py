@@ -121,9 +121,7 @@ def test_a_page_of_a_document_comes_as_a_picture_no_larger_than_a_screen(reading
         ("", b"", 400, "nothing_sent"),
     ],
 )
-def test_missing_pictures_are_refused(
-    reading: FlaskClient, query: str, body: bytes, status: int, code: str
-) -> None:
+def test_missing_pictures_are_refused(reading: FlaskClient, query: str, body: bytes, status: int, code: str) -> None:
     answer = reading.post(f"/v1/ocr/picture?{query}", data=body, content_type="application/octet-stream")
     assert (answer.status_code, json_of(answer)["code"]) == (status, code)
 
