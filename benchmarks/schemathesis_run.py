@@ -60,8 +60,8 @@ UNTOLD_DETAILS = (
     ACCEPTED,
     "sends no callbacks",
     "without callback",
-    "is masked",
-    "a job has one",
+    "Jobs with masks",
+    "A job takes one file",
 )
 # 504: a time limit that has passed when files are made.
 ANSWERED = ["2xx", "3xx", "4xx", "504"]
