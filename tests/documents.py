@@ -86,9 +86,9 @@ def tiff(widths: Sequence[int], kinds: Sequence[int] | None = None, **how: Any) 
 
 
 @contextmanager
-def open_pdf(data: bytes, most_pixels: int = 1_000_000, check: Check = no_check) -> Iterator[Pdf]:
+def open_pdf(data: bytes, max_pixels: int = 1_000_000, check: Check = no_check) -> Iterator[Pdf]:
     """A PDF whose pages are drawn at 72 dots an inch, at most 1000 pixels long."""
-    with closing(Pdf(data, DrawingLimits(72, most_pixels, 1000), check)) as document:
+    with closing(Pdf(data, DrawingLimits(72, max_pixels, 1000), check)) as document:
         yield document
 
 

@@ -16,7 +16,7 @@ from web_support import as_base64, json_of, running_reader
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import BadOption, DeadlineExceeded
-from ocrsvc.imaging.barcodes import MOST_TEXT, draw_barcode, find_barcodes
+from ocrsvc.imaging.barcodes import MAX_TEXT, draw_barcode, find_barcodes
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
@@ -128,8 +128,8 @@ def test_what_codes_say_is_masked(reader: Reader) -> None:
     [
         ("abc", "Nothing", None, "not a valid barcode format"),
         ("abc", "EAN13", None, "Invalid character"),
-        ("x" * MOST_TEXT, "QRCode", None, "too long"),
-        ("x" * (MOST_TEXT + 1), "QRCode", None, "at most"),
+        ("x" * MAX_TEXT, "QRCode", None, "too long"),
+        ("x" * (MAX_TEXT + 1), "QRCode", None, "at most"),
         ("", "QRCode", None, "empty"),
         ("abc", "Code128", "H", "ecLevel"),
     ],

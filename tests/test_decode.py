@@ -384,8 +384,8 @@ def test_components_one_after_the_other_need_the_memory_of_a_progressive_jpeg() 
     scans = [b"\xff\xda\0\x08\1" + bytes([name]) + b"\0\0\x3f\0" + pixels for name in (1, 2, 3)]
     picture = open_encoded_image(begin + b"".join(scans) + b"\xff\xd9", PixelLimits(10**6))
     area = picture.width * picture.height
-    assert picture.most_bytes(gray=True) >= 6.6 * area
-    assert picture.most_bytes(gray=False) >= 8.5 * area
+    assert picture.peak_bytes(gray=True) >= 6.6 * area
+    assert picture.peak_bytes(gray=False) >= 8.5 * area
     assert picture.read(True).shape[:2] == (picture.height, picture.width)
 
 

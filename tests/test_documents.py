@@ -343,8 +343,8 @@ def test_pictures_of_a_pdf_that_waits_for_its_turn_keep_no_decoder_from_others()
 
 
 def test_pages_that_other_limits_draw_otherwise_are_not_taken_for_each_other() -> None:
-    def key(most_pixels: int) -> bytes:
-        with closing(open_document(pdf(GRAY), PixelLimits(most_pixels), 200, bool, bool)) as document:
+    def key(max_pixels: int) -> bytes:
+        with closing(open_document(pdf(GRAY), PixelLimits(max_pixels), 200, bool, bool)) as document:
             return document.key(1)
 
     assert key(10_000) != key(20_000)
@@ -374,7 +374,7 @@ def test_what_a_child_draws_on_cannot_be_taken_away_while_it_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("points", "most_pixels", "size"),
+    ("points", "max_pixels", "size"),
     [
         ((612, 792), 4 * MEGAPIXEL, (1700, 2200)),
         # At 200 dpi it would be 4 megapixels; a quarter of them are half as many a side.
@@ -386,10 +386,10 @@ def test_what_a_child_draws_on_cannot_be_taken_away_while_it_is_read() -> None:
     ],
 )
 def test_a_page_is_drawn_as_large_as_its_limits_allow_or_refused(
-    points: tuple[float, float], most_pixels: int, size: tuple[int, int] | None
+    points: tuple[float, float], max_pixels: int, size: tuple[int, int] | None
 ) -> None:
     with nullcontext() if size else pytest.raises(CallerError):
-        assert size_px(*points, DrawingLimits(200, most_pixels, 20_000)) == size
+        assert size_px(*points, DrawingLimits(200, max_pixels, 20_000)) == size
 
 
 def test_more_documents_than_half_the_places_do_not_wait_to_be_opened() -> None:

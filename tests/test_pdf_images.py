@@ -101,8 +101,8 @@ def placed(made: pikepdf.Pdf, turn: tuple[float, float, float, float]) -> None:
     page.Contents = made.make_stream(b"q %f %f %f %f 0 0 cm /I Do Q" % (a * wide, b * wide, c * high, d * high))
 
 
-def measured(data: bytes, dpi: int = 200, *, most_pixels: int = MOST, longest: int = 5000) -> tuple[int, int] | None:
-    with closing(Pdf(data, DrawingLimits(dpi, most_pixels, longest), bool)) as document:
+def measured(data: bytes, dpi: int = 200, *, max_pixels: int = MOST, longest: int = 5000) -> tuple[int, int] | None:
+    with closing(Pdf(data, DrawingLimits(dpi, max_pixels, longest), bool)) as document:
         return document.measure_image(1, bool)
 
 
@@ -161,7 +161,7 @@ A4 = (595.2, 841.92)
 
 
 @pytest.mark.parametrize(
-    ("own_dpi", "dpi", "most_pixels", "longest", "expected"),
+    ("own_dpi", "dpi", "max_pixels", "longest", "expected"),
     [
         ((150, 150), 200, MOST, 5000, (1240, 1754)),
         ((300, 300), 200, MOST, 5000, (2480, 3508)),
@@ -177,20 +177,20 @@ A4 = (595.2, 841.92)
     ],
 )
 def test_its_resolution_stays_within_the_limits(
-    own_dpi: tuple[int, int], dpi: int, most_pixels: int, longest: int, expected: tuple[int, int] | None
+    own_dpi: tuple[int, int], dpi: int, max_pixels: int, longest: int, expected: tuple[int, int] | None
 ) -> None:
     own = (A4[0] * own_dpi[0] / 72, A4[1] * own_dpi[1] / 72)
-    found = image_size_px(A4, own, DrawingLimits(dpi, most_pixels, longest))
+    found = image_size_px(A4, own, DrawingLimits(dpi, max_pixels, longest))
     assert (found is None) == (expected is None)
     if found and expected:
         assert max(abs(one - other) for one, other in zip(found, expected, strict=True)) <= 1
-        assert found[0] * found[1] <= most_pixels
+        assert found[0] * found[1] <= max_pixels
         assert max(found) <= longest
 
 
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_unpacked() -> None:
     with pytest.raises(ImageTooLarge, match=f"{WIDE} x {HIGH} pixels"):
-        measured(scan(150), most_pixels=WIDE * HIGH - 1)
+        measured(scan(150), max_pixels=WIDE * HIGH - 1)
 
 
 def test_boxes_and_regions_are_in_the_pixels_of_the_page_as_all_pages_are_drawn() -> None:

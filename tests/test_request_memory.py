@@ -157,7 +157,7 @@ def test_decoding_holds_no_more_than_was_asked_for(kind: str) -> None:
     """Arrays of numpy and OpenCV are what is seen here; what decoders hold inside was measured as resident memory."""
     picture = open_encoded_image(FILES[kind](), PixelLimits(2 * MEGAPIXEL))
     for gray in (False, True):
-        asked_bytes = picture.most_bytes(gray=gray)
+        asked_bytes = picture.peak_bytes(gray=gray)
         tracemalloc.start()
         try:
             pixels = decode_pixels(picture, gray=gray).pixels

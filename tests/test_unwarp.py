@@ -175,11 +175,11 @@ def test_the_grid_tells_points_on_the_page_and_accepts_no_boxes() -> None:
     assert grid.holds(np.empty((0, 2), np.float32)).shape == (0,)
 
 
-@pytest.mark.parametrize(("most_pixels", "size"), [(10**9, (100, 150)), (3750, (50, 75)), (1, (1, 1))])
+@pytest.mark.parametrize(("max_pixels", "size"), [(10**9, (100, 150)), (3750, (50, 75)), (1, (1, 1))])
 def test_the_flat_page_is_as_large_as_in_its_picture_and_no_larger_than_allowed(
-    most_pixels: int, size: tuple[int, int]
+    max_pixels: int, size: tuple[int, int]
 ) -> None:
-    grid = make_grid(even_grid(20, 30, 100, 150, flat=(1, 1)).points, most_pixels)
+    grid = make_grid(even_grid(20, 30, 100, 150, flat=(1, 1)).points, max_pixels)
     assert (grid.width, grid.height) == pytest.approx(size, abs=1)
 
 

@@ -1,9 +1,9 @@
-"""Finds and decodes bar codes and QR codes on an image, and draws them, with zxing-cpp.
+"""Finds and decodes barcodes on an image, and draws them, with zxing-cpp.
 
-OpenCV's own detectors were tried first: its better one for QR codes needs 3 s for a page with 100 of them and 99 s for
-400. zxing-cpp's time grows with the pixels; and with the corners of QR codes that an image shows, nearly with their
-square: 2.3 s of CPU for 48,400 of them in 2000 x 2000 pixels, 10 s for 108,900 in 3000 x 3000. It cannot be ended
-meanwhile. So large images are read in tiles, between which the request may end, and once as a whole, shrunk to a tile.
+OpenCV's better QR code detector needs 3 s for a page with 100 codes and 99 s for 400. The time of zxing-cpp grows with
+the pixels, and almost with the square of the corners of QR codes on an image: 2.3 s of CPU for 48,400 corners on
+2000 x 2000 pixels, 10 s for 108,900 on 3000 x 3000. It cannot be interrupted, so large images are read in tiles,
+between which the request may end, and once as a whole, shrunk to the size of a tile.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ocrsvc.results import Barcode, Box, Check, Pixels, Point, no_check
 if TYPE_CHECKING:
     from zxingcpp import Position
 
-MOST_TEXT: Final = 4096  # characters of the text of a code that is drawn
-ONE_TILE_PX: Final = 2048  # an image whose longest side is no longer is read at once
+MAX_TEXT: Final = 4096  # characters of a barcode that is drawn
+ONE_TILE_PX: Final = 2048  # longest side of an image that is read at once
 OVERLAP_PX: Final = 512
 _TILE_PX: Final = 1536
 _LOOSE_PX: Final = 8.0
 
 
 def find_barcodes(pixels: Pixels, check: Check = no_check) -> tuple[Barcode, ...]:
-    """The codes on an image, from top to bottom; those whose check digits are wrong are left out.
+    """The barcodes on an image from top to bottom, without those whose check digits are wrong.
 
-    A code on an image of more than ONE_TILE_PX is found in one of its tiles where it is smaller than their overlap, and
-    on the whole image, shrunk, where it is large. `check` is called between tiles; what it raises ends the search.
+    On an image larger than ONE_TILE_PX, codes smaller than the overlap of tiles are found in a tile, larger ones on the
+    shrunk image. `check` is called between tiles; an exception from it ends the search.
     """
     found: list[Barcode] = []
     for tile, scale, offset in _views(pixels):
@@ -41,7 +41,7 @@ def find_barcodes(pixels: Pixels, check: Check = no_check) -> tuple[Barcode, ...
 
 
 def _views(pixels: Pixels) -> Iterator[tuple[Pixels, float, tuple[int, int]]]:
-    """What is read of an image, each with its scale and the place of its corner (x, y) on the image."""
+    """The shrunk image and the tiles to search, each with its scale and the (x, y) of its corner on the image."""
     height, width = pixels.shape[:2]
     if max(height, width) <= ONE_TILE_PX:
         yield pixels, 1.0, (0, 0)
@@ -55,7 +55,7 @@ def _views(pixels: Pixels) -> Iterator[tuple[Pixels, float, tuple[int, int]]]:
 
 
 def _read(tile: Pixels, scale: float, offset: tuple[int, int]) -> list[Barcode]:
-    # Loaded when it is first needed: few requests ask for codes.
+    # Loaded on first use: few requests ask for barcodes.
     import zxingcpp
 
     codes = zxingcpp.read_barcodes(np.ascontiguousarray(tile))
@@ -63,7 +63,7 @@ def _read(tile: Pixels, scale: float, offset: tuple[int, int]) -> list[Barcode]:
 
 
 def _is_same(code: Barcode, other: Barcode) -> bool:
-    """Whether two views show one code: of the same content, and the middle of each inside the other's frame."""
+    """Whether two views show one barcode: equal content, and the centre of each inside the other's frame."""
     if (code.type, code.text) != (other.type, other.text):
         return False
     return _is_inside(_middle(code.box), other.box) and _is_inside(_middle(other.box), code.box)
@@ -76,21 +76,21 @@ def _middle(box: Box) -> Point:
 def _is_inside(point: Point, box: Box) -> bool:
     x, y = point
     xs, ys = zip(*box, strict=True)
-    # The codes of one line have frames that are nearly flat.
+    # One-dimensional barcodes have frames that are nearly flat.
     return min(xs) - _LOOSE_PX <= x <= max(xs) + _LOOSE_PX and min(ys) - _LOOSE_PX <= y <= max(ys) + _LOOSE_PX
 
 
 def draw_barcode(text: str, kind: str = "QRCode", *, level: str | None = None, quiet_zone: bool = True) -> Pixels:
-    """A code of a format, as Barcode.type names it, as small as can be: a pixel for each module of a matrix.
+    """Draw a barcode of a format named as in Barcode.type, one pixel per module.
 
-    The level of error correction is L, M, Q or H, for QRCode, Aztec and PDF417; None chooses. The quiet zone is the
-    white margin that the format asks for. Raises BadOption for a format that is unknown or cannot hold the text.
+    `level` is the error correction, L, M, Q or H, for QRCode, Aztec and PDF417; None chooses. The quiet zone is the
+    white margin that the format requires. Raises BadOption for a format that is unknown or cannot hold the text.
     """
     import zxingcpp
 
-    # No format holds more; what is longer need not be tried.
-    if len(text) > MOST_TEXT:
-        raise BadOption(f"The text has {len(text)} characters, and a code holds {MOST_TEXT} at most.")
+    # No format holds more.
+    if len(text) > MAX_TEXT:
+        raise BadOption(f"The text has {len(text)} characters; a barcode holds at most {MAX_TEXT}.")
     levels = {} if level is None else {"ec_level": level}
     try:
         code = zxingcpp.create_barcode(text, zxingcpp.barcode_format_from_str(kind), **levels)

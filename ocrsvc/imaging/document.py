@@ -1,7 +1,6 @@
-"""Opens a file as a document of one or more pages, and makes each page an image.
+"""Opens a file as a document of one or more pages, and each page as an image.
 
-A PDF and a TIFF may have several pages. Of all other formats a file is one page: of a GIF or an animated PNG or WebP,
-the first frame.
+PDF and TIFF may have several pages. Any other file is one page: the first frame of a GIF or an animated PNG or WebP.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from ocrsvc.results import Image, OwnText, ReadOptions
 from ocrsvc.system.child_process import Check
 
 TakeMemory = Callable[[int], object]
-"""Asks for so many bytes before they are allocated; raises QueueFull or BodyTooLarge."""
+"""Reserves bytes before they are allocated. Raises QueueFull or BodyTooLarge."""
 
-# In the memory that a PDF's child draws into.
+# In the shared memory that the PDF's child process draws into.
 _CANVAS_BYTES_PER_PIXEL: Final = 4
 
 _PDF: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,16}%PDF-")
@@ -38,10 +37,10 @@ _TIFF: Final = next(pattern for pattern, opener in FORMATS if opener is open_tif
 
 
 class Document:
-    """A file that is open, here an image or a TIFF of several pages; `close` it. For one thread.
+    """An open file: an image, or a TIFF of several pages. Not thread-safe; `close` it after use.
 
-    `kind` is for people: PDF, TIFF or image; `count` are its pages, `file_bytes` what the whole file holds. `pages` are
-    the places of a TIFF's directories.
+    `kind` is PDF, TIFF or image, for messages; `count` is the number of pages and `file_bytes` the size of the file.
+    `pages` are the offsets of a TIFF's directories.
     """
 
     def __init__(self, data: bytes, limits: PixelLimits, pages: Sequence[int] = ()) -> None:
@@ -51,10 +50,10 @@ class Document:
     def open(
         self, number: int, *, gray: bool, check: Check, take: TakeMemory, to_read: bool = False
     ) -> EncodedImage | Image:
-        """One page, from 1: to be decoded, with its header checked against the limits, or, of a PDF, drawn.
+        """Open one page, from 1: an image still to be decoded, its header checked, or a page drawn from a PDF.
 
-        `take` is asked for the pixels that are drawn. With `to_read`, a page of a PDF that is one image is drawn at
-        that image's own resolution: enlarged or shrunk, it reads worse. Raises as `codecs.decode`, `check`, `take` do.
+        `take` reserves the pixels that are drawn. With `to_read`, a PDF page that is one image is drawn at that image's
+        own resolution: scaled, it reads worse. Raises as `codecs.decode`, `check` and `take` do.
         """
         del gray, take, to_read
         if not self._pages:
@@ -65,33 +64,33 @@ class Document:
         return encoded
 
     def file(self, number: int, take: TakeMemory) -> bytes | None:
-        """An image file whose first page it is, for whose copy `take` is asked; None of a PDF."""
+        """An image file that begins with this page; `take` reserves the memory of a copy. None for a PDF."""
         if not self._pages:
             return self._data
         take(len(self._data))
         return begin_with(self._data, self._pages[number - 1])
 
     def key(self, number: int) -> bytes:
-        """The page's key in the result cache: bytes that are equal only for the same page."""
+        """The page's key in the result cache, different for every page."""
         return b"tiff %d " % number + self._digest if self._pages else self._data
 
     def own_page(self, number: int, options: ReadOptions, check: Check, take: TakeMemory) -> OwnPage | None:
-        """The text that a page of a PDF has itself, and how large the page is; None of an image.
+        """The text layer of a PDF page, and the page's size; None for an image.
 
-        `options.text_layer` is not "ignore". `take` is asked for the memory of the search, and no longer. Raises as
-        `open` does, but for damage of the text alone only where no other is wanted: else the page has none. Raises
-        BadOption for a region outside of the page, and for an image where no other text is wanted.
+        `options.text_layer` is not "ignore". `take` reserves the memory of the search. Raises as `open` does; a damaged
+        text layer raises only with text_layer=only, and counts as empty otherwise. Raises BadOption for a region
+        outside the page, and for an image with text_layer=only.
         """
         del number, check, take
         if options.text_layer == "only":
             raise BadOption(
-                "Only the text that a PDF has itself is asked for, and this file is an image.",
-                "Ask for images to be read, too, or send a PDF.",
+                "The request asks for text layers only, and this file is an image.",
+                "Send a PDF, or another text_layer than only.",
             )
         return None
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
     @cached_property
     def _digest(self) -> bytes:
@@ -100,32 +99,32 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class DocumentPage:
-    """One page of an open document: what is read instead of a file."""
+    """One page of an open document."""
 
     document: Document
     number: int
 
     @property
     def is_drawn_in_child(self) -> bool:
-        """Whether another process draws it, so that decoders here do not bound it."""
+        """Whether a child process draws it, so that the decoders' own limits do not apply."""
         return isinstance(self.document, _PdfDocument)
 
 
 def is_pdf(data: bytes | memoryview) -> bool:
-    """Whether the first bytes are those of a PDF."""
+    """Whether a file begins as a PDF does."""
     return _PDF.match(data[:32]) is not None
 
 
 def may_have_pages(data: bytes | memoryview) -> bool:
-    """Whether the file is of a kind that may have several pages."""
+    """Whether the file is a PDF or a TIFF, which may have several pages."""
     return is_pdf(data) or _TIFF.match(data[:32]) is not None
 
 
 def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> Document:
-    """A file as a document, whose pages, if it is a PDF, are drawn at `dpi`; 0 reads none.
+    """Open a file as a document. PDF pages are drawn at `dpi`; 0 refuses PDFs.
 
-    `take` is asked for what an open PDF holds beside the pixels of its pages. Raises UnsupportedImage for a PDF where
-    none are read; EncryptedDocument, BrokenImage, TooManyPages if it cannot be opened.
+    `take` reserves the memory of an open PDF, without the pixels of its pages. Raises UnsupportedImage for a PDF where
+    they are refused; EncryptedDocument, BrokenImage or TooManyPages if the file cannot be opened.
     """
     if is_pdf(data):
         if not dpi:
@@ -135,32 +134,32 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take
     return Document(data, limits, pages if len(pages) > 1 else ())
 
 
-def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) -> Sequence[int]:
-    """The numbers of the pages that are to be read: `most` of them, if too many are to be cut.
+def chosen_pages(document: Document, ranges: Ranges, max_pages: int, *, cut: bool) -> Sequence[int]:
+    """The numbers of the pages to read; `cut` keeps the first `max_pages` where more are requested.
 
-    Raises BadOption if it has none of them, else TooManyPages.
+    Raises BadOption if the document has none of them, TooManyPages if there are too many and `cut` is false.
     """
     numbers = choose(ranges, document.count)
     if not numbers:
         pages = "1 page" if document.count == 1 else f"{document.count} pages"
-        raise BadOption(f"None of the pages asked for is there: the {document.kind} has {pages}.")
-    if len(numbers) > most and not cut:
-        asked = "" if ranges == ALL else f", of which {len(numbers)} are asked for"
+        raise BadOption(f"None of the requested pages exists: the {document.kind} has {pages}.")
+    if len(numbers) > max_pages and not cut:
+        requested = "" if ranges == ALL else f", of which {len(numbers)} are requested"
         raise TooManyPages(
-            f"This {document.kind} has {document.count} pages{asked}; the limit is {most} (OCRSVC_MAX_PAGES).",
-            f"Ask for {most} at most at a time, or leave it as a job: POST /v1/jobs.",
+            f"This {document.kind} has {document.count} pages{requested}; the limit is {max_pages} (OCRSVC_MAX_PAGES).",
+            f"Request at most {max_pages} pages at a time, or submit a job: POST /v1/jobs.",
         )
-    return numbers[:most]
+    return numbers[:max_pages]
 
 
 class _PdfDocument(Document):
     def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> None:
         super().__init__(data, limits)
         self._take, self._canvas_bytes = take, 0
-        # The child has the file in memory, too.
+        # The child process holds a copy of the file.
         take(len(data))
-        most_pixels = min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels))
-        self._drawing = DrawingLimits(dpi, most_pixels, limits.max_side)
+        max_pixels = min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels))
+        self._drawing = DrawingLimits(dpi, max_pixels, limits.max_side)
         self._pdf = Pdf(data, self._drawing, check)
         self.kind, self.count = "PDF", self._pdf.count
 
@@ -169,7 +168,7 @@ class _PdfDocument(Document):
         frame = self._pdf.measure(number, check)
         own = self._pdf.measure_image(number, check) if to_read else None
         width, height = own or frame
-        # The canvas stays as large as the largest page so far.
+        # The canvas never shrinks.
         more_bytes = max(0, width * height * _CANVAS_BYTES_PER_PIXEL - self._canvas_bytes)
         self._take(more_bytes)
         self._canvas_bytes += more_bytes
@@ -182,7 +181,7 @@ class _PdfDocument(Document):
 
     def key(self, number: int) -> bytes:
         limits = self._drawing
-        return b"pdf %d %d %d %d " % (number, limits.dpi, limits.most_pixels, limits.longest_side) + self._digest
+        return b"pdf %d %d %d %d " % (number, limits.dpi, limits.max_pixels, limits.longest_side) + self._digest
 
     def own_page(self, number: int, options: ReadOptions, check: Check, take: TakeMemory) -> OwnPage:
         check()
@@ -203,8 +202,8 @@ class _PdfDocument(Document):
         count = self._pdf.count_characters(number, check)
         if count > MOST_CHARACTERS:
             raise BrokenImage(
-                f"Page {number} of this PDF has {count} characters; {MOST_CHARACTERS} are taken of a page.",
-                "Send text_layer=ignore, which reads the page as it is drawn.",
+                f"Page {number} of this PDF has {count} characters; the limit of a text layer is {MOST_CHARACTERS}.",
+                "Send text_layer=ignore to recognize the drawn page.",
             )
         take(CHARACTER_BYTES * count + frame.small_width * frame.small_height)
         return own_text(*self._pdf.characters(number, count, frame, check), frame, options)

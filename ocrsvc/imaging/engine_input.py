@@ -1,6 +1,6 @@
-"""What of an image the engine sees: a rectangle of it, turned upright and shrunk; and its page back in the whole image.
+"""Applies `region`, `rotate` and `max_side` to an image before the engine reads it, and maps the page back.
 
-No engine needs to know about any of the three.
+Engines need not know these options.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REGION: Final = re.compile("(0|[1-9][0-9]{0,8}),(0|[1-9][0-9]{0,8}),([1-9][0-9]
 
 
 def parse_region(text: str) -> Rectangle:
-    """The rectangle in text such as "10,20,300,40". Raises ValueError."""
+    """Parse a rectangle such as "10,20,300,40". Raises ValueError."""
     match = _REGION.fullmatch(",".join(part.strip() for part in text.split(",", 4)))
     if match is None:
         raise ValueError(text)
@@ -29,9 +29,9 @@ def parse_region(text: str) -> Rectangle:
 
 
 class EngineInput:
-    """How an image becomes what the engine sees, and the engine's page the image's, by what a request asks for.
+    """Transforms an image for the engine, and the engine's page back, by the options of a request.
 
-    `makes_copy` says whether what the engine sees is another array than the image's.
+    `makes_copy` says whether the engine gets another array than the image's.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -43,21 +43,21 @@ class EngineInput:
 
     @property
     def left(self) -> ReadOptions:
-        """What is left for the engine to do."""
+        """The options that are left for the engine."""
         rotate = self._options.rotate
         return replace(self._options, rotate="auto" if rotate == "auto" else "0", region=None)
 
     def apply(self, image: Image) -> Image:
-        """What the engine is to see of this image. Raises BadOption where the rectangle lies outside of it."""
+        """Crop, turn and shrink an image. Raises BadOption for a region outside the image."""
         self._size_px = image.frame or (image.width, image.height)
         if self._options.region is not None:
             self._region = clip_region(self._options.region, *self._size_px)
         kind, pixels = image.format, image.pixels
-        # The caller has let go of it: it need not stay while there are copies.
+        # The caller holds no reference: this frees the image while copies exist.
         del image
         if self._region is not None:
             x, y, width, height = _in_pixels(self._region, self._size_px, pixels)
-            # A copy, so that the rest of the image is not kept for it.
+            # A view would keep the whole image in memory.
             pixels = np.ascontiguousarray(pixels[y : y + height, x : x + width])
         pixels = turn(pixels, self._degrees)
         if self._options.max_side is not None:
@@ -66,7 +66,7 @@ class EngineInput:
         return Image(pixels, kind)
 
     def apply_to_text(self, own: OwnText) -> OwnText:
-        """Text of the image that was given to `apply` last, where the engine would see it."""
+        """Move the text layer of the image last given to `apply` into the engine's frame."""
         x, y, width, height = self._region or (0, 0, *self._size_px)
         turned = (height, width) if self._degrees in (90, 270) else (width, height)
         scale = np.array(self._seen_px, np.float32) / np.array(turned, np.float32)
@@ -78,7 +78,7 @@ class EngineInput:
         return replace(own, lines=map_boxes(own.lines, move), angle=(own.angle - self._degrees) % 360)
 
     def restore(self, page: Page) -> Page:
-        """The engine's page in the frame of the image that was given to `apply` last."""
+        """Map the engine's page back to the frame of the image last given to `apply`."""
         if self._region is None:
             return restore_page(page, self._degrees, *self._size_px)
         x, y, width, height = self._region
@@ -86,7 +86,7 @@ class EngineInput:
 
 
 def _in_pixels(region: Rectangle, frame: tuple[int, int], pixels: Pixels) -> Rectangle:
-    """A rectangle of a page, in the pixels of a drawing of it; at least one of them."""
+    """Scale a rectangle of a page to the pixels of its drawing; at least one pixel."""
     x, y, width, height = region
     across, down = pixels.shape[1] / frame[0], pixels.shape[0] / frame[1]
     left, top = min(round(x * across), pixels.shape[1] - 1), min(round(y * down), pixels.shape[0] - 1)
@@ -94,7 +94,7 @@ def _in_pixels(region: Rectangle, frame: tuple[int, int], pixels: Pixels) -> Rec
 
 
 def clip_region(region: Rectangle, page_width: int, page_height: int) -> Rectangle:
-    """The part of a rectangle that lies on a page of so many pixels. Raises BadOption where there is none."""
+    """The part of a rectangle that lies on a page of this size. Raises BadOption if there is none."""
     x, y, width, height = region
     if x >= page_width or y >= page_height:
         problem = f"The region {x},{y},{width},{height} lies outside the page of {page_width} x {page_height} pixels."

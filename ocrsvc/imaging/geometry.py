@@ -1,7 +1,7 @@
 """Geometry of boxes and pixels: turning, shrinking, cropping lines, and mapping pages back onto their image.
 
-Coordinates as in records: pixels, origin top left, x right, y down. Quads are float32 arrays (4, 2), clockwise from the
-corner where reading starts.
+Coordinates as in results.py: pixels, origin top left, x right, y down. Quads are float32 arrays (4, 2), clockwise from
+the corner where reading starts.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ocrsvc.results import Barcode, Box, Cell, Character, Line, Page, Pixels, Re
 
 Quad = NDArray[np.float32]
 Quads = NDArray[np.float32]
-"""(N, 4, 2): any number of them."""
+"""(N, 4, 2)."""
 
-TOGETHER: Final = 4096
-"""Boxes that are made numbers at once, in a few ms: those of a large page would hold the interpreter for 0.4 s."""
+BOX_BATCH: Final = 4096
+"""Boxes converted at once, in a few ms; all boxes of a large page would hold the interpreter for 0.4 s."""
 
 Placed = TypeVar("Placed", Table, Cell, Region, Barcode)
 Floats = TypeVar("Floats", np.float32, np.float64)
@@ -52,7 +52,7 @@ def shrink(pixels: Pixels, max_side: int) -> tuple[Pixels, float]:
 
 
 def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:
-    """A page read on a copy, turned clockwise and perhaps shrunk, in the frame of the width x height image."""
+    """Map a page read on a turned and shrunk copy back to the frame of the width x height image."""
     if not degrees and (page.width, page.height) == (width, height):
         return page
     turned_width, turned_height = (height, width) if degrees in (90, 270) else (width, height)
@@ -65,7 +65,7 @@ def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:
 
 
 def move_page(page: Page, x: int, y: int, width: int, height: int) -> Page:
-    """A page read in a rectangle of a width x height image, from (x, y) on, in the frame of that image."""
+    """Map a page read in a region at (x, y) back to the frame of the width x height image."""
     shift = np.array([x, y], np.float32)
     return replace(_map_page(page, lambda quads: quads + shift), width=width, height=height)
 
@@ -81,11 +81,11 @@ def _map_page(page: Page, move: Callable[[Quads], Quads]) -> Page:
 
 
 def map_boxes(lines: Sequence[Line], move: Callable[[Quads], Quads]) -> tuple[Line, ...]:
-    """The lines with all their boxes moved, those of their words and characters, too; `move` gets TOGETHER at most."""
+    """Move the boxes of lines, their words and characters; `move` gets at most BOX_BATCH boxes at once."""
     words = [word for line in lines for word in line.words or ()]
     boxed: list[Line | Word | Character] = [*lines, *words, *[each for word in words for each in word.characters]]
-    some = (boxed[begin : begin + TOGETHER] for begin in range(0, len(boxed), TOGETHER))
-    boxes = [box for part in some for box in as_boxes(move(np.array([each.box for each in part], np.float32)))]
+    batches = (boxed[begin : begin + BOX_BATCH] for begin in range(0, len(boxed), BOX_BATCH))
+    boxes = [box for batch in batches for box in as_boxes(move(np.array([each.box for each in batch], np.float32)))]
     word_boxes, character_boxes = iter(boxes[len(lines) :]), iter(boxes[len(lines) + len(words) :])
 
     def place(word: Word) -> Word:
@@ -115,7 +115,7 @@ def upright_box(quad: Quad) -> Quad:
 
 
 def upright_boxes(quads: Quads) -> Quads:
-    """The same for any number of quads."""
+    """The smallest upright quads (N, 4, 2) around these, each beginning at the corner where its quad begins."""
     left, top = quads[..., 0].min(axis=1), quads[..., 1].min(axis=1)
     right, bottom = quads[..., 0].max(axis=1), quads[..., 1].max(axis=1)
     upright = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
@@ -129,7 +129,7 @@ def heading(quad: Quad) -> int:
 
 
 def headings(quads: Quads) -> NDArray[np.intp]:
-    """(N,) the same for any number of quads."""
+    """(N,) degrees (0, 90, 180, 270), clockwise, by which each reading direction is turned from left to right."""
     dx, dy = (quads[:, 1] - quads[:, 0]).T
     return np.where(np.abs(dx) >= np.abs(dy), np.where(dx >= 0, 0, 180), np.where(dy > 0, 90, 270))
 
@@ -144,8 +144,8 @@ def sides(quad: Quad) -> tuple[float, float]:
 def crop(pixels: Pixels, quad: Quad, width: int, height: int) -> Pixels:
     """Cut the quad out of (H, W[, 3]) pixels and straighten it to `height` x `width` pixels.
 
-    A quad that is much larger than what is asked for is cut at its own size first and then averaged down, because a
-    perspective warp samples four neighbours only and would skip strokes.
+    A quad that is much larger than the result is cut at its own size first and then averaged down, because a
+    perspective warp samples only four neighbours and would skip strokes.
     """
     length, across = sides(quad)
     if across > 2 * height or length > 2 * width:

@@ -1,8 +1,8 @@
-"""Outlines of lines, straight or curved: their corners, their sizes, and cutting them out of a page, straightened.
+"""Outlines of text lines, straight or curved: corners, sizes, and cutting straightened lines out of a page.
 
-An outline is a float32 array (2 k, 2), k >= 2: k points along the upper edge of the line, from where reading starts to
-where it ends, and k points along the lower edge back; clockwise, in pixels of the page. Points number i and 2 k - 1 - i
-face each other. The outline of a straight line is its quad (k = 2).
+An outline is a float32 array (2 k, 2), k >= 2: k points along the upper edge in reading direction, then k points back
+along the lower edge; clockwise, in pixels of the page. Points i and 2 k - 1 - i face each other. The outline of a
+straight line is its quad (k = 2).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_curved(outline: Outline) -> bool:
 
 
 def corners(outline: Outline) -> Quad:
-    """The line's quad; of a curved one the smallest rectangle around it, that begins where reading starts."""
+    """The line's quad; for a curved line the smallest rectangle around it, starting where reading starts."""
     if not is_curved(outline):
         return outline
     middle = len(outline) // 2
@@ -39,7 +39,7 @@ def corners(outline: Outline) -> Quad:
 
 
 def ends(outline: Outline) -> Quad:
-    """The quad between the two ends of the line, as thick as the line is there; of a straight line its quad."""
+    """The quad between the two ends of the line, as thick as the line is there; for a straight line its quad."""
     middle = len(outline) // 2
     return outline[[0, middle - 1, middle, -1]]
 
@@ -51,14 +51,14 @@ def extent(outline: Outline) -> tuple[float, float]:
 
 
 def turned_round(outline: Outline) -> Outline:
-    """The same line, read the other way round."""
+    """The same line, read in the opposite direction."""
     return np.roll(outline, len(outline) // 2, axis=0)
 
 
 def cut(pixels: Pixels, outline: Outline, width: int, height: int) -> Pixels:
     """Cut the line out of (H, W[, 3]) pixels and straighten it to `height` x `width` pixels; see `geometry.crop`.
 
-    A curved line is cut piece by piece, each as wide as its share of the line is long.
+    A curved line is cut piece by piece; the width of each piece is its share of the line's length.
     """
     if not is_curved(outline):
         return crop(pixels, outline, width, height)
@@ -71,21 +71,21 @@ def cut(pixels: Pixels, outline: Outline, width: int, height: int) -> Pixels:
 
 
 def parts_of(outline: Outline, parts: NDArray[np.floating]) -> Quads:
-    """Where parts of a line's crop, as `cut` makes it, stand on the page, (N, 4, 2).
+    """Map parts of a line's crop, made by `cut`, back to the page: (N, 4, 2).
 
     Parts are (N, 4) left, top, right and bottom, as shares of the crop's width and height. Each corner goes through the
-    perspective of the piece that it is in, and stays within the outline's frame.
+    perspective of its piece and stays within the outline's frame.
     """
     points = parts[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2).astype(np.float64)
     corners = _through_pieces(outline, points) if is_curved(outline) else _through(outline, points)
-    # A quad without an area has no perspective.
+    # A quad without area has no perspective.
     corners[~np.isfinite(corners)] = 0.0
     framed = np.minimum(np.maximum(corners, outline.min(axis=0)), outline.max(axis=0))
     return cast(Quads, framed.reshape(-1, 4, 2).astype(np.float32))
 
 
 def _through_pieces(outline: Outline, points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Where points (N, 2) of a curved line's crop, as shares of it, are on the page."""
+    """Map points (N, 2) of a curved line's crop, as shares of it, to the page."""
     pieces = _pieces(outline)
     lengths = np.array([max(sides(quad)[0], 1e-6) for quad in pieces])
     ends = lengths.cumsum() / lengths.sum()
@@ -99,7 +99,7 @@ def _through_pieces(outline: Outline, points: NDArray[np.float64]) -> NDArray[np
 
 
 def _through(quad: Quad, points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Where points (N, 2) of a straight piece's crop are on the page; not finite if the quad has no area."""
+    """Map points (N, 2) of a straight piece's crop to the page; not finite if the quad has no area."""
     matrix = cv2.getPerspectiveTransform(_UNIT, quad)
     placed = points @ matrix[:, :2].T + matrix[:, 2]
     with np.errstate(divide="ignore", invalid="ignore"):

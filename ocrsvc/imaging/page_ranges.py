@@ -1,4 +1,4 @@
-"""Parses the page ranges that a request asks for, such as "1-3,7", and chooses a document's pages by them."""
+"""Parses page ranges such as "1-3,7" and chooses a document's pages by them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ALL: Final[Ranges] = ((1, None),)
 ACCEPTED: Final = "page numbers and ranges from 1, such as 1-3,7 or 5-"
 
 _NUMBER: Final = "[1-9][0-9]{0,8}"
-_MOST: Final = 100
-# No two runs of blanks meet: whoever sent a megabyte of them would have each cut of it tried.
+_MAX_COMMAS: Final = 100
+# No two runs of blanks may meet: matching a megabyte of blanks would take quadratic time.
 _RANGE: Final = re.compile(rf"\s*({_NUMBER})\s*(?:(-)\s*(?:({_NUMBER})\s*)?)?")
 
 
 def parse_ranges(text: str) -> Ranges:
-    """The ranges in text such as "1-3,7" or "5-". Raises ValueError."""
-    matches = [_RANGE.fullmatch(part) for part in text.split(",", _MOST)]
+    """Parse ranges such as "1-3,7" or "5-". Raises ValueError."""
+    matches = [_RANGE.fullmatch(part) for part in text.split(",", _MAX_COMMAS)]
     ranges = tuple(
         (int(match[1]), (int(match[3]) if match[3] else None) if match[2] else int(match[1]))
         for match in matches
@@ -32,11 +32,11 @@ def parse_ranges(text: str) -> Ranges:
 
 
 def choose(ranges: Ranges, count: int) -> Sequence[int]:
-    """The numbers of those pages that a document of `count` pages has, each once, in order."""
+    """The numbers of the chosen pages of a document with `count` pages, sorted, without duplicates."""
     if ranges == ALL:
         return range(1, count + 1)
     numbers: list[int] = []
-    # In order, and each range only where the ones before it end: a hundred may name the same million pages.
+    # Each range begins where the ones before it end: a hundred ranges may name the same million pages.
     for first, last in sorted((first, min(count, last or count)) for first, last in ranges):
         numbers += range(max(first, numbers[-1] + 1 if numbers else 1), last + 1)
     return numbers

@@ -1,8 +1,8 @@
-"""Whether a line's text runs from left to right or from right to left, and the order of its characters.
+"""Text direction of a line, and its characters in logical or visual order.
 
-What Unicode's bidirectional algorithm (UAX #9) does to show a text is undone by its own means: runs of Latin letters
-and numbers keep their order, everything else is turned round, and brackets there are mirrored. Where several logical
-texts look the same, Latin words and the numbers beside them stay together.
+Recovers logical order by reversing what Unicode's bidirectional algorithm (UAX #9) does for display: runs of Latin
+letters and numbers keep their order, everything else is reversed and its brackets are mirrored. Where several logical
+texts look the same, Latin words stay together with the numbers beside them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LEFT_TO_RIGHT: Final = frozenset({"L"})
 RIGHT_TO_LEFT: Final = frozenset({"R", "AL"})
 
 MOSTLY: Final = 2
-"""Latin letters for each Arabic or Hebrew one, above which a line runs from left to right: such lines stand on the same
-pages, while lines with long Latin names in them are common."""
+"""Latin letters per Arabic or Hebrew letter above which a line runs from left to right. Right-to-left lines with long
+Latin names are common."""
 
 Span = tuple[int, int]
-"""Of places: the first, and the one after the last."""
+"""First character, and the one after the last."""
 
 _DIGIT: Final = frozenset({"EN", "AN"})
-_INSIDE_NUMBER: Final = frozenset({"CS", "ES"})  # one of them, as in 12.5 or 3/4
+_INSIDE_NUMBER: Final = frozenset({"CS", "ES"})  # as in 12.5 or 3/4
 _BESIDE_NUMBER: Final = frozenset({"ET"})  # as in 5% or $3
 
 _PAIRS: Final = ("()", "[]", "{}", "<>", "«»", "‹›", "（）", "【】")
@@ -35,38 +35,37 @@ MIRRORED: Final = _CLOSING | {pair[1]: pair[0] for pair in _PAIRS}
 
 
 def runs_from_right_to_left(text: str) -> bool | None:
-    """How a line runs as a whole; None where it has no letters."""
-    return is_turned([unicodedata.bidirectional(character) for character in text])
+    """Whether a line runs from right to left as a whole; None without letters."""
+    return _are_right_to_left([unicodedata.bidirectional(character) for character in text])
 
 
-def is_turned(kinds: Sequence[str]) -> bool | None:
-    """The same of the bidirectional classes of its characters."""
+def _are_right_to_left(kinds: Sequence[str]) -> bool | None:
+    """The same for the bidirectional classes of its characters."""
     leftwards, rightwards = count(kinds, RIGHT_TO_LEFT), count(kinds, LEFT_TO_RIGHT)
     return MOSTLY * leftwards >= rightwards if leftwards or rightwards else None
 
 
 def count(kinds: Sequence[str], wanted: frozenset[str]) -> int:
-    """How many of the classes are among these."""
+    """Count the characters that have one of the wanted classes."""
     return sum(kind in wanted for kind in kinds)
 
 
 def visual_order(text: str) -> str:
-    """A line in logical order, as it stands from left to right: what turns one way turns back."""
+    """Convert a line in logical order to the order shown from left to right; the conversion is its own inverse."""
     return text if text.isascii() else "".join(logical_order(text)[1])
 
 
 def logical_order(characters: Sequence[str]) -> tuple[list[int], list[str]]:
-    """From the characters of a line, from left to right, to those in logical order.
+    """Put the characters of a line, given from left to right, into logical order.
 
-    Returns:
-        By place in the logical text: the place in the line, and the character, brackets mirrored.
+    Returns for each character of the logical text its index in the line, and the character, with brackets mirrored.
     """
     kinds = [unicodedata.bidirectional(character[:1]) for character in characters]
     if not count(kinds, RIGHT_TO_LEFT):
         return list(range(len(characters))), list(characters)
-    turned = [(0, len(kinds))] if is_turned(kinds) else list(_stretches(kinds))
+    reversed_spans = [(0, len(kinds))] if _are_right_to_left(kinds) else list(_right_to_left_spans(kinds))
     order, mirrored = list(range(len(kinds))), np.zeros(len(kinds), bool)
-    for begin, end in turned:
+    for begin, end in reversed_spans:
         runs = _kept_runs(kinds, begin, end)
         order[begin:end] = [place for run in reversed(runs) for place in range(*run)]
         mirrored[[run[0] for run in runs if run[1] - run[0] == 1 and kinds[run[0]] == "ON"]] = True
@@ -74,8 +73,8 @@ def logical_order(characters: Sequence[str]) -> tuple[list[int], list[str]]:
     return order, _with_brackets(texts, mirrored[order])
 
 
-def _stretches(kinds: Sequence[str]) -> Iterator[Span]:
-    """What is turned in a line that runs from left to right: each stretch between two letters that do not."""
+def _right_to_left_spans(kinds: Sequence[str]) -> Iterator[Span]:
+    """The spans of right-to-left letters between the Latin letters of a left-to-right line."""
     begin, end = None, 0
     for place, kind in enumerate([*kinds, "L"]):
         if kind in LEFT_TO_RIGHT:
@@ -87,18 +86,18 @@ def _stretches(kinds: Sequence[str]) -> Iterator[Span]:
 
 
 def _kept_runs(kinds: Sequence[str], begin: int, end: int) -> list[Span]:
-    """A stretch in runs whose characters keep their order: of Latin, with what stands between, numbers, single ones."""
+    """Split a span into runs whose characters keep their order: Latin words, numbers, and single characters."""
     runs: list[Span] = []
     place = begin
     for first, last in _joined(kinds, _words(kinds, begin, end)):
-        runs += [(one, one + 1) for one in range(place, first)]
+        runs += [(index, index + 1) for index in range(place, first)]
         runs.append((first, last))
         place = last
-    return runs + [(one, one + 1) for one in range(place, end)]
+    return runs + [(index, index + 1) for index in range(place, end)]
 
 
 def _words(kinds: Sequence[str], begin: int, end: int) -> list[Span]:
-    """The runs of Latin letters, of digits, and of numbers with what belongs to them."""
+    """The runs of Latin letters, of digits, and of numbers with their separators and units."""
     kept = [kind in LEFT_TO_RIGHT or kind in _DIGIT for kind in kinds]
     for place in range(begin, end):
         digits = [begin <= near < end and kinds[near] in _DIGIT for near in (place - 1, place + 1)]
@@ -110,7 +109,7 @@ def _words(kinds: Sequence[str], begin: int, end: int) -> list[Span]:
 
 
 def _joined(kinds: Sequence[str], words: Sequence[Span]) -> list[Span]:
-    """The same, those beside each other joined where one of them is Latin and no letter from right to left between."""
+    """Join neighbouring runs where one of them is Latin and no right-to-left letter stands between them."""
     runs, was_latin = list[Span](), False
     for begin, end in words:
         is_latin = count(kinds[begin:end], LEFT_TO_RIGHT) > 0
@@ -124,9 +123,9 @@ def _joined(kinds: Sequence[str], words: Sequence[Span]) -> list[Span]:
 
 
 def _with_brackets(characters: list[str], turned: NDArray[np.bool_]) -> list[str]:
-    """Brackets that were turned round are mirrored; not where they fit together less well then.
+    """Mirror the brackets of reversed runs, unless fewer brackets would pair up.
 
-    Whether a recognizer gives the shape that is seen or the sign that was meant depends on how it was trained.
+    Whether a recognizer returns the bracket's shape or its logical character depends on its training.
     """
     if not any(character in MIRRORED for character in characters):
         return characters
@@ -138,7 +137,7 @@ def _with_brackets(characters: list[str], turned: NDArray[np.bool_]) -> list[str
 
 
 def _unmatched(characters: Sequence[str]) -> int:
-    """How many brackets have no partner."""
+    """Count the brackets without a partner."""
     alone, expected = 0, list[str]()
     for character in characters:
         if character in _CLOSING:

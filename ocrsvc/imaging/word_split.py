@@ -1,9 +1,9 @@
 """Splits a line's text into words, by script.
 
-A word is what stands between spaces, with the marks that touch it: `harbour,`, `(red)`, `$14.50`, `41.5cm`, `25℃`
-and `port@example.org` are one word each. Chinese and kana, which have no spaces, go by character, and so do their
-full-width marks: of `共480页，` the words are `共`, `480`, `页` and `，`. With a segmenter, neighbouring Chinese
-characters are joined to the words that it finds.
+A word stands between spaces and includes the punctuation that touches it: `harbour,`, `(red)`, `$14.50`, `41.5cm`,
+`25℃` and `port@example.org` are one word each. Chinese and kana have no spaces: each character and each full-width
+mark is a word, so `共480页，` has the words `共`, `480`, `页` and `，`. A segmenter joins neighbouring Chinese
+characters to words.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _WORD: Final = re.compile(f"[{_ALONE}]|(?P<chinese>[{_CHINESE}]+)|[^\\s{_ALONE}{
 
 
 def by_character(text: str) -> Iterator[str]:
-    """The segmenter that knows no words."""
+    """The default segmenter: each Chinese character is a word."""
     return iter(text)
 
 
 def word_begins(text: str, segment: Segmenter = by_character) -> list[int]:
-    """Where each word of a line begins, in code points; it ends before the next one, or before a space."""
+    """Where each word of a line begins, in code points; it ends at the next word or at a space."""
     begins: list[int] = []
     for match in _WORD.finditer(text):
         lengths = list(map(len, segment(match[0]))) if match["chinese"] else [0]
@@ -41,11 +41,11 @@ def word_begins(text: str, segment: Segmenter = by_character) -> list[int]:
 
 @cache
 def open_jieba() -> Segmenter:
-    """The segmenter jieba (https://github.com/fxsjy/jieba, MIT) with its own dictionary; raises ModuleNotFoundError."""
+    """Open jieba (https://github.com/fxsjy/jieba, MIT) with its own dictionary. Raises ModuleNotFoundError."""
     import jieba
 
     tokenizer = jieba.Tokenizer()
-    # As its `initialize` does, which would load a file of the common folder for temporary files, whoever put it there.
+    # jieba's `initialize` does the same, but trusts a cache file in the shared temporary folder that anybody may write.
     tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
     tokenizer.initialized = True
     return cast("Segmenter", tokenizer.cut)

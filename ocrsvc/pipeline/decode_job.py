@@ -134,7 +134,7 @@ class DecodeJob(Job[Page]):
         self.source = source
         self.pixel_bytes, decoding_bytes = self.held.held_bytes, 0
         if isinstance(source, EncodedImage):
-            self.pixel_bytes, decoding_bytes = source.flat_bytes(gray=self.gray), source.most_bytes(gray=self.gray)
+            self.pixel_bytes, decoding_bytes = source.flat_bytes(gray=self.gray), source.peak_bytes(gray=self.gray)
         copies = 2 if self._view.makes_copy else 1
         self.max_bytes = max(decoding_bytes, copies * self.pixel_bytes)
 

@@ -28,7 +28,7 @@ MAX_BYTE, MAX_LEVEL = 255, 65_535
 
 
 def open_bmp(raw: bytes) -> EncodedImage:
-    """Read the size; a negative height only says that the rows come top down. Raises BrokenImage."""
+    """Read the size; a negative height means that the rows come top down. Raises BrokenImage."""
     try:
         (header_bytes,) = struct.unpack_from("<I", raw, BMP_HEADER_AT)
         sides = "<HH" if header_bytes == OS2_HEADER_BYTES else "<ii"
@@ -43,10 +43,10 @@ def _unchanged(raw: bytes, name: str, _gray: bool) -> Samples:  # noqa: FBT001  
 
 
 def open_webp(raw: bytes) -> EncodedImage:
-    """Read the size of the canvas and the EXIF chunk; of an animation, the first frame. Raises BrokenImage."""
+    """Read the size of the canvas and the EXIF chunk; decodes an animation's first frame. Raises BrokenImage."""
     width, height = _webp_size(raw)
     orientation = read_orientation(_webp_exif(raw)) if raw[12:16] == b"VP8X" else 1
-    # A lossless file is decoded into four channels of libwebp's own first, and may have four itself.
+    # libwebp decodes a lossless file into four channels of its own first, and the file may have four itself.
     need = 6 if raw[12:16] == b"VP8 " else 8
     read = partial(_unchanged, raw, "WebP")
     return EncodedImage("webp", width, height, read, orientation, bytes_per_pixel=(need, need))
@@ -61,7 +61,7 @@ def _webp_size(raw: bytes) -> tuple[int, int]:
         return (bits & SIDE_MASK) + 1, (bits >> 14 & SIDE_MASK) + 1
     if kind == b"VP8 " and len(raw) >= 30 and raw[23:26] == b"\x9d\x01\x2a":
         return _little(raw, 26, 2) & SIDE_MASK, _little(raw, 28, 2) & SIDE_MASK
-    raise broken("WebP", "does not say how large it is")
+    raise broken("WebP", "does not declare its size")
 
 
 def _webp_exif(raw: bytes) -> bytes:

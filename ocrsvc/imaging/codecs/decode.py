@@ -1,8 +1,8 @@
-"""Decodes an uploaded file into an image, after its header was checked against the limits.
+"""Decodes an uploaded file into an image, after checking its header against the limits.
 
-Sniff the format, read the header, check it against the limits, and only then decode, flatten and turn upright. What is
-read: JPEG, PNG, WebP, BMP, GIF, TIFF and binary PNM; of several frames or pages, the first. A file that is cut off is
-refused as damaged, because half a page read as if it were whole misleads; only a missing end mark is forgiven.
+Sniffs the format, reads the header, checks it against the limits, and only then decodes, flattens and turns upright.
+Supports JPEG, PNG, WebP, BMP, GIF, TIFF and binary PNM; decodes the first of several frames or pages. A truncated file
+is refused as damaged, because half a page would pass for a whole one; only a missing end marker is accepted.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ SNIFFED_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class PixelLimits:
-    """How many pixels a header may declare before anything is decoded (OCRSVC_MAX_PIXELS, OCRSVC_FORMAT_MAX_PIXELS).
+    """Largest image that a header may declare (OCRSVC_MAX_PIXELS, OCRSVC_FORMAT_MAX_PIXELS), checked before decoding.
 
-    Formats, by lower-case name, may have lower limits; at `max_side` lie the formats' own limits and the decoders'.
+    `by_format` has lower limits of formats by lower-case name. `max_side` is the limit of most formats and decoders.
     """
 
     max_pixels: int
@@ -67,15 +67,15 @@ class PixelLimits:
 
 
 def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Image:
-    """The first image in a file, upright, over an opaque background; with `gray`, or if it has no colour, gray.
+    """Decode the first image of a file, upright and opaque; gray if `gray` or if it has no colour.
 
-    Raises UnsupportedImage; ImageTooLarge, before anything is decoded; BrokenImage if it is empty, cut off or damaged.
+    Raises UnsupportedImage; ImageTooLarge before decoding; BrokenImage for an empty, truncated or damaged file.
     """
     return decode_pixels(open_encoded_image(data, limits), gray=gray)
 
 
 def open_encoded_image(data: bytes | memoryview, limits: PixelLimits) -> EncodedImage:
-    """The file with its header read and checked against the limits. Raises what `decode` raises; see there."""
+    """Read the header of a file and check it against the limits. Raises as `decode` does."""
     raw = bytes(data)
     encoded = _opener_of(raw)(raw)
     check_size(encoded, limits)
@@ -83,9 +83,9 @@ def open_encoded_image(data: bytes | memoryview, limits: PixelLimits) -> Encoded
 
 
 def open_without_pillow(data: bytes, limits: PixelLimits) -> EncodedImage | None:
-    """As `open_encoded_image`, where code of our own reads the header; None for GIF and TIFF, which Pillow reads.
+    """Like `open_encoded_image`, but None for GIF and TIFF, whose headers Pillow reads.
 
-    For processes that must survive whatever a library does with a file, and so decode none.
+    For processes that must not run third-party decoders, which may crash.
     """
     return None if _opener_of(data) in (open_gif, open_tiff) else open_encoded_image(data, limits)
 
@@ -93,12 +93,12 @@ def open_without_pillow(data: bytes, limits: PixelLimits) -> EncodedImage | None
 def decode_pixels(encoded: EncodedImage, *, gray: bool) -> Image:
     """Decode, flatten and turn upright, without the GIL where OpenCV decodes. Raises BrokenImage."""
     gray = gray or encoded.gray
-    # Without a name for what comes in between, which would keep it until the end.
+    # A name for an intermediate array would keep it in memory until the end.
     return Image(turn_upright(flatten(encoded.read(gray), gray=gray), encoded.orientation), encoded.format)
 
 
 def no_bytes() -> BrokenImage:
-    """What is wrong with a file that is empty."""
+    """The error for an empty file."""
     return BrokenImage("The image has no bytes.", "Send the content of an image file.")
 
 
@@ -109,13 +109,13 @@ def _opener_of(raw: bytes) -> Callable[[bytes], EncodedImage]:
         if pattern.match(raw):
             return opener
     head = raw[:SNIFFED_BYTES]
-    unknown = f"no image format that is known here (it begins with the bytes {head[:8].hex(' ')})"
+    unknown = f"no known image format (it begins with the bytes {head[:8].hex(' ')})"
     name = next((name for pattern, name in UNSUPPORTED_FORMATS if pattern.match(head)), unknown)
-    raise UnsupportedImage(f"This is {name}.", f"Send one of: {SUPPORTED}; PDF where documents are read.")
+    raise UnsupportedImage(f"This is {name}.", f"Send one of: {SUPPORTED}; PDF where documents are accepted.")
 
 
 def check_size(encoded: EncodedImage, limits: PixelLimits) -> None:
-    """Raises ImageTooLarge when the header declares more than the limits allow, BrokenImage for an empty image."""
+    """Raise ImageTooLarge if the header declares more pixels than allowed, BrokenImage if it declares none."""
     name, width, height = encoded.format.upper(), encoded.width, encoded.height
     if not width or not height:
         raise broken(name, f"declares {width} x {height} pixels, so there is nothing to read")
@@ -124,10 +124,10 @@ def check_size(encoded: EncodedImage, limits: PixelLimits) -> None:
             f"This {name} declares {width} x {height} pixels; no side may be longer than {limits.max_side}.",
             "Send a smaller image or cut it into pages.",
         )
-    own = limits.by_format.get(encoded.format)
-    limit = limits.max_pixels if own is None else min(own, limits.max_pixels)
+    format_limit = limits.by_format.get(encoded.format)
+    limit = limits.max_pixels if format_limit is None else min(format_limit, limits.max_pixels)
     if width * height > limit:
-        setting = "OCRSVC_FORMAT_MAX_PIXELS" if limit == own else "OCRSVC_MAX_PIXELS"
+        setting = "OCRSVC_FORMAT_MAX_PIXELS" if limit == format_limit else "OCRSVC_MAX_PIXELS"
         raise ImageTooLarge(
             f"This {name} declares {width} x {height} = {width * height} pixels; the limit is {limit} ({setting}).",
             "Send a smaller image, or ask the operator to raise the limit.",

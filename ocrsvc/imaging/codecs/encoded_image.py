@@ -1,4 +1,4 @@
-"""An image file whose header is read; and its samples, decoded, as the upright 8-bit gray or BGR that engines read."""
+"""An image file whose header was read, and its samples converted to the upright 8-bit gray or BGR of engines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Samples = NDArray[Any]
 """(H, W) gray, (H, W, 3) BGR or (H, W, 4) BGRA with straight alpha; uint8 or uint16, full range."""
 
 Resolution = tuple[float, float]
-"""Pixels an inch, across and down."""
+"""Pixels per inch, across and down."""
 
-FLAT_LEVELS = 48  # gray levels between the darkest and the lightest pixel up to which a page counts as one flat colour
+FLAT_LEVELS = 48  # below this range of gray levels a page counts as one flat colour
 
 OPAQUE = 255
-BAND_PIXELS: Final = 1 << 18  # pixels that are worked on at once, so that intermediate arrays do not grow with the page
+BAND_PIXELS: Final = 1 << 18  # pixels converted at once, so that intermediate arrays do not grow with the page
 
 # A mirrored image is mirrored left to right first and turned clockwise afterwards.
 _MIRRORED: Final = frozenset({2, 4, 5, 7})
@@ -38,12 +38,12 @@ _TURNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """A file, by its header: the format's lower-case name, and the pixels that the decoder will hold, before any turn.
+    """An image file by its header: the format's lower-case name, and width and height before any turn.
 
-    `read` decodes the pixels, given True perhaps without colour; raises BrokenImage. `orientation` is EXIF's and still
-    to be applied; `gray` says that there is no colour. Decoding holds `bytes_per_pixel` at most, the flat image
-    included, for a gray image and for one in colour (OpenCV's answer to Python is a copy: it holds all samples twice
-    for a moment), and `copied_bytes` of the file. `dpi` is of the samples as stored, None where the file states none.
+    `read(gray)` decodes the samples; with True it may drop the colour; raises BrokenImage. `orientation` is the EXIF
+    orientation, not yet applied; `gray` says that the image has no colour. Decoding holds at most `bytes_per_pixel`,
+    flat image included, for gray and for colour (OpenCV copies its result for Python and so holds all samples twice for
+    a moment), and `copied_bytes` of the file. `dpi` belongs to the samples as stored; None where the file states none.
     """
 
     format: str
@@ -57,30 +57,30 @@ class EncodedImage:
     dpi: Resolution | None = None
 
     def flat_bytes(self, *, gray: bool) -> int:
-        """The bytes of the decoded image."""
+        """Bytes of the decoded image."""
         return self.width * self.height * (1 if gray or self.gray else 3)
 
-    def most_bytes(self, *, gray: bool) -> int:
-        """The most bytes that are held while it is decoded and turned upright."""
+    def peak_bytes(self, *, gray: bool) -> int:
+        """Most bytes held while decoding and turning upright."""
         decoding = self.width * self.height * self.bytes_per_pixel[not (gray or self.gray)] + self.copied_bytes
         return max(decoding, self.flat_bytes(gray=gray) * (1 if self.orientation == 1 else 2))
 
 
-def broken(name: str, what: str) -> BrokenImage:
-    """The error for a damaged file of the format `name`; `what` completes "This PNG ..."."""
-    return BrokenImage(f"This {name} {what}.", "Check that the file opens in a viewer and is sent whole.")
+def broken(name: str, problem: str) -> BrokenImage:
+    """The error for a damaged file of the format `name`; `problem` completes "This PNG ..."."""
+    return BrokenImage(f"This {name} {problem}.", "Check that the file opens in a viewer and is sent whole.")
 
 
 def decode_with_opencv(raw: bytes, flags: int, name: str) -> Samples:
     """Decode without the GIL. Raises BrokenImage."""
     samples = try_opencv(raw, flags)
     if samples is None:
-        raise broken(name, "is cut off or damaged: its pixels cannot be decoded")
+        raise broken(name, "is truncated or damaged: its pixels cannot be decoded")
     return samples
 
 
 def try_opencv(raw: bytes, flags: int) -> Samples | None:
-    """Like `decode_with_opencv`, but None if that fails."""
+    """Like `decode_with_opencv`, but returns None on failure."""
     try:
         return cv2.imdecode(np.frombuffer(raw, np.uint8), flags)
     except cv2.error:
@@ -88,7 +88,7 @@ def try_opencv(raw: bytes, flags: int) -> Samples | None:
 
 
 def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
-    """The image as its EXIF orientation means it: `pixels` itself for 1, else a turned or mirrored copy."""
+    """Apply an EXIF orientation: returns `pixels` itself for 1, else a turned or mirrored copy."""
     if orientation in _MIRRORED:
         pixels = _u8(cv2.flip(pixels, 1))
     turn = _TURNS.get(orientation)
@@ -102,7 +102,7 @@ def bands(height: int, width: int) -> Iterator[slice]:
 
 
 def flatten(samples: Samples, *, gray: bool) -> Pixels:
-    """Eight bits, no transparency: (H, W) where `samples` has one channel or `gray` asks for it, else (H, W, 3) BGR."""
+    """Convert to 8 bits without transparency: (H, W) for one channel or with `gray`, else (H, W, 3) BGR."""
     if samples.ndim == 3 and samples.shape[2] == 4:
         return _composite(samples, gray=gray)
     if samples.dtype == np.uint8 and (samples.ndim == 2 or not gray):
@@ -115,9 +115,9 @@ def flatten(samples: Samples, *, gray: bool) -> Pixels:
 
 
 def stretch(values: NDArray[Any]) -> Pixels:
-    """8-bit gray from (H, W) float or 32-bit samples, whose white is in no header.
+    """Convert (H, W) float or 32-bit samples, whose white level no header states, to 8-bit gray.
 
-    Up to 1 they are read as fractions, up to 255 as they are, and anything else from its darkest to its lightest value.
+    Values up to 1 count as fractions, up to 255 as levels; others are stretched from the darkest to the lightest value.
     """
     ends = [(levels.min(), levels.max()) for rows in bands(*values.shape) for levels in (_finite(values[rows]),)]
     low, high = float(min(low for low, _ in ends)), float(max(high for _, high in ends))
@@ -145,7 +145,7 @@ def _to_8_bits(samples: Samples) -> Pixels:
 
 
 def _composite(bgra: Samples, *, gray: bool) -> Pixels:
-    """Composite over white; over black where white would hide the page, as it does white letters."""
+    """Composite over white, or over black where white would hide the page, such as white letters."""
     flat, is_opaque = _empty(bgra, gray=gray), True
     for rows in bands(*bgra.shape[:2]):
         colour, alpha = _split_alpha(bgra[rows], gray=gray)

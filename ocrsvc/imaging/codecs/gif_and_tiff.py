@@ -1,7 +1,7 @@
 """Reads the header of a GIF or TIFF, and decodes its first frame or page with Pillow.
 
-Pillow's classes are opened directly, because `PIL.Image.open` also applies a pixel limit that is global to the process,
-prints a warning near it, and tries every other format it knows.
+Opens Pillow's classes directly, because `PIL.Image.open` applies a process-wide pixel limit, warns near it, and tries
+every other format it knows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ocrsvc.imaging.codecs.tiff_directories import begin_with
 PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323
 WHITE_IS_ZERO = 0
 
-# Whatever Pillow's parsers stumble over in a damaged file; MemoryError is not among them: it is not the file's fault.
+# What Pillow's parsers raise for a damaged file. MemoryError is not the file's fault.
 _BY_VALUE = (ArithmeticError, LookupError, TypeError, ValueError, struct.error)
 _BY_STATE = (AssertionError, AttributeError, EOFError, OSError, RuntimeError, SyntaxError, Warning)
 PARSER_FAILURES = (*_BY_VALUE, *_BY_STATE)
@@ -44,7 +44,7 @@ def open_gif(raw: bytes) -> EncodedImage:
 
 
 def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
-    """Read the directory at an offset, or the first; Pillow turns pixels upright. Raises BrokenImage, ImageTooLarge."""
+    """Read the first directory, or the one at `page`; Pillow turns upright. Raises BrokenImage, ImageTooLarge."""
 
     def open_image() -> TiffImageFile:
         return TiffImageFile(io.BytesIO(raw if page is None else begin_with(raw, page)))
@@ -56,10 +56,10 @@ def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
     with _failures_translated("TIFF"):
         image = open_image()
         tile_width, tile_length = image.tag_v2.get(TILE_WIDTH, 0), image.tag_v2.get(TILE_LENGTH, 0)
-        # A decoder holds one whole tile, which may be declared larger than the image.
+        # A decoder holds one whole tile, which may be larger than the image.
         width, height = max(image.width, int(tile_width)), max(image.height, int(tile_length))
         need, dpi = _bytes_per_pixel(image), _resolution(image)
-    # Once by the decoder, and once with the page's directory as the first.
+    # The decoder's copy, and the copy with the page's directory as the first.
     copied = len(raw) * (1 if page is None else 2)
     return EncodedImage("tiff", width, height, read, bytes_per_pixel=(need, need), copied_bytes=copied, dpi=dpi)
 
@@ -73,7 +73,7 @@ def _resolution(image: TiffImageFile) -> Resolution | None:
 
 
 def _bytes_per_pixel(image: TiffImageFile) -> int:
-    """Of what Pillow holds, twice where it is turned, and of what is made of it."""
+    """Peak of Pillow's samples, twice where it turns them, and the samples made of them."""
     if image.mode in ("I", "F"):
         return 3 * 4 + 1
     if image.mode.startswith("I;16"):
@@ -91,7 +91,7 @@ def _failures_translated(name: str) -> Iterator[None]:
         raise ImageTooLarge(f"This {name} declares too many pixels: {cause}", "Send a smaller image.") from cause
     except PARSER_FAILURES as cause:
         reason = str(cause).rstrip(" .\n")
-        raise broken(name, f"is cut off, damaged or of a kind that is not read ({reason})") from cause
+        raise broken(name, f"is truncated, damaged or of an unsupported kind ({reason})") from cause
 
 
 def _read_tiff(image: TiffImageFile) -> Samples:
@@ -99,7 +99,7 @@ def _read_tiff(image: TiffImageFile) -> Samples:
         return _read_colours(image)
     levels = np.asarray(image)
     samples: Samples = stretch(levels) if image.mode in ("I", "F") else levels.astype(np.uint16)
-    # For one byte a sample Pillow turns white-is-zero round itself, for more it does not.
+    # Pillow inverts white-is-zero itself only for one byte per sample.
     return np.invert(samples) if image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO else samples
 
 

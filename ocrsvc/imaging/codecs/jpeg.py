@@ -19,15 +19,15 @@ START_OF_SCAN = 0xDA
 APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
 DENSITY = struct.Struct(">BHH")
 UNITS_IN_INCH = {1: 1.0, 2: 2.54}
-BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length behind them
+BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 
 FRAME_BYTES = 6  # depth, height, width and number of components, before the components themselves
 
 MAX_SEGMENTS = 10_000
-MAX_SCANS = 500  # an ordinary progressive file has about ten; each costs a pass over all pixels and a hundred bytes
-MAX_SCANNED_PIXELS = 1_500_000_000  # pixels times scans: seconds of decoding; the largest page may have thirty scans
+MAX_SCANS = 500  # an ordinary progressive file has about ten; a scan of a hundred bytes costs a pass over all pixels
+MAX_SCANNED_PIXELS = 1_500_000_000  # pixels times scans, seconds of decoding: thirty scans of the largest page
 
 
 @dataclass(slots=True)
@@ -47,18 +47,18 @@ def open_jpeg(raw: bytes) -> EncodedImage:
     """Read the markers up to the first scan. Raises BrokenImage, UnsupportedImage."""
     header = _read_markers(raw)
     if not header.components:
-        raise broken("JPEG", "ends before it says how large it is")
+        raise broken("JPEG", "ends before it declares its size")
     if header.has_scans:
         _check_scans(raw, header)
     orientation, colourless, read = read_orientation(header.exif), header.components == 1, partial(_decode, raw, header)
-    # libjpeg holds all coefficients of a file of several scans until the last one.
-    beside = header.coefficient_bytes if header.has_scans else 0
-    need = (max(2, 1 + beside), max(6, 3 + beside))
+    # libjpeg holds the coefficients of all scans until the last one.
+    coefficient_bytes = header.coefficient_bytes if header.has_scans else 0
+    need = (max(2, 1 + coefficient_bytes), max(6, 3 + coefficient_bytes))
     return EncodedImage("jpeg", header.width, header.height, read, orientation, colourless, need, dpi=header.dpi)
 
 
 def read_colours(raw: bytes) -> tuple[int, bool]:
-    """Components of a pixel, and whether Adobe's marker says that inks are inverted. Raises as `open_jpeg` does."""
+    """Number of components, and whether Adobe's marker says that inks are inverted. Raises as `open_jpeg` does."""
     header = _read_markers(raw)
     return header.components, header.is_adobe
 
@@ -74,7 +74,7 @@ def _read_markers(raw: bytes) -> _Header:
             continue
         length = int.from_bytes(raw[position + 1 : position + 3], "big")
         if length < 2 or position + 1 + length > len(raw):
-            raise broken("JPEG", f"is cut off inside the segment with marker FF{marker:02X}")
+            raise broken("JPEG", f"is truncated inside the segment with marker FF{marker:02X}")
         _note_segment(header, marker, raw[position + 3 : position + 1 + length])
         position += 1 + length
         if marker == START_OF_SCAN:
@@ -87,7 +87,7 @@ def _note_segment(header: _Header, marker: int, body: bytes) -> None:
     if marker in FRAME_MARKERS:
         _note_frame(header, marker, body)
     elif marker == START_OF_SCAN:
-        # Progressive, or the components one after the other.
+        # Several scans: progressive, or one for each component.
         header.has_scans = header.has_scans or (bool(body) and body[0] < header.components)
     elif marker == APP1 and body.startswith(b"Exif\0\0") and not header.exif:
         header.exif = body
@@ -107,11 +107,11 @@ def _note_frame(header: _Header, marker: int, body: bytes) -> None:
     header.has_scans = marker in PROGRESSIVE_MARKERS
     header.coefficient_bytes = _coefficient_bytes(body[FRAME_BYTES : FRAME_BYTES + 3 * header.components])
     if depth != 8:
-        raise UnsupportedImage(f"This JPEG has {depth} bits a sample.", "Send a JPEG of 8 bits, or a PNG.")
+        raise UnsupportedImage(f"This JPEG has {depth} bits per sample.", "Send a JPEG of 8 bits, or a PNG.")
 
 
 def _coefficient_bytes(components: bytes) -> int:
-    """Bytes of coefficients for each pixel, rounded up: two for each sample, of which coarser components have fewer.
+    """Bytes of coefficients per pixel, rounded up: two per sample; subsampled components have fewer samples.
 
     Each component has three bytes: its name, its samples across and down, its table.
     """
@@ -122,19 +122,19 @@ def _coefficient_bytes(components: bytes) -> int:
 
 def _check_scans(raw: bytes, header: _Header) -> None:
     scans = 1 + raw.count(b"\xff\xda", header.scan_offset)
-    most = min(MAX_SCANS, MAX_SCANNED_PIXELS // max(1, header.width * header.height))
-    if scans > most:
+    max_scans = min(MAX_SCANS, MAX_SCANNED_PIXELS // max(1, header.width * header.height))
+    if scans > max_scans:
         size = f"{header.width} x {header.height} pixels"
-        raise broken("JPEG", f"has {scans} scans, more than the {most} that are read of {size}")
+        raise broken("JPEG", f"has {scans} scans; the limit at {size} is {max_scans}")
 
 
 def _decode(raw: bytes, header: _Header, gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
     flags = (cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
-    # From the back, where it stands: from the front the search reads the whole file with the interpreter's lock held.
+    # Searched from the end: a search from the front would read the whole file while holding the GIL.
     if raw.rfind(END_OF_IMAGE, header.scan_offset) >= 0:
         return decode_with_opencv(raw, flags, "JPEG")
     samples = None if header.has_scans else try_opencv(raw + END_OF_IMAGE, flags)
-    # For lost data libjpeg fills in mid gray.
+    # libjpeg fills lost data with mid gray.
     if samples is None or np.all(samples[-8:, -8:] == 128):
-        raise broken("JPEG", "is cut off: its pixels end before the last row")
+        raise broken("JPEG", "is truncated: its pixels end before the last row")
     return samples

@@ -1,7 +1,7 @@
 """Reads the header of a PNG, and decodes its pixels.
 
-OpenCV is given the critical chunks only. What is left out (text, colour profile, EXIF, animation) can inflate to any
-size, may be damaged, and makes libpng write warnings to stderr.
+OpenCV gets the critical chunks only. The others (text, colour profile, EXIF, animation) can inflate to any size, may be
+damaged, and make libpng write warnings to stderr.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPH
 
 @dataclass(slots=True)
 class Png:
-    """The header of a PNG and what its chunks say; nothing is inflated.
+    """The header and chunks of a PNG; nothing is inflated.
 
-    `kind` is GRAY to RGB_ALPHA, of `depth` bits a sample; the palette has red, green and blue of each colour. Of the
-    file, `packed` are the rows with their filters, packed by zlib, to be joined, and `critical` what OpenCV is given.
+    `kind` is GRAY to RGB_ALPHA with `depth` bits per sample; `palette` has red, green and blue of each colour. `packed`
+    are the slices of the file with the filtered rows, one zlib stream; `critical` those that OpenCV gets.
     """
 
     width: int
@@ -51,7 +51,7 @@ class Png:
 
     @property
     def has_alpha(self) -> bool:
-        """Whether pixels may be transparent, other than by one transparent level of gray."""
+        """Whether pixels may be transparent. One transparent gray level does not count."""
         return self.kind in (GRAY_ALPHA, RGB_ALPHA) or (self.kind in (RGB, PALETTE) and self.is_transparent)
 
     @property
@@ -62,7 +62,7 @@ class Png:
 
     @property
     def is_only_critical(self) -> bool:
-        """Whether the file has no other chunks, and its end."""
+        """Whether the file has critical chunks alone, with the end chunk."""
         return len(self.critical) == 1 and self.has_end
 
 
@@ -78,7 +78,7 @@ def open_png(raw: bytes) -> EncodedImage:
         opaque = cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR
         return decode_with_opencv(_critical_only(raw, png), cv2.IMREAD_UNCHANGED if png.has_alpha else opaque, "PNG")
 
-    # With transparency all four channels are decoded before they are flattened.
+    # All four channels are decoded before they are flattened.
     samples = 2 * 4 * (2 if png.depth == 16 else 1)
     need = (samples, samples) if png.has_alpha else (2, 6)
     copied = 0 if png.is_only_critical else len(raw)
@@ -127,7 +127,7 @@ def _read_header(raw: bytes) -> Png:
 
 
 def _walk(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Name, first and past-the-last byte of each chunk up to IEND, or to the end of a file that lacks it."""
+    """Name, start and end offset of each chunk up to IEND, or up to the end of a file without it."""
     position, name = len(MAGIC), b""
     for _ in range(MAX_CHUNKS):
         if name == b"IEND" or position == len(raw):
@@ -135,7 +135,7 @@ def _walk(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
         start, position = position, position + FRAME_BYTES + int.from_bytes(raw[position : position + 4], "big")
         name = raw[start + 4 : start + 8]
         if position > len(raw):
-            raise broken("PNG", f"is cut off at byte {len(raw)}, inside a chunk that goes on to byte {position}")
+            raise broken("PNG", f"is truncated at byte {len(raw)}, inside a chunk that ends at byte {position}")
         yield name, start, position
     raise broken("PNG", f"has more than {MAX_CHUNKS} chunks")
 

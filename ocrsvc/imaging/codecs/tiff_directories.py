@@ -1,7 +1,7 @@
-"""Directories of a TIFF, of which EXIF is one: the pages of a file, and the orientation of an image.
+"""Directories of TIFF and EXIF: the pages of a file, and the orientation of an image.
 
-Pillow unpacks each directory on its way to a page, and a file of the largest size can hold millions. Here they are only
-followed, and entries are read one by one, so that loops and huge counts cost nothing. Bytes behind the end count as 0.
+Pillow unpacks each directory on its way to a page, and a large file can hold millions. This only follows their offsets
+and reads entries one by one, so loops and huge counts cost nothing. Bytes beyond the end of the file count as 0.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _NOT_A_PAGE: Final = 0b101  # a smaller copy of another page, or a mask for one
 
 
 def read_orientation(exif: bytes) -> int:
-    r"""The EXIF orientation, 1 to 8; 1 where the block is broken, silent or holds an illegal value. Never raises.
+    r"""Read the EXIF orientation, 1 to 8; 1 where it is missing, broken or illegal. Never raises.
 
-    EXIF is a TIFF structure ("II*\0..." or "MM\0*..."), with or without "Exif\0\0" in front.
+    EXIF is a TIFF structure ("II*\0..." or "MM\0*..."), with or without the prefix "Exif\0\0".
     """
     tiff = exif.removeprefix(b"Exif\0\0")
     if not tiff.startswith((b"II*\0", b"MM\0*")):
@@ -35,10 +35,10 @@ def read_orientation(exif: bytes) -> int:
 
 
 def find_pages(raw: bytes) -> list[int]:
-    """Where the directory of each page begins, in order; what cannot be followed ends the list.
+    """Offsets of the pages' directories, in order, up to the first that cannot be followed.
 
-    Smaller copies and masks are no pages, but the first directory always is one. Raises TooManyPages for a file of more
-    than MOST_DIRECTORIES.
+    Smaller copies and masks are no pages, but the first directory always is one. Raises TooManyPages for more than
+    MOST_DIRECTORIES.
     """
     pages: list[int] = []
     seen: set[int] = set()
@@ -59,7 +59,7 @@ def find_pages(raw: bytes) -> list[int]:
 
 
 def begin_with(raw: bytes, page: int) -> bytes:
-    """The same file with the directory at `page` as its first."""
+    """A copy of the file whose first directory is the one at offset `page`."""
     _, offset_bytes, first = _layout(raw)
     offset = page.to_bytes(offset_bytes, _byte_order(raw))
     return raw[:first] + offset + raw[first + offset_bytes :]
@@ -74,18 +74,18 @@ def _number(raw: bytes, at: int, size: int) -> int:
 
 
 def _layout(raw: bytes) -> tuple[int, int, int]:
-    """Bytes of the count of a directory's entries and of an offset, and where the first is; a BigTIFF has more."""
+    """Bytes of an entry count, bytes of an offset, and the place of the first offset, for TIFF and BigTIFF."""
     return (8, 8, 8) if _number(raw, 2, 2) == 43 else (2, 4, 4)
 
 
 def _read_directory(raw: bytes, at: int) -> tuple[bool, int] | None:
-    """Whether the directory at `at` is a page, and where the next one is; None for one outside the file."""
+    """Whether the directory at `at` is a page, and the offset of the next one; None if it lies outside the file."""
     count_bytes, offset_bytes, _ = _layout(raw)
     count, first = _number(raw, at, count_bytes), at + count_bytes
     end = first + count * (4 + 2 * offset_bytes)
     if not count or end + offset_bytes > len(raw):
         return None
-    # Entries are sorted, and NewSubfileType has the lowest number of those in use.
+    # Entries are sorted, and NewSubfileType has the lowest number in use.
     is_typed = (_number(raw, first, 2), _number(raw, first + 2, 2)) == (_NEW_SUBFILE_TYPE, _LONG)
     is_page = not (is_typed and _number(raw, first + 4 + offset_bytes, 4) & _NOT_A_PAGE)
     return is_page, _number(raw, end, offset_bytes)

@@ -1,4 +1,4 @@
-"""The characters of a PDF's page as arrays, in pixels of the page as drawn."""
+"""The characters of a PDF page as arrays, in pixels of the drawn page."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Numbers = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.intp]
 Matrix = tuple[float, ...]
-"""a to f make pixels of points: x = a x + c y + e, y = b x + d y + f."""
+"""a to f map points to pixels: x = a x + c y + e, y = b x + d y + f."""
 
 INVISIBLE_MODES: Final = (3, 7)
 """Text render modes that draw nothing: invisible, and clipping alone (ISO 32000-1, table 106)."""
 
 _FURTHEST_PX: Final = 1e6
 _LEAST_EM_PX: Final = 1.0
-_LEAST_SHARE, _MOST_SHARE = 0.05, 6.0  # of the highest letter of a font in its size
+_LEAST_SHARE, _MOST_SHARE = 0.05, 6.0  # plausible height of a font's highest letter, in ems
 _EM_OF_INK: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class PageFrame:
-    """How large a page is drawn for an engine, and how large for a look at its ink; 0 x 0 without one. Pixels."""
+    """Size in pixels of a page as drawn for an engine, and of the small drawing for page_look; 0 x 0 without one."""
 
     width: int
     height: int
@@ -37,12 +37,12 @@ class PageFrame:
 
 @dataclass(frozen=True, slots=True)
 class PageCharacters:
-    """N characters in the order of the file. Pixels of the page as drawn, origin top left, y downwards.
+    """N characters in the order of the file. Pixels of the drawn page, origin top left, y down.
 
-    `ink` (N, 4) is left, top, right and bottom of what is drawn, without extent for blanks; `origin` (N, 2) where each
-    stands on its baseline; `em` the size of its font; `along` (N, 2) the unit vector in which its line runs; `font` and
-    `owner` its font and text object. It is unmapped if the font has no Unicode for it, added if it is a blank that is
-    not in the file, hidden if it is drawn invisibly, or an image or a rectangle was drawn over it.
+    `ink` (N, 4) is left, top, right and bottom of the drawn shape, empty for blanks; `origin` (N, 2) its point on the
+    baseline; `em` the font size; `along` (N, 2) the unit vector of its line; `font` and `owner` its font and text
+    object. `is_unmapped`: the font has no Unicode for it; `is_added`: a blank that pdfium inserted; `is_hidden`: drawn
+    invisibly, or covered by an image or a rectangle.
     """
 
     codes: NDArray[np.uint32]
@@ -61,17 +61,17 @@ class PageCharacters:
 
     @property
     def middle(self) -> Numbers:
-        """(N, 2) the middle of each character's ink."""
+        """(N, 2) the centre of each character's ink."""
         return (self.ink[:, :2] + self.ink[:, 2:]) / 2
 
     def of(self, chosen: Flags | Indices) -> PageCharacters:
-        """These of them, in this order."""
+        """The chosen characters, in this order."""
         values = {name: getattr(self, name)[chosen] for name in PageCharacters.__slots__}
         return replace(self, **values)
 
 
 def page_characters(numbers: Numbers, counts: tuple[int, int, int], matrix: Matrix) -> PageCharacters:
-    """What the child has copied, as `child_text` says; `counts` are those of characters, text objects and covers."""
+    """Unpack the numbers that the child copied; `counts` are those of characters, text objects and covers."""
     numbers = np.nan_to_num(numbers, posinf=_FURTHEST_PX, neginf=-_FURTHEST_PX)
     count, object_count, cover_count = counts
     sizes = CHARACTER_NUMBERS * count, OBJECT_NUMBERS * object_count, COVER_NUMBERS * cover_count
@@ -106,7 +106,7 @@ def _clipped(points: Numbers) -> Numbers:
 
 
 def _covered(middle: Numbers, places: Numbers, covers: Numbers, matrix: Matrix) -> Flags:
-    """Which characters something was drawn over: by their middle, and their place among what the page draws."""
+    """Which characters a later object covers, by their centre and their place in the page's drawing order."""
     covered = np.zeros(len(middle), np.bool_)
     corners = _to_pixels(covers[:, 1:].reshape(-1, 2, 2), matrix)
     for place, (left, top), (right, bottom) in zip(covers[:, 0], corners.min(axis=1), corners.max(axis=1), strict=True):
@@ -116,7 +116,7 @@ def _covered(middle: Numbers, places: Numbers, covers: Numbers, matrix: Matrix) 
 
 
 def _directions(owned: Numbers, matrix: Matrix) -> Numbers:
-    """(N, 2) which way the text objects of the characters run on the page."""
+    """(N, 2) the direction of each character's text object on the page."""
     along = _turned(owned[:, :2], matrix)
     length = np.hypot(along[:, 0], along[:, 1])
     known = length > 0
@@ -126,10 +126,10 @@ def _directions(owned: Numbers, matrix: Matrix) -> Numbers:
 
 
 def _em_px(owned: Numbers, matrix: Matrix, heights: Numbers, has_ink: Flags) -> Numbers:
-    """The characters' font sizes, by the height of the ink where the file's number is implausible."""
+    """The characters' font sizes, from the height of the ink where the size in the file is implausible."""
     up = _turned(owned[:, 2:4], matrix)
     em = np.clip(np.abs(owned[:, 4]) * np.hypot(up[:, 0], up[:, 1]), _LEAST_EM_PX, _FURTHEST_PX)
-    # A font's highest letter that is so much lower or higher than its size makes that number implausible.
+    # A size is implausible if the font's highest letter is much lower or higher.
     _, fonts = np.unique(owned[:, 5], return_inverse=True)
     highest = np.zeros(fonts.max(initial=-1) + 1)
     np.maximum.at(highest, fonts[has_ink], (heights / em)[has_ink])

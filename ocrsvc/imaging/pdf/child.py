@@ -1,20 +1,20 @@
-"""The program that draws the pages of one PDF, in a process of its own.
+"""The child process that draws the pages of one PDF and extracts their text.
 
     python -m ocrsvc.imaging.pdf.child PARENT MEMORY FILE_BYTES FILE CANVAS
 
-FILE and CANVAS are numbers of open files. Requests and answers; instead of each it may say what is wrong with the file:
+FILE and CANVAS are file descriptors. Requests and answers; an error word such as `damaged` may replace any answer:
 
 - `open`: `pages COUNT`.
 - `size NUMBER`: `points WIDTH HEIGHT`.
-- `draw NUMBER WIDTH HEIGHT MOST_PIXELS EXACT`: `drawn` when the page lies on the canvas, as rows of blue, green, red
-  and an unused byte. EXACT is 1 where an image's pixels are to become pixels of the canvas.
-- `image NUMBER DPI MOST_PIXELS`: `image ACROSS DOWN`, how many pixels of the one image that the page is fit into its
-  width and height; 0 0 for any other page. An image with transparent parts, whose mask may be finer than the image
-  itself, only counts from DPI pixels an inch on.
-- `text NUMBER`: `characters COUNT`, of a page whose text stays open for `copy`.
-- `copy WIDTH HEIGHT SMALL_WIDTH SMALL_HEIGHT MOST_PIXELS`: `copied OBJECTS COVERS A B C D E F` when that text lies on
-  the canvas as `child_text.py` says, and behind it the page drawn in gray with the small sides, unless these are 0. A
-  to F make pixels of points, for a page of WIDTH x HEIGHT.
+- `draw NUMBER WIDTH HEIGHT MAX_PIXELS EXACT`: `drawn`; the page lies on the canvas, as rows of blue, green, red and an
+  unused byte. With EXACT 1 each pixel of the page's image becomes a pixel of the canvas.
+- `image NUMBER DPI MAX_PIXELS`: `image ACROSS DOWN`, the page's width and height in pixels of the one image that it
+  consists of; 0 0 for any other page, and for an image with transparent parts below DPI pixels per inch, whose mask may
+  be finer than the image.
+- `text NUMBER`: `characters COUNT`; the text stays open for `copy`.
+- `copy WIDTH HEIGHT SMALL_WIDTH SMALL_HEIGHT MAX_PIXELS`: `copied OBJECTS COVERS A B C D E F`; that text lies on the
+  canvas in the layout of `child_text.py`, followed by the page drawn in gray with the small sides, unless these are 0.
+  A to F map points to pixels of a page of WIDTH x HEIGHT.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
 _X11_FONTS: Final = "/usr/share/X11/fonts"
 FONT_FOLDERS: Final = ("/usr/share/fonts", "/usr/local/share/fonts", f"{_X11_FONTS}/Type1", f"{_X11_FONTS}/TTF")
-"""Where pdfium looks for fonts that a file does not bring."""
+"""Where pdfium looks for fonts that a file does not embed."""
 
 _BYTES_PER_PIXEL: Final = 4
 _LARGEST_SIDE: Final = 1e9
 _POINTS_PER_INCH: Final = 72
-_UNITS: Final = 1 << 20  # of a page's width and height, in which places on it are asked for
-_LEAST_SHARE: Final = 0.5  # of the page's width and height, that an image takes for the page to be that image
-_LEVEL: Final = 0.01  # of an image's side, how much it may rise and still be level
+_UNITS: Final = 1 << 20  # a page's width and height in the units of requested positions
+_LEAST_SHARE: Final = 0.5  # smallest share of the page's sides covered by an image that counts as the whole page
+_LEVEL: Final = 0.01  # largest slope of a side of a level image
 _LOOK_PX: Final = 16
 _OPAQUE: Final = 255
 _INSET_PX: Final = 0.01
-"""How far an image's edges move inwards on the canvas: pdfium stretches it to all pixels that it touches, so a rounding
-error beyond a pixel's edge would blur it."""
+"""Inset of an image on the canvas: pdfium stretches it to all pixels that it touches, so a rounding error beyond a
+pixel's edge would blur it."""
 _CONFIG_VERSION: Final = 2
 
 
 class _Drawer:
-    """pdfium with one PDF."""
+    """Answers requests with pdfium and one open PDF."""
 
     def __init__(self, pdfium: Any, file: int, canvas: int) -> None:
         self._pdfium, self._canvas = pdfium, canvas
@@ -60,7 +60,7 @@ class _Drawer:
         self._opened = ExitStack()
 
     def open(self) -> str:
-        """The number of pages."""
+        """Open the file and count its pages."""
         pdfium = self._pdfium
         start = ctypes.c_char.from_buffer(self._data)
         self._handle = pdfium.FPDF_LoadMemDocument64(ctypes.addressof(start), len(self._data), None)
@@ -68,13 +68,13 @@ class _Drawer:
             secret = pdfium.FPDF_GetLastError() in {pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY}
             raise RequestFailed("password" if secret else "damaged")
         if pdfium.FPDF_GetFormType(self._handle) != pdfium.FORMTYPE_NONE:
-            # It draws the fields of a form, which are no part of the page itself.
+            # It draws form fields, which are not part of the page itself.
             self._form_info = pdfium.FPDF_FORMFILLINFO(version=2)
             self._form = pdfium.FPDFDOC_InitFormFillEnvironment(self._handle, self._form_info)
         return pack("pages", pdfium.FPDF_GetPageCount(self._handle))
 
     def size(self, number: int) -> str:
-        """Width and height of a page in points; its content is not read."""
+        """Width and height of a page in points, without reading its content."""
         size = self._pdfium.FS_SIZEF()
         if not self._pdfium.FPDF_GetPageSizeByIndexF(self._handle, number - 1, size):
             raise RequestFailed("damaged_page", number)
@@ -83,20 +83,20 @@ class _Drawer:
             raise RequestFailed("no_size")
         return pack("points", width, height)
 
-    def image(self, number: int, dpi: int, most_pixels: int) -> str:
-        """Width and height of a page in pixels of the one image that it is; 0 0 for any other page."""
+    def image(self, number: int, dpi: int, max_pixels: int) -> str:
+        """Width and height of a page in pixels of its only image; 0 0 for any other page."""
         page = self._load(number)
-        self._check_images(page, most_pixels)
+        self._check_images(page, max_pixels)
         across, down = self._size_in_image_pixels(page)
         if across * _POINTS_PER_INCH < dpi * self._pdfium.FPDF_GetPageWidthF(page) and not self._is_opaque(page):
             across = down = 0.0
         return pack("image", across, down)
 
-    def draw(self, number: int, width: int, height: int, most_pixels: int, exact: int) -> str:
-        """One page onto the canvas."""
+    def draw(self, number: int, width: int, height: int, max_pixels: int, exact: int) -> str:
+        """Draw one page onto the canvas."""
         page = self._load(number)
         try:
-            self._check_images(page, most_pixels)
+            self._check_images(page, max_pixels)
             with mmap.mmap(self._canvas, width * height * _BYTES_PER_PIXEL) as canvas:
                 self._draw_on(page, canvas, 0, (width, height), exact=bool(exact))
         finally:
@@ -104,19 +104,19 @@ class _Drawer:
         return pack("drawn")
 
     def text(self, number: int) -> str:
-        """How many characters a page has; it stays open for `copy` until the next one."""
+        """Count a page's characters; the page stays open for `copy`."""
         self._close_page()
         self._text = PageText(self._pdfium, self._load(number))
         self._opened.callback(self._text.close)
         return pack("characters", self._text.count)
 
-    def copy(self, width: int, height: int, small_width: int, small_height: int, most_pixels: int) -> str:
-        """These characters onto the canvas, and a small drawing behind them."""
+    def copy(self, width: int, height: int, small_width: int, small_height: int, max_pixels: int) -> str:
+        """Copy these characters onto the canvas, followed by a small drawing."""
         if self._text is None or self._page is None:
             raise RequestFailed("no_text")
         (_, page), copier = self._page, self._text
         if small_width and small_height:
-            self._check_images(page, most_pixels)
+            self._check_images(page, max_pixels)
         characters_bytes = room_bytes(copier.count)
         with mmap.mmap(self._canvas, characters_bytes + small_width * small_height) as canvas:
             counts = copier.copy(canvas)
@@ -125,7 +125,7 @@ class _Drawer:
         return pack("copied", *counts, *copier.to_pixels(width, height))
 
     def _load(self, number: int) -> Any:
-        """A page, which stays open until another one is asked for, or it is drawn: reading its content takes time."""
+        """Open a page and keep it open until it is drawn or another one is requested: parsing it takes time."""
         if self._page is None or self._page[0] != number:
             self._close_page()
             self._page = number, self._opened.enter_context(self._open_page(number))
@@ -161,25 +161,25 @@ class _Drawer:
         return only
 
     def _size_in_image_pixels(self, page: Any) -> tuple[float, float]:
-        """How many pixels of its only image fit into the page's width and height, as displayed; 0, 0 without one."""
+        """The displayed page's width and height in pixels of its only image; 0, 0 without one."""
         image, matrix = self._only_image(page), self._pdfium.FS_MATRIX()
         if image is None or not self._pdfium.FPDFPageObj_GetMatrix(image, matrix):
             return 0.0, 0.0
-        # Its corner, and the ends of its lower and its left edge, as shares of the page's width and height.
+        # The image's corner, and the ends of its lower and left edge, as shares of the page's width and height.
         points = [(matrix.e, matrix.f), (matrix.e + matrix.a, matrix.f + matrix.b)]
         points.append((matrix.e + matrix.c, matrix.f + matrix.d))
         (left, top), *ends = (displayed(self._pdfium, page, (1, 1), point, _UNITS) for point in points)
         (ax, ay), (bx, by) = ((abs(x - left), abs(y - top)) for x, y in ends)
         width, height = self._pixel_size(image)
         if ax < ay:
-            # The page is displayed on its side.
+            # The page is displayed rotated by 90 or 270 degrees.
             (ax, ay), (bx, by), (width, height) = (bx, by), (ax, ay), (height, width)
         if min(ax, by) < _LEAST_SHARE or max(ay, bx) > _LEVEL * min(ax, by):
             return 0.0, 0.0
         return width / ax, height / by
 
     def _is_opaque(self, page: Any) -> bool:
-        """Whether what the page shows covers the ground wherever it is drawn, as an image without a mask does."""
+        """Whether the page's content has no half-transparent parts, like an image without a mask."""
         look = (ctypes.c_ubyte * (_LOOK_PX * _LOOK_PX * _BYTES_PER_PIXEL))()
         pdfium, stride = self._pdfium, _LOOK_PX * _BYTES_PER_PIXEL
         bitmap = pdfium.FPDFBitmap_CreateEx(_LOOK_PX, _LOOK_PX, pdfium.FPDFBitmap_BGRA, ctypes.addressof(look), stride)
@@ -187,15 +187,15 @@ class _Drawer:
         pdfium.FPDFBitmap_Destroy(bitmap)
         return set(look[_BYTES_PER_PIXEL - 1 :: _BYTES_PER_PIXEL]) <= {0, _OPAQUE}
 
-    def _check_images(self, page: Any, most_pixels: int) -> None:
-        """Raises RequestFailed: a few bytes can declare an image that takes gigabytes to unpack."""
+    def _check_images(self, page: Any, max_pixels: int) -> None:
+        """Raise RequestFailed for a large image: a few bytes can declare one that takes gigabytes to unpack."""
         for item, kind, *_ in objects_of(self._pdfium, page):
             width, height = self._pixel_size(item) if kind == self._pdfium.FPDF_PAGEOBJ_IMAGE else (0, 0)
-            if width * height > most_pixels:
+            if width * height > max_pixels:
                 raise RequestFailed("large_image", width, height)
 
     def _pixel_size(self, image: Any) -> tuple[int, int]:
-        """0 0 where it is not known."""
+        """Width and height; 0 0 if unknown."""
         width, height = ctypes.c_uint(), ctypes.c_uint()
         self._pdfium.FPDFImageObj_GetImagePixelSize(image, width, height)
         return width.value, height.value
@@ -203,7 +203,7 @@ class _Drawer:
     def _draw_on(
         self, page: Any, canvas: mmap.mmap, at: int, size: tuple[int, int], *, gray: bool = False, exact: bool = False
     ) -> None:
-        """Draw the page on white, so many bytes behind the canvas's first."""
+        """Draw the page on white, at byte `at` of the canvas."""
         pdfium, (width, height) = self._pdfium, size
         start = ctypes.c_char.from_buffer(canvas, at)
         kind, stride = (pdfium.FPDFBitmap_Gray, width) if gray else (pdfium.FPDFBitmap_BGRx, width * _BYTES_PER_PIXEL)
@@ -224,7 +224,7 @@ class _Drawer:
 
 
 def load_pdfium() -> Any:
-    """pdfium's own functions. The package around them takes as long to load as everything else in this process."""
+    """Load pdfium's own functions. Loading pypdfium2 around them would double the start time of this process."""
     from pypdfium2_raw import bindings
 
     bindings.FPDF_InitLibraryWithConfig(bindings.FPDF_LIBRARY_CONFIG(version=_CONFIG_VERSION))
@@ -232,7 +232,7 @@ def load_pdfium() -> Any:
 
 
 def main() -> None:
-    """Serve one parent, until it closes the connection."""
+    """Serve one parent until it closes the connection."""
     file, canvas = apply_limits()
     drawer = _Drawer(load_pdfium(), file, canvas)
     words = ("open", "size", "image", "draw", "text", "copy")
@@ -242,5 +242,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Nothing is worth tidying up, and pdfium need not be asked whether it agrees.
+    # Skips the clean-up of Python and pdfium: the system frees everything.
     os._exit(0)

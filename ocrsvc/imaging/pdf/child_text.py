@@ -1,7 +1,7 @@
-"""What the program `child` copies of a page's text: its characters, its text objects, and what is drawn over them.
+"""Copies a page's text in the child process: characters, text objects, and the objects that cover them.
 
-numpy is not loaded there. The functions of pdfium that are called several times for each character get addresses: with
-checked arguments they take longer.
+The child does not load numpy. pdfium's functions that run several times per character get plain addresses: ctypes'
+argument checks take longer than the calls.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 CHARACTER_NUMBERS: Final = 9
-"""Doubles of a character: left, right, bottom and top of its ink, and its origin, in the page's own points; its code
-point, the number of its text object, and flags."""
+"""Doubles per character: left, right, bottom and top of its ink, and its origin, in points of the page; its code point,
+the number of its text object, and flags."""
 OBJECT_NUMBERS: Final = 8
-"""Doubles of a text object: matrix a b c d, font size, font, render mode, place among what the page draws."""
+"""Doubles per text object: matrix a b c d, font size, font, render mode, index in the page's drawing order."""
 COVER_NUMBERS: Final = 5
-"""Doubles of a cover: its place among what the page draws, and left, bottom, right and top in points."""
+"""Doubles per cover: its index in the page's drawing order, and left, bottom, right and top in points."""
 UNMAPPED, ADDED = 1, 2
-"""Flags of a character: its font has no Unicode for it; it is a blank that pdfium adds, for the white that is there."""
+"""Flags of a character: its font has no Unicode for it; pdfium inserted it as a space for a gap."""
 
 _DOUBLE_BYTES: Final = 8
 _BLANK: Final = 0x20
 _DEVICE_SCALE: Final = 16
 _LONG_POINTS: Final = 1000.0
 
-_MOST_OF_A_KIND: Final = 64  # of the largest images and rectangles: on pages with more, they are pieces of pictures
+_MOST_OF_A_KIND: Final = 64  # largest images and rectangles; pages with more draw pictures in pieces
 _MOST_COVERS: Final = 2 * _MOST_OF_A_KIND
 _DEEPEST_FORM: Final = 8
-_MOST_OBJECTS: Final = 200_000  # of a page that are looked at for covers, forms counted; a map of a town has fewer
-_MOST_RECTANGLES: Final = 4_000  # that are looked at closely
+_MOST_OBJECTS: Final = 200_000  # of a page searched for covers, with those in forms; a map of a town has fewer
+_MOST_RECTANGLES: Final = 4_000  # paths examined closely
 _RECTANGLE_SEGMENTS: Final = (4, 5)
 _MOST_CLIPS: Final = 8
 _OPAQUE: Final = 255
@@ -45,7 +45,7 @@ _EVERYWHERE: Final[Frame] = (-1e6, -1e6, 1e6, 1e6)
 
 
 def room_bytes(count: int) -> int:
-    """What so many characters take at most, with their objects and covers."""
+    """Largest size of this number of characters with their objects and covers."""
     return _DOUBLE_BYTES * ((CHARACTER_NUMBERS + OBJECT_NUMBERS) * count + COVER_NUMBERS * _MOST_COVERS)
 
 
@@ -58,7 +58,7 @@ class PageText:
         self.count: int = max(0, pdfium.FPDFText_CountChars(self._text)) if self._text else 0
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release the text."""
         if self._text:
             self._pdfium.FPDFText_ClosePage(self._text)
 
@@ -77,14 +77,14 @@ class PageText:
         return len(firsts), len(covers)
 
     def to_pixels(self, width: int, height: int) -> tuple[float, ...]:
-        """Six numbers that turn points into pixels of the page as it is drawn: x = a x + c y + e, y = b x + d y + f."""
+        """Six numbers that map points to pixels of the drawn page: x = a x + c y + e, y = b x + d y + f."""
         points = ((0.0, 0.0), (_LONG_POINTS, 0.0), (0.0, _LONG_POINTS))
         (x, y), *ends = (displayed(self._pdfium, self._page, (width, height), at, _DEVICE_SCALE) for at in points)
         sides = [side for right, down in ends for side in ((right - x) / _LONG_POINTS, (down - y) / _LONG_POINTS)]
         return (*sides, x, y)
 
     def _copy_characters(self, numbers: Any) -> dict[int, int]:
-        """Copies all characters; the first one of each text object, by its address."""
+        """Copy all characters; return the first one of each text object, by the object's address."""
         pdfium = self._pdfium
         code_of = _unchecked(pdfium.FPDFText_GetUnicode, c_uint, c_void_p, c_int)
         object_of = _unchecked(pdfium.FPDFText_GetTextObject, c_void_p, c_void_p, c_int)
@@ -108,7 +108,7 @@ class PageText:
         return firsts
 
     def _numbers_of(self, pointer: int, first: int, place: int) -> list[float]:
-        """See OBJECT_NUMBERS; zeros for what belongs to no object, such as blanks that pdfium adds."""
+        """The OBJECT_NUMBERS of a text object; zeros for characters without one, such as inserted spaces."""
         if not pointer:
             return [0.0] * OBJECT_NUMBERS
         pdfium = self._pdfium
@@ -116,13 +116,13 @@ class PageText:
         matrix = pdfium.FS_MATRIX()
         pdfium.FPDFText_GetMatrix(self._text, first, matrix)
         size, mode = pdfium.FPDFText_GetFontSize(self._text, first), pdfium.FPDFTextObj_GetTextRenderMode(item)
-        # The address only tells fonts apart.
+        # The address identifies the font.
         font = _address(pdfium.FPDFTextObj_GetFont(item))
         return [matrix.a, matrix.b, matrix.c, matrix.d, size, float(font), float(mode), float(place)]
 
 
 def _unchecked(function: Any, result: Any, *arguments: Any) -> Any:
-    """The same function, whose pointers are numbers."""
+    """The same function, taking pointers as integers without checks."""
     return ctypes.PYFUNCTYPE(result, *arguments)(_address(function))
 
 
@@ -133,7 +133,7 @@ def _address(pointer: Any) -> int:
 def displayed(
     pdfium: Any, page: Any, size: tuple[int, int], point: tuple[float, float], scale: int
 ) -> tuple[float, float]:
-    """Where a point is on the page as displayed in this size; pdfium gives whole numbers, here scaled."""
+    """A point's place on the page as displayed in this size. pdfium returns integers, so it computes at `scale`."""
     across, down = c_int(), c_int()
     width, height = size
     pdfium.FPDF_PageToDevice(page, 0, 0, width * scale, height * scale, 0, *point, across, down)
@@ -141,7 +141,7 @@ def displayed(
 
 
 class PageObject(NamedTuple):
-    """An object, its kind, and of the forms that it is in: how many, what makes points of the page, where they draw."""
+    """An object and its kind, with the number, combined matrix and clip frame of the forms around it."""
 
     item: Any
     kind: int
@@ -151,7 +151,7 @@ class PageObject(NamedTuple):
 
 
 def objects_of(pdfium: Any, page: Any) -> Iterator[PageObject]:
-    """The objects of a page in the order in which they are drawn, each form before those in it."""
+    """The objects of a page in drawing order, each form before its content."""
     items = map(partial(pdfium.FPDFPage_GetObject, page), range(pdfium.FPDFPage_CountObjects(page)))
     return _walk(pdfium, items, 0, _UNCHANGED, _EVERYWHERE)
 
@@ -177,9 +177,9 @@ def _matrix_in(pdfium: Any, form: Any, matrix: Matrix) -> Matrix:
 
 
 def _look_at_objects(pdfium: Any, page: Any) -> tuple[dict[int, int], list[list[float]]]:
-    """The place among what the page draws of each text object, by its address, and the COVER_NUMBERS of each cover.
+    """The index in drawing order of each text object, by its address, and the COVER_NUMBERS of each cover.
 
-    What was drawn before all text covers none.
+    Objects drawn before all text cover none of it.
     """
     places = dict[int, int]()
     images, rectangles = list[list[float]](), list[list[float]]()
@@ -201,7 +201,7 @@ def _largest(covers: list[list[float]]) -> list[list[float]]:
 
 
 def _is_opaque_rectangle(pdfium: Any, item: Any) -> bool:
-    """Whether a path is an upright rectangle that hides what is below it."""
+    """Whether a path is an upright opaque rectangle."""
     count = pdfium.FPDFPath_CountSegments(item)
     if count not in _RECTANGLE_SEGMENTS or pdfium.FPDFPageObj_HasTransparency(item):
         return False
@@ -221,7 +221,7 @@ def _bounds_on_page(pdfium: Any, item: Any, matrix: Matrix, clip: Frame) -> Fram
 
 
 def _clipped(pdfium: Any, item: Any, frame: Frame) -> Frame:
-    """A frame, without what lies outside of the first rectangles by which the object is clipped."""
+    """Clip a frame by the first rectangles of the object's clip path."""
     clip = pdfium.FPDFPageObj_GetClipPath(item)
     for path in range(min(_MOST_CLIPS, pdfium.FPDFClipPath_CountPaths(clip)) if clip else 0):
         count = pdfium.FPDFClipPath_CountPathSegments(clip, path)
@@ -231,7 +231,7 @@ def _clipped(pdfium: Any, item: Any, frame: Frame) -> Frame:
 
 
 def _rectangle(pdfium: Any, count: int, segment: Callable[[int], Any]) -> Frame | None:
-    """The frame of a path of so many segments that are an upright rectangle; else None."""
+    """The frame of a path of `count` segments that is an upright rectangle; else None."""
     points = list[tuple[float, float]]()
     x, y = ctypes.c_float(), ctypes.c_float()
     for index in range(count if count in _RECTANGLE_SEGMENTS else 0):
@@ -254,6 +254,6 @@ def _around(points: list[tuple[float, float]]) -> Frame:
 
 
 def _within(frame: Frame, clip: Frame) -> Frame:
-    """What two frames share; without extent where that is nothing."""
+    """The intersection of two frames; empty if they are disjoint."""
     left, bottom = max(frame[0], clip[0]), max(frame[1], clip[1])
     return left, bottom, max(left, min(frame[2], clip[2])), max(bottom, min(frame[3], clip[3]))

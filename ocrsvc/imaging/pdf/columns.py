@@ -1,4 +1,4 @@
-"""Parts lines where the page shows columns: at white that lines up over several rows, and at rules between cells."""
+"""Splits lines at columns: at gaps that line up over several rows, and at rules between cells."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from ocrsvc.imaging.pdf.page_look import RuleFinder
 from ocrsvc.imaging.pdf.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_OBJECT, Level
 
 # In ems.
-_WORD: Final = 0.12  # the least white that may be a blank between words
-_LETTERS: Final = 0.25  # white that may be between the letters of a word, where the file moves from one to the next
+_WORD: Final = 0.12  # narrowest space between words
+_LETTERS: Final = 0.25  # widest gap between letters of a word that the file positions one by one
 _LEAST: Final = 0.4
-"""The least white between columns, where the file does not say by its blanks which white is between words."""
-_LEAST_WITHOUT_BLANK: Final = 0.15  # the same where it does: between two words of a text it would have a blank
+"""Narrowest gap between columns in files that do not write spaces between words."""
+_LEAST_WITHOUT_BLANK: Final = 0.15  # the same for a gap without space in files that write them
 _SAME_ROW: Final = 0.3
 _SAME_EDGE: Final = 0.2
 _FURTHEST_ROW: Final = 3.5
 
-_WIDER: Final = 1.6  # times the least white of its line, or what is usual on the page, is clearly wider
-_USUAL: Final = (0.2, 0.3, 0.35)  # least, without any, most ems of a blank that is taken for usual
-_USUAL_SHARE: Final = 0.2  # of all white is no wider
-_HAS_BLANKS: Final = 0.2  # of all white within lines is of blanks in the file, where it writes blanks
+_WIDER: Final = 1.6  # ratio of a clearly wider gap to the narrowest of its line, or to the page's usual space
+_USUAL: Final = (0.2, 0.3, 0.35)  # usual space in ems: least, default, most
+_USUAL_SHARE: Final = 0.2  # quantile of the gaps taken as usual space
+_HAS_BLANKS: Final = 0.2  # of the gaps within lines are spaces in a file that writes spaces
 _MOSTLY: Final = 0.75
 _SPACED_OUT, _LEAST_SPACED_OUT = 0.6, 6
 _LEAST_ROWS: Final = 3
 _SURE_ROWS: Final = 5
-"""Rows after which white with an edge is between columns, though other white of its line is as wide."""
+"""Rows of aligned gaps with an edge that separate columns even where other gaps of the line are as wide."""
 _ROWS_WITHOUT_EDGE: Final = 6
-"""Rows after which white lines up though neither side of it does, as beside columns whose cells are centred."""
+"""Rows of aligned gaps that separate columns even if neither side is aligned, as with centred cells."""
 _MOST_CHANNELS: Final = 64
-_MOST_PASSED: Final = 8  # rows beside a channel, until it ends
+_MOST_PASSED: Final = 8  # rows that end before a channel's place or begin after it, until the channel ends
 
-# What stands before the items of a list, which belongs to their lines: bullets, numbers and letters with a sign.
+# Markers of list items, which belong to their lines: bullets, numbers and letters with punctuation.
 _MARKER_CHARACTERS: Final = 7
 _MARKER: Final = re.compile(
     r"(?P<list>\W|[(\[]?(?:\d{1,3}|\w{1,4})[.):\]]{1,2}|(?:\d{1,2}\.){1,3}\d{0,2})|(?P<number>\d{1,5})"
@@ -47,12 +47,12 @@ _MARKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Whites:
-    """White between characters that stand beside each other in a row, by row and from left to right.
+    """Gaps between neighbouring characters of a row, row by row from left to right.
 
-    It is between `before` and `after`, places in their level; `left`, `right` and the font's size are pixels; `line` is
-    that before it. It is parted if another line begins after it; it may part, as white between two columns, if it lines
-    up with other white; it is wide if it clearly is wider than others of its line, ruled if a rule stands in it. The
-    text behind it, up to the next white that may part, ends at `end`, and is a number if it is mostly digits.
+    A gap lies between `before` and `after`, indices in their level; `left`, `right` and `em` are pixels; `line` is the
+    line before it. `is_parted`: another line begins after it; `may_part`: it separates columns if it lines up with
+    other gaps; `is_wide`: clearly wider than others of its line; `is_ruled`: a rule stands in it. The text after it, up
+    to the next possible separator, ends at `end`; `is_number`: it is mostly digits.
     """
 
     before: Indices
@@ -72,7 +72,7 @@ class _Whites:
 
 @dataclass(slots=True)
 class _Channel:
-    """White that goes down through rows: between these sides, in these whites; rows beside it since the last one."""
+    """Aligned gaps of successive rows: their common sides, the gaps, and the rows passed since the last gap."""
 
     left: float
     right: float
@@ -82,9 +82,9 @@ class _Channel:
 
 
 def part_columns(level: Level, line_of: Indices, codes: Sequence[int], find_ruled: RuleFinder | None) -> Indices | None:
-    """The cell that each character is in; cells do not reach over lines. None where all lines stay as they are.
+    """The cell of each character; a cell lies within one line. None if no line is split.
 
-    `line_of` (C,) is the line of each, from 0 on, or -1; without `find_ruled` the page is not drawn.
+    `line_of` (C,) is the line of each character, from 0, or -1; `find_ruled` is None where the page is not drawn.
     """
     order, rows, bases = _in_rows(level, line_of)
     if not len(order):
@@ -98,7 +98,7 @@ def part_columns(level: Level, line_of: Indices, codes: Sequence[int], find_rule
 
 
 def _in_rows(level: Level, line_of: Indices) -> tuple[Indices, Indices, Numbers]:
-    """The characters of lines from the top and the left, the row of each, and the baselines of rows."""
+    """The characters of lines, ordered by row and left side, the row of each, and the rows' baselines."""
     chosen = np.flatnonzero(line_of >= 0)
     if not len(chosen):
         return chosen, chosen, np.zeros(0)
@@ -123,7 +123,7 @@ def _find_whites(
     find_ruled: RuleFinder | None,
 ) -> _Whites:
     order, rows = in_rows
-    # What is Chinese takes its square, whatever of it is ink; so commas below each other are no column.
+    # A Chinese character takes its square, whatever its ink; so commas below each other are no column.
     right, left = level.taken[order], np.where(level.is_cjk, np.minimum(level.left, level.start), level.left)[order]
     far = 2 * float(np.abs(right).max(initial=0) + np.abs(left).max(initial=0)) + 1
     reach = np.maximum.accumulate(right + far * rows) - far * rows
@@ -132,7 +132,7 @@ def _find_whites(
     before, after = order[:-1], order[1:]
     is_next = np.abs(after - before) == 1
     blank = np.where(is_next, level.spaces[np.maximum(before, after)], AFTER_BLANK)
-    # Letters of a word may have as much white between them.
+    # The gaps between letters of a word may be as wide.
     is_word = (blank >= AFTER_GUESS) | ((blank == AFTER_NOTHING) & (size > _LETTERS * em))
     at = np.flatnonzero((rows[1:] == rows[:-1]) & (size > _WORD * em) & is_word)
     before, after, em, size, blank = before[at], after[at], em[at], size[at] / em[at], blank[at]
@@ -150,10 +150,10 @@ def _find_whites(
         may_part, is_wide = may_part | without, is_wide | without
     is_ruled, is_step = np.zeros(len(at), np.bool_), np.zeros(len(at), np.bool_)
     if find_ruled is not None:
-        asked = np.flatnonzero(~is_parted & (blank < IN_OBJECT))
-        sides = reach[at][asked], left[at + 1][asked]
-        is_ruled[asked], is_step[asked] = find_ruled(*sides, level.base[before[asked]], em[asked])
-    # A ground of its own may be a cell's, or a word's that is marked: other rows have to say which.
+        open_gaps = np.flatnonzero(~is_parted & (blank < IN_OBJECT))
+        sides = reach[at][open_gaps], left[at + 1][open_gaps]
+        is_ruled[open_gaps], is_step[open_gaps] = find_ruled(*sides, level.base[before[open_gaps]], em[open_gaps])
+    # A background of its own may be that of a cell or of a highlighted word: other rows decide.
     may_part, is_wide = may_part | is_step, is_wide | is_step
     may_part &= ~is_parted & (blank < IN_OBJECT) & ~(fixed[before] & fixed[after])
     may_part &= ~_spaced_out(line_of, lines[~is_parted])[lines] & ~is_ruled
@@ -165,10 +165,10 @@ def _find_whites(
 def _behind(
     at: Indices, usable: Indices, reach: Numbers, rows: Indices, codes: Sequence[int], order: Indices
 ) -> tuple[Numbers, Flags]:
-    """Where what stands behind each white ends, and whether it is a number; of what is usable alone, else nothing.
+    """Where the text after each usable gap ends, and whether it is a number; zero for other gaps.
 
-    `at` (G,) is the place, in their order, of the character before each white; `reach` (C,) how far the characters up
-    to each place reach in their row.
+    `at` (G,) is the position in `order` of the character before each gap; `reach` (C,) the right end of the row up to
+    each position.
     """
     last = np.searchsorted(rows, rows[at[usable]], side="right") - 1
     last = np.minimum(last, np.append(at[usable][1:], len(order)))
@@ -182,21 +182,21 @@ def _behind(
 
 
 def _usual_blank(size: Numbers, blank: Indices, is_parted: Flags) -> float:
-    """Ems of white between the words of the page."""
+    """Usual space between the words of the page, in ems."""
     least, without, most = _USUAL
     known = size[blank == IN_OBJECT] if (blank == IN_OBJECT).any() else size[~is_parted]
     return float(np.clip(np.quantile(known, _USUAL_SHARE), least, most)) if len(known) else without
 
 
 def _spaced_out(line_of: Indices, lines: Indices) -> Flags:
-    """Which lines have white between most of their letters, as headings have; of the lines of all whites in one."""
+    """Which lines have gaps between most of their letters, as headings may; `lines` has the line of each gap."""
     letters = np.bincount(line_of[line_of >= 0])
     spaced = np.bincount(lines, minlength=len(letters)) >= np.maximum(_SPACED_OUT * letters, _LEAST_SPACED_OUT)
     return np.asarray(spaced, np.bool_)
 
 
 def _fixed_fonts(level: Level) -> Flags:
-    """(C,) which characters are of a font whose characters all have one width: there everything lines up."""
+    """(C,) characters of monospaced fonts, in which everything lines up."""
     letter = level.is_letter
     step = (level.start[1:] - level.start[:-1]) / level.em[1:]
     pairs = np.flatnonzero(letter[1:] & letter[:-1] & (level.spaces[1:] < AFTER_GUESS) & (step > 0) & (step < 1))
@@ -219,19 +219,19 @@ def _find_channels(whites: _Whites, rows: Indices, bases: Numbers, order: Indice
     begin = level.left[order][starts[:-1]].tolist()
     active, ended = list[_Channel](), list[_Channel]()
     for row, base in enumerate(bases.tolist()):
-        some = usable[ends[row] : ends[row + 1]].tolist()
-        rights = [right[one] for one in some]
+        gaps = usable[ends[row] : ends[row + 1]].tolist()
+        rights = [right[gap] for gap in gaps]
         taken, kept = set[int](), list[_Channel]()
         for channel in active:
             at = bisect_right(rights, channel.left)
-            one = some[at] if at < len(some) else -1
-            least = _LEAST_WITHOUT_BLANK * em[one]
-            if one >= 0 and min(right[one], channel.right) - max(left[one], channel.left) >= least:
-                if base - channel.base <= _FURTHEST_ROW * em[one]:
-                    channel.left, channel.right = max(channel.left, left[one]), min(channel.right, right[one])
+            gap = gaps[at] if at < len(gaps) else -1
+            least = _LEAST_WITHOUT_BLANK * em[gap]
+            if gap >= 0 and min(right[gap], channel.right) - max(left[gap], channel.left) >= least:
+                if base - channel.base <= _FURTHEST_ROW * em[gap]:
+                    channel.left, channel.right = max(channel.left, left[gap]), min(channel.right, right[gap])
                     channel.base, channel.passed = base, 0
-                    channel.whites.append(one)
-                    taken.add(one)
+                    channel.whites.append(gap)
+                    taken.add(gap)
                     kept.append(channel)
                     continue
             elif not begin[row] < (channel.left + channel.right) / 2 < reach[row] and channel.passed < _MOST_PASSED:
@@ -240,8 +240,8 @@ def _find_channels(whites: _Whites, rows: Indices, bases: Numbers, order: Indice
                 continue
             ended.append(channel)
         active = kept
-        new = [one for one in some if one not in taken][: _MOST_CHANNELS - len(active)]
-        active += [_Channel(left[one], right[one], base, [one]) for one in new]
+        new = [gap for gap in gaps if gap not in taken][: _MOST_CHANNELS - len(active)]
+        active += [_Channel(left[gap], right[gap], base, [gap]) for gap in new]
     return ended + active
 
 
@@ -252,7 +252,7 @@ def _is_column(channel: _Channel, whites: _Whites) -> bool:
 
 
 def _has_edge(channel: _Channel, whites: _Whites) -> bool:
-    """Whether what stands before it ends at one place, or what stands behind it begins, or numbers end, at one."""
+    """Whether the texts before a channel end in one place, or those after it begin or, for numbers, end in one."""
     near = _SAME_EDGE * float(np.median(whites.em[channel.whites]))
     sides = [whites.left[channel.whites], whites.right[channel.whites]]
     if whites.is_number[channel.whites].mean() >= _MOSTLY:
@@ -266,25 +266,25 @@ def _cuts(channels: Sequence[_Channel], whites: _Whites, line_of: Indices, codes
     is_apart = np.zeros(len(line_of), np.bool_)
     is_apart[whites.after[whites.may_part | whites.is_ruled]] = True
     for channel in channels:
-        some = [one for one in channel.whites if whites.may_part[one]]
-        begins = [_beginning(line_of, codes, is_apart, int(whites.before[one])) for one in some]
+        gaps = [gap for gap in channel.whites if whites.may_part[gap]]
+        begins = [_beginning(line_of, codes, is_apart, int(whites.before[gap])) for gap in gaps]
         markers = list(filter(None, map(_MARKER.fullmatch, begins)))
-        if sum(marker["list"] is not None for marker in markers) >= _MOSTLY * len(some):
+        if sum(marker["list"] is not None for marker in markers) >= _MOSTLY * len(gaps):
             continue
-        is_numbers = len(markers) >= _MOSTLY * len(some)
-        (numbered if is_numbers else cut)[some] = True
-        is_sure[some] |= len(channel.whites) >= _SURE_ROWS and _has_edge(channel, whites)
-    # Numbers stand before a list's items, and a program's lines, too; in tables they are not the only column.
+        is_numbers = len(markers) >= _MOSTLY * len(gaps)
+        (numbered if is_numbers else cut)[gaps] = True
+        is_sure[gaps] |= len(channel.whites) >= _SURE_ROWS and _has_edge(channel, whites)
+    # Numbers also precede list items and lines of source code; a table has other columns, too.
     in_table = np.zeros(int(whites.row.max()) + 1, np.bool_)
     in_table[whites.row[cut]] = True
     cut |= numbered & in_table[whites.row]
-    # Where all white of a line is alike it is a justified one, unless there are columns at all of it.
+    # A line whose gaps are all alike is justified text, unless columns lie at all of them.
     rest = np.bincount(whites.line[~(cut | whites.is_parted | whites.is_ruled)], minlength=len(line_of))
     return np.asarray(cut & (whites.is_wide | is_sure | (rest[whites.line] == 0)), np.bool_)
 
 
 def _beginning(line_of: Indices, codes: Sequence[int], is_apart: Flags, last: int) -> str:
-    """What a line begins with, up to this character before some white; "" if that is long, or has white in it."""
+    """The text of a line up to its character `last`; "" if it is long or has gaps."""
     line, first = line_of[last], last
     while first > 0 and last - first < _MARKER_CHARACTERS and line_of[first - 1] == line:
         first -= 1
@@ -294,7 +294,7 @@ def _beginning(line_of: Indices, codes: Sequence[int], is_apart: Flags, last: in
 
 
 def _cells(whites: _Whites, cuts: Indices, line_of: Indices, order: Indices) -> Indices:
-    """(C,) the cell of each character: as many as there are lines and cuts."""
+    """(C,) the cell of each character: lines, split at the cuts."""
     is_first = np.zeros(len(line_of), np.int64)
     is_first[whites.after[cuts]] = 1
     by_line = order[np.argsort(line_of[order], kind="stable")]

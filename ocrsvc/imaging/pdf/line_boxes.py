@@ -1,4 +1,4 @@
-"""Boxes of a page's own lines, their words and characters, by the ink of the glyphs."""
+"""Boxes of a text layer's lines, words and characters, from the ink of the glyphs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ocrsvc.imaging.pdf.lines import TextLine
 from ocrsvc.imaging.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.results import Box, Character, Line, ReadOptions, Word
 
-CONFIDENCE: Final = 1.0  # of text that is what its file says
+CONFIDENCE: Final = 1.0
 
-_MARGIN: Final = 0.06  # by how much a line's box is higher than its ink, above and below, in ems
+_MARGIN: Final = 0.06  # ems between a line's ink and its box, above and below
 _ASCENT, _DESCENT, _WIDTH = 0.75, 0.2, 0.55
-"""What a character takes where its ink is not known along its line, in ems."""
+"""Assumed extent in ems of a character whose ink along its line is unknown."""
 _CORNERS: Final = [0, 1, 2, 1, 2, 3, 0, 3]  # of left, top, right and bottom, clockwise from the top left
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedLines:
-    """Lines with their boxes (L, 4, 2), corners in pixels of the page as drawn, clockwise from where reading starts.
+    """Lines with their boxes (L, 4, 2) in pixels of the drawn page, clockwise from where reading starts.
 
-    Of all their characters, one line after the other: (M, 4) left, top, right and bottom along the line, and (M,) by
-    how many degrees each is turned.
+    For all characters, line after line: `spans` (M, 4) left, top, right and bottom along the line, and `turns` (M,) the
+    line's turn in degrees.
     """
 
     lines: Sequence[TextLine]
@@ -38,15 +38,15 @@ class PlacedLines:
 
 
 def place_lines(characters: PageCharacters, lines: Sequence[TextLine]) -> PlacedLines:
-    """Where lines stand."""
+    """Compute the boxes of lines and the spans of their characters."""
     if not lines:
         return PlacedLines([], np.zeros((0, 4, 2), np.float32), np.zeros((0, 4)), np.zeros(0))
     lengths = [len(line.members) for line in lines]
     turns = np.repeat(np.array([line.degrees for line in lines], np.float64), lengths)
-    some = characters.of(np.concatenate([line.members for line in lines]))
-    spans = _spans(some, turns)
+    members = characters.of(np.concatenate([line.members for line in lines]))
+    spans = _spans(members, turns)
     starts = np.array([0, *accumulate(lengths[:-1])])
-    margin = _MARGIN * np.maximum.reduceat(some.em, starts)
+    margin = _MARGIN * np.maximum.reduceat(members.em, starts)
     joined = _join(spans, starts)
     joined[:, 1] -= margin
     joined[:, 3] += margin
@@ -54,17 +54,17 @@ def place_lines(characters: PageCharacters, lines: Sequence[TextLine]) -> Placed
 
 
 def make_lines(placed: PlacedLines, chosen: Sequence[int], options: ReadOptions) -> tuple[Line, ...]:
-    """Records of the chosen lines, in the order in which they are chosen, with words where these are asked for."""
+    """The chosen lines as results, in the given order, with words if requested."""
     quads = upright_boxes(placed.quads) if options.upright_boxes and len(placed.quads) else placed.quads
     boxes, lines = as_boxes(quads), placed.lines
     starts = [0, *accumulate(len(line.members) for line in lines)]
     segment = open_jieba() if options.words == "segmented" else by_character
-    words = {one: _words_of(placed, options, segment, lines[one], starts[one]) for one in chosen if options.wants_words}
-    return tuple(Line(lines[one].text, CONFIDENCE, boxes[one], words.get(one), "text_layer") for one in chosen)
+    words = {at: _words_of(placed, options, segment, lines[at], starts[at]) for at in chosen if options.wants_words}
+    return tuple(Line(lines[at].text, CONFIDENCE, boxes[at], words.get(at), "text_layer") for at in chosen)
 
 
 def page_angle(lines: Sequence[TextLine], quads: Quads) -> int:
-    """The clockwise turn of the page with which most of its text is upright."""
+    """The clockwise turn of the page that makes most of its text upright."""
     if not lines:
         return 0
     counts = np.zeros(360, int)
@@ -72,14 +72,15 @@ def page_angle(lines: Sequence[TextLine], quads: Quads) -> int:
     return int(-np.argmax(counts)) % 360
 
 
-def _spans(some: PageCharacters, turns: Numbers) -> Numbers:
-    """(M, 4) left, top, right and bottom of each character, in its line's own directions."""
+def _spans(characters: PageCharacters, turns: Numbers) -> Numbers:
+    """(M, 4) left, top, right and bottom of each character along its line."""
     across, down = _axes(turns)
-    corners = some.ink[:, _CORNERS].reshape(-1, 4, 2)
+    corners = characters.ink[:, _CORNERS].reshape(-1, 4, 2)
     x, y = np.einsum("mkj,mj->mk", corners, across), np.einsum("mkj,mj->mk", corners, down)
     spans = np.stack([x.min(axis=1), y.min(axis=1), x.max(axis=1), y.max(axis=1)], axis=1)
-    start, base = np.einsum("mj,mj->m", some.origin, across), np.einsum("mj,mj->m", some.origin, down)
-    guessed = np.stack([start, base - _ASCENT * some.em, start + _WIDTH * some.em, base + _DESCENT * some.em], axis=1)
+    em, origin = characters.em, characters.origin
+    start, base = np.einsum("mj,mj->m", origin, across), np.einsum("mj,mj->m", origin, down)
+    guessed = np.stack([start, base - _ASCENT * em, start + _WIDTH * em, base + _DESCENT * em], axis=1)
     unknown = (turns % 90 != 0) | (spans[:, 2:] <= spans[:, :2]).any(axis=1)
     return cast(Numbers, np.where(unknown[:, None], guessed, spans))
 
@@ -91,7 +92,7 @@ def _axes(turns: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _quads(spans: Numbers, turns: Numbers) -> Quads:
-    """(N, 4, 2) corners on the page of spans along lines that are turned by so many degrees."""
+    """(N, 4, 2) corners on the page of spans along lines turned by `turns` degrees."""
     across, down = _axes(turns)
     corners = spans[:, _CORNERS].reshape(-1, 4, 2)
     points = corners[..., :1] * across[:, None] + corners[..., 1:] * down[:, None]
@@ -106,7 +107,7 @@ def _join(spans: Numbers, starts: Indices) -> Numbers:
 def _words_of(
     placed: PlacedLines, options: ReadOptions, segment: Segmenter, line: TextLine, start: int
 ) -> tuple[Word, ...]:
-    """The words of a line whose characters begin with this one of all."""
+    """The words of a line whose characters begin at index `start` of all."""
     lengths = (len(text) + blank for text, blank in zip(line.texts, line.blanks, strict=True))
     offsets = list(accumulate(lengths, initial=0))
     begins = np.unique(np.searchsorted(offsets, word_begins(line.text, segment), side="right") - 1)

@@ -1,4 +1,4 @@
-"""Groups the characters of a page into lines, by baseline and gap; the order of the file counts within a line alone."""
+"""Groups the characters of a page into lines by baseline and gap; file order matters only within a line."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from ocrsvc.imaging.pdf.runs import (
 )
 from ocrsvc.imaging.text_direction import MOSTLY, RIGHT_TO_LEFT, logical_order
 
-# pdfium gives them for a hyphen at the end of a line, whose word goes on in the next.
+# pdfium returns these for a hyphen that breaks a word at the end of a line.
 HYPHENS: Final = (0x2, 0xAD, 0xFFFE)
 BULLETS: Final = {0xF0B7: "•", 0xF0A7: "▪", 0xF076: "❖", 0xF0D8: "➢", 0xF0FC: "✓", 0xF0E0: "→", 0xF06E: "■"}
-"""Signs of the fonts Symbol and Wingdings as word processors write them, by their code points for private use."""
+"""Characters of the fonts Symbol and Wingdings, by the private-use code points that word processors write."""
 
 _PRESENTATION_FORMS: Final = (0xFB00, 0xFEFF)
 
@@ -44,9 +44,9 @@ FindRules = Callable[[int], RuleFinder | None]
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line of the page's characters, in logical order, turned clockwise by so many degrees from left to right.
+    """A line of the page's characters in logical order, turned clockwise from horizontal by `degrees`.
 
-    Each character has a text of one code point or more; `blanks`: white stands before it, never before the first.
+    Each character has a text of one or more code points. `blanks` says which have a space before them; never the first.
     """
 
     members: Indices
@@ -56,20 +56,20 @@ class TextLine:
 
     @property
     def text(self) -> str:
-        """The whole text, with a blank for each white."""
+        """The whole text with its spaces."""
         return "".join([" " + text if blank else text for text, blank in zip(self.texts, self.blanks, strict=True)])
 
 
 def is_blank(codes: NDArray[np.uint32]) -> Flags:
-    """Which code points are white, or commands to a printer."""
+    """Which code points are white space or control characters."""
     spaces = [0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xFEFF, *range(0x2000, 0x200C)]
     return ((codes <= 0x20) | np.isin(codes, spaces)) & ~np.isin(codes, HYPHENS)
 
 
 def find_lines(characters: PageCharacters, find_rules: FindRules | None = None) -> list[TextLine]:
-    """The lines of a page, in no particular order; characters that stand for themselves are lines of one.
+    """The lines of a page, in no particular order; isolated characters are lines of one.
 
-    `find_rules` finds the rules that are drawn on the page, which part cells, across lines turned by so many degrees.
+    `find_rules` returns the finder of drawn rules, which separate cells, for lines turned by a number of degrees.
     """
     blank = is_blank(characters.codes)
     seen = np.flatnonzero(~blank)
@@ -83,7 +83,7 @@ def find_lines(characters: PageCharacters, find_rules: FindRules | None = None) 
 
 
 def _spaces(characters: PageCharacters, blank: Flags, seen: Indices) -> Indices:
-    """(N,) what the file has before each character, as of `read_level`."""
+    """(N,) what precedes each character in the file, for `read_level`."""
     spaces = np.full(len(characters), AFTER_NOTHING, np.intp)
     spaces[1:][blank[:-1]] = AFTER_GUESS
     is_own = blank & ~characters.is_added
@@ -109,8 +109,8 @@ def _lines_along(
     runs, lines = _parted(level, runs, join_runs(runs), characters.codes[indices], find_ruled)
     for numbers in lines:
         if any(runs.is_odd[number] for number in numbers):
-            places, blanks = _as_they_stand(level, runs, numbers)
-            yield _turned(_line(characters, indices[places], blanks, degrees))
+            places, blanks = _in_visual_order(level, runs, numbers)
+            yield _in_logical_text(_line(characters, indices[places], blanks, degrees))
         else:
             places, blanks = _in_line(level, runs, numbers)
             yield _line(characters, indices[places], blanks, degrees)
@@ -135,7 +135,7 @@ def _parted(
 
 
 def _in_line(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
-    """The places of a line of these runs, in the order of the file within each, and where white stands between them."""
+    """The characters of a line of these runs, in file order within each run, and the spaces before them."""
     if any(runs.leftwards[number] for number in numbers):
         numbers = _in_logical_order(runs, numbers)
     places = [np.arange(runs.begins[number], runs.ends[number]) for number in numbers]
@@ -152,16 +152,17 @@ def _in_line(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices,
 
 
 def _in_logical_order(runs: Runs, numbers: Sequence[int]) -> list[int]:
-    """Runs that stand beside each other, as they are read: from right to left where most of the line is."""
+    """Runs beside each other in reading order: from right to left where most of the line is."""
     leftwards = sum(runs.leftwards[number] for number in numbers)
     if MOSTLY * leftwards < sum(runs.ends[number] - runs.begins[number] for number in numbers) - leftwards:
         return list(numbers)
-    stretches = [list(some) for _, some in groupby(numbers, lambda number: runs.leftwards[number] > 0)]
-    # Numbers and Latin words beside each other keep their order.
-    return [number for some in reversed(stretches) for number in (reversed(some) if runs.leftwards[some[0]] else some)]
+    groups = [list(group) for _, group in groupby(numbers, lambda number: runs.leftwards[number] > 0)]
+    # Neighbouring numbers and Latin words keep their order.
+    return [number for group in reversed(groups) for number in (reversed(group) if runs.leftwards[group[0]] else group)]
 
 
-def _as_they_stand(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
+def _in_visual_order(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
+    """The characters of a line of these runs from left to right, and the spaces before them."""
     places = np.concatenate([np.arange(runs.begins[number], runs.ends[number]) for number in numbers])
     places = places[np.argsort((level.left + level.right)[places], kind="stable")]
     em = float(np.median(level.em[places]))
@@ -178,24 +179,24 @@ def _line(characters: PageCharacters, members: Indices, blanks: list[bool], degr
     return TextLine(members, texts, blanks, degrees)
 
 
-def _turned(line: TextLine) -> TextLine:
-    """The line in logical order, if it has text from right to left; its characters come as they stand on the page."""
+def _in_logical_text(line: TextLine) -> TextLine:
+    """Put a line in visual order into logical order, if it has right-to-left text."""
     if not any(unicodedata.bidirectional(text[0]) in RIGHT_TO_LEFT for text in line.texts if not text.isascii()):
         return line
     shown: list[tuple[int, str]] = []
     for place, (text, blank) in enumerate(zip(line.texts, line.blanks, strict=True)):
         shown += [(-1, " ")] * blank + [(place, text)]
-    order, found = logical_order([text for _, text in shown])
+    order, logical = logical_order([text for _, text in shown])
     places = [shown[at][0] for at in order]
     kept = [at for at, place in enumerate(places) if place >= 0]
-    texts = [found[at] for at in kept]
+    texts = [logical[at] for at in kept]
     blanks = [at > 0 and places[at - 1] < 0 and number > 0 for number, at in enumerate(kept)]
     return TextLine(line.members[[places[at] for at in kept]], texts, blanks, line.degrees)
 
 
 @cache
 def _text_of(code: int) -> str:
-    """The text of a code point: ligatures and shapes of letters as the letters, all hyphens as one sign."""
+    """The text of a code point, with ligatures and presentation forms as letters and all hyphens as "-"."""
     if code in HYPHENS:
         return "-"
     if code in BULLETS:

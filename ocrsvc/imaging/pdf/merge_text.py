@@ -1,4 +1,4 @@
-"""Merges the text that a page has itself with what the engine reads on the rest of it, each line once."""
+"""Merges the text layer of a page with the lines that the engine recognized on the rest of it."""
 
 from __future__ import annotations
 
@@ -15,51 +15,52 @@ from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Image, Line, OwnText, Page, Pixels
 
-_MOST_COVERED: Final = 0.4  # of a line that the engine has read, what may lie in boxes of own text
+_MOST_COVERED: Final = 0.4  # of a recognized line may lie in boxes of the text layer
 _GRID_PX: Final = 4
 _BORDER_PX: Final = 2
 
 
 def without_text(image: Image, own: OwnText) -> Image:
-    """A copy of the page's image without its own text: each box filled with the colour around it."""
+    """A copy of the page's image with each box of the text layer filled with the colour around it."""
     pixels = image.pixels.copy()
     for box in _quads(own.lines):
         corners = np.round(box).astype(np.int32)
         colour = _colour_around(image.pixels, corners)
         cv2.fillConvexPoly(pixels, corners, colour)
-        # The blurred edge of the outermost strokes lies outside.
+        # The blurred edges of the outermost strokes lie outside the box.
         cv2.polylines(pixels, [corners], isClosed=True, color=colour, thickness=2 * _BORDER_PX - 1)
     return Image(pixels, image.format)
 
 
 def own_page(image: Image, own: OwnText) -> Page:
-    """The page of an image on which nothing else is to be read."""
+    """The page of an image whose text layer is complete."""
     return Page(image.width, image.height, own.angle, own.lines)
 
 
 def merge_text(page: Page, own: OwnText) -> Page:
-    """The page that the engine has read without its own text, with it: in reading order."""
+    """Add the text layer to the page that the engine read without it, in reading order."""
     if not own.lines:
         return page
-    lines = [*own.lines, *_besides(page, own)]
+    lines = [*own.lines, *_uncovered(page, own)]
     order = order_of([line.text for line in lines], _quads(lines), page.angle)
-    return replace(page, lines=tuple(lines[one] for one in order))
+    return replace(page, lines=tuple(lines[index] for index in order))
 
 
 def with_sources(page: Page) -> Page:
-    """The page, each line of which says where it comes from: the engine, if nothing else is known."""
+    """Set the source of lines without one to "ocr"."""
     if all(line.source for line in page.lines):
         return page
     return replace(page, lines=tuple(replace(line, source=line.source or "ocr") for line in page.lines))
 
 
 def order_of(texts: Sequence[str], quads: Quads, angle: int) -> list[int]:
-    """The reading order of lines, on a page that is upright when it is turned clockwise by this angle."""
+    """The reading order of lines on a page that is upright after a clockwise turn by `angle`."""
     leftwards = sum(len(text) * (1 if runs_from_right_to_left(text) else -1) for text in texts)
     return reading_order(turn_points(quads, angle, 0, 0), texts, from_right=leftwards > 0)
 
 
-def _besides(page: Page, own: OwnText) -> list[Line]:
+def _uncovered(page: Page, own: OwnText) -> list[Line]:
+    """The recognized lines outside the boxes of the text layer."""
     covered = np.zeros((page.height // _GRID_PX + 1, page.width // _GRID_PX + 1), np.uint8)
     for quad in _quads(own.lines):
         cv2.fillConvexPoly(covered, np.round(quad / _GRID_PX).astype(np.int32), 1)

@@ -1,9 +1,9 @@
-"""Decides what of a page's own text is taken, and whether something else is left to be read.
+"""Decides which text of a PDF page's text layer is used, and whether the rest of the page must be recognized.
 
-"auto" and "merge" take what a reader of the page sees: text that is drawn visibly, on the page, by fonts that map to
-Unicode. "only" takes whatever the file says that is text, for there is nothing else to be had.
+"auto" and "merge" use visible text on the page whose font maps to Unicode. "only" uses all text of the file, as nothing
+else is recognized.
 
-A font whose map to Unicode is missing or wrong gives text that nobody can read, while the page looks as it should.
+A font with a missing or wrong Unicode map gives unreadable text, while the page looks right.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from ocrsvc.imaging.pdf.merge_text import order_of
 from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
 from ocrsvc.results import OwnText, Pixels, ReadOptions, Rectangle
 
-MOST_REST: Final = {"auto": 0.005, "merge": 0.0}  # share of a page that other things may take and not be read
-MOST_CHARACTERS: Final = 50_000  # of a page whose own text is taken; the densest pages of newspapers have 30,000
-CHARACTER_BYTES: Final = 600  # what one character takes while lines are made of all
+MOST_REST: Final = {"auto": 0.005, "merge": 0.0}  # largest share of a page without text layer that is not recognized
+MOST_CHARACTERS: Final = 50_000  # of a text layer; the densest newspaper pages have 30,000
+CHARACTER_BYTES: Final = 600  # memory per character while lines are built
 
-_SAME_PLACE: Final = 0.15  # ems between a character and the same one printed again
-_SAME_LINE: Final = 0.6  # of the smaller of two boxes with the same text
-_COPIES: Final = 8  # lines of the same text that are compared
+_SAME_PLACE: Final = 0.15  # ems between a character and a second print of it
+_SAME_LINE: Final = 0.6  # overlap of two boxes with equal text, as a share of the smaller one
+_COPIES: Final = 8  # lines of equal text that are compared
 
 _NO_CHARACTERS: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
-MOST_BAD: Final = 0.02  # characters of a line that may be none before it is left to the engine
+MOST_BAD: Final = 0.02  # largest share of bad characters in a line; a line with more is left to the engine
 
-LEAST_LETTERS: Final = 80  # Latin letters of a font before it is judged by how often each occurs
-LEAST_DIFFERENT: Final = 16  # letters that a font of running text has; fonts for formulas have fewer
+LEAST_LETTERS: Final = 80  # fewest Latin letters of a font to judge it by their frequency
+LEAST_DIFFERENT: Final = 16  # different letters of a font of running text; fonts for formulas have fewer
 MOST_BITS: Final = 4.95
-"""Of a letter of a font on average, by the code of European languages: 4.1 to 4.7 are usual, and 4.9 to 5.8 where
-letters stand for others."""
-LEAST_SIGNS, MOST_SIGNS = 60, 0.6
-"""Characters of a font before it is judged by their share that is neither letters nor digits, and that share."""
+"""Mean bits per letter of a font, coded by the frequencies of European languages: usually 4.1 to 4.7; 4.9 to 5.8 where
+the Unicode map permutes letters."""
+LEAST_SYMBOLS, MOST_SYMBOLS = 60, 0.6
+"""Fewest characters of a font to judge it by its share of symbols, and the largest plausible share."""
 
-# A to Z per thousand letters, a mean of English, German, French, Spanish, Italian, Portuguese, Polish without accents.
+# Frequencies of A to Z per thousand letters: mean of English, German, French, Spanish, Italian, Portuguese, Polish
+# without accents.
 _PER_THOUSAND: Final = np.array(
     [90, 14, 38, 42, 140, 12, 17, 22, 75, 5, 8, 46, 28, 70, 72, 28, 6, 66, 67, 64, 36, 14, 9, 3, 10, 8]
 )
@@ -52,7 +53,7 @@ _BITS: Final = -np.log2(_PER_THOUSAND / _PER_THOUSAND.sum())
 
 @dataclass(frozen=True, slots=True)
 class OwnPage:
-    """The own text of a page, and the page's size in pixels as it would be drawn."""
+    """The text layer of a page, and the page's size in pixels as it would be drawn."""
 
     width: int
     height: int
@@ -60,17 +61,17 @@ class OwnPage:
 
 
 def takes_own_text(options: ReadOptions) -> bool:
-    """Whether a page's own text is looked for at all."""
+    """Whether the text layer is read at all."""
     return options.text_layer != "ignore" and options.barcodes != "only"
 
 
 def needs_pixels(options: ReadOptions) -> bool:
-    """Whether something is asked for that is found on drawn pages alone."""
+    """Whether the request asks for layout, tables or barcodes, which need a drawn page."""
     return bool(options.layout or options.tables or options.barcodes)
 
 
 def own_text(everything: PageCharacters, drawing: Pixels, frame: PageFrame, options: ReadOptions) -> OwnText:
-    """What of a page's text is taken, by `text_layer` ("auto", "only" or "merge"), in the region of the options.
+    """Select the text of a page by `text_layer` ("auto", "only" or "merge") and the region of the options.
 
     The drawing is the page in gray with the small sides of the frame; with "only" it is empty.
     """
@@ -92,7 +93,7 @@ def own_text(everything: PageCharacters, drawing: Pixels, frame: PageFrame, opti
 
 
 def _on_page(characters: PageCharacters, frame: PageFrame, region: Rectangle | None) -> PageCharacters:
-    """Those whose middle lies on the page, and in the region of it; all blanks, which have no place of their own."""
+    """The characters whose centre lies on the page and in the region, and all blanks, which have no place."""
     x, y, width, height = region or (0, 0, frame.width, frame.height)
     middle = characters.middle
     inside = ((middle >= (x, y)) & (middle < (x + width, y + height))).all(axis=1)
@@ -101,7 +102,7 @@ def _on_page(characters: PageCharacters, frame: PageFrame, region: Rectangle | N
 
 
 def _once(characters: PageCharacters) -> PageCharacters:
-    """Without those that are printed again in the same place, which makes text bold, or gives it a shadow."""
+    """Drop characters printed again in the same place to look bold or shadowed."""
     if not len(characters):
         return characters
     cells = characters.middle / (_SAME_PLACE * characters.em[:, None])
@@ -113,28 +114,28 @@ def _once(characters: PageCharacters) -> PageCharacters:
         order = np.lexsort(keys)
         same = np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys])
         again[order[1:][same]] = True
-    # The letters of a ligature share its place.
+    # The characters of a ligature share its place.
     again[1:] &= (np.diff(characters.owner) != 0) | (np.diff(characters.ink, axis=0) != 0).any(axis=1)
     return characters.of(keep | ~again)
 
 
 def _described(placed: PlacedLines, kept: Sequence[int], options: ReadOptions, *, is_all: bool) -> OwnText:
     chosen = _different(placed, kept)
-    lines, quads = [placed.lines[one] for one in chosen], placed.quads[chosen]
+    lines, quads = [placed.lines[index] for index in chosen], placed.quads[chosen]
     angle = page_angle(lines, quads) if options.rotate == "auto" else int(options.rotate)
     order = order_of([line.text for line in lines], quads, angle)
-    return OwnText(make_lines(placed, [chosen[one] for one in order], options), angle, is_all)
+    return OwnText(make_lines(placed, [chosen[index] for index in order], options), angle, is_all)
 
 
 def _different(placed: PlacedLines, kept: Sequence[int]) -> list[int]:
-    """Without lines that repeat the text of one before them in the same place."""
+    """Drop lines that repeat the text of an earlier line in the same place."""
     frames = np.concatenate([placed.quads.min(axis=1), placed.quads.max(axis=1)], axis=1).tolist()
     by_text: dict[str, list[int]] = {}
-    for one in kept:
-        others = by_text.setdefault(placed.lines[one].text, [])
-        if not any(_overlap(frames[one], frames[other]) > _SAME_LINE for other in others[-_COPIES:]):
-            others.append(one)
-    return sorted(one for several in by_text.values() for one in several)
+    for line in kept:
+        others = by_text.setdefault(placed.lines[line].text, [])
+        if not any(_overlap(frames[line], frames[other]) > _SAME_LINE for other in others[-_COPIES:]):
+            others.append(line)
+    return sorted(line for several in by_text.values() for line in several)
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
@@ -145,19 +146,19 @@ def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _is_sound(line: TextLine, bad: Flags) -> bool:
-    """Whether a line is what it shows, with these of the page's characters known to be bad."""
+    """Whether few enough of a line's characters are bad."""
     return int(bad[line.members].sum()) <= MOST_BAD * len(line.members)
 
 
 def _bad_characters(characters: PageCharacters) -> Flags:
-    """(N,) which are no characters: controls, private use, the replacement character, or of a font without a map."""
+    """(N,) controls, private use, replacement characters, and characters of fonts without a Unicode map."""
     codes, places = np.unique(characters.codes, return_inverse=True)
     bad = np.array([_is_bad(code) for code in codes.tolist()], np.bool_)
     return (bad[places] if len(codes) else np.zeros(0, np.bool_)) | characters.is_unmapped
 
 
 def _wrong_fonts(characters: PageCharacters) -> Flags:
-    """(N,) which characters are of fonts whose map to Unicode says letters that nobody writes."""
+    """(N,) characters of fonts whose Unicode map gives implausible letters."""
     order = np.argsort(characters.font, kind="stable")
     starts = np.flatnonzero(np.diff(characters.font[order])) + 1
     wrong = np.zeros(len(characters), np.bool_)
@@ -180,9 +181,9 @@ def _is_wrong(codes: NDArray[np.uint32]) -> bool:
     if len(letters) >= LEAST_LETTERS and len(np.unique(letters)) >= LEAST_DIFFERENT and _bits_each(letters) > MOST_BITS:
         return True
     shown = int((codes > 0x20).sum())
-    signs = codes[(codes > 0x20) & (codes < 0x7F) & ~is_letter & ~((codes >= 0x30) & (codes <= 0x39))]
-    # Leaders and rules of dots and dashes are of one sign each.
-    return shown >= LEAST_SIGNS and len(np.unique(signs)) > 8 and len(signs) > MOST_SIGNS * shown
+    symbols = codes[(codes > 0x20) & (codes < 0x7F) & ~is_letter & ~((codes >= 0x30) & (codes <= 0x39))]
+    # Leaders and rules repeat one character, a dot or a dash.
+    return shown >= LEAST_SYMBOLS and len(np.unique(symbols)) > 8 and len(symbols) > MOST_SYMBOLS * shown
 
 
 def _bits_each(letters: NDArray[np.uint32]) -> float:

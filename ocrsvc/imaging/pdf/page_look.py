@@ -1,4 +1,4 @@
-"""Looks at a small drawing of a page: which lines are visible, what stands besides them, where rules part cells."""
+"""Inspects a small drawing of a page: which lines are visible, what else is drawn, and where rules separate cells."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from numpy.typing import NDArray
 from ocrsvc.imaging.pdf.characters import Flags, Numbers, PageFrame
 from ocrsvc.results import Pixels, Rectangle
 
-LOOK_DPI: Final = 50  # at which a page is drawn for this look: text of 6 points is 4 pixels high
+LOOK_DPI: Final = 50  # resolution of the drawing: text of 6 points is 4 pixels high
 
-_EDGE: Final = 40  # the least difference of neighbouring pixels, of 255, that counts as ink
-_SEEN: Final = 8  # the least difference within a line's box that shows that something is written there
-_RULE_PX: Final = 25  # straight edges of half an inch and more are rules, frames and bars: no text
+_EDGE: Final = 40  # least difference of neighbouring pixels, of 255, that counts as ink
+_SEEN: Final = 8  # least difference in the box of a visible line
+_RULE_PX: Final = 25  # straight edges of half an inch and more are rules, frames and bars, not text
 _THICK_PX: Final = 5
 _JOINED_PX: Final = 7
 _LEAST_SIDES_PX: Final = (5, 4)
-"""Text of 5 points has more; the ends of a bar of a chart are as thick as their outline."""
-_LEAST_SHARE: Final = 0.2  # ink in the frame of a piece of text or of a picture; curves and outlines have less
+"""Width and height; text of 5 points has more, the ends of a chart's bars, as thick as their outline, have less."""
+_LEAST_SHARE: Final = 0.2  # of a frame is ink in text and pictures; curves and outlines have less
 
-_STEP: Final = 12  # the least difference of a rule from the ground, of 255: a hairline of light gray has it at 50 dpi
-_ABOVE, _BELOW = 0.85, 0.28  # ems of a rule above and below the baseline: more than any letter or bracket has
-_NEAR_PX: Final = 3  # on each side of a rule, within which the ground is seen
-_LEAST_PX: Final = 3  # of a drawing
-_SAMPLES: Final = 12  # rows at which a column is looked at, from above a line to below it
-_MOST_PX: Final = 64  # of a white that is looked at from its left side on
+_STEP: Final = 12  # least contrast of a rule, of 255: that of a light gray hairline at 50 dpi
+_ABOVE, _BELOW = 0.85, 0.28  # ems that a rule reaches above and below the baseline, further than letters and brackets
+_NEAR_PX: Final = 3  # distance on each side of a rule at which the background is sampled
+_MIN_DRAWING_PX: Final = 3
+_SAMPLES: Final = 12  # rows sampled of each column, from above a line to below it
+_MAX_GAP_PX: Final = 64  # of a gap is searched, from its left side
 
 RuleFinder = Callable[[Numbers, Numbers, Numbers, Numbers], tuple[Flags, Flags]]
-"""Says for each white, by its left and right side, baseline and font size, whether a rule crosses the line in it, and
-whether one ground ends there and another one begins."""
+"""For each gap, given its left and right side, baseline and font size: whether a rule crosses the line in it, and
+whether the background changes in it."""
 
 
 def look_frame(width: int, height: int, dpi: int) -> PageFrame:
-    """The frame of a page of so many pixels at so many a inch, with small sides for the look at it."""
+    """The frame of a page of this size in pixels at `dpi`, with the small sides of its LOOK_DPI drawing."""
     scale = min(1.0, LOOK_DPI / dpi)
     return PageFrame(width, height, max(1, round(width * scale)), max(1, round(height * scale)))
 
 
 def edges_of(drawing: Pixels) -> Pixels:
-    """How much each pixel of a gray drawing differs from those around it."""
+    """Contrast of each pixel of a gray drawing with its neighbours."""
     return np.asarray(cv2.morphologyEx(drawing, cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)), np.uint8)
 
 
 def find_seen(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame) -> Flags:
-    """(L,) in which of the lines' boxes (L, 4, 2) something is drawn: text in the paper's colour is invisible."""
+    """(L,) whether something is drawn in each line's box (L, 4, 2): text in the paper's colour is invisible."""
     height, width = edges.shape
     frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1) * _scale(frame)[[0, 1, 0, 1]]
     seen = np.zeros(len(quads), np.bool_)
@@ -59,7 +59,7 @@ def find_seen(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame) -> Fl
 
 
 def rest_share(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame, region: Rectangle | None = None) -> float:
-    """The share of the page, or a region of it, that is taken by what may be text, outside of these boxes."""
+    """The share of the page, or of a region, that possible text covers outside these boxes."""
     ink = np.asarray(edges > _EDGE, np.uint8)
     covered = np.zeros_like(ink)
     corners = np.round(quads * _scale(frame)).astype(np.int32)
@@ -67,7 +67,7 @@ def rest_share(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame, regi
         cv2.fillConvexPoly(covered, quad, 1)
     covered = np.asarray(cv2.dilate(covered, np.ones((5, 5), np.uint8)), np.uint8)
     share = _share_outside(ink, covered, frame, region)
-    # The boxes of a table's lines leave short pieces of its rules: they are rules only before they are covered.
+    # Boxes cut a table's rules into short pieces, which only show as rules before the boxes are covered.
     return min(share, _share_outside(_without_rules(ink), covered, frame, region)) if share else share
 
 
@@ -90,14 +90,14 @@ def _without_rules(ink: Pixels) -> Pixels:
     rest = ink
     for along, across in (((1, _RULE_PX), (_THICK_PX, 1)), ((_RULE_PX, 1), (1, _THICK_PX))):
         long = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones(along, np.uint8))
-        # Letters beside each other are as long, and thicker.
+        # A row of letters is as long, but thicker.
         thick = cv2.morphologyEx(long, cv2.MORPH_OPEN, np.ones(across, np.uint8))
         rest = np.asarray(cv2.subtract(rest, cv2.subtract(long, thick)), np.uint8)
     return rest
 
 
 def _area_of_pieces(ink: Pixels) -> int:
-    """Pixels in the frames of what is dense enough to be text or a picture."""
+    """Pixels in the frames of components that are dense enough to be text or pictures."""
     if not ink.size or not ink.any():
         return 0
     joined = cv2.morphologyEx(ink, cv2.MORPH_CLOSE, np.ones((1, _JOINED_PX), np.uint8))
@@ -111,7 +111,7 @@ def _area_of_pieces(ink: Pixels) -> int:
 
 
 def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder | None:
-    """What finds upright rules, and edges between two grounds, across lines that are turned clockwise; None if slanted.
+    """A finder of vertical rules and background edges for lines turned clockwise by `degrees`; None for slanted lines.
 
     It takes pixels of the page, turned about its origin so that lines run from left to right.
     """
@@ -121,7 +121,7 @@ def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder |
     x, y = {0: (0, 0), 90: (0, width), 180: (width, height), 270: (height, 0)}[degrees]
     scale_x, scale_y = _scale(frame).tolist()[:: 1 if degrees % 180 == 0 else -1]
     turned = np.ascontiguousarray(np.rot90(drawing, degrees // 90))
-    # The darker of the grounds on both sides: beside a rule both are lighter, in a coloured ground one is the same.
+    # The darker background of both sides: beside a rule both are lighter, within a coloured area one is equal.
     beside = [cv2.dilate(turned, np.ones((1, _NEAR_PX + 1), np.uint8), anchor=(at, 0)) for at in (0, _NEAR_PX)]
     ground = np.asarray(cv2.min(*beside), np.uint8)
 
@@ -136,12 +136,12 @@ def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder |
 def _find_rules(
     drawing: Pixels, ground: Pixels, left: Numbers, right: Numbers, top: Numbers, bottom: Numbers
 ) -> tuple[Flags, Flags]:
-    """In which of these frames, in pixels, a column is darker than both grounds beside it, from top to bottom.
+    """Which of these frames, in pixels, have a column that is darker than the background on both sides, at all heights.
 
-    And in which there is one whose grounds differ in the same way from top to bottom.
+    And which have a column whose left and right background differ in the same direction at all heights.
     """
     height, width = drawing.shape
-    if width < _LEAST_PX:
+    if width < _MIN_DRAWING_PX:
         return np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
     first, last = np.maximum(np.floor(left), 1).astype(np.intp), np.ceil(right).astype(np.intp) - 1
     last = np.clip(last, 1, width - 2)
@@ -149,7 +149,7 @@ def _find_rules(
     sampled = np.linspace(top, bottom, _SAMPLES)
     rows = np.clip(sampled, 0, height - 1).astype(np.intp)
     is_rule, is_step = np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
-    for at in range(min(_MOST_PX, int((last - first).max(initial=-1)) + 1)):
+    for at in range(min(_MAX_GAP_PX, int((last - first).max(initial=-1)) + 1)):
         column = np.minimum(first + at, width - 2)
         here = drawing[rows, column].astype(np.int16)
         step = drawing[rows, column + 1].astype(np.int16) - drawing[rows, column - 1]

@@ -1,4 +1,4 @@
-"""Runs of characters that follow each other, in the file as on the page, and runs that stand beside each other."""
+"""Runs of characters that are adjacent both in the file and on the page, and runs beside each other on a baseline."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from ocrsvc.imaging.pdf.characters import Flags, Indices, Numbers, PageCharacters
 
 # All in ems.
-GAP: Final = 1.5  # the widest white within a line: beyond it stands another column, or a table's next cell
-_STRETCHED: Final = 4.0  # the same where the file has one blank there, amid a string
-SHIFT: Final = 0.5  # how far a character may stand above or below its neighbour's baseline, as a footnote's number does
-BLANK: Final = 0.15  # the narrowest white between words that stand apart in the file
-_OBJECTS_BLANK: Final = 0.25  # the same where one follows the other in the file
-LEFTWARDS_BLANK: Final = 0.28  # between Arabic letters, some of which join none
+GAP: Final = 1.5  # widest gap within a line; a wider one separates columns or cells
+_STRETCHED: Final = 4.0  # the same where the file has one space there, within a string
+SHIFT: Final = 0.5  # largest distance from the neighbour's baseline, as of a footnote's number
+BLANK: Final = 0.15  # narrowest gap between words that are not adjacent in the file
+_OBJECTS_BLANK: Final = 0.25  # the same for words of adjacent text objects
+LEFTWARDS_BLANK: Final = 0.28  # between Arabic letters, some of which do not join
 WIDE_BLANK: Final = 0.5  # between Chinese characters
-_BACK: Final = 0.3  # how far two characters of a line may overlap
-_SIDEWAYS: Final = 0.3  # the characters of a vertical line stand below each other
-_PITCH: Final = (0.7, 1.6)  # and this far from one to the next
-_LARGER: Final = 2.5
+_BACK: Final = 0.3  # largest overlap of two characters of a line
+_SIDEWAYS: Final = 0.3  # largest sideways shift in a vertical line
+_PITCH: Final = (0.7, 1.6)  # distance between characters of a vertical line
+_LARGER: Final = 2.5  # largest ratio of font sizes in a run
 
 IN_STRING, AFTER_NOTHING, AFTER_GUESS, AFTER_BLANK, IN_OBJECT = range(5)
-"""What stands before a character in the file: another one of its text object, or of another one; a blank that pdfium
-adds, for the white that is there; a blank; a blank in the same text object as the characters on both sides of it."""
+"""What precedes a character in the file: a character of its text object; one of another object; a space that pdfium
+inserted for a gap; a space; a space in the same text object as both of its neighbours."""
 
 _CJK: Final = ((0x2E80, 0xA4CF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0xFF00, 0xFFEF), (0x20000, 0x3FFFF))
 _RIGHT_TO_LEFT: Final = ((0x0590, 0x08FF), (0xFB1D, 0xFDFF), (0xFE70, 0xFEFF))
@@ -34,12 +34,12 @@ _RIGHT_TO_LEFT: Final = ((0x0590, 0x08FF), (0xFB1D, 0xFDFF), (0xFE70, 0xFEFF))
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Characters of one direction, turned so that it is from left to right; pixels, y downwards.
+    """Characters of one direction, turned so that it runs from left to right; pixels, y down.
 
-    `left` and `right` are those of the ink, `start` is the place on the baseline `base`, `em` the size of the font. The
-    room of each ends at `taken`: its ink, but of Chinese its square, of which commas fill a corner. `is_letter`: an
-    English one; `blank`: white stands before it, if the one before it is in its line; `is_back`: it stands before the
-    one before it, in the direction of their script.
+    `left` and `right` bound the ink, `start` is the origin on the baseline `base`, `em` the font size. `taken` is the
+    right end of the ink, for Chinese that of the square, of which a comma fills only a corner. `is_letter`: an English
+    letter; `blank`: a space stands before it, if its predecessor is in its line; `is_back`: it stands before its
+    predecessor, in the direction of their script.
     """
 
     indices: Indices
@@ -59,7 +59,7 @@ class Level:
 
 
 def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int) -> Level:
-    """These characters, of one direction; `spaces` (N,) is what the file has before each, IN_STRING to IN_OBJECT."""
+    """Turn these characters, all of one direction; `spaces` (N,) has what precedes each, IN_STRING to IN_OBJECT."""
     some = characters.of(indices)
     angle = np.radians(degrees)
     along, down = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
@@ -67,18 +67,18 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
     corners = some.ink[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2) @ along
     left, right = corners.min(axis=1), corners.max(axis=1)
     if degrees % 90:
-        # The frame of a slanted character says little.
+        # The upright frame of a slanted character is too large.
         left, right = start, start + some.em / 2
     is_cjk = _within(some.codes, _CJK)
     leftwards = _within(some.codes, _RIGHT_TO_LEFT)
     white = np.maximum(left[1:] - right[:-1], left[:-1] - right[1:])
     both = is_cjk[1:] & is_cjk[:-1]
-    # Within a text object, pdfium says where its words end; it knows how wide its characters are.
+    # Within a text object pdfium inserts the spaces, as it knows the widths of characters.
     apart = np.where(some.owner[1:] == some.owner[:-1], np.inf, _OBJECTS_BLANK) * some.em[1:]
     blank, is_back = np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
-    said = (spaces[indices[1:]] >= AFTER_GUESS) | (white > apart)
+    is_apart = (spaces[indices[1:]] >= AFTER_GUESS) | (white > apart)
     taken = np.where(is_cjk, np.maximum(right, start + some.em), right)
-    blank[1:] = np.where(both, np.minimum(white, left[1:] - taken[:-1]) > WIDE_BLANK * some.em[1:], said)
+    blank[1:] = np.where(both, np.minimum(white, left[1:] - taken[:-1]) > WIDE_BLANK * some.em[1:], is_apart)
     step = np.diff(left + right) / 2 * np.where(leftwards[1:], -1.0, 1.0)
     is_back[1:] = (step < -_BACK * some.em[1:]) & (leftwards[1:] == leftwards[:-1])
     folded = some.codes | 0x20
@@ -90,10 +90,10 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs of characters that follow each other, in the file as on the page.
+    """Runs of characters that are adjacent in the file and on the page.
 
-    `begins` and `ends` are the first place of each in its `Level`, and the one after its last; `leftwards` counts the
-    characters of a script from right to left; an odd run has characters that do not go where their script does.
+    `begins` and `ends` are the first index of each in its `Level`, and the one after its last; `leftwards` counts the
+    characters of right-to-left scripts; in an odd run characters run against the direction of their script.
     """
 
     begins: Sequence[int]
@@ -108,14 +108,14 @@ class Runs:
 
 
 def find_runs(level: Level, cells: Indices | None = None) -> Runs:
-    """The runs of a level's characters, none of which reaches from one of these cells into another; (C,) or None."""
+    """The runs of a level's characters; with `cells` (C,) no run crosses from one cell into another."""
     is_new, downwards = _breaks(level)
     if cells is not None:
         is_new[1:] |= np.diff(cells) != 0
     starts = np.flatnonzero(is_new)
     ends = np.append(starts[1:], len(is_new))
     lengths = ends - starts
-    # The character before a run says nothing of the run.
+    # The direction from the character before a run does not count.
     odd = np.logical_or.reduceat(level.is_back & ~is_new, starts)
     return Runs(
         starts.tolist(),
@@ -131,13 +131,13 @@ def find_runs(level: Level, cells: Indices | None = None) -> Runs:
 
 
 def _breaks(level: Level) -> tuple[Flags, Flags]:
-    """Which characters begin a run; and which stand below the one before them, as in vertical lines."""
+    """Which characters begin a run, and which stand below their predecessor, as in vertical lines."""
     is_new, downwards = np.ones(len(level.left), np.bool_), np.zeros(len(level.left), np.bool_)
     em = np.maximum(level.em[1:], level.em[:-1])
     gap = np.maximum(level.left[1:] - level.right[:-1], level.left[:-1] - level.right[1:])
     shift = level.base[1:] - level.base[:-1]
     similar = em <= _LARGER * np.minimum(level.em[1:], level.em[:-1])
-    # Of a justified line with few words.
+    # A justified line with few words.
     is_stretched = (level.spaces[1:] == IN_OBJECT) & (np.diff(level.indices) == 2)
     beside = (np.abs(shift) <= SHIFT * em) & (gap <= np.where(is_stretched, _STRETCHED, GAP) * em) & similar
     sideways = np.abs((level.left + level.right)[1:] - (level.left + level.right)[:-1]) / 2
@@ -151,7 +151,7 @@ def _breaks(level: Level) -> tuple[Flags, Flags]:
 
 
 def join_runs(runs: Runs) -> list[list[int]]:
-    """The numbers of runs that stand beside each other on one baseline, whatever their order in the file."""
+    """Groups of runs beside each other on one baseline, independent of their order in the file."""
     level = [number for number, is_vertical in enumerate(runs.is_vertical) if not is_vertical]
     step = max(1.0, SHIFT / 2 * float(np.median(runs.em)))
     open_lines: dict[int, int] = {}
@@ -174,5 +174,5 @@ def join_runs(runs: Runs) -> list[list[int]]:
 
 
 def _within(codes: NDArray[np.uint32], ranges: Sequence[tuple[int, int]]) -> Flags:
-    found = [(codes >= first) & (codes <= last) for first, last in ranges]
-    return np.asarray(np.logical_or.reduce(found), np.bool_)
+    within = [(codes >= first) & (codes <= last) for first, last in ranges]
+    return np.asarray(np.logical_or.reduce(within), np.bool_)

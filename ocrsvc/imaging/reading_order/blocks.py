@@ -23,7 +23,6 @@ from ocrsvc.imaging.reading_order.text_rows import (
     median,
     parts_between,
     top_down,
-    widest_step,
 )
 
 DEEPEST = 12  # cuts in cuts
@@ -130,10 +129,9 @@ def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
         return False
     if records_of(lines, beside):
         return True
-    for white in (BLOCK_GAP, widest_step(lines, beside)):
-        rows = parts_between(lines, beside, white)
-        if len(rows) > 1 and all(blocks_beside(lines, row) for row in rows):
-            return True
+    rows = parts_between(lines, beside, BLOCK_GAP)
+    if len(rows) > 1 and all(blocks_beside(lines, row) for row in rows):
+        return True
     bands = parts_between(lines, beside, HEADER)
     sides = [(np.intersect1d(band, gutter.left), np.intersect1d(band, gutter.right)) for band in bands]
     return len(bands) > 1 and any(is_table(lines, *of_band) for of_band in sides)

@@ -80,14 +80,9 @@ def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
         first, last = _band(lines, ordered, run_first, run_last, before[place])
         sides = before[place, first:last]
         left, right = ordered[first:last][sides], ordered[first:last][~sides]
-        if min(len(left), len(right)) and _are_beside(lines, left, right):
+        if min(len(left), len(right)):
             gutters.append(Gutter(left, right, first, last))
     return sorted(gutters, key=lambda gutter: -_height(lines, ordered[gutter.first : gutter.last]))[:MOST_GUTTERS]
-
-
-def _are_beside(lines: TextLines, left: Indices, right: Indices) -> bool:
-    lowest_top = max(lines.top[left].min(), lines.top[right].min())
-    return bool(min(lines.bottom[left].max(), lines.bottom[right].max()) > lowest_top)
 
 
 def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Flags) -> tuple[int, int]:
@@ -187,7 +182,7 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
     words = all(_is_words(lines, side) for side in facing)
     by_chance = crooked >= FEW_ROWS and level <= (CHANCE_OF_WORDS if words else CHANCE) * (level + crooked)
     if by_chance or (crooked > 1 and not level):
-        return any(_is_column(lines, side) for side in facing)
+        return True
     return _are_alike(lines, gutter, left, right, strict=level >= max(FEW_ROWS, STRICT * crooked))
 
 
@@ -232,13 +227,6 @@ def _nearest(places: Numbers, targets: Numbers) -> Numbers:
 def _is_words(lines: TextLines, column: Indices) -> bool:
     size, length = median(lines.height[column]), median(lines.right[column] - lines.left[column])
     return bool(length >= LONG * size and lines.is_number[column].mean() < HALF)
-
-
-def _is_column(lines: TextLines, facing: Indices) -> bool:
-    """Whether most lines of a side begin, end or are centred at one place; words scattered in a picture are not."""
-    size = median(lines.height[facing])
-    places = (lines.left[facing], lines.right[facing], (lines.left[facing] + lines.right[facing]) / 2)
-    return any(np.mean(np.abs(place - median(place)) <= size) >= MOST for place in places)
 
 
 def _are_alike(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
@@ -20,7 +19,6 @@ from ocrsvc.imaging.reading_order.text_rows import (
     rows_of,
     side_by_side,
     stripes_of,
-    top_down,
     white_below,
 )
 
@@ -29,7 +27,6 @@ SAME_RULED = 0.5  # the same between two rules
 TABLE_ROWS = 3  # rows with several cells that make a table
 MOST_TRIED = 4  # widest differences of white that are taken to tell rows of a table from lines of a cell
 LEAST_JUMP = 0.1  # such a difference, in line heights
-RARE = 0.1  # of the rows of a table are nearer to the row above than the others
 MOST_LEVEL = 0.85  # of the rows with cells of several lines are level
 SAME_EDGE = 0.3  # line heights between left edges of lines of a column
 SAME_SIZE = 0.5  # difference of heights of boxes of lines of a cell, as a share
@@ -44,7 +41,6 @@ TIGHT_STRIPE = 0.35  # white between the rows of such a table; blocks are set mo
 SAME_STRIPE = 0.4  # difference, in line heights, of the white between the lines of two blocks
 MOST_NUMBERS = 0.5  # of the lines of a block; more make a column of a table
 MOST_LABELS = 0.33  # of the lines of a block that end with a colon; more make a form
-SAME_KINDS = 0.75  # of the rows of cards have words, or numbers, in all of them
 ENDS_TRIED = 2  # widest white stripes below which something else may begin
 
 Rows = list[list[int]]
@@ -91,7 +87,7 @@ def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Ind
     if len(rows) < TABLE_ROWS or max(map(len, rows)) < 2:
         return []
     white = white_below(lines, rows)
-    for cuts in _cuts(lines, rows, white):
+    for cuts in _cuts(white):
         groups = [numbers_of(rows[first:last]) for first, last in pairwise([0, *cuts.tolist(), len(rows)])]
         cells = [side_by_side(lines, group) for group in groups]
         if _are_records(lines, cells):
@@ -100,27 +96,13 @@ def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Ind
     return []
 
 
-def _cuts(lines: TextLines, rows: Rows, white: Numbers) -> Iterator[Indices]:
+def _cuts(white: Numbers) -> Iterator[Indices]:
     """Where rows of a table may begin: above rows of more cells, if that is wider, and at each step of the white."""
-    counts = np.array([len(row) for row in rows])
-    begins = counts[1:] > 1
-    begins &= (counts[1:] >= counts[:-1]) | (counts[1:] > np.max(counts) / 2)
-    on = ~begins
-    on[on] = [_are_below(lines, rows[number], rows[number + 1]) for number in np.flatnonzero(on).tolist()]
-    if on.any() and begins.any() and np.median(white[on]) + LEAST_JUMP / 2 < np.quantile(white[~on], RARE):
-        yield np.flatnonzero(~on | (white > np.median(white[begins]))) + 1
     steps = np.sort(white.clip(0))
     jumps = np.diff(steps)
     for jump in sorted(np.argsort(-jumps, kind="stable")[:MOST_TRIED].tolist()):
         if jumps[jump] >= LEAST_JUMP:
             yield np.flatnonzero(white > (steps[jump] + steps[jump + 1]) / 2) + 1
-
-
-def _are_below(lines: TextLines, row: list[int], below: list[int]) -> bool:
-    """Whether each line of a row is below one line of the row above it, and no other."""
-    lefts, rights = lines.left[below], lines.right[below]
-    over = (lines.left[row][:, None] < rights) & (lefts < lines.right[row][:, None])
-    return bool((over.sum(axis=0) == 1).all())
 
 
 def _are_records(lines: TextLines, groups: list[list[Indices]]) -> bool:
@@ -265,34 +247,18 @@ def blocks_beside(lines: TextLines, part: Indices) -> list[Indices]:
     for last in _ends(lines, rows, first):
         heading = numbers_of(rows[:first])
         blocks = side_by_side(lines, numbers_of(rows[first:last]), BLOCK_GUTTER)
-        if _are_blocks(lines, blocks, last - first) and not _is_in_block(lines, heading, blocks):
+        if _are_blocks(lines, blocks, last - first):
             return [heading, *blocks] if first else blocks
     return []
 
 
 def _ends(lines: TextLines, rows: list[list[int]], first: int) -> list[int]:
     """Behind which rows blocks may end: before a line across, and where the white below them is widest."""
-    end = _before_line_across(lines, rows, first)
-    if end - first < BLOCK_ROWS:
+    if len(rows) - first < BLOCK_ROWS:
         return []
-    white = white_below(lines, rows[first:end])
+    white = white_below(lines, rows[first:])
     widest = np.argsort(-white, kind="stable")[:ENDS_TRIED]
-    return [*(first + 1 + widest[white[widest] > BLOCK_STRIPE]).tolist(), end]
-
-
-def _before_line_across(lines: TextLines, rows: list[list[int]], first: int) -> int:
-    """The first row of which a line reaches over what is white between the lines above it."""
-    if first == len(rows):
-        return first
-    lefts, rights = (edges[rows[first]].tolist() for edges in (lines.left, lines.right))
-    for number, row in enumerate(rows[first + 1 :], first + 1):
-        for line in row:
-            left, right = float(lines.left[line]), float(lines.right[line])
-            place = max(0, bisect_right(lefts, right) - 1)
-            if place and left < rights[place - 1]:
-                return number
-            lefts[place], rights[place] = min(lefts[place], left), max(rights[place], right)
-    return len(rows)
+    return [*(first + 1 + widest[white[widest] > BLOCK_STRIPE]).tolist(), len(rows)]
 
 
 def _are_blocks(lines: TextLines, blocks: list[Indices], rows: int) -> bool:
@@ -303,35 +269,14 @@ def _are_blocks(lines: TextLines, blocks: list[Indices], rows: int) -> bool:
     tops = [float(lines.top[block].min()) for block in blocks]
     if max(tops) - min(tops) > SAME_ROW * size:
         return False
-    kinds = _kinds(lines, blocks)
     numbers = max(lines.is_number[block].mean() for block in several) >= MOST_NUMBERS
-    if (numbers and kinds < 2) or max(lines.is_label[block].mean() for block in several) > MOST_LABELS:
+    if numbers or max(lines.is_label[block].mean() for block in several) > MOST_LABELS:
         return False
     pitches = [median(stripes_of(lines, block)[1]) for block in several]
     if max(pitches) - min(pitches) > SAME_STRIPE:
         return False
-    if len({len(block) for block in blocks}) == 1 and not kinds:
+    if len({len(block) for block in blocks}) == 1:
         loose = median(np.concatenate([stripes_of(lines, block)[1] for block in blocks])) > TIGHT_STRIPE
         if loose or rows > MOST_BLOCK_ROWS:
             return False
     return all(len(parts_between(lines, block, BLOCK_GAP)) == 1 for block in blocks)
-
-
-def _kinds(lines: TextLines, blocks: list[Indices]) -> int:
-    """How often words and numbers change from row to row, alike in all blocks; the columns of a table differ."""
-    if len({len(block) for block in blocks}) > 1:
-        return 0
-    kinds = np.array(
-        [np.where(lines.digits, lines.digits, 5 * lines.is_number)[top_down(lines, block)] for block in blocks]
-    )
-    same = (kinds == kinds[0]).all(axis=0)
-    return int(np.count_nonzero(np.diff(kinds[0, same]))) if same.mean() >= SAME_KINDS else 0
-
-
-def _is_in_block(lines: TextLines, heading: Indices, blocks: list[Indices]) -> bool:
-    """Whether what is above the blocks is above one of them alone, and not the first: the first line of that."""
-    if not len(heading):
-        return False
-    left, right = lines.left[heading[-1]], lines.right[heading[-1]]
-    over = [left < lines.right[block].max() and right > lines.left[block].min() for block in blocks]
-    return sum(over) == 1 and not over[0]

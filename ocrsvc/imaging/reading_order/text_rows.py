@@ -40,7 +40,6 @@ class TextLines:
     is_label: Flags
     has_label: Flags
     is_lower: Flags
-    digits: Indices
     first_word: Numbers
     character: Numbers
     rules: Numbers
@@ -61,7 +60,6 @@ def as_text_lines(frames: NDArray[np.floating], texts: Sequence[str] | None, rul
         is_label=each(lambda text: text.rstrip().endswith((":", "："))),
         has_label=each(_has_label),
         is_lower=each(lambda text: text[:1].islower()),
-        digits=each(_digits, np.intp),
         first_word=width * each(_share_of_first_word, np.float64),
         character=width / each(_characters, np.float64) if texts else height,
         rules=rules,
@@ -77,11 +75,6 @@ def with_lines(lines: TextLines, frames: Numbers) -> TextLines:
 def _characters(text: str) -> int:
     """How wide a text is, in Latin characters; one more for the margins of its box."""
     return 1 + len(text) + sum(ord(character) >= WIDE_CHARACTERS for character in text)
-
-
-def _digits(text: str) -> int:
-    text = text.strip() or "-"
-    return 2 * text[0].isdecimal() + text[-1].isdecimal() or 4 * any(map(str.isdecimal, text))
 
 
 def _is_number(text: str) -> bool:
@@ -155,13 +148,6 @@ def parts_between(lines: TextLines, here: Indices, white: float) -> list[Indices
     """The lines `here`, from top to bottom, cut at each white stripe that is higher than `white` line heights."""
     order, stripes = stripes_of(lines, here)
     return np.split(order, np.flatnonzero(stripes > white) + 1) if len(order) else []
-
-
-def widest_step(lines: TextLines, here: Indices) -> float:
-    """What tells the wider white stripes of a part from the narrower ones best, in line heights."""
-    heights = np.sort(np.append(stripes_of(lines, here)[1], 0.0).clip(0))
-    step = int(np.argmax(np.diff(heights))) if len(heights) > 1 else 0
-    return float(heights[step : step + 2].mean())
 
 
 def side_by_side(lines: TextLines, group: Indices, gap: float = CELL_GAP) -> list[Indices]:

@@ -1,9 +1,9 @@
-"""Grids that the alignment of text shows: where there are no rules, and what rules leave open.
+"""Grids from the alignment of text, without rules or completing sparse rules.
 
-Without rules, runs of rows that leave the same gutters free, as in T. Kieninger, "Table structure recognition based on
-robust block segmentation" (1998), from the boxes of lines. Where a gutter of a run divides the page rather than a
-table, for beside it is running text or another table, its sides are looked at apart. Tables that are ruled in part have
-columns that no rule divides, several rows between two rules, or only rules of one extent above each other.
+Without rules, a table is a run of rows that leave the same gutters free, as in T. Kieninger, "Table structure
+recognition based on robust block segmentation" (1998), from the boxes of lines. A gutter beside running text or another
+table divides the page rather than a table; its sides are searched separately. Partly ruled tables have columns without
+rules between them, several rows between two rules, or only horizontal rules of equal extent.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from ocrsvc.imaging.tables.text_grid import (
 from ocrsvc.results import Check
 
 MOST_COLUMNS: Final = 128
-"""Of a table that is aligned alone; what has more is a pattern, and each line is compared with each gutter."""
+"""Of a table without rules; more are a pattern, and each line is compared with each gutter."""
 DEEPEST: Final = 6
 ROW_GAP: Final = 2.5  # widest gap between two rows of a table, in line heights
-MOST_SINGLES: Final = 2  # rows of one piece that follow each other within a table
-ALIGNED: Final = 0.6  # of a column's pieces have their left, right or middle in one place
-ALIGNED_HEIGHTS: Final = 0.6  # how far from it, in line heights
-FILLED: Final = 0.4  # of a table's places have text
-SAME_EXTENT: Final = 1.0  # how far apart the ends of rules of one table are, in line heights
-LEAST_RULE: Final = 6.0  # length of a rule across a table, in line heights
+MOST_SINGLES: Final = 2  # consecutive rows of one piece within a table
+ALIGNED: Final = 0.6  # of a column's pieces have their left side, right side or centre in one place
+ALIGNED_HEIGHTS: Final = 0.6  # largest distance from that place, in line heights
+FILLED: Final = 0.4  # of a table's cells have text
+SAME_EXTENT: Final = 1.0  # largest distance of the ends of a table's rules, in line heights
+LEAST_RULE: Final = 6.0  # least length of a rule across a table, in line heights
 MOST_RULES: Final = 1000  # on a page, the longest first
 MOST_LOOKS: Final = 16
-"""Times the lines of a page that all stacks together are looked at: those of one extent seldom lie in many others."""
-FEW_BANDS: Final = 3  # heading, body and footer; between more rules is one row, unless it shows three
+"""Visits per line of a page, on average, by all stacks together: stacks seldom nest deeply."""
+FEW_BANDS: Final = 3  # heading, body and footer; with more rules a band is one row unless it shows three
 SEVERAL: Final = 0.5  # of the rows between two rules of a table have several pieces
-FULL_COLUMNS: Final = 0.6  # of the columns in use are filled in a full row
-FULL_ROWS: Final = 0.6  # of the rows between two rules are full, if they are rows of the table
+FULL_COLUMNS: Final = 0.6  # of the used columns are filled in a full row
+FULL_ROWS: Final = 0.6  # of the text rows between two rules are full, if each is a row of the table
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of text, and where it leaves the paper blank, from minus to plus infinity."""
+    """A row of text and its blank intervals, from minus to plus infinity."""
 
     lines: Sequence[int]
     blanks: Sequence[Interval]
@@ -92,7 +92,7 @@ def find_open_grids(block: TextBlock, check: Check, deeper: int = DEEPEST) -> It
 
 
 def _find_runs(block: TextBlock, rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:
-    """Begin and end of each run of rows, at least LEAST_ROWS of which have several pieces."""
+    """Begin and end of each run of rows with at least LEAST_ROWS rows of several pieces."""
     begin = 0
     while begin < len(rows):
         end = _end_of_run(block, rows, begin)
@@ -116,7 +116,7 @@ def _are_near(block: TextBlock, one: _Row, other: _Row) -> bool:
 
 
 def _end_of_run(block: TextBlock, rows: Sequence[_Row], begin: int) -> int:
-    """Behind the last row of the run that begins with this one; `begin` itself, if none does."""
+    """The end of the run that begins with this row; `begin` itself if none does."""
     if len(rows[begin].lines) < 2:
         return begin
     blanks, end, singles = rows[begin].blanks, begin + 1, 0
@@ -139,13 +139,13 @@ def _end_of_run(block: TextBlock, rows: Sequence[_Row], begin: int) -> int:
 
 
 def _begins_better(block: TextBlock, rows: Sequence[_Row], common: Sequence[Interval]) -> bool:
-    """Whether the first row has more gutters in common with the second than with those before it."""
+    """Whether the first row shares more gutters with the second than with the rows before it."""
     return len(rows) > 1 and len(_common(block, rows[0].blanks, rows[1].blanks)) > len(common)
 
 
 def _common(block: TextBlock, some: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
-    """Where both leave the paper blank."""
-    found: list[Interval] = []
+    """The intervals that are blank in both rows."""
+    shared: list[Interval] = []
     at = 0
     for left, right in some:
         while at < len(others) and others[at][1] <= left:
@@ -155,12 +155,12 @@ def _common(block: TextBlock, some: Sequence[Interval], others: Sequence[Interva
                 break
             both = max(left, other[0]), min(right, other[1])
             if both[1] - both[0] >= LEAST_GUTTER * block.line_height:
-                found.append(both)
-    return found
+                shared.append(both)
+    return shared
 
 
 def _divided(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
-    """The lines of a run of rows, divided where a gutter is one of the page."""
+    """Divide the lines of a run of rows at the gutters of the page."""
     cuts = page_gutters(block, rows, columns)
     parts: list[list[int]] = [[] for _ in range(len(cuts) + 1)]
     for line in (line for row in rows for line in row):
@@ -170,7 +170,7 @@ def _divided(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[
 
 
 def _is_table(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> bool:
-    """Whether a run of rows is a table: several columns, mostly filled, each aligned in itself."""
+    """Whether a run of rows is a table: several columns, mostly filled, each aligned."""
     if len(columns) < 2 or sum(map(len, rows)) < FILLED * len(rows) * len(columns):
         return False
     return all(_is_aligned(block, lines) for lines in in_columns(block, rows, columns) if len(lines) >= LEAST_ROWS)
@@ -190,7 +190,7 @@ def _is_aligned(block: TextBlock, lines: Sequence[int]) -> bool:
 def _with_heading(
     block: TextBlock, above: Sequence[int], rows: list[Sequence[int]], columns: Sequence[Interval]
 ) -> list[Sequence[int]]:
-    """Some rows, and the row above them if its pieces are headings: several, each over columns of its own."""
+    """Add the row above if its pieces are headings: several, each over different columns."""
     reached = [column for line in above for column in block.reached(columns, line)]
     if not len(above) < len(reached) == len(set(reached)) or len(above) < 2:
         return rows
@@ -200,7 +200,7 @@ def _with_heading(
 
 
 def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Check) -> Iterator[Grid]:
-    """Grids, without cells, of horizontal rules of one extent above each other, with rows of a table between all.
+    """Grids, without cells, of stacked horizontal rules of equal extent with table rows between them.
 
     `segments` are (N, 4) left, top, width, height of rules.
     """
@@ -226,7 +226,7 @@ def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Che
 
 
 def complete(block: TextBlock, grid: Grid) -> Grid | None:
-    """A grid of rules with the rows and columns that the text in it shows besides; None if these are too few."""
+    """Add the rows and columns of the text to a grid of rules; None if there are too few columns."""
     sides = grid.columns[0], grid.columns[-1]
     bands = _bands(block, *sides, grid.rows)
     if len(grid.columns) > 2:
@@ -244,21 +244,21 @@ def complete(block: TextBlock, grid: Grid) -> Grid | None:
 def _grid_of_rows(
     block: TextBlock, parts: Sequence[Rows], rules: Sequence[float], columns: Sequence[Interval], sides: Interval
 ) -> Grid:
-    """The grid of columns between two sides, and of the rows that lie between each two of some rules."""
+    """The grid of these columns between two sides, and of the rows between neighbouring rules."""
     cells = spans_of_rows(block, [row for part in parts for row in part], columns)
     return Grid(_row_borders(block, rules, parts), tuple(borders_between(columns, *sides)), cells)
 
 
 def _stacks(segments: NDArray[np.int32], line_height: float) -> Iterator[tuple[float, float, list[float]]]:
-    """Left, right and the places, from the top, of rules that begin and end at the same places."""
+    """Stacks of rules with the same ends: left, right, and the y of each rule from the top."""
     long = segments[segments[:, 2] >= LEAST_RULE * line_height]
     long = long[np.argsort(-long[:, 2], kind="stable")[:MOST_RULES]].astype(np.float64)
     near = SAME_EXTENT * line_height
     stacks: list[tuple[float, float, list[float]]] = []
     for left, top, width, height in long.tolist():
-        for one in stacks:
-            if abs(one[0] - left) <= near and abs(one[1] - left - width) <= near:
-                one[2].append(top + height / 2)
+        for stack in stacks:
+            if abs(stack[0] - left) <= near and abs(stack[1] - left - width) <= near:
+                stack[2].append(top + height / 2)
                 break
         else:
             stacks.append((left, left + width, [top + height / 2]))
@@ -269,18 +269,18 @@ def _stacks(segments: NDArray[np.int32], line_height: float) -> Iterator[tuple[f
 
 
 def _bands(block: TextBlock, left: float, right: float, places: Sequence[float]) -> list[Rows]:
-    """The rows of text between each two of the places, from left to right."""
-    found: list[list[int]] = [[] for _ in range(len(places) - 1)]
+    """The rows of text between neighbouring rules at `places`."""
+    bands: list[list[int]] = [[] for _ in range(len(places) - 1)]
     for line in block.lines:
         frame = block.frames[line]
         band = bisect_left(places, (frame[1] + frame[3]) / 2) - 1
-        if 0 <= band < len(found) and left <= (frame[0] + frame[2]) / 2 <= right:
-            found[band].append(line)
-    return [rows_of(block.frames, lines) for lines in found]
+        if 0 <= band < len(bands) and left <= (frame[0] + frame[2]) / 2 <= right:
+            bands[band].append(line)
+    return [rows_of(block.frames, lines) for lines in bands]
 
 
 def _divided_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval], least: int) -> Rows:
-    """The rows of the table between two rules: those of the text if enough of them fill most columns, else one."""
+    """The table rows between two rules: the text rows if enough of them are full, else one."""
     whole = [[line for row in rows for line in row]]
     by_column = in_columns(block, rows, columns)
     if len(rows) < least or any(map(partial(is_running_text, block), by_column, columns)):
@@ -291,7 +291,7 @@ def _divided_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval], lea
 
 
 def _row_borders(block: TextBlock, rules: Sequence[float], parts: Sequence[Rows]) -> tuple[float, ...]:
-    """The rules, and the borders between the rows that lie between two of them."""
+    """The rules, and the borders of the rows between them."""
     borders = [rules[0]]
     for (top, bottom), rows in zip(pairwise(rules), parts, strict=True):
         borders += borders_between(block.heights([row for row in rows if row]), top, bottom)[1:]
@@ -299,7 +299,7 @@ def _row_borders(block: TextBlock, rules: Sequence[float], parts: Sequence[Rows]
 
 
 def _expanded(cells: Sequence[Span], parts: Sequence[Rows]) -> tuple[Span, ...]:
-    """The cells, those that lie between two rules once for each of the rows there."""
+    """Repeat the cells between two neighbouring rules for each row there."""
     firsts = [0, *accumulate(map(len, parts))]
     expanded = []
     for cell in cells:

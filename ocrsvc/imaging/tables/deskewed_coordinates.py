@@ -1,6 +1,6 @@
-"""A page turned upright, levelled and shrunk to a working size, and the way back to the pixels of its image.
+"""Coordinates of a deskewed working copy of a page, upright and shrunk, and the mapping back to the image.
 
-Rows of text are level there, so that what stands beside or below each other is found by comparing single coordinates.
+Rows of text are level there, so neighbours beside and below are found by comparing single coordinates.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ocrsvc.imaging.geometry import turn_points
 from ocrsvc.results import Pixels
 
 WORKING_SIDE_PX: Final = 2400
-"""Longest side of the working copy: 290 dots an inch of A4, where a hairline still leaves a mark; 6 MB in gray."""
+"""Longest side of the working copy: 290 dpi of A4, where a hairline is still visible; 6 MB in gray."""
 
 LEVEL_DEGREES: Final = 0.05
-"""Slant that moves nothing by more than two pixels across a working copy; such a page is not turned."""
+"""Largest slant that is ignored: it moves no pixel of a working copy by more than two."""
 
 Points = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class DeskewedCoordinates:
-    """Where the pixels of an image lie once its text is level.
+    """Maps an image to its deskewed copy and back.
 
-    The copy has `width` x `height` pixels, `scale` of them for each of the image's, at most 1. `matrix` (2, 3) leads
-    from the image to the copy; without `is_turned` they differ in scale alone.
+    The copy has `width` x `height` pixels, at `scale` (at most 1) of the image. `matrix` (2, 3) maps the image to the
+    copy; without `is_turned` it only scales.
     """
 
     width: int
@@ -39,15 +39,15 @@ class DeskewedCoordinates:
     is_turned: bool
 
     def to_level(self, points: Points) -> Points:
-        """Points (..., 2) of the image, in the levelled copy."""
+        """Map points (..., 2) of the image to the copy."""
         return np.asarray(points @ self.matrix[:, :2].T + self.matrix[:, 2], np.float32)
 
     def to_image(self, points: Points) -> Points:
-        """Points (..., 2) of the levelled copy, in the image."""
+        """Map points (..., 2) of the copy to the image."""
         return np.asarray((points - self.matrix[:, 2]) @ np.linalg.inv(self.matrix[:, :2]).T, np.float32)
 
     def warp(self, pixels: Pixels) -> Pixels:
-        """The levelled copy of the image's pixels, gray: (height, width) uint8."""
+        """Make the copy of the image's pixels, gray: (height, width) uint8."""
         height, width = pixels.shape[:2]
         if self.scale < 1:
             size = _scaled(width, height, self.scale)
@@ -61,7 +61,7 @@ class DeskewedCoordinates:
 
 
 def deskewed_coordinates(width: int, height: int, angle: int, quads: Points) -> DeskewedCoordinates:
-    """Where the text of a width x height image is level, by the quads (N, 4, 2) of its lines.
+    """The mapping that levels the text of a width x height image, by the quads (N, 4, 2) of its lines.
 
     After a clockwise turn by `angle` (0, 90, 180, 270) most of the text runs from left to right.
     """
@@ -71,7 +71,7 @@ def deskewed_coordinates(width: int, height: int, angle: int, quads: Points) -> 
         matrix = np.array([[scale, 0, 0], [0, scale, 0]], np.float64)
         return DeskewedCoordinates(*_scaled(width, height, scale), scale, matrix, is_turned=False)
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
-    # Where three points land gives the turn; the rotation about the origin and the shift follow.
+    # The images of three points give the turn; the rotation about the origin and the shift follow.
     turned = turn_points(corners[[0, 1, 3]], angle, width, height).astype(np.float64)
     turn = np.stack([(turned[1] - turned[0]) / width, (turned[2] - turned[0]) / height], axis=1)
     cos, sin = np.cos(np.radians(slant)), np.sin(np.radians(slant))
@@ -87,7 +87,7 @@ def _scaled(width: int, height: int, scale: float) -> tuple[int, int]:
 
 
 def measure_slant(quads: Points) -> float:
-    """Degrees, clockwise, in (-45, 45], by which the longer half of lines (N, 4, 2) are off the level or upright."""
+    """Median slant of the longer half of the lines (N, 4, 2), in clockwise degrees off the axes, in (-45, 45]."""
     if not len(quads):
         return 0.0
     reading = (quads[:, 1] - quads[:, 0]).astype(np.float64)

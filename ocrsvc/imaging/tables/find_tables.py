@@ -1,8 +1,8 @@
-"""Finds the tables of a page: from ruled lines where there are any, from the alignment of the text elsewhere.
+"""Finds the tables of a page, by ruled lines or by the alignment of the text.
 
-Lines of text are divided first where wide gaps in their ink are, for detectors take neighbouring cells for one line. A
-piece is part of a line, as wide as its ink: boxes of detectors reach beyond it and touch each other. Pieces of running
-text do no harm: they align with nothing, and those that end up in one cell are put together again.
+Lines of text are first split at wide gaps in their ink, because detectors merge neighbouring cells into one line. A
+piece is as wide as its ink, because detected boxes reach beyond it and touch each other. Pieces of running text do no
+harm: they align with nothing, and pieces in one cell are joined again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Box, Cell, Check, Page, Pixels, Table
 
 LEAST_LINES: Final = 4
-FILLED: Final = 0.25  # of a ruled grid's cells have text: forms have many that nobody filled
-LEAST_GAP: Final = 0.6  # in heights of the line, or of an ordinary one; blanks between words are half of that
-TALLEST: Final = 4.0  # in line heights; what is taller is one piece
-EDGE: Final = 0.2  # of a line's height at its top and bottom, where ink may be another line's
+FILLED: Final = 0.25  # least share of a ruled grid's cells with text: forms have many empty ones
+LEAST_GAP: Final = 0.6  # in heights of the line, or the median height; spaces between words are half as wide
+TALLEST: Final = 4.0  # in line heights; a taller line is not split
+EDGE: Final = 0.2  # of a line's height is ignored at its top and bottom, where ink may belong to another line
 MOST_PIECES: Final = 8000
-"""Of a page; where lines come apart into more, they are hatched ground rather than text, and none is divided."""
-SNAP: Final = 3  # characters within which a blank is the place to divide a text
+"""Of a page; lines that split into more are a hatched background, and none is split."""
+SNAP: Final = 3  # largest distance in characters from the computed cut of a text to a space
 
 CellPieces = list[list[int]]
 """For each cell of a grid, its pieces of lines."""
@@ -40,7 +40,7 @@ CellPieces = list[list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a line: which, from which of its characters on and up to which, and where it stands."""
+    """Characters [begin, end) of a line, and their frame."""
 
     line: int
     begin: int
@@ -49,9 +49,9 @@ class Piece:
 
 
 def find_tables(pixels: Pixels, page: Page, check: Check) -> tuple[Table, ...]:
-    """The tables of a page that was read, from top to bottom; `check` is called between steps.
+    """The tables of a recognized page from top to bottom; `check` is called between steps.
 
-    Takes time in proportion to the page's pixels and, up to a logarithm, its lines, and memory for a working copy.
+    Time is linear in the page's pixels and, up to a logarithm, in its lines; memory holds a working copy.
     """
     if len(page.lines) < LEAST_LINES:
         return ()
@@ -66,15 +66,15 @@ def find_tables(pixels: Pixels, page: Page, check: Check) -> tuple[Table, ...]:
     if not pieces:
         return ()
     check()
-    found = _find_grids(rules, [piece.frame for piece in pieces], line_height, check)
-    downwards = sorted(found, key=lambda grid_and_pieces: grid_and_pieces[0].rows[0])
+    grids = _find_grids(rules, [piece.frame for piece in pieces], line_height, check)
+    downwards = sorted(grids, key=lambda grid_and_pieces: grid_and_pieces[0].rows[0])
     return tuple(_as_table(texts, pieces, level, grid, inside) for grid, inside in downwards)
 
 
 def _find_grids(
     rules: RuledLines, places: Sequence[Frame], line_height: float, check: Check
 ) -> Iterator[tuple[Grid, CellPieces]]:
-    """Each table's grid on the levelled page, with its cells' pieces of lines; no piece is in two."""
+    """Each table's grid on the deskewed page, with the pieces in its cells; a piece belongs to one table."""
     frames = np.array(places)
     middles = (frames[:, :2] + frames[:, 2:]) / 2
     free = np.ones(len(frames), bool)
@@ -91,7 +91,7 @@ def _find_grids(
                 free[text.lines] = False
                 yield whole, cells
 
-    # The smallest first, so that a table in a frame is not taken for the frame's.
+    # Smallest first, so that a frame around a table does not take the table's text.
     yield from completed(list(find_ruled_grids(rules, line_height, check))[::-1])
     yield from completed(find_stacked_grids(block(free), rules.segments, check))
     for grid in find_open_grids(block(free), check):
@@ -99,13 +99,13 @@ def _find_grids(
 
 
 def _inside(middles: NDArray[np.floating[Any]], grid: Grid) -> NDArray[np.bool_]:
-    """Which lines have their middles within the grid."""
+    """Which pieces have their centres within the grid."""
     low, high = (grid.columns[0], grid.rows[0]), (grid.columns[-1], grid.rows[-1])
     return np.asarray(((middles >= low) & (middles <= high)).all(axis=1))
 
 
 def _pieces_of_cells(block: TextBlock, grid: Grid) -> CellPieces:
-    """The lines whose middles lie in each cell of the grid; those of the block all lie within it."""
+    """The pieces whose centres lie in each cell of the grid; all pieces of the block lie within the grid."""
     owners = np.zeros((len(grid.rows) - 1, len(grid.columns) - 1), np.intp)
     for number, cell in enumerate(grid.cells):
         owners[cell.row : cell.row + cell.rows, cell.column : cell.column + cell.columns] = number
@@ -119,7 +119,7 @@ def _pieces_of_cells(block: TextBlock, grid: Grid) -> CellPieces:
 
 
 def _is_filled(lines: CellPieces, grid: Grid) -> bool:
-    """Whether enough of the cells have text, in several rows and several columns."""
+    """Whether enough cells have text, in several rows and several columns."""
     filled = [cell for cell, inside in zip(grid.cells, lines, strict=True) if inside]
     rows, columns = {cell.row for cell in filled}, {cell.column for cell in filled}
     return min(len(rows), len(columns)) > 1 and len(filled) >= FILLED * len(grid.cells)
@@ -128,7 +128,7 @@ def _is_filled(lines: CellPieces, grid: Grid) -> bool:
 def _as_table(
     texts: Sequence[str], pieces: Sequence[Piece], level: DeskewedCoordinates, grid: Grid, inside: CellPieces
 ) -> Table:
-    """The table in the pixels of the page's image."""
+    """The table in pixels of the page's image."""
 
     def box(row: int, column: int, last_row: int, last_column: int) -> Box:
         left, right = grid.columns[column], grid.columns[last_column]
@@ -149,7 +149,7 @@ def _as_table(
 
 
 def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, line_height: float) -> list[Piece]:
-    """The pieces of all lines, in their order, by their (N, 4) frames and the ink of the page without its rules."""
+    """Split all lines into pieces, by their (N, 4) frames and the ink of the page without its rules."""
     pieces: list[Piece] = []
     for number, (text, frame) in enumerate(zip(texts, frames.tolist(), strict=True)):
         pieces += _pieces(number, text, frame, _parts(frame, ink, line_height))
@@ -160,8 +160,9 @@ def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, l
 
 
 def join_pieces(pieces: Sequence[Piece], texts: Sequence[str]) -> str:
-    """The text of pieces of one row, from left to right; between those of different lines stands a blank."""
-    if len(pieces) > 1 and runs_from_right_to_left("".join(texts[one.line][one.begin : one.end] for one in pieces)):
+    """Join the text of pieces of one row in reading order, with a space between pieces of different lines."""
+    text = "".join(texts[piece.line][piece.begin : piece.end] for piece in pieces)
+    if len(pieces) > 1 and runs_from_right_to_left(text):
         pieces = pieces[::-1]
     joined, end = "", (-1, 0)
     for piece in pieces:
@@ -172,7 +173,7 @@ def join_pieces(pieces: Sequence[Piece], texts: Sequence[str]) -> str:
 
 
 def _parts(frame: Frame, ink: Mask, line_height: float) -> list[Interval]:
-    """Left and right of each stretch of ink of a line; the frame's own, where that cannot be seen."""
+    """Left and right of each stretch of ink of a line; those of the frame where no ink is seen."""
     left, top, right, bottom = (max(0, round(place)) for place in frame)
     height = bottom - top
     if not 0 < height <= TALLEST * line_height or height > right - left:
@@ -196,7 +197,7 @@ def _pieces(line: int, text: str, frame: Frame, parts: Sequence[Interval]) -> It
 
 
 def _cuts(text: str, parts: Sequence[Interval]) -> list[int]:
-    """Before which character each part but the first begins: at blanks, if there are as many; else by the widths."""
+    """The character at which each part but the first begins: at spaces if their number fits, else by the widths."""
     blanks = [place + 1 for place, character in enumerate(text) if character == " "]
     if len(blanks) == len(parts) - 1:
         return blanks

@@ -1,12 +1,12 @@
-"""Ruled lines, and the grids of those that touch each other: their places are the borders of rows and columns.
+"""Ruled lines, and the grids of rules that touch each other: rules are the borders of rows and columns.
 
-Rules are long, thin, horizontal or vertical runs of ink on a levelled page. Ink is what is darker than its surroundings
-(a local threshold), so that gray hairlines and the edges of filled cells count on any ground. Of it, a morphological
-opening with a long flat element leaves the runs, as in OpenCV's tutorial "Extract horizontal and vertical lines by
-using morphological operations". What lies within a line of text, or is too thick, is a stroke of a letter.
+Rules are long, thin, horizontal or vertical runs of ink on a deskewed page. Ink is darker than its surroundings (a
+local threshold), so gray hairlines and the edges of filled cells count on any background. A morphological opening with
+a long flat element keeps the runs, as in OpenCV's tutorial "Extract horizontal and vertical lines by using
+morphological operations". Runs within a line of text, or too thick ones, are strokes of letters.
 
-Places of a grid with no rule between them are one spanning cell. This is the lattice method of Camelot, with the share
-of a border that is ruled instead of joints, so that broken rules count.
+Grid positions without a rule between them form one spanning cell. This is the lattice method of Camelot, but it uses
+the ruled share of a border instead of joints, so that broken rules count.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ Mask = NDArray[np.uint8]
 Borders = NDArray[np.float64]
 
 THRESHOLD_BLOCK_PX: Final = 25
-CONTRAST: Final = 8  # gray levels below the surroundings' mean: a hairline of the lightest gray that people can see
-RUN_HEIGHTS: Final = 1.1  # shortest run, in line heights: no stroke of an ordinary letter is longer
+CONTRAST: Final = 8  # gray levels below the mean of the surroundings: a hairline in the lightest visible gray
+RUN_HEIGHTS: Final = 1.1  # shortest run, in line heights: strokes of ordinary letters are shorter
 LEAST_RUN_PX: Final = 16
 MOST_THICK: Final = 0.5  # of a line height
-IN_TEXT: Final = 0.9  # of a run lies within a line of text, if it is a stroke of it
-JOINT_HEIGHTS: Final = 0.15  # gaps up to this between rules that belong together, in line heights
-SAME_RULE: Final = 0.4  # rules nearer to each other than this are one border, in line heights
-WALL: Final = 0.6  # of a border between two cells is ruled, if it divides them
-RULED: Final = 0.55  # of all borders between two places of a grid; edges of things in pictures make fewer
-OPEN_EDGE: Final = 1.0  # how far, in line heights, rules reach beyond the last border where the edge has none
+IN_TEXT: Final = 0.9  # least share of a stroke's run within a line of text
+JOINT_HEIGHTS: Final = 0.15  # widest gap between rules of one grid, in line heights
+SAME_RULE: Final = 0.4  # largest distance of rules that form one border, in line heights
+WALL: Final = 0.6  # least ruled share of a border that separates two cells
+RULED: Final = 0.55  # least ruled share of all borders of a grid; edges in pictures have less
+OPEN_EDGE: Final = 1.0  # least length, in line heights, of rules beyond the last border of a grid with an open edge
 MOST_CELLS: Final = 20_000  # of a grid; more are hatching or graph paper
-MOST_AREA: Final = 4  # times the page's area that all grids together are looked at: nested ones lie in each other
+MOST_AREA: Final = 4  # areas of the page that all grids together may cover: nested grids overlap
 
 
 @dataclass(frozen=True, slots=True)
 class RuledLines:
-    """Of a levelled page: masks of rules, (N, 4) left, top, width, height of the horizontal ones, mask of other ink."""
+    """Masks of the rules of a deskewed page, (N, 4) left, top, width, height of horizontal ones, mask of other ink."""
 
     horizontal: Mask
     vertical: Mask
@@ -52,7 +52,7 @@ class RuledLines:
 
 
 def find_ruled_lines(gray: Pixels, frames: NDArray[np.float32], line_height: float, check: Check) -> RuledLines:
-    """The rules of a levelled page (H, W), with (N, 4) left, top, right, bottom of its lines of text."""
+    """The rules of a deskewed page (H, W), with (N, 4) left, top, right, bottom of its lines of text."""
     ink = np.asarray(
         cv2.adaptiveThreshold(gray, 1, cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY_INV, THRESHOLD_BLOCK_PX, CONTRAST),
         np.uint8,
@@ -69,7 +69,7 @@ def find_ruled_lines(gray: Pixels, frames: NDArray[np.float32], line_height: flo
 
 
 def _runs(ink: Mask, text: Mask, line_height: float) -> tuple[Mask, NDArray[np.int32]]:
-    """The horizontal runs of ink that are rules: their mask, and the frame of each."""
+    """The mask and frames of horizontal runs of ink that are rules."""
     length = max(LEAST_RUN_PX, round(RUN_HEIGHTS * line_height))
     # One pixel up and down bridges the steps of a line that is not quite level.
     thick = cv2.dilate(ink, np.ones((3, 1), np.uint8))
@@ -83,7 +83,7 @@ def _runs(ink: Mask, text: Mask, line_height: float) -> tuple[Mask, NDArray[np.i
 
 
 def find_ruled_grids(rules: RuledLines, line_height: float, check: Check) -> Iterator[Grid]:
-    """The grids of rules that touch each other, largest first, each of more than one cell."""
+    """The grids of touching rules with more than one cell, largest first."""
     for x, y, mask in _connected(rules, line_height):
         check()
         part = np.s_[y : y + mask.shape[0], x : x + mask.shape[1]]
@@ -93,7 +93,7 @@ def find_ruled_grids(rules: RuledLines, line_height: float, check: Check) -> Ite
 
 
 def _connected(rules: RuledLines, line_height: float) -> Iterator[tuple[int, int, Mask]]:
-    """Left, top and mask of each set of rules that touch each other, largest first."""
+    """Left, top and mask of each set of touching rules, largest first."""
     reach = 2 * max(1, round(JOINT_HEIGHTS * line_height)) + 1
     joined = cv2.dilate(rules.horizontal | rules.vertical, np.ones((reach, reach), np.uint8))
     _, labels, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=8, ltype=cv2.CV_32S)
@@ -107,7 +107,7 @@ def _connected(rules: RuledLines, line_height: float) -> Iterator[tuple[int, int
 
 
 def _grid(horizontal: Mask, vertical: Mask, line_height: float) -> Grid | None:
-    """The grid of one set of rules; None if there is no border inside it."""
+    """The grid of one set of rules; None without a border inside it."""
     near = max(3, round(SAME_RULE * line_height))
     rows, columns = _borders(horizontal, near), _borders(np.ascontiguousarray(vertical.T), near)
     if not len(rows) or not len(columns):
@@ -124,7 +124,7 @@ def _grid(horizontal: Mask, vertical: Mask, line_height: float) -> Grid | None:
 
 
 def _borders(mask: Mask, near: int) -> Borders:
-    """Where the horizontal rules of a mask lie: one place for those that are near each other."""
+    """The y of the horizontal rules of a mask, one for rules near each other."""
     count, _, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8, ltype=cv2.CV_32S)
     if count < 2:
         return np.empty(0)
@@ -136,7 +136,7 @@ def _borders(mask: Mask, near: int) -> Borders:
 
 
 def _with_open_edges(borders: Borders, covered: Mask, reach: float) -> Borders:
-    """The borders, and the ends of the rules across them where they go on beyond the outermost."""
+    """Add borders at the ends of the crossing rules where these reach beyond the outermost border."""
     ends = np.flatnonzero(covered)
     before = [float(ends[0])] if len(ends) and borders[0] - ends[0] > reach else []
     behind = [float(ends[-1])] if len(ends) and ends[-1] - borders[-1] > reach else []
@@ -144,7 +144,7 @@ def _with_open_edges(borders: Borders, covered: Mask, reach: float) -> Borders:
 
 
 def _coverage(mask: Mask, borders: Borders, across: Borders, near: int) -> Borders:
-    """Which share of each horizontal border, between two of the places across, is ruled: (borders, places - 1)."""
+    """The ruled share of each horizontal border between neighbouring places `across`: (borders, places - 1)."""
     limits = np.rint(across).astype(int).clip(0, mask.shape[1])
     shares = np.empty((len(borders), len(across) - 1))
     for number, border in enumerate(np.rint(borders).astype(int).tolist()):
@@ -154,9 +154,9 @@ def _coverage(mask: Mask, borders: Borders, across: Borders, near: int) -> Borde
 
 
 def _merged_cells(below: NDArray[np.bool_], beside: NDArray[np.bool_]) -> Iterator[Span]:
-    """The cells of a grid, row by row: rectangles of places with no wall between them.
+    """The cells of a grid, row by row: rectangles of grid positions without a wall between them.
 
-    `below` (rows - 1, columns) says whether a wall is below a place, `beside` (rows, columns - 1) at its right.
+    `below` (rows - 1, columns) has the walls below each position, `beside` (rows, columns - 1) those on its right.
     """
     height, width = beside.shape[0], below.shape[1]
     is_taken = np.zeros((height, width), bool)

@@ -1,8 +1,8 @@
-"""Text in rows and columns, by its alignment: what the finders of grids, ruled or not, have in common.
+"""Rows and columns of text by its alignment, for finders of ruled and open grids.
 
-Rows overlap vertically, columns are divided by whitespace. Columns come from the projection of all rows onto the
-horizontal axis, as in the stream methods of Tabula and Camelot (A. Nurminen, "Algorithmic extraction of data in tables
-in PDF documents", Tampere 2013).
+Rows overlap vertically; white space separates columns. Columns come from the projection of all rows onto the horizontal
+axis, as in the stream methods of Tabula and Camelot (A. Nurminen, "Algorithmic extraction of data in tables in PDF
+documents", Tampere 2013).
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from statistics import median
 from typing import Final
 
 Frame = Sequence[float]
-"""Left, top, right, bottom, in pixels of the levelled page."""
+"""Left, top, right, bottom, in pixels of the deskewed page."""
 
 Interval = tuple[float, float]
 Rows = Sequence[Sequence[int]]
 """Lines of text in rows, from top to bottom, each from left to right."""
 
 LEAST_ROWS: Final = 3
-SAME_ROW: Final = 0.5  # how far apart the middles of one row's lines are, in heights of the smaller
-CROSSED: Final = 0.2  # of the rows may cross a gutter: headings over several columns
+SAME_ROW: Final = 0.5  # distance of the centres of a row's lines, in heights of the lower line
+CROSSED: Final = 0.2  # of the rows may cross a gutter, as headings over several columns do
 LEAST_GUTTER: Final = 0.4  # in line heights
 LONG: Final = 8.0  # median length of lines of running text, in line heights
-FULL: Final = 0.8  # of a column's width is the median length of its lines, if it is running text
+FULL: Final = 0.8  # median length of lines of running text, as a share of their column's width
 PAGE_GUTTER: Final = 3.0  # least width of a gutter between two tables, in line heights
-WIDER: Final = 1.3  # times as wide as any other gutter, if rows beside it do not pair
-MUCH_WIDER: Final = 2.5  # and if they do
-PAIRED: Final = 0.7  # of the rows go on at the other side of a gutter within a table
-LEVEL: Final = 0.25  # how far apart their middles are then, in line heights
-WRAPPED: Final = 0.6  # of the usual gap between rows is above a row that goes on with the one before
+WIDER: Final = 1.3  # least ratio of such a gutter to any other, if the rows beside it do not pair
+MUCH_WIDER: Final = 2.5  # the same if they do
+PAIRED: Final = 0.7  # of the rows have text on both sides of a gutter within a table
+LEVEL: Final = 0.25  # largest distance of the centres of both sides, in line heights
+WRAPPED: Final = 0.6  # gap above a continued row, as a share of the usual gap between rows
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One cell of a grid: its first row and column, and how many of each it takes."""
+    """One cell of a grid: its first row and column, and the number of rows and columns."""
 
     row: int
     column: int
@@ -49,7 +49,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Borders of rows and columns in pixels of the levelled page, and the cells between them, row by row."""
+    """Borders of rows and columns in pixels of the deskewed page, and the cells between them, row by row."""
 
     rows: tuple[float, ...]
     columns: tuple[float, ...]
@@ -58,18 +58,18 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Some lines of a levelled page, in which tables are looked for; `frames` are those of all its lines."""
+    """Lines of a deskewed page that may form tables; `frames` are those of all its lines."""
 
     frames: Sequence[Frame]
     lines: Sequence[int]
     line_height: float
 
     def part(self, lines: Sequence[int]) -> TextBlock:
-        """Some of the lines."""
+        """A block with some of the lines."""
         return TextBlock(self.frames, lines, self.line_height)
 
     def frame(self, lines: Sequence[int]) -> tuple[float, float, float, float]:
-        """The frame around some lines."""
+        """The frame around these lines."""
         lefts, tops, rights, bottoms = zip(*(self.frames[line] for line in lines), strict=True)
         return min(lefts), min(tops), max(rights), max(bottoms)
 
@@ -78,12 +78,12 @@ class TextBlock:
         return [(top, bottom) for _, top, _, bottom in map(self.frame, rows)]
 
     def reached(self, columns: Sequence[Interval], line: int) -> range:
-        """Which columns a line reaches into."""
+        """The columns that a line overlaps."""
         return reached_columns(columns, self.frames[line][0], self.frames[line][2])
 
 
 def rows_of(frames: Sequence[Frame], lines: Sequence[int]) -> list[list[int]]:
-    """The lines in rows."""
+    """Group lines into rows."""
     rows: list[list[int]] = []
     middle = height = 0.0
     for line in sorted(lines, key=lambda line: frames[line][1] + frames[line][3]):
@@ -99,10 +99,10 @@ def rows_of(frames: Sequence[Frame], lines: Sequence[int]) -> list[list[int]]:
 
 
 def columns_of(block: TextBlock, rows: Rows) -> list[Interval]:
-    """Left and right of each column that the rows have in common, from left to right.
+    """Left and right of each common column of the rows, from left to right.
 
-    A gutter is where no more than CROSSED of the rows have text, and at least LEAST_GUTTER wide; what stands wholly in
-    one is a sparse column.
+    A gutter has text in at most CROSSED of the rows and is at least LEAST_GUTTER wide; text within a gutter forms a
+    sparse column.
     """
     spans = sorted((block.frames[line][0], block.frames[line][2]) for row in rows for line in row)
     least = LEAST_GUTTER * block.line_height
@@ -112,12 +112,12 @@ def columns_of(block: TextBlock, rows: Rows) -> list[Interval]:
 
 
 def reached_columns(columns: Sequence[Interval], left: float, right: float) -> range:
-    """Which of the columns, that stand apart from left to right, reach into what lies from `left` to `right`."""
+    """Which of the disjoint, sorted columns overlap the interval from `left` to `right`."""
     return range(bisect_right(columns, left, key=itemgetter(1)), bisect_left(columns, right, key=itemgetter(0)))
 
 
 def _covered(spans: Sequence[Interval], allowed: int) -> list[Interval]:
-    """Where more than `allowed` of the spans lie."""
+    """The intervals covered by more than `allowed` spans."""
     covered: list[Interval] = []
     depth, begin = 0, 0.0
     for place, change in sorted([(left, 1) for left, _ in spans] + [(right, -1) for _, right in spans]):
@@ -130,7 +130,7 @@ def _covered(spans: Sequence[Interval], allowed: int) -> list[Interval]:
 
 
 def _merged(spans: Sequence[Interval], gap: float) -> list[Interval]:
-    """Sorted spans, those nearer to each other than `gap` made one."""
+    """Merge sorted spans that are less than `gap` apart."""
     merged: list[Interval] = []
     for left, right in spans:
         if merged and left - merged[-1][1] < gap:
@@ -141,18 +141,18 @@ def _merged(spans: Sequence[Interval], gap: float) -> list[Interval]:
 
 
 def borders_between(spans: Sequence[Interval], first: float, last: float) -> list[float]:
-    """Borders of columns or rows that stand at `spans`: `first`, the middles between them, `last`."""
+    """Borders of columns or rows at `spans`: `first`, the middles of the gaps, `last`."""
     return [first, *((one[1] + other[0]) / 2 for one, other in pairwise(spans)), last]
 
 
 def spans_of_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> tuple[Span, ...]:
-    """The cells of rows: one for each column, and one for columns that a piece of text reaches over."""
+    """The cells of rows, one per column; a piece of text over several columns makes one cell of them."""
     return tuple(span for number, row in enumerate(rows) for span in _spans_of_row(block, number, row, columns))
 
 
 def _spans_of_row(block: TextBlock, number: int, row: Sequence[int], columns: Sequence[Interval]) -> Iterator[Span]:
     owners = list(range(len(columns)))
-    # From left to right, so that what joins pieces that join columns joins them all.
+    # From left to right, so that overlapping spanning pieces join all their columns.
     for line in sorted(row, key=lambda line: tuple(block.frames[line])):
         reached = block.reached(columns, line)
         for column in reached[1:]:
@@ -162,20 +162,20 @@ def _spans_of_row(block: TextBlock, number: int, row: Sequence[int], columns: Se
 
 
 def in_columns(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
-    """The pieces of each column; those that reach over several are in none."""
-    found: list[list[int]] = [[] for _ in columns]
+    """The pieces in each column, without those that overlap several columns."""
+    by_column: list[list[int]] = [[] for _ in columns]
     for line in (line for row in rows for line in row):
         reached = block.reached(columns, line)
         if len(reached) == 1:
-            found[reached[0]].append(line)
-    return found
+            by_column[reached[0]].append(line)
+    return by_column
 
 
 def is_running_text(block: TextBlock, lines: Sequence[int], column: Interval) -> bool:
-    """Whether the lines are those of a paragraph: long, and mostly as long as their column is wide."""
+    """Whether the lines form a paragraph: long lines that mostly fill their column."""
     extents: dict[tuple[float, float], Interval] = {}
     for left, top, right, bottom in (block.frames[line] for line in lines):
-        # Pieces of one line have its height.
+        # Pieces of one line have its top and bottom.
         before = extents.get((top, bottom), (left, right))
         extents[top, bottom] = min(left, before[0]), max(right, before[1])
     if len(extents) < LEAST_ROWS:
@@ -187,21 +187,21 @@ def is_running_text(block: TextBlock, lines: Sequence[int], column: Interval) ->
 def page_gutters(
     block: TextBlock, rows: Rows, columns: Sequence[Interval], *, rules_cross: bool = False
 ) -> list[float]:
-    """Where gutters divide the page rather than a table: beside running text and, if no rules cross, between tables."""
+    """Gutters of the page rather than of a table: beside running text and, if no rules cross, between tables."""
     gutters = [(one[1], other[0]) for one, other in pairwise(columns)]
     running = list(map(partial(is_running_text, block), in_columns(block, rows, columns), columns))
-    found = []
+    places = []
     for number, (left, right) in enumerate(gutters):
         beside = running[number : number + 2]
         is_paired = _are_paired(block, rows, right)
         is_wide = not rules_cross and _is_wide(block, gutters, number, is_paired=is_paired)
         if all(beside) or (any(beside) and not is_paired) or is_wide:
-            found.append((left + right) / 2)
-    return found
+            places.append((left + right) / 2)
+    return places
 
 
 def _are_paired(block: TextBlock, rows: Rows, right: float) -> bool:
-    """Whether most rows go on behind the gutter that ends at `right`, level with what is before it."""
+    """Whether most rows have level text on both sides of the gutter that ends at `right`."""
     paired = 0
     for row in rows:
         middles = [(block.frames[line][0] >= right, sum(block.frames[line][1::2]) / 2) for line in row]
@@ -212,7 +212,7 @@ def _are_paired(block: TextBlock, rows: Rows, right: float) -> bool:
 
 
 def _is_wide(block: TextBlock, gutters: Sequence[Interval], number: int, *, is_paired: bool) -> bool:
-    """Whether a gutter is much wider than all others, and has some of them at each side."""
+    """Whether a gutter is much wider than all others and has others on both sides."""
     if not 0 < number < len(gutters) - 1:
         return False
     widths = [right - left for left, right in gutters]
@@ -221,9 +221,9 @@ def _is_wide(block: TextBlock, gutters: Sequence[Interval], number: int, *, is_p
 
 
 def join_continued(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
-    """The rows, those that only go on with text of the row before joined to it.
+    """Join rows that only continue text of the row above.
 
-    Such a row has nothing in the first column, and is nearer to the one before than rows usually are.
+    Such a row has nothing in the first column and is nearer to the row above than usual.
     """
     heights = block.heights(rows)
     gaps = [below[0] - above[1] for above, below in pairwise(heights)]
