@@ -1,8 +1,8 @@
-"""Puts the lines of a page into reading order, column after column and row by row, without a model.
+"""Puts the lines of a page into reading order, column by column and row by row, without a model.
 
 A recursive X-Y cut (G. Nagy, S. Seth, "Hierarchical representation of optically scanned documents", 1984) along white
-gutters that need not be as tall as the page: what stands above a gutter is read first, then the columns on both sides
-of it, then what stands below. `columns.py` says which gutters part columns; everything else is read row by row.
+gutters that may be shorter than the page: lines above a gutter come first, then the columns on its sides, then the
+lines below. `columns.py` decides which gutters separate columns; everything else is read row by row.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ocrsvc.imaging.reading_order.text_rows import (
     top_down,
 )
 
-DEEPEST = 12  # cuts in cuts
-BAND = 1.5  # white stripe across a part, in line heights, along which it may be cut
-WIDE_BAND = 5.0  # the same, along which it is cut before anything else
-ACROSS = 0.6  # of the width of a part a rule is long that cuts it
-NEAR_RULE = 2.0  # line heights from it within which nothing is outside of it
+DEEPEST = 12  # nested cuts
+BAND = 1.5  # height, in line heights, of a white stripe that may cut a part
+WIDE_BAND = 5.0  # height of one that cuts it before anything else
+ACROSS = 0.6  # length of a rule that cuts a part, as a share of the part's width
+NEAR_RULE = 2.0  # line heights around such a rule within which no line reaches beyond its ends
 
 Blocks = list[list[int]]
-"""Lines that are read without leaving them (a column, a table, a heading), in reading order."""
+"""Groups of lines read as a whole (a column, a table, a heading), in reading order."""
 
 
 def reading_order(
@@ -44,13 +44,13 @@ def reading_order(
 ) -> list[int]:
     """Indices of N lines in reading order.
 
-    `quads` are (N, 4, 2) corners of level lines, in pixels, origin top left, clockwise from where reading starts, and
-    `rules` (M, 4, 2) those of ruled lines, as `find_rules` gives them. Without `texts` short lines count as numbers.
-    With `from_right` columns, and the lines of a row, are read from right to left, as pages of Arabic are.
+    `quads` are (N, 4, 2) corners of level lines, in pixels, origin top left, clockwise from where reading starts;
+    `rules` (M, 4, 2) those of ruled lines from `find_rules`. Without `texts` short lines count as numbers. With
+    `from_right` columns, and lines of a row, are read from right to left, as in Arabic.
     """
     if not len(quads):
         return []
-    # A page that is read from right to left is the mirror image of one that is read from left to right.
+    # A right-to-left page is the mirror image of a left-to-right one.
     mirror = np.array((-1 if from_right else 1, 1))
     low, high = (quads * mirror).min(axis=1), (quads * mirror).max(axis=1)
     vertical, horizontal = _by_direction((np.empty((0, 4, 2)) if rules is None else rules) * mirror)
@@ -60,7 +60,7 @@ def reading_order(
 
 
 def _by_direction(rules: Numbers) -> tuple[Numbers, Numbers]:
-    """(M, 3) place, begin and end of the vertical ones of some rules (N, 4, 2), and of the horizontal ones."""
+    """Split rules (N, 4, 2) into vertical and horizontal ones, each (M, 3) place, begin and end."""
     low, high = rules.min(axis=1), rules.max(axis=1)
     is_upright = high[:, 1] - low[:, 1] > high[:, 0] - low[:, 0]
     middle = (low + high) / 2
@@ -73,7 +73,7 @@ def _in_order(lines: TextLines, here: Indices) -> list[int]:
 
 
 def _region(lines: TextLines, here: Indices, deeper: int) -> Blocks:
-    """The blocks of a region: first between rules and white stripes as wide as it, then along its tallest gutter."""
+    """The blocks of a region, cut first at rules and white stripes across it, then at its tallest gutter."""
     ruled = _parts_between_rules(lines, here) if deeper else [here]
     if len(ruled) == 1:
         return [block for part in parts_between(lines, here, WIDE_BAND) for block in _part(lines, part, deeper)]
@@ -87,7 +87,7 @@ def _region(lines: TextLines, here: Indices, deeper: int) -> Blocks:
 
 
 def _parts_between_rules(lines: TextLines, here: Indices) -> list[Indices]:
-    """The lines `here`, from top to bottom, cut at each horizontal rule across them."""
+    """Cut the lines `here`, from top to bottom, at each horizontal rule across them."""
     if not len(lines.rules) or len(here) < 2:
         return [here]
     order = top_down(lines, here)
@@ -105,7 +105,7 @@ def _parts_between_rules(lines: TextLines, here: Indices) -> list[Indices]:
 
 
 def _part(lines: TextLines, here: Indices, deeper: int) -> Blocks:
-    """The blocks of a part that no rule cuts: along its tallest gutter that parts columns, or its white stripes."""
+    """The blocks of a part without rules, cut at its tallest gutter between columns or at its white stripes."""
     ordered = top_down(lines, here)
     gutters = tall_gutters(lines, ordered) if deeper else []
     gutter = next((gutter for gutter in gutters if parts_columns(lines, gutter)), None)
@@ -124,7 +124,7 @@ def _part(lines: TextLines, here: Indices, deeper: int) -> Blocks:
 
 
 def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
-    """Whether what is beside a gutter is rows of blocks, such as cards, or of cells, or has a table in a band of it."""
+    """Whether the sides of a gutter form rows of blocks, such as cards, or of cells, or a table in one band."""
     if flow(lines, gutter.left, gutter.right):
         return False
     if records_of(lines, beside):
@@ -138,7 +138,7 @@ def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
 
 
 def _joined(lines: TextLines, bands: list[Indices], beside: Indices) -> list[Indices]:
-    """The bands, those that a gutter passes made one."""
+    """Join the bands that a gutter crosses."""
     tops = [lines.top[band[0]] for band in bands]
     first = int(np.searchsorted(tops, lines.top[beside].min(), "right")) - 1
     last = int(np.searchsorted(tops, lines.top[beside].max(), "right"))

@@ -1,9 +1,9 @@
-"""White gutters between lines of text, and whether one parts two columns or the cells of rows.
+"""White gutters between lines of text, and whether a gutter separates two columns or the cells of rows.
 
 A gutter is a white rectangle that no line crosses, as tall as possible, after T. Breuel, "Two geometric algorithms for
-layout analysis" (2002). What tells columns, read one after the other, from rows, read across, is their alignment: the
-rows of a table are level with each other, and the lines of two columns mostly are not. Where both sides are level (type
-set on a grid, pages of a sheet, tables beside each other) they part when they look alike.
+layout analysis" (2002). Alignment distinguishes columns, read one after the other, from rows, read across: the rows of
+a table are level on both sides, the lines of two columns mostly are not. Where both sides are level (type set on a
+grid, pages of a sheet, tables beside each other), sides that look alike are columns.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from ocrsvc.imaging.reading_order.text_rows import (
     stripes_of,
 )
 
-SHRINK = 0.2  # boxes of a detector reach beyond the ink; this much of the height is no obstacle on each side
+SHRINK = 0.2  # of the height by which a box is shrunk at each end: detected boxes reach beyond the ink
 MOST_PLACES = 160  # places tried for a gutter; a page of thousands of words must not hold the interpreter for long
-MOST_GUTTERS = 16  # gutters that are judged
+MOST_GUTTERS = 16  # gutters that are examined
 LEAST_ROWS = 2
-EDGE = 0.15  # of the lines right of a gutter begin further left than the column beside it
-ALIGNED = 1.5  # line heights from there at which a line begins a row of that column
+EDGE = 0.15  # quantile of the left sides right of a gutter that counts as the column's edge
+ALIGNED = 1.5  # line heights from that edge at which a line of the column may begin
 HEADING = 1.15  # height of a heading, in heights of the lines above it
 HEADING_ROWS = 2  # most lines of a heading
 HEADER = 1.0  # white, in line heights, below a header or above a footer
-STRIPE = 0.2  # white, in line heights, between columns and what is beyond them, besides that between their lines
+STRIPE = 0.2  # white, in line heights, between columns and lines beyond them, in addition to their leading
 
-LEVEL = 0.15  # distance of two middles that are level, as a share of the smaller height
-LEVEL_OF_NUMBERS = 0.3  # the same where one side is numbers, whose boxes are lower than those of Chinese in their row
-OVERLAPPING = 0.7  # distance of two middles that are neither level nor above each other
+LEVEL = 0.15  # distance of the centres of level lines, as a share of the smaller height
+LEVEL_OF_NUMBERS = 0.3  # the same if one side is numbers, whose boxes are lower than those of Chinese in their row
+OVERLAPPING = 0.7  # distance of the centres of lines that overlap without being level
 CHANCE = 0.7  # of the rows of two columns may be level by chance
-CHANCE_OF_WORDS = 0.85  # the same of words, of which tables are seldom made
-STRICT = 4.0  # rows level for each that is not, on both sides of which there may be lists or tables
-FEW_ROWS = 3  # fewer say nothing of what is level
-LONG = 4.0  # median length of words that are no cells of a table, in line heights
-EVEN = 0.2  # how far the lengths of most lines of running text are from their median, as a share of it
-TIGHT = 1.5  # pitch of lines that belong together, in heights of their boxes
-LOOSE = 2.1  # the same of long lines of running text: Chinese is set with more white
+CHANCE_OF_WORDS = 0.85  # the same for words, of which tables seldom consist
+STRICT = 4.0  # level rows per crooked one, above which only lists, tables or running text make columns
+FEW_ROWS = 3  # fewer rows prove nothing
+LONG = 4.0  # median length, in line heights, of words that are not cells of a table
+EVEN = 0.2  # deviation of the lengths of running text from their median, as a share of it
+TIGHT = 1.5  # pitch of lines of one text, in heights of their boxes
+LOOSE = 2.1  # the same for long lines of running text: Chinese has more leading
 FULL = 8.0  # length of such lines, in line heights
-RAGGED = 0.25  # of the width of a column is left free at the end of a line at most
-WRAPPED = 0.34  # of the lines of paragraphs go on in the next one
+RAGGED = 0.25  # of a column's width may be free at the end of a line that continues
+WRAPPED = 0.34  # of the lines of paragraphs continue in the next line
 MOST = 0.6  # of the lines or rows of a column are alike
 ALIKE = 0.5  # ratio of two widths or pitches that are alike
-LABELS = 0.33  # of the lines beside a gutter end with a colon in a form
+LABELS = 0.33  # of the lines beside a gutter in a form end with a colon
 HALF = 0.5  # of the lines of a column are numbers
 APART = 2.0  # width of a gutter between tables, as a multiple of the gaps inside them
 
 
 @dataclass(frozen=True, slots=True)
 class Gutter:
-    """A white gutter: the lines on both sides of it, [first, last) of the region's lines from top to bottom."""
+    """A white gutter: the lines on both sides, which are [first, last) of the region's lines from top to bottom."""
 
     left: Indices
     right: Indices
@@ -68,7 +68,7 @@ class Gutter:
 
 
 def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
-    """The tallest gutters of a region, whose lines are in the order of their middles; tallest first."""
+    """The tallest gutters of a region, tallest first; its lines are ordered by their centres."""
     if len(ordered) < 2 * LEAST_ROWS:
         return []
     shrink = np.minimum(SHRINK * lines.height[ordered], 0.25 * (lines.right[ordered] - lines.left[ordered]))
@@ -86,9 +86,9 @@ def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
 
 
 def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Flags) -> tuple[int, int]:
-    """A gutter without the rows at its ends that belong to other columns, and happen to leave its place free.
+    """Cut off rows at a gutter's ends that belong to other columns and leave its place free by chance.
 
-    Nothing in them begins where other lines of the right side begin, and white parts them from its other rows.
+    No line in them begins at the right column's edge, and white separates them from the gutter's other rows.
     """
     here, is_right = ordered[first:last], ~is_left[first:last]
     lefts, size = lines.left[here], median(lines.height[here])
@@ -103,7 +103,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     usual = median(np.append(stripes[below], 0.0).clip(0))
     above = (lines.top[here[0]] - lines.bottom[ordered[first - 1]]) / size if first else HEADER - STRIPE
     larger = lines.height[here[:begin]] > HEADING * size
-    # White that is no wider than that above such rows does not part them from what is below; a heading is looser.
+    # White below such rows separates them only if it is wider than that above; a heading may be closer.
     ends = np.flatnonzero(stripes[:begin] > np.where(larger, usual, max(above, usual)) + STRIPE)
     start = first + int(ends[-1]) + 1 if len(ends) else first
     if end == len(here) or is_right[:end].all():
@@ -112,14 +112,14 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     known = np.abs(lefts[end:, None] - lefts[begin:end][is_right[begin:end]]).min(axis=1) <= ALIGNED * size
     other = np.flatnonzero(is_right[end:] & ~known & (lines.top[here[end:]] > lines.middle[here[end - 1]]))
     if len(other):
-        # Columns of other widths: they, and their heading, are below the widest white above them.
+        # Columns of other widths begin, with their heading, below the widest white above them.
         white = tail[: other[0] + 1]
         wide = np.flatnonzero(white > max(usual, white.max() - 2 * STRIPE) + STRIPE)
         return start, first + end + int(wide[0]) if len(wide) else last
     apart = _are_headings(lines, here[end:], here[:end][~is_right[:end]]) & (tail > usual + STRIPE)
     if last < len(ordered):
         below = (lines.top[ordered[last]] - lines.bottom[here[-1]]) / size
-        # White that parts several paragraphs of the left side does not end it.
+        # White between several paragraphs of the left side does not end it.
         recurring = np.sort(np.append(stripes_of(lines, here[:end][~is_right[:end]])[1], [0.0, 0.0]))[-2]
         apart |= tail > max(usual, min(HEADER, max(below, recurring))) + STRIPE
     ends = np.flatnonzero(apart)
@@ -127,8 +127,8 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
 
 
 def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
-    """Which of some lines begin a heading of what is below: the last ones, in larger type than a text."""
-    # Boxes around few characters are higher than others: the characters must be wider too.
+    """Which lines form a heading of the text below: the last ones, in larger type than `text`."""
+    # Boxes around few characters are higher, so the characters must be wider, too.
     larger = (lines.height[here] > HEADING * median(lines.height[text])) & (
         lines.character[here] > HEADING * median(lines.character[text])
     )
@@ -137,12 +137,12 @@ def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
 
 
 def _height(lines: TextLines, here: Indices) -> int:
-    """From the top of the highest of the lines to the bottom of the lowest, in pixels."""
+    """Height of the lines together, in pixels."""
     return round(float(lines.bottom[here].max() - lines.top[here].min()))
 
 
 def _places(lefts: Numbers, rights: Numbers) -> Numbers:
-    """Where lines end and the next thing to the right is a line that begins: those that fewest lines cross."""
+    """The places between a line's end and the next line's beginning that the fewest lines cross."""
     edges = np.concatenate([rights, lefts])
     order = np.argsort(edges, kind="stable")
     is_left = order >= len(rights)
@@ -152,9 +152,9 @@ def _places(lefts: Numbers, rights: Numbers) -> Numbers:
 
 
 def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int, int]]:
-    """(first, last, place) of the longest runs of lines, none of which crosses the place; each parting of lines once.
+    """(first, last, place) of the longest runs of lines that do not cross the place; each partition of lines once.
 
-    The N lines have their middles at these heights; (places, N) say whether each lies wholly before or behind a place.
+    `middle` are the centres of the N lines; `before` and `behind` (places, N) say on which side of a place each lies.
     """
     across = np.pad(~(before | behind), ((0, 0), (1, 1)), constant_values=True)
     place, at = np.nonzero(across)
@@ -172,11 +172,11 @@ def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int,
 
 
 def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
-    """Whether what is left of a gutter is read before what is right of it."""
+    """Whether the lines left of a gutter are read before those right of it."""
     left, right = rows_of(lines, gutter.left), rows_of(lines, gutter.right)
     facing = _facing(left, right)
     level, crooked = _levels(lines, *facing)
-    # Words of a table may fill its columns by chance.
+    # The words of a table may fill its columns by chance.
     if flow(lines, *facing, least=WRAPPED if crooked else HALF):
         return True
     words = all(_is_words(lines, side) for side in facing)
@@ -187,7 +187,7 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
 
 
 def is_table(lines: TextLines, left: Indices, right: Indices) -> bool:
-    """Whether a part of two columns is a table of numbers: its rows are level, and its sides are not alike."""
+    """Whether two columns are a table of numbers: their rows are level and their sides are not alike."""
     if (
         min(len(left), len(right)) < FEW_ROWS
         or max(lines.is_number[left].mean(), lines.is_number[right].mean()) <= HALF
@@ -205,9 +205,9 @@ def _facing(left: list[list[int]], right: list[list[int]]) -> tuple[Indices, Ind
 
 
 def _levels(lines: TextLines, left: Indices, right: Indices) -> tuple[int, int]:
-    """How many rows of the side with fewer of them are level with a row across, and how many overlap one or two.
+    """Count the rows of the shorter side that are level with a row of the other, and those that only overlap one.
 
-    Rows beside which there is nothing are not counted.
+    Rows without a neighbour do not count.
     """
     fewer, more = sorted((left, right), key=len)
     size = np.minimum(lines.height[fewer], median(lines.height[more]))
@@ -218,7 +218,7 @@ def _levels(lines: TextLines, left: Indices, right: Indices) -> tuple[int, int]:
 
 
 def _nearest(places: Numbers, targets: Numbers) -> Numbers:
-    """Distance of each place from the nearest of sorted targets."""
+    """Distance of each place from the nearest of the sorted targets."""
     after = np.searchsorted(targets, places).clip(1, max(1, len(targets) - 1))
     nearest: Numbers = np.minimum(np.abs(targets[after - 1] - places), np.abs(targets[after % len(targets)] - places))
     return nearest
@@ -232,7 +232,7 @@ def _is_words(lines: TextLines, column: Indices) -> bool:
 def _are_alike(
     lines: TextLines, gutter: Gutter, left: list[list[int]], right: list[list[int]], *, strict: bool
 ) -> bool:
-    """Whether two sides whose rows are level are two columns of text, two lists, or two tables or pages."""
+    """Whether two sides with level rows are two columns of text, two lists, or two tables or pages."""
     facing = _facing(left, right)
     if min(len(left), len(right)) < FEW_ROWS:
         return False
@@ -247,7 +247,7 @@ def _are_alike(
 
 
 def _is_running_text(lines: TextLines, column: Indices) -> bool:
-    """Whether a column, from top to bottom, is of lines of words of about one length, close to each other, or flows."""
+    """Whether the lines of a column are words of about equal length, close to each other."""
     length = lines.right[column] - lines.left[column]
     even = np.mean(np.abs(length / median(length) - 1) <= EVEN) >= MOST
     is_long = median(length) >= FULL * median(lines.height[column])
@@ -256,7 +256,7 @@ def _is_running_text(lines: TextLines, column: Indices) -> bool:
 
 
 def flow(lines: TextLines, left: Indices, right: Indices, least: float = WRAPPED) -> bool:
-    """Whether two columns are of paragraphs that begin independently of each other; rows of a table begin level."""
+    """Whether the paragraphs of two columns begin independently of each other; rows of a table begin level."""
     begins = [_paragraphs(lines, side, least) for side in (left, right)]
     fewer, more = sorted((lines.middle[side] for side in begins), key=len)
     if not len(fewer):
@@ -266,7 +266,7 @@ def flow(lines: TextLines, left: Indices, right: Indices, least: float = WRAPPED
 
 
 def _paragraphs(lines: TextLines, column: Indices, least: float) -> Indices:
-    """The first lines of the paragraphs of a column, from top to bottom; none if few lines go on in the next one."""
+    """The first lines of the paragraphs of a column, from top to bottom; none if few lines continue in the next."""
     size = median(lines.height[column])
     if len(column) < FEW_ROWS or max(lines.is_number[column].mean(), lines.is_label[column].mean()) > LABELS:
         return column[:0]
@@ -280,12 +280,12 @@ def _paragraphs(lines: TextLines, column: Indices, least: float) -> Indices:
 
 
 def _is_tight(lines: TextLines, column: Indices, most: float = TIGHT) -> bool:
-    """Whether lines stand close above each other."""
+    """Whether lines are close below each other."""
     return median(np.diff(lines.middle[column])) <= most * median(lines.height[column])
 
 
 def _are_lists(lines: TextLines, left: list[list[int]], right: list[list[int]]) -> bool:
-    """Two or more tight columns of words of about the same length: addresses, an index."""
+    """Whether both sides are tight columns of words of similar length, such as addresses or an index."""
     facing = _facing(left, right)
     lengths = [median(lines.right[side] - lines.left[side]) for side in facing]
     tight = all(_is_words(lines, side) and _is_tight(lines, side) for side in facing)
@@ -298,12 +298,12 @@ def _are_lists(lines: TextLines, left: list[list[int]], right: list[list[int]]) 
 
 
 def _regularity(counts: list[int]) -> float:
-    """How many of the rows have the most frequent number of cells."""
+    """The share of rows with the most frequent number of cells."""
     return max(counts.count(count) for count in set(counts)) / len(counts)
 
 
 def _are_tables(lines: TextLines, gutter: Gutter, left: list[list[int]], right: list[list[int]]) -> bool:
-    """Two sides of several columns each: columns of the same kinds in the same order, or far apart."""
+    """Whether both sides have several columns: of the same kinds in the same order, or far apart."""
     kinds = [_kinds(lines, side) for side in (left, right)]
     if min(_regularity([len(row) for row in side]) for side in (left, right)) < HALF:
         return False
@@ -317,7 +317,7 @@ def _are_tables(lines: TextLines, gutter: Gutter, left: list[list[int]], right: 
 
 
 def _kinds(lines: TextLines, rows: list[list[int]]) -> tuple[bool, ...]:
-    """For each cell of the most frequent kind of row: whether it mostly is a number."""
+    """Which columns of the most frequent number of cells are mostly numbers."""
     counts = [len(row) for row in rows]
     usual = max(set(counts), key=counts.count)
     cells = np.array([row for row in rows if len(row) == usual])
@@ -325,7 +325,7 @@ def _kinds(lines: TextLines, rows: list[list[int]]) -> tuple[bool, ...]:
 
 
 def _gap(lines: TextLines, rows: list[list[int]]) -> float:
-    """The median, over rows of several cells, of the widest gap in it."""
+    """The median of the widest gaps of rows with several cells."""
     gaps = [
         max(float(lines.left[after] - lines.right[before]) for before, after in pairwise(row))
         for row in rows

@@ -1,7 +1,7 @@
-"""Where lines would lie on a page that was not turned a little, or seen from the side, when it was photographed.
+"""Levels the lines of a page that was photographed slightly turned or from the side.
 
-The slopes of the lines give the slant at each place: a plane is fitted to them, because in a page seen from the side
-lines converge. That the vertical sides lean as well changes no order, and photographed pages are straight by then.
+A plane fitted to the slopes of the lines gives the slant at each place, because lines of a page seen from the side
+converge. Leaning vertical sides do not change the order, and photographed pages are already straightened.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 
-LEAST_LINES = 8  # fewer say nothing of a slant that changes over the page
-LONG = 3.0  # length of lines whose slope counts, in heights
-SURE = 4.0  # times its standard error, from which a change of slant over the page is believed
+LEAST_LINES = 8  # fewest lines to estimate a slant that changes over the page
+LONG = 3.0  # least length, in heights, of lines whose slope counts
+SURE = 4.0  # least change of slant over the page, in standard errors
 
 
 def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """The corners on the level page of lines that run from left to right, (N, 4, 2) in pixels, the scale kept.
+    """The corners (N, 4, 2) of left-to-right lines on the level page, in pixels of the same scale.
 
-    Behind them come the corners (M, 4, 2) of others, which say nothing of how the page lies.
+    `others` (M, 4, 2) are levelled too, without influence on the slant, and follow behind.
     """
     count = len(quads)
     quads = quads if others is None else np.concatenate([quads, others])
@@ -44,7 +44,7 @@ def _turned(quads: Numbers, count: int) -> Numbers:
 
 
 def _flattened(quads: Numbers, count: int) -> Numbers:
-    """Undo slants that change over the page; along a line of slope a + b x + c y, y is an exponential of x."""
+    """Undo slants that change over the page; along a line of slope a + b x + c y, y is exponential in x."""
     middle = quads[:count].mean(axis=(0, 1))
     quads = quads - middle
     a, b, c = _slope_plane(quads[:count])
@@ -56,7 +56,7 @@ def _flattened(quads: Numbers, count: int) -> Numbers:
 
 
 def _slope_plane(quads: Numbers) -> tuple[float, float, float]:
-    """(a, b, c) of slopes a + b x + c y, by least squares over long lines; zeros where the change is not sure."""
+    """Fit slopes a + b x + c y by least squares over long lines; zeros where the change is not significant."""
     reading = (quads[:, 1] - quads[:, 0] + quads[:, 2] - quads[:, 3]) / 2
     height = np.abs(quads[:, 3, 1] - quads[:, 0, 1])
     long = (reading[:, 0] > LONG * height) & (np.abs(reading[:, 1]) < 0.2 * np.abs(reading[:, 0]))
@@ -73,7 +73,7 @@ def _slope_plane(quads: Numbers) -> tuple[float, float, float]:
         rest = np.abs(slope - plane @ fit) * weight
         scale = max(1e-9, 1.5 * float(np.median(rest)))
         error = scale * np.sqrt(np.diag(inverse))
-        # Lines that do not fit, as those of a label stuck on askew, count less (Huber's weights).
+        # Outliers, such as the lines of a crooked label, count less (Huber's weights).
         weight = weight * np.sqrt(np.minimum(1, 2 * scale / np.maximum(rest, 1e-9)))
     if abs(fit[2]) < SURE * error[2]:
         return 0.0, 0.0, 0.0

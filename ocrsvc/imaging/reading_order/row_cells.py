@@ -1,4 +1,4 @@
-"""Rows of a table or a list, in which a cell of several lines, and a block beside others, is read whole."""
+"""Orders rows of tables and lists, reading each multi-line cell, and each block beside others, as a whole."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from ocrsvc.imaging.reading_order.text_rows import (
     white_below,
 )
 
-CENTRED = 0.3  # line heights by which middles, or first lines, of the cells of a row may differ
+CENTRED = 0.3  # line heights by which centres, or first lines, of the cells of a row may differ
 SAME_RULED = 0.5  # the same between two rules
-TABLE_ROWS = 3  # rows with several cells that make a table
-MOST_TRIED = 4  # widest differences of white that are taken to tell rows of a table from lines of a cell
-LEAST_JUMP = 0.1  # such a difference, in line heights
-MOST_LEVEL = 0.85  # of the rows with cells of several lines are level
+TABLE_ROWS = 3  # fewest rows with several cells in a table
+MOST_TRIED = 4  # steps in the gaps of rows that are tried as the limit between line spacing and row spacing
+LEAST_JUMP = 0.1  # height of such a step, in line heights
+MOST_LEVEL = 0.85  # of the rows with multi-line cells are level
 SAME_EDGE = 0.3  # line heights between left edges of lines of a column
-SAME_SIZE = 0.5  # difference of heights of boxes of lines of a cell, as a share
-MOST_SMALL = 0.6  # of the lines of a column begin with small letters; if more do, that says nothing
+SAME_SIZE = 0.5  # relative difference of the heights of lines of a cell
+MOST_SMALL = 0.6  # of the lines of a column begin with small letters; with more, these prove nothing
 WRAPPED_GAP = 0.4  # white, in line heights, between lines of a cell
 BLOCK_GAP = 0.9  # white stripe, in line heights, that ends a block
 BLOCK_GUTTER = 0.6  # white beside a block, in line heights
-BLOCK_ROWS = 3  # fewer rows say nothing of what is read first
-MOST_BLOCK_ROWS = 8  # more rows of as many lines in each block are a table
-BLOCK_STRIPE = 0.45  # white stripe, in line heights, below which something else may begin
-TIGHT_STRIPE = 0.35  # white between the rows of such a table; blocks are set more tightly
-SAME_STRIPE = 0.4  # difference, in line heights, of the white between the lines of two blocks
-MOST_NUMBERS = 0.5  # of the lines of a block; more make a column of a table
-MOST_LABELS = 0.33  # of the lines of a block that end with a colon; more make a form
-ENDS_TRIED = 2  # widest white stripes below which something else may begin
+BLOCK_ROWS = 3  # fewer rows do not show the order
+MOST_BLOCK_ROWS = 8  # blocks of equal length with more rows are a table
+BLOCK_STRIPE = 0.45  # white stripe, in line heights, that may end blocks
+TIGHT_STRIPE = 0.35  # largest white between the lines of such blocks; rows of a table have more
+SAME_STRIPE = 0.4  # difference, in line heights, of the leading of two blocks
+MOST_NUMBERS = 0.5  # of the lines of a block; with more it is a column of a table
+MOST_LABELS = 0.33  # of the lines of a block end with a colon; with more it is a form
+ENDS_TRIED = 2  # widest white stripes tried as the end of blocks
 
 Rows = list[list[int]]
 Links = dict[int, int]
-"""For some lines the line below that goes on with their text."""
+"""The line below that continues a line's text, by line."""
 
 
 def rows_with_cells(lines: TextLines, here: Indices) -> Rows:
-    """Rows as `rows_of` gives them, but blocks beside each other, and cells of several lines, are each read whole."""
+    """Rows as from `rows_of`, but with blocks beside each other and multi-line cells each as a whole."""
     ordered: Rows = []
     rows: Rows = []
     for cells, group in _groups(lines, here):
@@ -62,7 +62,7 @@ def rows_with_cells(lines: TextLines, here: Indices) -> Rows:
 
 
 def _groups(lines: TextLines, here: Indices) -> Iterator[tuple[list[Indices], Indices]]:
-    """Groups of rows from top to bottom: the cells, if the group is read cell by cell, and its lines."""
+    """Groups of rows from top to bottom: the cells if the group is read cell by cell, and its lines."""
     parts = parts_between(lines, here, BLOCK_GAP)
     if not any(records_of(lines, part) for part in parts) and records_of(lines, here):
         parts = [here]
@@ -78,10 +78,10 @@ def _groups(lines: TextLines, here: Indices) -> Iterator[tuple[list[Indices], In
 
 
 def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Indices]]:
-    """The rows of a table whose cells have several lines: the cells of each, if it has such, and its lines.
+    """The rows of a table with multi-line cells: the cells of each row that has such, and its lines.
 
-    White parts the rows, and is narrower between the lines of a cell; how much narrower is tried. In most rows the
-    first lines of all cells are level, or their middles are.
+    The white between rows is wider than between lines of a cell; several limits are tried. In most rows the first lines
+    of all cells, or their centres, are level.
     """
     rows = rows_of(lines, here)
     if len(rows) < TABLE_ROWS or max(map(len, rows)) < 2:
@@ -97,7 +97,7 @@ def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Ind
 
 
 def _cuts(white: Numbers) -> Iterator[Indices]:
-    """Where rows of a table may begin: above rows of more cells, if that is wider, and at each step of the white."""
+    """Candidate boundaries of table rows: where the white exceeds each of its largest steps."""
     steps = np.sort(white.clip(0))
     jumps = np.diff(steps)
     for jump in sorted(np.argsort(-jumps, kind="stable")[:MOST_TRIED].tolist()):
@@ -118,7 +118,7 @@ def _are_records(lines: TextLines, groups: list[list[Indices]]) -> bool:
 
 
 def ruled_rows(lines: TextLines, parts: list[Indices]) -> list[list[Indices]]:
-    """For each of the parts between rules the cells, if it is one row of a table with cells of several lines."""
+    """The cells of each part between rules that is one table row with multi-line cells; else none."""
     cells = [side_by_side(lines, part) for part in parts]
     for number, of_part in enumerate(cells):
         if len(of_part) < 2 or _has_numbers(lines, of_part) or not any(_are_level(lines, of_part, SAME_RULED)):
@@ -129,13 +129,13 @@ def ruled_rows(lines: TextLines, parts: list[Indices]) -> list[list[Indices]]:
 
 
 def _has_numbers(lines: TextLines, cells: list[Indices]) -> bool:
-    """Whether one of some cells has several numbers below each other, and others have words."""
+    """Whether one cell has several numbers below each other and others have words."""
     only = [bool(lines.is_number[cell].all()) for cell in cells]
     return any(number and len(cell) > 1 for number, cell in zip(only, cells, strict=True)) and not all(only)
 
 
 def _centred_cells(lines: TextLines, group: Indices) -> list[Indices]:
-    """The cells of a group that is one row, of which one is centred beside others of several lines."""
+    """The cells of a group that is one row with a cell centred beside multi-line ones; else none."""
     cells = side_by_side(lines, group) if len(group) > 2 else []
     if len(cells) < 2 or len(set(map(len, cells))) == 1:
         return []
@@ -145,7 +145,7 @@ def _centred_cells(lines: TextLines, group: Indices) -> list[Indices]:
 
 
 def _are_level(lines: TextLines, cells: list[Indices], most: float) -> tuple[bool, bool]:
-    """Whether the first lines of cells, and their middles, are at most so many line heights apart."""
+    """Whether the first lines of cells, and their centres, are at most `most` line heights apart."""
     most_px = most * median(lines.height[np.concatenate(cells)])
     firsts = [float(lines.middle[cell].min()) for cell in cells]
     middles = [float(lines.top[cell].min() + lines.bottom[cell].max()) / 2 for cell in cells]
@@ -153,7 +153,7 @@ def _are_level(lines: TextLines, cells: list[Indices], most: float) -> tuple[boo
 
 
 def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
-    """The rows; those over which one cell goes on are read cell by cell."""
+    """The rows; those over which a cell continues are read cell by cell."""
     links = _one_way(_wrapped(lines, rows), rows) if len(rows) > 1 else {}
     if not links:
         return rows
@@ -177,9 +177,9 @@ def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
 
 
 def _wrapped(lines: TextLines, rows: Rows) -> Links:
-    """Lines behind which the first word of the line below would not have fitted into the column."""
+    """Lines after which the first word of the line below would not have fitted into the column."""
     here = numbers_of(rows)
-    # Where the next line of the row begins: no column goes on behind it.
+    # Where the next line of the row begins: columns end there.
     nexts = np.concatenate([[*lines.left[row[1:]], np.inf] for row in rows])
     size = median(lines.height[here])
     order = np.argsort(lines.left[here], kind="stable")
@@ -190,24 +190,24 @@ def _wrapped(lines: TextLines, rows: Rows) -> Links:
     usual = median(white_below(lines, rows)) * size
     for column, behind in zip(np.split(here, cuts), np.split(nexts, cuts), strict=True):
         below = column[np.argsort(lines.middle[column], kind="stable")]
-        one, other = below[:-1], below[1:]
+        upper, lower = below[:-1], below[1:]
         end = lines.right[column][lines.right[column] <= behind.min()].max(initial=-np.inf)
-        white = lines.top[other] - lines.bottom[one]
+        white = lines.top[lower] - lines.bottom[upper]
         near = np.abs(white) <= max(WRAPPED_GAP * size, usual + LEAST_JUMP * size)
-        alike = np.abs(lines.height[other] - lines.height[one]) <= SAME_SIZE * lines.height[one]
-        words = ~(is_other[one] | is_other[other] | lines.is_label[one])
-        on = goes_on(lines, one, other, end)
+        alike = np.abs(lines.height[lower] - lines.height[upper]) <= SAME_SIZE * lines.height[upper]
+        words = ~(is_other[upper] | is_other[lower] | lines.is_label[upper])
+        on = goes_on(lines, upper, lower, end)
         if np.mean(lines.is_lower[column]) < MOST_SMALL:
-            on |= lines.is_lower[other]
+            on |= lines.is_lower[lower]
         is_link = on & near & alike & words
-        links.update(zip(one[is_link].tolist(), other[is_link].tolist(), strict=True))
+        links.update(zip(upper[is_link].tolist(), lower[is_link].tolist(), strict=True))
     return links
 
 
 def _one_way(links: Links, rows: Rows) -> Links:
-    """The links without the rarer ones of those into rows of more cells and of those into rows of fewer.
+    """Drop links into rows of more cells, or into rows of fewer, whichever are rarer.
 
-    What is beside a cell of several lines is mostly level with its first line, or mostly with its last.
+    Neighbours of a multi-line cell are mostly level with its first line, or mostly with its last.
     """
     cells = {line: len(row) for row in rows for line in row}
     more = {line: int(np.sign(cells[following] - cells[line])) for line, following in links.items()}
@@ -216,7 +216,7 @@ def _one_way(links: Links, rows: Rows) -> Links:
 
 
 def _goes_on(lines: TextLines, row: list[int], other: list[int], links: Links) -> bool:
-    """Whether all that one row has above what another has goes on there; else they are two rows of the table."""
+    """Whether each line of a row above a line of the other row continues in it; else they are two table rows."""
     lefts = lines.left[other]
     for line, place in zip(row, (np.searchsorted(lefts, lines.right[row]) - 1).tolist(), strict=True):
         if place >= 0 and lines.right[other[place]] > lines.left[line] and links.get(line) != other[place]:
@@ -225,7 +225,7 @@ def _goes_on(lines: TextLines, row: list[int], other: list[int], links: Links) -
 
 
 def _linked_cells(lines: TextLines, rows: Rows, links: Links) -> Rows:
-    """The cells of a row, from left to right, made of lines that go on with each other; none if they overlap."""
+    """The cells of a row, from left to right, made of linked lines; none if they overlap."""
     cells: Rows = []
     open_cells: dict[int, list[int]] = {}
     for line in (line for row in rows for line in row):
@@ -241,7 +241,7 @@ def _linked_cells(lines: TextLines, rows: Rows, links: Links) -> Rows:
 
 
 def blocks_beside(lines: TextLines, part: Indices) -> list[Indices]:
-    """Blocks that begin at one height at the top of a part, in reading order, and before them a heading, if any."""
+    """Blocks that begin level at the top of a part, in reading order, after a heading if there is one."""
     rows = rows_of(lines, part) if len(part) > BLOCK_ROWS else []
     first = next((number for number, row in enumerate(rows) if len(row) > 1), len(rows))
     for last in _ends(lines, rows, first):
@@ -253,7 +253,7 @@ def blocks_beside(lines: TextLines, part: Indices) -> list[Indices]:
 
 
 def _ends(lines: TextLines, rows: list[list[int]], first: int) -> list[int]:
-    """Behind which rows blocks may end: before a line across, and where the white below them is widest."""
+    """Candidate ends of blocks: where the white below them is widest, and the end of all rows."""
     if len(rows) - first < BLOCK_ROWS:
         return []
     white = white_below(lines, rows[first:])

@@ -1,6 +1,6 @@
-"""What rules close in, the cells of tables and frames such as cards and notes, is read without leaving it.
+"""Reads lines enclosed by rules, the cells of tables and frames such as cards and notes, each as a whole.
 
-The cells of a table are read row by row, and so are cards beside each other. For what is outside, a table counts as a
+The cells of a table are read row by row, and so are cards beside each other. For the lines outside, a table counts as a
 paragraph that fills its frame.
 """
 
@@ -14,16 +14,16 @@ import numpy as np
 
 from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, median, top_down, with_lines
 
-NEAR = 0.6  # how far the ends of rules may be from the corners of a cell, in line heights
+NEAR = 0.6  # largest distance of the ends of rules from the corners of a cell, in line heights
 SAME_RULE = 0.4  # distance of two pieces of one rule across it
 BROKEN = 0.25  # distance of two pieces of one rule along it
-TRIES = 3  # rules on each side that are tried
-MOST_OPEN = 0.25  # lines of a table around which no cell is closed, for each around which one is
+TRIES = 3  # rules tried on each side
+MOST_OPEN = 0.25  # lines outside closed cells per line within one, in a table
 LABEL = 0.8  # white between a field of a form and its label above it
 BESIDE = 4.0  # white between two cards in a row
-PITCH = 1.3  # line heights from one line to the next of the text that stands for a table
-LEADING = 0.8  # height of such a line, as a share of that
-ALIKE = 0.1  # difference of the widths of two cards, as a share
+PITCH = 1.3  # pitch, in line heights, of the paragraph that replaces a table
+LEADING = 0.8  # height of its lines, as a share of the pitch
+ALIKE = 0.1  # relative difference of the widths of two cards
 
 
 Frame = tuple[float, float, float, float]
@@ -31,12 +31,12 @@ Frame = tuple[float, float, float, float]
 Sides = tuple[int, int, int, int]
 """Numbers of the rules left, above, right and below."""
 OrderOf = Callable[[TextLines, Indices], list[int]]
-"""Orders some lines, among which there are no rules."""
+"""Orders lines without rules between them."""
 
 
 @dataclass(slots=True, eq=False)
 class RuledCell:
-    """A cell, and the lines in it that are in no cell inside it."""
+    """A cell and its lines, without those of cells inside it."""
 
     frame: Frame
     lines: Indices
@@ -53,8 +53,8 @@ Block = list[RuledCell]
 
 
 def with_ruled_blocks(lines: TextLines, blocks: Sequence[Block], order_of: OrderOf) -> list[int]:
-    """The order of all lines, among which there is at least one block."""
-    # From the innermost outwards: a frame may have a table in it.
+    """The order of all lines of a page with at least one block."""
+    # From the innermost cell outwards: a frame may contain a table.
     cells = sorted((cell for block in blocks for cell in block), key=lambda cell: cell.area)
     frames = np.array([cell.frame for cell in cells])
     inside: dict[int, list[Block]] = {}
@@ -75,7 +75,7 @@ def with_ruled_blocks(lines: TextLines, blocks: Sequence[Block], order_of: Order
 
 
 def _smallest_around(frames: Numbers, frame: Frame) -> int:
-    """The first of the frames (N, 4), smallest first, that another lies in; -1 if none does."""
+    """Index of the first of the frames (N, 4), sorted by size, that contains `frame`; -1 if none does."""
     around = (frames[:, :2] < frame[:2]).all(axis=1) & (frames[:, 2:] > frame[2:]).all(axis=1)
     return int(around.argmax()) if around.any() else -1
 
@@ -88,7 +88,7 @@ def _frame_of(block: Block) -> Frame:
 def _around_tables(
     lines: TextLines, here: Indices, frames: Sequence[Frame], orders: Sequence[list[int]], order_of: OrderOf
 ) -> list[int]:
-    """The order of some lines and tables: a table counts as a paragraph that fills its frame."""
+    """The order of lines and tables; a table counts as a paragraph that fills its frame."""
     if not frames:
         # Boxes beside each other may overlap a little.
         if lines.left[here].max() + median(lines.height[here]) < lines.right[here].min():
@@ -104,7 +104,7 @@ def _around_tables(
 
 
 def _paragraph(frame: Frame, size: float) -> Numbers:
-    """(N, 4) frames of lines of text that fill a frame."""
+    """(N, 4) frames of text lines that fill a frame."""
     left, top, right, bottom = frame
     rows = max(1, int((bottom - top) / (PITCH * size)))
     pitch = (bottom - top) / rows
@@ -114,7 +114,7 @@ def _paragraph(frame: Frame, size: float) -> Numbers:
 
 
 def ruled_blocks(lines: TextLines, vertical: Numbers) -> list[Block]:
-    """Tables, rows of cards and single frames, by the horizontal rules of the lines and these (M, 3) vertical ones."""
+    """Tables, rows of cards and single frames, from the horizontal rules of `lines` and (M, 3) vertical ones."""
     if not len(vertical):
         return []
     size = median(lines.height)
@@ -129,7 +129,7 @@ def ruled_blocks(lines: TextLines, vertical: Numbers) -> list[Block]:
 
 
 def _joined(pieces: Numbers, size: float) -> Numbers:
-    """(N, 3) place, begin and end of rules; pieces of one rule made one."""
+    """Join the pieces of rules, (N, 3) place, begin and end."""
     joined: list[list[float]] = []
     for place, begin, end in pieces[np.argsort(pieces[:, 1], kind="stable")].tolist():
         for rule in joined:
@@ -142,7 +142,7 @@ def _joined(pieces: Numbers, size: float) -> Numbers:
 
 
 def _between(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
-    """Vertical rules from the first to the last horizontal one that they meet; strokes of letters meet only one."""
+    """Cut vertical rules to the span of the horizontal ones that they meet; strokes of letters meet only one."""
     places = horizontal[:, 0]
     meets = (horizontal[:, 1] - near <= vertical[:, :1]) & (vertical[:, :1] <= horizontal[:, 2] + near)
     meets &= (vertical[:, 1:2] - near <= places) & (places <= vertical[:, 2:] + near)
@@ -153,9 +153,9 @@ def _between(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
 
 
 def _with_open_sides(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
-    """The vertical rules and, where those across them begin or end at one place, the table's side there."""
+    """Add the open sides of tables: vertical lines where horizontal rules begin or end together."""
     sides = []
-    # Two or more horizontal rules that begin and end at the same places.
+    # Groups of horizontal rules with the same ends.
     order = np.lexsort(np.rint(horizontal[:, 1:] / near).T)
     is_other = (np.abs(np.diff(horizontal[order, 1:], axis=0)) > near).any(axis=1)
     for group in np.split(order, np.flatnonzero(is_other) + 1):
@@ -172,7 +172,7 @@ def _cells(lines: TextLines, vertical: Numbers, horizontal: Numbers, near: float
     """The smallest closed cells around lines."""
     offsets = vertical[:, 0] - ((lines.left + lines.right) / 2)[:, None]
     beside = (vertical[:, 1] - near <= lines.middle[:, None]) & (lines.middle[:, None] <= vertical[:, 2] + near)
-    # The nearest rules on each side, and infinity for those that are not beside the line.
+    # Distances of the rules on each side; infinity for those that are not beside the line.
     lefts, rights = (np.where(beside & (side > 0), side, np.inf) for side in (-offsets, offsets))
     owners: dict[Sides, list[int]] = {}
     for line in np.flatnonzero(np.isfinite(lefts.min(axis=1)) & np.isfinite(rights.min(axis=1))).tolist():
@@ -191,14 +191,14 @@ def _cells(lines: TextLines, vertical: Numbers, horizontal: Numbers, near: float
 
 
 def _nearest(distances: Numbers) -> list[int]:
-    """Numbers of the nearest few of the rules that are beside a line."""
+    """The nearest TRIES rules beside a line."""
     return [rule for rule in np.argsort(distances, kind="stable")[:TRIES].tolist() if np.isfinite(distances[rule])]
 
 
 def _closed_cell(
     vertical: Numbers, horizontal: Numbers, lefts: Sequence[int], rights: Sequence[int], y: float, near: float
 ) -> Sides | None:
-    """The rules that close a cell around a place."""
+    """The rules that enclose a cell around height `y` between two of these vertical rules; None if it is open."""
     for left, right in product(lefts, rights):
         begin = max(vertical[left, 1], vertical[right, 1]) - near
         end = min(vertical[left, 2], vertical[right, 2]) + near
@@ -212,7 +212,7 @@ def _closed_cell(
 
 
 def _tables(cells: dict[Sides, RuledCell]) -> list[Block]:
-    """Cells that share a vertical rule, in no particular order."""
+    """Groups of cells that share vertical rules, unordered."""
     groups: dict[int, list[RuledCell]] = {}
     owner: dict[int, int] = {}
 
@@ -229,9 +229,9 @@ def _tables(cells: dict[Sides, RuledCell]) -> list[Block]:
 
 
 def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
-    """The tables; a line within one, around which no cell is closed, is a cell that begins at the top of its row.
+    """Add the lines of tables that no rules enclose as cells that begin at the top of their row.
 
-    Cells around which there are many such lines are no table, but frames that touch each other.
+    Cells among many such lines are not a table but touching frames.
     """
     middle = (lines.left + lines.right) / 2
     free = np.ones(len(middle), np.bool_)
@@ -256,7 +256,7 @@ def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
 
 
 def _with_label(lines: TextLines, table: Block, size: float) -> Block:
-    """A frame around a single line, as a field of a form, with the line right above it; all else as it is."""
+    """Add the line right above to a frame around a single line, such as a field of a form."""
     [cell, *others] = table
     if others or len(cell.lines) > 1:
         return table
@@ -280,7 +280,7 @@ def _row_by_row(cells: Block, same_row: float) -> Block:
 
 
 def _rows_of_cards(lines: TextLines, blocks: Sequence[Block], size: float) -> list[Block]:
-    """The blocks, those of single cards in a row made one."""
+    """Join the blocks of single cards in a row."""
     rows: list[Block] = []
     for block in sorted((block for block in blocks if len(block) == 1), key=lambda block: block[0].frame[0]):
         row = next((row for row in rows if _is_next(lines, row[-1].frame, block[0].frame, size)), None)
@@ -291,7 +291,7 @@ def _rows_of_cards(lines: TextLines, blocks: Sequence[Block], size: float) -> li
 
 
 def _is_next(lines: TextLines, one: Frame, other: Frame, size: float) -> bool:
-    """Whether two frames are cards of one width beside each other, with nothing else between them."""
+    """Whether two frames are cards of equal width beside each other with nothing between them."""
     if min(abs(one[1] - other[1]), abs(one[3] - other[3])) > SAME_RULE * size or not (
         0 < other[0] - one[2] <= BESIDE * size and abs((other[2] - other[0]) / (one[2] - one[0]) - 1) <= ALIKE
     ):

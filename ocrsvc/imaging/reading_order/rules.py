@@ -1,7 +1,7 @@
-"""Ruled lines of a page, from a few of its rows and columns of pixels: what costs little on pages that have none.
+"""Finds ruled lines from sampled rows and columns of pixels, which costs little on pages without rules.
 
-A vertical rule crosses every sampled row at about the same place, as a thin dark spot; the strokes of letters end at
-the next row of text. `tables.py` looks for fainter and shorter rules, in all pixels.
+A vertical rule crosses every sampled row at about the same place as a thin dark spot; strokes of letters end at the
+next row of text. `tables/ruled_grids.py` finds fainter and shorter rules in all pixels.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from ocrsvc.results import Pixels
 Quads = NDArray[np.float32]
 Mask = NDArray[np.uint8]
 
-SAMPLES = 5.0  # sampled rows or columns for each line height
-THICKEST = 0.12  # distance, in line heights, at which there is paper beside the middle of a rule
+SAMPLES = 5.0  # sampled rows or columns per line height
+THICKEST = 0.12  # largest distance, in line heights, from the centre of a rule to paper beside it
 LEAST_THICK_PX = 3
-CONTRAST = 10  # gray levels by which a rule is darker than what is beside it
-IN_TEXT = 0.95  # of a rule lies in boxes of text, if it is made of strokes of letters below each other
+CONTRAST = 10  # gray levels by which a rule is darker than its sides
+IN_TEXT = 0.95  # share in boxes of text from which a run is strokes of letters below each other
 EDGE = 0.4  # line heights by which a box of text may reach over a rule
-INSIDE_TEXT = 0.3  # of a rule lies in the boxes without these edges
+INSIDE_TEXT = 0.3  # the same share for boxes shrunk by EDGE
 LEAST_TALL = 1.4  # shortest vertical rule, in line heights
 LEAST_WIDE = 3.0  # shortest horizontal rule
 MOST_RULES = 400  # of each direction, the longest
 
 
 def find_rules(pixels: Pixels, quads: Quads) -> Quads:
-    """(M, 4, 2) corners of the rules of a page: each from one end to the other and back; in pixels.
+    """(M, 4, 2) corners of the rules of a page, each from one end to the other and back; in pixels.
 
-    The page is (H, W) gray or (H, W, 3) BGR, level or turned by a few degrees, and `quads` (N, 4, 2) are the corners of
-    its lines of text, whose strokes are no rules.
+    The page is (H, W) gray or (H, W, 3) BGR, level or turned by a few degrees; `quads` (N, 4, 2) are the corners of its
+    text lines, whose strokes are not rules.
     """
     if not len(quads):
         return np.empty((0, 4, 2), np.float32)
@@ -50,7 +50,7 @@ def _gray(pixels: Pixels) -> Pixels:
 
 
 def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: float) -> NDArray[np.float32]:
-    """(N, 2, 2) upper and lower ends (x, y) of vertical rules that are `least` line heights tall at least.
+    """(N, 2, 2) upper and lower ends (x, y) of vertical rules at least `least` line heights tall.
 
     `gray` is every `step`-th row of the pixels.
     """
@@ -60,32 +60,29 @@ def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: floa
         return none
     beside = np.minimum(gray[:, : -2 * reach], gray[:, 2 * reach :])
     spots = (cv2.subtract(beside, gray[:, reach:-reach]) >= CONTRAST).view(np.uint8)
-    # One pixel to each side follows rules that are not quite upright; a row of gap is where another rule crosses.
+    # One pixel to each side follows slightly slanted rules; crossing rules leave a gap of one row.
     wide = cv2.dilate(spots, np.ones((1, 3), np.uint8))
     closed = cv2.morphologyEx(wide, cv2.MORPH_CLOSE, np.ones((3, 1), np.uint8))
     runs = cast(Mask, cv2.morphologyEx(closed, cv2.MORPH_OPEN, np.ones((max(2, round(SAMPLES)), 1), np.uint8)))
     _, labels, stats, _ = cv2.connectedComponentsWithStats(runs, connectivity=8, ltype=cv2.CV_32S)
     tall, areas = stats[:, cv2.CC_STAT_HEIGHT], stats[:, cv2.CC_STAT_AREA]
     rules = 1 + np.flatnonzero((tall[1:] * step >= least * line_height) & (areas[1:] <= 3 * reach * tall[1:]))
-    # A rule may lie at the edges of boxes, as far as they reach beyond their text.
+    # A rule may lie in the margins of boxes, beyond their text.
     margins = (0.0, EDGE * line_height) if len(rules) else ()
     texts = [_painted(runs.shape, quads, step, reach, margin) for margin in margins]
     ends = []
     for rule in rules[np.argsort(-tall[rules], kind="stable")[:MOST_RULES]].tolist():
         left, top, width, height, area = stats[rule].tolist()
         place = np.s_[top : top + height, left : left + width]
-        own = labels[place] == rule
-        within = [int(np.count_nonzero(own & text[place])) for text in texts]
+        run = labels[place] == rule
+        within = [int(np.count_nonzero(run & text[place])) for text in texts]
         if within[0] < IN_TEXT * area and within[1] < INSIDE_TEXT * area:
-            ends.append([(left + reach + own[row].nonzero()[0].mean(), (top + row) * step) for row in (0, height - 1)])
+            ends.append([(left + reach + run[row].nonzero()[0].mean(), (top + row) * step) for row in (0, height - 1)])
     return np.array(ends, np.float32).reshape(-1, 2, 2)
 
 
 def _painted(shape: tuple[int, ...], quads: Quads, step: int, left: int, margin: float) -> NDArray[np.bool_]:
-    """Where boxes of text are, on pixels of which every `step`-th row is there, and the first `left` columns are not.
-
-    The boxes are made narrower by a margin at both sides.
-    """
+    """Paint boxes of text, shrunk by a margin, onto every `step`-th row without the first `left` columns."""
     shift = np.clip(quads - quads.mean(axis=1, keepdims=True), -margin, margin)
     painted = np.zeros(shape, np.uint8)
     for quad in np.rint((quads - shift * (1, 0)) / (1, step) - (left, 0)).astype(np.int32):

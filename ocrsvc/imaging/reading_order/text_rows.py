@@ -1,4 +1,4 @@
-"""Lines of text as numbers, and what they make: rows of lines that are level, groups between white stripes."""
+"""Lines of text as arrays, grouped into level rows and into parts between white stripes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Numbers = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
-SHORT = 5.0  # length, in line heights, of numbers; lines whose texts are not known are numbers if they are shorter
-WORDS = 40  # of a line that stands for a part of a table
-SAME_ROW = 0.5  # distance of the middles of two lines in a row, as a share of the smaller height
-CELL_GAP = 0.2  # white, in line heights, between rows of cells; rows inside of a cell are closer
-FULL = 0.2  # white, in line heights, that is left in a column though no other word would fit
-WIDE_CHARACTERS = 0x2E80  # code points from here on: a line may end behind any of them
+SHORT = 5.0  # length, in line heights, below which a line of unknown text counts as a number
+WORDS = 40  # words of a line that replaces a part of a table
+SAME_ROW = 0.5  # distance of the centres of two lines in a row, as a share of the smaller height
+CELL_GAP = 0.2  # white, in line heights, between cells beside each other
+FULL = 0.2  # white, in line heights, at the end of a full line
+WIDE_CHARACTERS = 0x2E80  # first code point of scripts whose lines may break after any character
 
 
 @dataclass(frozen=True, slots=True)
 class TextLines:
     """N level lines; places and lengths are in pixels.
 
-    A number is mostly digits; a label ends with a colon, or has one after its first words. `digits` says where a line
-    has digits: 1 at its end, 2 at its beginning, 3 at both, 4 elsewhere. `first_word` and `character` are widths,
-    Chinese characters counted twice. `rules` (M, 3) are the height, left and right end of horizontal rules.
+    `is_number`: mostly digits; `is_label`: ends with a colon; `has_label`: has a colon after its first words.
+    `first_word` and `character` are widths, Chinese characters counted twice. `rules` (M, 3) are y, left and right end
+    of horizontal rules.
     """
 
     left: Numbers
@@ -46,13 +46,13 @@ class TextLines:
 
 
 def as_text_lines(frames: NDArray[np.floating], texts: Sequence[str] | None, rules: Numbers) -> TextLines:
-    """Lines of (N, 4) left, top, right, bottom; without texts, short ones are numbers."""
+    """Lines from frames (N, 4) left, top, right, bottom; without texts, short lines count as numbers."""
     left, top, right, bottom = frames.astype(np.float64).T
     height, width = bottom - top, right - left
-    said = texts or [""] * len(frames)
+    known_texts = texts or [""] * len(frames)
 
     def each(value: Callable[[str], float], dtype: type = np.bool_) -> NDArray[Any]:
-        return np.fromiter(map(value, said), dtype)
+        return np.fromiter(map(value, known_texts), dtype)
 
     return TextLines(
         *(left, top, right, bottom, (top + bottom) / 2, height),
@@ -67,13 +67,13 @@ def as_text_lines(frames: NDArray[np.floating], texts: Sequence[str] | None, rul
 
 
 def with_lines(lines: TextLines, frames: Numbers) -> TextLines:
-    """The lines and, behind them, lines of words with these frames (M, 4): left, top, right, bottom."""
+    """Append lines of words with frames (M, 4) left, top, right, bottom."""
     more = as_text_lines(frames, ["a " * WORDS] * len(frames), lines.rules[:0])
     return TextLines(*(np.concatenate([getattr(lines, name), getattr(more, name)]) for name in TextLines.__slots__))
 
 
 def _characters(text: str) -> int:
-    """How wide a text is, in Latin characters; one more for the margins of its box."""
+    """Width of a text in Latin characters, plus one for the margins of its box."""
     return 1 + len(text) + sum(ord(character) >= WIDE_CHARACTERS for character in text)
 
 
@@ -89,33 +89,33 @@ def _has_label(text: str) -> bool:
 
 
 def _share_of_first_word(text: str) -> float:
-    """Part of a line's width; lines of Chinese may end behind any character."""
+    """The first word's share of a line's width; Chinese lines may break after any character."""
     text = text.strip()
     word = text.split(maxsplit=1)[0] if text else ""
     return (1 if word and ord(word[0]) > WIDE_CHARACTERS else len(word)) / max(1, len(text))
 
 
 def median(values: Numbers) -> float:
-    """The lower median; numpy's own takes 0.1 ms to begin, and there are many short columns on a page."""
+    """The lower median. numpy's own costs 0.1 ms per call, too much for many short columns."""
     return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 def top_down(lines: TextLines, here: Indices) -> Indices:
-    """The lines `here`, in the order of their middles."""
+    """The lines `here`, ordered by their centres."""
     return here[np.argsort(lines.middle[here], kind="stable")]
 
 
 def numbers_of(rows: Sequence[Sequence[int]]) -> Indices:
-    """The lines of some rows, row by row."""
+    """The lines of rows, row by row."""
     return np.array([line for row in rows for line in row], np.intp)
 
 
 def rows_of(lines: TextLines, here: Indices) -> list[list[int]]:
-    """Rows from top to bottom, each from left to right; of the lines `here`."""
+    """Group the lines `here` into rows from top to bottom, each from left to right."""
     order = top_down(lines, here)
     rows: list[list[tuple[float, int]]] = []
     mean, size = -np.inf, 0.0
-    # Plain numbers: taken out of an array one by one, they would cost more than all that is done with them.
+    # Plain numbers, because reading array elements one by one is slow.
     values = (array[order].tolist() for array in (lines.left, lines.middle, lines.height))
     for line, left, middle, height in zip(order.tolist(), *values, strict=True):
         if middle - mean <= SAME_ROW * min(size, height):
@@ -128,7 +128,7 @@ def rows_of(lines: TextLines, here: Indices) -> list[list[int]]:
 
 
 def white_below(lines: TextLines, rows: Sequence[Sequence[int]]) -> Numbers:
-    """The white below each row but the last, in line heights; negative where rows overlap."""
+    """The white below each row except the last, in line heights; negative where rows overlap."""
     here, starts = numbers_of(rows), np.cumsum([0, *map(len, rows[:-1])])
     bottoms = np.maximum.accumulate(np.maximum.reduceat(lines.bottom[here], starts))[:-1]
     tops = np.minimum.accumulate(np.minimum.reduceat(lines.top[here], starts)[::-1])[::-1][1:]
@@ -136,7 +136,7 @@ def white_below(lines: TextLines, rows: Sequence[Sequence[int]]) -> Numbers:
 
 
 def stripes_of(lines: TextLines, here: Indices) -> tuple[Indices, Numbers]:
-    """The lines in the order of their tops, and the white below each, in line heights; negative where they overlap."""
+    """The lines ordered by their tops, and the white below each, in line heights; negative where they overlap."""
     order = here[np.argsort(lines.top[here], kind="stable")]
     if not len(order):
         return order, np.zeros(0)
@@ -145,20 +145,20 @@ def stripes_of(lines: TextLines, here: Indices) -> tuple[Indices, Numbers]:
 
 
 def parts_between(lines: TextLines, here: Indices, white: float) -> list[Indices]:
-    """The lines `here`, from top to bottom, cut at each white stripe that is higher than `white` line heights."""
+    """Cut the lines `here`, from top to bottom, at each white stripe higher than `white` line heights."""
     order, stripes = stripes_of(lines, here)
     return np.split(order, np.flatnonzero(stripes > white) + 1) if len(order) else []
 
 
 def side_by_side(lines: TextLines, group: Indices, gap: float = CELL_GAP) -> list[Indices]:
-    """The lines of a group from left to right, cut where white wider than `gap` line heights passes all of it."""
+    """Cut the lines of a group, from left to right, where white wider than `gap` line heights crosses all rows."""
     order = group[np.argsort(lines.left[group], kind="stable")]
     white = lines.left[order][1:] - np.maximum.accumulate(lines.right[order])[:-1]
     return np.split(order, np.flatnonzero(white > gap * median(lines.height[order])) + 1)
 
 
 def goes_on(lines: TextLines, one: Indices, other: Indices, end: float) -> Flags:
-    """Whether the text of each line goes on in another: the first word of that would not have fitted before `end`."""
+    """Whether each line's text continues in the other: its first word would not have fitted before `end`."""
     slack = FULL * lines.height[one]
     full = lines.right[one] + lines.first_word[other] >= end - slack
     return full & (lines.right[other] <= end + slack)
