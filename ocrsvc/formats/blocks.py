@@ -1,4 +1,4 @@
-"""Groups the lines of a page into blocks: headings, paragraphs, items of lists, tables; in the time of a sort."""
+"""Groups the lines of a page into headings, paragraphs, list items and tables, in O(n log n)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ocrsvc.results import Box, Page, Region, RegionType, Table
 Kind = Literal["heading", "paragraph", "item", "table"]
 
 _LEVELS: Final = ((1.8, 1), (1.45, 2), (1.22, 3))
-"""Least height of a heading's letters, of that of the page's other text, and its level."""
-_HARDLY_LARGER: Final = 3  # the level of headings that may be lines of a paragraph whose boxes are larger by chance
+"""Smallest size of a heading's letters, relative to the running text, and its level."""
+_HARDLY_LARGER: Final = 3  # level of headings that may be paragraph lines with boxes larger by chance
 _SECTION: Final = re.compile(r"§?\s?(\d{1,2}(?:\.\d{1,2}){1,4})\.?\s+[^\W\d_]{2}")
 _OF_SECTION: Final = ((3, 0.85), (2, 1.05))
-"""Of a section's number, how many parts it has, and how high its letters are at least."""
+"""Least number of parts in a section's number, and the smallest size of its letters."""
 _OTHER_SIZE: Final = 1.3
 _ALIKE: Final = 1.1
-"""How different the letters of two lines of one heading are, whose sizes lie on both sides of a level's."""
+"""Ratio of the sizes of two lines of one heading that fall into different levels."""
 _HEADING_LINES: Final = 3
-_HEADING_SIGNS: Final = 120
+_HEADING_CHARACTERS: Final = 120
 _LEAST_CUT: Final = 25
-# Of the line's height, unless said otherwise.
+# In heights of the line, unless a unit is given.
 _INDENT: Final = (0.8, 8.0)
 _FREE_AT_END: Final = 2.0
 _FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # of the column's width, at the end of a paragraph or of an open sentence
@@ -54,14 +54,14 @@ _LETTER: Final = re.compile(r"[^\W\d_]")
 _DENSE: Final = re.compile(
     "[\u2018-\u201d\u2026\u2e80-\u312f\u31a0-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]"
 )
-"""Chinese and Japanese characters and their punctuation, between which lines break without a blank."""
+"""Chinese and Japanese characters and their punctuation, at which lines join without a space."""
 
 
 @dataclass(slots=True)
 class Block:
-    """A heading with its level from 1, a paragraph, an item of a list, or a table.
+    """A heading with its level from 1, a paragraph, a list item, or a table.
 
-    `numbers` are its lines' places in the page's list, and `lines` their texts, of which a table has none.
+    `numbers` are the indices of its lines on the page, and `lines` their texts, empty for a table.
     """
 
     kind: Kind
@@ -72,7 +72,7 @@ class Block:
 
     @property
     def text(self) -> str:
-        """Its text; of a table, Markdown."""
+        """Its text, for a table as Markdown."""
         return join_lines(self.lines) if self.table is None else to_markdown(self.table)
 
     def frame(self, page: Page) -> Box:
@@ -87,9 +87,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A line on the upright page, with its place in the page's list, and the region it is in, -1 for none.
+    """A line on the upright page, with its index on the page and that of its region, -1 for none.
 
-    `size` is the height of its box, in pixels, and `ratio` the size of its letters, relative to the running text.
+    `size` is the height of its box in pixels, and `ratio` the size of its letters relative to the running text.
     """
 
     number: int
@@ -105,7 +105,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What lines one below the other have in common: where they begin and end, and from one to the next."""
+    """Common left and right side of lines below each other, and their pitch in line heights."""
 
     left: float
     right: float
@@ -113,9 +113,9 @@ class _Column:
 
 
 def blocks_of(page: Page, body: BodySize | None = None) -> list[Block]:
-    """The blocks of a page, in reading order; `body` is the size of the document's running text, by default the page's.
+    """The blocks of a page in reading order; `body` is the size of the document's running text, by default the page's.
 
-    Headers and footers are left out where regions say which they are. Tables stand where the first of their lines did.
+    Headers and footers are left out where regions mark them. A table takes the place of its first line.
     """
     body = body or BodySize().add(page)
     tables = _tables_by_line(page.tables)
@@ -138,7 +138,7 @@ def blocks_of(page: Page, body: BodySize | None = None) -> list[Block]:
 
 
 def _tables_by_line(tables: Sequence[Table]) -> dict[int, Table]:
-    """The tables that are worth their rules, by the lines in them; one row or column alone is running text."""
+    """Tables with several rows and columns, by their lines; a single row or column is running text."""
     return {
         line: table
         for table in tables
@@ -183,18 +183,18 @@ def _block_of(line: _Placed, level: int) -> Block:
 
 
 def _without_false_headings(blocks: Sequence[Block]) -> list[Block]:
-    """Large letters are a paragraph where they are too many, or end as a clause does.
+    """Turn headings into paragraphs where they are too long or end like a clause.
 
-    Hardly larger ones are one, too, where they go on in small letters: their boxes may be larger by chance.
+    Also slightly larger ones that continue in lower case: their boxes may be larger by chance.
     """
     kept: list[Block] = []
     for block in blocks:
-        is_long = len(block.lines) > _HEADING_LINES or sum(map(len, block.lines)) > _HEADING_SIGNS
+        is_long = len(block.lines) > _HEADING_LINES or sum(map(len, block.lines)) > _HEADING_CHARACTERS
         if block.kind == "heading" and (is_long or _OPEN_END.search(block.lines[-1])):
             block.kind, block.level = "paragraph", 0
         last = kept[-1] if kept else None
-        goes_on = bool(block.lines) and _WORD.match(block.lines[0])
-        if goes_on and last is not None and last.level >= _HARDLY_LARGER and len(last.lines[-1]) > _LEAST_CUT:
+        is_continued = bool(block.lines) and _WORD.match(block.lines[0])
+        if is_continued and last is not None and last.level >= _HARDLY_LARGER and len(last.lines[-1]) > _LEAST_CUT:
             last.kind, last.level = "paragraph", 0
             last.numbers += block.numbers
             last.lines += block.lines
@@ -225,7 +225,7 @@ def _column_of(lines: Sequence[_Placed]) -> _Column:
         (other.bottom - one.bottom) / max(1.0, one.size) for one, other in pairwise(lines) if _is_of_size(one, other)
     )
     middle = sorted(lines, key=lambda line: line.size)[len(lines) // 2]
-    # A line without height, which damaged documents have, is not even of its own size.
+    # A line without height, from a damaged document, is not of the same size as itself.
     usual = [line for line in lines if _is_of_size(line, middle)] or lines
     lefts, rights = sorted(line.left for line in usual), sorted(line.right for line in usual)
     pitch = pitches[len(pitches) // 3] if pitches else _USUAL_PITCH
@@ -253,7 +253,7 @@ def _heading_level(line: _Placed, regions: Sequence[Region]) -> int:
 
 
 def _flows_on(before: _Placed, line: _Placed, column: _Column) -> bool:
-    """Whether a line whose letters are hardly larger goes on with a full line above it."""
+    """Whether a slightly larger line continues a full line above it."""
     is_like = line.ratio < _LEVELS[1][0] * before.ratio and _pitch(before, line) <= column.pitch + _WIDER_GAP / 2
     return is_like and not _ENDED.search(before.text) and not _is_short(before, line, column)
 
@@ -263,7 +263,7 @@ def _begins(block: Block, before: _Placed, line: _Placed, level: int, column: _C
     if (level != block.level and not is_one_heading) or line.region != before.region or block.kind == "table":
         return True
     if line is first:
-        return not _goes_on_elsewhere(block, before, line)
+        return not _continues_in_next_column(block, before, line)
     is_far = _pitch(before, line) > column.pitch + _WIDER_GAP
     if level or is_far:
         return is_far
@@ -276,7 +276,7 @@ def _begins(block: Block, before: _Placed, line: _Placed, level: int, column: _C
 
 
 def _is_indented(before: _Placed, line: _Placed, column: _Column, block: Block) -> bool:
-    """Whether a line begins further right than the one before, or than its column; not within a hanging item."""
+    """Whether a line is indented relative to the line before and its column; false within a hanging item."""
     least, most = _INDENT
     moved = line.left - before.left
     if block.kind == "item" and len(block.lines) == 1 and moved > 0:
@@ -287,7 +287,7 @@ def _is_indented(before: _Placed, line: _Placed, column: _Column, block: Block) 
 
 
 def _is_short(before: _Placed, line: _Placed, column: _Column) -> bool:
-    """Whether the first word of a line would have had room in the line before."""
+    """Whether the first word of a line would have fitted into the line before."""
     free = column.right - before.right
     letter = (line.right - line.left) / max(1, len(line.text))
     word = line.text if _CJK.match(line.text) is None else line.text[:2]
@@ -297,7 +297,7 @@ def _is_short(before: _Placed, line: _Placed, column: _Column) -> bool:
     return free > max(needed, _FREE_AT_END * before.size, share * (column.right - column.left))
 
 
-def _goes_on_elsewhere(block: Block, before: _Placed, line: _Placed) -> bool:
+def _continues_in_next_column(block: Block, before: _Placed, line: _Placed) -> bool:
     if block.kind == "heading" or not _is_of_size(before, line) or _ENDED.search(before.text):
         return False
     is_hyphenated = before.text.endswith(("-", "\u00ad", "\u2010"))
@@ -310,12 +310,12 @@ def _is_chinese_join(one: str, other: str) -> bool:
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """The text of lines that go on: a word divided by a hyphen is whole, and Chinese has no blanks between lines."""
+    """Join lines of one text: words divided by hyphens are joined, and Chinese gets no spaces between lines."""
     parts = [lines[0]] if lines else []
     for one, other in pairwise(lines):
         if _HYPHENATED.search(one) and _LETTER.match(other):
             word = one.rsplit(" ", 1)[-1][:-1]
-            # A capital or another hyphen shows that this one belongs to the word.
+            # Before a capital, or in a word with another hyphen, the hyphen belongs to the word.
             if other[0].islower() and not any(hyphen in word for hyphen in _HYPHENS):
                 parts[-1] = parts[-1][:-1]
         elif not (_DENSE.match(one[-1:]) or _DENSE.match(other)):

@@ -1,4 +1,4 @@
-"""Boxes and confidences of a page's lines and words as numbers: all at once as arrays, and in whole pixels."""
+"""Boxes and confidences of lines and words as arrays, and rounded to whole pixels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Boxed = Line | Word | Character
 Boxes = NDArray[np.float64]
 """(N, 4, 2): four corners x, y, clockwise from where reading starts, in pixels of the image as displayed."""
 
-# Those of the JSON, so that `ocrsvc read --url` writes the same from it.
+# Those of the JSON, so that `ocrsvc read --url` makes the same files from it.
 BOX_DIGITS: Final = 1
 CONFIDENCE_DIGITS: Final = 4
 
@@ -27,7 +27,7 @@ def to_boxes(texts: Sequence[Boxed]) -> Boxes:
 
 
 def whole(boxes: Boxes) -> NDArray[np.int64]:
-    """The nearest whole numbers."""
+    """Round to the nearest whole numbers."""
     return np.rint(boxes).astype(np.int64)
 
 
@@ -44,8 +44,8 @@ def to_scores(texts: Sequence[Boxed], digits: int = 5) -> list[float]:
 class PlacedText(NamedTuple):
     """A line or word in whole pixels of the image as displayed, with the upright frame around it.
 
-    `corners` are x, y of the four corners, clockwise from where reading starts; `is_upright` says whether they are
-    those of the frame. `angle` is in whole degrees, anticlockwise against the page, from 0 to 359.
+    `corners` are x, y of the four corners, clockwise from where reading starts; `is_upright` says whether they equal
+    the frame's. `angle` is in whole degrees, anticlockwise relative to the page, from 0 to 359.
     """
 
     text: str
@@ -67,7 +67,7 @@ class PlacedWord(NamedTuple):
 
 
 class PlacedLine(NamedTuple):
-    """A line and its words; none where they were not requested."""
+    """A line and its words, none if they were not requested."""
 
     placed: PlacedText
     words: tuple[PlacedWord, ...]
@@ -77,8 +77,8 @@ def place_lines(page: Page) -> Iterator[PlacedLine]:
     """The lines of a page with their words, in reading order."""
     words = iter(list(_place([word for line in page.lines for word in line.words or ()], page)))
     for line, placed in zip(page.lines, _place(page.lines, page), strict=True):
-        own = list(islice(words, len(line.words or ())))
-        yield PlacedLine(placed, tuple(map(PlacedWord, own, _spaces_before(line))))
+        line_words = list(islice(words, len(line.words or ())))
+        yield PlacedLine(placed, tuple(map(PlacedWord, line_words, _spaces_before(line))))
 
 
 def _spaces_before(line: Line) -> Iterator[bool]:
@@ -92,7 +92,7 @@ def _spaces_before(line: Line) -> Iterator[bool]:
 
 def _place(texts: Sequence[Boxed], page: Page) -> Iterator[PlacedText]:
     boxes = to_boxes(texts).round(BOX_DIGITS)
-    # Halves are rounded up, as in every browser.
+    # Halves are rounded up, as in browsers.
     frames = np.floor(to_frames(boxes) + 0.5).clip(0, [page.width, page.height] * 2).astype(np.int64).tolist()
     corners = np.floor(boxes + 0.5).astype(np.int64).reshape(-1, 8).tolist()
     along = boxes[:, 1] - boxes[:, 0]

@@ -11,22 +11,22 @@ from ocrsvc.results import Check, EngineInfo, Page, ReadOptions
 
 
 class Output(Protocol):
-    """A file that is written from beginning to end."""
+    """A file that is written sequentially."""
 
     def write(self, data: bytes | memoryview, /) -> object:
         """Write all of the bytes. Raises OSError."""
 
 
 PictureOf = Callable[[Page], bytes]
-"""Draws a page as an image file, with what is masked in black. Raises as reading it does."""
+"""Draws a page as an image file with masked parts in black. Raises as reading the page does."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentResult:
-    """One document, the whole file that was sent, and the pages of it that were read, in order.
+    """A document: the whole sent file, and its pages that were read, in order.
 
-    Pages are iterated once for each file that is made; those that failed a searchable PDF shows without text.
-    `picture_of` draws pages that must not be shown as they are, because something on them is masked, at `dpi`.
+    Pages are iterated once per output file. A searchable PDF shows the `failed` pages without text. `picture_of` draws
+    pages, at `dpi`, whose original must not be shown because parts are masked.
     """
 
     file: bytes
@@ -39,20 +39,20 @@ class DocumentResult:
 
 
 Writer = Callable[[DocumentResult, Output, float, Check], None]
-"""Writes one file of a document to an output within some seconds; the check ends it early by raising."""
+"""Writes one file of a document to an output within a time limit in seconds; the check ends it early by raising."""
 
 
 def options_for(formats: Iterable[str], options: ReadOptions) -> ReadOptions:
-    """The options with which pages are read for these formats: those requested, and what the formats need."""
+    """The requested options plus those that these formats need."""
     needs: dict[str, Any] = {name: True for name in needs_of(formats) if not getattr(options, name)}
     return replace(options, **needs)
 
 
 def write_document(name: str, result: DocumentResult, output: Output, limit_s: float, check: Check) -> None:
-    """Write a document in an output format, within `limit_s` seconds; `check` is called now and then.
+    """Write a document in an output format within `limit_s` seconds; calls `check` between pages.
 
-    Memory holds one page of the output at a time, beside the file that was sent. Raises BrokenImage where that cannot
-    be written on, DeadlineExceeded, ResourcesExhausted, and OSError from the output.
+    Memory holds the sent file and one page of the output. Raises BrokenImage if text cannot be added to the file,
+    DeadlineExceeded, ResourcesExhausted, and OSError from the output.
     """
     form = output_formats()[name]
     if form.writer:
@@ -64,12 +64,12 @@ def write_document(name: str, result: DocumentResult, output: Output, limit_s: f
 
 
 def text_parts(form: OutputFormat, pages: Iterable[Page], count: int, engine: EngineInfo) -> Iterator[str]:
-    """The text of pages in a text format, a page at a time."""
+    """The text of pages in a text format, page by page."""
     return cast(Iterator[str], resolve(form.text)(pages, count, engine))
 
 
 def page_without_words(page: Page) -> Page:
-    """The page with its lines alone."""
+    """The page without the words of its lines."""
     if not any(line.words for line in page.lines):
         return page
     return replace(page, lines=tuple(replace(line, words=None) for line in page.lines))

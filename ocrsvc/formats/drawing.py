@@ -1,4 +1,4 @@
-"""Draws a page's image with a frame around each line and what is masked in black, as a JPEG."""
+"""Draws a page's image as a JPEG, with a frame around each line and masked parts in black."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 from ocrsvc.results import Box, Check, Page, Pixels, no_check
 
-# Red, green, blue, purple; as OpenCV has them, blue first.
+# Red, green, blue, purple, in BGR.
 COLOURS = ((0, 0, 255), (0, 128, 0), (255, 0, 0), (128, 0, 128))
 FRAME_PX = 2
 JPEG_QUALITY = 75
 
 
 def draw_page(pixels: Pixels, page: Page, check: Check = no_check) -> bytes:
-    """A JPEG of the page's size with a frame around each line, in four colours by turns; masked parts are black.
+    """Draw a JPEG of the page's size with coloured frames around its lines and black masked parts.
 
-    `pixels`, (H, W) gray or (H, W, 3) BGR, are drawn on unless they must be copied, to be in colour or of that size.
+    Draws on `pixels`, (H, W) gray or (H, W, 3) BGR, unless a copy is needed for colour or size.
     """
     canvas = _canvas(pixels, page)
     for part in page.masked or ():
@@ -34,14 +34,14 @@ def draw_page(pixels: Pixels, page: Page, check: Check = no_check) -> bytes:
 
 
 def _black_out(canvas: Pixels, box: Box) -> None:
-    """Fill a box, and what of it is in a pixel beside."""
+    """Fill a box and its blurred edge."""
     corners = np.array(box, np.float32).round().astype(np.int32)
     cv2.fillPoly(canvas, [corners], color=(0, 0, 0))
     cv2.polylines(canvas, [corners], isClosed=True, color=(0, 0, 0), thickness=3)
 
 
 def drawing_bytes(pixels: Pixels, page: Page) -> int:
-    """What `draw_page` holds at most: a copy, where it needs one, and the JPEG twice."""
+    """Peak memory of `draw_page`: a copy if needed, and the JPEG twice."""
     canvas_bytes = 0 if pixels.shape == (page.height, page.width, 3) else 4
     return page.width * page.height * (canvas_bytes + 2)
 

@@ -1,4 +1,4 @@
-"""Writes pages as hOCR 1.2, in HTML that is XML as well, and as ALTO XML, version 4."""
+"""Writes pages as hOCR 1.2, in HTML that is also XML, and as ALTO XML, version 4."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ xsi:schemaLocation="http://www.loc.gov/standards/alto/ns-v4# http://www.loc.gov/
 
 
 def hocr_parts(pages: Iterable[Page], count: int, engine: EngineInfo) -> Iterator[str]:
-    """The pages with their lines, and those with their words.
+    """Write pages as hOCR with lines and words.
 
-    Without words each line holds one, which is the whole line: many readers of hOCR look for words and pass over lines
-    that have none.
+    A line without words gets one word with its whole text: many hOCR readers skip lines without words.
     """
     system = to_markup(f"ocrsvc ({engine.name} {engine.model} {engine.version})")
     yield _HOCR_HEAD.format(system=system, count=count)
@@ -80,7 +79,7 @@ def _frame(text: PlacedText) -> str:
 
 
 def _turned(line: PlacedText) -> str:
-    """What the frame does not say of a line that is not upright."""
+    """Corners and angle of a line that is not upright."""
     if line.is_upright:
         return ""
     poly = "; poly " + " ".join(map(str, line.corners))
@@ -88,9 +87,9 @@ def _turned(line: PlacedText) -> str:
 
 
 def alto_parts(pages: Iterable[Page], _count: int, engine: EngineInfo) -> Iterator[str]:
-    """The pages: one block each, because blocks are not known; in each line a string for each word.
+    """Write pages as ALTO with one block per page, as blocks are unknown, and one string per word.
 
-    Without words a line has one string, which is the whole line.
+    A line without words gets one string with its whole text.
     """
     system = to_markup(f"{engine.name} {engine.model} {engine.version}")
     yield _ALTO_HEAD.format(system=system)
@@ -120,7 +119,7 @@ def _strings(line: PlacedLine, ids: str) -> str:
     if not line.words:
         return _string(line.placed, ids)
     return "".join(
-        # The schema has no blank before the first string.
+        # The schema allows no space before the first string.
         ("<SP/>" if word.after_blank and number > 1 else "") + _string(word.placed, f"{ids}_{number}")
         for number, word in enumerate(line.words, start=1)
     )

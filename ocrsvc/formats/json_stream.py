@@ -1,4 +1,4 @@
-"""JSON that is written piece by piece, so that memory holds one page of a document with however many."""
+"""Writes JSON piece by piece, so that memory holds one page of a document at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import orjson
 
 from ocrsvc.formats.document import Output
 
-# Each list of a short document stays in memory.
+# The lists of a short document stay in memory.
 _IN_MEMORY_BYTES: Final = 1 << 18
 _COPIED_BYTES: Final = 1 << 18
 
@@ -26,7 +26,7 @@ def write_list(values: Iterable[object], output: Output) -> None:
 
 
 class JsonText:
-    """A JSON string, written as its text arrives: an output for UTF-8 in pieces of whole characters."""
+    """An output that writes UTF-8 text, in pieces of whole characters, as one JSON string."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -44,7 +44,7 @@ class JsonText:
 
 
 class JsonList:
-    """A JSON list that grows while others do: in memory while it is short, then in a file without a name."""
+    """A JSON list that is collected in memory while it is short, then in an unnamed file."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] = SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115  `close` closes it
@@ -67,7 +67,7 @@ class JsonList:
         self._count += 1
 
     def copy_to(self, output: Output) -> None:
-        """Write the list as a whole. Raises OSError."""
+        """Write the whole list. Raises OSError."""
         self._file.seek(0)
         output.write(b"[")
         shutil.copyfileobj(self._file, output, _COPIED_BYTES)

@@ -1,4 +1,4 @@
-"""Converts a result to plain dicts and lists, ready for orjson, which writes an EngineInfo as it is."""
+"""Converts results to plain dicts and lists for orjson. orjson writes an EngineInfo itself."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ocrsvc.formats.boxes import BOX_DIGITS, CONFIDENCE_DIGITS, Boxed, to_boxes,
 from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.results import Barcode, Box, Cell, Line, MaskedPart, Page, ReadOptions, Region, Table, Timing, Word
 
-TOGETHER: Final = 4096
-"""Texts that are converted at once, in a few ms: those of a large page would hold the interpreter for 0.4 s."""
+BATCH: Final = 4096
+"""Texts converted at once, in a few ms; all texts of a large page would hold the interpreter for 0.4 s."""
 TIMING_DIGITS = 6
 DEFAULTS: Final = ReadOptions()
 
 
-def page_to_dict(page: Page, number: int, asked: ReadOptions = DEFAULTS, *, lines: bool = True) -> dict[str, object]:
-    """The page as a dict, numbered from 1, with what was asked for besides the text, and its lines if they are wanted.
+def page_to_dict(page: Page, number: int, options: ReadOptions = DEFAULTS, *, lines: bool = True) -> dict[str, object]:
+    """The page, numbered from 1, as a dict with its lines, if `lines`, and the requested layout, tables and barcodes.
 
-    Boxes are four [x, y] corners, clockwise from where reading starts, as in records.
+    Boxes are four [x, y] corners, clockwise from where reading starts.
     """
     answer: dict[str, object] = {
         "page": number,
@@ -31,11 +31,11 @@ def page_to_dict(page: Page, number: int, asked: ReadOptions = DEFAULTS, *, line
     }
     if lines:
         answer["lines"] = _lines_to_dicts(page.lines)
-    if asked.layout:
+    if options.layout:
         answer["regions"] = [_to_dict(region) for region in page.regions]
-    if asked.tables:
+    if options.tables:
         answer["tables"] = [_table_to_dict(table) for table in page.tables]
-    if asked.barcodes:
+    if options.barcodes:
         answer["barcodes"] = [_to_dict(code) for code in page.barcodes]
     if page.masked is not None:
         answer["masked"] = [_to_dict(part) for part in page.masked]
@@ -81,12 +81,12 @@ def _words_to_dicts(words: Sequence[Word]) -> list[dict[str, object]]:
 
 
 def _to_dicts(texts: Sequence[Boxed]) -> list[dict[str, object]]:
-    """Text, confidence in [0, 1] and box of each."""
-    parts = (texts[begin : begin + TOGETHER] for begin in range(0, len(texts), TOGETHER))
-    return [answer for part in parts for answer in _some_to_dicts(part)]
+    """Text, confidence in [0, 1] and box of each line, word or character."""
+    batches = (texts[begin : begin + BATCH] for begin in range(0, len(texts), BATCH))
+    return [answer for batch in batches for answer in _batch_to_dicts(batch)]
 
 
-def _some_to_dicts(texts: Sequence[Boxed]) -> list[dict[str, object]]:
+def _batch_to_dicts(texts: Sequence[Boxed]) -> list[dict[str, object]]:
     scores, boxes = to_scores(texts, CONFIDENCE_DIGITS), to_boxes(texts).round(BOX_DIGITS).tolist()
     return [
         {"text": text.text, "confidence": score, "box": box}
@@ -95,11 +95,11 @@ def _some_to_dicts(texts: Sequence[Boxed]) -> list[dict[str, object]]:
 
 
 def stages_to_dict(seconds: Mapping[str, float]) -> dict[str, object]:
-    """Seconds of each stage of a request, and their sum, to the microsecond."""
+    """Seconds of each stage of a request, and their sum, rounded to microseconds."""
     stages = {f"{name}_s": round(spent_s, TIMING_DIGITS) for name, spent_s in seconds.items()}
     return {"request_s": round(sum(stages.values()), TIMING_DIGITS), "stages": stages}
 
 
 def timing_to_dict(timing: Timing) -> dict[str, float]:
-    """Seconds, to the microsecond."""
+    """Seconds of each step, rounded to microseconds."""
     return {name: round(seconds, TIMING_DIGITS) for name, seconds in asdict(timing).items()}

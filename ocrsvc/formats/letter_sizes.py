@@ -1,8 +1,8 @@
-"""How large the letters of a line are, of those of the running text: by the height of its box, and by its width.
+"""Size of a line's letters relative to the running text, from the height and the width of its box.
 
-Boxes are as high as what was found of a line, which depends on its letters and on the detector's grid: those of 40 px
-over text of 26 px are 1.2 to 1.45 times as high. A line's width says more, once it is known which letters stand in it;
-but it is that of the gaps in it as well. So the height says between what the size must be, and the width where.
+The height of a box depends on its letters and on the detector's grid: boxes of 40 px text are 1.2 to 1.45 times as high
+as those of 26 px text. The width is more precise, given the letters, but includes gaps. So the height gives a range,
+and the width the size within it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _ADVANCES: Final = (
     ("mwMW@%\u2014\u2026", 0.9),
     ("ABCDEFGHKLNOPQRSTUVXYZ&", 0.68),
 )
-"""Widths of letters in ems, in the mean of common typefaces; of other letters and digits the next."""
+"""Widths of letters in ems, averaged over common typefaces; _USUAL_ADVANCE is that of other letters and digits."""
 _USUAL_ADVANCE: Final = 0.56
 _WIDE_ADVANCE: Final = 1.0
-_WIDE: Final = 0x2E80  # the first of the characters that are as wide as high: Chinese, Japanese and Korean
+_WIDE: Final = 0x2E80  # first of the square characters: Chinese, Japanese and Korean
 _LEAST_EMS: Final = 0.3
 _ADVANCE: Final = {letter: advance for letters, advance in _ADVANCES for letter in letters}
 _SURELY_LARGER: Final = 1.05
-_MOST_LESS, _MOST_MORE = 1 / 1.15, 1.3  # of the size that a line's height gives, between which its width corrects it
-_STEPS: Final = 8  # of a pixel, in which widths of letters are counted
+_MOST_LESS, _MOST_MORE = 1 / 1.15, 1.3  # bounds of the correction by the width, as factors of the size by height
+_STEPS: Final = 8  # per pixel, in which sizes are counted
 
 
 class BodySize:
-    """How large running text is in the pages of one size that were added: half of their letters are no larger."""
+    """Median letter size of the added pages, all of one page size."""
 
     def __init__(self) -> None:
         self._heights, self._widths = Counter[int](), Counter[int]()
@@ -44,7 +44,7 @@ class BodySize:
         return self
 
     def ratio_of(self, line: Line) -> float:
-        """How many times as large as these the letters of a line are; 1 without any."""
+        """Size of a line's letters relative to the median; 1 without any letters added."""
         height, em = _middle(self._heights), _middle(self._widths)
         if not height:
             return 1.0
@@ -55,12 +55,12 @@ class BodySize:
 
 
 def height_of(line: Line) -> float:
-    """Of its box, in pixels."""
+    """Height of a line's box in pixels."""
     return math.dist(line.box[0], line.box[3])
 
 
 def _em_of(line: Line) -> float:
-    """The size of type at which the line's text is as wide as its box, in pixels."""
+    """The type size, in pixels, at which the line's text is as wide as its box."""
     return math.dist(line.box[0], line.box[1]) / max(_LEAST_EMS, sum(map(_advance, line.text)))
 
 

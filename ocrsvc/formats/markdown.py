@@ -1,4 +1,4 @@
-"""Writes pages as Markdown (CommonMark with tables), escaped so that no text is taken for markup, HTML or a link."""
+"""Writes pages as Markdown (CommonMark with tables), escaped so that no text acts as markup, HTML or a link."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ocrsvc.formats.blocks import BULLET, NUMBER, Block, blocks_of
 from ocrsvc.formats.letter_sizes import BodySize
 from ocrsvc.results import EngineInfo, Page
 
-# Within a line, whatever stands around them.
+# Anywhere within a line.
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<~$]|&(?=#?\w{1,32};))")
 # At the beginning of a block: headings, quotations, lists, rules, numbers of lists.
 _BEGINNING: Final = re.compile(r"^(?=[#>+\-=:|])|^(\d{1,9})(?=[.)](?:\s|$))")
@@ -18,15 +18,16 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def markdown_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
-    """Each page's headings, paragraphs, lists and tables; a comment with its number before each page but the first."""
+    """Each page's headings, paragraphs, lists and tables; a comment with the number before each page but the first."""
     for at, (page, text) in enumerate(markdown_by_page(pages)):
         yield (f"\n<!-- page {page.number} -->\n\n" if at else "") + text
 
 
 def markdown_by_page(pages: Iterable[Page]) -> Iterator[tuple[Page, str]]:
-    """Each page with its Markdown. Headings are told by the running text of all pages of that size so far.
+    """Each page with its Markdown.
 
-    A title page alone has hardly any running text.
+    Headings are found relative to the running text of all pages of that size so far, as a title page alone has hardly
+    any.
     """
     bodies: dict[tuple[int, int], BodySize] = {}
     for page in pages:
@@ -35,7 +36,7 @@ def markdown_by_page(pages: Iterable[Page]) -> Iterator[tuple[Page, str]]:
 
 
 def _written(blocks: Sequence[Block]) -> str:
-    """The blocks with a blank line between them, but for items of one list."""
+    """The blocks separated by blank lines, except the items of one list."""
     parts: list[str] = []
     number = 0
     for at, block in enumerate(blocks):
@@ -49,7 +50,7 @@ def _written(blocks: Sequence[Block]) -> str:
 
 
 def _block(block: Block, number: int) -> tuple[str, int]:
-    """The block as Markdown, and its number if it is a numbered item; `number` is that of the item before, else 0."""
+    """The block as Markdown, and its number if it is a numbered item, else 0; `number` is that of the block before."""
     match block.kind:
         case "table":
             return block.text, 0
@@ -64,20 +65,21 @@ def _block(block: Block, number: int) -> tuple[str, int]:
 def _item(text: str, number: int) -> tuple[str, int]:
     if bullet := BULLET.match(text):
         return f"- {_begun(text[bullet.end() :])}", 0
-    found = NUMBER.match(text)
-    if found is None:
+    marker = NUMBER.match(text)
+    if marker is None:
         return f"- {_begun(text)}", 0
-    own = int(found[1])
-    # Markdown counts by itself: where a number is missing it would show others.
-    if number and own != number + 1:
+    item_number = int(marker[1])
+    # Markdown numbers the items of a list itself, so a gap in the numbers would show wrong ones.
+    if number and item_number != number + 1:
         return _begun(text), 0
-    return f"{own}{found[2]} {_begun(text[found.end() :])}", own
+    return f"{item_number}{marker[2]} {_begun(text[marker.end() :])}", item_number
 
 
 def _begun(text: str) -> str:
-    # What is no sign becomes a blank, which would hide the beginning.
+    """Escape a text at the beginning of a block."""
+    # Control characters become spaces, which would hide a special beginning.
     inline = _inline(text).strip()
-    return _BEGINNING.sub(lambda found: f"{found[0]}\\", inline, count=1)
+    return _BEGINNING.sub(lambda match: f"{match[0]}\\", inline, count=1)
 
 
 def _inline(text: str) -> str:

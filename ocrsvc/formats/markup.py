@@ -9,7 +9,7 @@ from ocrsvc.results import Cell, Table
 
 # XML's special characters, and those that XML 1.0 cannot contain or changes.
 _SPECIAL: Final = re.compile("[&<>\"']|[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# White space other than the space is a reference, because a parser turns it into spaces in an attribute.
+# Other white space than the space is written as a reference, because parsers normalize it in attributes.
 _REFERENCES: Final = {
     "&": "&amp;",
     "<": "&lt;",
@@ -20,17 +20,17 @@ _REFERENCES: Final = {
     "\n": "&#10;",
     "\r": "&#13;",
 }
-# What GitHub Flavored Markdown takes for markup in a table's cell, HTML and character references included.
+# Characters that act as markup, HTML or references in a table cell of GitHub Flavored Markdown.
 _MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
 
 
 def to_markup(text: str) -> str:
-    """The text for an element or an attribute of XML or HTML; what XML cannot contain becomes U+FFFD."""
-    return _SPECIAL.sub(lambda found: _REFERENCES.get(found[0], "\N{REPLACEMENT CHARACTER}"), text)
+    """Escape text for an element or attribute of XML or HTML; characters that XML cannot contain become U+FFFD."""
+    return _SPECIAL.sub(lambda match: _REFERENCES.get(match[0], "\N{REPLACEMENT CHARACTER}"), text)
 
 
 def to_html(table: Table) -> str:
-    """A <table> with one <td> for each cell; line breaks are <br/>, so that it is XML too."""
+    """Write a <table> with one <td> per cell; line breaks are <br/>, so that it is also XML."""
     rows = [""] * table.rows
     for cell in table.cells:
         rows[cell.row] += _td(cell)
@@ -38,9 +38,9 @@ def to_html(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A table of GitHub Flavored Markdown, whose first row is the heading.
+    """Write a table in GitHub Flavored Markdown with the first row as its heading.
 
-    A spanning cell's text is in its first place. Line breaks become <br>, the only markup that cells can contain.
+    A spanning cell's text stands in its first cell. Line breaks become <br>, the only markup that cells can contain.
     """
     grid = [[""] * table.columns for _ in range(table.rows)]
     for cell in table.cells:

@@ -23,22 +23,22 @@ PDF_TYPE: Final = "application/pdf"
 JSON_TYPE: Final = "application/json"
 ZIP_TYPE: Final = "application/zip"
 UNNAMED: Final = "document"
-_MOST_BYTES: Final = 150
-_READ_CHARACTERS: Final = 1000
-_PATH_SIGNS: Final = re.compile(r"[/\\]")
-# What Windows refuses in names; names of its devices with any ending.
+_MAX_NAME_BYTES: Final = 150
+_MAX_SENT_CHARACTERS: Final = 1000
+_PATH_SEPARATORS: Final = re.compile(r"[/\\]")
+# Characters that Windows refuses in names, and its device names, reserved with any ending.
 _REFUSED: Final = re.compile(r'[<>:"|?*]')
 _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
-# Controls, formats (which turn the direction of text round), surrogates, private and unknown signs, breaks of lines.
-_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+# Controls, formats (which reverse text direction), surrogates, private-use and unknown characters, line breaks.
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
-# The first date that a zip can hold: the same results give the same bytes.
+# The earliest date of a zip, fixed so that equal results give equal bytes.
 _ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedResult:
-    """A document that was read, and the name under which it was sent, "" for none."""
+    """A document that was read, and its sent file name, "" for none."""
 
     name: str
     result: DocumentResult
@@ -46,7 +46,7 @@ class NamedResult:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file that can be written: its name, safe to save under, its Content-Type, and what writes it."""
+    """A file to write: a safe file name, its Content-Type, and its writer."""
 
     name: str
     media_type: str
@@ -56,28 +56,32 @@ class OutputFile:
 def files_of(
     formats: Sequence[str], documents: Sequence[NamedResult], as_json: Callable[[], bytes], *, words: bool
 ) -> list[OutputFile]:
-    """The files of these formats, of one or more documents.
+    """The files of one or more documents in these formats.
 
-    Several documents become one file of each format, their pages numbered through. Searchable PDF joins images only;
-    with a PDF among the documents each gets a file of its own. `as_json` makes the file of the format "json"; `words`
-    says whether text formats contain the words of lines, as searchable PDF always does.
+    Several documents become one file per format with continuous page numbers. Searchable PDF joins images only; with a
+    PDF among the documents each gets its own file. `as_json` makes the file of the format "json"; `words` says whether
+    text formats contain words, as searchable PDF always does.
     """
     stem = _stem_of(documents)
-    in_lines = documents if words else [replace(one, result=_without_words(one.result)) for one in documents]
-    return [file for name in formats for file in _files_of(name, stem, documents if name == PDF else in_lines, as_json)]
+    if words:
+        without_words = documents
+    else:
+        without_words = [replace(document, result=_without_words(document.result)) for document in documents]
+    by_format = ((name, documents if name == PDF else without_words) for name in formats)
+    return [file for name, results in by_format for file in _files_of(name, stem, results, as_json)]
 
 
 def zip_name(documents: Sequence[NamedResult]) -> str:
-    """The name of a zip of several of their files."""
+    """The name of the zip with the files of these documents."""
     return f"{_stem_of(documents)}.zip"
 
 
 def write_zip(files: Sequence[OutputFile], output: IO[bytes], limit_s: float, check: Check) -> None:
-    """Write a zip of these files; memory holds none of them whole, except JSON. Raises as they do, and OSError."""
+    """Write a zip of these files; only JSON is held in memory. Raises as the writers do, and OSError."""
     with zipfile.ZipFile(output, "w") as archive:
         for file in files:
             entry = zipfile.ZipInfo(file.name, _ZIP_DATE)
-            # The streams in a PDF are compressed already.
+            # A PDF's streams are already compressed.
             entry.compress_type = zipfile.ZIP_STORED if file.media_type == PDF_TYPE else zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             with archive.open(entry, "w", force_zip64=True) as member:
@@ -99,8 +103,8 @@ def _files_of(
     if len(documents) > 1 and form.writer and any(is_pdf(result.file) for result in results):
         digits = len(str(len(documents)))
         for number, document in enumerate(documents, start=1):
-            own = f"{number:0{digits}}-{stem_of(document.name)}{form.suffix}"
-            yield OutputFile(own, form.media_type, partial(write_document, name, document.result))
+            file_name = f"{number:0{digits}}-{stem_of(document.name)}{form.suffix}"
+            yield OutputFile(file_name, form.media_type, partial(write_document, name, document.result))
     elif len(documents) > 1 and form.writer:
         yield OutputFile(stem + form.suffix, form.media_type, partial(_write_images, results))
     else:
@@ -120,7 +124,7 @@ def _without_words(result: DocumentResult) -> DocumentResult:
 
 
 def _joined(results: Sequence[DocumentResult]) -> DocumentResult:
-    """The pages of all documents as those of one, numbered through; pages that failed keep their numbers."""
+    """Join documents into one with continuous page numbers; failed pages keep their numbers."""
     if len(results) == 1:
         return results[0]
 
@@ -136,26 +140,26 @@ def _joined(results: Sequence[DocumentResult]) -> DocumentResult:
 
 
 def _write_images(results: Sequence[DocumentResult], output: Output, limit_s: float, check: Check) -> None:
-    # Imports what reads and writes images.
+    # Loads image codecs, which other formats do not need.
     from ocrsvc.formats.pdf.searchable import write_images
 
     write_images(results, output, limit_s, check)
 
 
-def stem_of(sent: str) -> str:
-    """The name of a sent file without folders and its ending, as a name for what is made of it; "document" for none."""
-    name = unicodedata.normalize("NFC", _PATH_SIGNS.split(sent[-_READ_CHARACTERS:])[-1])
-    seen = "".join(sign for sign in name if unicodedata.category(sign) not in _UNSEEN)
-    stem, dot, ending = seen.rpartition(".")
+def stem_of(file_name: str) -> str:
+    """A safe stem for output files, from a sent file name without folders and ending; "document" for none."""
+    name = unicodedata.normalize("NFC", _PATH_SEPARATORS.split(file_name[-_MAX_SENT_CHARACTERS:])[-1])
+    visible = "".join(character for character in name if unicodedata.category(character) not in _INVISIBLE)
+    stem, dot, ending = visible.rpartition(".")
     if not dot or not stem or " " in ending:
-        stem = seen
+        stem = visible
     stem = _REFUSED.sub("_", stem).strip(" .")
-    stem = stem.encode()[:_MOST_BYTES].decode(errors="ignore").strip(" .")
+    stem = stem.encode()[:_MAX_NAME_BYTES].decode(errors="ignore").strip(" .")
     return f"_{stem}" if _DEVICE.fullmatch(stem.partition(".")[0]) else stem or UNNAMED
 
 
 def disposition_of(name: str) -> str:
-    """The header Content-Disposition (RFC 6266) of a file to be saved under this name, which is one of `stem_of`."""
+    """The Content-Disposition header (RFC 6266) of a file to save under this name, made by `stem_of`."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().replace('"', "_").replace("\\", "_")
     if plain == name:
         return f'attachment; filename="{name}"'

@@ -1,4 +1,4 @@
-"""Converts a page to what orjson writes, and checks and converts it back: for pipes, files and caches."""
+"""Serializes pages for pipes, files and caches, and checks them when they are read back."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any, Final
 from ocrsvc.results import Cell, Character, Line, Page, Region, Table, Word
 
 _ANGLES: Final = (0, 90, 180, 270)
-# The times are those of the engine that read the page just now, not of a page that was kept.
+# Times belong to the reading itself, not to a stored page.
 _PACKED: Final = [field.name for field in fields(Page) if field.name != "times"]
 
 
 class InvalidData(ValueError):
-    """Data that is not a page, or not what an isolated engine sends."""
+    """Data that is not a valid page, or not a valid message of an isolated engine."""
 
 
 def pack_page(page: Page) -> dict[str, object]:
-    """The page for orjson, which writes numbers that are not finite as null; `unpack_page` refuses those."""
+    """The page for orjson, which writes infinite numbers and NaN as null; `unpack_page` refuses those."""
     return {name: getattr(page, name) for name in _PACKED}
 
 
 def unpack_page(value: Any) -> Page:
-    """The page of parsed JSON, completely checked. Raises InvalidData."""
-    # Takes 0.2 s to import, and most processes unpack no page.
+    """Make a page from parsed JSON and check it completely. Raises InvalidData."""
+    # Takes 0.2 s to import, and few processes unpack pages.
     from pydantic import ValidationError
 
     try:
@@ -45,21 +45,21 @@ def _adapter() -> Any:
 
 
 def _problems_of(page: Page) -> Iterator[str]:
-    """What is wrong with a page whose values are of the right types."""
+    """Problems of a page whose values have the right types."""
     count = len(page.lines)
     if not (page.width > 0 < page.height and page.angle in _ANGLES):
         yield "a page without a size or an angle"
     if not all(0.0 <= part.confidence <= 1.0 for part in (*_texts(page.lines), *page.regions)):
-        yield "a confidence that is not from 0 to 1"
+        yield "a confidence outside 0 to 1"
     if not all(_is_in(table, cell) for table in page.tables for cell in table.cells):
-        yield "a cell outside of its table"
+        yield "a cell outside its table"
     cells = [cell for table in page.tables for cell in table.cells]
     referring: tuple[Region | Cell, ...] = (*page.regions, *cells)
     if not all(0 <= number < count for part in referring for number in part.lines):
-        yield "a line that the page does not have"
+        yield "a reference to a missing line"
     for part in page.masked or ():
         if not (0 <= part.line < count and 0 <= part.begin < part.end <= len(page.lines[part.line].text)):
-            yield "a masked part outside of its line"
+            yield "a masked part outside its line"
 
 
 def _texts(lines: Iterable[Line]) -> Iterator[Line | Word | Character]:

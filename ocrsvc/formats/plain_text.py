@@ -11,22 +11,22 @@ from ocrsvc.results import EngineInfo, Page
 
 COLUMNS: Final = "level page_num block_num par_num line_num word_num left top width height conf text"
 PAGE_LEVEL, LINE_LEVEL, WORD_LEVEL = 1, 4, 5
-# Tesseract's value for a row without a text of its own.
+# Tesseract's value for a row without text.
 NO_CONFIDENCE: Final = -1
 _BREAKS: Final = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 
 def text_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
-    """Each page's lines, each ended by a newline; pages are separated by a form feed."""
+    """The lines of pages, each followed by a newline; a form feed separates pages."""
     for at, page in enumerate(pages):
         yield ("\f" if at else "") + "".join(f"{line.text}\n" for line in page.lines)
 
 
 def tsv_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
-    """A row for each page, line and word, words with their confidence in percent.
+    """One row per page, line and word, words with their confidence in percent.
 
-    Blocks and paragraphs are unknown: their numbers are 0. A line without words has a confidence and a text itself,
-    which in Tesseract's own TSV only words have. Tabs and line breaks inside a text become a space.
+    Blocks and paragraphs are unknown and numbered 0. A line without words has confidence and text itself, which
+    Tesseract gives only to words. Tabs and line breaks inside a text become spaces.
     """
     yield COLUMNS.replace(" ", "\t") + "\n"
     for page in pages:

@@ -1,4 +1,4 @@
-"""Payment cards, addresses of mail and telephone numbers. Each finder yields places in a text of half width."""
+"""Finds payment cards, mail addresses and phone numbers. Each finder yields [begin, end) in half-width text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 
 from ocrsvc.masking.text_forms import DIGIT, to_digits, without_separators
 
-# Cards: ranges of their issuers, lengths, and the check digit of ISO 7812 (Luhn).
+# Cards: issuers' ranges, lengths, and the check digit of ISO 7812 (Luhn).
 _LEAST_CARD, _MOST_CARD = 13, 19
 
-# The first four digits, by the lengths of the whole: ISO/IEC 7812 as the networks have published them.
+# Ranges of the first four digits, by the lengths of the number: ISO/IEC 7812 as published by the networks.
 _ISSUERS: Final = {
     (13, 16, 19): "4000-4999",  # Visa
     (14, 16): "3000-3059 3095-3095 3600-3699 3800-3999",  # Diners Club
@@ -31,7 +31,7 @@ _LENGTHS: Final = {
 }
 _DOUBLED: Final = str.maketrans("0123456789", "0246813579")
 
-# A serial number has letters at its sides, but for the word before it: No, or Card.
+# Letters beside the digits mark a serial number, except No and Card before it.
 _RUN: Final = re.compile(
     r"(?:(?<![0-9A-Za-z])|(?<=[Nn][Oo])|(?<=[Cc][Aa][Rr][Dd]))[0-9]+(?:[ \-\n]{1,2}[0-9]+)*(?![0-9A-Za-z])"
 )
@@ -42,22 +42,23 @@ _MISREAD_CARD: Final = re.compile(
 
 
 def find_cards(text: str) -> Iterator[tuple[int, int]]:
-    """Where such numbers stand: solid, in the groups that are printed on cards, or with a space after each digit.
+    """Find card numbers without spaces, in the groups printed on cards, or with a space after each digit.
 
-    A number may go on in the next line. With one or two letters in place of digits, it is found solid or in fours.
+    A number may continue in the next line. One or two letters misread for digits are accepted in a number without
+    spaces or in groups of four.
     """
     for match in _RUN.finditer(text):
         if match.end() - match.start() >= _LEAST_CARD:
             yield from _cards_in_run([group.span() for group in _GROUP.finditer(text, *match.span())], text)
     for match in _MISREAD_CARD.finditer(text):
         number = without_separators(match[0])
-        letters = sum(not sign.isdecimal() for sign in number)
+        letters = sum(not character.isdecimal() for character in number)
         if 0 < letters <= 2 and is_card(to_digits(number)):
             yield match.span()
 
 
 def _cards_in_run(groups: Sequence[tuple[int, int]], text: str) -> Iterator[tuple[int, int]]:
-    """The numbers of which some groups of digits, next to each other, are made; of several from one on, the longest."""
+    """Card numbers made of neighbouring groups of digits; the longest number from each first group."""
     first = 0
     while first < len(groups):
         last = _last_of_card(groups[first : first + _MOST_CARD], text)
@@ -68,7 +69,7 @@ def _cards_in_run(groups: Sequence[tuple[int, int]], text: str) -> Iterator[tupl
 
 
 def _last_of_card(groups: Sequence[tuple[int, int]], text: str) -> int | None:
-    """The last group of the longest number that begins with the first; None where none does."""
+    """The last group of the longest card number that begins with the first group; None without one."""
     begin = groups[0][0]
     if text[begin] in "01" or groups[0][1] - begin > _MOST_CARD:
         return None
@@ -81,33 +82,33 @@ def _last_of_card(groups: Sequence[tuple[int, int]], text: str) -> int | None:
 
 
 def _are_printed(sizes: Sequence[int]) -> bool:
-    """Whether groups of digits are as on a card: fours (of which OCR may lose the space between), 4-6-5, 6-13, ones."""
+    """Whether groups of digits are as on a card: fours (OCR may lose spaces between them), 4-6-5, 6-13, or ones."""
     if all(size % 4 == 0 for size in sizes[:-1]) or all(size == 1 for size in sizes):
         return True
     return tuple(sizes) in {(4, 6, 5), (4, 6, 4), (6, 13), (6, 10)}
 
 
 def is_card(number: str) -> bool:
-    """Whether digits are such a number: of an issuer, as long as its are, with the right check digit."""
+    """Whether digits are a card number: issuer's range and length, and check digit."""
     if len(number) not in _LENGTHS.get(int(number[:4]), ()):
         return False
     return sum(map(int, number[::-2] + number[-2::-2].translate(_DOUBLED))) % 10 == 0
 
 
-# Mail, with the single spaces that recognizers put around its marks.
+# Mail, with the single spaces that recognizers put around its punctuation.
 _LOCAL: Final = re.compile(r"[A-Za-z0-9._%+\-']{1,64}[ ]?\Z")
 _LABEL: Final = r"[A-Za-z0-9][A-Za-z0-9\-]{0,62}"
 _DOMAIN: Final = re.compile(rf"[ ]?(?:{_LABEL}[.]){{1,8}}[A-Za-z]{{2,24}}(?![A-Za-z0-9\-])")
-# A space beside the last point, or another mark that was read for it.
+# The last dot with a space beside it, or misread as another mark.
 _MISREAD_DOMAIN: Final = re.compile(
     rf"[ ]?{_LABEL}[ ]?[.,\u3002\u00b7][ ]?(?:com|cn|net|org|edu|gov)(?:[.](?:cn|hk|tw|uk))?(?![A-Za-z0-9\-])"
 )
 
 
 def find_mails(text: str) -> Iterator[tuple[int, int]]:
-    """Where such addresses stand, in ASCII."""
+    """Find mail addresses in ASCII."""
     for at in (mark.start() for mark in re.finditer("@", text)):
-        # As long as the parts of an address may be.
+        # Longest parts of an address.
         local = _LOCAL.search(text, max(0, at - 64), at)
         window = (at + 1, min(len(text), at + 1 + 255))
         domain = _DOMAIN.match(text, *window) or _MISREAD_DOMAIN.match(text, *window)
@@ -115,12 +116,12 @@ def find_mails(text: str) -> Iterator[tuple[int, int]]:
             yield local.start(), domain.end()
 
 
-# Telephones: Chinese mobile and landline, international, North American and British; none has a check digit.
-# Behind a dash it is part of a code or a serial number, but for a name in Chinese before that.
+# Phones: Chinese mobile and landline, international, North American and British; none has a check digit.
+# After a dash it is part of a code or serial number, unless a Chinese name precedes the dash.
 _BEFORE: Final = r"(?:(?<=[Tt][Ee][Ll])|(?<=[\u4e00-\u9fff][_\-])|(?<=[\u4e00-\u9fff]--)|(?<![0-9A-Za-z._\-]))"
 _AFTER: Final = r"(?![0-9A-Za-z]|[.\-][0-9])"
 
-# Of the numbering plan of the Ministry of Industry and Information Technology.
+# From the numbering plan of the Ministry of Industry and Information Technology.
 _CHINESE_AREAS: Final = (
     "10|2[0-57-9]|3(?:1[0-9]|35|49|5[0-9]|7[0-79]|9[1-8])|4(?:1[0-9]|2[179]|3[1-9]|5[1-9]|6[4789]|7[0-9]|8[23])"
     "|5(?:1[0-9]|2[37]|3[0-9]|43|46|5[0-9]|6[1-6]|7[0-9]|80|9[1-9])|6(?:3[1-5]|6[0238]|9[12])"
@@ -156,9 +157,9 @@ _INTERNATIONAL: Final = re.compile(
     r"(?<![0-9A-Za-z+])\(?\+[ ]?"
     r"(?P<number>[1-9][0-9]{0,2}\)?[ \-.]?(?:\([0-9]{1,5}\)[ \-]?)?[0-9](?:[ \-.]{0,2}[0-9]){5,13})(?![0-9A-Za-z])"
 )
-# Digits in all, where that is known: what follows after a space is another number.
+# Most digits by country code; digits beyond them, after a space, are another number.
 _MOST_DIGITS: Final = (("86", 13), ("44", 12), ("1", 11))
-# ITU-T E.164: of one and two digits; the others of three begin with what is left.
+# Country codes of ITU-T E.164.
 _COUNTRIES: Final = re.compile(
     "1|7|2(?:0|7|1[1-3678]|[23][0-9]|4[0-9]|5[0-8]|6[0-9]|9[0178])|3(?:[0-4]|6|9|5[0-9]|7[0-8]|8[0-9])"
     "|4(?:[013-9]|2[013])|5(?:[1-8]|0[0-9]|9[0-9])|6(?:[0-6]|7[02-9]|8[0-35-9]|9[0-2])"
@@ -179,7 +180,7 @@ _DATE: Final = re.compile(
 
 
 def find_phones(text: str) -> Iterator[tuple[int, int]]:
-    """Where such numbers stand: in a national shape, with a country's code, or after a word for telephone."""
+    """Find phone numbers: in a national format, with a country code, or after a word for phone."""
     for pattern in _NATIONAL:
         for match in pattern.finditer(text):
             yield match.span()
@@ -195,9 +196,9 @@ def find_phones(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _without_next(number: str) -> str:
-    """A number without the one that follows it after a space."""
-    most = next((most for code, most in _MOST_DIGITS if number.startswith(code)), len(number))
-    places = [place for place, sign in enumerate(number) if sign.isdecimal()]
-    if len(places) <= most or places[most] == places[most - 1] + 1:
+    """Cut off another number that follows after a space."""
+    max_digits = next((count for code, count in _MOST_DIGITS if number.startswith(code)), len(number))
+    places = [place for place, character in enumerate(number) if character.isdecimal()]
+    if len(places) <= max_digits or places[max_digits] == places[max_digits - 1] + 1:
         return number
-    return number[: places[most - 1] + 1]
+    return number[: places[max_digits - 1] + 1]

@@ -1,7 +1,7 @@
-"""Numbers that name a person, a firm or an account: kind "id". Each finder yields places in a text of half width.
+"""Finds numbers of persons, firms and accounts: kind "id". Each finder yields [begin, end) in half-width text.
 
-Those with a check digit may be spread by spaces and dashes, have letters that are read for digits, and go on in the
-next line; the others are found by their shape, or by a word before them.
+Numbers with a check digit may contain spaces, dashes and letters misread for digits, and may continue in the next line;
+the others are found by their format or by a word before them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 
 from ocrsvc.masking.text_forms import DIGIT, count_digits, to_digits, without_separators
 
-# Chinese resident identity numbers: 18 signs with a check sign (GB 11643, MOD 11-2), or 15 digits without one.
-# GB/T 2260: provinces, autonomous regions and cities; 83 is that of the residence permits of Taiwan.
+# Chinese resident identity numbers: 18 characters with a check character (GB 11643, MOD 11-2), or 15 digits without.
+# GB/T 2260: provinces, autonomous regions and cities; 83 is for residence permits of Taiwan.
 _REGIONS: Final = (range(11, 16), range(21, 24), range(31, 38), range(41, 47), range(50, 55), range(61, 66), (71,))
 _PROVINCES: Final = frozenset(str(code) for codes in (*_REGIONS, range(81, 84)) for code in codes)
 _RESIDENT_WEIGHTS: Final = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)
-# Small x, the sign of multiplication, and the Cyrillic letters.
-_LAST_SIGNS: Final = str.maketrans(dict.fromkeys("x\u00d7\u0425\u0445", "X"))
+# Small x, the multiplication sign, and the Cyrillic letters.
+_LAST_CHARACTERS: Final = str.maketrans(dict.fromkeys("x\u00d7\u0425\u0445", "X"))
 
 _SEPARATED: Final = r"[ \-\n]{0,3}"
 _RESIDENT_ID: Final = re.compile(
@@ -31,40 +31,40 @@ _OLD_RESIDENT_ID: Final = re.compile(r"(?<![0-9A-Za-z])[1-8][0-9]{14}(?![0-9A-Za
 
 
 def find_resident_ids(text: str) -> Iterator[tuple[int, int]]:
-    """Where such numbers stand; those of 18 signs may be spread by spaces and dashes, and go on in the next line."""
+    """Find resident identity numbers; 18 characters may contain separators and continue in the next line."""
     for match in _RESIDENT_ID.finditer(text):
-        signs = without_separators(match[1])
+        number = without_separators(match[1])
         # More than four letters are a word, not misread digits.
-        is_number = match[1].count("\n") < 2 and count_digits(signs) >= 14
-        if is_number and is_resident_id(to_digits(signs[:-1] + signs[-1].translate(_LAST_SIGNS))):
+        is_number = match[1].count("\n") < 2 and count_digits(number) >= 14
+        if is_number and is_resident_id(to_digits(number[:-1] + number[-1].translate(_LAST_CHARACTERS))):
             yield match.span(1)
     for match in _OLD_RESIDENT_ID.finditer(text):
-        # Given until October 1999; nothing checks them but region and date.
+        # Issued until October 1999; only region and date can be checked.
         if _is_born(match[0], "19" + match[0][6:12]):
             yield match.span()
 
 
 def is_resident_id(number: str) -> bool:
-    """Whether 18 signs are a number that can be somebody's: region, date of birth, check sign."""
-    check_sign = "10X98765432"[_weighed(number[:17], _RESIDENT_WEIGHTS) % 11]
-    return _is_born(number, number[6:14]) and check_sign == number[17]
+    """Whether 18 characters are a valid number: region, date of birth, check character."""
+    check_character = "10X98765432"[_weighed(number[:17], _RESIDENT_WEIGHTS) % 11]
+    return _is_born(number, number[6:14]) and check_character == number[17]
 
 
 def _is_born(number: str, birth: str) -> bool:
-    """Whether it begins as a place of GB/T 2260 (a province, and a part of it that is not 00), and the date is one."""
+    """Whether a number begins with a region of GB/T 2260 (a province and a part other than 00) and the date exists."""
     try:
         return number[:2] in _PROVINCES and number[2:4] != "00" and date.fromisoformat(birth).year in range(1900, 2100)
     except ValueError:
         return False
 
 
-# Chinese unified social credit codes: 18 signs with a check sign (GB 32100).
-_CODE_SIGNS: Final = "0123456789ABCDEFGHJKLMNPQRTUWXY"
+# Chinese unified social credit codes: 18 characters with a check character (GB 32100).
+_CODE_CHARACTERS: Final = "0123456789ABCDEFGHJKLMNPQRTUWXY"
 _CODE_WEIGHTS: Final = tuple(3**place % 31 for place in range(17))
-# GB 11714, the code of the organization within it.
+# GB 11714, the organization code within it.
 _BODY_WEIGHTS: Final = (3, 7, 9, 10, 5, 8, 4, 2)
-# The letters that the code has not, because they look like digits: so they are those digits.
-_TO_SIGNS: Final = str.maketrans("OoIilZzSs|", "0011122551")
+# The code excludes letters that look like digits, so such a letter is a misread digit.
+_TO_CODE_DIGITS: Final = str.maketrans("OoIilZzSs|", "0011122551")
 
 _CODE: Final = re.compile(
     r"(?<![0-9A-Za-z])(?=([1-9ANYaynIl|](?:[ \-\n]{0,2}[0-9A-Za-z|]){17})(?![0-9A-Za-z]))", re.ASCII
@@ -72,26 +72,26 @@ _CODE: Final = re.compile(
 
 
 def find_credit_codes(text: str) -> Iterator[tuple[int, int]]:
-    """Where such codes stand; they may be spread by spaces, and go on in the next line."""
+    """Find credit codes; they may contain separators and continue in the next line."""
     for match in _CODE.finditer(text):
-        sent = match[1]
-        if sent.count("\n") < 2 and count_digits(sent) >= 8:
-            code = without_separators(sent).translate(_TO_SIGNS).upper()
+        candidate = match[1]
+        if candidate.count("\n") < 2 and count_digits(candidate) >= 8:
+            code = without_separators(candidate).translate(_TO_CODE_DIGITS).upper()
             if is_credit_code(code):
                 yield match.span(1)
 
 
 def is_credit_code(code: str) -> bool:
-    """Whether 18 signs are such a code; of digits alone, the organization's own check sign must be right, too."""
-    if not (code[1:8].isdecimal() and code[2:4] in _PROVINCES and set(code) <= set(_CODE_SIGNS)):
+    """Whether 18 characters are a credit code; all digits also need the organization code's check character."""
+    if not (code[1:8].isdecimal() and code[2:4] in _PROVINCES and set(code) <= set(_CODE_CHARACTERS)):
         return False
-    total = sum(_CODE_SIGNS.index(sign) * weight for sign, weight in zip(code[:17], _CODE_WEIGHTS, strict=True))
-    body_check_sign = "0123456789X"[-_weighed(code[8:16], _BODY_WEIGHTS) % 11]
-    return _CODE_SIGNS[-total % 31] == code[17] and (not code.isdecimal() or body_check_sign == code[16])
+    total = sum(_CODE_CHARACTERS.index(letter) * weight for letter, weight in zip(code, _CODE_WEIGHTS, strict=False))
+    body_check = "0123456789X"[-_weighed(code[8:16], _BODY_WEIGHTS) % 11]
+    return _CODE_CHARACTERS[-total % 31] == code[17] and (not code.isdecimal() or body_check == code[16])
 
 
 # International bank account numbers: a country, two check digits (ISO 7064 MOD 97-10) and an account.
-# Signs of a number, by country (SWIFT's registry of IBAN formats).
+# Length by country (SWIFT's registry of IBAN formats).
 _IBANS: Final = (
     "NO15 BE16 DK18 FO18 FI18 GL18 NL18 SD18 MK19 SI19 AT20 BA20 EE20 KZ20 XK20 LT20 LU20 MN20 HR21 LV21 LI21 "
     "CH21 BH22 BG22 CR22 GE22 DE22 IE22 ME22 RS22 GB22 VA22 TL23 GI23 IQ23 IL23 SO23 AE23 OM23 AD24 CZ24 MD24 "
@@ -100,7 +100,7 @@ _IBANS: Final = (
     "SC31 LC32 RU33"
 )
 _IBAN_LENGTHS: Final = {entry[:2]: int(entry[2:]) for entry in _IBANS.split()}
-# Recognizers lose the space after its name.
+# Recognizers may lose the space after the word IBAN.
 _IBAN_HEAD: Final = re.compile(r"(?:(?<![0-9A-Za-z])|(?<=[Ii][Bb][Aa][Nn]))([A-Za-z]{2})[ ]?([0-9OoQDIil|ZzSsB]{2})")
 _IBAN_RESTS: Final = {
     length: re.compile(rf"(?:[ \n]?[0-9A-Za-z]){{{length - 4}}}(?![0-9A-Za-z])") for length in _IBAN_LENGTHS.values()
@@ -108,7 +108,7 @@ _IBAN_RESTS: Final = {
 
 
 def find_ibans(text: str) -> Iterator[tuple[int, int]]:
-    """Where such numbers stand; they may be spread by single spaces, and go on in the next line."""
+    """Find IBANs; they may contain single spaces and continue in the next line."""
     for head in _IBAN_HEAD.finditer(text):
         length = _IBAN_LENGTHS.get(head[1].upper())
         rest = _IBAN_RESTS[length].match(text, head.end()) if length else None
@@ -116,22 +116,22 @@ def find_ibans(text: str) -> Iterator[tuple[int, int]]:
             yield head.start(), rest.end()
 
 
-def _is_any_iban(sent: str) -> bool:
-    """Whether it is one as read, or with digits where letters were read for them."""
-    number = without_separators(sent).upper()
+def _is_any_iban(text: str) -> bool:
+    """Whether a text is an IBAN, as read or with misread letters as digits."""
+    number = without_separators(text).upper()
     head = number[:2] + to_digits(number[2:4])
     return any(is_iban(head + rest) for rest in dict.fromkeys((number[4:], to_digits(number[4:]))))
 
 
 def is_iban(number: str) -> bool:
-    """Whether its check digits are right, and its length is its country's."""
+    """Whether check digits and length by country are right."""
     if _IBAN_LENGTHS.get(number[:2]) != len(number) or not number[2:4].isdecimal():
         return False
-    return int("".join(str(int(sign, 36)) for sign in number[4:] + number[:4])) % 97 == 1
+    return int("".join(str(int(character, 36)) for character in number[4:] + number[:4])) % 97 == 1
 
 
-# Numbers without a check digit. Of the United States' social security numbers some are never given, and two were
-# printed in advertisements, so that thousands have written them into forms.
+# Numbers without a check digit. Some US social security numbers are never issued, and two were printed in
+# advertisements and copied into thousands of forms.
 _AREA: Final = r"(?!000|666|9|078[ \-]{0,2}05[ \-]{0,2}1120|219[ \-]{0,2}09[ \-]{0,2}9999)[0-9]{3}"
 _GROUP, _SERIAL = "(?!00)[0-9]{2}", "(?!0000)[0-9]{4}"
 _SHAPES: Final = (
@@ -139,14 +139,13 @@ _SHAPES: Final = (
         r"(?<![0-9A-Za-z])(?<![0-9][\-.,])"
         rf"(?P<number>{_AREA}(?P<mark>[ \-]){_GROUP}(?P=mark){_SERIAL})(?![0-9A-Za-z]|-[0-9])"
     ),
-    # Without dashes it is any number of nine digits: so only after its name.
+    # Without dashes only after its name, as nine digits can be anything.
     re.compile(
         r"(?:SSN|social security)[^0-9\n]{0,24}"
         rf"(?P<number>{_AREA}[ \-]{{0,2}}{_GROUP}[ \-]{{0,2}}{_SERIAL})(?![0-9])",
         re.IGNORECASE,
     ),
-    # National insurance numbers of the United Kingdom; HMRC's manual NIM39110: letters that are never used, and pairs
-    # that are not given.
+    # UK national insurance numbers without the letters and pairs that are never issued (HMRC's manual NIM39110).
     re.compile(
         r"(?<![0-9A-Za-z])(?P<number>(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]"
         r"[ \-]?[0-9]{2}[ \-]?[0-9]{2}[ \-]?[0-9]{2}[ \-]?[A-D])(?![0-9A-Za-z])"
@@ -161,17 +160,17 @@ _SHAPES: Final = (
 
 
 def find_shapes(text: str) -> Iterator[tuple[int, int]]:
-    """Where numbers stand that only their shape tells, or a word before them."""
+    """Find numbers by their format or by a word before them."""
     return (match.span("number") for shape in _SHAPES for match in shape.finditer(text))
 
 
-# The two lines of passports for machines (ICAO 9303, TD3).
+# The two machine-readable lines of passports (ICAO 9303, TD3).
 _SECOND_LINE: Final = re.compile(r"(?<![0-9A-Z<])[0-9A-Z<](?:[ ]?[0-9A-Z<]){42}[ ]?[0-9](?![0-9A-Z<])")
 _FIRST_LINE: Final = re.compile(r"(?<![0-9A-Z<])P[A-Z<](?:[ ]?[A-Z<]){20,42}\n?\Z")
 
 
 def find_passports(text: str) -> Iterator[tuple[int, int]]:
-    """Where such lines stand; the line of names where it is right before the other one."""
+    """Find machine-readable lines of passports; the line of names only directly before the second line."""
     for match in _SECOND_LINE.finditer(text) if "<" in text else ():
         if is_second_line(match[0].replace(" ", "")):
             names = _FIRST_LINE.search(text, max(0, match.start() - 2 * 44), match.start())
@@ -179,18 +178,18 @@ def find_passports(text: str) -> Iterator[tuple[int, int]]:
 
 
 def is_second_line(line: str) -> bool:
-    """Whether the check digits of number, birth and expiry are right in 44 signs."""
+    """Whether the check digits of number, birth and expiry are right in 44 characters."""
     return (
         all(check_digit(line[begin:end]) == to_digits(line[end]) for begin, end in ((0, 9), (13, 19), (21, 27)))
         and to_digits(line[13:19]).isdecimal()
     )
 
 
-def check_digit(signs: str) -> str:
-    """The check digit of signs, of which fillers count nothing."""
-    return str(_weighed(signs.replace("<", "0"), (7, 3, 1)) % 10)
+def check_digit(field: str) -> str:
+    """The check digit of a field, in which fillers count 0."""
+    return str(_weighed(field.replace("<", "0"), (7, 3, 1)) % 10)
 
 
-def _weighed(signs: str, weights: Sequence[int]) -> int:
-    """The sum of signs times their weights, which repeat: digits count as themselves, letters from 10 on."""
-    return sum(int(sign, 36) * weight for sign, weight in zip(signs, cycle(weights), strict=False))
+def _weighed(number: str, weights: Sequence[int]) -> int:
+    """The sum of characters times their repeating weights: digits count as themselves, letters from 10."""
+    return sum(int(character, 36) * weight for character, weight in zip(number, cycle(weights), strict=False))

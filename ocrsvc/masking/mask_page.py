@@ -1,4 +1,4 @@
-"""Masks a page: its lines with their words and characters, the cells of its tables, and its bar codes."""
+"""Masks a page: its lines with their words and characters, the cells of its tables, and its barcodes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from typing import Final
 from ocrsvc.masking.rules import MASK, Rules, Span, find_spans, mask_spans, masked_text
 from ocrsvc.results import Box, Cell, Character, Line, MaskedPart, Page, Point, Word
 
-# Characters of a part of a cell; less of a number says little, and stands in other places too.
+# Fewest characters of a cell's part that identify its place; shorter parts of numbers also occur elsewhere.
 LONG: Final = 4
 _LONG_PART: Final = re.compile(rf"\S{{{LONG},}}")
 
-# Of a line whose characters' places are not known, in full-width characters: as far as a part may stand from its share.
+# Margin, in full-width characters, around a part of a line without known character boxes.
 MARGIN = 3.0
-# Of the line's length: its letters may be all wide before the part and all narrow after it.
+# Further margin as a share of the line's length: letters may be wide before the part and narrow after it.
 MARGIN_SHARE = 0.04
-# Beside known places, in heights of the line: the edges of letters are soft.
+# Margin beside known boxes, in heights of the line: the edges of letters are blurred.
 _EDGE = 0.08
 
 
 def mask_page(page: Page, rules: Rules) -> Page:
-    """The page with stars in place of what the rules find, and with a list of it.
+    """Replace what the rules find on a page by stars, and list it.
 
-    Rules see the lines in reading order, so that a number with a check digit is found that goes on in the next line. A
-    table's cell is masked where its lines are, and where the rules find something in the cell alone.
+    Rules see the lines in reading order, so that they find numbers with a check digit that continue in the next line. A
+    table's cell is masked where its lines are, and where the rules match its own text.
     """
     starts = list(accumulate((len(line.text) + 1 for line in page.lines), initial=0))
     parts = tuple(_parts_of(find_spans(page.text, rules), page.lines, starts))
@@ -47,7 +47,7 @@ def mask_page(page: Page, rules: Rules) -> Page:
 
 
 def _parts_of(spans: Sequence[Span], lines: Sequence[Line], starts: Sequence[int]) -> Iterator[MaskedPart]:
-    """Each span of the page's text as parts of the lines that it touches."""
+    """Split each span of the page's text into parts of its lines."""
     for begin, end, kind in spans:
         for number in range(bisect_right(starts, begin) - 1, bisect_right(starts, end - 1)):
             line, start = lines[number], starts[number]
@@ -65,36 +65,35 @@ def _masked_line(line: Line, spans: Sequence[tuple[int, int]] | None) -> Line:
 
 
 def _masked_words(words: Sequence[Word], text: str, masked: str) -> tuple[Word, ...]:
-    """The words of a line whose text was masked; stars alone if they are not the text without its spaces."""
-    left = (sign for sign, before in zip(masked, text, strict=True) if not before.isspace())
-    signs = left if "".join(word.text for word in words) == "".join(text.split()) else repeat(MASK)
-    return tuple(_masked_word(word, "".join(islice(signs, len(word.text)))) for word in words)
+    """The words of a masked line; stars alone if the words differ from the text without its spaces."""
+    visible = (character for character, before in zip(masked, text, strict=True) if not before.isspace())
+    source = visible if "".join(word.text for word in words) == "".join(text.split()) else repeat(MASK)
+    return tuple(_masked_word(word, "".join(islice(source, len(word.text)))) for word in words)
 
 
 def _masked_word(word: Word, masked: str) -> Word:
     fits = "".join(character.text for character in word.characters) == word.text
-    signs = iter(masked) if fits else repeat(MASK)
-    characters = (replace(one, text="".join(islice(signs, len(one.text)))) for one in word.characters)
-    return replace(word, text=masked, characters=tuple(characters))
+    source = iter(masked) if fits else repeat(MASK)
+    characters = tuple(replace(part, text="".join(islice(source, len(part.text)))) for part in word.characters)
+    return replace(word, text=masked, characters=characters)
 
 
 def _masked_cell(cell: Cell, before: Sequence[Line], after: Sequence[Line], rules: Rules) -> Cell:
-    """A cell holds whole lines, or the pieces of some that stand in it."""
+    """Mask a cell, which holds whole lines or pieces of lines."""
     changed = [(before[at].text, after[at].text) for at in cell.lines if before[at].text != after[at].text]
     text = cell.text
     for line, masked in changed:
         text = _with_line_masked(text, line, masked)
     divided = [(line, masked) for line, masked in changed if line not in cell.text]
     if divided:
-        # Its parts that stand in lines that were divided, also within a word, are as these were masked.
+        # Parts of divided lines, even within a word, are masked as in the line.
         lines, masked = ("\n".join(texts) for texts in zip(*divided, strict=True))
         text = _LONG_PART.sub(lambda part: _as_masked(part[0], lines, masked), text)
-    found = [(begin, end) for begin, end, _ in find_spans(cell.text, rules)]
-    return replace(cell, text=mask_spans(text, found))
+    return replace(cell, text=mask_spans(text, ((begin, end) for begin, end, _ in find_spans(cell.text, rules))))
 
 
 def _with_line_masked(cell: str, line: str, masked: str) -> str:
-    """A cell's text after a line of it was masked."""
+    """A cell's text after masking one of its lines."""
     pieces, end = [], 0
     for at in _places(f" {line} ", f" {cell} ".replace("\n", " ")):
         pieces += [cell[end:at], masked]
@@ -103,7 +102,7 @@ def _with_line_masked(cell: str, line: str, masked: str) -> str:
         return "".join([*pieces, cell[end:]])
     if cell in line:
         return _as_masked(cell, line, masked)
-    # A piece of the line beside others: each of its words as the line has it.
+    # The cell has a piece of the line beside others: mask word by word.
     for word, stars in sorted(zip(line.split(), masked.split(), strict=True), key=lambda pair: -len(pair[0])):
         if word != stars:
             cell = cell.replace(word, stars)
@@ -111,19 +110,19 @@ def _with_line_masked(cell: str, line: str, masked: str) -> str:
 
 
 def _as_masked(part: str, text: str, masked: str) -> str:
-    """A part of a text after the text was masked.
+    """A part of a text as masked in that text.
 
-    Where the part stands several times, its cell may be any of these places: the one that is masked most decides. For a
-    short part only places between blanks count, if there are any.
+    If the part occurs several times, the occurrence with the most stars decides, as any of them may be the cell's. A
+    short part is only searched between spaces, if it occurs there.
     """
     places = list(_places(part, text))
     if len(part) < LONG:
         places = list(_places(f" {part} ", f" {text} ")) or places
-    return max((masked[at : at + len(part)] for at in places), key=lambda found: found.count(MASK), default=part)
+    return max((masked[at : at + len(part)] for at in places), key=lambda text: text.count(MASK), default=part)
 
 
 def _places(part: str, text: str) -> Iterator[int]:
-    """Where a part begins in a text; two places may share one character."""
+    """Where a part occurs in a text; neighbouring occurrences may share one character."""
     at = text.find(part)
     while at >= 0:
         yield at
@@ -131,17 +130,17 @@ def _places(part: str, text: str) -> Iterator[int]:
 
 
 def place_of(line: Line, begin: int, end: int) -> Box:
-    """A box around the signs between two places of a line's text: larger where their own places are not known."""
+    """The box of characters [begin, end) of a line's text, with a margin where their boxes are unknown."""
     known = _known_range(line, begin, end) if line.words else None
     return _cut(line.box, *(known or _share(line, begin, end)))
 
 
 def _known_range(line: Line, begin: int, end: int) -> tuple[float, float] | None:
-    """By the characters of its words, or the words themselves, as shares of its length; None where these differ."""
+    """The range by boxes of characters or words, as shares of the line's length; None if the words differ."""
     words = line.words or ()
     if "".join(word.text for word in words) != "".join(line.text.split()):
         return None
-    # Words have no spaces: so signs are counted without.
+    # Words have no spaces, so these are not counted.
     first, last = (len("".join(line.text[:place].split())) for place in (begin, end))
     boxes = list(_boxes_between(words, first, last))
     if not boxes:
@@ -164,22 +163,22 @@ def _boxes_between(words: Sequence[Word], first: int, last: int) -> Iterator[Box
 
 
 def _share(line: Line, begin: int, end: int) -> tuple[float, float]:
-    """By how wide signs usually are, with a margin."""
-    widths = [1.0 if unicodedata.east_asian_width(sign) in {"W", "F"} else 0.5 for sign in line.text]
+    """The range by usual widths of characters, with a margin, as shares of the line's length."""
+    widths = [1.0 if unicodedata.east_asian_width(character) in {"W", "F"} else 0.5 for character in line.text]
     whole = sum(widths)
     margin = MARGIN / whole + MARGIN_SHARE
     return sum(widths[:begin]) / whole - margin, sum(widths[:end]) / whole + margin
 
 
 def _along(box: Box, point: Point) -> float:
-    """How far along a line's box a point stands, as a share of its length."""
+    """A point's position along a line's box, as a share of its length."""
     begin, end = complex(*box[0]), complex(*box[1])
-    # The real part of a quotient is the share of one vector along the other.
+    # The real part of the quotient is the projection of one vector on the other.
     return ((complex(*point) - begin) / (end - begin)).real if end != begin else 0.0
 
 
 def _cut(box: Box, first: float, last: float) -> Box:
-    """The part of a box from one share of its length to another."""
+    """The part of a box between two shares of its length."""
     first, last = min(max(first, 0.0), 1.0), min(max(last, 0.0), 1.0)
     a, b, c, d = box
     return _between(a, b, first), _between(a, b, last), _between(d, c, last), _between(d, c, first)

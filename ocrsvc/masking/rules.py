@@ -1,4 +1,4 @@
-"""The rules of masking: their kinds as requests name them, and what they find in a text."""
+"""Masking rules: their kinds, named by requests, and the spans that they find in a text."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ocrsvc.results import MASK_KINDS, MaskKind
 from ocrsvc.settings.limits import compile_pattern
 
 HEADER: Final = "X-Mask"
-"""The header, or metadata of gRPC, that asks for masking in any format."""
+"""HTTP header and gRPC metadata that requests masking in any format."""
 
 _ONE: Final = "|".join(MASK_KINDS)
 ACCEPTED: Final = f"one or more of {', '.join(MASK_KINDS)}, separated by commas"
 PATTERN: Final = f"^ *({_ONE}) *(, *({_ONE}) *){{0,{len(MASK_KINDS) - 1}}}$"
 
 Find = Callable[[str], Iterator[tuple[int, int]]]
-"""Where something stands in a text: the first place of each, and the place after its last."""
+"""Yields the [begin, end) of each match in a text."""
 
 MASK: Final = "*"
 
-# What is proven comes first: it names what several rules find.
+# Rules with check digits come first: of several matches the first names the kind.
 _FINDERS: Final[Mapping[MaskKind, tuple[Find, ...]]] = {
     "id": (find_resident_ids, find_credit_codes, find_ibans, find_passports, find_shapes),
     "card": (find_cards,),
@@ -43,23 +43,23 @@ _FINDERS: Final[Mapping[MaskKind, tuple[Find, ...]]] = {
 
 
 def parse_kinds(text: str) -> tuple[MaskKind, ...]:
-    """The kinds that a list such as "id,phone" names, in the order of MASK_KINDS. Raises ValueError."""
+    """Parse a list of kinds such as "id,phone"; returns them in the order of MASK_KINDS. Raises ValueError."""
     names = {name.strip() for name in text.lower().split(",", len(MASK_KINDS) - 1)}
     if not names <= set(MASK_KINDS):
         raise ValueError(text)
     return tuple(kind for kind in MASK_KINDS if kind in names)
 
 
-def kinds_of_header(sent: str) -> tuple[MaskKind, ...]:
-    """The kinds that a header names. Raises BadOption."""
+def kinds_of_header(value: str) -> tuple[MaskKind, ...]:
+    """Parse the value of the header X-Mask. Raises BadOption."""
     try:
-        return parse_kinds(sent)
+        return parse_kinds(value)
     except ValueError as error:
-        raise BadOption(f"{HEADER} is {sent[:40]!r}: accepted is {ACCEPTED}.") from error
+        raise BadOption(f"{HEADER} is {value[:40]!r}: send {ACCEPTED}.") from error
 
 
 class Span(NamedTuple):
-    """What a rule found in a text: its first place, the place after its last, and the kind of the rule."""
+    """A match [begin, end) in a text, and the kind of its rule."""
 
     begin: int
     end: int
@@ -68,22 +68,21 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is to be masked: the kinds of built-in rules, "own" among them for the operator's patterns, and these."""
+    """The kinds to mask, and the operator's patterns, which apply if "own" is among the kinds."""
 
     kinds: frozenset[MaskKind]
     own: tuple[Find, ...] = ()
 
 
 def make_rules(kinds: Iterable[MaskKind] = MASK_KINDS, patterns: Sequence[str] = ()) -> Rules:
-    """The rules of some kinds, by default all, with the operator's patterns, which RE2 matches in linear time."""
+    """The rules of these kinds, by default all, and the operator's patterns, which RE2 matches in linear time."""
     return Rules(frozenset(kinds), tuple(partial(_find_own, compile_pattern(pattern)) for pattern in patterns))
 
 
 def find_spans(text: str, rules: Rules) -> list[Span]:
-    """What the rules find in a text, in linear time; what overlaps is one, of the kind of that which begins first."""
-    found = sorted(_found(text, rules), key=lambda span: (span.begin, -span.end))
+    """Find all matches in a text, in linear time; overlapping ones merge into the kind of the first."""
     merged: list[Span] = []
-    for span in found:
+    for span in sorted(_matches(text, rules), key=lambda span: (span.begin, -span.end)):
         if merged and span.begin < merged[-1].end:
             if span.end > merged[-1].end:
                 merged[-1] = merged[-1]._replace(end=span.end)
@@ -93,28 +92,29 @@ def find_spans(text: str, rules: Rules) -> list[Span]:
 
 
 def masked_text(text: str, rules: Rules) -> str:
-    """The text, as long as it was, with a star in place of each sign that the rules find; spaces and line ends stay."""
+    """Replace each matched character by a star, except white space; the length stays."""
     return mask_spans(text, ((begin, end) for begin, end, _ in find_spans(text, rules)))
 
 
 def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """The text with a star in place of each sign but space from the first place of a span to the one after its last."""
+    """Replace each character of the spans [begin, end) by a star, except white space."""
     pieces, at = [], 0
     for begin, end in spans:
-        pieces += [text[at:begin], "".join(sign if sign.isspace() else MASK for sign in text[begin:end])]
+        stars = "".join(character if character.isspace() else MASK for character in text[begin:end])
+        pieces += [text[at:begin], stars]
         at = end
     return "".join([*pieces, text[at:]])
 
 
 def _find_own(pattern: Any, text: str) -> Iterator[tuple[int, int]]:
-    # re2 counts the places of a str in one pass over it.
+    # re2 converts offsets of a str in one pass.
     return ((begin, end) for begin, end in (match.span() for match in pattern.finditer(text)) if begin < end)
 
 
-def _found(text: str, rules: Rules) -> Iterator[Span]:
+def _matches(text: str, rules: Rules) -> Iterator[Span]:
     plain = to_half_width(text)
     for kind, finders in (*_FINDERS.items(), ("own", rules.own)):
-        # The operator's patterns see the text as it was read, too.
+        # The operator's patterns also see the unconverted text.
         forms = dict.fromkeys((text, plain) if kind == "own" else (plain,))
         for find, form in product(finders if kind in rules.kinds else (), forms):
             yield from (Span(begin, end, kind) for begin, end in find(form))

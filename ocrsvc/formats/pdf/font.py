@@ -1,4 +1,4 @@
-"""The font of text that is found and not seen: one block for every letter, and the map from codes to Unicode."""
+"""The font of invisible text: one block glyph for every letter, and the map from codes to Unicode."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-ADVANCE: Final = 0.5  # how wide each letter is, of the size of the font
-DESCENT: Final = 0.2  # how far it reaches below the line that letters stand on, of the size of the font
+ADVANCE: Final = 0.5  # width of each letter, in ems
+DESCENT: Final = 0.2  # extent below the baseline, in ems
 
 _EM: Final = 1000
 _ASCENT: Final = 800
@@ -19,20 +19,20 @@ _UNKNOWN: Final = ord("?")
 
 
 class FontCodes:
-    """The codes of letters: those of two bytes in Unicode are their own.
+    """Assigns two-byte codes to letters: letters up to U+FFFF keep their code point.
 
-    Others get the codes that Unicode leaves free for halves of them, as long as there are some: 2,048 in one document.
+    Letters above get the surrogate codes, which no letter uses: 2,048 per document.
     """
 
     def __init__(self) -> None:
         self._others: dict[str, int] = {}
 
     def codes_of(self, text: str) -> bytes:
-        """The codes of a text, two bytes each; what has none becomes a question mark."""
+        """The codes of a text, two bytes each; a letter without a code becomes a question mark."""
         return struct.pack(f">{len(text)}H", *map(self._code_of, text))
 
     def to_unicode(self) -> bytes:
-        """The map by which a reader finds text again."""
+        """The ToUnicode map, which lets PDF viewers extract the text."""
         rows = [b"<%02X00> <%02XFF> <%02X00>" % (high, high, high) for high in range(256) if high not in _SURROGATES]
         rows += [
             b"<%04X> <%04X> <%b>" % (code, code, letter.encode("utf-16-be").hex().upper().encode())
@@ -63,10 +63,10 @@ _MAP_END: Final = b"endcmap\nCMapName currentdict /CMap defineresource pop\nend\
 
 
 class FontParts(NamedTuple):
-    """The objects of the font in a document: dictionaries without their references, and streams packed by Flate.
+    """The PDF objects of the font: dictionaries without their references, and Flate-compressed streams.
 
-    `font` lacks /DescendantFonts, an array of `letters`, and /ToUnicode; `letters` lack /FontDescriptor, which is
-    `description`, and /CIDToGIDMap; that lacks /FontFile2, which is `file`, of `file_bytes` before it was packed.
+    `font` lacks /DescendantFonts, an array of `letters`, and /ToUnicode; `letters` lacks /FontDescriptor, which is
+    `description`, and /CIDToGIDMap; `description` lacks /FontFile2, which is `file`, of `file_bytes` uncompressed.
     """
 
     font: bytes
@@ -79,7 +79,7 @@ class FontParts(NamedTuple):
 
 
 def font_parts(codes: FontCodes) -> FontParts:
-    """The parts of the font of a document with these codes."""
+    """Make the font objects of a document with these codes."""
     wide, descent, file = round(_EM * ADVANCE), round(_EM * DESCENT), block_font()
     return FontParts(
         b"<< /Type /Font /Subtype /Type0 /BaseFont /Invisible /Encoding /Identity-H >>",
@@ -95,9 +95,9 @@ def font_parts(codes: FontCodes) -> FontParts:
 
 
 def block_font() -> bytes:
-    """A TrueType font of one glyph, a block as large as a letter: the text is invisible, and only its place counts.
+    """A TrueType font of one glyph, a block as large as a letter, because only the place of invisible text counts.
 
-    Without an outline, pdfium takes a line of one letter for empty.
+    pdfium takes a line of one letter for empty if the glyph has no outline.
     """
     advance, descent = round(_EM * ADVANCE), round(_EM * DESCENT)
     frame = (0, -descent, advance, _ASCENT)
@@ -121,7 +121,7 @@ def block_font() -> bytes:
 
 
 def _font_file(tables: Mapping[bytes, bytes]) -> bytes:
-    """A font of these tables, which are in the order of their tags."""
+    """A font file of these tables, sorted by tag."""
     at = 12 + 16 * len(tables)
     directory, body = b"", b""
     for tag, table in tables.items():

@@ -1,4 +1,4 @@
-"""Writes a PDF of pictures with the text that was read on them, page after page; memory holds one."""
+"""Writes a PDF of images with invisible text, page by page; memory holds one page."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _TURNS: Final = {
     7: (0, 1, 1, 0, 0, 0),
     8: (0, 1, -1, 0, 1, 0),
 }
-"""By EXIF orientation: what brings the samples' unit square onto the page's."""
+"""Matrix from the samples' unit square to the page's, by EXIF orientation."""
 
 
 class PdfObjects:
-    """Writes the numbered objects of a PDF, the first of which is its catalogue; complete once `end` has returned.
+    """Writes the numbered objects of a PDF; the first is the catalog, and `end` completes the file.
 
     Every method raises OSError.
     """
@@ -55,7 +55,7 @@ class PdfObjects:
         self.add(number, [b"<< %b /Length %d >>\nstream\n" % (head, size), *content, b"\nendstream"])
 
     def end(self) -> None:
-        """The table of the objects' places, and where it is; the file's name is that of its content."""
+        """Write the cross-reference table and trailer; the file ID is a hash of the content."""
         place, count = self._size, len(self._places) + 1
         rows = b"".join(b"%010d 00000 n \n" % self._places[number] for number in range(1, count))
         name = self._hash.hexdigest()[:32].encode()
@@ -71,7 +71,7 @@ class PdfObjects:
 
 
 class ImagePdf(PdfObjects):
-    """A PDF of pictures that is being written; complete once `finish` has returned."""
+    """Writes a PDF of images; `finish` completes the file."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(output)
@@ -79,7 +79,7 @@ class ImagePdf(PdfObjects):
         self._codes = FontCodes()
 
     def add_page(self, image: PageImage, text: PageText | None) -> None:
-        """A page of this picture, with what was read on it, if anything was."""
+        """Add a page of this image with its text, if any."""
         wide, high = image.size_points
         number = _FIRST_PAGE + _OBJECTS_OF_PAGE * self._pages
         turn = _TURNS[image.orientation]
@@ -96,7 +96,7 @@ class ImagePdf(PdfObjects):
         self._pages += 1
 
     def add_blank_page(self) -> None:
-        """In place of one that cannot be shown."""
+        """Add a blank page in place of one that cannot be shown."""
         number = _FIRST_PAGE + _OBJECTS_OF_PAGE * self._pages
         self._add_page(number, _BLANK_POINTS, b"")
         self.add_stream(number + 1, b"", [])
@@ -104,7 +104,7 @@ class ImagePdf(PdfObjects):
         self._pages += 1
 
     def finish(self) -> None:
-        """Write what holds the pages together."""
+        """Write the catalog, the page tree and the font."""
         numbers = range(_FIRST_PAGE, _FIRST_PAGE + _OBJECTS_OF_PAGE * self._pages, _OBJECTS_OF_PAGE)
         kids = b" ".join(b"%d 0 R" % number for number in numbers)
         self.add(_CATALOG, [b"<< /Type /Catalog /Pages %d 0 R >>" % _PAGES])

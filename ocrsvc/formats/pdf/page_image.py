@@ -1,4 +1,4 @@
-"""An image file as the picture of a PDF's page: a JPEG's and most PNGs' bytes as they are, all others without loss."""
+"""Converts an image file for a PDF page: JPEG and most PNG data unchanged, all others losslessly."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ocrsvc.results import Pixels
 _JPEG_COLOURS: Final = {1: b"/DeviceGray", 3: b"/DeviceRGB", 4: b"/DeviceCMYK"}
 _PACKING: Final = 6
 _LEAST_DPI, _MOST_DPI = 100.0, 2400.0
-_USUAL_DPI: Final = 200.0  # of what states no resolution, or that of a screen
+_USUAL_DPI: Final = 200.0  # for images without a resolution, or with that of a screen
 _TURNED: Final = frozenset({5, 6, 7, 8})
 
 
 @dataclass(frozen=True, slots=True)
 class PageImage:
-    """An image, ready to be written into a PDF; `width` and `height` are those of its samples, in pixels.
+    """An image ready for a PDF; `width` and `height` are those of its samples, in pixels.
 
-    `orientation` is EXIF's number from 1 to 8, by which the samples are turned for display; `dpi` is as displayed;
-    `head` has the entries of its dictionary that say how its samples are stored.
+    `orientation` is the EXIF orientation, 1 to 8, applied for display; `dpi` is as displayed; `head` has the entries of
+    its dictionary that describe the samples.
     """
 
     width: int
@@ -47,10 +47,10 @@ class PageImage:
 
 
 def page_image(raw: bytes, limits: PixelLimits, directory: int | None = None, *, decodes: bool = True) -> PageImage:
-    """The image in a file, for a PDF.
+    """Convert the image in a file for a PDF.
 
-    `directory` is that of a TIFF's page; None is the first page of any file. Without `decodes` only files are taken
-    whose bytes need not be decoded. Raises UnsupportedImage, ImageTooLarge, BrokenImage, as `imaging.decode.decode`.
+    `directory` is the offset of a TIFF page; None is the first page of any file. Without `decodes`, an image that must
+    be decoded is refused. Raises UnsupportedImage, ImageTooLarge, BrokenImage, as `imaging.codecs.decode.decode`.
     """
     encoded = _open(raw, limits, directory) if decodes else open_without_pillow(raw, limits)
     if encoded is None:
@@ -73,7 +73,7 @@ def _open(raw: bytes, limits: PixelLimits, directory: int | None) -> EncodedImag
 
 def _undecoded() -> BrokenImage:
     return BrokenImage(
-        "This image could not be read, and a PDF cannot hold it as it is.", "Check that it opens in a viewer."
+        "This image could not be read, and a PDF cannot hold it unchanged.", "Check that it opens in a viewer."
     )
 
 
@@ -102,7 +102,7 @@ def _of_png(png: Png, raw: bytes, orientation: int, dpi: Resolution) -> PageImag
 
 
 def _of_pixels(encoded: EncodedImage, dpi: Resolution) -> PageImage:
-    """Of what PDF has no filter for: decoded, upright, and packed as a PNG is."""
+    """Decode an image without a PDF filter, turn it upright and compress it like a PNG."""
     pixels = decode_pixels(encoded, gray=False).pixels
     how = [cv2.IMWRITE_PNG_COMPRESSION, _PACKING]
     if _is_bilevel(pixels):

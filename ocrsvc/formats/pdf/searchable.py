@@ -1,6 +1,6 @@
-"""Searchable PDF: the pages of a PDF with invisible text over them, or a page for each image.
+"""Searchable PDF: the pages of a PDF with an invisible text layer, or a page per image.
 
-Text is laid over a PDF in a child process with limits of memory and time, as in `ocrsvc.imaging.pdf.open_pdf`.
+A child process with limits of memory and time adds text to a PDF, as in `ocrsvc.imaging.pdf.open_pdf`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ocrsvc.imaging.document import is_pdf, may_have_pages
 from ocrsvc.results import Page
 from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess
 
-# What is decoded here was within the limits when it was read.
+# Images decoded here were within the limits when they were read.
 _LIMITS: Final = PixelLimits(1 << 40)
 _COPIED_BYTES: Final = 1 << 20
 _CHILD: Final = "ocrsvc.formats.pdf.text_layer_child"
 _CHILD_BYTES: Final = 192 << 20
-# The result is at most so many times as large as its input, and so much more: compressed data may expand endlessly.
+# Limit of the result, as a multiple of the input and in addition to it: compressed data may expand endlessly.
 _GROWTH: Final = 2
 _MORE_BYTES: Final = 64 << 20
 _REMEDY: Final = "Ask for another output format, such as text."
 
 NumberedText = tuple[int, PageText | CallerError]
-"""A page's number in its file, and its text, or why it could not be read."""
+"""A page's number in its file, and its text or the error of reading it."""
 
 
 def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float, check: Check) -> None:
@@ -54,9 +54,9 @@ def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float,
 
 
 def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, limit_s: float, check: Check) -> None:
-    """Write a PDF, which has a file descriptor, with these texts over its pages, in any order; raises as a `Writer`.
+    """Write a PDF, given as a real file, with these texts on its pages, in any order; raises as a `Writer`.
 
-    Other pages, and a PDF without texts, stay as they are.
+    Pages without text stay unchanged, and so does a PDF without texts.
     """
     stop_s = time.monotonic() + limit_s
     with TemporaryFile() as text, TemporaryFile() as laid:
@@ -72,15 +72,15 @@ def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, li
 
 
 def _lay_text(file: int, text: int, result: int, limit_s: float, check: Check) -> None:
-    """Have the child write a PDF with text over its pages; all three are file descriptors."""
+    """Let the child process write a PDF with text on its pages; all three are file descriptors."""
     file_bytes, text_bytes = os.fstat(file).st_size, os.fstat(text).st_size
     most_bytes = _GROWTH * (file_bytes + text_bytes) + _MORE_BYTES
     child = ChildProcess(_CHILD, _CHILD_BYTES + 4 * file_bytes + text_bytes, most_bytes, (file, text, result), check)
-    failure = BrokenImage("Text cannot be laid over this PDF.", _REMEDY)
+    failure = BrokenImage("Text cannot be added to this PDF.", _REMEDY)
     try:
         answer, _ = child.ask("lay", limit_s, check)
     except ChildLate as late:
-        raise BrokenImage(f"Laying text over this PDF takes longer than {limit_s:g} s.", _REMEDY) from late
+        raise BrokenImage(f"Adding text to this PDF takes longer than {limit_s:g} s.", _REMEDY) from late
     except ChildFailed as failed:
         raise failure from failed
     finally:
@@ -90,7 +90,7 @@ def _lay_text(file: int, text: int, result: int, limit_s: float, check: Check) -
 
 
 def write_images(results: Iterable[DocumentResult], output: Output, limit_s: float, check: Check) -> None:
-    """One PDF of several documents, with an image for each page. Arguments and errors as of a `Writer`."""
+    """Write one PDF of several documents with an image per page. Arguments and errors as of a `Writer`."""
     stop_s = time.monotonic() + limit_s
 
     def check_time() -> None:
@@ -107,9 +107,9 @@ def write_images(results: Iterable[DocumentResult], output: Output, limit_s: flo
 
 
 def add_pictures(pdf: ImagePdf, file: bytes, pages: Iterable[NumberedText], check: Check) -> CallerError | None:
-    """A page for each of an image file's, with its text; blank for what cannot be shown.
+    """Add the pages of an image file with their text; pages that cannot be shown are blank.
 
-    Returns why the last of them cannot be shown, if none of them can.
+    Returns the last error if no page can be shown.
     """
     directories = find_pages(file) if may_have_pages(file) else []
     shown, failure = 0, None
@@ -130,12 +130,12 @@ def _add_picture(pdf: ImagePdf, file: bytes, directory: int | None, text: PageTe
         return
     if directory is not None:
         raise text
-    # What could not be read may be what a decoder dies of.
+    # An image that could not be read may crash a decoder.
     pdf.add_page(page_image(file, _LIMITS, decodes=False), None)
 
 
 def _add_masked(pdf: ImagePdf, result: DocumentResult, picture_of: PictureOf, check: Check) -> None:
-    """Pictures with what is masked in black. Of a page that was not read nobody knows what is to be masked."""
+    """Add pictures with masked parts in black; blank for pages that were not read, whose masked parts are unknown."""
     for _, page in _pages_of(result):
         check()
         if page is None:
@@ -157,8 +157,8 @@ def _pages_of(result: DocumentResult) -> Iterator[tuple[int, Page | None]]:
 
 
 def _left_s(stop_s: float) -> float:
-    """Seconds until then, on the monotonic clock. Raises DeadlineExceeded when there are none."""
+    """Seconds until `stop_s` on the monotonic clock. Raises DeadlineExceeded when there are none."""
     left_s = stop_s - time.monotonic()
     if left_s <= 0:
-        raise DeadlineExceeded("Making a searchable PDF takes longer than there is time.", "Ask for fewer pages.")
+        raise DeadlineExceeded("Making the searchable PDF exceeded the time limit.", "Request fewer pages.")
     return left_s

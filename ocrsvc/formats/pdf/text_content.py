@@ -1,4 +1,4 @@
-"""The operators of a PDF's page that write what was read on it, invisibly, over the places where it stands."""
+"""Writes the PDF operators that place a page's invisible text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ocrsvc.formats.pdf.text_lines import Piece, TextLine
 
 Point = tuple[float, float]
 ToPoints = Callable[[float, float], Point]
-"""From pixels of the page as displayed to points of the page itself, whose y grows upwards."""
+"""Maps pixels of the displayed page to points of the PDF page, y upwards."""
 
 _LEAST_POINTS: Final = 0.1
 _TURN_DIGITS: Final = 4
 _STEP_DIGITS: Final = 1
 _LEAST_STRETCH: Final = 0.1
-_LEAST_CLIMB, _MOST_CLIMB = 0.1, 1.0  # from a line's beginning to its end, in points; in a word, of the line's height
+_LEAST_CLIMB, _MOST_CLIMB = 0.1, 1.0  # of a slanted line, in points; of a word in it, in heights of the line
 _WORD: Final = re.compile(r"\S+\s*|\s+")
 _NO_BOX: Final = (0.0, 0.0, 612.0, 792.0)
 
@@ -29,16 +29,13 @@ Frame = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class PageFrame:
-    """The visible part of a page, and the clockwise degrees by which it is turned: 0, 90, 180 or 270.
-
-    As pdfium, which draws pages, takes a page's boxes and its rotation.
-    """
+    """The visible part of a page and its clockwise turn, 0, 90, 180 or 270 degrees, as pdfium interprets them."""
 
     box: Frame
     turn: int
 
     def to_points(self, width: int, height: int) -> ToPoints:
-        """Converts pixels of the page, drawn in this size, to its points."""
+        """A mapping from pixels of the page, drawn in this size, to its points."""
         left, bottom, right, top = self.box
         wide, high = right - left, top - bottom
 
@@ -58,7 +55,7 @@ class PageFrame:
 
 
 def frame_of(media: Sequence[float], crop: Sequence[float], turn: int) -> PageFrame:
-    """The frame of a page with these boxes, as they stand in the file; without one that is sound, of a letter."""
+    """The frame of a page with these boxes from the file; US Letter if none is valid."""
     whole = _box_of(media) or _NO_BOX
     left, bottom, right, top = _box_of(crop) or whole
     common = (max(whole[0], left), max(whole[1], bottom), min(whole[2], right), min(whole[3], top))
@@ -74,16 +71,16 @@ def _box_of(numbers: Sequence[float]) -> Frame | None:
 
 
 def page_content(lines: Iterable[TextLine], to_points: ToPoints, font: bytes, codes: FontCodes) -> bytes:
-    """The content stream that writes lines invisibly; the graphics state after it is the one before it.
+    """The content stream that writes lines invisibly and restores the graphics state.
 
-    `font` is the font's name among the page's resources; letters are added to `codes`.
+    `font` is the font's name in the page's resources; letters are added to `codes`.
     """
     drawn = b"\n".join(_drawn(line, to_points, font, codes) for line in lines)
     return b"q BT 3 Tr\n%b\nET Q\n" % drawn
 
 
 def _drawn(line: TextLine, to_points: ToPoints, font: bytes, codes: FontCodes) -> bytes:
-    """The operators of one line: as wide as the lower side of its box, as high as its left one."""
+    """The operators of one line, as wide as its box's lower side and as high as its left side."""
     box, pieces = line
     top, _, end, start = [to_points(x, y) for x, y in zip(box[0::2], box[1::2], strict=True)]
     size, length = max(_LEAST_POINTS, math.dist(top, start)), max(_LEAST_POINTS, math.dist(start, end))
@@ -99,7 +96,7 @@ def _drawn(line: TextLine, to_points: ToPoints, font: bytes, codes: FontCodes) -
         step = [round(one - other, _STEP_DIGITS) for one, other in zip(at, before, strict=True)]
         if any(step):
             written.append(b"%b Td" % _numbers_of(step))
-        # What is rounded here must not add up along the line.
+        # Rounding errors must not add up along the line.
         before = (before[0] + step[0], before[1] + step[1])
         stretch = max(_LEAST_STRETCH, 100 * (stop - begin) * length / (round(size, 1) * len(text) * ADVANCE))
         written.append(b"%b Tz <%b> Tj" % (number_of(stretch, 1), codes.codes_of(text).hex().encode()))
@@ -108,7 +105,7 @@ def _drawn(line: TextLine, to_points: ToPoints, font: bytes, codes: FontCodes) -
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """How a line is written: the directions of its letters, its pieces, and where by these directions each begins."""
+    """How a line is written: the directions of its letters, its pieces, and each piece's start in these directions."""
 
     run: Point
     rise: Point
@@ -117,10 +114,10 @@ class _Steps:
 
 
 def _steps(pieces: Sequence[Piece], along: Point, up: Point, length: float, size: float) -> _Steps:
-    """A line that climbs a little is written in words that do not.
+    """Write a slightly slanted line as level words.
 
-    Readers cut a word whose letters climb: poppler does where they are half a point higher than its first. What is
-    level lies no more than half its height beside its place; a line with a word that would lie farther stays turned.
+    PDF readers split a slanted word: poppler does where a letter is half a point higher than the first. A level word
+    lies at most half its height off its place; a line with a word that would lie farther off stays slanted.
     """
     x, y = along
     run = (math.copysign(1.0, x), 0.0) if abs(x) > abs(y) else (0.0, math.copysign(1.0, y))
@@ -138,7 +135,7 @@ def _steps(pieces: Sequence[Piece], along: Point, up: Point, length: float, size
 
 
 def _words(piece: Piece) -> Iterator[Piece]:
-    """The words of a piece with the blanks behind them, each letter as wide as another."""
+    """The words of a piece with the spaces after them, at equal widths of letters."""
     text, begin, stop = piece
     letter = (stop - begin) / len(text)
     for word in _WORD.finditer(text):
@@ -150,6 +147,6 @@ def _numbers_of(values: Iterable[float]) -> bytes:
 
 
 def number_of(value: float, digits: int = 2) -> bytes:
-    """As PDF writes numbers: no exponent, no more digits than are needed."""
+    """A number in PDF syntax: without exponent and trailing zeros."""
     written = f"{value:.{digits}f}".rstrip("0").rstrip(".")
     return b"0" if written == "-0" else written.encode()

@@ -1,12 +1,12 @@
-"""The program that lays recognised text over the pages of one PDF, in a process of its own.
+"""The child process that adds recognized text to the pages of one PDF.
 
     python -m ocrsvc.formats.pdf.text_layer_child PARENT MEMORY FILE_BYTES FILE TEXT RESULT
 
-FILE, TEXT and RESULT are numbers of open files. TEXT holds a line of JSON for each page: its number, its width and
-height in pixels as drawn, and its lines as of `page_text`. It answers `lay` with `written` when RESULT has the new PDF.
+FILE, TEXT and RESULT are file descriptors. TEXT holds a line of JSON per page: its number, its width and height in
+drawn pixels, and the lines of its `PageText`. It answers `lay` with `written` when RESULT has the new PDF.
 
-qpdf does it: it takes over what it does not know as it is. pdfium, which draws the pages, writes a page's resources
-anew, and leaves out those that it finds no use for: fonts that only a form on the page uses, for one.
+qpdf keeps everything that it does not know. pdfium, which draws the pages, would rewrite their resources and drop those
+that look unused, such as fonts that only a form on the page uses.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ocrsvc.formats.pdf.text_content import PageFrame, frame_of, page_content
 from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
 _FONT: Final = "OcrText"
-# What Python raises of a file whose objects are of other kinds than they should be, or that has too much of them.
+# What Python raises for a file with objects of wrong types, or too many of them.
 _WRONG: Final = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 _DEEPEST: Final = 64
 _INHERITED: Final = ("/MediaBox", "/CropBox", "/Rotate", "/Resources")
 
 
 class _Layers:
-    """qpdf with one open PDF that is written on."""
+    """Adds text to one open PDF with qpdf."""
 
     def __init__(self, pikepdf: Any, file: int) -> None:
         self._pikepdf = pikepdf
@@ -41,7 +41,7 @@ class _Layers:
         self._codes = FontCodes()
 
     def lay(self, number: int, width: int, height: int, lines: list[Any]) -> None:
-        """The lines of one page over it."""
+        """Add the lines of one page."""
         if not (lines and width and height and 1 <= number <= len(self._pages)):
             return
         page = self._pages[number - 1].obj
@@ -52,33 +52,33 @@ class _Layers:
         self._begin_with(page, zlib.compress(content, 9))
 
     def save(self, result: int) -> None:
-        """Write everything into an open file."""
+        """Write the PDF into an open file."""
         self._complete_font()
         how = {"object_stream_mode": self._pikepdf.ObjectStreamMode.preserve}
         if self._pdf.is_encrypted:
-            # Its restrictions stay; that takes random numbers, and streams that qpdf may pack anew.
+            # Keeps its restrictions, which needs random numbers and recompresses streams.
             how |= {"encryption": True}
         else:
-            # Streams stay as they are packed.
+            # Streams keep their compression.
             as_packed = self._pikepdf.StreamDecodeLevel.none
             how |= {"compress_streams": False, "stream_decode_level": as_packed, "deterministic_id": True}
         with os.fdopen(os.dup(result), "w+b", buffering=1 << 20) as output:
             self._pdf.save(output, preserve_pdfa=False, fix_metadata_version=False, **how)
 
     def _inherited(self, page: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        inherited: dict[str, Any] = {}
         node = page
         for _ in range(_DEEPEST):
             for key in _INHERITED:
-                if key not in found and key in node:
-                    found[key] = node[key]
+                if key not in inherited and key in node:
+                    inherited[key] = node[key]
             node = node.get("/Parent")
             if not isinstance(node, self._pikepdf.Dictionary):
                 break
-        return found
+        return inherited
 
     def _add_font(self, page: Any, resources: Any) -> str:
-        """The name that the font gets among the page's resources, which become its own."""
+        """Add the font to a copy of the page's resources and return its name there."""
         dictionary = self._pikepdf.Dictionary
         own = dictionary(resources) if isinstance(resources, dictionary) else dictionary()
         fonts = own.get("/Font")
@@ -91,7 +91,7 @@ class _Layers:
         return name
 
     def _begin_with(self, page: Any, content: bytes) -> None:
-        """Before what the page draws itself: whatever that leaves of its coordinates, the text is where it belongs."""
+        """Prepend content to a page, because the page's own content may leave coordinates transformed."""
         pikepdf, before = self._pikepdf, page.get("/Contents")
         rest = [before] if isinstance(before, pikepdf.Stream) else []
         if isinstance(before, pikepdf.Array):
@@ -107,7 +107,7 @@ class _Layers:
         font = parse(parts.font)
         font["/DescendantFonts"] = self._pikepdf.Array([self._pdf.make_indirect(letters)])
         font["/ToUnicode"] = self._packed(parts.to_unicode)
-        for key in font.keys():  # noqa: SIM118  it is no dict
+        for key in font.keys():  # noqa: SIM118  not a dict
             self._font[key] = font[key]
 
     def _packed(self, content: bytes, **more: Any) -> Any:
@@ -121,7 +121,7 @@ def _frame_of(inherited: dict[str, Any]) -> PageFrame:
 
 
 def _numbers_of(values: Any) -> list[float]:
-    """The numbers; empty where anything else is among them, since pdfium takes such a value for missing."""
+    """The numbers; empty if another value is among them, since pdfium takes such an array for missing."""
     try:
         return [float(value) for value in values]
     except (TypeError, ValueError):
@@ -129,11 +129,11 @@ def _numbers_of(values: Any) -> list[float]:
 
 
 def main() -> None:
-    """Serve one parent, until it closes the connection."""
+    """Serve one parent until it closes the connection."""
     file, text, result = apply_limits()
     import pikepdf
 
-    # Python loads it when it is first used, and then no file can be opened any more.
+    # Python loads this codec on first use, when files can no longer be opened.
     codecs.lookup("utf-16-be")
 
     def lay() -> str:
@@ -145,15 +145,15 @@ def main() -> None:
                     layers.lay(*orjson.loads(page))
             layers.save(result)
         except (pikepdf.PdfError, *_WRONG) as error:
-            # Its parent says what is to be said; only damaged files, and those with a password, come here.
+            # Only damaged files and those with a password end here; the parent writes the message.
             raise RequestFailed("damaged") from error
         return pack("written")
 
-    # qpdf wants random numbers for an encrypted file, and gets them from there.
+    # qpdf reads random numbers for encrypted files.
     serve({"lay": lay}, ("/dev/urandom",))
 
 
 if __name__ == "__main__":
     main()
-    # Nothing is worth tidying up.
+    # Skips the clean-up of Python: the system frees everything.
     os._exit(0)

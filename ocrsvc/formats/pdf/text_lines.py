@@ -1,4 +1,4 @@
-"""Divides the text of a page that was read into the lines and pieces that are written over the page."""
+"""Divides the text of a page into the lines and pieces of its invisible text layer."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import numpy as np
 from ocrsvc.imaging.text_direction import visual_order
 from ocrsvc.results import Box, LineSource, Page
 
-_LEAST_GAP: Final = 0.25  # between two words, of the height of their line; below 0.15 poppler joins them
+_LEAST_GAP: Final = 0.25  # between two words, in heights of their line; below 0.15 poppler joins them
 
 _LEAST_BEND: Final = 0.3
-"""How far apart, across their line, the middles of a bent line's words lie, of the height of the tallest. On straight
-lines it is less, though words without ascenders or descenders have boxes of other heights."""
-_LEAST_HEIGHT: Final = 0.5  # of the tallest, of a word whose middle shows its line: signs alone stand above or below
+"""Least distance, across a bent line, of its words' centres, in heights of the tallest word. Straight lines have less,
+even if words lack ascenders or descenders."""
+_LEAST_HEIGHT: Final = 0.5  # of the tallest word; the centre of a lower one, such as a single mark, may be off the line
 _OWN: Final[LineSource] = "text_layer"
 _HYPHENATED: Final = re.compile(r"[^\W\d_]-$")
 
 Words = Sequence[tuple[str, Box]]
 
 Piece = tuple[str, float, float]
-"""Text, and where it begins and ends along its line, whose length is 1."""
+"""Text, and its beginning and end along the line, whose length is 1."""
 
 TextLine = tuple[Sequence[float], Sequence[Piece]]
 """A line's box, x0, y0, … x3, y3 in pixels, clockwise from where reading starts; and its pieces, from left to right."""
@@ -43,7 +43,7 @@ class PageText:
 
 
 def text_of(page: Page, *, is_over_own: bool = False) -> PageText:
-    """The text that is written over a page; with `is_over_own` without the lines of the PDF's own text."""
+    """The text layer of a page; `is_over_own` leaves out lines that the PDF already has as text."""
     lines = [
         part
         for line in page.lines
@@ -54,9 +54,9 @@ def text_of(page: Page, *, is_over_own: bool = False) -> PageText:
 
 
 def _lines_of(text: str, box: Box, words: Words) -> list[TextLine]:
-    """A line, word by word where its words are known, with the blanks after them; each word of a bent line is a line.
+    """Divide a line into its words, if known, with the spaces after them; each word of a bent line becomes a line.
 
-    Readers of PDFs expect text from right to left as it stands, and turn it round themselves; such a line is one piece.
+    A right-to-left line is one piece in visual order, because PDF viewers reorder such text themselves.
     """
     if (shown := visual_order(text)) != text:
         return [(_flat(box), [(shown, 0.0, 1.0)])]
@@ -76,7 +76,7 @@ def _height(corners: Box) -> float:
 
 
 def _middles_of(box: Box, words: Words, tallest: float) -> list[float]:
-    """How far the middle of the line at each word lies above its lower side; low words stand between the others."""
+    """Height of the line's centre above its lower side at each word; low words are interpolated between the others."""
     places = [sum(_sides_of(corners, box)) / 2 for _, corners in words]
     seen = [
         (place, _height_above(box, corners))
@@ -96,7 +96,7 @@ def _height_above(line: Box, word: Box) -> float:
 
 
 def _part(line: Box, piece: Piece, middle: float, height: float) -> list[float]:
-    """The box of a piece, as high as this, whose middle is so far above the lower side of its line."""
+    """The box of a piece of this height whose centre is `middle` above the lower side of its line."""
     (end_x, end_y), (start_x, start_y) = line[2], line[3]
     across, down = end_x - start_x, end_y - start_y
     length = math.hypot(across, down) or 1.0
@@ -113,16 +113,16 @@ def _flat(box: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def _with_firm_hyphen(pieces: list[Piece]) -> list[Piece]:
-    """A hyphen at the end of a line is U+2010: behind the other one poppler joins whatever word stands next.
+    """Write a hyphen at the end of a line as U+2010: after an ASCII hyphen poppler joins the next word.
 
-    In columns that is often another column's.
+    In columns that word is often another column's.
     """
     text, begin, end = pieces[-1]
     return [*pieces[:-1], (f"{text[:-1]}\u2010", begin, end)] if _HYPHENATED.search(text) else pieces
 
 
 def _pieces_of(text: str, box: Box, words: Words, height: float) -> list[Piece]:
-    """The words along their line, as high as this; nothing where they are not those of the text, in its order."""
+    """The words along their line; empty if they are not the text's words in order."""
     begins = _begins_of([word for word, _ in words], text)
     sides = [_sides_of(corners, box) for _, corners in words]
     is_ordered = all(one < two for (one, _), (two, _) in pairwise(sides))
@@ -133,13 +133,13 @@ def _pieces_of(text: str, box: Box, words: Words, height: float) -> list[Piece]:
     pieces = []
     for (word, _), at, stop, side, later in zip(words, begins, [*begins[1:], len(text)], sides, nexts, strict=True):
         end = _end_of(side, later, gap if stop > at + len(word) else 0.0)
-        # Each blank behind a word is as wide as a letter of it.
+        # A space after a word is as wide as a letter of the word.
         pieces.append((text[at:stop], side[0], side[0] + (end - side[0]) * (stop - at) / len(word)))
     return pieces
 
 
 def _end_of(side: tuple[float, float], later: float, gap: float) -> float:
-    """Where a word ends that is followed by another: readers take a gap for a blank, and none for no blank."""
+    """The end of a word before the next one at `later`: viewers read a gap as a space, so words without one touch."""
     begin, end = side
     if gap:
         return max(min(end, later - gap), (begin + end) / 2)
@@ -147,7 +147,7 @@ def _end_of(side: tuple[float, float], later: float, gap: float) -> float:
 
 
 def _begins_of(words: Sequence[str], text: str) -> list[int]:
-    """Where in the text each word begins; nothing where the text is more than its words and blanks."""
+    """Where each word begins in the text; empty if the text is more than its words and spaces."""
     begins, at = [], 0
     for word in words:
         begin = text.find(word, at)
