@@ -58,13 +58,13 @@ def client() -> Iterator[FlaskClient]:
 
 @pytest.mark.parametrize("kind", ["QRCode", "DataMatrix", "Aztec", "PDF417", "Code128"])
 @pytest.mark.parametrize("turn", [None, cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180])
-def test_a_code_is_read_in_every_direction(kind: str, turn: int | None) -> None:
+def test_a_barcode_is_read_in_every_direction(kind: str, turn: int | None) -> None:
     page = page_with(("Lager 7", kind))
     found = find_barcodes(page if turn is None else np.asarray(cv2.rotate(page, turn), np.uint8))
     assert [(code.type, code.text) for code in found] == [(kind, "Lager 7")]
 
 
-def test_codes_of_a_large_page_are_found_once_wherever_they_stand() -> None:
+def test_barcodes_of_a_large_page_are_found_once() -> None:
     small = draw_barcode("small", "QRCode").repeat(4, 0).repeat(4, 1)
     large = draw_barcode("large", "QRCode").repeat(60, 0).repeat(60, 1)
     page = np.full((4200, 3600), 255, np.uint8)
@@ -79,7 +79,7 @@ def test_codes_of_a_large_page_are_found_once_wherever_they_stand() -> None:
     assert np.abs(np.array(corners) - np.array(sorted(places)) - 16).max() <= 8
 
 
-def test_the_search_on_a_large_page_ends_when_nobody_waits_any_more() -> None:
+def test_the_search_ends_when_its_client_is_gone() -> None:
     calls = iter([None, None])
 
     def gone_at_the_third() -> None:
@@ -90,7 +90,7 @@ def test_the_search_on_a_large_page_ends_when_nobody_waits_any_more() -> None:
         find_barcodes(np.full((4200, 3600), 255, np.uint8), gone_at_the_third)
 
 
-def test_codes_come_beside_the_text_from_top_to_bottom(reader: Reader) -> None:
+def test_barcodes_are_listed_from_top_to_bottom(reader: Reader) -> None:
     image = png_with(("5901234123457", "EAN13"), ("https://example.org", "QRCode"))
     page = reader.read(image, ReadOptions(barcodes=True), SOON_S).page
     assert [(code.type, code.text) for code in page.barcodes] == [
@@ -100,13 +100,13 @@ def test_codes_come_beside_the_text_from_top_to_bottom(reader: Reader) -> None:
     assert page.lines
 
 
-def test_only_reads_no_text(reader: Reader) -> None:
+def test_barcodes_only_reads_no_text(reader: Reader) -> None:
     page = reader.read(png_with(("abc", "QRCode")), ReadOptions(barcodes="only"), SOON_S).page
     assert (page.lines, [code.text for code in page.barcodes]) == ((), ["abc"])
     assert reader.read(png_with(("abc", "QRCode")), ReadOptions(), SOON_S).page.barcodes == ()
 
 
-def test_boxes_are_of_the_whole_page_whatever_the_engine_saw(reader: Reader) -> None:
+def test_boxes_of_barcodes_are_in_the_whole_image(reader: Reader) -> None:
     image = png_with(("abc", "QRCode"))
     whole = reader.read(image, ReadOptions(barcodes="only"), SOON_S).page.barcodes[0].box
     options = ReadOptions(barcodes="only", region=(20, 30, 300, 300), rotate="90")
@@ -116,7 +116,7 @@ def test_boxes_are_of_the_whole_page_whatever_the_engine_saw(reader: Reader) -> 
     assert whole[0] == pytest.approx((CORNER[0] + 16, CORNER[1] + 16), abs=4.0)
 
 
-def test_what_codes_say_is_masked(reader: Reader) -> None:
+def test_the_text_of_barcodes_is_masked(reader: Reader) -> None:
     image = png_with(("card 4111111111111111", "QRCode"))
     page = reader.read(image, ReadOptions(barcodes=True, mask=("card",)), SOON_S).page
     assert "4111111111111111" not in page.barcodes[0].text
@@ -134,12 +134,12 @@ def test_what_codes_say_is_masked(reader: Reader) -> None:
         ("abc", "Code128", "H", "ecLevel"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(text: str, kind: str, level: str | None, said: str) -> None:
+def test_text_that_cannot_be_drawn_is_refused(text: str, kind: str, level: str | None, said: str) -> None:
     with pytest.raises(BadOption, match=said):
         draw_barcode(text, kind, level=level)
 
 
-def test_the_native_api_lists_codes(client: FlaskClient) -> None:
+def test_the_native_api_lists_barcodes(client: FlaskClient) -> None:
     image = png_with(("abc", "QRCode"))
     (page,) = json_of(client.post("/v1/ocr?barcodes=only", data=image))["pages"]
     assert [(code["type"], code["text"], len(code["box"])) for code in page["barcodes"]] == [("QRCode", "abc", 4)]
@@ -178,7 +178,7 @@ def test_umi_ocr_reads_what_it_has_drawn(client: FlaskClient) -> None:
         ({"base64": as_base64(png(90, 90, 255))}, 101),
     ],
 )
-def test_umi_ocr_says_what_is_wrong_in_its_codes(client: FlaskClient, members: dict[str, Any], code: int) -> None:
+def test_umi_ocr_reports_errors_by_its_codes(client: FlaskClient, members: dict[str, Any], code: int) -> None:
     answer = umi(client, **members)
     assert answer["code"] == code
     assert isinstance(answer["data"], str)

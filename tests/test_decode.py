@@ -92,17 +92,19 @@ LOSSLESS: list[tuple[Callable[[], Pillow.Image], str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("page", "name", "options"), LOSSLESS)
-def test_a_lossless_file_gives_its_pixels(page: Callable[[], Pillow.Image], name: str, options: dict[str, Any]) -> None:
+def test_lossless_files_decode_to_their_exact_pixels(
+    page: Callable[[], Pillow.Image], name: str, options: dict[str, Any]
+) -> None:
     assert np.array_equal(read(file_of(page(), name, **options)), stored(page()))
 
 
 @pytest.mark.parametrize("name", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
 @pytest.mark.parametrize("gray", [False, True])
-def test_a_gray_file_stays_gray_whatever_is_asked(name: str, gray: bool) -> None:
+def test_gray_files_decode_to_gray(name: str, gray: bool) -> None:
     assert np.array_equal(read(file_of(gray_page(), name), gray=gray), stored(gray_page()))
 
 
-def test_a_palette_of_grays_is_a_gray_file() -> None:
+def test_a_palette_of_grays_counts_as_gray() -> None:
     assert read(file_of(gray_page().convert("RGB").quantize(256), "PNG")).shape == (32, 48)
 
 
@@ -125,12 +127,12 @@ JPEGS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", JPEGS)
-def test_a_jpeg_comes_within_its_losses(kind: str) -> None:
+def test_a_jpeg_decodes_within_its_compression_loss(kind: str) -> None:
     assert np.abs(read(JPEGS[kind]()).astype(int) - stored(colour_page())).mean() < 6
 
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM"])
-def test_colour_is_weighed_to_gray_when_gray_is_asked(name: str) -> None:
+def test_colour_is_converted_to_gray_on_request(name: str) -> None:
     page = colour_page().resize((96, 64), Pillow.Resampling.NEAREST)
     losses: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True}}
     pixels = read(file_of(page, name, **losses.get(name, {})), gray=True).astype(int)
@@ -199,14 +201,14 @@ def ink(level: int, ground_alpha: int = 0) -> Pillow.Image:
 
 @pytest.mark.parametrize("name", ["PNG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("gray", [False, True])
-def test_dark_ink_on_nothing_is_shown_on_white(name: str, gray: bool) -> None:
+def test_dark_ink_on_transparency_is_composited_over_white(name: str, gray: bool) -> None:
     pixels = read(file_of(ink(10), name, **({"lossless": True} if name == "WEBP" else {})), gray=gray)
     assert (int(pixels[16, 16].max()), int(pixels[0, 0].min())) == (10, 255)
 
 
 @pytest.mark.parametrize("level", [255, 240])
 @pytest.mark.parametrize("gray", [False, True])
-def test_white_ink_on_nothing_is_shown_on_black(level: int, gray: bool) -> None:
+def test_white_ink_on_transparency_is_composited_over_black(level: int, gray: bool) -> None:
     pixels = read(file_of(ink(level), "PNG"), gray=gray)
     assert (int(pixels[16, 16].max()), int(pixels[0, 0].min())) == (level, 0)
 
@@ -235,7 +237,7 @@ TURNED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("name", TURNED)
-def test_every_orientation_is_shown_upright(name: str, orientation: int) -> None:
+def test_every_exif_orientation_is_turned_upright(name: str, orientation: int) -> None:
     expected = shown(stored(colour_page()), orientation)
     pixels = read(file_of(colour_page(), name, exif=exif_of(orientation), **TURNED[name]))
     assert pixels.shape == expected.shape
@@ -264,7 +266,7 @@ BROKEN_EXIF = {
 
 
 @pytest.mark.parametrize("exif", BROKEN_EXIF.values(), ids=BROKEN_EXIF.keys())
-def test_illegal_or_broken_exif_means_upright(exif: bytes) -> None:
+def test_illegal_or_broken_exif_is_ignored(exif: bytes) -> None:
     page = colour_page()
     data = file_of(page, "JPEG")
     segment = b"\xff\xe1" + struct.pack(">H", len(exif) + 8) + b"Exif\0\0" + exif
@@ -272,14 +274,14 @@ def test_illegal_or_broken_exif_means_upright(exif: bytes) -> None:
     assert read(png_of(2, 1, 8, 0, b"\0\0\1", chunk(b"eXIf", exif))).shape == (1, 2)
 
 
-def test_the_orientation_is_read_in_both_byte_orders() -> None:
+def test_exif_orientation_is_read_in_both_byte_orders() -> None:
     big = struct.pack(">2sHIHHHIHxx", b"MM", 42, 8, 1, ORIENTATION, 3, 1, 6)
     little = tiff_block(entry_of(6))
     assert [read(png_of(2, 1, 8, 0, b"\0\0\1", chunk(b"eXIf", exif))).shape for exif in (big, little)] == [(2, 1)] * 2
 
 
 @pytest.mark.parametrize("name", ["GIF", "PNG", "WEBP", "TIFF"])
-def test_of_several_frames_the_first_is_read(name: str) -> None:
+def test_the_first_of_several_frames_is_decoded(name: str) -> None:
     first, second = Pillow.new("RGB", (20, 10), (250, 0, 0)), Pillow.new("RGB", (20, 10), (0, 0, 250))
     options = {"lossless": True} if name == "WEBP" else {}
     data = file_of(first, name, save_all=True, append_images=[second], **options)
@@ -305,7 +307,7 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize(("data", "name"), STRANGERS.items(), ids=STRANGERS.values())
-def test_what_is_no_image_is_refused_by_its_name(data: bytes, name: str) -> None:
+def test_other_file_types_are_refused_by_name(data: bytes, name: str) -> None:
     with pytest.raises(UnsupportedImage, match=name) as caught:
         read(data)
     assert "JPEG, PNG" in caught.value.remedy
@@ -345,24 +347,24 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
-def test_what_is_damaged_is_refused(data: bytes) -> None:
+def test_damaged_files_are_refused(data: bytes) -> None:
     with pytest.raises(BrokenImage):
         read(data)
 
 
 @pytest.mark.parametrize(("name", "end_bytes"), [("JPEG", 2), ("PNG", 12)])
-def test_a_file_that_lacks_only_its_end_mark_is_read(name: str, end_bytes: int) -> None:
+def test_a_missing_end_marker_is_accepted(name: str, end_bytes: int) -> None:
     data = file_of(colour_page(), name)
     assert np.array_equal(read(data[:-end_bytes]), read(data))
 
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM"])
-def test_what_follows_the_image_is_ignored(name: str) -> None:
+def test_bytes_after_the_image_are_ignored(name: str) -> None:
     data = file_of(colour_page(), name)
     assert np.array_equal(read(data + b"<html>PK\x03\x04" * 50), read(data))
 
 
-def test_a_jpeg_of_endless_scans_is_refused_and_a_large_one_may_have_fewer() -> None:
+def test_a_jpeg_with_too_many_scans_for_its_size_is_refused() -> None:
     data = file_of(colour_page(), "JPEG", progressive=True)
     scan, frame = data.rindex(b"\xff\xda"), data.index(b"\xff\xc2") + 5
     with pytest.raises(BrokenImage, match="scans"):
@@ -373,7 +375,7 @@ def test_a_jpeg_of_endless_scans_is_refused_and_a_large_one_may_have_fewer() -> 
         read(many[:frame] + struct.pack(">HH", 7000, 7000) + many[frame + 4 :])
 
 
-def test_components_one_after_the_other_need_the_memory_of_a_progressive_jpeg() -> None:
+def test_a_jpeg_with_separate_component_scans_is_charged_like_a_progressive_one() -> None:
     """Two bytes for each sample, measured as resident memory: 6.6 bytes a pixel in gray, 8.5 in colour."""
     gray = file_of(colour_page().convert("L"), "JPEG")
     frame, scan = gray.index(b"\xff\xc0"), gray.index(b"\xff\xda")
@@ -415,22 +417,20 @@ HUGE: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", HUGE)
-def test_more_pixels_than_the_limit_are_refused_with_both_numbers(name: str) -> None:
+def test_too_many_pixels_are_refused_with_count_and_limit(name: str) -> None:
     with pytest.raises(ImageTooLarge, match=r"(3600000000|268402689).*limit is \d+0000000 \(OCRSVC_"):
         read(HUGE[name]())
 
 
 @pytest.mark.parametrize(("most", "of_pngs", "setting"), [(1535, 1536, "MAX"), (1536, 1535, "FORMAT_MAX")])
-def test_exactly_the_limit_is_read_and_the_message_names_the_setting_that_holds(
-    most: int, of_pngs: int, setting: str
-) -> None:
+def test_exactly_the_limit_is_accepted_and_the_message_names_the_setting(most: int, of_pngs: int, setting: str) -> None:
     data = file_of(colour_page(), "PNG")
     with pytest.raises(ImageTooLarge, match=rf"48 x 32 = 1536 pixels; the limit is 1535 \(OCRSVC_{setting}_PIXELS\)"):
         decode(data, PixelLimits(most, {"png": of_pngs}), gray=False)
     assert decode(data, PixelLimits(1536, {"png": 1536}), gray=False).width == 48
 
 
-def test_a_side_longer_than_the_longest_is_refused() -> None:
+def test_a_too_long_side_is_refused() -> None:
     with pytest.raises(ImageTooLarge, match="no side may be longer than 65535"):
         read(png_of(65_536, 1, 1, 0, bytes(8193)))
 
@@ -472,14 +472,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb)
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_costs_no_memory(name: str) -> None:
+def test_a_decompression_bomb_costs_no_memory(name: str) -> None:
     # In a process of its own, whose peak nothing else has raised before.
     command, root = [sys.executable, "-c", MEASURE], Path(__file__).parents[1]
     done = subprocess.run(command, input=BOMBS[name](), capture_output=True, check=True, timeout=60, cwd=root)
     assert int(done.stdout) < 16 << 10
 
 
-def test_the_pixels_hold_nothing_else_alive() -> None:
+def test_decoded_pixels_keep_no_other_array_alive() -> None:
     files = [file_of(gray_page(), name) for name in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")]
     for data in [*files, file_of(ink(0), "PNG"), file_of(gray_page(), "JPEG", exif=exif_of(6))]:
         pixels = read(data)
@@ -488,7 +488,7 @@ def test_the_pixels_hold_nothing_else_alive() -> None:
         assert pixels.base is None or isinstance(pixels.base, np.ndarray)
 
 
-def test_a_sound_file_writes_nothing_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+def test_valid_files_write_nothing_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     junk = [chunk(b"iCCP", b"p\0\0" + zlib.compress(b"no profile")), chunk(b"tEXt", b"k\0v")[:-4] + b"\0\0\0\0"]
     read(png_of(1, 1, 8, 0, PIXEL, *junk))
     read(file_of(colour_page(), "JPEG", icc_profile=b"no profile"))
@@ -520,7 +520,7 @@ Damage = list[tuple[int, int]]
 @given(
     damage=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6), gray=st.booleans()
 )
-def test_damaged_bytes_never_raise_anything_else(name: str, damage: Damage, gray: bool) -> None:
+def test_damaged_bytes_raise_only_documented_errors(name: str, damage: Damage, gray: bool) -> None:
     data = bytearray(SAMPLES[name])
     for position, value in damage:
         # Half of the damage goes to the first bytes, where the headers are.
@@ -542,7 +542,7 @@ def manifest() -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(not manifest(), reason=f"the malformed inputs are not at {SHARED}; set OCRSVC_SHARED")
 @pytest.mark.parametrize("row", manifest(), ids=lambda row: row["file"])
-def test_a_malformed_input_gets_an_answer_that_its_manifest_allows(row: dict[str, Any]) -> None:
+def test_malformed_corpus_files_end_as_their_manifest_allows(row: dict[str, Any]) -> None:
     status = 200
     try:
         read((SHARED / "bad" / row["file"]).read_bytes())

@@ -84,9 +84,7 @@ def test_every_page_of_a_document_is_read(client: FlaskClient, data: bytes, widt
         lambda client, data: client.post("/v1/ocr", data=data, content_type="application/x-www-form-urlencoded"),
     ],
 )
-def test_a_pdf_is_known_by_its_bytes_however_it_comes(
-    client: FlaskClient, send: Callable[[FlaskClient, bytes], Any]
-) -> None:
+def test_a_pdf_is_recognized_by_its_bytes(client: FlaskClient, send: Callable[[FlaskClient, bytes], Any]) -> None:
     assert numbers(json_of(send(client, pdf(GRAY, GRAY)))) == [1, 2]
 
 
@@ -99,14 +97,14 @@ def test_pages_can_be_chosen(client: FlaskClient, asked: str, read: list[int]) -
 
 
 @pytest.mark.parametrize("asked", ["0", "a", "3-1", "", "-3", "1,,2", "1-2-3", "１", "9" * 30, ",".join("1" * 200)])
-def test_a_choice_that_is_none_is_refused(client: FlaskClient, asked: str) -> None:
+def test_invalid_page_ranges_are_refused(client: FlaskClient, asked: str) -> None:
     problem = json_of(client.post("/v1/ocr", json={"image": as_base64(tiff([40, 40])), "pages": asked}))
     assert problem["code"] == "bad_option"
     assert "1-3,7" in problem["detail"]
 
 
 @pytest.mark.parametrize("data", [tiff([40, 40]), png()])
-def test_pages_that_are_not_there_are_reported(client: FlaskClient, data: bytes) -> None:
+def test_missing_pages_are_reported(client: FlaskClient, data: bytes) -> None:
     problem = json_of(post(client, data, "?pages=3-"))
     assert (problem["status"], problem["code"]) == (400, "bad_option")
     assert "page" in problem["detail"]
@@ -114,13 +112,13 @@ def test_pages_that_are_not_there_are_reported(client: FlaskClient, data: bytes)
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 10)), min_size=1, max_size=5), st.integers(1, 40))
-def test_a_choice_gives_the_pages_that_it_names(ranges: list[tuple[int, int]], count: int) -> None:
+def test_page_ranges_choose_the_named_pages(ranges: list[tuple[int, int]], count: int) -> None:
     text = ",".join(f"{first}-{first + more}" for first, more in ranges)
     named = {page for first, more in ranges for page in range(first, first + more + 1)}
     assert list(choose(parse_ranges(text), count)) == sorted(page for page in named if page <= count)
 
 
-def test_a_choice_full_of_blanks_or_of_the_same_pages_takes_no_longer_than_any() -> None:
+def test_hostile_page_ranges_take_no_extra_time() -> None:
     # What pdfium believes of a PDF of a few bytes.
     count = 1_000_000
     began_s = time.process_time()
@@ -131,7 +129,7 @@ def test_a_choice_full_of_blanks_or_of_the_same_pages_takes_no_longer_than_any()
     assert time.process_time() - began_s < 2
 
 
-def test_more_pages_than_the_limit_are_refused_with_the_limit_and_a_way_out(client: FlaskClient) -> None:
+def test_too_many_pages_are_refused_with_limit_and_remedy(client: FlaskClient) -> None:
     problem = json_of(post(client, tiff([40] * 6)))
     assert (problem["status"], problem["code"]) == (413, "too_many_pages")
     assert "OCRSVC_MAX_PAGES" in problem["detail"]
@@ -139,13 +137,13 @@ def test_more_pages_than_the_limit_are_refused_with_the_limit_and_a_way_out(clie
     assert "4 at most" in problem["remedy"]
 
 
-def test_a_page_that_fails_leaves_the_others_alone(client: FlaskClient) -> None:
+def test_a_failed_page_does_not_affect_the_others(client: FlaskClient) -> None:
     answer = json_of(post(client, pdf(GRAY, BLACK, GRAY)))
     assert ["error" in page for page in answer["pages"]] == [False, True, False]
     assert answer["pages"][1]["page"] == 2
 
 
-def test_several_files_are_counted_through_and_tell_where_a_page_is_from(client: FlaskClient) -> None:
+def test_pages_of_several_files_are_numbered_through_and_name_their_file(client: FlaskClient) -> None:
     sent = {"images": [as_base64(png(30)), as_base64(tiff([40, 50])), as_base64(b"no image")]}
     answer = json_of(client.post("/v1/ocr", json=sent))
     assert numbers(answer) == [1, 2, 3, 4]
@@ -158,13 +156,13 @@ def test_several_files_are_counted_through_and_tell_where_a_page_is_from(client:
     assert answer["pages_total"] == 4
 
 
-def test_other_forms_have_the_numbers_of_the_document(client: FlaskClient) -> None:
+def test_other_formats_have_page_numbers_of_the_document(client: FlaskClient) -> None:
     rows = [row.split("\t") for row in post(client, tiff([40] * 6), "?pages=2,5&format=tsv").text.splitlines()]
     assert [row[1] for row in rows if row[0] == "1"] == ["2", "5"]
 
 
 @pytest.mark.parametrize("big", [False, True])
-def test_the_pages_of_a_tiff_are_found_in_both_of_its_kinds(big: bool) -> None:
+def test_pages_are_found_in_tiff_and_bigtiff(big: bool) -> None:
     data = tiff([40, 50, 60], big_tiff=big)
     pages = find_pages(data)
     assert len(pages) == 3
@@ -173,18 +171,18 @@ def test_the_pages_of_a_tiff_are_found_in_both_of_its_kinds(big: bool) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from([b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"]), st.binary(max_size=200))
-def test_no_tiff_makes_the_search_for_pages_fail_or_hang(head: bytes, rest: bytes) -> None:
+def test_hostile_tiffs_neither_crash_nor_hang_the_page_search(head: bytes, rest: bytes) -> None:
     assert len(find_pages(head + rest)) <= len(rest)
 
 
-def test_pages_are_cached_where_the_result_cache_is_on() -> None:
+def test_pages_are_cached_if_the_result_cache_is_on() -> None:
     with running_app(Settings(cache_bytes=MEGAPIXEL)) as app:
         first, again = (json_of(post(app.test_client(), pdf(GRAY, GRAY))) for _ in range(2))
     assert texts(first) == texts(again)
     assert (again["timing"]["engine_s"], numbers(again)) == (0, [1, 2])
 
 
-def test_the_fields_of_a_form_are_drawn() -> None:
+def test_form_fields_are_drawn() -> None:
     field = b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (a) /V (b) /Rect [0 0 72 36] /AP << /N 21 0 R >> /F 4 >>"
     objects = {
         1: b"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [20 0 R] >> >>",
@@ -209,12 +207,12 @@ def test_paddlex_answers_the_first_ten_pages_with_their_pictures() -> None:
     assert [set(page) for page in result["ocrResults"]] == [{"prunedResult", "ocrImage", "inputImage"}] * 10
 
 
-def test_paddlex_tells_a_page_that_fails_because_it_has_no_place_for_it(client: FlaskClient) -> None:
+def test_paddlex_fails_as_a_whole_for_a_failed_page(client: FlaskClient) -> None:
     answer = client.post("/ocr", json={"file": as_base64(pdf(GRAY, BLACK)), "fileType": 0, "visualize": False})
     assert (answer.status_code, json_of(answer)["errorCode"]) == (500, 500)
 
 
-def test_ocr_space_answers_each_page_and_tells_which_it_did_not_read(client: FlaskClient) -> None:
+def test_ocr_space_answers_each_page_and_marks_failed_ones(client: FlaskClient) -> None:
     sent = {"file": (io.BytesIO(pdf(GRAY, BLACK, *[GRAY] * 3)), "a.pdf")}
     answer = json_of(client.post("/parse/image", data=sent))
     assert [page["FileParseExitCode"] for page in answer["ParsedResults"]] == [1, -10, 1, 1]
@@ -222,7 +220,7 @@ def test_ocr_space_answers_each_page_and_tells_which_it_did_not_read(client: Fla
     assert answer["ErrorMessage"][-1] == "The maximum page limit of 4 reached"
 
 
-def test_ocr_space_tells_a_document_that_it_cannot_read(client: FlaskClient) -> None:
+def test_ocr_space_reports_an_unreadable_document(client: FlaskClient) -> None:
     answer = json_of(client.post("/parse/image", data={"file": (io.BytesIO(pdf(GRAY)[:100]), "a.pdf")}))
     assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (3, True)
 
@@ -282,7 +280,7 @@ def test_pdfs_can_be_switched_off() -> None:
 ENDLESS = pdf(b"0 0 700 800 re f\n" * 150_000, GRAY, size=(600, 800))
 
 
-def test_a_page_that_is_drawn_for_ever_ends_at_its_limit_and_the_next_one_is_drawn(
+def test_an_endless_drawing_ends_at_its_limit_and_the_next_page_is_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", 2.0)
@@ -292,7 +290,7 @@ def test_a_page_that_is_drawn_for_ever_ends_at_its_limit_and_the_next_one_is_dra
         assert drawn(document, 2).shape == (800, 600)
 
 
-def test_at_the_deadline_the_drawing_ends_and_the_page_is_reported(client: FlaskClient) -> None:
+def test_drawing_ends_at_the_deadline_and_the_page_is_reported(client: FlaskClient) -> None:
     problem = json_of(post(client, ENDLESS, "?pages=1", headers={"X-Request-Timeout": "1.5"}))
     assert (problem["status"], problem["code"]) == (504, "deadline_exceeded")
 
@@ -316,7 +314,7 @@ def test_after_the_deadline_no_document_is_opened_and_no_page_drawn(monkeypatch:
     assert [type(error) for file in files for _, error in file.errors] == [DeadlineExceeded] * 3
 
 
-def test_pictures_of_a_pdf_that_waits_for_its_turn_keep_no_decoder_from_others() -> None:
+def test_a_waiting_pdf_blocks_no_decoder() -> None:
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
     reader.start()
     sizes: list[int] = []
@@ -342,7 +340,7 @@ def test_pictures_of_a_pdf_that_waits_for_its_turn_keep_no_decoder_from_others()
     assert sizes == [200] * DECODERS
 
 
-def test_pages_that_other_limits_draw_otherwise_are_not_taken_for_each_other() -> None:
+def test_cache_keys_of_pdf_pages_include_the_drawing_limits() -> None:
     def key(max_pixels: int) -> bytes:
         with closing(open_document(pdf(GRAY), PixelLimits(max_pixels), 200, bool, bool)) as document:
             return document.key(1)
@@ -350,7 +348,7 @@ def test_pages_that_other_limits_draw_otherwise_are_not_taken_for_each_other() -
     assert key(10_000) != key(20_000)
 
 
-def test_a_crash_costs_one_page() -> None:
+def test_a_crash_of_the_renderer_fails_one_page() -> None:
     with open_pdf(pdf(GRAY, GRAY)) as document:
         assert document._child is not None
         document._child._program.process.kill()
@@ -360,13 +358,13 @@ def test_a_crash_costs_one_page() -> None:
         assert drawn(document, gray=False).shape == (36, 72, 3)
 
 
-def test_a_program_that_wants_too_much_memory_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_process_is_stopped_at_its_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_module, "_MEMORY_BYTES", 100 << 20)
     with open_pdf(pdf(b"0 0 70 30 re f\n" * 400_000)) as document, pytest.raises(BrokenImage, match="too much memory"):
         drawn(document)
 
 
-def test_what_a_child_draws_on_cannot_be_taken_away_while_it_is_read() -> None:
+def test_a_child_cannot_shrink_the_canvas() -> None:
     with open_pdf(pdf(GRAY)) as document:
         drawn(document)
         with pytest.raises(PermissionError):
@@ -385,14 +383,14 @@ def test_what_a_child_draws_on_cannot_be_taken_away_while_it_is_read() -> None:
         ((2000, 2000), MEGAPIXEL, None),
     ],
 )
-def test_a_page_is_drawn_as_large_as_its_limits_allow_or_refused(
+def test_a_page_is_drawn_within_its_limits_or_refused(
     points: tuple[float, float], max_pixels: int, size: tuple[int, int] | None
 ) -> None:
     with nullcontext() if size else pytest.raises(CallerError):
         assert size_px(*points, DrawingLimits(200, max_pixels, 20_000)) == size
 
 
-def test_more_documents_than_half_the_places_do_not_wait_to_be_opened() -> None:
+def test_at_most_half_the_queue_waits_to_open_documents() -> None:
     documents, file = Documents(Settings(queue_size=4), PixelLimits(MEGAPIXEL), max_pdfs=1), pdf(GRAY)
 
     def open_one() -> None:

@@ -59,7 +59,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from("<>&\"
 
 
 @given(ANY_TEXT)
-def test_any_text_comes_out_of_a_parser_as_it_went_in(text: str) -> None:
+def test_any_text_survives_writing_and_parsing(text: str) -> None:
     (word,) = ET.fromstring(write("hocr", [page_of(text)])).iterfind(f".//{HTML}span[@class='ocrx_word']")
     (string,) = ET.fromstring(write("alto", [page_of(text)])).iterfind(f".//{ALTO}String")
     assert (word.text or "") == string.get("CONTENT") == as_xml_can_hold(text)
@@ -86,7 +86,7 @@ WORDS = (
 WITH_WORDS = (Page(200, 100, 0, (Line("The hall殿", 0.85, UPRIGHT.box, WORDS), UPWARDS), 1),)
 
 
-def test_words_are_a_level_of_the_tsv_and_have_the_blanks_of_their_line_between_them() -> None:
+def test_words_are_a_tsv_level_and_keep_the_spaces_of_their_line() -> None:
     assert write("tsv", WITH_WORDS).splitlines()[2:] == [
         "4\t1\t0\t0\t1\t0\t10\t20\t101\t30\t-1\t",
         "5\t1\t0\t0\t1\t1\t10\t20\t30\t30\t90.00\tThe",
@@ -109,7 +109,7 @@ def titles(root: ET.Element, kind: str) -> list[str | None]:
     return [element.get("title") for element in root.iterfind(f".//{HTML}*[@class='{kind}']")]
 
 
-def test_hocr_tells_frames_confidences_and_turns() -> None:
+def test_hocr_has_frames_confidences_and_angles() -> None:
     root = ET.fromstring(write("hocr", PAGES))
     assert titles(root, "ocr_page") == ["bbox 0 0 200 100; ppageno 0", "bbox 0 0 64 32; ppageno 1"]
     upright, upwards = titles(root, "ocr_line")
@@ -121,7 +121,7 @@ def test_hocr_tells_frames_confidences_and_turns() -> None:
     assert system.get("content") == "ocrsvc (ppocr v6 <small> 1)"
 
 
-def test_alto_tells_frames_confidences_and_shapes() -> None:
+def test_alto_has_frames_confidences_and_shapes() -> None:
     pages = ET.fromstring(write("alto", PAGES)).findall(f".//{ALTO}Page")
     assert [(page.get("PHYSICAL_IMG_NR"), page.get("WIDTH"), page.get("HEIGHT")) for page in pages] == [
         ("1", "200", "100"),
@@ -140,14 +140,14 @@ def place(name: str, left: int, top: int, width: int, height: int) -> dict[str, 
 
 @pytest.mark.parametrize("pages", [PAGES, WITH_WORDS])
 @pytest.mark.parametrize("name", ["hocr", "alto"])
-def test_every_id_of_a_document_is_there_once(name: str, pages: Sequence[Page]) -> None:
+def test_ids_are_unique_in_a_document(name: str, pages: Sequence[Page]) -> None:
     root = ET.fromstring(write(name, pages))
     ids = [value for element in root.iter() for name, value in element.items() if name.lower() == "id"]
     assert len(ids) == len(set(ids)) > 5
 
 
 @pytest.mark.parametrize(("name", "form"), output_formats().items())
-def test_every_format_has_its_row_in_the_documents(name: str, form: OutputFormat) -> None:
+def test_every_format_is_documented(name: str, form: OutputFormat) -> None:
     assert f"| {name} | {form.media_type} | " in (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
@@ -185,7 +185,7 @@ assert main.run(["read", "--engine", "fake", "--format", "count", str(image)]) =
 """
 
 
-def test_a_format_of_a_plug_in_is_known_everywhere(tmp_path: Path) -> None:
+def test_a_plugin_format_is_available_everywhere(tmp_path: Path) -> None:
     (tmp_path / "counting.py").write_text(PLUGIN)
     about = tmp_path / "counting-0.1.dist-info"
     about.mkdir()
@@ -221,14 +221,14 @@ def made(name: str, file: bytes, pages: list[Page], limit_s: float = 60) -> byte
     return output.getvalue()
 
 
-def test_formats_have_pages_read_with_what_they_need_and_leave_what_is_asked_for() -> None:
+def test_formats_add_the_options_they_need() -> None:
     assert needs_of(["json", "text", "pdf", "md"]) == {"words": True, "tables": True}
     assert options_for(["pdf", "md"], ReadOptions(layout=True)) == ReadOptions(layout=True, words=True, tables=True)
     assert options_for(["pdf"], ReadOptions(words="segmented")) == ReadOptions(words="segmented")
     assert options_for(["json", "ndjson", "alto"], ReadOptions()) == ReadOptions()
 
 
-def test_pages_of_a_file_come_one_by_one_and_the_rest_can_be_given_up(reader: Reader) -> None:
+def test_pages_are_written_one_by_one_and_can_be_cancelled(reader: Reader) -> None:
     read = reader.read_files_by_page([tiff([40, 50, 60])], ReadOptions(), 60)
     first = next(read)
     read.close()
@@ -236,7 +236,7 @@ def test_pages_of_a_file_come_one_by_one_and_the_rest_can_be_given_up(reader: Re
     assert [page.width for page in pages_of(reader, tiff([40, 50, 60]))] == [40, 50, 60]
 
 
-def test_text_that_a_page_has_itself_is_not_written_over_it_again(reader: Reader) -> None:
+def test_a_text_layer_is_not_written_a_second_time(reader: Reader) -> None:
     file = pdf(b"BT /F 12 Tf 10 40 Td (own text) Tj ET", size=(300, 72))
     (page,) = pages_of(reader, file)
     first, *others = page.lines
@@ -246,7 +246,7 @@ def test_text_that_a_page_has_itself_is_not_written_over_it_again(reader: Reader
     assert (found.count("own text"), others[0].text in found) == (1, True)
 
 
-def test_a_searchable_pdf_that_comes_too_late_is_given_up(reader: Reader) -> None:
+def test_a_searchable_pdf_ends_at_its_time_limit(reader: Reader) -> None:
     file = tiff([200])
     with pytest.raises(DeadlineExceeded):
         made("pdf", file, pages_of(reader, file), limit_s=0)

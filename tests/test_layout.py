@@ -54,7 +54,7 @@ def test_lines_belong_to_the_region_that_contains_them_and_other_lines_are_text(
     assert [(region.type, region.lines) for region in regions] == [("title", (0,)), ("text", (1, 2)), ("table", (3, 4))]
 
 
-def test_a_line_without_an_area_is_in_no_region() -> None:
+def test_a_line_without_area_is_in_no_region() -> None:
     found = [FoundRegion("title", 0.9, (0, 0, 10, 10)), FoundRegion("text", 0.8, (0, 50, 100, 100))]
     page = Page(100, 100, 0, (Line("x", 0.9, ((50.0, 20.0), (50.0, 20.0), (50.0, 28.0), (50.0, 28.0))),))
     assert [(region.type, region.confidence, region.lines) for region in assign_lines(page, found)] == [

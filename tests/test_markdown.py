@@ -94,11 +94,11 @@ def test_lines_of_a_paragraph_are_joined(lines: list[Line], paragraphs: list[str
         ([], ""),
     ],
 )
-def test_words_and_sentences_go_on_in_the_next_line(lines: list[str], joined: str) -> None:
+def test_words_and_sentences_continue_in_the_next_line(lines: list[str], joined: str) -> None:
     assert join_lines(lines) == joined
 
 
-def test_large_letters_are_headings_by_their_size_and_hardly_larger_ones_are_not() -> None:
+def test_large_letters_are_headings_and_slightly_larger_ones_are_not() -> None:
     lines = [
         line("The Title", 0, size=2 * BODY),
         line("1.2 A Section", 100, size=1.5 * BODY),
@@ -123,7 +123,7 @@ def test_bullets_and_numbers_become_lists() -> None:
     assert "4. fourth" in html
 
 
-def test_letters_and_chinese_numbers_are_items_with_their_own_marks() -> None:
+def test_letters_and_chinese_numbers_mark_list_items() -> None:
     written = markdown_of(page(*below(["Either:", "a) this", "(b) that", "（一）甲", "①乙", "2、丙"])))
     assert [row[2:] for row in written.splitlines() if row.startswith("- ")] == [
         "a) this",
@@ -134,7 +134,7 @@ def test_letters_and_chinese_numbers_are_items_with_their_own_marks() -> None:
     ]
 
 
-def test_a_table_stands_where_its_first_line_did() -> None:
+def test_a_table_takes_the_place_of_its_first_line() -> None:
     lines = [line("Prices", 0), line("apple", 100), line("1 | 2", 100, left=400), line("After.", 300)]
     cells = tuple(
         Cell(row, column, 1, 1, box(0, 0, 1, 1), text, at)
@@ -146,26 +146,26 @@ def test_a_table_stands_where_its_first_line_did() -> None:
     )
 
 
-def test_regions_name_titles_and_what_is_printed_around_the_text() -> None:
+def test_regions_mark_titles_headers_and_footers() -> None:
     lines = [line("Running head", 0), line("A title", 100), line("Text.", 200), line("17", 1700)]
     kinds = ("header", "title", "text", "footer")
     regions = tuple(Region(kind, 0.9, one.box, (at,)) for at, (kind, one) in enumerate(zip(kinds, lines, strict=True)))  # type: ignore[arg-type]
     assert markdown_of(page(*lines, regions=regions)) == "### A title\n\nText.\n"
 
 
-def test_a_page_that_lies_on_its_side_is_written_as_it_is_read() -> None:
+def test_a_turned_page_is_written_in_reading_direction() -> None:
     upright = page(*below([FULL, FULL, "An end.", FULL, FULL]))
     boxes: list[Any] = [tuple((y, upright.width - x) for x, y in each.box) for each in upright.lines]
     lines = tuple(replace(each, box=turned) for each, turned in zip(upright.lines, boxes, strict=True))
     assert markdown_of(Page(upright.height, upright.width, 90, lines)) == markdown_of(upright)
 
 
-def test_pages_of_a_document_are_parted_by_a_comment_with_their_number() -> None:
+def test_pages_are_separated_by_a_comment_with_their_number() -> None:
     pages = [page(line("One.", 0), number=3), page(number=4), page(line("Two.", 0), number=7)]
     assert markdown_of(*pages) == "One.\n\n<!-- page 4 -->\n\n\n<!-- page 7 -->\n\nTwo.\n"
 
 
-def test_a_title_page_is_measured_by_the_text_of_the_pages_before() -> None:
+def test_headings_are_relative_to_the_text_of_earlier_pages() -> None:
     text, title = page(*below([FULL] * 9)), page(line("Second Part", 0, size=2 * BODY), number=2)
     assert markdown_of(text, title).endswith("# Second Part\n")
 
@@ -308,6 +308,6 @@ RUNNING = Line("the clerk writes down the name and the hour of every ship that",
         pytest.param("港务记录", 42, 136, 1.3, id="34 px, a high box of Chinese"),
     ],
 )
-def test_a_width_corrects_what_a_height_says(text: str, high: float, wide: float, ratio: float) -> None:
+def test_the_width_corrects_the_size_by_height(text: str, high: float, wide: float, ratio: float) -> None:
     body = BodySize().add(Page(1240, 1754, 0, (RUNNING,)))
     assert body.ratio_of(Line(text, 0.9, box(0, 0, wide, high))) == pytest.approx(ratio, abs=0.12)

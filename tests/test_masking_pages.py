@@ -74,7 +74,7 @@ def page(*lines: Line, tables: tuple[Table, ...] = ()) -> Page:
 # Pages
 
 
-def test_a_line_its_words_and_its_characters_are_masked_alike() -> None:
+def test_line_words_and_characters_are_masked_alike() -> None:
     masked = mask_page(page(line(f"ID: {PERSON} ok", words=True)), ALL)
     (only,) = masked.lines
     assert only.text == f"ID: {STARS} ok"
@@ -87,7 +87,7 @@ def test_a_line_its_words_and_its_characters_are_masked_alike() -> None:
     assert mask_page(plain, ALL) == replace(plain, masked=())
 
 
-def test_a_number_that_goes_on_in_the_next_line_is_masked_in_both_and_a_phone_does_not_go_on() -> None:
+def test_a_number_over_two_lines_is_masked_in_both_but_a_phone_is_not() -> None:
     masked = mask_page(page(line("身份证 1101051949"), line("1231002X 有效", 1)), ALL)
     assert [one.text for one in masked.lines] == ["身份证 **********", "******** 有效"]
     assert masked.masked is not None
@@ -95,7 +95,7 @@ def test_a_number_that_goes_on_in_the_next_line_is_masked_in_both_and_a_phone_do
     assert mask_page(page(line("数量 1380"), line("0138000 元", 1)), ALL).masked == ()
 
 
-def test_words_that_are_not_the_lines_text_are_masked_whole() -> None:
+def test_words_that_differ_from_the_line_are_masked_completely() -> None:
     odd = replace(line(f"ID {PERSON}"), words=(Word("11O105", 0.5, box(0, 0, 9, 9)), Word("949", 0.5, box(0, 0, 9, 9))))
     (masked,) = mask_page(page(odd), ALL).lines
     assert masked.words is not None
@@ -140,7 +140,7 @@ def test_a_cell_is_masked_as_its_lines_are(lines: list[str], cell: str, in_lines
 # Places
 
 
-def test_the_place_of_a_part_is_that_of_its_characters_and_as_tall_as_the_line() -> None:
+def test_a_masked_box_spans_its_characters_at_line_height() -> None:
     masked = mask_page(page(line(f"ID: {PERSON} ok", words=True)), ALL)
     assert masked.masked is not None
     (part,) = masked.masked
@@ -153,7 +153,7 @@ def test_the_place_of_a_part_is_that_of_its_characters_and_as_tall_as_the_line()
     assert small.masked[0].box[1][0] == right / 2
 
 
-def test_without_places_of_characters_the_part_is_larger_than_its_share() -> None:
+def test_without_character_boxes_the_masked_box_has_a_margin() -> None:
     masked = mask_page(page(line(f"ID: {PERSON} and more than that")), ALL)
     assert masked.masked is not None
     (left, _), (right, _), *_ = masked.masked[0].box
@@ -167,7 +167,7 @@ def test_without_places_of_characters_the_part_is_larger_than_its_share() -> Non
     assert right >= 50
 
 
-def test_the_place_in_a_slanted_line_is_slanted() -> None:
+def test_the_masked_box_in_a_slanted_line_is_slanted() -> None:
     slanted = Line("0123456789", 0.9, ((0.0, 0.0), (100.0, 100.0), (90.0, 110.0), (-10.0, 10.0)))
     a, b, c, d = place_of(slanted, 0, 5)
     assert a == (0.0, 0.0)
@@ -179,7 +179,7 @@ def test_the_place_in_a_slanted_line_is_slanted() -> None:
 # Pictures and forms
 
 
-def test_no_form_of_an_answer_has_what_is_masked() -> None:
+def test_no_output_format_contains_masked_text() -> None:
     masked = mask_page(page(line(f"ID: {PERSON}", words=True), line(CARD, 1)), ALL)
     written = ["".join(text_parts(form, [masked], 1, INFO)) for form in text_formats().values()]
     # In Markdown a star that marks nothing has a backslash before it.
@@ -187,7 +187,7 @@ def test_no_form_of_an_answer_has_what_is_masked() -> None:
     assert all(PERSON not in text and "4111" not in text and STARS in text for text in stars)
 
 
-def test_a_picture_pdf_shows_the_picture_and_has_the_text_beneath() -> None:
+def test_a_picture_pdf_shows_the_picture_over_its_text() -> None:
     masked = mask_page(page(line(f"ID: {PERSON} ok", words=True)), ALL)
     whole = io.BytesIO()
     made = ImagePdf(whole)
@@ -251,7 +251,7 @@ def read(client: FlaskClient, query: str = "", data: bytes | None = None, **head
     return json_of(sent)["pages"][0]
 
 
-def test_an_answer_is_masked_as_its_request_asks(client: FlaskClient) -> None:
+def test_an_answer_is_masked_as_requested(client: FlaskClient) -> None:
     assert read(client)["text"] == f"{PERSON} {PHONE}"
     assert "masked" not in read(client)
     assert read(client, "?mask=id")["text"] == f"{STARS} {PHONE}"
@@ -268,7 +268,7 @@ def test_an_answer_is_masked_as_its_request_asks(client: FlaskClient) -> None:
     assert [character["text"] for character in words[0]["characters"]] == ["*"] * 18
 
 
-def test_the_result_cache_holds_pages_as_they_were_read(client: FlaskClient, engine: NumberEngine) -> None:
+def test_the_result_cache_holds_unmasked_pages(client: FlaskClient, engine: NumberEngine) -> None:
     file = png(shade=77)
     masked, before = read(client, "?mask=id", file), len(engine.seen)
     assert read(client, "?mask=phone", file)["text"] == f"{PERSON} {'*' * 11}"
@@ -286,7 +286,7 @@ FOREIGN: Mapping[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("adapter", FOREIGN)
-def test_a_header_masks_the_answers_of_every_adapter(client: FlaskClient, adapter: str) -> None:
+def test_the_mask_header_works_with_every_adapter(client: FlaskClient, adapter: str) -> None:
     path, sent = FOREIGN[adapter]
 
     def answer(query: str = "", **headers: str) -> str:
@@ -304,15 +304,13 @@ def test_a_header_masks_the_answers_of_every_adapter(client: FlaskClient, adapte
 @pytest.mark.parametrize(
     ("query", "status"), [("mask=id&mask=phone", 200), ("%6dask=id,phone", 200), ("mask=", 400), ("mask", 400)]
 )
-def test_whatever_way_an_address_asks_for_masking_it_is_masked_or_refused(
-    client: FlaskClient, query: str, status: int
-) -> None:
+def test_masking_in_the_url_is_applied_or_refused(client: FlaskClient, query: str, status: int) -> None:
     answer = client.post(f"/api/tr-run/?{query}", data={"img": as_base64(png())})
     text = answer.get_data(as_text=True)
     assert (answer.status_code, PERSON in text, PHONE in text) == (status, False, False)
 
 
-def test_every_picture_of_an_adapter_is_black_where_it_is_masked(client: FlaskClient) -> None:
+def test_pictures_of_adapters_have_masked_parts_in_black(client: FlaskClient) -> None:
     file, masked = as_base64(png(400, 100, 255)), {"X-Mask": "id"}
     form = {"img": file, "compress": "0"}
     drawn = json_of(client.post("/api/tr-run/", data=form, headers=masked))["data"]["img_detected"].partition(",")[2]
@@ -325,7 +323,7 @@ def test_every_picture_of_an_adapter_is_black_where_it_is_masked(client: FlaskCl
 
 
 @pytest.mark.parametrize("sent", ["", "all", "id;phone", "id,", "id,id,id,id,id,id", "身份证", "own"])
-def test_a_kind_that_there_is_not_is_refused(client: FlaskClient, sent: str) -> None:
+def test_an_unknown_kind_is_refused(client: FlaskClient, sent: str) -> None:
     for response in (
         client.post("/v1/ocr", query_string={"mask": sent}, data=png()),
         client.post("/v1/ocr", headers={"X-Mask": sent.encode().decode("latin-1")}, data=png()),
@@ -335,13 +333,13 @@ def test_a_kind_that_there_is_not_is_refused(client: FlaskClient, sent: str) -> 
         assert sent != "own" or "OCRSVC_MASK_PATTERNS" in json_of(response)["remedy"]
 
 
-def test_what_the_context_demands_is_masked_whatever_the_options_say(reader: Reader) -> None:
+def test_kinds_of_context_and_options_add_up(reader: Reader) -> None:
     read = reader.read(png(), ReadOptions(mask=("phone",)), 30.0, RequestContext(mask=("id",)))
     assert read.page.text == f"{STARS} {'*' * 11}"
     assert Call(0.0, mask=("id",)).context.mask == ("id",)
 
 
-def test_the_client_knows_what_is_masked(client: FlaskClient) -> None:
+def test_the_client_returns_masked_parts(client: FlaskClient) -> None:
     response = client.post("/v1/ocr?mask=id", data=png())
     (found,) = answer_of(Response(200, None, response.data)).pages
     assert found.masked is not None
@@ -349,7 +347,7 @@ def test_the_client_knows_what_is_masked(client: FlaskClient) -> None:
     assert answer_of(Response(200, None, client.post("/v1/ocr", data=png()).data)).pages[0].masked is None
 
 
-def test_kinds_are_read_in_any_order_and_with_blanks_and_on_the_command_line() -> None:
+def test_kinds_are_parsed_in_any_order_with_spaces_and_on_the_command_line() -> None:
     assert parse_kinds(" Phone , id,id") == ("id", "phone")
     assert kinds_of_header("card") == ("card",)
     with pytest.raises(BadOption, match="X-Mask is 'x'"):
@@ -359,7 +357,7 @@ def test_kinds_are_read_in_any_order_and_with_blanks_and_on_the_command_line() -
     assert command.main([], standalone_mode=False) is None
 
 
-def test_a_document_of_umi_ocr_is_masked_in_all_its_files(reader: Reader, tmp_path: Any) -> None:
+def test_umi_ocr_masks_all_files_of_a_document(reader: Reader, tmp_path: Any) -> None:
     jobs = JobStore(tmp_path, 1 << 26, 3600.0)
     umi = create_app(Settings(), reader, jobs=jobs).test_client()
     with reading_jobs(jobs, reader):
@@ -385,7 +383,7 @@ def _text_of(data: bytes) -> str:
 # gRPC
 
 
-def test_a_call_is_masked_by_its_parameter_and_by_its_metadata(reader: Reader) -> None:
+def test_a_grpc_call_is_masked_by_parameter_and_metadata(reader: Reader) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with serving(make_services(model_over(reader)), listener), calling(listener.getsockname()[1]) as channel:
         infer = unary(channel, f"{V2}ModelInfer", "inference.ModelInferResponse")

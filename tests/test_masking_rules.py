@@ -32,14 +32,14 @@ def exact_spans(row: Row) -> list[tuple[tuple[int, int], MaskKind]]:
     return list(zip(seen(((span.begin, span.end) for span in found), row.text), kinds, strict=True))
 
 
-def test_the_table_has_two_hundred_rows_and_as_many_without_numbers_as_it_needs() -> None:
+def test_the_sentences_have_enough_rows_with_and_without_numbers() -> None:
     groups = Counter(row.group.startswith("not") for row in TABLE)
     assert len(TABLE) >= 200
     assert min(groups.values()) >= 100
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
-def test_of_the_table_each_kind_is_found_exactly(kind: MaskKind) -> None:
+def test_each_kind_is_found_exactly_in_the_sentences(kind: MaskKind) -> None:
     found = right = expected = 0
     for row in TABLE:
         spans = exact_spans(row)
@@ -52,7 +52,7 @@ def test_of_the_table_each_kind_is_found_exactly(kind: MaskKind) -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.kind in {"id", "card"}], ids=lambda row: row.text[:30])
-def test_every_number_with_a_check_digit_is_found_where_it_stands(row: Row) -> None:
+def test_numbers_with_check_digits_are_found_in_place(row: Row) -> None:
     assert [span for span, _ in exact_spans(row)] == list(row.spans)
 
 
@@ -104,7 +104,7 @@ def card(prefix: str, length: int, chance: random.Random) -> str:
     raise AssertionError("one of ten fits")
 
 
-def test_generated_numbers_are_numbers_and_changed_ones_are_not() -> None:
+def test_generated_numbers_are_valid_and_changed_ones_are_not() -> None:
     chance = random.Random(7)
 
     def digits(count: int) -> str:
@@ -124,7 +124,7 @@ def test_generated_numbers_are_numbers_and_changed_ones_are_not() -> None:
         assert not is_card(paying[:-1] + str((int(paying[-1]) + 1) % 10))
 
 
-def test_published_numbers_are_right() -> None:
+def test_published_numbers_are_valid() -> None:
     # GB 11643's own examples; Alibaba's and Tencent's codes; SWIFT's examples; ISO 7812's usual test cards.
     assert is_resident_id("11010519491231002X")
     assert is_resident_id("440524188001010014") is False, "born in 1880: nobody lives who was"
@@ -153,13 +153,13 @@ def test_published_numbers_are_right() -> None:
         *("Fax 2024-03-15", "Fax 15.03.2024", "Fax 15-03-2024", "Fax 03-15-2024", "Fax 3.5.1999"),
     ],
 )
-def test_what_is_marked_is_masked_and_nothing_else(marked: str) -> None:
+def test_exactly_the_marked_text_is_masked(marked: str) -> None:
     masked = re.sub("«(.*?)»", lambda part: re.sub(r"\S", "*", part[1]), marked)
     assert masked_text(marked.replace("«", "").replace("»", ""), ALL) == masked
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
-def test_only_the_kinds_that_are_asked_for_are_masked(kind: MaskKind) -> None:
+def test_only_requested_kinds_are_masked(kind: MaskKind) -> None:
     texts = {"id": "11010519491231002X", "phone": "13800138000", "card": "4111111111111111", "mail": "a.b@example.org"}
     text = " / ".join(texts.values())
     masked = masked_text(text, make_rules([kind]))
@@ -174,7 +174,7 @@ def test_only_the_kinds_that_are_asked_for_are_masked(kind: MaskKind) -> None:
         "<", "P<", " ", "x",
     ],
 )  # fmt: skip
-def test_a_hostile_text_costs_every_rule_linear_time(unit: str) -> None:
+def test_every_rule_takes_linear_time(unit: str) -> None:
     # What is not linear stays so; a machine that is busy with something else does not.
     for _ in range(5):
         half, whole = (best_s(unit, letters) for letters in (8_000, 16_000))
@@ -194,7 +194,7 @@ def best_s(unit: str, letters: int) -> float:
     return min(times)
 
 
-def test_the_operators_patterns_are_matched_in_the_text_as_it_is_and_in_half_width() -> None:
+def test_custom_patterns_match_the_original_and_the_half_width_text() -> None:
     pytest.importorskip("re2", reason="the extra ocrsvc[mask] is not installed")
     rules = make_rules(["own"], ["EMP-[0-9]{6}", "病历号：\\w+"])
     masked = masked_text("EMP-123456 ＥＭＰ－６５４３２１ 病历号：A12 EMP-1", rules)
@@ -202,7 +202,7 @@ def test_the_operators_patterns_are_matched_in_the_text_as_it_is_and_in_half_wid
     assert {span.kind for span in find_spans("EMP-123456", rules)} == {"own"}
 
 
-def test_a_pattern_that_would_backtrack_costs_linear_time() -> None:
+def test_a_backtracking_pattern_takes_linear_time() -> None:
     pytest.importorskip("re2", reason="the extra ocrsvc[mask] is not installed")
     rules = make_rules(["own"], ["(a+)+$", "(.*a){12}b", "(x|x)*y"])
     began_s = time.process_time()
@@ -211,7 +211,7 @@ def test_a_pattern_that_would_backtrack_costs_linear_time() -> None:
 
 
 @pytest.mark.parametrize("patterns", ["(", "a*", "(?=a)b", "(a)\\1", "x\n(", "y" * 1001, "\n".join(["z"] * 101)])
-def test_a_pattern_that_re2_refuses_or_that_finds_nothing_stops_the_start(patterns: str) -> None:
+def test_an_invalid_or_empty_pattern_stops_the_start(patterns: str) -> None:
     pytest.importorskip("re2", reason="the extra ocrsvc[mask] is not installed")
     with pytest.raises(
         SettingsError, match=r"OCRSVC_MASK_PATTERNS is .*: accepted is with the extra .*, up to 100 RE2 regular"
@@ -219,7 +219,7 @@ def test_a_pattern_that_re2_refuses_or_that_finds_nothing_stops_the_start(patter
         read_settings({"OCRSVC_MASK_PATTERNS": patterns})
 
 
-def test_patterns_without_re2_stop_the_start_and_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_without_re2_stop_the_start_and_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocrsvc.settings.limits.find_spec", lambda _: None)
     with pytest.raises(SettingsError, match=r"accepted is with the extra ocrsvc\[mask\]"):
         read_settings({"OCRSVC_MASK_PATTERNS": "EMP"})

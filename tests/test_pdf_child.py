@@ -113,7 +113,7 @@ WRONG = {
 
 @pytest.mark.usefixtures("_double")
 @pytest.mark.parametrize("how", WRONG)
-def test_a_process_that_misbehaves_costs_its_document_alone(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misbehaving_process_fails_only_its_document(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", SOON_S)
     with pytest.raises(BrokenImage), open_pdf(file_that(open=WRONG[how])) as document:
         # One that floods has answered the first question rightly.
@@ -125,7 +125,7 @@ def test_a_process_that_misbehaves_costs_its_document_alone(how: str, monkeypatc
     ("word", "how"),
     [("size", "points nan 1"), ("size", "!exit"), *(("draw", how) for how in ("!stop", "!exit", "!flood", "x" * 300))],
 )
-def test_it_may_misbehave_at_any_time_and_the_next_page_is_drawn_by_another(
+def test_the_next_page_gets_a_new_process_after_any_misbehaviour(
     word: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_pdf(file_that(**{word: how})) as document:
@@ -146,7 +146,7 @@ UNREASONABLE = [
 
 @pytest.mark.usefixtures("_double")
 @pytest.mark.parametrize(("replies", "error"), UNREASONABLE)
-def test_numbers_beyond_reason_are_held_against_the_limits(replies: dict[str, str], error: type[OcrsvcError]) -> None:
+def test_implausible_numbers_of_the_child_are_checked(replies: dict[str, str], error: type[OcrsvcError]) -> None:
     with pytest.raises(error), open_pdf(file_that(**replies)) as document:
         drawn(document)
     # No more pages are believed than a list of them can hold.
@@ -155,7 +155,7 @@ def test_numbers_beyond_reason_are_held_against_the_limits(replies: dict[str, st
 
 
 @pytest.mark.usefixtures("_double")
-def test_a_stopped_process_gives_its_turn_back_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_process_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", 60.0)
     # One engine thread: two documents at once.
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
@@ -174,7 +174,7 @@ def test_a_stopped_process_gives_its_turn_back_at_the_deadline(monkeypatch: pyte
 
 @pytest.mark.usefixtures("_double")
 @pytest.mark.parametrize("ready", ["!exit", "!silent", "", "ready", "ready 1", "pages 1", "ready nan nan", "x" * 1000])
-def test_a_process_that_does_not_get_ready_is_not_the_file_s_fault(
+def test_a_process_that_does_not_get_ready_is_a_503(
     ready: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     child_process._log_once.cache_clear()
@@ -215,7 +215,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("where", "calls", "code"), REFUSALS)
-def test_what_the_system_refuses_is_answered_so_and_nothing_is_left(
+def test_refusals_of_the_system_are_reported_without_leaks(
     where: tuple[Any, str], calls: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*where, failing(code, calls, getattr(*where)))
@@ -233,7 +233,7 @@ def lay_text() -> bytes:
 
 
 @pytest.mark.parametrize("read", [open_and_close, lay_text])
-def test_without_file_descriptors_documents_wait_for_better_times(read: Callable[[], object]) -> None:
+def test_missing_file_descriptors_are_reported_as_exhausted(read: Callable[[], object]) -> None:
     before, (soft, hard) = open_files(), resource.getrlimit(resource.RLIMIT_NOFILE)
     refused = 0
     try:
@@ -253,7 +253,7 @@ def test_without_file_descriptors_documents_wait_for_better_times(read: Callable
     assert refused >= 5
 
 
-def test_a_refusal_is_answered_as_one_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_resources_are_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_process, "_spawn", failing(errno.EAGAIN, 0, child_process._spawn))
     with running_app() as app:
         answer = app.test_client().post("/v1/ocr", data=pdf(GRAY), content_type="application/pdf")
@@ -285,7 +285,7 @@ def program(*arguments: int, name: str = "ocrsvc.imaging.pdf.child") -> Iterator
             process.wait()
 
 
-def test_a_program_whose_parent_is_gone_already_ends_before_it_begins() -> None:
+def test_the_child_ends_at_once_if_its_parent_is_gone() -> None:
     # Its parent is this process, and not the first of all.
     with program(1, 1 << 30, 0) as (process, ours):
         assert process.wait(30) == -signal.SIGKILL
@@ -296,7 +296,7 @@ NONSENSE = [b"1 " + b"9" * MESSAGE_BYTES, b"1 unknown", b"open", b"\xff", b"1 si
 
 
 @pytest.mark.parametrize("request_", [*NONSENSE, None])
-def test_a_program_ends_when_it_is_asked_nonsense_or_its_parent_closes_the_connection(request_: bytes | None) -> None:
+def test_the_child_ends_on_invalid_requests_or_a_closed_connection(request_: bytes | None) -> None:
     with program(os.getpid(), 1 << 30, 0) as (process, ours):
         assert ours.recv(MESSAGE_BYTES).startswith(b"ready ")
         if request_ is None:
@@ -306,7 +306,7 @@ def test_a_program_ends_when_it_is_asked_nonsense_or_its_parent_closes_the_conne
         assert (process.wait(30) == 0) or request_ is not None
 
 
-def test_a_program_is_late_by_its_own_clock_too() -> None:
+def test_the_child_enforces_its_deadline_itself() -> None:
     endless = (
         "import os, signal, sys; from ocrsvc.system import child_program; child_program._GRACE_S = 0; "
         "child_program.apply_limits(); child_program.serve({'wait': signal.pause}, ())"
@@ -324,7 +324,7 @@ def test_a_program_is_late_by_its_own_clock_too() -> None:
         assert process.wait(30) == -signal.SIGALRM
 
 
-def test_a_program_is_gone_when_the_process_that_started_it_is_killed() -> None:
+def test_the_child_ends_when_its_parent_is_killed() -> None:
     source = (
         "import sys, time; from ocrsvc.imaging.pdf import open_pdf as pdf; pdf._PROGRAM = 'doubles.pdf_program'; "
         f"document = pdf.Pdf({file_that()!r}, pdf.DrawingLimits(72, 1000, 1000), bool); "
@@ -350,7 +350,7 @@ def has_ended(process: int) -> bool:
 # What it is held to
 
 
-def test_a_pdf_s_process_gives_up_what_this_kernel_lets_it_and_lets_others_go_first(
+def test_the_child_is_sandboxed_and_runs_at_low_priority(
     started: list[subprocess.Popen[bytes]],
 ) -> None:
     with open_pdf(pdf(GRAY)):
@@ -362,7 +362,7 @@ def test_a_pdf_s_process_gives_up_what_this_kernel_lets_it_and_lets_others_go_fi
     assert (held["Seccomp"], held["NoNewPrivs"], held["Threads"]) == ("2", "1", "1")
 
 
-def test_the_file_itself_cannot_be_changed_by_who_draws_it() -> None:
+def test_the_child_cannot_change_the_file() -> None:
     with open_pdf(pdf(GRAY)) as document, pytest.raises(PermissionError):
         os.pwrite(document._file, b"x", 0)
 
@@ -370,7 +370,7 @@ def test_the_file_itself_cannot_be_changed_by_who_draws_it() -> None:
 @pytest.mark.parametrize(
     ("landlock", "seccomp", "expected"), [(0, True, ["no Landlock"]), (3, False, ["no seccomp"]), (3, True, [])]
 )
-def test_what_the_kernel_lacks_is_reported_once(
+def test_missing_kernel_features_are_reported_once(
     landlock: int, seccomp: bool, expected: Sequence[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     child_process._log_once.cache_clear()
@@ -385,14 +385,14 @@ def test_what_the_kernel_lacks_is_reported_once(
 
 
 @pytest.mark.parametrize("gray", [True, False])
-def test_the_size_of_a_page_is_known_before_it_is_drawn(gray: bool) -> None:
+def test_a_page_is_measured_without_drawing_it(gray: bool) -> None:
     taken: list[int] = []
     with closing(open_document(pdf(GRAY), PixelLimits(MEGAPIXEL), 200, bool, bool)) as document:
         drawn = document.open(1, gray=gray, check=bool, take=taken.append)
     assert sum(taken) == getattr(drawn, "pixels").nbytes  # noqa: B009  a picture here, which the type does not say
 
 
-def test_a_text_layer_s_process_is_held_to_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_layer_child_is_held_to_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = iter([0.0] + [100.0] * 1000)
     monkeypatch.setattr(time, "monotonic", lambda: next(now_s))
     monkeypatch.setattr(child_process, "_POLL_S", 0.01)

@@ -129,7 +129,7 @@ def test_a_page_that_is_an_image_is_drawn_as_that_image_pixel_by_pixel(dpi: floa
         pytest.param(with_hidden_text, np.asarray, id="with hidden text"),
     ],
 )
-def test_it_is_drawn_as_it_is_displayed(change: Change, shown: Callable[[Pixels], Pixels]) -> None:
+def test_a_rotated_image_page_is_drawn_as_displayed(change: Change, shown: Callable[[Pixels], Pixels]) -> None:
     data = scan(150, change)
     assert np.array_equal(drawn(data), shown(picture()))
     with pypdfium2.PdfDocument(data) as document:
@@ -153,7 +153,7 @@ def test_any_other_page_is_drawn_at_the_usual_resolution(data: bytes) -> None:
     assert measured(data) is None
 
 
-def test_an_image_with_a_mask_counts_where_it_is_as_fine_as_other_pages_are_drawn() -> None:
+def test_an_image_with_a_mask_counts_from_the_usual_resolution_on() -> None:
     assert measured(scan(250, with_mask)) == (WIDE, HIGH)
 
 
@@ -176,7 +176,7 @@ A4 = (595.2, 841.92)
         ((300, 300), 200, 100_000, 5000, None),
     ],
 )
-def test_its_resolution_stays_within_the_limits(
+def test_the_resolution_of_an_image_page_stays_within_the_limits(
     own_dpi: tuple[int, int], dpi: int, max_pixels: int, longest: int, expected: tuple[int, int] | None
 ) -> None:
     own = (A4[0] * own_dpi[0] / 72, A4[1] * own_dpi[1] / 72)
@@ -188,12 +188,12 @@ def test_its_resolution_stays_within_the_limits(
         assert max(found) <= longest
 
 
-def test_an_image_of_too_many_pixels_is_refused_before_it_is_unpacked() -> None:
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded() -> None:
     with pytest.raises(ImageTooLarge, match=f"{WIDE} x {HIGH} pixels"):
         measured(scan(150), max_pixels=WIDE * HIGH - 1)
 
 
-def test_boxes_and_regions_are_in_the_pixels_of_the_page_as_all_pages_are_drawn() -> None:
+def test_boxes_and_regions_use_the_usual_resolution() -> None:
     view = EngineInput(ReadOptions(region=(50, 20, 100, 40)))
     seen = view.apply(Image(np.zeros((300, 600), np.uint8), "pdf", (200, 100)))
     assert (seen.width, seen.height) == (300, 120)
@@ -203,7 +203,7 @@ def test_boxes_and_regions_are_in_the_pixels_of_the_page_as_all_pages_are_drawn(
     assert restored.lines[0].box == ((50, 20), (150, 20), (150, 60), (50, 60))
 
 
-def test_a_region_at_the_edge_of_a_page_has_a_pixel_at_least() -> None:
+def test_a_region_at_a_page_edge_has_at_least_one_pixel() -> None:
     view = EngineInput(ReadOptions(region=(199, 99, 9, 9)))
     assert view.apply(Image(np.zeros((30, 60), np.uint8), "pdf", (200, 100))).pixels.size == 1
     with pytest.raises(BadOption):
@@ -211,7 +211,7 @@ def test_a_region_at_the_edge_of_a_page_has_a_pixel_at_least() -> None:
 
 
 @pytest.mark.parametrize("dpi", [150, 300])
-def test_the_engine_sees_the_images_own_pixels_and_the_answer_has_the_size_of_other_pages(dpi: int) -> None:
+def test_the_engine_gets_the_image_pixels_and_the_answer_the_usual_size(dpi: int) -> None:
     with running_app(Settings(pdf_dpi=200)) as app:
         (page,) = json_of(app.test_client().post("/v1/ocr", data=scan(dpi), content_type="application/pdf"))["pages"]
     assert (page["width"], page["height"]) == (WIDE * 200 // dpi, HIGH * 200 // dpi)

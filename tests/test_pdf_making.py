@@ -65,7 +65,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place.reader.stop(5.0)
 
 
-def test_all_apis_wait_for_the_same_places(place: Place) -> None:
+def test_all_apis_share_the_places_for_making_pdfs(place: Place) -> None:
     client, job_id, umi_id = place.client, place.read_job(), place.read_of_umi()
     ways: dict[str, Callable[[], Any]] = {
         "native": lambda: client.post("/v1/ocr?format=pdf", data=SCAN),
@@ -97,7 +97,7 @@ class WatchedLimiter(Limiter):
             yield
 
 
-def test_a_text_of_umi_ocr_does_not_wait_behind_a_pdf_that_waits(place: Place) -> None:
+def test_a_text_file_of_umi_ocr_does_not_wait_behind_a_pdf(place: Place) -> None:
     umi_id, app = place.read_of_umi(), place.client.application
     limiter = place.reader.pdf_making = WatchedLimiter()
 

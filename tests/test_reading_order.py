@@ -76,7 +76,7 @@ ORDERED: dict[str, list[Frame]] = {
 
 
 @pytest.mark.parametrize("kind", ORDERED)
-def test_lines_are_read_in_order_however_they_are_given(kind: str) -> None:
+def test_lines_are_ordered_from_any_input_order(kind: str) -> None:
     frames = ORDERED[kind]
     shuffled = random.Random(kind).sample(range(len(frames)), len(frames))
     found = reading_order(quads_around([frames[at] for at in shuffled]))
@@ -84,13 +84,13 @@ def test_lines_are_read_in_order_however_they_are_given(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_drawn_pages_are_read_in_order_however_they_lie(kind: str) -> None:
+def test_drawn_pages_are_ordered_in_any_view(kind: str) -> None:
     rates = sorted(cer_of(kind, seed, VIEWS[seed % len(VIEWS)]) for seed in range(10))
     assert rates[8] <= 0.03
     assert rates[9] <= (0.12 if kind in ONE_PAGE_FAILS else 0.03)
 
 
-def test_a_page_seen_from_the_side_is_made_level_and_a_level_one_stays() -> None:
+def test_a_slanted_page_is_levelled_and_a_level_one_unchanged() -> None:
     quads = quads_around(column(0, 0, 40) + column(220, 0, 40) + column(440, 0, 40))
     assert np.abs(level_quads(quads) - quads).max() < 0.01
     x, y = quads[..., 0] - 320, quads[..., 1] - 280
@@ -139,7 +139,7 @@ def test_thousands_of_lines_are_ordered_quickly(frames: list[Frame]) -> None:
     assert spent_s < 1.0  # 0.02 to 0.35 s measured on one core of a Xeon
 
 
-def test_twice_the_lines_take_no_four_times_as_long() -> None:
+def test_time_is_not_quadratic_in_the_lines() -> None:
     def spent(count: int) -> float:
         quads = level_quads(quads_around(pairs_apart(count)))
         began = time.process_time()
@@ -157,7 +157,7 @@ def test_twice_the_lines_take_no_four_times_as_long() -> None:
 @pytest.mark.parametrize(
     "kind", ["one row, though the left one lies higher", "two columns", "bands of columns below a title"]
 )
-def test_a_page_of_arabic_is_read_from_the_right(kind: str) -> None:
+def test_an_arabic_page_is_ordered_from_right_to_left(kind: str) -> None:
     quads = quads_around([(1000 - right, top, 1000 - left, bottom) for left, top, right, bottom in ORDERED[kind]])
 
     assert reading_order(quads, from_right=True) == list(range(len(quads)))
@@ -165,7 +165,7 @@ def test_a_page_of_arabic_is_read_from_the_right(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["columns_3", "newspaper", "form", "table_of_paragraphs"])
-def test_drawn_pages_seen_in_a_mirror_are_read_alike_from_the_right(kind: str) -> None:
+def test_mirrored_pages_are_ordered_alike_from_right_to_left(kind: str) -> None:
     source = random.Random(kind)
     sheet = Sheet(source, chinese=False)
     KINDS[kind](sheet)
@@ -175,7 +175,7 @@ def test_drawn_pages_seen_in_a_mirror_are_read_alike_from_the_right(kind: str) -
     assert reading_order(reflected, texts, from_right=True) == reading_order(quads, texts)
 
 
-def test_paragraphs_whose_lines_run_downwards_are_ordered() -> None:
+def test_paragraphs_of_vertical_lines_are_ordered() -> None:
     """Lines of a page that is read as it lies, though its text is turned; some link within one row."""
     lines = [
         ("• Portability. The code should work on all Unix like operating systems, and Windows.", -969, 277, 1446, 31),

@@ -62,7 +62,7 @@ def length(rule: NDArray[np.float32]) -> float:
     return float(np.abs(rule[1] - rule[0]).max())
 
 
-def test_rules_are_found_as_long_as_they_are() -> None:
+def test_rules_are_found_with_their_length() -> None:
     cells = grid(3, 3)
     lines = [line for cell in cells for line in lines_in(cell, 2)]
 
@@ -82,7 +82,7 @@ def test_rules_of_a_slanted_page_are_found(degrees: float) -> None:
     assert sum(length(rule) > 250 for rule in found) >= 7
 
 
-def test_strokes_of_letters_below_each_other_are_no_rules_and_a_page_without_lines_has_none() -> None:
+def test_stacked_strokes_of_letters_are_not_rules() -> None:
     lines = [(20.0, 20.0 + 22 * row, 600.0, 40.0 + 22 * row) for row in range(20)]
     assert len(find_rules(drawn(rules_around([]), lines), quads_around(lines))) == 0
     assert find_rules(drawn(rules_around(grid(3, 3)), []), quads_around([])).shape == (0, 4, 2)
@@ -100,12 +100,12 @@ def test_strokes_of_letters_below_each_other_are_no_rules_and_a_page_without_lin
     ],
     ids=["table of lines", "table", "table with a long middle", "cards", "narrow cards"],
 )
-def test_cells_and_cards_are_read_one_after_the_other_row_by_row(places: list[Frame], counts: tuple[int, ...]) -> None:
+def test_cells_and_cards_are_read_as_a_whole_row_by_row(places: list[Frame], counts: tuple[int, ...]) -> None:
     lines = [line for number, place in enumerate(places) for line in lines_in(place, counts[number % 3])]
     assert_in_order(lines, rules_around(places))
 
 
-def test_a_cell_over_several_rows_comes_with_the_first_of_them() -> None:
+def test_a_cell_over_several_rows_is_read_with_the_first() -> None:
     cells: list[Frame] = [(20, 20, 220, 220), *((220, 20 + 100 * row, 420, 120 + 100 * row) for row in range(2))]
     lines = [(30.0, 110.0, 100.0, 130.0), *lines_in(cells[1], 3), *lines_in(cells[2], 3)]
 
@@ -131,7 +131,7 @@ def test_a_framed_note_in_a_column_is_read_in_its_place() -> None:
     assert_in_order(lines, rules_around([note]))
 
 
-def test_frames_in_frames_cost_no_more_than_their_lines() -> None:
+def test_nested_frames_take_linear_time() -> None:
     frames = [(5.0 * step, 30.0 * step, 4000 - 5.0 * step, 12100 - 30.0 * step) for step in range(200)]
     lines = [(frame[0] + 20, frame[1] + 6, frame[0] + 120, frame[1] + 26) for frame in frames]
     began = time.process_time()

@@ -93,7 +93,7 @@ def jpeg(pixels: np.ndarray, orientation: int = 1, mode: str = "RGB") -> bytes:
 
 
 @needs_poppler
-def test_the_text_is_found_again_on_the_pages_of_a_pdf_and_on_pictures() -> None:
+def test_text_can_be_extracted_from_pdfs_and_images() -> None:
     once, after = (with_text(pdf(GRAY, GRAY), [replace(READ, number=2)]) for _ in range(2))
     assert (by_pdfium(after), by_poppler(after)) == ([[""], list(TEXTS)], [[], list(TEXTS)])
     assert by_poppler(images_pdf(jpeg(picture(200, 100)))) == [list(TEXTS)]
@@ -118,7 +118,7 @@ def form_pdf() -> bytes:
     )
 
 
-def test_what_only_a_form_uses_stays_among_the_resources_of_its_page() -> None:
+def test_resources_used_only_by_a_form_stay() -> None:
     before = form_pdf()
     after = with_text(before, [READ])
     assert drawn(before) == drawn(after)
@@ -128,7 +128,7 @@ def test_what_only_a_form_uses_stays_among_the_resources_of_its_page() -> None:
     assert by_pdfium(after) == [[*TEXTS, "Of the form"]]
 
 
-def test_streams_of_the_pages_are_as_they_were() -> None:
+def test_page_streams_are_unchanged() -> None:
     raw_image = bytes(range(256)) * 3
     before = assemble(
         {
@@ -147,7 +147,7 @@ def test_streams_of_the_pages_are_as_they_were() -> None:
         assert now.pages[0].obj["/Contents"][1].read_raw_bytes() == was.pages[0].obj["/Contents"].read_raw_bytes()
 
 
-def test_text_lies_where_it_was_read_on_a_page_that_is_cropped_and_turned_and_on_a_picture() -> None:
+def test_text_is_placed_right_on_cropped_and_turned_pages_and_images() -> None:
     whole = io.BytesIO()
     document = pypdfium2.PdfDocument(pdf(GRAY, size=(300, 200)))
     document[0].set_cropbox(100, 50, 500, 86)
@@ -162,7 +162,7 @@ def test_text_lies_where_it_was_read_on_a_page_that_is_cropped_and_turned_and_on
         assert found == pytest.approx(place, abs=0.3)
 
 
-def test_an_encrypted_pdf_that_opens_without_a_password_stays_encrypted() -> None:
+def test_a_restricted_pdf_stays_encrypted() -> None:
     whole = io.BytesIO()
     restricted = pikepdf.Encryption(owner="secret", user="", allow=pikepdf.Permissions(extract=False))
     with pikepdf.open(io.BytesIO(pdf(GRAY))) as document:
@@ -183,7 +183,7 @@ def test_an_encrypted_pdf_that_opens_without_a_password_stays_encrypted() -> Non
         ("pdf_nested_filters", 64 << 20),
     ],
 )
-def test_a_hostile_pdf_is_refused_or_grows_by_its_text(kind: str, size: int) -> None:
+def test_a_hostile_pdf_is_refused_or_only_grows_by_its_text(kind: str, size: int) -> None:
     data = PDFS[kind].make(size)
     try:
         after = with_text(data, [READ])
@@ -201,7 +201,7 @@ def turned_box(upright: Box) -> Box:
     return one, two, three, four
 
 
-def test_a_line_is_written_word_by_word_where_its_words_are_known() -> None:
+def test_a_line_with_known_words_is_written_word_by_word() -> None:
     words = (Word("ab", 1, box(20, 10, 40, 30)), Word("c", 1, box(150, 10, 180, 30)))
     ((place, pieces),) = text_of(Page(200, 100, 0, (Line("ab c", 1, box(20, 10, 180, 30), words),))).lines
     assert place == [20, 10, 180, 10, 180, 30, 20, 30]
@@ -213,7 +213,7 @@ def test_a_line_is_written_word_by_word_where_its_words_are_known() -> None:
 
 
 @needs_poppler
-def test_words_are_apart_where_the_text_has_blanks_and_a_hyphen_at_the_end_of_a_line_joins_none() -> None:
+def test_extracted_words_keep_their_spaces_and_final_hyphens_join_none() -> None:
     # The first two touch, and a gap is before the last, as behind a Chinese comma.
     places = (("ab", 20, 60), ("cd", 60, 100), ("ef", 120, 180))
     words = tuple(Word(text, 1, box(left, 10, right, 30)) for text, left, right in places)
@@ -223,7 +223,7 @@ def test_words_are_apart_where_the_text_has_blanks_and_a_hyphen_at_the_end_of_a_
 
 
 @pytest.mark.parametrize("words", [("a", "c"), ("ab",), ("c", "ab"), ("",), ()])
-def test_words_that_are_not_those_of_the_line_are_left_out(words: Sequence[str]) -> None:
+def test_words_that_differ_from_the_line_are_ignored(words: Sequence[str]) -> None:
     known = tuple(Word(text, 1, box(20, 10, 40, 30)) for text in words)
     ((_, pieces),) = text_of(Page(200, 100, 0, (Line("ab c", 1, box(20, 10, 180, 30), known),))).lines
     assert pieces == [("ab c", 0, 1)]
@@ -232,7 +232,7 @@ def test_words_that_are_not_those_of_the_line_are_left_out(words: Sequence[str])
 @needs_poppler
 @pytest.mark.parametrize("climb", [-48, -14, 14, 48])
 @pytest.mark.parametrize("has_words", [False, True])
-def test_words_of_a_line_that_climbs_are_found_whole(climb: int, *, has_words: bool) -> None:
+def test_words_of_slanted_lines_are_extracted_whole(climb: int, *, has_words: bool) -> None:
     texts = ["Exposure", "without", "intermediate", "protection", "hospitalised"]
     boxes = [tilted(60 * at, 60 * at + 56, climb / 300) for at in range(5)]
     words = tuple(map(Word, texts, [1.0] * 5, boxes)) if has_words else None
@@ -286,7 +286,7 @@ def bent_line(texts: Sequence[str], top: float) -> Line:
         (("Hill", ",", "gap", "."), (20, 28, 23, 28), (30, 32, 33, 30)),
     ],
 )
-def test_a_sign_alone_does_not_bend_a_line_whose_boxes_are_tight(
+def test_a_single_mark_does_not_make_a_line_bent(
     texts: Sequence[str], tops: Sequence[int], bottoms: Sequence[int]
 ) -> None:
     boxes = [box(20 + 30 * at, top, 44 + 30 * at, low) for at, (top, low) in enumerate(zip(tops, bottoms, strict=True))]
@@ -298,7 +298,7 @@ def test_a_sign_alone_does_not_bend_a_line_whose_boxes_are_tight(
 
 
 @needs_poppler
-def test_words_of_bent_lines_are_found_whole_where_they_stand() -> None:
+def test_words_of_bent_lines_are_extracted_whole_in_place() -> None:
     lines = [bent_line(texts, 20 + 17 * at) for at, texts in enumerate(BENT)]
     made = images_pdf(encoded(picture(380, 140)), read=Page(380, 140, 0, tuple(lines)))
     texts = sorted(word for texts in BENT for word in texts)
@@ -319,7 +319,7 @@ RIGHT_TO_LEFT = ("שלום עולם, 12.5%", "مرحبا بالعالم")
 
 
 @needs_poppler
-def test_text_from_right_to_left_is_found_in_the_order_in_which_it_is_read() -> None:
+def test_right_to_left_text_is_extracted_in_logical_order() -> None:
     made = images_pdf(
         encoded(picture(200, 100)), read=Page(200, 100, 0, (line(RIGHT_TO_LEFT[0]), line(RIGHT_TO_LEFT[1], 50)))
     )
@@ -332,9 +332,7 @@ def test_text_from_right_to_left_is_found_in_the_order_in_which_it_is_read() -> 
 
 
 @pytest.mark.parametrize(("file", "sides"), [(jpeg(picture()), (14.4, 7.2)), (encoded(picture()), (21.6, 10.8))])
-def test_the_samples_of_a_jpeg_or_png_are_the_picture_s_and_not_packed_again(
-    file: bytes, sides: tuple[float, float]
-) -> None:
+def test_jpeg_and_png_data_is_embedded_unchanged(file: bytes, sides: tuple[float, float]) -> None:
     made = images_pdf(file)
     with pikepdf.open(io.BytesIO(made)) as document:
         assert document.pages[0].obj["/Resources"]["/XObject"]["/I"].read_raw_bytes() in file
@@ -361,7 +359,7 @@ def in_colour(pixels: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", PICTURES)
-def test_pictures_lose_nothing(kind: str) -> None:
+def test_other_images_are_embedded_losslessly(kind: str) -> None:
     file = PICTURES[kind]
     made = images_pdf(file)
     with pypdfium2.PdfDocument(made) as document:
@@ -381,18 +379,18 @@ def shown_and_expected(file: bytes) -> NDArray[np.int64]:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_picture_is_shown_as_its_orientation_says(orientation: int) -> None:
+def test_an_image_is_shown_in_its_exif_orientation(orientation: int) -> None:
     shown, expected = shown_and_expected(jpeg(picture(), orientation))
     assert np.abs(shown - expected).max() < 8
 
 
-def test_a_picture_in_inks_is_shown_in_its_colours() -> None:
+def test_a_cmyk_image_keeps_its_colours() -> None:
     shown, expected = shown_and_expected(jpeg(picture(), mode="CMYK"))
     # Each turns inks into light in a way of its own; inverted ones are 125 apart.
     assert np.abs(shown - expected).mean() < 40
 
 
-def test_more_signs_beyond_two_bytes_than_there_are_codes_become_question_marks() -> None:
+def test_characters_without_a_free_code_become_question_marks() -> None:
     text = "".join(chr(0x20000 + at) for at in range(2100))
     read = Page(60, 30, 0, (Line(text, 0.9, box(0, 5, 60, 10)),))
     (found,) = by_pdfium(images_pdf(encoded(picture()), read=read))[0]
@@ -409,5 +407,5 @@ def test_more_signs_beyond_two_bytes_than_there_are_codes_become_question_marks(
         (jpeg(picture()).replace(b"JFIF\0", b"JFIX\0"), None),
     ],
 )
-def test_the_resolution_of_a_file_is_read(file: bytes, expected: tuple[float, float] | None) -> None:
+def test_the_resolution_of_an_image_sets_the_page_size(file: bytes, expected: tuple[float, float] | None) -> None:
     assert open_encoded_image(file, LIMITS).dpi == (expected and pytest.approx(expected))

@@ -57,7 +57,7 @@ def test_a_page_without_tables_has_none(kind: str, seed: int) -> None:
     assert found_on(draw_page(kind, seed)) == []
 
 
-def test_columns_of_text_between_rules_are_no_table_where_boxes_are_as_tight_as_the_ink() -> None:
+def test_text_columns_between_rules_are_not_a_table() -> None:
     # Gaps between characters are wide then, measured in heights of the box.
     drawn = draw_page("two_columns", 2000)
     lines = []
@@ -69,7 +69,7 @@ def test_columns_of_text_between_rules_are_no_table_where_boxes_are_as_tight_as_
 
 
 @pytest.mark.parametrize("degrees", [90, 180, 270])
-def test_a_table_on_a_turned_page_lies_where_it_is_seen(degrees: int) -> None:
+def test_a_table_on_a_turned_page_has_image_coordinates(degrees: int) -> None:
     drawn = draw_page("spans", 2)
     width, height = drawn.page.width, drawn.page.height
     boxes = [turn_points(np.array(line.box, np.float32), degrees, width, height) for line in drawn.page.lines]
@@ -83,7 +83,7 @@ def test_a_table_on_a_turned_page_lies_where_it_is_seen(degrees: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "seed", "slant"), [("ruled", 4, 3.0), ("spans", 3, 0.0)])
-def test_cells_cover_the_grid_once_and_their_lines_lie_in_their_boxes(kind: str, seed: int, slant: float) -> None:
+def test_cells_cover_the_grid_once_and_contain_their_lines(kind: str, seed: int, slant: float) -> None:
     drawn = draw_page(kind, seed, slant)
     (table,) = find_tables(drawn.pixels, drawn.page, no_check)
     seen = [number for cell in table.cells for number in cell.lines]
@@ -98,7 +98,7 @@ def test_cells_cover_the_grid_once_and_their_lines_lie_in_their_boxes(kind: str,
     assert (covered == 1).all()
 
 
-def test_cells_of_a_row_whose_pieces_overlap_cover_it_once_in_any_order() -> None:
+def test_overlapping_pieces_in_any_order_make_cells_that_cover_the_row_once() -> None:
     columns = [(x * 10.0, x * 10.0 + 8) for x in range(6)]
     pieces = [(22.0, 0.0, 56.0, 9.0), (11.0, 10.0, 37.0, 19.0)]
     for row in ([0, 1], [1, 0]):
@@ -116,7 +116,7 @@ def scattered() -> list[Line]:
     [[line_at(x * 90.0, y * 30.0, "") for y in range(4) for x in range(3)], scattered()],
     ids=("empty", "strewn"),
 )
-def test_lines_without_text_or_without_order_are_no_table(lines: Sequence[Line]) -> None:
+def test_empty_or_unordered_lines_are_not_a_table(lines: Sequence[Line]) -> None:
     assert find_tables(blank(1600, 1200), Page(1200, 1600, 0, tuple(lines)), no_check) == ()
 
 
@@ -133,7 +133,7 @@ def test_a_color_page_and_a_large_one_have_the_same_tables_as_the_gray_one() -> 
 
 
 @pytest.mark.parametrize("error", [ClientGone, DeadlineExceeded])
-def test_a_search_that_nobody_waits_for_ends(error: type[ClientGone | DeadlineExceeded]) -> None:
+def test_the_search_ends_when_its_client_is_gone(error: type[ClientGone | DeadlineExceeded]) -> None:
     drawn = draw_page("ruled", 1)
 
     def check() -> None:
@@ -173,7 +173,7 @@ BUSY: dict[str, tuple[Callable[[], Pixels], list[tuple[float, float]]]] = {
 
 
 @pytest.mark.parametrize("name", BUSY)
-def test_whatever_is_on_a_page_takes_no_longer_than_seconds(name: str) -> None:
+def test_hostile_pages_take_seconds_at_most(name: str) -> None:
     draw, places = BUSY[name]
     find_within(5, draw(), [line_at(x, y, "x", width=20, height=10) for x, y in places])
 
@@ -185,7 +185,7 @@ def find_within(most_s: float, pixels: Pixels, lines: Sequence[Line]) -> tuple[T
     return found
 
 
-def test_a_pattern_of_thousands_of_pieces_is_given_up() -> None:
+def test_a_pattern_of_thousands_of_pieces_is_skipped() -> None:
     # Lines of a hundred words, that come apart at each of them.
     pixels = blank(8 * 280, 2400)
     pixels[:, np.arange(2400) % 24 > 11] = 0
@@ -200,7 +200,7 @@ def test_a_pattern_of_thousands_of_pieces_is_given_up() -> None:
     assert find_within(1, pixels, [line_at(x, y, "x", width=1.5, height=3) for x, y in places]) == ()
 
 
-def test_rules_above_each_other_of_many_extents_are_given_up() -> None:
+def test_stacked_rules_of_many_extents_are_skipped() -> None:
     places = np.random.default_rng(5).uniform(0, 2300, (3000, 2))
     frames = np.concatenate([places, np.add(places, (20, 8))], axis=1).tolist()
     steps = np.arange(500)
@@ -226,7 +226,7 @@ SMALL_TABLE = Table(
 )
 
 
-def test_html_and_markdown_have_the_spans_and_no_markup_of_the_text() -> None:
+def test_html_and_markdown_have_spans_and_escape_text() -> None:
     assert to_html(SMALL_TABLE) == (
         '<table><tr><td colspan="2">a | b</td></tr>'
         "<tr><td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td>one<br/>two</td></tr></table>"
@@ -240,7 +240,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from("<>&\"
 
 
 @given(ANY_TEXT)
-def test_any_text_stays_in_its_cell(text: str) -> None:
+def test_any_text_stays_in_its_table_cell(text: str) -> None:
     table = Table(SQUARE, 1, 1, (Cell(0, 0, 1, 1, SQUARE, text, ()),))
     (cell,) = ET.fromstring(to_html(table)).iter("td")
     assert [child.tag for child in cell] == ["br"] * (len(text.splitlines()) - 1 if text.splitlines() else 0)
@@ -249,7 +249,7 @@ def test_any_text_stays_in_its_cell(text: str) -> None:
     assert heading.replace("\\\\", "").replace("\\|", "").count("|") == 2
 
 
-def test_a_table_is_put_back_into_the_frame_of_the_image_with_its_page() -> None:
+def test_tables_are_mapped_to_the_image_with_their_page() -> None:
     page = Page(50, 100, 0, (line_at(1, 1, "x"),) * 3, tables=(SMALL_TABLE,))
     back = restore_page(page, 90, width=200, height=100)
     assert back.tables[0].box == ((0.0, 100.0), (0.0, 98.0), (2.0, 98.0), (2.0, 100.0))

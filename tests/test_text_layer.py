@@ -94,16 +94,14 @@ def frame(line: Line) -> tuple[float, ...]:
 # What is taken
 
 
-def test_sound_text_is_taken_as_it_is_and_no_engine_reads(pages: Any, running: Any) -> None:
+def test_a_sound_text_layer_is_used_without_the_engine(pages: Any, running: Any) -> None:
     [page, blank, gray] = pages(page_pdf(text(SENTENCE) + text(b"Second line.", y=130), b"", GRAY))
     assert said(page) == [SENTENCE.decode(), "Second line."]
     assert {(line.source, line.confidence) for line in page.lines} == {("text_layer", 1.0)}
     assert (blank.lines, gray.lines, running[1].tasks) == ((), (), [])
 
 
-def test_without_the_option_pages_are_read_as_drawn_and_lines_say_nothing_of_their_source(
-    pages: Any, running: Any
-) -> None:
+def test_by_default_pages_are_recognized_and_lines_have_no_source(pages: Any, running: Any) -> None:
     [page] = pages(page_pdf(text(SENTENCE)), ReadOptions())
     assert (said(page), sources(page), len(running[1].tasks)) == (["seen"], {None}, 1)
 
@@ -119,7 +117,7 @@ def test_boxes_follow_turned_and_cropped_pages(pages: Any, turn: int, crop: byte
     assert frame(page.lines[0]) == pytest.approx(frame(drawn.lines[0]), abs=4.0)
 
 
-def test_lines_that_run_upwards_begin_where_they_are_read_from(pages: Any) -> None:
+def test_boxes_of_upward_lines_begin_where_reading_starts(pages: Any) -> None:
     upwards = b"BT /F 12 Tf 0 1 -1 0 100 20 Tm (Up along the edge) Tj ET\n"
     [page] = pages(page_pdf(upwards + text(SENTENCE, y=30, x=110, size=6)))
     line = next(line for line in page.lines if line.text == "Up along the edge")
@@ -128,7 +126,7 @@ def test_lines_that_run_upwards_begin_where_they_are_read_from(pages: Any) -> No
     assert y1 < y0 - 200
 
 
-def test_words_and_characters_stand_where_their_ink_is(pages: Any) -> None:
+def test_boxes_of_words_and_characters_follow_their_ink(pages: Any) -> None:
     [page] = pages(page_pdf(text(b"Hi there, you", size=20)), replace(AUTO, characters=True))
     [line] = page.lines
     assert line.words is not None
@@ -141,7 +139,7 @@ def test_words_and_characters_stand_where_their_ink_is(pages: Any) -> None:
     assert rights[0] - lefts[0] == pytest.approx(44.4, abs=1.0)
 
 
-def test_glyphs_are_lines_as_they_are_seen(pages: Any) -> None:
+def test_glyphs_form_the_visible_lines(pages: Any) -> None:
     # Text printed twice, for boldness or a shadow, is one line.
     bold = text(SENTENCE) + text(SENTENCE, x=20.3) + text(b"Shadow", y=100, size=20) + text(b"Shadow", 21.5, 98.5, 20)
     # Cells apart are lines of their own, and pieces side by side are one.
@@ -152,7 +150,7 @@ def test_glyphs_are_lines_as_they_are_seen(pages: Any) -> None:
     assert said(second) == ["Name", "Amount", "AV word ofpieces now"]
 
 
-def test_ligatures_and_hyphens_are_letters_and_hyphens(pages: Any) -> None:
+def test_ligatures_become_letters_and_hyphens_stay(pages: Any) -> None:
     font, more = mapped({ord("A"): "ffi", ord("B"): "\ufb01", ord("C"): "\u00ad"})
     [page] = pages(page_pdf(text(b"oAce and Bre exam-") + text(b"ple and hyC", y=130), font=font, more=more))
     assert said(page) == ["office and fire exam-", "ple and hy-"]
@@ -199,7 +197,7 @@ UNSOUND: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", UNSOUND)
-def test_text_that_is_not_what_is_seen_is_left_to_the_engine(pages: Any, running: Any, kind: str) -> None:
+def test_unsound_text_is_left_to_the_engine(pages: Any, running: Any, kind: str) -> None:
     [page] = pages(UNSOUND[kind]())
     assert (said(page), sources(page)) == (["seen"], {"ocr"})
     assert len(running[1].tasks) == 1
@@ -221,7 +219,7 @@ HIDDEN = text(b"white on white", y=100, more=b"1 g") + text(b"below the page", y
         "beside what the crop box leaves out",
     ],
 )
-def test_text_that_is_seen_is_taken_alone(pages: Any, running: Any, content: bytes, page: bytes) -> None:
+def test_only_visible_text_is_used(pages: Any, running: Any, content: bytes, page: bytes) -> None:
     [read] = pages(page_pdf(content, page=page))
     assert (said(read), running[1].tasks) == ([SENTENCE.decode()], [])
 
@@ -235,9 +233,7 @@ def mixed(height: int = 100) -> bytes:
 
 
 @pytest.mark.parametrize("options", [AUTO, MERGE])
-def test_what_is_seen_besides_is_read_without_the_text_and_put_in_order(
-    pages: Any, running: Any, options: ReadOptions
-) -> None:
+def test_the_rest_of_a_page_is_recognized_and_merged_in_order(pages: Any, running: Any, options: ReadOptions) -> None:
     [page] = pages(mixed(), options)
     assert [(line.text, line.source) for line in page.lines] == [(SENTENCE.decode(), "text_layer"), ("seen", "ocr")]
     [task] = running[1].tasks
@@ -245,7 +241,7 @@ def test_what_is_seen_besides_is_read_without_the_text_and_put_in_order(
     assert task.image.pixels[: task.image.height // 2].min() == 255
 
 
-def test_a_small_mark_is_read_by_merge_alone(pages: Any, running: Any) -> None:
+def test_only_merge_recognizes_small_marks(pages: Any, running: Any) -> None:
     small = text(SENTENCE, y=160) + b"0 g 20 20 9 8 re f 31 20 5 8 re f\n"
     [page] = pages(page_pdf(small))
     assert (sources(page), running[1].tasks) == ({"text_layer"}, [])
@@ -253,13 +249,13 @@ def test_a_small_mark_is_read_by_merge_alone(pages: Any, running: Any) -> None:
     assert sources(page) == {"text_layer", "ocr"}
 
 
-def test_only_takes_whatever_the_file_says_and_never_an_engine(pages: Any, running: Any) -> None:
+def test_only_uses_all_text_of_the_file_and_no_engine(pages: Any, running: Any) -> None:
     found = [pages(make(), ONLY)[0] for make in (UNSOUND["invisible text over a scan"], UNSOUND["a scan alone"], mixed)]
     assert [said(page) for page in found] == [["5canned tcxt"], [], [SENTENCE.decode()]]
     assert not running[1].tasks
 
 
-def test_only_on_an_image_is_a_fault_of_the_caller_and_auto_reads_it(running: Any) -> None:
+def test_only_refuses_images_and_auto_recognizes_them(running: Any) -> None:
     reader, _ = running
     with pytest.raises(BadOption, match="is an image"):
         reader.read(png(), ONLY, 30.0)
@@ -267,7 +263,7 @@ def test_only_on_an_image_is_a_fault_of_the_caller_and_auto_reads_it(running: An
     assert (said(page), sources(page)) == (["seen"], {"ocr"})
 
 
-def test_a_region_has_the_text_inside_it_alone(pages: Any, running: Any) -> None:
+def test_a_region_has_only_the_text_inside_it(pages: Any, running: Any) -> None:
     file = page_pdf(text(b"above", y=150) + text(b"left and right", y=50))
     # Points to pixels: 200 / 72.
     [page] = pages(file, replace(AUTO, region=(0, 300, 200, 255)))
@@ -277,7 +273,7 @@ def test_a_region_has_the_text_inside_it_alone(pages: Any, running: Any) -> None
         raise running[0].read_files([file], replace(AUTO, region=(5000, 0, 10, 10)), 30.0)[0].errors[0][1]
 
 
-def test_the_middle_of_a_line_that_is_read_beside_own_text_is_not_read_again() -> None:
+def test_recognized_lines_over_the_text_layer_are_dropped() -> None:
     own = OwnText((Line("own text", 1.0, box(100, 100, 300, 120)),))
     read = [Line("own tex", 1.0, box(105, 98, 296, 124)), Line("other", 1.0, box(100, 140, 300, 160))]
     merged = merge_text(Page(400, 300, 0, tuple(read)), own)
@@ -287,7 +283,7 @@ def test_the_middle_of_a_line_that_is_read_beside_own_text_is_not_read_again() -
 # Scripts
 
 
-def test_hebrew_is_in_logical_order_whichever_way_its_glyphs_were_drawn(pages: Any) -> None:
+def test_hebrew_is_in_logical_order_for_any_drawing_order(pages: Any) -> None:
     font, more = mapped({ord("a") + at: chr(0x5D0 + at) for at in range(26)})
     # Gimel, bet, alef from left to right, by one string; and alef first, each placed by itself.
     placed = b"".join(text(b"%c" % (97 + at), 200 - 12 * at, 100, 20) for at in range(3))
@@ -296,7 +292,7 @@ def test_hebrew_is_in_logical_order_whichever_way_its_glyphs_were_drawn(pages: A
     assert (said(one), said(other)) == (["\u05d0\u05d1\u05d2"], ["\u05d0\u05d1\u05d2"])
 
 
-def test_characters_below_each_other_are_a_vertical_line_in_chinese_and_lines_of_one_in_digits(pages: Any) -> None:
+def test_chinese_below_each_other_is_a_vertical_line_and_digits_are_not(pages: Any) -> None:
     font, more = mapped({ord("A"): "\u7e26", ord("B"): "\u66f8", ord("C"): "\u304d"})
     column = b"".join(text(b"%c" % (65 + at), 100, 150 - 22 * at, 20) for at in range(3))
     digits = b"".join(text(b"%d" % at, 200, 150 - 22 * at, 20) for at in range(3)).replace(b"/F", b"/S")
@@ -308,7 +304,7 @@ def test_characters_below_each_other_are_a_vertical_line_in_chinese_and_lines_of
 
 
 @pytest.mark.parametrize("count", [100_000, 1_500_000])
-def test_a_page_of_very_many_characters_has_no_text_of_its_own(running: Any, count: int) -> None:
+def test_a_page_with_too_many_characters_counts_as_without_text_layer(running: Any, count: int) -> None:
     file = page_pdf(b"BT /F 1 Tf 20 100 Td " + b"(abcdefghij) Tj " * (count // 10) + b"ET")
     with closing(open_document(file, PixelLimits(1 << 27), 200, bool, bool)) as document:
         assert document.own_page(1, AUTO, bool, bool) == OwnPage(833, 555, OwnText(()))
@@ -317,9 +313,7 @@ def test_a_page_of_very_many_characters_has_no_text_of_its_own(running: Any, cou
     assert isinstance(error, BrokenImage)
 
 
-def test_a_page_whose_text_crashes_what_finds_it_is_read_as_it_is_drawn(
-    pages: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_layer_that_crashes_pdfium_is_ignored(pages: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object) -> int:
         raise BrokenImage("The text of page 1 makes the program crash.")
 
@@ -331,7 +325,7 @@ def test_a_page_whose_text_crashes_what_finds_it_is_read_as_it_is_drawn(
 # On its way
 
 
-def test_with_tables_the_page_is_drawn_for_them_and_its_own_text_is_in_the_cells(pages: Any, running: Any) -> None:
+def test_tables_use_the_text_layer_in_their_cells(pages: Any, running: Any) -> None:
     grid = b"1 w " + b"".join(b"20 %d m 280 %d l S " % (y, y) for y in (60, 100, 140, 180))
     grid += b"".join(b"%d 60 m %d 180 l S " % (x, x) for x in (20, 150, 280))
     cells = b"".join(text(b"cell%d" % at, 30 + 130 * (at % 2), 155 - 40 * (at // 2)) for at in range(6))
@@ -341,7 +335,7 @@ def test_with_tables_the_page_is_drawn_for_them_and_its_own_text_is_in_the_cells
     assert [cell.text for cell in page.tables[0].cells] == [f"cell{at}" for at in range(6)]
 
 
-def test_own_text_goes_to_an_engine_in_another_process() -> None:
+def test_the_text_layer_reaches_an_isolated_engine() -> None:
     own = OwnText((Line("own", 1.0, box(1, 2, 3, 4)),), 90, is_all=True)
     task = ReadTask(Image(np.zeros((20, 30), np.uint8), "pdf"), AUTO, 9e9, own=own)
     with closing(SharedArea()) as area:
@@ -352,7 +346,7 @@ def test_own_text_goes_to_an_engine_in_another_process() -> None:
         del unpacked
 
 
-def test_the_api_and_the_client_say_where_lines_come_from() -> None:
+def test_api_and_client_give_the_source_of_lines() -> None:
     with running_app(Settings()) as app:
         url = "/v1/ocr?text_layer=auto&words=true"
         answer = app.test_client().post(url, data=page_pdf(text(SENTENCE)), content_type="application/pdf")

@@ -43,7 +43,7 @@ def flat(cells: Sequence[Sequence[str]]) -> list[str]:
 
 @pytest.mark.parametrize("gap", [0.55, 0.7, 1.0, 1.4])
 @pytest.mark.parametrize("mode", ["auto", "only"])
-def test_cells_below_each_other_are_lines_however_close_they_stand(gap: float, mode: str) -> None:
+def test_close_cells_in_aligned_rows_are_separate_lines(gap: float, mode: str) -> None:
     cells = numbers(4, 4)
     lefts = [20 + at * (4 * DIGIT + gap * SIZE) for at in range(4)]
     assert sorted(own_lines(page_pdf(rows(cells, lefts)), mode)) == sorted(flat(cells))
@@ -61,11 +61,11 @@ NUMBERED = [[str(row), "1234", "2345"] for row in range(4)]
         pytest.param(NUMBERED, [20, 32, 62], id="numbers of rows beside other columns"),
     ],
 )
-def test_close_cells_are_parted(cells: Sequence[Sequence[str]], lefts: Sequence[float]) -> None:
+def test_close_cells_are_split(cells: Sequence[Sequence[str]], lefts: Sequence[float]) -> None:
     assert sorted(own_lines(page_pdf(rows(cells, lefts)))) == sorted(flat(cells))
 
 
-def test_numbers_that_end_below_each_other_are_a_column() -> None:
+def test_right_aligned_numbers_are_a_column() -> None:
     names, amounts = ["alpha", "be", "gamma!", "delta"], ["7", "81", "6,42", "115"]
     right = below(names, 14)
     for row, amount in enumerate(amounts):
@@ -76,7 +76,7 @@ def test_numbers_that_end_below_each_other_are_a_column() -> None:
 
 @pytest.mark.parametrize("gray", [0, 0.7])
 @pytest.mark.parametrize("turn", [b"1 0 0 1 0 0", b"0 -1 1 0 0 200", b"-1 0 0 -1 200 200", b"0 1 -1 0 200 0"])
-def test_a_rule_between_two_cells_parts_them_in_a_single_row(gray: float, turn: bytes) -> None:
+def test_a_rule_splits_the_cells_of_a_single_row(gray: float, turn: bytes) -> None:
     gap = 0.6 * SIZE
     lefts = [40 + at * (4 * DIGIT + gap) for at in range(3)]
     grid = b"%g G 0.5 w " % gray + b"".join(b"%g 90 m %g 106 l S " % (left - gap / 2, left - gap / 2) for left in lefts)
@@ -96,13 +96,13 @@ def on_grounds(words: Sequence[bytes], fills: Sequence[bytes], y: float, gap: fl
     return content
 
 
-def test_cells_on_grounds_of_their_own_are_parted_over_rows() -> None:
+def test_cells_with_own_backgrounds_are_split_over_several_rows() -> None:
     cells, fills = numbers(3, 3), [b"0.95 g", b"0.8 g", b"0.95 g"]
     grid = b"".join(on_grounds([cell.encode() for cell in row], fills, 180 - 14 * at) for at, row in enumerate(cells))
     assert sorted(own_lines(page_pdf(grid))) == sorted(flat(cells))
 
 
-def test_columns_of_text_close_to_each_other_are_parted_though_their_words_stand_as_far_apart() -> None:
+def test_close_text_columns_are_split_despite_equally_wide_spaces() -> None:
     # Of about the same width where their blanks are 5.2 points wider, 4.8, and so on.
     lines = [*["aaaa bbbb cccc dddd eee"] * 2, *["aaaa bbbb cccc dddd eeee"] * 2] * 2
     column = b"".join(
@@ -113,7 +113,7 @@ def test_columns_of_text_close_to_each_other_are_parted_though_their_words_stand
     assert own_lines(page_pdf(column)) == [*lines, *lines]
 
 
-def test_tables_of_hebrew_are_parted_and_read_from_the_right() -> None:
+def test_hebrew_tables_are_split_and_read_from_the_right() -> None:
     font, more = mapped({ord("a") + at: chr(0x5D0 + at) for at in range(26)})
     assert own_lines(page_pdf(rows([["cba"] * 2] * 4, [100, 122]), font=font, more=more)) == ["\u05d0\u05d1\u05d2"] * 8
 
@@ -151,27 +151,27 @@ CHINESE = mapped({ord("A"): "\u5e8a", ord("B"): "\u524d", ord(","): "\uff0c"})
     ],
     ids=["with blanks", "without blanks", "few words"],
 )
-def test_justified_text_stays_together_where_its_blanks_line_up(content: bytes, lines: list[str]) -> None:
+def test_justified_text_stays_whole_where_its_spaces_line_up(content: bytes, lines: list[str]) -> None:
     assert own_lines(page_pdf(content)) == lines
 
 
 @pytest.mark.parametrize("fill", [b"0.867 g", b"1 1 0 rg", b"0.02 0.27 0.68 rg", b"0.7 g"])
 @pytest.mark.parametrize("marked", [b"678", b"1", b"34567890"])
 @pytest.mark.parametrize("gap", [3.6, 5.0, 6.0])
-def test_a_word_on_a_ground_of_its_own_stays_in_its_line(fill: bytes, marked: bytes, gap: float) -> None:
+def test_a_highlighted_word_stays_in_its_line(fill: bytes, marked: bytes, gap: float) -> None:
     line = on_grounds([b"12345", marked, b"901"], [b"", fill, b""], 150, gap)
     others = b"".join(on_grounds([b"2" * at, b"345"], [b"", b""], 40 + 14 * at, gap) for at in range(3, 6))
     assert own_lines(page_pdf(line + others))[0] == f"12345 {marked.decode()} 901"
 
 
 @pytest.mark.parametrize("marker", ["%d.", "(%d)", "%d)", "-", "1.%d", "%d"])
-def test_list_markers_belong_to_their_items(marker: str) -> None:
+def test_list_markers_stay_with_their_items(marker: str) -> None:
     markers = [marker % row if "%" in marker else marker for row in range(4)]
     cells = [[before, f"{word} thing"] for before, word in zip(markers, ("a", "the", "my", "no"), strict=True)]
     assert own_lines(page_pdf(rows(cells, [20, 36]))) == [" ".join(row) for row in cells]
 
 
-def test_spaced_out_headings_programs_and_poems_stay_lines() -> None:
+def test_spaced_headings_programs_and_poems_stay_whole() -> None:
     lines = ["ANNUAL REPORT", "BY THE OFFICE", "OF OUR TOWN X"]
     assert len(own_lines(page_pdf(b"4 Tc " + below(lines, 16, 12)))) == 3
     program = [f"self.{name}  = {name}[i]" for name in ("alpha", "gamma", "delta", "kappa")]
@@ -210,7 +210,7 @@ def page_with_forms(page: bytes, content: bytes = IMAGE, head: bytes = b"", dept
     ],
     ids=["in a form", "in two forms", "in five forms", "both in a form"],
 )
-def test_text_below_an_image_is_not_taken(file: bytes) -> None:
+def test_text_below_an_image_is_ignored(file: bytes) -> None:
     assert own_lines(file) == []
 
 
@@ -233,11 +233,11 @@ SEEN = {
 
 
 @pytest.mark.parametrize("kind", SEEN)
-def test_text_that_is_seen_is_taken(kind: str) -> None:
+def test_visible_text_is_used(kind: str) -> None:
     assert own_lines(SEEN[kind]) == [SENTENCE]
 
 
 @pytest.mark.parametrize("colour", [b"0 g", b"1 g", b"1 0 0 rg"])
-def test_words_below_an_opaque_rectangle_are_not_taken(colour: bytes) -> None:
+def test_words_below_an_opaque_rectangle_are_ignored(colour: bytes) -> None:
     assert own_lines(page_pdf(OWN + BAR % colour)) == ["jumps over the lazy dog."]
     assert own_lines(page_with_forms(OWN + b"/X Do\n", BAR % colour)) == ["jumps over the lazy dog."]
