@@ -134,7 +134,7 @@ def test_too_many_pages_are_refused_with_limit_and_remedy(client: FlaskClient) -
     assert (problem["status"], problem["code"]) == (413, "too_many_pages")
     assert "OCRSVC_MAX_PAGES" in problem["detail"]
     assert "/v1/jobs" in problem["remedy"]
-    assert "4 at most" in problem["remedy"]
+    assert "at most 4 pages" in problem["remedy"]
 
 
 def test_a_failed_page_does_not_affect_the_others(client: FlaskClient) -> None:
