@@ -52,7 +52,7 @@ def test_gpus_are_those_in_the_setting_or_visible_ones(
 
 @pytest.mark.parametrize("named", ["first", "0;1", "-1", "all,0", "GPU", "0,GPU-"])
 def test_invalid_gpu_name_is_refused(named: str) -> None:
-    with pytest.raises(SettingsError, match=r"OCRSVC_GPUS is .*accepted is all, or numbers and UUIDs"):
+    with pytest.raises(SettingsError, match=r"OCRSVC_GPUS is .*accepted is all, or GPU numbers and UUIDs"):
         read_settings({"OCRSVC_GPUS": named})
 
 
