@@ -225,7 +225,7 @@ def deaths(text: str) -> dict[str, Any]:
     """What the service's log says of its children."""
     return {
         "children_lost": dict(Counter(re.findall(r"CHILD \d+ LOST: ([\w ]+)", text))),
-        "quarantined": len(re.findall("QUARANTINED", text)),
+        "quarantined": len(re.findall("DENYLISTED", text)),
     }
 
 

@@ -74,8 +74,8 @@ def test_everything_but_its_description_is_encrypted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "is_installed", "reason", "remedy"),
     [
-        (None, True, f"It is encrypted with the key {KEY.id}, and none is given", "OCRSVC_MODELS_KEY"),
-        (new_key(), True, "and the one that is given is", "OCRSVC_MODELS_KEY"),
+        (None, True, f"It is encrypted with the key {KEY.id}, but no key was given", "OCRSVC_MODELS_KEY"),
+        (new_key(), True, "but the given key is", "OCRSVC_MODELS_KEY"),
         (KEY, False, "", "ocrsvc[encrypt]"),
     ],
 )
@@ -95,7 +95,7 @@ def test_without_its_key_or_the_package_it_is_a_bad_version_with_the_reason(
     [
         (lambda one: {"det.onnx": one["rec.onnx"]}, "is not the file that was encrypted under this name"),
         (lambda _: {"det.onnx": PARTS["det.onnx"]}, "is not encrypted"),
-        (lambda one: {"det.onnx": one["det.onnx"][:-1]}, "was damaged"),
+        (lambda one: {"det.onnx": one["det.onnx"][:-1]}, "is damaged"),
         (
             lambda one: {"model.toml": re.sub(rb'set = "\w{32}', b'set = "' + b"0" * 32, one["model.toml"])},
             "was not encrypted together with the model.toml beside it",
@@ -117,7 +117,7 @@ def test_what_was_exchanged_is_refused_although_the_manifest_fits(
 
 
 def test_what_is_encrypted_already_or_opened_by_path_is_not_encrypted(tmp_path: Path) -> None:
-    with pytest.raises(BadModel, match=r"mine/2 is encrypted already\."):
+    with pytest.raises(BadModel, match=r"mine/2 is already encrypted\."):
         encrypt_model(encrypted(tmp_path), KEY)
     of_tr = make_version(tmp_path, "tr", 1, 'engine = "tr"\n[settings]\ntr_home = "./"', {"libtr.so": b""})
     with pytest.raises(BadModel, match=r"the engine tr opens files by their path \(tr_home\)"):
@@ -155,7 +155,7 @@ def test_the_start_ends_where_the_newest_version_lacks_its_key(tmp_path: Path) -
 
 
 def test_the_start_ends_where_there_is_no_repository(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"OCRSVC_MODELS is .*/nothing, and that is no folder\. Name one"):
+    with pytest.raises(SettingsError, match=r"OCRSVC_MODELS is .*/nothing, which is not a folder\. Name an existing"):
         ModelRepository(tmp_path / "nothing").check_key()
 
 

@@ -60,10 +60,10 @@ def test_a_version_that_changes_after_it_was_chosen_is_not_opened_by_a_child(tmp
     [
         (
             "[settings]\nworkers = 4",
-            r"fake/1: model\.toml: settings\.workers is no setting of the engine fake",
+            r"fake/1: model\.toml: settings\.workers is not a setting of the engine fake",
             "fake_",
         ),
-        ("[settings]\nfake_txt = 'a'", r"settings\.fake_txt is no setting", "fake_text"),
+        ("[settings]\nfake_txt = 'a'", r"settings\.fake_txt is not a setting", "fake_text"),
         ("[settings]\nfake_latency_s = 'long'", r"settings\.fake_latency_s is 'long'", "a number from 0"),
         ("[settings]\nfake_latency_s = true", r"settings\.fake_latency_s is True", "a number from 0"),
         ("[settings]\nfake_text = './../b'", r"settings\.fake_text is '\./\.\./b', which leaves", "below"),
@@ -79,7 +79,7 @@ def test_settings_that_a_model_may_not_set_are_named(tmp_path: Path, model: str,
 
 def test_an_engine_that_there_is_not_is_named(tmp_path: Path) -> None:
     version = make_version(tmp_path, "a", 1, "engine = 'reader'")
-    with pytest.raises(BadModel, match="engine is 'reader'") as raised:
+    with pytest.raises(BadModel, match="unknown engine 'reader'") as raised:
         open_engine(Settings(), PLAN, model=version)
     assert "ppocr" in raised.value.remedy
 
@@ -90,17 +90,17 @@ def test_paths_lie_in_the_folder_of_the_version_and_what_is_below_them_is_verifi
     (version.folder / "tra").write_bytes(b"3")
     assert settings_of_model(service, version).tr_home == version.folder / "tr"
     (version.folder / "tr" / "a").write_bytes(b"3")
-    with pytest.raises(BadModel, match=r"tr/a is not the file of its manifest"):
+    with pytest.raises(BadModel, match=r"tr/a does not match the manifest"):
         settings_of_model(service, version)
 
 
 @pytest.mark.parametrize(
     ("model", "service", "fault"),
     [
-        ("engine = 'tr'\n[settings]\ntr_home = './'", Settings(), "runs programs that lie in the model's folder"),
-        ("engine = 'tr'\n[settings]\ntr_home = '/tmp'", Settings(models_code=True), "not in the model's folder"),
-        ("engine = 'tr'\n[settings]\ntr_home = 'tr'", Settings(models_code=True), "not in the model's folder"),
-        ("[settings]\nmodel_cache = './cache'", Settings(), "no setting of the engine ppocr"),
+        ("engine = 'tr'\n[settings]\ntr_home = './'", Settings(), "runs programs from the model's folder"),
+        ("engine = 'tr'\n[settings]\ntr_home = '/tmp'", Settings(models_code=True), "outside the model's folder"),
+        ("engine = 'tr'\n[settings]\ntr_home = 'tr'", Settings(models_code=True), "outside the model's folder"),
+        ("[settings]\nmodel_cache = './cache'", Settings(), "not a setting of the engine ppocr"),
     ],
 )
 def test_a_model_runs_no_programs_and_names_no_folders_of_others(

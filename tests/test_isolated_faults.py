@@ -143,7 +143,7 @@ def test_an_image_for_which_shared_memory_cannot_grow_fails_alone(
             patch.setattr(os, "ftruncate", failing(errno.ENOMEM))
             [answer] = handle.read([a_task(np.zeros((2000, 2000, 3), np.uint8))])
             assert isinstance(answer, EngineFailed)
-            assert "no room for this image" in answer.detail
+            assert "Shared memory for this image cannot be allocated" in answer.detail
             assert summary(handle.read([a_task(noise(1))])) == [crc(noise(1))]
         assert pid_of(handle) == first
 

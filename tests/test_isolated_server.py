@@ -77,7 +77,7 @@ def test_a_poison_image_takes_no_child_of_a_second_worker() -> None:
         assert (first.status_code, first.json()["code"]) == (422, "image_crashes_engine")
         # The answer may be here before the log's line is.
         server.wait_for(r"CHILD \d+ LOST: SIGABRT", count=2)
-        worker = int(server.wait_for(r"\[(\d+)\] \[ERROR\] QUARANTINED image [0-9a-f]{32}: SIGABRT")[1])
+        worker = int(server.wait_for(r"\[(\d+)\] \[ERROR\] DENYLISTED image [0-9a-f]{32}: SIGABRT")[1])
         os.kill(worker, signal.SIGSTOP)
         try:
             assert post(server).status_code == 422

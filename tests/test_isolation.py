@@ -224,7 +224,7 @@ def test_a_limit_below_the_footprint_is_reported_and_left_off(plain: Spawner, ca
             handle.read([a_task(noise(1))])
         assert pid_of(handle) == first
     assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
-    assert "this limit is off" in caplog.text
+    assert "this limit is ignored" in caplog.text
 
 
 def test_a_killed_fork_server_is_replaced_and_no_image_is_blamed() -> None:

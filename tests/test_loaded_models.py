@@ -125,7 +125,7 @@ def version(name: str, size_mib: int = 10) -> ModelVersion:
 
 @contextmanager
 def serving(
-    budget_mib: int | None = None, *, any_thread: bool = True, most_waiting: int = 8
+    budget_mib: int | None = None, *, any_thread: bool = True, max_waiting: int = 8
 ) -> Iterator[tuple[LoadedModels, Machine, Counts]]:
     """Loaded models in front of two real engine threads."""
     machine, counts = Machine(EngineTraits(any_thread=any_thread)), Counts()
@@ -137,7 +137,7 @@ def serving(
         executor,
         ModelMemory(budget_bytes, lambda: machine.held_bytes, bool),
         load_limit_s=FAR_S,
-        most_waiting=most_waiting,
+        max_waiting=max_waiting,
         metrics=cast(WorkerMetrics, counts),
         clock=lambda: machine.now_s,
     )
@@ -256,7 +256,7 @@ def test_pinned_versions_stay() -> None:
             models.lease(version(name)).close()
         assert machine.closed == ["b/10"]
         models.is_pinned = lambda one: one.name in "ac"
-        with pytest.raises(ModelUnavailable, match="beside those that are pinned"):
+        with pytest.raises(ModelUnavailable, match="beside the pinned ones"):
             models.lease(version("d"))
 
 
@@ -272,7 +272,7 @@ def test_a_version_that_takes_more_than_all_may_is_refused_once_that_is_known() 
 
 def test_a_failure_is_told_to_those_who_wait_and_the_next_try_comes_later() -> None:
     with serving() as (models, machine, _):
-        machine.failures["a/10"] = BadModel("a/10: det.onnx is not the file of its manifest.", "Copy it again.")
+        machine.failures["a/10"] = BadModel("a/10: det.onnx does not match the manifest.", "Copy it again.")
         for _ in range(3):
             with pytest.raises(ModelUnavailable, match=r"a/10 cannot be loaded: .* Copy it again"):
                 models.lease(version("a"))
@@ -320,7 +320,7 @@ def test_a_request_whose_client_has_gone_waits_no_longer() -> None:
 
 
 def test_only_so_many_requests_wait() -> None:
-    with serving(most_waiting=1) as (models, machine, _):
+    with serving(max_waiting=1) as (models, machine, _):
         machine.gates["a/10"] = threading.Event()
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(models.lease, version("a"))

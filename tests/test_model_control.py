@@ -131,7 +131,7 @@ def test_a_worker_that_begins_while_the_file_is_wrong_does_what_it_said_before(
     place.policy("[mine")
     with caplog.at_level(logging.ERROR):
         assert place.available() == ["mine/1", "ppocr/1"]
-    assert "stay as they were: models.toml is no TOML" in caplog.text
+    assert "stay in use: models.toml is not valid TOML" in caplog.text
 
 
 @pytest.mark.parametrize("base_path", ["mine", "{folder}/mine", ""])
@@ -262,7 +262,7 @@ def test_the_state_survives_a_restart_and_damage_is_put_aside(place: Place, capl
     (place.store.folder / STATE_FILE).write_text('{"verdicts": 1}')
     with caplog.at_level(logging.ERROR):
         assert StateStore(place.store.folder).read() == ModelState()
-    assert "is damaged, and counts as empty: verdicts" in caplog.text
+    assert "is damaged and treated as empty: verdicts" in caplog.text
     place.control().unload("ppocr")
     assert StateStore(place.store.folder).read().unloads == {"ppocr"}
     assert (place.store.folder / DAMAGED_FILE).read_text() == '{"verdicts": 1}'
@@ -299,10 +299,10 @@ def test_who_names_what_does_not_serve_is_told_that_it_is_there(place: Place) ->
     place.add("new", 1, verdict=None)
     for name, why in (
         ("mine/2", "it is not wanted"),
-        ("mine/4", "it has not proved itself yet"),
+        ("mine/4", "it is not proved yet"),
         ("mine/5", "it was refused"),
         ("mine:canary", "it was refused"),
-        ("new", "it has not proved itself yet"),
+        ("new", "it is not proved yet"),
     ):
         with pytest.raises(UnknownModel) as told:
             place.selector().select(ReadOptions(model=name))
@@ -314,7 +314,7 @@ def test_who_names_what_does_not_serve_is_told_that_it_is_there(place: Place) ->
 
 @pytest.mark.parametrize("text", ["[" * 20_000, f"a = {'9' * 5000}", f"{'.'.join('a' * 30_000)} = 1"])
 def test_policies_made_to_stop_the_service_are_wrong_ones(text: str) -> None:
-    with pytest.raises(SettingsError, match="is no TOML"):
+    with pytest.raises(SettingsError, match="is not valid TOML"):
         parse_policies(text)
 
 

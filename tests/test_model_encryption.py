@@ -71,7 +71,7 @@ HARMS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 def test_nothing_is_given_of_a_file_that_was_changed(harm: Callable[[bytes], bytes]) -> None:
     content = encrypted(os.urandom(20_000))
-    with pytest.raises(CannotDecrypt, match="was damaged, or is not the file"):
+    with pytest.raises(CannotDecrypt, match="is damaged, or is not the file"):
         decrypt(harm(content), "det.onnx", KEY)
 
 
@@ -79,7 +79,7 @@ def test_a_file_under_another_name_a_wrong_key_and_no_key_at_all_are_told_apart(
     content, other = encrypted(b"model", "det.onnx"), new_key()
     for data, name, key, said in (
         (content, "rec.onnx", KEY, "not the file that was encrypted under this name"),
-        (content, "det.onnx", other, f"^is encrypted with the key {KEY.id}, and the one given is {other.id}$"),
+        (content, "det.onnx", other, f"^is encrypted with the key {KEY.id}, but the given key is {other.id}$"),
         (b"plain", "det.onnx", KEY, "is not encrypted"),
     ):
         with pytest.raises(CannotDecrypt, match=said):
@@ -124,7 +124,7 @@ def test_a_key_is_taken_in_digits_or_in_base64(text: str, secret: bytes) -> None
 
 @pytest.mark.parametrize("text", ["", "abc", "00" * 31, "0" * 65, "é" * 43, "A" * 42 + "!"])
 def test_what_is_no_key_is_refused_without_being_quoted(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^no key$"):
+    with pytest.raises(ValueError, match=r"^not a key$"):
         parse_key(text)
 
 
@@ -154,15 +154,15 @@ def test_the_key_comes_from_a_variable_a_descriptor_or_a_command() -> None:
 @pytest.mark.parametrize(
     ("environ", "complaint"),
     [
-        ({"OCRSVC_MODELS_KEY": "s3cret"}, "OCRSVC_MODELS_KEY gives no key of models: accepted are 32 bytes"),
+        ({"OCRSVC_MODELS_KEY": "s3cret"}, "OCRSVC_MODELS_KEY is not a model key: accepted are 32 bytes"),
         ({"OCRSVC_MODELS_KEY_FD": "999"}, "OCRSVC_MODELS_KEY_FD is 999, which cannot be read"),
         ({"OCRSVC_MODELS_KEY_COMMAND": "/nowhere s3cret"}, "OCRSVC_MODELS_KEY_COMMAND cannot be run"),
-        ({"OCRSVC_MODELS_KEY_COMMAND": "echo s3cret"}, "OCRSVC_MODELS_KEY_COMMAND gives no key"),
+        ({"OCRSVC_MODELS_KEY_COMMAND": "echo s3cret"}, "OCRSVC_MODELS_KEY_COMMAND is not a model key"),
         ({"OCRSVC_MODELS_KEY_COMMAND": "sh -c 'exit 3' s3cret"}, "OCRSVC_MODELS_KEY_COMMAND: sh ended with code 3"),
         ({"OCRSVC_MODELS_KEY_COMMAND": "'"}, "OCRSVC_MODELS_KEY_COMMAND cannot be run"),
         (
             {"OCRSVC_MODELS_KEY": "s3cret", "OCRSVC_MODELS_KEY_FD": "3"},
-            "OCRSVC_MODELS_KEY and OCRSVC_MODELS_KEY_FD are given",
+            "OCRSVC_MODELS_KEY and OCRSVC_MODELS_KEY_FD are set",
         ),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_descriptor_that_never_ends_is_not_waited_for(monkeypatch: pytest.Monk
     monkeypatch.setattr("ocrsvc.engines.model.key_source.LIMIT_S", 0.0)
     reading, writing = os.pipe()
     try:
-        with pytest.raises(SettingsError, match="has not ended within 0 s"):
+        with pytest.raises(SettingsError, match="did not reach its end within 0 s"):
             read_model_key(read_settings({"OCRSVC_MODELS_KEY_FD": str(reading)}))
     finally:
         os.close(reading)

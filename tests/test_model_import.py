@@ -154,7 +154,7 @@ def test_a_folder_of_turboocr_gives_its_tiers_and_scripts(
     assert dictionary_of(model).count("\n") == characters
     assert [part.name for part in model.description.recognition] == ["main", "greek"]
     assert dictionary_of(model, "dict_greek.txt").startswith("α\nβ\n")
-    assert "cls.onnx is left out: it is a classifier of 2 classes." in model.notes
+    assert "cls.onnx is not used: it is a classifier of 2 classes." in model.notes
 
 
 def test_several_that_it_could_be_are_named(tmp_path: Path) -> None:
@@ -184,14 +184,14 @@ MISSING: list[tuple[Files, str]] = [
     ({"rec.onnx": recognizer(), "dict.txt": DICTIONARY}, r"no detector .* \(N, 1, H, W\)"),
     ({**FLAT, "dict.txt": "a\nb\n"}, r"64 classes, and no dictionary with 62 or 63 .*dict\.txt has 2.* --dictionary"),
     ({**FLAT, "other.txt": DICTIONARY[::-1].strip() + b"\n"}, r"several dictionaries fit: dict\.txt, other\.txt"),
-    ({**FLAT, "det.onnx": b"\x08\x01"}, r"det\.onnx is no ONNX model"),
-    ({**FLAT, "det.onnx": b"<html>"}, r"det\.onnx is no ONNX model"),
+    ({**FLAT, "det.onnx": b"\x08\x01"}, r"det\.onnx is not an ONNX model"),
+    ({**FLAT, "det.onnx": b"<html>"}, r"det\.onnx is not an ONNX model"),
     ({**FLAT, "rec.onnx": with_weights_elsewhere(recognizer(), "/etc/passwd")}, "weights in another file"),
-    ({**FLAT, "det.onnx": detector(channels=1)}, "no image of three channels"),
+    ({**FLAT, "det.onnx": detector(channels=1)}, "not an image of three channels"),
     ({"libtr.so": b"", "crnn.bin": b""}, r"Tr without ctpn\.bin"),
     ({"libtr.so": b"", "crnn.bin": b"", "char_table.txt": b""}, "OCRSVC_ENGINE=tr_crnn"),
     ({"model.toml": "tier = 'huge'"}, "tier"),
-    ({"model.toml": "[detection]\nfile = 'det.onnx'"}, r"names det\.onnx, which the folder has not"),
+    ({"model.toml": "[detection]\nfile = 'det.onnx'"}, r"names det\.onnx, which the folder does not contain"),
     ({**FLAT, "inference.yml": "PostProcess: {name: NRTRLabelDecode}"}, "NRTRLabelDecode decodes, accepted is CTC"),
 ]
 
@@ -211,7 +211,7 @@ def test_a_model_that_says_nothing_of_itself_is_tried(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
     broken = onnx.load_from_string(recognizer(height="H", shape=("N", "T", "C")))
     broken.graph.node[0].op_type = "NoSuchOperator"
-    with pytest.raises(BadModel, match=r"rec\.onnx reads no line .*NoSuchOperator"):
+    with pytest.raises(BadModel, match=r"rec\.onnx cannot read lines .*NoSuchOperator"):
         found_in(tmp_path, {**FLAT, "rec.onnx": broken.SerializeToString()})
 
 
@@ -235,7 +235,7 @@ def test_a_licence_beside_a_model_goes_with_it(tmp_path: Path) -> None:
     assert "LICENSE" in model.files
     hub = found_in(tmp_path / "hub", {**FLAT, "README.md": "---\ntags: [ocr]\nlicense: apache-2.0\n---\n# A model"})
     assert hub.description.licence == "Apache-2.0"
-    assert "Nothing says its licence: name it with --licence." in found_in(tmp_path / "none", FLAT).notes
+    assert "Its licence is unknown: name it with --licence." in found_in(tmp_path / "none", FLAT).notes
 
 
 def test_reference_pages_go_with_a_version(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_reference_pages_go_with_a_version(tmp_path: Path) -> None:
     model = find_model(Wanted([put(tmp_path / "m", FLAT)], reference=pages))
     assert {"reference/page 1.png", "reference/page 1.txt"} < set(model.files)
     assert "reference/notes.pdf" not in model.files
-    with pytest.raises(BadModel, match="holds no image"):
+    with pytest.raises(BadModel, match="contains no image"):
         find_model(Wanted([tmp_path / "m"], reference=put(tmp_path / "texts", {"page.txt": b"words"})))
 
 
@@ -298,7 +298,7 @@ class TestHostileSources:
         put(tmp_path / "secret", {"det.onnx": detector()})
         folder = put(tmp_path / "m", {name: content for name, content in FLAT.items() if name != "det.onnx"})
         (folder / "det.onnx").symlink_to(tmp_path / "secret" / "det.onnx")
-        with pytest.raises(BadModel, match=r"det\.onnx is a link that leads out of .*cp -rL"):
+        with pytest.raises(BadModel, match=r"det\.onnx is a link to a file outside .*cp -rL"):
             find_model(Wanted([folder]))
 
     def test_a_link_inside_is_what_it_leads_to(self, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ class TestHostileSources:
     def test_a_pipe_keeps_nobody_waiting(self, tmp_path: Path) -> None:
         os.mkfifo(put(tmp_path, FLAT) / "pipe.onnx")
         assert "det.onnx" in find_model(Wanted([tmp_path])).files
-        with pytest.raises(BadModel, match=r"pipe\.onnx is no regular file"):
+        with pytest.raises(BadModel, match=r"pipe\.onnx is not a regular file"):
             find_model(Wanted([tmp_path / "pipe.onnx"]))
 
     def test_what_is_too_large_is_not_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ class TestHostileSources:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            ("a: " * 3, "not what PaddleOCR writes"),
+            ("a: " * 3, "not in PaddleOCR's format"),
             ("[" * 100 + "]" * 100, "nested too deeply"),
             ("PostProcess: {thresh: high}", "could not convert"),
             ("PostProcess: {character_dict: [[a]]}", "texts of a line"),
@@ -342,7 +342,7 @@ class TestHostileSources:
             parse_config(text, "inference.yml")
 
     def test_whatever_is_changed_in_a_file_it_is_a_model_or_a_bad_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(inspection, "run_apart", lambda _content, _name: (48, 64))
+        monkeypatch.setattr(inspection, "run_in_child", lambda _content, _name: (48, 64))
         rng, models, outcomes = random.Random(14), (detector(), recognizer(), classifier()), set[str]()
         for _ in range(400):
             content = bytearray(rng.choice(models))

@@ -74,7 +74,7 @@ def test_an_engine_with_its_own_model_lists_none_and_leaves_nothing_to_choose() 
     control = ModelControl(ModelRepository(None, engine="fake"), None)
     selector = VersionSelector(control, WantedModel(control.catalogue().available[0].name))
     for asked in ({"model": "fake"}, {"tier": "small"}, {"lang": "en"}):
-        with pytest.raises(UnknownModel, match="The engine fake reads with its own model"):
+        with pytest.raises(UnknownModel, match="The engine fake has its own model"):
             selector.select(replace(ReadOptions(), **asked))  # type: ignore[arg-type]  # texts are what they are
     selector.select(ReadOptions(lang="auto"))
 

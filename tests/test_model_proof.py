@@ -53,7 +53,7 @@ def test_a_version_that_reads_as_the_one_that_serves_is_accepted(tmp_path: Path)
     [
         ({"fake_text": "omega"}, "text", "reads 0.16 of the words of fake/1"),
         ({"fake_burn_s": 0.1}, "slow", "times the"),
-        ({"fake_model_bytes": 150 << 20}, "memory", "at most 1.5 times as much is wanted"),
+        ({"fake_model_bytes": 150 << 20}, "memory", "at most 1.5 times that is allowed"),
     ],
 )
 def test_a_version_that_is_worse_than_the_one_that_serves_is_refused(
@@ -72,9 +72,9 @@ FAKE = 'engine = "fake"\n'
 @pytest.mark.parametrize(
     ("model", "files", "limits", "kind", "reason"),
     [
-        ('fake_fault = "nonsense"', {}, {}, "nonsense", "numbers that are none"),
+        ('fake_fault = "nonsense"', {}, {}, "nonsense", "invalid numbers"),
         ('fake_fault = "segfault"', {}, {}, "crash", "SIGSEGV"),
-        ('fake_fault = "fail"', {}, {}, "failed", "told to fail"),
+        ('fake_fault = "fail"', {}, {}, "failed", "OCRSVC_FAKE_FAULT makes"),
         ("fake_warm_up_s = 1000.0", {}, {"models_proof_s": 1.0}, "late", "within 1 s"),
         ("no_such_setting = 1", {}, {}, "open", "no_such_setting"),
         (f"fake_leak_bytes = {200 << 20}", {}, {"models_proof_memory": "150MiB"}, "memory", "more than 150 MiB"),
@@ -127,7 +127,7 @@ def test_pages_come_from_the_version_then_from_the_operator_then_from_us(tmp_pat
     (tmp_path / "fake" / "reference" / "own.png").write_bytes(PAGE)
     (tmp_path / "fake" / "reference" / "own.txt").write_text("text")
     [page] = find_reference_pages(tmp_path, version)
-    assert (page.name, page.wanted, page.read()) == ("own.png", "text", PAGE)
+    assert (page.name, page.expected, page.read()) == ("own.png", "text", PAGE)
     own = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', {"reference/of_it.png": PAGE})
     assert [page.name for page in find_reference_pages(tmp_path, own)] == ["reference/of_it.png"]
     assert VersionName.of(own).find(tmp_path) == own
@@ -163,7 +163,7 @@ def test_words_are_counted_in_any_order(wanted: str, read: str, f1: float | None
 
 def measured(text: str = "a b c d", cpu_s: float = 1.0, memory: int = 1 << 30, **page: object) -> Measurement:
     """One page."""
-    fields: dict[str, object] = {"name": "p", "wanted": None, "text": text, "cpu_s": cpu_s, "wall_s": 9.0, **page}
+    fields: dict[str, object] = {"name": "p", "expected": None, "text": text, "cpu_s": cpu_s, "wall_s": 9.0, **page}
     return Measurement("m/1", "cpu", memory, (PageMeasurement(**fields),))  # type: ignore[arg-type]
 
 
@@ -178,7 +178,7 @@ def measured(text: str = "a b c d", cpu_s: float = 1.0, memory: int = 1 << 30, *
         (measured(memory=3 << 29), 1.0, None),
         (measured(memory=2 << 30), 1.0, "memory"),
         (measured("a b c x"), 1.0, "text"),
-        (measured("a b c d", wanted="e f g h"), 1.0, "text"),
+        (measured("a b c d", expected="e f g h"), 1.0, "text"),
         (Judgement("crash", "It crashed."), 1.0, "crash"),
     ],
 )

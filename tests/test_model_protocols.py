@@ -196,7 +196,7 @@ def test_a_version_whose_proof_takes_too_long_is_said_to_be_proved_still(place: 
     make_fake(place.folder, 3)
     with place.http() as client:
         assert client.post("/v2/repository/models/fake/load").status_code == 504
-        assert index(client)[2] == ("fake/3", "LOADING", "It has not proved itself yet.")
+        assert index(client)[2] == ("fake/3", "LOADING", "It is not proved yet.")
 
 
 def statuses(client: FlaskClient, path: str) -> tuple[int, list[tuple[str, str, str]]]:

@@ -51,7 +51,7 @@ def models(tmp_path: Path) -> Path:
 
 
 def test_who_waits_for_what_takes_the_place_of_its_version_is_not_counted() -> None:
-    with serving(15, most_waiting=1) as (models, machine, _):
+    with serving(15, max_waiting=1) as (models, machine, _):
         models.preload(version("a"))
         gate = machine.gates["b/10"] = threading.Event()
         models.retire(version("a"))
@@ -65,7 +65,7 @@ def test_who_waits_for_what_takes_the_place_of_its_version_is_not_counted() -> N
 def test_whoever_leases_retires_and_leaves_at_once_finds_all_in_order() -> None:
     """Twelve threads, five versions of which two have room, one that fails, clients that go, and a clock that jumps."""
     outcomes: Counter[str] = Counter()
-    with serving(25, any_thread=False, most_waiting=6) as (models, machine, _):
+    with serving(25, any_thread=False, max_waiting=6) as (models, machine, _):
         machine.failures["e/10"] = OSError("gone from the disk")
         names, done = "abcde", threading.Event()
 

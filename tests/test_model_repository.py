@@ -80,7 +80,7 @@ def test_a_changed_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
     (folder / "rec.onnx").write_bytes(b"other")
     found = ModelRepository(tmp_path).scan().find("mine", 2)
     assert found is not None
-    with pytest.raises(BadModel, match=r"mine/2: rec\.onnx is not the file of its manifest"):
+    with pytest.raises(BadModel, match=r"mine/2: rec\.onnx does not match the manifest"):
         found.read("rec.onnx")
 
 
@@ -90,9 +90,9 @@ def test_a_changed_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
         ("[detection]\n", r"detection\.file"),
         ("engine = 3", "engine"),
         ("tier = 'huge'", "tier"),
-        ("[detection]\nfile = '../../etc/passwd'", "no plain name of a file"),
-        ("[detection]\nfile = 'other.onnx'", "names no other.onnx"),
-        ("what is this", "no TOML"),
+        ("[detection]\nfile = '../../etc/passwd'", "not a plain file name"),
+        ("[detection]\nfile = 'other.onnx'", "does not list other.onnx"),
+        ("what is this", "not valid TOML"),
     ],
 )
 def test_a_version_described_wrongly_says_what_is_wrong(tmp_path: Path, model: str, reason: str) -> None:

@@ -19,7 +19,7 @@ from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.model_control import ModelControl, open_control
 from ocrsvc.models.proof.prover import Judgement, RefusalKind
-from ocrsvc.models.proof.verdicts import machine_basis
+from ocrsvc.models.proof.verdicts import machine_cache_key
 from ocrsvc.models.watcher import LOAD_LOCK, MOST_FAILURES, ModelWatcher
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -296,6 +296,6 @@ def test_a_refused_version_is_tried_again_on_another_machine_and_an_accepted_one
     make_fake(models, 2)
     worker.round()
     (tmp_path / "cpuinfo").write_text("model name\t: Another\n")
-    worker.watcher._verdicts._machine = machine_basis(Settings(), tmp_path / "cpuinfo")
+    worker.watcher._verdicts._machine = machine_cache_key(Settings(), tmp_path / "cpuinfo")
     worker.round()
     assert worker.proved[1:] == ["fake/2 beside fake/1"] * 2

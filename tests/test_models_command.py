@@ -98,9 +98,9 @@ def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, re
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (["add", "mine", "SOURCE", "--version", "1"], 78, "mine/1 is there already"),
-        (["add", "ppocr", "SOURCE", "--version", "1"], 78, "ppocr/1 is there already"),
-        (["add", "mine", "NOWHERE"], 65, "NOWHERE is not there"),
+        (["add", "mine", "SOURCE", "--version", "1"], 78, "mine/1 already exists"),
+        (["add", "ppocr", "SOURCE", "--version", "1"], 78, "ppocr/1 already exists"),
+        (["add", "mine", "NOWHERE"], 65, "NOWHERE does not exist"),
         (["add", "mine", "SOURCE", "--recognizer", "a=SOURCE", "--recognizer", "a=SOURCE"], 78, "the same name"),
         (["check", "mine/9"], 65, "has no mine/9"),
         (["check", "mine:label"], 78, "Write NAME or NAME/VERSION"),
@@ -164,7 +164,7 @@ def test_list_shows_the_state_of_every_version(models: Models, repository: Path,
     assert found[4]["reason"] == "It reads garbage."
     assert found[2]["labels"] == ["canary"]
     assert f"{repository}, " in describe_models(read_settings())
-    assert "fake/6: model.toml is not the file of the manifest" in models("check", "fake/6", code=65)
+    assert "fake/6: model.toml does not match the manifest" in models("check", "fake/6", code=65)
     table = models("list")
     assert "fake/4: It reads garbage.\n" in table
 
@@ -217,7 +217,7 @@ def test_versions_are_loaded_unloaded_and_proved_again(models: Models, repositor
     [
         (("height_px = 48", "height_px = 32"), "It does not open: "),
         (("adds_space = true", "adds_space = false"), "It does not open: "),
-        (('dictionary = "dict.txt"\n', ""), "carries no dictionary"),
+        (('dictionary = "dict.txt"\n', ""), "contains no dictionary"),
         (('file = "det.onnx"', 'file = "rec.onnx"'), "It does not open: "),
     ],
 )

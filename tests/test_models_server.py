@@ -90,7 +90,7 @@ def test_a_damaged_model_is_refused_for_a_while_and_the_others_read(server: Serv
     for answer in answers:
         assert (answer.status_code, answer.json()["code"]) == (503, "model_unavailable")
         assert int(answer.headers["Retry-After"]) >= 1
-        assert "text is not the file of its manifest" in answer.json()["detail"]
+        assert "text does not match the manifest" in answer.json()["detail"]
     assert ask(server, "b").status_code == 200
 
 

@@ -179,19 +179,19 @@ def test_a_model_that_was_prepared_once_is_found_in_the_cache(tmp_path: Path, mo
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a dictionary of another model": (
         {"dict": "甲\n乙\n丙\n丁\n".encode()},
-        r"mine/1: rec\.onnx has 4 classes, and its dictionary, dict\.txt, has 6 with the blank and a space",
+        r"mine/1: rec\.onnx has 4 classes, but its dictionary, dict\.txt, has 6 including the blank and a space",
     ),
     "a dictionary with its own space": (
         {"dict": "甲\n乙\n \n".encode()},
-        r"has 4 classes, and its dictionary, dict\.txt, has 5",
+        r"has 4 classes, but its dictionary, dict\.txt, has 5",
     ),
-    "no dictionary": ({"model": TOML}, r"rec\.onnx carries no dictionary"),
-    "a dictionary that is no text": ({"dict": b"\xff\xfe\x00"}, r"dict\.txt is no text in UTF-8"),
-    "half a recognizer": ({"rec": make_recognizer(2, 4)[:200]}, r"mine/1: rec\.onnx is no ONNX model, or not whole"),
-    "half a detector": ({"det": make_detector()[:100]}, r"mine/1: det\.onnx is no ONNX model, or not whole"),
+    "no dictionary": ({"model": TOML}, r"rec\.onnx contains no dictionary"),
+    "a dictionary that is no text": ({"dict": b"\xff\xfe\x00"}, r"dict\.txt is not UTF-8 text"),
+    "half a recognizer": ({"rec": make_recognizer(2, 4)[:200]}, r"mine/1: rec\.onnx is not a complete ONNX model"),
+    "half a detector": ({"det": make_detector()[:100]}, r"mine/1: det\.onnx is not a complete ONNX model"),
     "nothing": ({"det": b""}, r"det\.onnx has 0 inputs"),
-    "a recognizer for a detector": ({"det": make_recognizer(2, 4)}, r"det\.onnx (does not run|gives)"),
-    "a detector for a recognizer": ({"rec": make_detector()}, r"rec\.onnx gives \(1, 1, 48, 96\)"),
+    "a recognizer for a detector": ({"det": make_recognizer(2, 4)}, r"det\.onnx (does not run|returns)"),
+    "a detector for a recognizer": ({"rec": make_detector()}, r"rec\.onnx returns \(1, 1, 48, 96\)"),
     "lines of another height": (
         {"rec": make_recognizer(2, 4, height=32)},
         r"rec\.onnx does not run on an input of \(1, 3, 48, 96\)",
@@ -200,7 +200,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no recognizer": ({"model": '[detection]\nfile = "det.onnx"'}, r"model\.toml has no \[\[recognition\]\]"),
     "two recognizers of one name": (
         {"model": TOML + '[[recognition]]\nfile = "rec.onnx"'},
-        r"two recognizers have one name",
+        r"two recognizers have the same name",
     ),
 }
 

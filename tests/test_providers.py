@@ -122,11 +122,11 @@ def test_the_provider_follows_from_the_settings_and_what_is_missing_is_refused(
 @pytest.mark.parametrize(
     ("running", "message"),
     [
-        (SessionConfig("cpu", precision="fp16"), "OCRSVC_PRECISION=fp16, but the engine computes on the CPU"),
-        (SessionConfig("cuda", precision="int8"), "OCRSVC_PRECISION=int8, but the engine computes on a GPU"),
-        (SessionConfig("cuda", precision="bf16"), "OCRSVC_PRECISION=bf16, but the engine computes on a GPU"),
-        (SessionConfig("cpu", precision="bf16"), "OCRSVC_PRECISION=bf16, but the engine computes by ONNX Runtime"),
-        (SessionConfig("cpu", provider="openvino", precision="int8"), "OCRSVC_PRECISION=int8, but .* by OpenVINO"),
+        (SessionConfig("cpu", precision="fp16"), "OCRSVC_PRECISION=fp16, but the engine runs on the CPU"),
+        (SessionConfig("cuda", precision="int8"), "OCRSVC_PRECISION=int8, but the engine runs on a GPU"),
+        (SessionConfig("cuda", precision="bf16"), "OCRSVC_PRECISION=bf16, but the engine runs on a GPU"),
+        (SessionConfig("cpu", precision="bf16"), "OCRSVC_PRECISION=bf16, but the engine runs with ONNX Runtime"),
+        (SessionConfig("cpu", provider="openvino", precision="int8"), "OCRSVC_PRECISION=int8, but .* with OpenVINO"),
         (SessionConfig("cpu", provider="openvino", precision="fp16"), "OCRSVC_PRECISION=fp16, but .* on the CPU"),
     ],
 )

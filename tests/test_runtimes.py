@@ -44,8 +44,8 @@ from ocrsvc.engines.ppocr.runtime_proof import (
     choose_runtime,
     count_edits,
     load_choice,
-    named,
     prove_runtimes,
+    requested_choice,
     store_choice,
     time_in_turn,
 )
@@ -96,7 +96,7 @@ def test_the_quickest_that_reads_alike_is_chosen_where_it_is_clearly_quicker(
     ],
 )
 def test_what_settings_name_is_not_proved(precision: Any, provider: Any, wanted: Any) -> None:
-    asked = named(precision, provider)
+    asked = requested_choice(precision, provider)
     assert (asked and (asked.detection, asked.recognition)) == wanted
 
 
@@ -180,7 +180,7 @@ def test_without_a_cache_the_proof_is_made_and_the_log_says_that_it_will_be_agai
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             assert chosen(cache, Prover()) == (BF16, INT8)
-        assert "proved again at each start" in caplog.text
+        assert "every start proves the choice of runtime again" in caplog.text
 
 
 def test_runs_are_timed_in_turn_and_the_least_time_counts() -> None:
@@ -226,11 +226,11 @@ FAILURE = RuntimeError("could not create a primitive")
     ("found", "pages", "fault"),
     [
         ([LINE + 500, LINE + 2.5], OURS, ""),
-        ([LINE + 500, LINE + 3.5], OURS, "too little is alike"),
-        ([LINE], OURS, "too little is alike"),
-        ([], OURS, "too little is alike"),
-        ([LINE, LINE + 500, LINE + 200], OURS, "too little is alike"),
-        ([LINE], THEIRS, "too little is alike"),
+        ([LINE + 500, LINE + 3.5], OURS, "too much differs"),
+        ([LINE], OURS, "too much differs"),
+        ([], OURS, "too much differs"),
+        ([LINE, LINE + 500, LINE + 200], OURS, "too much differs"),
+        ([LINE], THEIRS, "too much differs"),
         (FAILURE, OURS, "could not create a primitive"),
     ],
 )
@@ -251,10 +251,10 @@ def read_as(text: str, confidence: float = 0.97) -> list[LineText]:
     ("read", "pages", "fault"),
     [
         (read_as("a b", 0.93), OURS, ""),
-        (read_as("ab"), OURS, "too little is alike"),
-        (read_as("a b", 0.9), OURS, "confidence is 0.07"),
+        (read_as("ab"), OURS, "too much differs"),
+        (read_as("a b", 0.9), OURS, "confidence differs by 0.07"),
         (read_as("a b", 0.9), THEIRS, ""),  # on the whole it is 0.01
-        (read_as("a c"), THEIRS, "too little is alike"),
+        (read_as("a c"), THEIRS, "too much differs"),
         (FAILURE, THEIRS, "could not create a primitive"),
     ],
 )
@@ -270,7 +270,7 @@ def test_one_character_in_a_hundred_of_the_users_pages_may_be_read_otherwise(mon
     doubles = Doubles(monkeypatch, [], [*SINGLE[:-1], LineText("x" * 199 + "y", 0.97)])
     doubles.read[FP32] = [*SINGLE[:-1], LineText("x" * 200, 0.97)]
     assert doubles.fault(RECOGNITION, THEIRS) == ""
-    assert doubles.fault(RECOGNITION, OURS) == "too little is alike"
+    assert doubles.fault(RECOGNITION, OURS) == "too much differs"
 
 
 def test_a_recognizer_for_which_the_page_has_too_little_to_read_computes_in_single_precision(
@@ -279,7 +279,7 @@ def test_a_recognizer_for_which_the_page_has_too_little_to_read_computes_in_sing
     noise = [*SINGLE[:4], LineText("&", 0.3)]
     doubles = Doubles(monkeypatch, [], noise)
     doubles.read[FP32] = noise
-    assert "too little text" in doubles.fault(RECOGNITION)
+    assert "too few lines" in doubles.fault(RECOGNITION)
 
 
 def test_single_precision_has_to_open_and_to_run(
@@ -324,7 +324,7 @@ def test_a_library_that_is_installed_and_broken_is_not_tried_and_the_log_says_wh
         assert not openvino_session.computes_bf16()
     finally:
         openvino_session.computes_bf16.cache_clear()
-    assert "OpenVINO is installed and does not work" in caplog.text
+    assert "OpenVINO is installed but does not work" in caplog.text
 
 
 def test_openvino_that_is_not_installed_or_without_bf16_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def test_all_models_are_loaded_ahead_as_far_as_there_is_room(tmp_path: Path, ope
 
 def test_a_default_model_that_cannot_be_loaded_is_an_error(tmp_path: Path, open_models: Opener) -> None:
     models = open_models(damaged(tmp_path / "models", "a", 1), model="a")
-    with pytest.raises(BadModel, match="not the file of its manifest"):
+    with pytest.raises(BadModel, match="does not match the manifest"):
         models.load_ahead()
 
 

@@ -1,7 +1,7 @@
-"""The contract that every engine fulfils: open, warm up, read a list of images, close, describe itself.
+"""The contract of every engine: open, warm up, read a list of images, close, describe itself.
 
-An `Engine` is loaded once in a process, after the fork. It hands out `Handle`s; the executor gives one to each of its
-threads, and only that thread uses it (unless the engine says that one handle serves all).
+An `Engine` is loaded once per process, after the fork. The executor opens one `Handle` per thread, and only that thread
+uses it.
 """
 
 from __future__ import annotations
@@ -19,37 +19,35 @@ class EngineTraits:
     """How the executor should use an engine."""
 
     serial_open: bool = False  # handles must be opened one after the other (Tr 2.8 aborts the process otherwise)
-    best_batch: int = 1  # most images that one `read` call gains from; 1 means that batching buys nothing
-    wants_gray: bool = False  # the engine reads gray images, so colour need not be decoded at all
-    # image files are decoded where the engine runs, in another process: its handles take FileTasks as well, and answer
-    # each with a DecodedPage
-    decodes: bool = False
-    # a handle may be opened, warmed up and closed in another thread than the one that reads with it, though never used
-    # by two at once: what loads a model while others read holds up no engine thread then
+    best_batch: int = 1  # largest useful number of images per `read` call; 1: batching gains nothing
+    wants_gray: bool = False  # the engine reads gray images, so colour is never decoded
+    decodes: bool = False  # the engine decodes image files in its own process: FileTask in, DecodedPage out
+    # a handle may be opened, warmed up and closed in another thread than the one that reads, though never used by two
+    # at once; loading a model then blocks no engine thread
     any_thread: bool = False
 
 
 class Handle(Protocol):
-    """One thread's access to an engine. All calls come from the thread that opened it, unless `any_thread` is said."""
+    """One thread's access to an engine. All calls come from the thread that opened it, unless `any_thread` is set."""
 
     def warm_up(self) -> None:
-        """Run every shape bucket once, so that the first request finds everything loaded. Raises EngineUnavailable."""
+        """Run every shape bucket once, so that the first request is fast. Raises EngineUnavailable."""
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        """Read each image; one Page or one error for each, in the same order, whatever fails.
+        """Read the images; returns one Page or error per task, in the same order.
 
-        Between passes over an image and between its lines a task's `check` is called; what it raises is that image's
-        answer. Boxes come back in the pixels of the image given. `options.max_side` and a fixed `options.rotate` are
-        already applied by the caller: an engine sees `rotate` as "auto" (find it) or "0" (upright).
+        The engine calls a task's `check` between passes over an image and between lines; the error that it raises
+        becomes that image's answer. Boxes are in pixels of the given image. The caller has already applied
+        `options.max_side` and a fixed `options.rotate`: an engine sees `rotate` as "auto" or "0" (upright).
         """
         ...
 
     def close(self) -> None:
-        """Give back what the handle holds. Called once, from the owning thread."""
+        """Release the handle's resources. Called once, from the owning thread."""
 
 
 class Engine(Protocol):
-    """A loaded engine: the models, without the threads."""
+    """A loaded engine: the models, without threads."""
 
     @property
     def traits(self) -> EngineTraits:
@@ -57,7 +55,7 @@ class Engine(Protocol):
         ...
 
     def describe(self) -> EngineInfo:
-        """Name, model, version, device, precision, provider. Cheap; asked at each request."""
+        """Name, model, version, device, precision, provider. Cheap; called for each request."""
         ...
 
     def open_handle(self) -> Handle:
@@ -65,4 +63,4 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back the models. Called once, after every handle is closed."""
+        """Release the models. Called once, after every handle is closed."""

@@ -1,7 +1,7 @@
-"""The fake engine: no model, a predictable answer for each image, and the faults and delays that tests ask for.
+"""The fake engine for tests: no model, predictable answers, configurable faults and delays.
 
-It reads two "lines": the image's size as `WxH`, and the CRC-32 of its pixels as eight hexadecimal digits. Their
-characters are all as wide as each other. OCRSVC_FAKE_TEXT gives it a third one.
+It reads two lines: the image's size as `WxH`, and the CRC-32 of its pixels as eight hexadecimal digits, with characters
+of equal width. OCRSVC_FAKE_TEXT adds a third.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _SIGNALS: Final = {"crash": signal.SIGKILL, "abort": signal.SIGABRT, "segfault":
 
 
 class FakeHandle:
-    """One thread's access; see engines.contract.Handle. All handles share the engine's settings and nothing else."""
+    """See engines.contract.Handle."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self._settings, self._closed, self._leaked = engine.settings, engine.closed, engine.leaked
 
     def warm_up(self) -> None:
-        """Take as long as the settings say."""
+        """Wait for OCRSVC_FAKE_WARM_UP_S."""
         self._closed.wait(self._settings.fake_warm_up_s)
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        """Each image by itself; see engines.contract.Handle."""
+        """See engines.contract.Handle."""
         return [self._answer(task) for task in tasks]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a handle holds no resources."""
 
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
         began_s = time.monotonic()
@@ -79,17 +79,14 @@ class FakeHandle:
         return not self._settings.fake_fault_on or digest in self._settings.fake_fault_on
 
     def _use_resources(self, check: Check) -> None:
-        """The wait, the CPU time (outside the interpreter's lock, as in native code) and the memory of one image.
-
-        Raises what `check` does.
-        """
+        """Wait, use CPU time (without the GIL, as native code does) and leak memory. Raises what `check` raises."""
         self._wait(check)
         end = time.thread_time() + self._settings.fake_burn_s
         while time.thread_time() < end:
             check()
             zlib.crc32(_WORK)
         if self._settings.fake_leak_bytes:
-            # Not bytes(n), whose pages the kernel would not count before they are touched.
+            # Not bytes(n): the kernel counts pages only after a write.
             self._leaked.append(b"\1" * self._settings.fake_leak_bytes)
 
     def _wait(self, check: Check) -> None:
@@ -98,9 +95,9 @@ class FakeHandle:
             check()
 
     def _inject_fault(self, digest: str) -> None:
-        """The chosen fault. Raises EngineFailed."""
+        """Cause the configured fault. Raises EngineFailed."""
         if self._settings.fake_fault == "fail":
-            raise EngineFailed(f"The fake engine was told to fail on the image {digest}.")
+            raise EngineFailed(f"OCRSVC_FAKE_FAULT makes the fake engine fail on the image {digest}.")
         if self._settings.fake_fault in _SIGNALS:
             os.kill(os.getpid(), _SIGNALS[self._settings.fake_fault])
         if self._settings.fake_fault == "hang":
@@ -116,7 +113,6 @@ class FakeEngine:
     def __init__(self, settings: FakeEngineSettings, _plan: ThreadPlan | None = None) -> None:
         self.settings = settings
         self.closed = threading.Event()
-        # Each page is touched, as else the kernel would not count it.
         self.leaked: list[bytes] = [b"\1" * settings.fake_model_bytes]
 
     def describe(self) -> EngineInfo:
@@ -128,7 +124,7 @@ class FakeEngine:
         return FakeHandle(self)
 
     def close(self) -> None:
-        """End every hanging read and wait, and free the leaked memory."""
+        """End all hanging reads and waits, and free the leaked memory."""
         self.closed.set()
         self.leaked.clear()
 
@@ -161,7 +157,7 @@ def _lines(task: ReadTask, digest: str, settings: FakeEngineSettings) -> list[Li
 
 
 def _with_words(line: Line, options: ReadOptions) -> Line:
-    """The line with its words, which spaces part, and their characters, if they are asked for."""
+    """Add the words, split at spaces, and their characters if the options request them."""
     if not options.wants_words:
         return line
     every = [Character(text, line.confidence, _part(line, place, place + 1)) for place, text in enumerate(line.text)]
@@ -175,13 +171,13 @@ def _with_words(line: Line, options: ReadOptions) -> Line:
 
 
 def _part(line: Line, begin: int, end: int) -> Box:
-    """The part of a line's box that some of its characters take."""
+    """The box of the characters from `begin` to `end` in a line."""
     (_, upper), (right, lower) = line.box[0], line.box[2]
     left, right = right * begin / len(line.text), right * end / len(line.text)
     return (left, upper), (right, upper), (right, lower), (left, lower)
 
 
 def _band(width: int, height: int, top: float, bottom: float) -> Box:
-    """The image's full width, between two shares of its height."""
+    """A box of the image's full width, between two fractions of its height."""
     upper, lower, right = height * top, height * bottom, float(width)
     return (0.0, upper), (right, upper), (right, lower), (0.0, lower)

@@ -1,4 +1,4 @@
-"""A model beside those of the engine, under ONNX Runtime on the CPU: opened when first needed, one run at a time."""
+"""An additional ONNX Runtime model on the CPU: opened at first use, one run at a time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from ocrsvc.errors import EngineFailed
 from ocrsvc.results import Check, no_check
 
-_CHECK_S: Final = 0.1  # how long a page waits for its turn before it asks whether it is still wanted
+_CHECK_S: Final = 0.1  # interval between calls of `check` while a page waits for its turn
 
 
 class OnDemandModel:
-    """A model of one input that most processes never need; safe to share between threads, which take turns.
+    """A model with one input that most processes never need. Threads may share it; they take turns.
 
-    One run at a time keeps what runs need from growing with the number of threads. A run has one thread, so that a page
-    reads the same alone and among others. `request_option` is what asks for it, as a message names it.
+    One run at a time keeps memory independent of the number of threads. A run uses one thread, so a page reads the same
+    alone and beside others. `request_option` is the option that needs the model, for error messages.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class OnDemandModel:
         self._turn = threading.Lock()
 
     def run(self, tensor: NDArray[np.float32], check: Check = no_check) -> list[Any]:
-        """All outputs for one (1, 3, H, W) input, the first axis of each left out; `check` is called while it waits.
+        """All outputs for one (1, 3, H, W) input, without their first axis; calls `check` while it waits.
 
         Raises EngineFailed: ONNX Runtime is not installed.
         """
@@ -53,8 +53,8 @@ class OnDemandModel:
             import onnxruntime as ort
         except ImportError as error:
             raise EngineFailed(
-                f"{self._request_option}=true needs the package onnxruntime, which is not installed here.",
-                f"Install the extra: ocrsvc[cpu]; or leave {self._request_option} out.",
+                f"{self._request_option}=true needs the package onnxruntime, which is not installed.",
+                f"Install ocrsvc[cpu], or leave out {self._request_option}.",
             ) from error
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1

@@ -1,7 +1,6 @@
-"""Opens a model's engine, or the one that the settings name, in this process or in child processes.
+"""Opens the engine of a model or of OCRSVC_ENGINE, in this process or in child processes.
 
-The settings of a model are those of the service, with what its `model.toml` says of its engine in their place. Only the
-engine that is opened is imported.
+A model's `model.toml` overrides the service's settings for its engine. Only the opened engine is imported.
 """
 
 from __future__ import annotations
@@ -22,34 +21,33 @@ from ocrsvc.settings.describe import accepted
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.thread_plan import ThreadPlan
 
-_WRITTEN: Final = frozenset({"model_cache"})  # folders that the service writes to, and takes what is there for its own
+_WRITTEN: Final = frozenset({"model_cache"})  # folders that the service writes to and trusts; no model may set them
 
 
 def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
-    """The settings with which a model is opened: its engine, and what its description sets.
+    """The service's settings with the engine and settings of a model; files that they name must match the manifest.
 
-    The files at the paths that it names are held against its manifest. Raises BadModel: there is no such engine, or it
-    would run programs of the model, and OCRSVC_MODELS_CODE is off; a setting does not exist, is not the engine's own,
-    or has a value that is not accepted; a file is not that of the manifest.
+    Raises BadModel: the engine is unknown, or would run the model's programs without OCRSVC_MODELS_CODE; a setting does
+    not belong to the engine, or its value is invalid; a file does not match the manifest.
     """
     name = model.description.engine
     if name not in engines():
         raise BadModel(
-            f"{model}: model.toml: engine is {name!r}, and there is no such engine.",
-            f"Name one of {', '.join(engines())}, or install the plug-in that brings it.",
+            f"{model}: model.toml: unknown engine {name!r}.",
+            f"Name one of {', '.join(engines())}, or install the plug-in that provides it.",
         )
     entry = engines()[name]
     if entry.runs_model_code and model.description.paths and not settings.models_code:
         raise BadModel(
-            f"{model}: the engine {entry.name} runs programs that lie in the model's folder.",
-            "Set OCRSVC_MODELS_CODE=true if all who may write into OCRSVC_MODELS may decide what the service runs.",
+            f"{model}: the engine {entry.name} runs programs from the model's folder.",
+            "Set OCRSVC_MODELS_CODE=true if you trust everyone who can write to OCRSVC_MODELS to run code here.",
         )
     own = own_settings(entry)
     given: dict[str, object] = {"engine": entry.name}
     for name, value in model.description.settings.items():
         if name not in own:
-            remedy = f"Its own are {', '.join(sorted(own))}." if own else f"The engine {entry.name} has none."
-            raise _bad(model, name, f"is no setting of the engine {entry.name}", remedy)
+            remedy = f"Its settings are {', '.join(sorted(own))}." if own else f"The engine {entry.name} has none."
+            raise _bad(model, name, f"is not a setting of the engine {entry.name}", remedy)
         given[name] = _value_of(model, name, value)
     try:
         return type(settings).model_validate(vars(settings) | given)
@@ -58,25 +56,25 @@ def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
 
 
 def own_settings(entry: EngineEntry) -> frozenset[str]:
-    """The names of the settings that are the engine's own, which a model of it may set."""
+    """Names of the engine's own settings, which its models may set."""
     groups = [resolve(group) for group in (entry.settings, *entry.base_groups) if group]
     return frozenset(name for group in groups for name in group.model_fields) - _WRITTEN
 
 
 def _value_of(model: ModelVersion, name: str, value: Any) -> object:
-    """As the file of settings has it: texts, so that `true` is no number here either; paths in the folder are whole."""
+    """Convert a value to what a settings file has: scalars as text, so `true` is not a number; `./` paths absolute."""
     if isinstance(value, dict | list):
         return value
     text = str(value)
     if not text.startswith(IN_FOLDER):
         annotation = settings_class().model_fields[name].annotation
         if Path in (annotation, *get_args(annotation)):
-            raise _bad(model, name, f"is {text[:200]!r}, which is not in the model's folder", "Begin it with './'.")
+            raise _bad(model, name, f"is {text[:200]!r}, outside the model's folder", "Begin it with './'.")
         return text
     path = PurePosixPath(text)
     if ".." in path.parts:
         raise _bad(model, name, f"is {text!r}, which leaves the model's folder", "Name a path below it.")
-    # An engine opens these files by itself, so they are read here first.
+    # The engine opens these files itself, so their digests are checked here.
     for file in model.digests:
         if path in (PurePosixPath(file), *PurePosixPath(file).parents):
             model.read(file)
@@ -87,8 +85,8 @@ def _refusal(model: ModelVersion, error: ValidationError) -> BadModel:
     problem = error.errors(include_url=False)[0]
     name = str(problem["loc"][0])
     if name not in model.description.settings:
-        # What the service's own settings say does not go together with what the model says.
-        return _bad(model, name, "cannot be set as the model wants it", problem["msg"])
+        # The model's values conflict with the service's settings.
+        return _bad(model, name, "conflicts with the service's settings", problem["msg"])
     value = model.description.settings[name]
     return _bad(model, name, f"is {value!r}", f"Accepted is {accepted(name)}.")
 
@@ -100,9 +98,9 @@ def _bad(model: ModelVersion, name: str, fault: str, remedy: str) -> BadModel:
 def open_engine(
     settings: Settings, plan: ThreadPlan, denylist: CrashDenylist | None = None, model: ModelVersion | None = None
 ) -> Engine:
-    """Open an engine where OCRSVC_ISOLATION says, with a model, or the one that OCRSVC_ENGINE names with its own.
+    """Open a model's engine, or that of OCRSVC_ENGINE with its built-in model, as OCRSVC_ISOLATION says.
 
-    Call it after the fork. `denylist` is what all workers share, for isolated engines. Raises EngineUnavailable,
+    Call it after the fork. `denylist` is shared by all workers, for isolated engines. Raises EngineUnavailable,
     BadModel.
     """
     if settings.isolation == "thread":

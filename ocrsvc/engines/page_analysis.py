@@ -1,4 +1,4 @@
-"""Finds what a request asks for besides text, whichever engine read the page, and beside it: pixels need not travel."""
+"""Finds tables, regions and barcodes for any engine, in the engine's process, where the pixels are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ocrsvc.results import EngineInfo, Page, ReadTask
 
 
 class AnalysingHandle:
-    """An engine's handle whose pages have tables, regions and bar codes, if asked for; see engines.contract.Handle."""
+    """Adds requested tables, regions and barcodes to an engine's pages; see engines.contract.Handle."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -26,8 +26,8 @@ class AnalysingHandle:
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         """See engines.contract.Handle."""
         known = [_known_page(task) for task in tasks]
-        asked = [_without_own(task) for task, page in zip(tasks, known, strict=True) if page is None]
-        pages = iter(self._handle.read(asked) if asked else [])
+        unread = [_without_own(task) for task, page in zip(tasks, known, strict=True) if page is None]
+        pages = iter(self._handle.read(unread) if unread else [])
         return [_analyse(task, page or next(pages)) for task, page in zip(tasks, known, strict=True)]
 
 
@@ -38,8 +38,8 @@ def _analyse(task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
         page = merge_text(page, task.own)
     try:
         if task.options.layout:
-            found = find_regions(task.image.pixels, page.angle, task.check)
-            page = replace(page, regions=assign_lines(page, found))
+            regions = find_regions(task.image.pixels, page.angle, task.check)
+            page = replace(page, regions=assign_lines(page, regions))
         if task.options.tables:
             page = replace(page, tables=find_tables(task.image.pixels, page, task.check))
         if task.options.barcodes:
@@ -50,21 +50,21 @@ def _analyse(task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
 
 
 def _known_page(task: ReadTask) -> Page | None:
-    """The page where no engine is to read: no text is wanted, or all there is stands in the document."""
+    """The page if no engine need read it: only barcodes are requested, or the document contains all the text."""
     if task.options.barcodes == "only":
         return Page(task.image.width, task.image.height, 0, ())
     return own_page(task.image, task.own) if task.own is not None and task.own.is_all else None
 
 
 def _without_own(task: ReadTask) -> ReadTask:
-    """The task without what the document says itself."""
+    """The task with the document's own text removed from its image."""
     if task.own is None:
         return task
     return replace(task, image=without_text(task.image, task.own) if task.own.lines else task.image, own=None)
 
 
 class AnalysingEngine:
-    """An engine of this process whose handles are AnalysingHandles; see engines.contract.Engine."""
+    """An engine in this process whose handles are AnalysingHandles; see engines.contract.Engine."""
 
     def __init__(self, engine: Engine, model: ModelVersion | None = None) -> None:
         self._engine, self._model = engine, model

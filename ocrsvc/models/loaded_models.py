@@ -1,7 +1,7 @@
-"""The versions of models that this worker has loaded: leased by requests, loaded on demand, the least used closed.
+"""A worker's loaded model versions: leased to requests, loaded on demand, closed least recently used first.
 
-Loading and closing happen in a thread of their own (`version_loader.py`), one version after the other, in the order in
-which they were asked for; so a request that has waited for a version gets it before another may push it out again.
+One thread (`version_loader.py`) loads and closes versions in the order of requests. So a request gets the version that
+it waited for before another version can evict it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.model_metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 
-# Versions that are closed for good, and remembered, so that requests that meant them are resolved again.
+# Retired versions that are remembered, so that requests that still refer to them select a version again.
 MOST_RETIRED: Final = 64
 
 
 class VersionRetired(Exception):
-    """The version was closed for good; a request that was resolved to it before should be resolved again."""
+    """The version was retired; a request that had selected it should select again."""
 
 
 class LoadTakesLong(Exception):
-    """The version is not loaded yet, and half of a request's time is over, or all would be before it is."""
+    """Loading the version takes more than half of a request's time; another version should read it."""
 
 
 class Lease:
-    """The right to read with one loaded version, which is not closed before; for any thread."""
+    """The right to read with a loaded version, which stays loaded until the lease is closed. Thread-safe."""
 
     def __init__(self, models: LoadedModels, entry: Entry) -> None:
         self._models, self._entry = models, entry
@@ -43,35 +43,35 @@ class Lease:
 
     @property
     def engine(self) -> Engine:
-        """The engine that has it loaded."""
+        """The version's engine."""
         return self._loaded.engine
 
     def describe(self) -> EngineInfo:
-        """That engine, under the name and number of a repository's model."""
+        """The engine's description, with the model's name and number."""
         return self._loaded.engine.describe()
 
     def handle(self) -> Handle:
-        """The handle of the engine thread that asks."""
+        """The handle of the calling engine thread."""
         return self._loaded.handle()
 
     def again(self) -> Lease:
-        """Another lease of the same version, while this one is open."""
+        """Another lease of the same version; only call this while this lease is open."""
         return self._models.lease_again(self._entry)
 
     def close(self) -> None:
-        """Give it back; later calls do nothing."""
+        """End the lease; later calls do nothing."""
         if self._is_open:
             self._is_open = False
             self._models.end_lease(self._entry)
 
     @property
     def _loaded(self) -> LoadedVersion:
-        assert self._entry.loaded is not None, "a lease keeps it loaded"
+        assert self._entry.loaded is not None, "a lease keeps the version loaded"
         return self._entry.loaded
 
 
 class LoadedModels(VersionLoader):
-    """All methods may be called from any thread but an engine's, where they might wait."""
+    """The loaded versions of a worker. Thread-safe; engine threads must not call methods that wait."""
 
     def lease(
         self,
@@ -82,11 +82,12 @@ class LoadedModels(VersionLoader):
         reload: bool = True,
         has_other: bool = False,
     ) -> Lease:
-        """The right to read with a version, which is loaded first if it is not, waiting until `deadline` on the clock.
+        """Lease a version, and wait until `deadline` for it to be loaded.
 
-        With `reload` a version that was retired is so no more, else VersionRetired is raised; where another one reads
-        as well, half of the time is left for that, and LoadTakesLong is raised. Raises ModelUnavailable where it cannot
-        be loaded or too many wait, NotReady where it is not by the deadline or this worker ends, and as `check`.
+        `reload` loads a retired version again; without it, VersionRetired is raised. With `has_other`, another version
+        can read the request: LoadTakesLong is raised when half of the time is over. Raises ModelUnavailable: the
+        version cannot be loaded, or too many requests wait; NotReady: the deadline has passed, or the worker ends; and
+        what `check` raises.
         """
         key = key_of(version)
         with self._changed:
@@ -107,10 +108,10 @@ class LoadedModels(VersionLoader):
         return Lease(self, entry)
 
     def preload(self, version: ModelVersion, deadline: float = math.inf) -> None:
-        """Have a version loaded, also one that was retired; returns when it is. Raises what keeps it from that."""
+        """Load a version, even a retired one, and wait for it. Raises the error that prevents it."""
         with self._changed:
             entry = self._entries.setdefault(key_of(version), Entry(version))
-            # Something has changed since it failed or was retired.
+            # Conditions have changed since it failed or was retired.
             entry.is_retired, entry.retry_at_s = False, -math.inf
             entry.is_replacing = entry.state is not LoadState.LOADED
         try:
@@ -119,7 +120,7 @@ class LoadedModels(VersionLoader):
             raise (error.__cause__ if isinstance(error.__cause__, OcrsvcError) else error) from None
 
     def retire(self, version: ModelVersion) -> None:
-        """Have a version closed as soon as its last lease has ended; returns at once."""
+        """Close a version when its last lease ends; returns at once."""
         with self._changed:
             entry = self._entries.get(key_of(version))
             if entry is not None:
@@ -128,69 +129,69 @@ class LoadedModels(VersionLoader):
                 self._work_if_needed()
 
     def is_loaded(self, version: ModelVersion) -> bool:
-        """Whether a request could read with it at once."""
+        """Whether a version is loaded, so that requests need not wait."""
         with self._changed:
             entry = self._entries.get(key_of(version))
             return entry is not None and entry.state is LoadState.LOADED
 
     def versions(self) -> tuple[ModelVersion, ...]:
-        """Those that requests could read with at once, without those that were retired."""
+        """The loaded versions, except retired ones."""
         with self._changed:
             entries = [entry for entry in self._entries.values() if entry.state is LoadState.LOADED]
             return tuple(entry.version for entry in entries if not entry.is_retired)
 
     def has_room_for(self, version: ModelVersion) -> bool:
-        """Whether a version can be loaded, as far as is known, and all that are loaded stay."""
-        # It may look at files.
+        """Whether a version probably fits into the budget beside all loaded ones."""
+        # Outside the lock, for it may stat files.
         needed_bytes = self._memory.expected_bytes(version)
         with self._changed:
             others = [entry.size_bytes for key, entry in self._entries.items() if key != key_of(version)]
         return self._memory.is_room(needed_bytes, others)
 
     def describe(self, version: ModelVersion) -> EngineInfo | None:
-        """The engine that has a version loaded; None while none has."""
+        """The engine of a version; None if it is not loaded."""
         with self._changed:
             entry = self._entries.get(key_of(version))
             return None if entry is None or entry.loaded is None else entry.loaded.engine.describe()
 
     def list(self) -> list[Entry]:
-        """What is loaded, is being loaded, or could not be, as it is now; by name and number."""
+        """Copies of the entries that are loaded, loading or failed, by name and number."""
         with self._changed:
-            found = [replace(entry) for entry in self._entries.values()]
-        shown = (one for one in found if one.state != LoadState.CLOSED or one.failure is not None)
-        return sorted(shown, key=lambda one: (one.version.name, one.version.number))
+            entries = [replace(entry) for entry in self._entries.values()]
+        shown = (entry for entry in entries if entry.state != LoadState.CLOSED or entry.failure is not None)
+        return sorted(shown, key=lambda entry: (entry.version.name, entry.version.number))
 
     @property
     def budget_bytes(self) -> int | None:
-        """What all may take together; None is no limit."""
+        """Memory limit of all versions together; None: no limit."""
         return self._memory.budget_bytes
 
     def gauges(self) -> Iterator[tuple[Metric, float]]:
-        """The gauges of what is loaded."""
-        sizes_bytes = [one.size_bytes for one in self.list() if one.size_bytes]
+        """Metrics of the loaded versions."""
+        sizes_bytes = [entry.size_bytes for entry in self.list() if entry.size_bytes]
         yield MODELS_LOADED, len(sizes_bytes)
         yield MODELS_BYTES, sum(sizes_bytes)
         yield MODELS_LIMIT, self.budget_bytes or 0
 
     def held_bytes(self) -> int:
-        """What all loaded versions take together, as measured when each was loaded; with what is being loaded."""
+        """Memory of all versions that are loaded (as measured at loading) or loading (as expected)."""
         with self._changed:
             return sum(entry.size_bytes for entry in self._entries.values())
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is being loaded or closed."""
+        """Whether no version is being loaded or closed."""
         return not self._is_working
 
     def stop(self) -> None:
-        """Load nothing any more and refuse what waits. What is loaded stays, for the requests that have a lease."""
+        """Stop loading, and refuse waiting requests. Loaded versions stay for requests with a lease."""
         with self._changed:
             self._is_closed = True
             self._wanted.clear()
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close all versions; after `stop`, when no engine thread reads any more."""
+        """Close all versions; call it after `stop`, when no engine thread reads any more."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_working, DRAIN_S)
             entries = [entry for entry in self._entries.values() if entry.state is LoadState.LOADED]
@@ -198,11 +199,11 @@ class LoadedModels(VersionLoader):
             self._close(entry, "end")
 
     def close_own_handles(self) -> None:
-        """Close the handles of the engine thread that asks, which ends."""
+        """Close the handles of the calling engine thread, which ends."""
         with self._changed:
-            loaded = [entry.loaded for entry in self._entries.values() if entry.loaded is not None]
-        for one in loaded:
-            one.close_own_handle()
+            loaded_versions = [entry.loaded for entry in self._entries.values() if entry.loaded is not None]
+        for loaded in loaded_versions:
+            loaded.close_own_handle()
 
     def lease_again(self, entry: Entry) -> Lease:
         """See Lease.again."""
@@ -222,7 +223,7 @@ class LoadedModels(VersionLoader):
                     self._changed.notify_all()
 
     def _begin_waiting(self, entry: Entry, deadline: float, *, reload: bool, has_other: bool) -> Waiter:
-        """Have the version loaded, and count the request that waits for it. Under the lock. Raises as `lease`."""
+        """Queue the version for loading, and add a waiter. Call it under the lock. Raises as `lease` does."""
         if self._is_closed:
             raise NotReady("This worker is shutting down.", "Send the request again.")
         now_s = self._clock()
@@ -232,11 +233,11 @@ class LoadedModels(VersionLoader):
             raise VersionRetired(str(entry.version))
         if entry.is_retired:
             entry.is_retired, entry.is_replacing = False, True
-        # Requests whose own version has left for another are not counted.
-        waiting = sum(len(one.waiters) for one in self._entries.values() if not one.is_replacing)
-        if not entry.is_replacing and waiting >= self._most_waiting:
+        # Requests whose version was closed to make room for its successor are not counted.
+        waiting = sum(len(other.waiters) for other in self._entries.values() if not other.is_replacing)
+        if not entry.is_replacing and waiting >= self._max_waiting:
             raise ModelUnavailable(
-                f"{self._most_waiting} requests wait for models to be loaded already.",
+                f"{self._max_waiting} requests already wait for models to be loaded.",
                 "Send the request again in a moment.",
             )
         if entry not in self._wanted and entry.state is not LoadState.LOADING:
@@ -249,7 +250,7 @@ class LoadedModels(VersionLoader):
         return waiter
 
     def _wait(self, entry: Entry, waiter: Waiter, deadline: float, check: Check) -> None:
-        """Until the lease is granted. Raises as `lease`, and as `check`."""
+        """Wait until the lease is granted. Raises as `lease` does."""
         while True:
             with self._changed:
                 left_s = min(deadline, waiter.patience_s) - self._clock()
@@ -276,14 +277,14 @@ class LoadedModels(VersionLoader):
             self.end_lease(entry)
 
     def _forget_old(self) -> None:
-        """Remember a few retired versions only. Under the lock."""
+        """Forget all but a few retired versions. Call it under the lock."""
         retired = [key for key, entry in self._entries.items() if self._is_forgettable(entry)]
         for key in retired[:-MOST_RETIRED]:
             del self._entries[key]
 
     def _is_forgettable(self, entry: Entry) -> bool:
-        is_gone = entry.is_retired and entry.state is LoadState.CLOSED and not entry.waiters
-        return is_gone and entry not in self._wanted
+        is_unused = entry.is_retired and entry.state is LoadState.CLOSED and not entry.waiters
+        return is_unused and entry not in self._wanted
 
 
 def _not_loaded(entry: Entry) -> NotReady:

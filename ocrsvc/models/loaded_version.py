@@ -1,6 +1,6 @@
-"""One version of a model that is loaded: its engine, a warm handle for each engine thread, and the memory it takes.
+"""A loaded model version: its engine, a warm handle per engine thread, and its memory.
 
-Memory is estimated from the files, measured when a version is loaded, and remembered.
+Memory is estimated from the files, then measured when a version is loaded, and remembered.
 """
 
 from __future__ import annotations
@@ -20,31 +20,26 @@ from ocrsvc.serving.executor import Executor
 from ocrsvc.system.allocator import release_free_memory
 from ocrsvc.system.memory import read_private_bytes
 
-# How long engine threads may take to come to closing their handles.
-CLOSE_S: Final = 10.0
-# Times the bytes of its files that a version is expected to take before it was ever loaded; measured in
-# docs/design/loaded-models.md.
+CLOSE_S: Final = 10.0  # time limit for engine threads to close their handles
+# Estimated memory over the size of the files, before a version's first load; see docs/design/loaded-models.md.
 FILES_FACTOR: Final = 11
-# Expected of any version at first.
-LEAST_BYTES: Final = 8 << 20
-_KEPT: Final = 3
-# Name, number and digest: a version whose files change is another one.
-VersionKey = tuple[str, int, str]
-# The threads that read.
+LEAST_BYTES: Final = 8 << 20  # smallest estimate
+_KEPT: Final = 3  # measurements per version
+VersionKey = tuple[str, int, str]  # name, number and digest: changed files make another version
 EngineThreads = Executor[Any]
 
 
 @runtime_checkable
 class MeasuredEngine(Protocol):
-    """An engine that knows what it holds, as its memory is that of other processes."""
+    """An engine that measures its memory itself, for it is in other processes."""
 
     def memory_bytes(self) -> int:
-        """The private memory of these processes now."""
+        """Private memory of these processes now."""
         ...
 
 
 class LoadedVersion:
-    """The engine of one version with its handles."""
+    """A version's engine with its handles."""
 
     def __init__(self, version: ModelVersion, engine: Engine, threads: EngineThreads) -> None:
         self.version, self.engine = version, engine
@@ -52,13 +47,14 @@ class LoadedVersion:
         self._handles: dict[int, Handle] = {}
 
     def handle(self) -> Handle:
-        """The handle of the engine thread that asks."""
+        """The handle of the calling engine thread."""
         return self._handles[threading.get_ident()]
 
     def open_handles(self, limit_s: float, *, beside_others: bool) -> None:
-        """Open and warm a handle for each engine thread, in it; beside other versions here, where the engine allows it.
+        """Open and warm up a handle per engine thread, in that thread; on failure all are closed again.
 
-        Nothing stays open when that fails. Raises what the engine says, EngineUnavailable after `limit_s`.
+        With `beside_others`, other versions are in use: an engine with `any_thread` then opens its handles in this
+        thread. Raises the engine's errors, EngineUnavailable after `limit_s`.
         """
         try:
             self._open_handles(limit_s, beside_others=beside_others)
@@ -69,18 +65,18 @@ class LoadedVersion:
     def _open_handles(self, limit_s: float, *, beside_others: bool) -> None:
         threads, traits = self._threads.idents(), self.engine.traits
         if traits.any_thread and beside_others:
-            # Engine threads go on reading with them.
+            # Engine threads continue to read with the other versions.
             for thread in threads:
                 self._open_handle(thread)
             return
-        # One after the other where the engine wants that, else side by side.
+        # One after the other if the engine requires it, else concurrently.
         groups = [(thread,) for thread in threads] if traits.serial_open else [threads]
         end_s = time.monotonic() + limit_s
         for group in groups:
             _wait(self._threads.run_in_each(lambda: self._open_handle(threading.get_ident()), group), end_s)
 
     def close(self) -> None:
-        """Close handles and engine; no request reads with them any more. An engine whose thread is stuck stays open."""
+        """Close handles and engine, which must be idle. If an engine thread is stuck, the engine stays open."""
         if self.engine.traits.any_thread:
             for thread in list(self._handles):
                 self._handles.pop(thread).close()
@@ -91,46 +87,46 @@ class LoadedVersion:
             self.engine.close()
 
     def close_own_handle(self) -> None:
-        """Close the handle of the engine thread that asks, if it has one."""
+        """Close the handle of the calling engine thread, if it has one."""
         handle = self._handles.pop(threading.get_ident(), None)
         if handle is not None:
             handle.close()
 
     def _open_handle(self, thread: int) -> None:
-        # It is closed with the others, should its warm-up fail.
+        # Registered first: if its warm-up fails, it is closed with the others.
         handle = self._handles[thread] = self.engine.open_handle()
         handle.warm_up()
 
 
 def _wait(futures: Sequence[Future[None]], end_s: float) -> None:
-    """Raises the first failure, or EngineUnavailable at the end; what has not begun by then never will."""
+    """Wait for all futures, then cancel those that have not begun. Raises the first failure, or EngineUnavailable."""
     try:
         for future in futures:
             future.result(max(0.0, end_s - time.monotonic()))
     except TimeoutError:
-        raise EngineUnavailable("The engine threads did not come to open the model in time.") from None
+        raise EngineUnavailable("The engine threads did not open the model in time.") from None
     finally:
         for future in futures:
             future.cancel()
 
 
-class _Taken(NamedTuple):
-    """Memory of one load once free memory was given back, and before that: 248 and 343 MiB of PP-OCRv6 small."""
+class _LoadMemory(NamedTuple):
+    """Memory of a load after free memory was returned to the system, and before: 248 and 343 MiB for PP-OCRv6 small."""
 
     held_bytes: int
-    most_bytes: int
+    peak_bytes: int
 
 
 def key_of(version: ModelVersion) -> VersionKey:
-    """What a version is known by."""
+    """The key of a version in the tables of loaded models."""
     return version.name, version.number, version.digest
 
 
 class ModelMemory:
-    """What versions take, and what all of them may; the loading thread measures, any thread asks.
+    """Memory of versions, and the budget of all. Only the loading thread measures; other methods are thread-safe.
 
-    Without a budget there is no limit; `copies` is how many of an engine's processes load a version. What is free is
-    given back to the system before memory is read.
+    None as a budget: no limit. `copies` is the number of processes that load a version. Free memory is returned to the
+    system before each measurement.
     """
 
     def __init__(
@@ -142,72 +138,72 @@ class ModelMemory:
     ) -> None:
         self.budget_bytes, self.release_free_memory = budget_bytes, release_free_memory
         self._read_bytes, self._copies = read_bytes, copies
-        # Tuples, which other threads may read meanwhile.
-        self._measured: dict[VersionKey, tuple[_Taken, ...]] = {}
+        # Tuples, which other threads may read at the same time.
+        self._measured: dict[VersionKey, tuple[_LoadMemory, ...]] = {}
         self._largest: dict[str, int] = {}
 
     def expected_bytes(self, version: ModelVersion) -> int:
-        """What loading a version will take at most: what it took the last times, or an estimate rather too high.
+        """Peak memory of loading a version: the median of its last loads, or a generous estimate.
 
-        The files of some engines say nothing, so it is no less than what the engine's largest version took.
+        The estimate is at least that of the engine's largest version, for some engines' files say nothing about memory.
         """
         if known := self._measured.get(key_of(version)):
-            return round(statistics.median(taken.most_bytes for taken in known))
+            return round(statistics.median(load.peak_bytes for load in known))
         estimate = self._copies * max(LEAST_BYTES, FILES_FACTOR * _file_bytes(version))
         return max(estimate, self._largest.get(version.description.engine, 0))
 
     def check(self, version: ModelVersion) -> None:
-        """Raises EngineUnavailable where a version can never be loaded within the budget, estimates left aside."""
+        """Raises EngineUnavailable if a version alone exceeds the budget, by measurement or its files' size."""
         known = self._measured.get(key_of(version))
         needed = _held_bytes(known) if known else _file_bytes(version)
         if self.budget_bytes is not None and needed > self.budget_bytes:
             raise EngineUnavailable(
-                f"The model {version} takes {needed} bytes, and all models of a worker may take "
+                f"The model {version} takes {needed} bytes, but all models of a worker may take only "
                 f"{self.budget_bytes} (OCRSVC_MODELS_MEMORY).",
-                "Raise OCRSVC_MODELS_MEMORY, or have fewer engine threads.",
+                "Raise OCRSVC_MODELS_MEMORY, or use fewer engine threads.",
             )
 
     def is_room(self, needed_bytes: int, held_bytes: Iterable[int]) -> bool:
-        """Whether so much more may be loaded beside what is held; beside nothing, always."""
+        """Whether the budget allows `needed_bytes` beside `held_bytes`; always if nothing is held."""
         held = sum(held_bytes)
         return self.budget_bytes is None or not held or held + needed_bytes <= self.budget_bytes
 
-    def before(self) -> int:
-        """The memory before a load, for `measure`."""
+    def read_before_load(self) -> int:
+        """Memory of this process before a load, for `measure`."""
         self.release_free_memory()
         return self._read_bytes()
 
     def measure(self, loaded: LoadedVersion, before_bytes: int) -> int:
-        """What a version that was just loaded takes, remembered: the median of its last loads, and at least its files.
+        """Measure a version that was just loaded; returns the median of its last loads.
 
-        Requests that were read meanwhile change the memory of this process, too.
+        It is at least the size of its files, for requests change the memory of this process at the same time.
         """
         key, engine = key_of(loaded.version), loaded.version.description.engine
-        taken = self._taken(loaded, before_bytes)
-        known = self._measured[key] = (*self._measured.get(key, ())[1 - _KEPT :], taken)
-        self._largest[engine] = max(taken.most_bytes, self._largest.get(engine, 0))
+        load = self._load_memory(loaded, before_bytes)
+        known = self._measured[key] = (*self._measured.get(key, ())[1 - _KEPT :], load)
+        self._largest[engine] = max(load.peak_bytes, self._largest.get(engine, 0))
         return _held_bytes(known)
 
     def measure_again(self, loaded: LoadedVersion, size_bytes: int) -> int:
-        """What a version takes now, where its engine knows; else what it took, as measured before."""
+        """The current memory of a version if its engine measures it, else the earlier `size_bytes`."""
         engine = loaded.engine
         return engine.memory_bytes() if isinstance(engine, MeasuredEngine) else size_bytes
 
-    def _taken(self, loaded: LoadedVersion, before_bytes: int) -> _Taken:
+    def _load_memory(self, loaded: LoadedVersion, before_bytes: int) -> _LoadMemory:
         if isinstance(loaded.engine, MeasuredEngine):
             now_bytes = loaded.engine.memory_bytes()
-            return _Taken(now_bytes, now_bytes)
-        most_bytes = self._read_bytes() - before_bytes
-        held_bytes = max(_file_bytes(loaded.version), self.before() - before_bytes)
-        return _Taken(held_bytes, max(held_bytes, most_bytes))
+            return _LoadMemory(now_bytes, now_bytes)
+        peak_bytes = self._read_bytes() - before_bytes
+        held_bytes = max(_file_bytes(loaded.version), self.read_before_load() - before_bytes)
+        return _LoadMemory(held_bytes, max(held_bytes, peak_bytes))
 
 
-def _held_bytes(known: Iterable[_Taken]) -> int:
-    return round(statistics.median(taken.held_bytes for taken in known))
+def _held_bytes(known: Iterable[_LoadMemory]) -> int:
+    return round(statistics.median(load.held_bytes for load in known))
 
 
 def _file_bytes(version: ModelVersion) -> int:
-    """The size of the files that a version reads: those of its manifest, or those that its description names."""
+    """Size of a version's files, without its reference pages."""
     pages = f"{version.description.reference.folder}/"
     paths = (
         version.folder / name for name in version.digests or version.description.files if not name.startswith(pages)

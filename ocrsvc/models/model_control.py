@@ -1,7 +1,7 @@
-"""Controls which versions serve: loads and unloads, labels, policies; and says how every version is.
+"""Controls which versions serve (loads, unloads, labels, policies), and reports the status of every version.
 
-The protocols' calls (Triton, TensorFlow Serving) and the command line come together here. What is decided goes into the
-state file, which all workers follow.
+The model protocols (Triton, TensorFlow Serving) and the command line use it. Decisions are written to the state file,
+which all workers follow.
 """
 
 from __future__ import annotations
@@ -24,22 +24,19 @@ from ocrsvc.models.repository import ModelRepository, Scan
 from ocrsvc.models.state import Generation, ModelState, StateStore
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
-# Held by the process that proves a version, with its digest as the note.
-PROOF_LOCK: Final = "proof.lock"
-# Seconds after which a worker looks at the state file again, when a request or the watcher asks.
-CHECK_S: Final = 0.1
-# Seconds after which the repository is read again for a list: no client makes it be read without end.
-SCAN_S: Final = 0.5
-# TensorFlow Serving's: waits for its proof; is proved; may serve; leaves; is not wanted, refused, or damaged.
+PROOF_LOCK: Final = "proof.lock"  # held by the process that proves a version, with the version's digest as its note
+CHECK_S: Final = 0.1  # smallest interval between looks at the state file
+SCAN_S: Final = 0.5  # smallest interval between scans of the repository for lists, whatever clients do
+# As in TensorFlow Serving: waiting for proof; being proved; may serve; closing; unwanted, refused or damaged.
 State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """How one version is, and why it does not serve, in a sentence; `failed` where something is wrong with it.
+    """The status of a version, with a sentence on why it does not serve; `failed`: it is refused or damaged.
 
-    `version` is None where it is damaged; the figures are those of its proof.
+    `version` is None if it is damaged; `figures` are those of its proof.
     """
 
     name: str
@@ -54,28 +51,29 @@ class VersionStatus:
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """Every version, ascending by name and number; `default` is None where no model can be named."""
+    """All versions by name and number; `default` is None if requests cannot name models."""
 
     default: str | None
     versions: tuple[VersionStatus, ...]
 
     @property
     def available(self) -> tuple[ModelVersion, ...]:
-        """Those that requests may name."""
-        return tuple(one.version for one in self.versions if one.state == "AVAILABLE" and one.version is not None)
+        """The versions that requests may name."""
+        available = (status.version for status in self.versions if status.state == "AVAILABLE")
+        return tuple(version for version in available if version is not None)
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Those that requests may name, each once."""
+        """The languages that requests may name, each once."""
         return tuple(dict.fromkeys(tag for version in self.available for tag in version.description.languages))
 
 
 class ModelControl:
-    """The models of a repository as this process knows them; for any thread.
+    """This process's view of the models in a repository. Thread-safe.
 
-    Without a repository there is no store. What is in `loaded_versions` of this worker serves on when it is removed
-    from the disk, until something replaces it. With `goes_on` wrong policies that were never right count as none: the
-    start of the service has looked at them before.
+    Without a repository there is no store. Versions in `loaded_versions` keep serving after they are removed from disk,
+    until another replaces them. With `ignores_bad_policies`, invalid policies count as none if no valid ones are known:
+    the service has checked them at its start.
     """
 
     def __init__(
@@ -85,16 +83,16 @@ class ModelControl:
         is_loaded: Callable[[ModelVersion], bool] = lambda _version: False,
         clock: Callable[[], float] = time.monotonic,
         *,
-        goes_on: bool = False,
+        ignores_bad_policies: bool = False,
     ) -> None:
-        self.repository, self._store, self._goes_on = repository, store, goes_on
+        self.repository, self._store, self._ignores_bad_policies = repository, store, ignores_bad_policies
         self.is_loaded, self._clock = is_loaded, clock
         self.loaded_versions: Callable[[], Sequence[ModelVersion]] = tuple
-        # The first is held while the disk is read, for which no request waits that needs the second.
+        # The first is held while the disk is read; requests need only the second.
         self._scan_lock, self._lock = Lock(), Lock()
-        self._complaint, self._last_read = "", store.read().last_policies if store is not None else None
+        self._last_error, self._last_read = "", store.read().last_policies if store is not None else None
         self._policies = self._read_policies()
-        # The state's generation when the repository was scanned, and when the state was last read.
+        # The state's generation at the last scan of the repository, and at the last read of the state.
         self._generation, state = self._read_state()
         self._followed = self._generation
         self._catalogue = make_catalogue(repository.scan(), self._policies, state)
@@ -102,13 +100,13 @@ class ModelControl:
 
     @property
     def store(self) -> StateStore:
-        """Where decisions are kept. Raises OperatorError without a repository."""
+        """The store of decisions. Raises OperatorError without a repository."""
         if self._store is None:
-            raise OperatorError("Without OCRSVC_MODELS there is one model, which serves.", "Set OCRSVC_MODELS.")
+            raise OperatorError("OCRSVC_MODELS is not set, so the engine's model serves.", "Set OCRSVC_MODELS.")
         return self._store
 
     def catalogue(self) -> Catalogue:
-        """The repository as last read, for which no request waits, with the state of at most CHECK_S ago."""
+        """The repository as last scanned, without waiting, and the state at most CHECK_S old."""
         now_s = self._clock()
         if self._store is None or now_s - self._checked_s < CHECK_S:
             return self._catalogue
@@ -120,7 +118,7 @@ class ModelControl:
         return self._catalogue
 
     def latest(self) -> Catalogue:
-        """The models now, looking at the state file; the repository is read again where that has changed."""
+        """The current catalogue; the repository is scanned again if the state file has changed."""
         if self._store is None:
             return self._catalogue
         now_s, generation = self._clock(), self._store.generation()
@@ -133,8 +131,8 @@ class ModelControl:
         return self._catalogue
 
     def rescan(self) -> Catalogue:
-        """The models now, on disk and in the state file. Raises BadModel: the repository cannot be listed."""
-        # Before the lock: a caller may hold the one of what is loaded.
+        """Scan the repository and read the state file. Raises BadModel: the repository cannot be listed."""
+        # Outside the lock, for it takes the lock of the loaded models.
         loaded = self.loaded_versions()
         with self._scan_lock:
             return self._renew(self.repository.scan(), loaded)
@@ -143,7 +141,7 @@ class ModelControl:
         try:
             return self.repository.scan()
         except OcrsvcError as error:
-            LOGGER.error("what is in the repository stays as it was: %s", error)
+            LOGGER.error("the repository cannot be scanned, so the last scan stays in use: %s", error)
             return self._catalogue.scan
 
     def _renew(self, scan: Scan, loaded: Sequence[ModelVersion]) -> Catalogue:
@@ -158,30 +156,30 @@ class ModelControl:
         return ((0, 0, 0), ModelState()) if self._store is None else self._store.read_with_generation()
 
     def reread(self) -> Catalogue:
-        """The models now, the repository's file of policies read again; where it is wrong, the old ones stay."""
+        """Read the policies again, then as `rescan`; an invalid file leaves the old policies in place."""
         self._policies = self._read_policies()
         return self.rescan()
 
     def status(self, name: str | None = None) -> list[VersionStatus]:
-        """Every version of one model, or of all, ascending by name and number. Raises UnknownModel, BadModel."""
+        """Status of all versions of one model or all, by name and number. Raises UnknownModel, BadModel."""
         is_old = self._clock() - self._scanned_s >= SCAN_S
         catalogue = self.rescan() if is_old else self.latest()
         proving = "" if self._store is None else self._store.note_of(PROOF_LOCK)
-        found = [self._status_of(catalogue, version, proving) for version in catalogue.scan.versions]
-        found += [VersionStatus(bad.name, bad.number, "END", bad.reason, failed=True) for bad in catalogue.scan.bad]
-        chosen = [one for one in found if name in (None, one.name)]
+        versions = [self._status_of(catalogue, version, proving) for version in catalogue.scan.versions]
+        versions += [VersionStatus(bad.name, bad.number, "END", bad.reason, failed=True) for bad in catalogue.scan.bad]
+        chosen = [status for status in versions if name in (None, status.name)]
         if name is not None and not chosen:
             raise UnknownModel(f"There is no model {name[:100]}.")
-        return sorted(chosen, key=lambda one: (one.name, one.number))
+        return sorted(chosen, key=lambda status: (status.name, status.number))
 
     def load(self, name: str, number: int | None = None) -> None:
-        """Have a model, or one version of it, wanted whatever the policy says. Raises UnknownModel, OperatorError."""
+        """Want a model or a version, whatever the policy says. Raises UnknownModel, OperatorError."""
         key = self._checked(name, number)
-        gone = {name, key}
-        self._change(lambda state: state.updated(loads=state.loads | {key}, unloads=state.unloads - gone))
+        allowed = {name, key}
+        self._change(lambda state: state.updated(loads=state.loads | {key}, unloads=state.unloads - allowed))
 
     def unload(self, name: str, number: int | None = None) -> None:
-        """Have a model, or one version of it, serve no more. Raises UnknownModel, OperatorError."""
+        """Stop a model or a version from serving. Raises UnknownModel, OperatorError."""
         key = self._checked(name, number)
 
         def is_other(load: str) -> bool:
@@ -192,22 +190,23 @@ class ModelControl:
         )
 
     def set_labels(self, name: str, labels: Mapping[str, int | None]) -> None:
-        """Set labels of a model, or take those away whose number is None. Raises UnknownModel, BadOption."""
+        """Set labels of a model, or remove those whose number is None. Raises UnknownModel, BadOption."""
         model = self.rescan().models.get(name)
         accepted = {version.number for version in model.accepted} if model is not None else set()
         for label, number in labels.items():
             if not LABEL.fullmatch(label):
-                raise BadOption(f"{label[:80]!r} is no label.", "Use letters, digits, dots, dashes and underscores.")
+                raise BadOption(f"Invalid label {label[:80]!r}.", "Use letters, digits, dots, dashes and underscores.")
             if number is not None and number not in accepted:
                 raise UnknownModel(
-                    f"The version {name[:100]}/{number} is not there, or was not accepted.", "See `ocrsvc models list`."
+                    f"The version {name[:100]}/{number} does not exist or was not accepted.",
+                    "See `ocrsvc models list`.",
                 )
         self._checked(name, None)
         new = {label: number or 0 for label, number in labels.items()}
         self._change(lambda state: state.updated(labels={**state.labels, name: {**state.labels.get(name, {}), **new}}))
 
     def apply_config(self, policies: Policies | None) -> None:
-        """Put policies in place of the repository's file and of what was set before; None goes back to the file."""
+        """Replace the file's policies and earlier decisions; None restores the file's policies."""
         self._change(lambda state: state.updated(policies=policies, loads=frozenset(), unloads=frozenset(), labels={}))
 
     def _change(self, edit: Callable[[ModelState], ModelState]) -> None:
@@ -215,41 +214,41 @@ class ModelControl:
         self.rescan()
 
     def _checked(self, name: str, number: int | None) -> str:
-        """The key of a model or a version in the state. Raises UnknownModel where nothing of it is on disk."""
+        """The key of a model or a version in the state. Raises UnknownModel if it is not on disk."""
         scan = self.rescan().scan
         if number is None and scan.numbers(name):
             return name
         if number is not None and scan.find(name, number) is not None:
             return f"{name}/{number}"
         damage = next((f"{bad.name}/{bad.number}: {bad.reason}" for bad in scan.bad if bad.name == name), "")
-        wanted = f"{name[:100]}{'' if number is None else f'/{number}'}"
-        raise UnknownModel(f"There is no model {wanted} in the repository.", damage)
+        label = f"{name[:100]}{'' if number is None else f'/{number}'}"
+        raise UnknownModel(f"There is no model {label} in the repository.", damage)
 
     def _read_policies(self) -> Policies:
-        """The file's policies; where it is wrong, those from before. Raises SettingsError where it was never right."""
+        """The file's policies, or the last valid ones if it is invalid. Raises SettingsError without valid ones."""
         if self._store is None or self.repository.folder is None:
             return Policies()
         last = self._last_read
         try:
             policies = read_policies(self.repository.folder)
         except SettingsError as error:
-            if last is None and not self._goes_on:
+            if last is None and not self._ignores_bad_policies:
                 raise
-            # The same complaint is logged once.
-            if str(error) != self._complaint:
-                LOGGER.error("the policies of the models stay as they were: %s", error)
-            self._complaint = str(error)
+            # The same error is logged once.
+            if str(error) != self._last_error:
+                LOGGER.error("the last valid policies of the models stay in use: %s", error)
+            self._last_error = str(error)
             return last or Policies()
-        self._last_read, self._complaint = policies, ""
+        self._last_read, self._last_error = policies, ""
         if policies != (last or Policies()):
             try:
                 self._store.change(lambda state: state.updated(last_policies=policies))
             except OperatorError as error:
-                LOGGER.warning("the policies of the models are not kept for when their file is wrong: %s", error)
+                LOGGER.warning("the policies of the models cannot be saved as a fallback: %s", error)
         return policies
 
     def _status_of(self, catalogue: Catalogue, version: ModelVersion, proving: str) -> VersionStatus:
-        """`proving` is the digest of the version that is being proved."""
+        """The status of a version; `proving` is the digest of the version that is being proved."""
         model, verdict = catalogue.models[version.name], catalogue.verdict(version)
         state, reason = self._state_of(catalogue, version)
         if state == "START" and version.digest == proving:
@@ -271,5 +270,5 @@ class ModelControl:
 
 
 def open_control(folder: Path, state: Path, key: ModelKey | None = None) -> ModelControl:
-    """The control of the repository in a folder, with its state in another. Raises BadModel, SettingsError."""
+    """Open the control of a repository, with its state in another folder. Raises BadModel, SettingsError."""
     return ModelControl(ModelRepository(folder, key), StateStore(state))

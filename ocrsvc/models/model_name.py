@@ -1,4 +1,4 @@
-"""How a request names a model: `NAME`, `NAME/VERSION` or `NAME:LABEL`; and reasons without the server's paths."""
+"""Model names in requests: `NAME`, `NAME/VERSION` or `NAME:LABEL`; and removal of server paths from messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ocrsvc.engines.model.version import MOST_VERSION, NAME
 
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ACCEPTED: Final = "NAME, NAME/VERSION or NAME:LABEL"
-# For API descriptions: version numbers of nine digits at most, though MOST_VERSION has ten.
+# For API descriptions; allows nine digits of a version number, though MOST_VERSION has ten.
 PATTERN: Final = rf"{NAME.pattern}(?:/[1-9][0-9]{{0,8}}|:{LABEL.pattern})?"
 _WANTED: Final = re.compile(rf"({NAME.pattern})(?:/([1-9][0-9]{{0,9}})|:({LABEL.pattern}))?")
 _PATH: Final = re.compile(r"(?<![\w.:/])(?:/[\w.+@,=~-]{1,255}){1,64}(/[\w.+@,=~-]{1,255})")
@@ -18,7 +18,7 @@ _PATH: Final = re.compile(r"(?<![\w.:/])(?:/[\w.+@,=~-]{1,255}){1,64}(/[\w.+@,=~
 
 @dataclass(frozen=True, slots=True)
 class WantedModel:
-    """A model that a request names, with a version's number or label, or neither."""
+    """A model name in a request, with a version number, a label, or neither."""
 
     name: str
     number: int | None = None
@@ -31,7 +31,7 @@ class WantedModel:
 
 
 def parse_wanted_model(text: str) -> WantedModel:
-    """The model named in one of the forms of ACCEPTED. Raises ValueError."""
+    """Parse a model name in one of the forms of ACCEPTED. Raises ValueError."""
     match = _WANTED.fullmatch(text)
     if match is None or int(match[2] or 1) > MOST_VERSION:
         raise ValueError(text)
@@ -39,5 +39,5 @@ def parse_wanted_model(text: str) -> WantedModel:
 
 
 def without_paths(text: str) -> str:
-    """A reason for clients: files are named in place of their paths on the server."""
+    """Replace paths on the server by file names, in a message for clients."""
     return _PATH.sub(lambda match: match[1].removeprefix("/"), text)

@@ -1,7 +1,7 @@
-"""Which versions of each model are wanted, and which of them a request reads: `models.toml` in the repository's folder.
+"""Policies: which versions of each model serve which requests, from `models.toml` in the repository's folder.
 
-Or TensorFlow Serving's own file, `models.config`, protobuf as text: models that it does not name are not wanted, and a
-model's base_path is its folder in the repository. Both at once are refused.
+TensorFlow Serving's file `models.config` (protobuf text format) is supported instead, but not both: models that it does
+not name are not wanted, and a model's base_path must be its folder in the repository.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from ocrsvc.models.model_name import LABEL
 
 FILE: Final = "models.toml"
 TENSORFLOW_FILE: Final = "models.config"
-# The label of what reads requests that name neither version nor label, where it is set.
-STABLE: Final = "stable"
+STABLE: Final = "stable"  # label of the version for requests that name neither version nor label
 _MOST_BYTES: Final = 1 << 20
 
 
@@ -42,15 +41,15 @@ class _Table(BaseModel):
 
 
 class Newest(_Table):
-    """How many of the newest versions."""
+    """A number of the newest versions."""
 
     newest: Annotated[int, Field(ge=1, le=100, strict=True)]
 
 
 class ModelPolicy(_Table):
-    """What is wanted of one model: versions, those with labels too; whether they stay loaded, however little used.
+    """The policy of one model: wanted versions (labelled ones are wanted too), and whether they stay loaded (`pinned`).
 
-    A share is the part, 0 to 1, of the requests that name neither version nor label which goes to a label.
+    A label's share, 0 to 1, is the part of the requests without version or label that it reads.
     """
 
     versions: Literal["newest", "all"] | Newest | tuple[Number, ...] = "newest"
@@ -60,26 +59,26 @@ class ModelPolicy(_Table):
 
     @property
     def newest(self) -> int:
-        """How many of the newest versions are wanted, whatever their numbers."""
+        """How many of the newest versions are wanted."""
         if isinstance(self.versions, Newest):
             return self.versions.newest
         return 1 if self.versions == "newest" else 0
 
     def wants(self, number: int) -> bool:
-        """Whether a version is wanted by its number, its label, or because all are."""
+        """Whether a version is wanted by its number or label, or because all are."""
         if number in self.labels.values() or self.versions == "all":
             return True
         return isinstance(self.versions, tuple) and number in self.versions
 
 
 class Policies(_Table):
-    """What is wanted of all models; `others` wants the newest versions of those that are not named."""
+    """The policies of all models; with `others`, the newest version of unnamed models is wanted."""
 
     models: dict[ModelName, ModelPolicy] = {}
     others: bool = True
 
     def of(self, name: str) -> ModelPolicy | None:
-        """What is wanted of a model; None where it is not."""
+        """The policy of a model; None if it is not wanted."""
         return self.models.get(name, ModelPolicy() if self.others else None)
 
 
@@ -87,23 +86,23 @@ _TABLES: Final[TypeAdapter[dict[str, ModelPolicy]]] = TypeAdapter(dict[ModelName
 
 
 def read_policies(folder: Path) -> Policies:
-    """A repository's policies; without a file, the newest version of every model. Raises SettingsError."""
-    own, theirs = _read(folder / FILE), _read(folder / TENSORFLOW_FILE)
-    if own is not None and theirs is not None:
+    """Read a repository's policies; without a file, the newest version of every model. Raises SettingsError."""
+    own, tensorflow = _read(folder / FILE), _read(folder / TENSORFLOW_FILE)
+    if own is not None and tensorflow is not None:
         raise SettingsError(
-            f"{folder} holds {FILE} and {TENSORFLOW_FILE}, which both say what versions are wanted.", "Remove one."
+            f"{folder} contains both {FILE} and {TENSORFLOW_FILE}; only one of them may set policies.", "Remove one."
         )
-    return parse_models_config(theirs, folder) if theirs is not None else parse_policies(own or "")
+    return parse_models_config(tensorflow, folder) if tensorflow is not None else parse_policies(own or "")
 
 
 def parse_policies(text: str) -> Policies:
-    """The policies of a `models.toml`. Raises SettingsError, which names the entry that is wrong."""
+    """Parse a `models.toml`. Raises SettingsError, naming the invalid entry."""
     try:
         return Policies(models=_TABLES.validate_python(parse_toml(text)))
     except ValidationError as error:
         raise SettingsError(f"{FILE}: {first_fault(error)}.", "See docs/model_versions.md for the entries.") from error
     except ValueError as error:
-        raise SettingsError(f"{FILE} is no TOML: {error}.", "Correct the file.") from error
+        raise SettingsError(f"{FILE} is not valid TOML: {error}.", "Correct the file.") from error
 
 
 def _read(file: Path) -> str | None:
@@ -114,11 +113,11 @@ def _read(file: Path) -> str | None:
     except OSError as error:
         raise SettingsError(f"{file} cannot be read: {error.strerror}.", "Check its permissions.") from error
     if len(content) > _MOST_BYTES:
-        raise SettingsError(f"{file} has more than {_MOST_BYTES} bytes.", "It is no list of models.")
+        raise SettingsError(f"{file} has more than {_MOST_BYTES} bytes.", "Shorten it.")
     return content.decode("utf-8", "replace")
 
 
-# TensorFlow Serving's message ModelServerConfig, as far as it is taken: a file descriptor in protobuf's text form.
+# The supported part of TensorFlow Serving's message ModelServerConfig: a file descriptor in protobuf's text format.
 _DESCRIPTOR: Final = """
 name: "models_config.proto" package: "models_config" syntax: "proto3"
 message_type { name: "Latest" field { name: "num_versions" number: 1 type: TYPE_UINT32 label: LABEL_OPTIONAL } }
@@ -155,7 +154,7 @@ message_type {
 
 
 def parse_models_config(text: str, folder: Path) -> Policies:
-    """The policies of a `models.config` for the repository in a folder. Raises SettingsError, naming what is wrong."""
+    """Parse a `models.config` of the repository in a folder. Raises SettingsError, naming the fault."""
     from google.protobuf import text_format
 
     config = _config_class()()
@@ -163,13 +162,14 @@ def parse_models_config(text: str, folder: Path) -> Policies:
         text_format.Parse(text, config)
     except text_format.ParseError as error:
         raise SettingsError(
-            f"{TENSORFLOW_FILE}: {error}.", "Taken are name, base_path, model_platform, policies and labels of models."
+            f"{TENSORFLOW_FILE}: {error}.",
+            "Supported are name, base_path, model_platform, policies and labels of models.",
         ) from error
     return policies_of(config, folder)
 
 
 def policies_of(config: Any, folder: Path) -> Policies:
-    """The policies of a message ModelServerConfig, of a file or a reload. Raises SettingsError, naming the model."""
+    """The policies in a message ModelServerConfig from a file or a request. Raises SettingsError, naming the model."""
     models: dict[str, ModelPolicy] = {}
     for model in config.model_config_list.config:
         if model.name in models:
@@ -177,7 +177,7 @@ def policies_of(config: Any, folder: Path) -> Policies:
         if model.base_path and (folder / model.base_path).resolve() != (folder / model.name).resolve():
             raise SettingsError(
                 f"The base_path {model.base_path[:200]!r} is not the folder {model.name[:100]!r} of OCRSVC_MODELS.",
-                "Leave it out, or put the model there.",
+                "Leave out base_path, or move the model there.",
             )
         labels = model.version_labels
         pairs = labels.items() if hasattr(labels, "items") else ((label.key, label.value) for label in labels)
@@ -192,7 +192,7 @@ def policies_of(config: Any, folder: Path) -> Policies:
 
 
 def _versions(policy: Any) -> Any:
-    """A version policy; without one the newest version, as TensorFlow Serving does."""
+    """Convert a version policy; without one, the newest version, as in TensorFlow Serving."""
     if policy.HasField("all"):
         return "all"
     if policy.HasField("specific"):
@@ -202,7 +202,7 @@ def _versions(policy: Any) -> Any:
 
 @cache
 def _config_class() -> Any:
-    """The class of the file's message, in a pool of its own: clients' packages have it in the global one."""
+    """The message class, in its own pool: client packages define it in the global pool."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
     pool = descriptor_pool.DescriptorPool()

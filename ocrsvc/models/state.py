@@ -1,7 +1,7 @@
-"""What is decided about models while the service runs: a file that all workers and the command line share.
+"""Runtime decisions about models, in a file shared by all workers and the command line.
 
-Labels, explicit loads and unloads, policies that clients set, and the verdicts on versions. It survives restarts. It is
-changed under a lock (flock), replaced in one step, and followed by looking when it was last replaced.
+It contains labels, explicit loads and unloads, policies set by clients, and verdicts, and survives restarts. It is
+changed under a lock (flock) and replaced atomically; readers poll its modification time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOCK: Final = "state.lock"
 _MOST_BYTES: Final = 1 << 22
 _LOCK_WAIT_S: Final = 5.0
 _LOCK_POLL_S: Final = 0.01
-# Time of the file's replacement (ns), its inode and its size; other values when it was replaced again.
+# The file's modification time (ns), inode and size, which change when it is replaced.
 Generation = tuple[int, int, int]
 _NONE: Final = (0, 0, 0)
 
@@ -43,9 +43,9 @@ class _Record(BaseModel):
 
 
 class Verdict(_Record):
-    """Whether a version may take traffic, and why not, or what it was compared with; `at` is in Unix seconds.
+    """Whether a version may take traffic, and the reason or summary of its proof; `at` is in Unix seconds.
 
-    `kind` is of a refused version (proof/prover.py), which is tried again when the `basis` of its refusal changes.
+    `kind` is a refusal's kind (proof/prover.py); `basis` is its cache key: if it changes, the version is proved again.
     """
 
     accepted: bool
@@ -57,10 +57,10 @@ class Verdict(_Record):
 
 
 class ModelState(_Record):
-    """All that is in the file: verdicts by digest; labels by model, of which 0 takes the policy's away.
+    """The file's contents: verdicts by digest; labels by model, where 0 removes a label of the policy.
 
-    `loads` and `unloads` are NAME or NAME/VERSION, whatever the policy says; `policies` is what a client has set in
-    place of the repository's file, `last_policies` that file when it was right the last time.
+    `loads` and `unloads` are NAME or NAME/VERSION, and override policies. `policies`, set by a client, replaces the
+    repository's file; `last_policies` is the file's last valid content.
     """
 
     verdicts: dict[str, Verdict] = {}
@@ -71,17 +71,17 @@ class ModelState(_Record):
     last_policies: Policies | None = None
 
     def updated(self, **members: object) -> ModelState:
-        """With other values of some attributes."""
+        """A copy with some attributes replaced."""
         return self.model_copy(update=members)
 
     def without_verdicts(self, digests: Iterable[str]) -> ModelState:
-        """As if these versions had not been proved."""
-        gone = frozenset(digests)
-        return self.updated(verdicts={key: one for key, one in self.verdicts.items() if key not in gone})
+        """A copy without the verdicts on these versions."""
+        removed = frozenset(digests)
+        return self.updated(verdicts={key: verdict for key, verdict in self.verdicts.items() if key not in removed})
 
 
 class StateStore:
-    """The file, in a folder of its own, which is made when first written to; for any thread and process."""
+    """The state file, in its own folder, created at the first write. Safe for any thread and process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -90,35 +90,35 @@ class StateStore:
         self._unreadable: Generation = _NONE
 
     def generation(self) -> Generation:
-        """One look at the file (stat), which does not read it."""
+        """The file's generation, from stat."""
         try:
-            found = self._file.stat()
+            status = self._file.stat()
         except OSError:
             return _NONE
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return status.st_mtime_ns, status.st_ino, status.st_size
 
     def read(self) -> ModelState:
-        """The state now; that from before where the file cannot be read, and empty where it is damaged."""
+        """The current state; the last one if the file cannot be read, an empty one if it is damaged."""
         return self.read_with_generation()[1]
 
     def read_with_generation(self) -> tuple[Generation, ModelState]:
-        """The same, and which generation it is."""
+        """As `read`, with the state's generation."""
         generation = self.generation()
         if generation != self._read[0]:
             try:
                 self._read = self._load()
             except OSError as error:
                 if generation != self._unreadable:
-                    LOGGER.error("the state of the models cannot be read, and stays as it was: %s", error)
+                    LOGGER.error("the state of the models cannot be read, so the last one stays in use: %s", error)
                 self._unreadable = generation
         return self._read
 
     def change(self, edit: Callable[[ModelState], ModelState]) -> ModelState:
-        """Replace the state by what `edit` makes of it, under the lock. Raises OperatorError, also after 5 s."""
+        """Replace the state by `edit(state)`, under the lock; returns it. Raises OperatorError, also after 5 s."""
         with self.locked(_LOCK, wait_s=_LOCK_WAIT_S) as is_ours:
             try:
                 if not is_ours:
-                    raise TimeoutError("another process has held its lock for five seconds")
+                    raise TimeoutError("another process has held its lock for 5 s")
                 before = self._load()[1]
                 after = _bounded(edit(before))
                 if after != before:
@@ -128,24 +128,24 @@ class StateStore:
                 raise self._not_written(error) from error
 
     def record_verdict(self, digest: str, verdict: Verdict) -> None:
-        """Keep the verdict on a version. Raises OperatorError, as `change`."""
+        """Store the verdict on a version. Raises OperatorError."""
         self.change(lambda state: state.updated(verdicts={**state.verdicts, digest: verdict}))
 
     def forget_verdict(self, digest: str) -> None:
-        """Have a version proved again. Raises OperatorError, as `change`."""
+        """Remove the verdict on a version, which is then proved again. Raises OperatorError."""
         self.change(lambda state: state.without_verdicts([digest]))
 
     @contextlib.contextmanager
     def locked(self, name: str, note: str = "", wait_s: float = 0.0) -> Iterator[bool]:
-        """Whether this process holds a lock of the machine's workers while the block lasts; see `note_of`.
+        """Hold a lock of this machine's workers during the block, with a note for `note_of`; yields False if it fails.
 
-        Raises OperatorError where the folder cannot be written to, or others could have put a verdict there.
+        Raises OperatorError: the folder is not writable, or other users could write verdicts to it.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            found = self.folder.stat()
-            if found.st_uid not in (os.geteuid(), 0) or found.st_mode & stat.S_IWOTH:
-                raise OSError("it belongs to another user, or everybody may write there")
+            status = self.folder.stat()
+            if status.st_uid not in (os.geteuid(), 0) or status.st_mode & stat.S_IWOTH:
+                raise OSError("it belongs to another user, or is writable for everyone")
             opened = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise self._not_written(error) from error
@@ -164,11 +164,11 @@ class StateStore:
     def _not_written(self, error: OSError) -> OperatorError:
         return OperatorError(
             f"The state of the models in {self.folder} cannot be written: {error.strerror or error}.",
-            "Let this user write there, or name another folder with OCRSVC_MODELS_STATE.",
+            "Make it writable for this user, or set OCRSVC_MODELS_STATE to another folder.",
         )
 
     def note_of(self, name: str) -> str:
-        """The note of the process that holds a lock now; "" while none does."""
+        """The note of the process that holds a lock; "" if it is free."""
         try:
             with (self.folder / name).open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -179,7 +179,7 @@ class StateStore:
         return ""
 
     def _load(self) -> tuple[Generation, ModelState]:
-        """Raises OSError where it cannot be read, which says nothing of what is in it."""
+        """Read the file; a damaged one counts as empty. Raises OSError."""
         generation = self.generation()
         try:
             with self._file.open("rb") as file:
@@ -189,11 +189,11 @@ class StateStore:
         try:
             return generation, ModelState.model_validate_json(content)
         except ValidationError as error:
-            LOGGER.error("%s is damaged, and counts as empty: %s", self._file, first_fault(error))
+            LOGGER.error("%s is damaged and treated as empty: %s", self._file, first_fault(error))
             return generation, ModelState()
 
     def _replace(self, state: ModelState) -> None:
-        """Write it beside, and move it to its place when it is on the disk. A damaged one is put aside first."""
+        """Replace the file atomically and durably; a damaged file is kept under another name. Raises OSError."""
         content = state.model_dump_json().encode()
         if len(content) > _MOST_BYTES:
             raise OSError(errno.EFBIG, f"it would have more than {_MOST_BYTES} bytes")
@@ -216,18 +216,20 @@ class StateStore:
 
 
 def state_folder(repository: Path, chosen: Path | None) -> Path:
-    """The folder chosen, else one for the repository's path in the user's cache folder. Raises OperatorError."""
+    """The chosen folder, or one in the user's cache folder for the repository's path. Raises OperatorError."""
     if chosen is not None:
         return chosen
     cache = default_folder()
     if cache is None:
-        raise OperatorError("There is no home for the state of the models.", "Name a folder with OCRSVC_MODELS_STATE.")
+        raise OperatorError(
+            "This user has no home folder for the state of the models.", "Set OCRSVC_MODELS_STATE to a folder."
+        )
     key = hashlib.sha256(os.fsencode(repository.resolve())).hexdigest()[:16]
     return cache / f"models-{key}"
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Flush a folder's entries to disk."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)
@@ -236,7 +238,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _bounded(state: ModelState) -> ModelState:
-    """Without the oldest verdicts, if there are too many; refusals go first: what serves goes on serving."""
+    """Drop the oldest verdicts if there are too many, refusals first, so that accepted versions keep serving."""
     if len(state.verdicts) <= MOST_VERDICTS:
         return state
     newest = sorted(state.verdicts.items(), key=lambda item: (item[1].accepted, item[1].at))[-MOST_VERDICTS:]

@@ -1,4 +1,4 @@
-"""The thread that loads and closes versions of models, one after the other as they were asked for."""
+"""The thread that loads and closes model versions, one after the other in the order of requests."""
 
 from __future__ import annotations
 
@@ -25,26 +25,20 @@ from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_LOAD_SECONDS, MODEL_LOADS, MODEL_UNLOADS
 
 LOG: Final = logging.getLogger("ocrsvc.models")
-# How long the requests of a version that is to make room are waited for, before it is left and another one tried.
-DRAIN_S: Final = 10.0
-# They are waited for at least this long, however soon other requests would rather be read by that version.
-LEAST_DRAIN_S: Final = 2.0
-# A version stays for as long as its load took before it makes room for another, but no longer than this: whatever is
-# asked for, versions that push each other out take half of the time at most.
+DRAIN_S: Final = 10.0  # longest wait for the leases of a version to be evicted, before another is tried
+LEAST_DRAIN_S: Final = 2.0  # shortest such wait, even if waiting requests run out of patience
+# A version is not evicted for as long as its load took, at most this: versions that evict each other spend at most half
+# of the time loading.
 MOST_STAY_S: Final = 10.0
-# How long a version may wait for room at most; then its requests are refused, and the next version has its turn.
-ROOM_S: Final = 30.0
-# Between two tries to load a version that could not be loaded.
+ROOM_S: Final = 30.0  # longest wait for room; then the version's requests are refused, and the next version is loaded
 LONGEST_BACKOFF_S: Final = 60.0
-# Models that have series of their own in a worker; their names are an operator's.
-MOST_NAMES: Final = 32
+MOST_NAMES: Final = 32  # models with their own metric series; others are counted together
 OTHERS: Final = "other"
-# As much of a name as a series has room for.
-_NAME_CHARACTERS: Final = 48
+_NAME_CHARACTERS: Final = 48  # longest name in a metric series
 
 
 class LoadState(Enum):
-    """Where a version is: requests begin to read with it only while it is LOADED."""
+    """State of a version; new leases are granted only while it is LOADED."""
 
     CLOSED = "closed"
     LOADING = "loading"
@@ -55,9 +49,9 @@ class LoadState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A request that waits for a version: done when it has its lease, or a failure.
+    """A request that waits for a version; done when it has its lease or a failure.
 
-    From `patience_s` on, on the clock, another version that is loaded is better for it than to wait.
+    After `patience_s` (on the clock), another loaded version should read it.
     """
 
     is_done: bool = False
@@ -67,11 +61,11 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """What is known of one version here; guarded by the lock of LoadedModels. Times are on its clock.
+    """A version's state in this worker; guarded by the lock of LoadedModels. Times are on its clock.
 
-    `size_bytes` is expected while it is being loaded; before `stays_until_s` it makes no room for another. One that is
-    retired is closed when its last lease has ended; one that replaces another that has left is waited for by all its
-    requests, however many; it is late when some of them would rather have another by now.
+    `size_bytes` is an estimate while loading. The version is not evicted before `stays_until_s`. A retired version is
+    closed when its last lease ends. `is_replacing`: its predecessor was closed to make room, so any number of requests
+    may wait for it. `is_late`: the patience of a waiting request has ended.
     """
 
     version: ModelVersion
@@ -93,20 +87,20 @@ class Entry:
 
     @property
     def is_to_close(self) -> bool:
-        """Whether it was retired, and no request uses it any more."""
+        """Whether the version is retired and has no leases."""
         return self.is_retired and self.state is LoadState.LOADED and not self.leases
 
     def expected_s(self, now_s: float) -> float:
-        """How long loading it will still take, by what it took the last time."""
+        """Expected remaining time of loading, by the duration of the last load."""
         spent_s = now_s - self.began_s if self.state is LoadState.LOADING else 0.0
         return max(0.0, self.load_s - spent_s)
 
     def refusal(self, now_s: float) -> ModelUnavailable:
-        """The answer to requests after a failure, until it is tried again."""
-        assert self.failure is not None, "only asked after a failure"
+        """The answer to requests after a failure, until the next try."""
+        assert self.failure is not None, "only called after a failure"
         error = ModelUnavailable(
             f"The model {self.version} cannot be loaded: {without_paths(self.failure.detail)}",
-            without_paths(self.failure.remedy) or "Ask for another model, or send the request again later.",
+            without_paths(self.failure.remedy) or "Choose another model, or send the request again later.",
             max(1, math.ceil(self.retry_at_s - now_s)),
         )
         error.__cause__ = self.failure
@@ -114,10 +108,10 @@ class Entry:
 
 
 class VersionLoader:
-    """Loads what is wanted and closes what was retired; the thread lives while there is something to do.
+    """Loads wanted versions and closes retired ones, in a thread that exists only while there is work.
 
-    `open_engine` is called in it, and engine threads may take `load_limit_s` to open their handles; `most_waiting`
-    requests may wait at once. Each version is opened in a block of `guard`; one that `is_pinned` stays loaded.
+    The thread calls `open_engine`, inside a block of `guard`; engine threads have `load_limit_s` to open their handles.
+    At most `max_waiting` requests may wait. Versions that `is_pinned` accepts are not evicted.
     """
 
     def __init__(
@@ -127,11 +121,11 @@ class VersionLoader:
         memory: ModelMemory,
         *,
         load_limit_s: float = 600.0,
-        most_waiting: int = 64,
+        max_waiting: int = 64,
         metrics: WorkerMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._open_engine, self._threads, self._memory = open_engine, threads, memory
         self._load_limit_s, self._metrics, self._clock = load_limit_s, metrics, clock
         self._names: set[str] = set()
@@ -143,7 +137,7 @@ class VersionLoader:
         self.guard: Callable[[ModelVersion], AbstractContextManager[object]] = lambda _version: nullcontext()
 
     def _count(self, metric: Metric, version: ModelVersion, outcome: str) -> None:
-        """Count under the model's name; under OTHERS where many have been seen already."""
+        """Count under the model's name, or under OTHERS after MOST_NAMES names."""
         if self._metrics is None:
             return
         name = version.name[:_NAME_CHARACTERS]
@@ -154,15 +148,15 @@ class VersionLoader:
         self._metrics.count(metric, name, outcome)
 
     def _work_if_needed(self) -> None:
-        """Start the loading thread unless it runs. Under the lock."""
+        """Start the loading thread if there is work and it is not running. Call it under the lock."""
         if not self._is_working and self._has_work():
             self._is_working = True
             try:
                 threading.Thread(target=self._work, name="models", daemon=True).start()
             except RuntimeError:
-                # Requests that wait are refused at their deadline, and the next request or lease tries again.
+                # Waiting requests are refused at their deadline; the next request or lease tries again.
                 self._is_working = False
-                LOG.exception("There is no thread in which models could be loaded or closed")
+                LOG.exception("No thread can be started to load or close models")
 
     def _has_work(self) -> bool:
         return bool(self._wanted) or any(entry.is_to_close for entry in self._entries.values())
@@ -175,11 +169,11 @@ class VersionLoader:
                 else:
                     self._load(entry)
             except Exception:
-                LOG.exception("The model %s: loading or closing it went wrong", entry.version)
+                LOG.exception("The model %s cannot be loaded or closed", entry.version)
 
     def _next(self) -> Entry | None:
         with self._changed:
-            entry = next((one for one in self._entries.values() if one.is_to_close), None)
+            entry = next((other for other in self._entries.values() if other.is_to_close), None)
             if entry is not None:
                 entry.state = LoadState.CLOSING
             while entry is None and self._wanted:
@@ -197,7 +191,7 @@ class VersionLoader:
         LOG.info("LOADING the model %s", version)
         try:
             self._open(entry)
-        except BaseException as error:  # noqa: BLE001  the loading thread, which all versions need, goes on
+        except BaseException as error:  # noqa: BLE001  the loading thread must survive, for all versions need it
             failure = _as_failure(version, error)
             self._note_failure(entry, failure)
             self._count(MODEL_LOADS, version, "fail")
@@ -213,14 +207,14 @@ class VersionLoader:
             self._metrics.record((), ((MODEL_LOAD_SECONDS.of(), seconds),))
 
     def _open(self, entry: Entry) -> None:
-        """Open a version within the budget. Raises OcrsvcError, or what an engine throws."""
+        """Open a version within the budget. Raises OcrsvcError, or any error of the engine."""
         version, memory = entry.version, self._memory
         memory.check(version)
         self._make_room(entry, memory.expected_bytes(version))
         entry.size_bytes = memory.expected_bytes(version)
-        before_bytes = memory.before()
+        before_bytes = memory.read_before_load()
         with self.guard(version):
-            beside_others = any(one.loaded is not None for one in list(self._entries.values()))
+            beside_others = any(other.loaded is not None for other in list(self._entries.values()))
             loaded = LoadedVersion(version, self._open_engine(version), self._threads)
             loaded.open_handles(self._load_limit_s, beside_others=beside_others)
         try:
@@ -235,51 +229,50 @@ class VersionLoader:
     def _make_room(self, entry: Entry, needed_bytes: int) -> None:
         """Close the least recently used versions until there is room. Raises OcrsvcError."""
         end_s = self._clock() + ROOM_S
-        # What takes more than when it was loaded counts with that. Only this thread opens and closes versions.
-        for one in list(self._entries.values()):
-            if one is not entry and one.loaded is not None:
-                one.size_bytes = self._memory.measure_again(one.loaded, one.size_bytes)
+        # Versions may have grown since they were loaded. Only this thread opens and closes versions.
+        for other in list(self._entries.values()):
+            if other is not entry and other.loaded is not None:
+                other.size_bytes = self._memory.measure_again(other.loaded, other.size_bytes)
         while (victim := self._victim_for(entry, needed_bytes)) is not None:
             if self._is_closed:
                 raise NotReady("This worker is shutting down.", "Send the request again.")
             if not victim.is_retired and self._clock() < min(end_s, victim.stays_until_s):
-                self._let_stay(victim)
+                self._wait_for_stay(victim)
             elif self._drain(victim, min(end_s, self._clock() + DRAIN_S), entry):
                 self._close(victim, "memory")
             elif self._clock() >= min(end_s, self._patience_s(entry)):
-                raise ModelUnavailable(f"There is no room for the model {entry.version}: all others are being used.")
+                raise ModelUnavailable(f"There is no room for the model {entry.version}: all others are in use.")
 
     def _victim_for(self, entry: Entry, needed_bytes: int) -> Entry | None:
-        """The version that is to make room; None where there is room. Raises EngineUnavailable."""
+        """The version to evict next; None if there is room. Raises EngineUnavailable."""
         with self._changed:
-            others = [one for one in self._entries.values() if one is not entry and one.loaded is not None]
-            if self._memory.is_room(needed_bytes, (one.size_bytes for one in others)):
+            others = [other for other in self._entries.values() if other is not entry and other.loaded is not None]
+            if self._memory.is_room(needed_bytes, (other.size_bytes for other in others)):
                 return None
-            unpinned = [one for one in others if one.is_retired or not self.is_pinned(one.version)]
+            unpinned = [other for other in others if other.is_retired or not self.is_pinned(other.version)]
             if not unpinned:
                 raise EngineUnavailable(
-                    f"There is no room for the model {entry.version} beside those that are pinned "
-                    "(OCRSVC_MODELS_MEMORY).",
+                    f"There is no room for the model {entry.version} beside the pinned ones (OCRSVC_MODELS_MEMORY).",
                     "Raise OCRSVC_MODELS_MEMORY, or pin fewer models.",
                 )
-            # What was retired leaves anyhow: no other version makes room for what replaces it.
+            # Retired versions come first: they are closed anyway.
             now_s = self._clock()
             return min(
                 unpinned,
-                key=lambda one: (not one.is_retired, one.stays_until_s > now_s, one.leases > 0, one.used_s),
+                key=lambda other: (not other.is_retired, other.stays_until_s > now_s, other.leases > 0, other.used_s),
             )
 
-    def _let_stay(self, entry: Entry) -> None:
-        """Wait a moment for a version that was loaded just now, and goes on reading."""
+    def _wait_for_stay(self, entry: Entry) -> None:
+        """Wait a moment for a version that was just loaded and may not be evicted yet."""
         with self._changed:
             left_s = entry.stays_until_s - self._clock()
             if left_s > 0 and not self._is_closed:
                 self._changed.wait(min(left_s, CLIENT_CHECK_S))
 
     def _drain(self, entry: Entry, until_s: float, heir: Entry) -> bool:
-        """Wait for the leases of a version, which grants no new ones meanwhile; whether it may be closed now.
+        """Wait for the leases of a version, which grants no new ones; returns whether it may be closed.
 
-        No longer than requests that wait for the heir can do without the version.
+        It gives up at `until_s`, or when requests for the heir run out of patience, and the version serves again.
         """
         least_s = self._clock() + LEAST_DRAIN_S
         with self._changed:
@@ -296,13 +289,13 @@ class VersionLoader:
             return False
 
     def _patience_s(self, entry: Entry) -> float:
-        """On the clock: when the first of those who wait for a version would rather have another."""
+        """When (on the clock) the patience of the first waiting request ends."""
         with self._changed:
             ends_s = [waiter.patience_s for waiter in entry.waiters]
             return -math.inf if entry.is_late else min(ends_s, default=math.inf)
 
     def _grant(self, entry: Entry) -> None:
-        """The version is there for requests: those that wait get their leases. Under the lock."""
+        """Mark the version as loaded, and grant leases to waiting requests. Call it under the lock."""
         entry.state, entry.used_s = LoadState.LOADED, self._clock()
         entry.leases += len(entry.waiters)
         self._end_waiting(entry)
@@ -317,7 +310,7 @@ class VersionLoader:
         self._changed.notify_all()
 
     def _note_failure(self, entry: Entry, failure: OcrsvcError) -> None:
-        """The version could not be loaded: from now on wait 1, 2, 4, … 60 s between tries."""
+        """Refuse waiting requests, and back off for 1, 2, 4, … 60 s: the version could not be loaded."""
         level = logging.INFO if self._is_closed else logging.ERROR
         LOG.log(level, "The model %s cannot be loaded: %s", entry.version, failure)
         with self._changed:
@@ -326,18 +319,18 @@ class VersionLoader:
             now_s = self._clock()
             entry.retry_at_s = now_s + min(2.0 ** min(entry.failures - 1, 16), LONGEST_BACKOFF_S)
             for waiter in entry.waiters:
-                # That this worker ends is not the model's fault.
+                # NotReady: the worker ends, which is not the model's fault.
                 waiter.failure = failure if isinstance(failure, NotReady) else entry.refusal(now_s)
             self._end_waiting(entry)
 
     def _close(self, entry: Entry, why: str) -> None:
-        """Close a version that has no leases, and give its memory back. In the loading thread."""
+        """Close a version without leases, and free its memory. In the loading thread."""
         loaded, entry.loaded = entry.loaded, None
         try:
             if loaded is not None:
                 loaded.close()
         except Exception:
-            LOG.exception("The model %s was not closed as it should be", entry.version)
+            LOG.exception("The model %s could not be closed", entry.version)
         del loaded
         self._memory.release_free_memory()
         with self._changed:
@@ -348,10 +341,10 @@ class VersionLoader:
 
 
 def _as_failure(version: ModelVersion, error: BaseException) -> OcrsvcError:
-    """The error as one of ours, without the frames that would keep what was opened."""
+    """Convert to OcrsvcError, without traceback frames, which would keep the engine alive."""
     if isinstance(error, CancelledError):
         return EngineUnavailable(f"The model {version} was not opened: the engine threads ended.")
     if isinstance(error, OcrsvcError):
         return error.without_frames()
-    LOG.error("The model %s: the engine threw", version, exc_info=error)
+    LOG.error("The model %s: unexpected error of the engine", version, exc_info=error)
     return EngineFailed(f"The model {version} cannot be opened: {type(error).__name__}: {error}.")

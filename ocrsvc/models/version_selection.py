@@ -1,8 +1,7 @@
-"""Selects the version that reads a request: by model, version or label; by tier and language; by shares of the traffic.
+"""Selects a request's version: by model, version or label; by tier and language; by shares of the traffic.
 
-A request that names nothing is read by the default model. Of a model that is named without version, or by default, read
-in turn: the label that a share of the traffic falls on; the label `stable`, where it is set; the newest version that
-this worker has loaded; and the newest.
+A request that names no model gets the default model. Without a version, the first of these reads it: the label that a
+share of the traffic selects; the label `stable`; the newest version that this worker has loaded; the newest version.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _MOST_SHOWN: Final = 60
 
 
 class VersionSelector:
-    """Finds the version for each request; for any thread, without a lock.
+    """Selects the version for each request; thread-safe without a lock.
 
-    `draw` gives a number from 0 up to 1 for each request that shares decide about: nothing in a request chooses.
+    `draw` returns a random number in [0, 1), by which shares select labels.
     """
 
     def __init__(
@@ -40,18 +39,18 @@ class VersionSelector:
         self._is_loaded, self._draw = is_loaded or control.is_loaded, draw
 
     def select(self, options: ReadOptions) -> ModelVersion:
-        """The version that reads a request. Raises UnknownModel, which names what there is."""
-        found = self._find(self._control.catalogue(), options)
-        # What other workers have decided meanwhile counts before a request is refused.
-        return found or self._find(latest := self._control.latest(), options) or _refuse(self, latest, options)
+        """The version that reads a request. Raises UnknownModel, which lists the alternatives."""
+        version = self._find(self._control.catalogue(), options)
+        # Before a request is refused, recent decisions of other workers are read.
+        return version or self._find(latest := self._control.latest(), options) or _refuse(self, latest, options)
 
     def serving(self, wanted: WantedModel) -> ModelVersion | None:
-        """The version that a name stands for now, without shares; None where there is none."""
-        found = self.named(self._control.catalogue(), wanted, draws=False)
-        return found or self.named(self._control.latest(), wanted, draws=False)
+        """The version that serves a model name now, without shares; None without one."""
+        version = self.find_available(self._control.catalogue(), wanted, draws=False)
+        return version or self.find_available(self._control.latest(), wanted, draws=False)
 
-    def named(self, catalogue: Catalogue, wanted: WantedModel, *, draws: bool = True) -> ModelVersion | None:
-        """The available version that a name stands for; None where there is none."""
+    def find_available(self, catalogue: Catalogue, wanted: WantedModel, *, draws: bool = True) -> ModelVersion | None:
+        """The available version for a model name; None without one."""
         model = catalogue.models.get(wanted.name)
         if model is None:
             return None
@@ -62,31 +61,31 @@ class VersionSelector:
         return (self._shared(model) if draws else None) or self._current(model)
 
     def each_model(self, catalogue: Catalogue) -> Iterator[ModelVersion]:
-        """What each model reads with, the default model first, then by name."""
+        """The version of each model, the default model first, then by name."""
         names = [self.default, *(WantedModel(name) for name in sorted(catalogue.models) if name != self.default.name)]
-        return (version for name in names if (version := self.named(catalogue, name)) is not None)
+        return (version for name in names if (version := self.find_available(catalogue, name)) is not None)
 
     def _find(self, catalogue: Catalogue, options: ReadOptions) -> ModelVersion | None:
         if options.model is not None:
-            version = self.named(catalogue, _parse(options.model))
+            version = self.find_available(catalogue, _parse(options.model))
             return next(iter(_suiting([version], options)), None) if version is not None else None
         if options.tier is None and options.lang in (None, AUTO):
-            return self.named(catalogue, self.default)
+            return self.find_available(catalogue, self.default)
         return next(iter(_suiting(self.each_model(catalogue), options)), None)
 
     def _shared(self, model: Model) -> ModelVersion | None:
-        """The version of the label that this request's share falls on."""
+        """The version of a label drawn by its share; None if no share is drawn."""
         if model.policy is None or not model.policy.shares:
             return None
-        at = self._draw()
+        number = self._draw()
         for label, share in model.policy.shares.items():
-            if at < share:
+            if number < share:
                 return model.labelled(label)
-            at -= share
+            number -= share
         return None
 
     def _current(self, model: Model) -> ModelVersion | None:
-        """A version that newer ones have replaced goes on until one of them is loaded."""
+        """The stable version, else the newest loaded one, else the newest; replaced versions serve until then."""
         stable = model.labelled(STABLE)
         if stable is not None or not model.available:
             return stable
@@ -96,73 +95,76 @@ class VersionSelector:
 
 
 def _suiting(versions: Iterable[ModelVersion], options: ReadOptions) -> list[ModelVersion]:
-    """Those of the tier and the language that a request wants; a model without languages suits no language."""
-    found = [version for version in versions if options.tier in (None, version.description.tier)]
+    """Versions of the request's tier and language; a model without languages suits no language."""
+    of_tier = [version for version in versions if options.tier in (None, version.description.tier)]
     if options.lang is None or options.lang == AUTO:
-        return found
-    return [found[place] for place in with_language(options.lang, [one.description.languages for one in found])]
+        return of_tier
+    languages = [version.description.languages for version in of_tier]
+    return [of_tier[index] for index in with_language(options.lang, languages)]
 
 
 def _parse(text: str) -> WantedModel:
     try:
         return parse_wanted_model(text)
     except ValueError as error:
-        raise UnknownModel(f"{text[:100]!r} names no model.", f"Send {ACCEPTED}.") from error
+        raise UnknownModel(f"{text[:100]!r} is not a model name.", f"Send {ACCEPTED}.") from error
 
 
 def _refuse(selector: VersionSelector, catalogue: Catalogue, options: ReadOptions) -> NoReturn:
-    """Raises UnknownModel, with what there is in place of what was asked for."""
+    """Raises UnknownModel, which lists the alternatives."""
     if catalogue.scan.is_unnamed:
         raise UnknownModel(
-            f"The engine {catalogue.scan.versions[0].description.engine} reads with its own model: there is no model, "
-            "tier or language to choose.",
-            "Leave model, tier and lang out.",
+            f"The engine {catalogue.scan.versions[0].description.engine} has its own model: model, tier and language "
+            "cannot be chosen.",
+            "Leave out model, tier and lang.",
         )
-    versions, what = list(selector.each_model(catalogue)), "No model suits"
+    versions, subject = list(selector.each_model(catalogue)), "No model suits"
     if options.model is not None:
         wanted = _parse(options.model)
-        version = selector.named(catalogue, wanted)
+        version = selector.find_available(catalogue, wanted)
         if version is None:
-            raise UnknownModel(_why_not(catalogue, wanted), _what_is(catalogue, wanted.name))
-        versions, what = [version], f"The model {version} does not suit"
+            raise UnknownModel(_why_not(catalogue, wanted), _list_versions(catalogue, wanted.name))
+        versions, subject = [version], f"The model {version} does not suit"
     elif options.tier is None and options.lang in (None, AUTO):
-        raise UnknownModel(f"The default model {selector.default} is not available.", there_is(catalogue))
-    options_asked = (("tier", options.tier), ("lang", options.lang))
-    words = ", ".join(f"{name} {value}" for name, value in options_asked if value)
-    tiers = sorted({one.description.tier for one in versions if one.description.tier})
-    languages = dict.fromkeys(tag for one in versions for tag in one.description.languages)
+        raise UnknownModel(f"The default model {selector.default} is not available.", list_models(catalogue))
+    words = ", ".join(f"{name} {value}" for name, value in (("tier", options.tier), ("lang", options.lang)) if value)
+    descriptions = [version.description for version in versions]
+    tiers = sorted({description.tier for description in descriptions if description.tier})
+    languages = dict.fromkeys(tag for description in descriptions for tag in description.languages)
     raise UnknownModel(
-        f"{what} {words[:100]}.",
+        f"{subject} {words[:100]}.",
         f"Tiers: {_listed(tiers)}. Languages: {_listed(languages)}, {AUTO}.",
     )
 
 
-def _what_is(catalogue: Catalogue, name: str) -> str:
+def _list_versions(catalogue: Catalogue, name: str) -> str:
     model = catalogue.models.get(name)
     if model is None or not model.available:
-        return there_is(catalogue)
+        return list_models(catalogue)
     labels = [label for label in model.labels if model.labelled(label) is not None]
-    return f"Versions of {name}: {_listed(str(one.number) for one in model.available)}. Labels: {_listed(labels)}."
+    numbers = _listed(str(version.number) for version in model.available)
+    return f"Versions of {name}: {numbers}. Labels: {_listed(labels)}."
 
 
 def _why_not(catalogue: Catalogue, wanted: WantedModel) -> str:
-    """Why a name stands for nothing: it is not there at all, or does not serve; for clients, so without the reason."""
+    """Why a model name selects nothing: it does not exist, or does not serve. For clients, so without details."""
     model = catalogue.models.get(wanted.name)
     number = model.labels.get(wanted.label) if model is not None and wanted.label is not None else wanted.number
-    there = [one for one in catalogue.scan.versions if one.name == wanted.name and number in (None, one.number)]
-    if model is None or not there or (wanted.label is not None and number is None):
+    of_name = (version for version in catalogue.scan.versions if version.name == wanted.name)
+    versions = [version for version in of_name if number in (None, version.number)]
+    if model is None or not versions or (wanted.label is not None and number is None):
         return f"There is no model {str(wanted)[:140]}."
-    # What is still to be proved comes before what is known of others.
-    newest = min(there, key=lambda one: (one not in model.candidates, -one.number))
-    return f"The model {str(wanted)[:140]} does not serve: {catalogue.why_not(newest)}."
+    # Versions that are not proved yet come first, then the newest.
+    version = min(versions, key=lambda version: (version not in model.candidates, -version.number))
+    return f"The model {str(wanted)[:140]} does not serve: {catalogue.why_not(version)}."
 
 
-def there_is(catalogue: Catalogue) -> str:
-    """The models that serve, for a client that asked for another."""
-    return f"There is: {_listed(sorted(name for name, model in catalogue.models.items() if model.available))}."
+def list_models(catalogue: Catalogue) -> str:
+    """A sentence with the models that serve, for a client that named another."""
+    return f"Models: {_listed(sorted(name for name, model in catalogue.models.items() if model.available))}."
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The first few, however many there are."""
+    """The first _MOST_SHOWN names in a list."""
     every = list(names)
     return (", ".join(every[:_MOST_SHOWN]) or "none") + (", …" if len(every) > _MOST_SHOWN else "")

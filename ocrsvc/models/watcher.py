@@ -1,7 +1,7 @@
-"""Watches the repository in each worker: has new versions proved, follows what was decided, refuses what does not load.
+"""Watches the repository in each worker: proves new versions, follows decisions, refuses versions that do not load.
 
-One thread looks at the state file ten times a second and reads the repository every OCRSVC_MODELS_POLL_S. What takes
-long has a thread of its own while it does: a version that is loaded, and one that is proved.
+One thread checks the state file ten times per second and scans the repository every OCRSVC_MODELS_POLL_S. Loading and
+proving a version run in their own threads.
 """
 
 from __future__ import annotations
@@ -32,38 +32,33 @@ from ocrsvc.telemetry.model_metrics import MODEL_REFUSALS, MODEL_REFUSED, MODEL_
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
 LOAD_LOCK: Final = "load.lock"
-# The most that loading may take, draining what has to make room included.
-LOAD_S: Final = 600.0
-# How long a worker waits for its turn to load.
-LONGEST_WAIT_S: Final = 60.0
-# Times that a worker tries to load a version before it is refused.
-MOST_FAILURES: Final = 5
+LOAD_S: Final = 600.0  # time limit of a load, eviction of other versions included
+LONGEST_WAIT_S: Final = 60.0  # longest wait for a worker's turn to load
+MOST_FAILURES: Final = 5  # failed loads by its own fault after which a version is refused
 _FIRST_WAIT_S: Final = 1.0
 _WAIT_FACTOR: Final = 3.0
 _LONGEST_BACKOFF_S: Final = 60.0
-# Another worker may prove; then this one looks whether it still does.
-_TURN_S: Final = 1.0
+_TURN_S: Final = 1.0  # interval of tries to prove, while another worker may hold the lock
 _RETRY_S: Final = 10.0
 _END_S: Final = 2.0
-# Versions that cannot be opened at all, the first by name, that are logged.
-_MOST_BAD: Final = 100
+_MOST_BAD: Final = 100  # unusable versions that are logged
 
 
 @dataclass(slots=True)
 class _Failed:
-    """How often a version could not be loaded here, how often by its own fault, and when it is tried again."""
+    """Failed loads of a version in this worker: all, those by its own fault, and the time of the next try."""
 
     tries: int = 0
     own_fault: int = 0
-    again_s: float = 0.0
+    retry_at_s: float = 0.0
 
 
 class VersionSwitch:
-    """Switches a worker to what may serve: the newest version is loaded beside the one that serves, which then leaves.
+    """Switches a worker's models: loads the version that should serve beside the old one, then retires the old one.
 
-    Requests go to what is loaded, so a version takes traffic as soon as it is, and the one before it is closed when its
-    last request has ended. Workers take turns to load, which would take the processors from those who read. What this
-    one has tried to load MOST_FAILURES times is `on_unusable`.
+    Requests go to loaded versions, so a version takes traffic when it is loaded, and the old one is closed when its
+    last request ends. Workers take turns to load, for loading takes CPU time from reading. After MOST_FAILURES failed
+    loads, `on_unusable` is called.
     """
 
     def __init__(
@@ -80,22 +75,22 @@ class VersionSwitch:
         self._serving: dict[str, ModelVersion] = {}
 
     def follow(self, catalogue: Catalogue) -> None:
-        """Load what is to serve in place of what is loaded, and have that leave."""
+        """Load the versions that should serve, and retire the others."""
         for model in self._models(catalogue):
             loaded, target = self._loaded_of(model), model.target
             if target is None:
-                # Nothing replaces them: they leave only if they must not serve at all.
+                # Without a replacement, only versions that an operator unloaded are retired.
                 self._retire([version for version in loaded if catalogue.is_unloaded(version)])
             elif target in loaded or self._load(target, loaded):
                 self._note_serving(target)
                 self._retire([version for version in self._loaded_of(model) if version not in model.available])
 
     def is_behind(self, catalogue: Catalogue) -> bool:
-        """Whether there is anything to load, to close or to note; cheap enough to be asked all the time."""
+        """Whether there is anything to load, retire or note; cheap enough for frequent calls."""
         return any(self._is_model_behind(catalogue, model) for model in self._models(catalogue))
 
     def _models(self, catalogue: Catalogue) -> list[Model]:
-        """The models of which versions are loaded."""
+        """The models with loaded versions."""
         names = {version.name for version in self._loaded.versions()}
         return [catalogue.models[name] for name in names if name in catalogue.models]
 
@@ -104,18 +99,18 @@ class VersionSwitch:
         if target is None:
             return any(catalogue.is_unloaded(version) for version in loaded)
         if target not in loaded:
-            return self._clock() >= self._again_s(target)
+            return self._clock() >= self._retry_at_s(target)
         return self._serving.get(model.name) != target or any(version not in model.available for version in loaded)
 
-    def _again_s(self, version: ModelVersion) -> float:
+    def _retry_at_s(self, version: ModelVersion) -> float:
         failed = self._failed.get(version.digest)
-        return failed.again_s if failed is not None else 0.0
+        return failed.retry_at_s if failed is not None else 0.0
 
     def _loaded_of(self, model: Model) -> list[ModelVersion]:
         return [version for version in self._loaded.versions() if version.name == model.name]
 
     def _note_serving(self, target: ModelVersion) -> None:
-        others = (one for one in self._loaded.versions() if one.name == target.name and one != target)
+        others = (other for other in self._loaded.versions() if other.name == target.name and other != target)
         before = self._serving.get(target.name) or next(others, target)
         self._serving[target.name] = target
         if before != target:
@@ -126,14 +121,14 @@ class VersionSwitch:
             self._loaded.retire(version)
 
     def _load(self, target: ModelVersion, loaded: list[ModelVersion]) -> bool:
-        """Load what is to serve when it is this worker's turn, or others take too long; whether it is loaded."""
-        if self._clock() < self._again_s(target):
+        """Load a version at this worker's turn, or after LONGEST_WAIT_S; returns whether it is loaded."""
+        if self._clock() < self._retry_at_s(target):
             return False
         with self._turn():
             return self._load_now(target, loaded)
 
     def _load_now(self, target: ModelVersion, loaded: list[ModelVersion]) -> bool:
-        """Where there is no room for both the old one leaves first: new requests wait, and it comes back on failure."""
+        """Load a version; if there is no room for both, the old one is closed first, and loaded again on failure."""
         for version in loaded:
             self._serving.setdefault(version.name, version)
         if not self._loaded.has_room_for(target):
@@ -147,30 +142,29 @@ class VersionSwitch:
         self._failed.pop(target.digest, None)
         return True
 
-    def _load_again(self, before: list[ModelVersion]) -> None:
-        there = self._loaded.versions()
-        for version in before:
-            if version not in there:
+    def _load_again(self, versions: list[ModelVersion]) -> None:
+        loaded = self._loaded.versions()
+        for version in versions:
+            if version not in loaded:
                 try:
                     self._loaded.preload(version, self._clock() + LOAD_S)
                 except OcrsvcError as error:
-                    LOGGER.error("%s, which had made room, cannot be loaded again: %s", version, error)
+                    LOGGER.error("%s, which was closed to make room, cannot be loaded again: %s", version, error)
 
     def _note_failure(self, version: ModelVersion, error: OcrsvcError) -> None:
         failed = self._failed.setdefault(version.digest, _Failed())
         failed.tries += 1
-        # That others are being used, or that this worker ends, is not its fault.
+        # Versions in use, and the worker's end, are not its fault.
         failed.own_fault += not isinstance(error, ModelUnavailable | NotReady)
         wait_s = min(_LONGEST_BACKOFF_S, _FIRST_WAIT_S * _WAIT_FACTOR ** min(failed.tries - 1, 16))
-        failed.again_s = self._clock() + wait_s
-        message = "%s has proved itself, and cannot be loaded in this worker (%d times): %s"
-        LOGGER.error(message, version, failed.tries, error)
+        failed.retry_at_s = self._clock() + wait_s
+        LOGGER.error("%s passed its proof, but this worker cannot load it (try %d): %s", version, failed.tries, error)
         if failed.own_fault >= MOST_FAILURES:
-            self._on_unusable(version, f"It has proved itself, and a worker cannot load it: {error}")
+            self._on_unusable(version, f"It passed its proof, but a worker cannot load it: {error}")
 
 
 class ModelWatcher:
-    """Belongs to one worker. `start` it after the fork, once something is loaded."""
+    """The watcher of one worker. `start` it after the fork, when a model is loaded."""
 
     def __init__(
         self,
@@ -198,21 +192,21 @@ class ModelWatcher:
         self._proving, self._switching = _Background("models-proof"), _Background("models-switch")
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Start watching."""
         self._thread.begin(self._run)
 
     def stop(self) -> None:
-        """End, and end a proof that is under way; another worker makes it. Safe to call when never started."""
+        """Stop watching, and abort a running proof, which another worker will make. Safe if never started."""
         self._done.set()
         for thread in (self._thread, self._proving, self._switching):
             thread.wait(_END_S)
 
     def is_stopping(self) -> bool:
-        """Whether this worker is to go."""
+        """Whether `stop` was called."""
         return self._done.is_set()
 
     def look(self) -> None:
-        """One round; what takes long is begun. Raises OcrsvcError; a later round may go well."""
+        """One round; starts loads and proofs in their threads. Raises OcrsvcError; a later round may succeed."""
         catalogue = self.refresh()
         if self.switch.is_behind(catalogue):
             self._switching.begin(self.follow)
@@ -223,14 +217,14 @@ class ModelWatcher:
             self._proving.begin(self._prove)
 
     def follow(self) -> None:
-        """Load what is to serve, and have what it replaces leave."""
+        """Load the versions that should serve, and retire the others; logs errors."""
         try:
             self.switch.follow(self._control.catalogue())
-        except Exception as error:  # noqa: BLE001  it is tried again
+        except Exception as error:  # noqa: BLE001  a later round tries again
             self._note_error(error)
 
     def prove_until(self, name: str, is_enough: Callable[[], bool]) -> None:
-        """Before `start`: prove what there is of a model, or wait until another worker has, until that is enough."""
+        """Before `start`: prove versions of a model, here or in another worker, until `is_enough` or none is left."""
         catalogue = self._control.rescan()
         while not is_enough() and self.prover.is_wanted(catalogue, name) and not self.is_stopping():
             self.prover.run(name)
@@ -238,14 +232,14 @@ class ModelWatcher:
             catalogue = self._control.rescan()
 
     def refresh(self) -> Catalogue:
-        """The models now; the repository is read again every OCRSVC_MODELS_POLL_S. Raises OcrsvcError."""
+        """The current catalogue; scans the repository every OCRSVC_MODELS_POLL_S. Raises OcrsvcError."""
         catalogue = self._control.latest()
         if self._clock() - self._look_s >= self._poll_s:
             catalogue = self._control.reread()
             self._look_s = self._clock()
             self._verdicts.forget_outdated(catalogue)
             catalogue = self._control.latest()
-        for bad in (one for one in catalogue.scan.bad[:_MOST_BAD] if one not in self._bad):
+        for bad in (version for version in catalogue.scan.bad[:_MOST_BAD] if version not in self._bad):
             LOGGER.error("REFUSED %s/%s (open): %s", bad.name, bad.number, bad.reason[:MOST_REASON])
             self._metrics.count(MODEL_REFUSALS, "open")
         self._bad = frozenset(catalogue.scan.bad)
@@ -254,14 +248,14 @@ class ModelWatcher:
         return catalogue
 
     def _refuse_unusable(self, version: ModelVersion, reason: str) -> None:
-        """Refuse a version that cannot be loaded here, as long as another can replace it. Raises OcrsvcError."""
-        heir = self._control.rescan().heir_of(version)
-        if heir is None:
-            LOGGER.error("%s stays, because no other version of it may serve: %s", version, reason)
+        """Refuse a version that cannot be loaded here, if another can replace it. Raises OcrsvcError."""
+        successor = self._control.rescan().successor_of(version)
+        if successor is None:
+            LOGGER.error("%s is not refused, for no other version may serve: %s", version, reason)
             return
-        # Before any request needs it.
-        self._loaded.preload(heir)
-        self._verdicts.keep(version, Judgement("open", reason), self._verdicts.basis_of(version))
+        # Load it before requests need it.
+        self._loaded.preload(successor)
+        self._verdicts.keep(version, Judgement("open", reason), self._verdicts.cache_key_of(version))
         self._control.rescan()
 
     def _note_switch(self, version: ModelVersion, before: ModelVersion) -> None:
@@ -273,7 +267,7 @@ class ModelWatcher:
             self.prover.run()
         except (OcrsvcError, OSError) as error:
             self._prove_s = self._clock() + _RETRY_S
-            LOGGER.error("No model can be proved now: %s", error)
+            LOGGER.error("Models cannot be proved now: %s", error)
 
     def _run(self) -> None:
         wait_s = 0.0
@@ -281,39 +275,39 @@ class ModelWatcher:
             wait_s = CHECK_S
             try:
                 self.look()
-            except Exception as error:  # noqa: BLE001  without this thread no version would ever come or go
+            except Exception as error:  # noqa: BLE001  this thread must survive
                 self._note_error(error)
                 wait_s = _RETRY_S
 
     def _note_error(self, error: Exception) -> None:
-        """The same one is logged once."""
+        """Log an error; repetitions are logged once."""
         if str(error) != self._last_error:
-            unforeseen = None if isinstance(error, OcrsvcError | OSError) else error
-            LOGGER.error("The models stay as they are: %s", error, exc_info=unforeseen)
+            unexpected = None if isinstance(error, OcrsvcError | OSError) else error
+            LOGGER.error("The models cannot be updated: %s", error, exc_info=unexpected)
         self._last_error = str(error)
 
 
 class _Background:
-    """Runs one thing at a time in a thread of its own, which ends with it."""
+    """Runs one call at a time in its own thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._thread: threading.Thread | None = None
 
     def begin(self, call: Callable[[], object]) -> None:
-        """Begin, unless the last thing is still under way."""
+        """Start a call, unless the last one still runs."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=call, name=self._name, daemon=True)
             self._thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Until it has ended, but for no longer than this."""
+        """Wait until the call ends, at most `timeout_s`."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
 
 def watch_models(settings: Settings, plan: ThreadPlan, models: WorkerModels, metrics: WorkerMetrics) -> ModelWatcher:
-    """The watcher of a worker's models, of which nothing is loaded yet: they are proved before; to be started."""
+    """Make the watcher of a worker's models, which proves models before they are loaded; `start` it later."""
     watcher = ModelWatcher(settings, plan, models.control, models.loaded, metrics)
     models.prove_until = watcher.prove_until
     return watcher

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -43,6 +44,16 @@ class ChildFailed(Exception):
 
 class ChildLate(ChildFailed):
     """The process has not answered in time."""
+
+
+def describe_exit(code: int) -> str:
+    """An exit code of a process in words, such as "exit code 1" or, if negative, its signal's name: "SIGSEGV"."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 class Program:

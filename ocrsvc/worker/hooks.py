@@ -23,7 +23,7 @@ from ocrsvc import __version__
 from ocrsvc.access.audit_log import audit_log_of
 from ocrsvc.access.manage_keys import check_store, settle_rest
 from ocrsvc.engines.model.encryption import ModelKey
-from ocrsvc.engines.model.key_source import hide_variable, is_read_again, read_model_key
+from ocrsvc.engines.model.key_source import hide_key_variable, is_read_again, read_model_key
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.jobs.job_folder import open_jobs
 from ocrsvc.settings.load import read_settings
@@ -90,7 +90,7 @@ def configuration_or_exit() -> Mapping[str, object]:
 def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: bool) -> ModelKey | None:
     """Read the key of encrypted models at the start and each SIGHUP, and remove its variable. Raises SettingsError."""
     key = read_model_key(settings) if is_start or is_read_again(settings) else before
-    hide_variable()
+    hide_key_variable()
     has_changed = (key and key.id) != (before and before.id)
     if settings.models is not None and (is_start or has_changed):
         from ocrsvc.models.repository import ModelRepository

@@ -1,9 +1,8 @@
 """The worker's side of its child processes: starts them through a fork server, sends tasks, receives answers.
 
-The fork server (fork_server.py) is a small process without threads, started with exec, which has the modules imported
-and forks on demand: a worker itself has threads and native libraries and must not fork, and a new interpreter would
-cost half a second of processor time for every child. It ends, with all its children, as soon as the worker's end of its
-socket is closed, however the worker ends.
+The fork server (fork_server.py) is a small process without threads that has imported the modules and forks on demand.
+A worker has threads and native libraries and must not fork itself; a new interpreter would cost 0.5 s of CPU time per
+child. The fork server and its children end when the worker's end of its socket closes, however the worker ends.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import itertools
 import logging
 import math
 import os
-import signal
 import socket
 import threading
 import time
@@ -39,7 +37,7 @@ from ocrsvc.formats.page_serialization import InvalidData
 from ocrsvc.results import Page, Task
 from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.child_process import Program
+from ocrsvc.system.child_process import Program, describe_exit
 from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
 
 LOG: Final = logging.getLogger("ocrsvc.isolation")
@@ -49,10 +47,10 @@ _END_S: Final = 5.0
 
 
 class Spawner:
-    """Starts and ends children through a worker's fork server, started anew should it die. Any thread may call.
+    """Starts and ends children through a worker's fork server, and restarts a dead fork server. Thread-safe.
 
-    The children open `model` themselves, or with None the one that the engine comes with; the key of an encrypted one
-    goes to them over the fork server's socket.
+    The children open `model`, or the engine's built-in one if it is None. The key of an encrypted model is sent over
+    the fork server's socket.
     """
 
     def __init__(self, settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> None:
@@ -68,25 +66,25 @@ class Spawner:
 
     @property
     def pid(self) -> int:
-        """Of the fork server; 0 while there is none."""
+        """Process id of the fork server; 0 while none runs."""
         server = self._server
         return 0 if server is None else server.process.pid
 
     def spawn(self, end: socket.socket, area_fd: int) -> int:
-        """Have a child forked that talks over `end`, which says what becomes of it; returns what `kill` calls it."""
+        """Fork a child that communicates over `end`, which also reports its exit; returns the key for `kill`."""
         key = next(self._keys)
         fds = [end.fileno(), area_fd]
         with self._lock:
             try:
                 self._send({"spawn": key}, fds)
             except OSError:
-                # The fork server was killed, and its children with it.
+                # The fork server was killed, and with it its children.
                 self._end()
                 self._send({"spawn": key}, fds)
         return key
 
     def kill(self, key: int, after_s: float = 0.0) -> None:
-        """End a child, at once or if it is still there later. Only the fork server knows its process id for sure."""
+        """Kill a child after `after_s` unless it has ended. Only the fork server can be sure of its process id."""
         with self._lock, contextlib.suppress(OSError):
             if self._server is not None:
                 self._server.wire.send(orjson.dumps({"kill": key, "after_s": after_s}))
@@ -98,7 +96,7 @@ class Spawner:
 
     def _send(self, message: dict[str, int], fds: list[int]) -> None:
         if self._server is None:
-            # Before its numeric libraries load, which read it once.
+            # Numeric libraries read this once, when they load.
             set_library_environment(environ := dict(os.environ), self._library_threads)
             self._server = Program(_PROGRAM, environ=environ)
             self._server.wire.send(self._first_message)
@@ -113,17 +111,16 @@ class Spawner:
 HANG: Final = "hang"
 INVALID_ANSWER: Final = "nonsense"
 
-CLOSE_S: Final = 10.0  # how long an engine may take to close before its process is ended
+CLOSE_S: Final = 10.0  # time limit for an engine to close before its process is killed
 
-# A killed process gives its memory back, on a GPU too, before the next one opens.
-_EXIT_WAIT_S: Final = 1.5
+_EXIT_WAIT_S: Final = 1.5  # a killed process should free its memory, on a GPU too, before the next one opens
 
 
 class ChildLost(Exception):
-    """A child has died, or can no longer be believed or waited for.
+    """A child died, hung or sent an invalid answer.
 
-    `cause` is a word or two, such as "SIGSEGV", "hang" or "exit code 1". A request that it was at work on may be what
-    it died of: then it `is_blamed`.
+    `cause` is for example "SIGSEGV", "hang" or "exit code 1". If `is_blamed`, the request that it was reading may be
+    the cause.
     """
 
     def __init__(self, cause: str, *, is_blamed: bool) -> None:
@@ -133,11 +130,10 @@ class ChildLost(Exception):
 
 
 class Child:
-    """One child process. It opens and warms its engine by itself, within `open_s`; wait for that with `wait_ready`.
+    """One child process, which opens and warms up its engine within `open_s`; wait for that with `wait_ready`.
 
-    `private_bytes` and `gpu_bytes` are its own memory after the last of the `images` that it has read; 0 where NVML
-    does not report it. Raises ChildLost: there is no fork server, or no memory or descriptor for what is shared with
-    it.
+    `private_bytes` and `gpu_bytes` are its memory after the last of its `images`; GPU memory is 0 if NVML does not
+    report it. Raises ChildLost: the fork server does not start, or memory or descriptors run out.
     """
 
     def __init__(self, spawner: Spawner, open_s: float) -> None:
@@ -161,14 +157,14 @@ class Child:
 
     @property
     def opened(self) -> Ready:
-        """What it said when its engine was open; only asked of children that are."""
-        assert self.ready is not None, "it is open"
+        """The child's first message; only call this after `wait_ready` returned True."""
+        assert self.ready is not None, "the child is open"
         return self.ready
 
     def wait_ready(self, until_s: float) -> bool:
-        """Wait (monotonic) until the engine is open and warm; whether it is.
+        """Wait until the engine is open and warm, or until `until_s` (monotonic); returns whether it is.
 
-        Raises ChildLost, or what the engine said, mostly EngineUnavailable.
+        Raises ChildLost, or the engine's error, mostly EngineUnavailable.
         """
         try:
             message = self._receive(min(until_s, self._open_until_s))
@@ -185,15 +181,14 @@ class Child:
         return True
 
     def read(self, tasks: Sequence[Task], until_s: float) -> list[Page | OcrsvcError]:
-        """Have some images read; an answer that has not come by `until_s` (monotonic) counts as a hang.
+        """Read images in the child; no answer by `until_s` (monotonic, past the tasks' deadlines) counts as a hang.
 
-        A child that calls the tasks' `check` has answered before. Raises ChildLost, or OcrsvcError: the engine failed
-        as a whole, or shared memory cannot be made large enough.
+        Raises ChildLost, or OcrsvcError: the engine failed on the whole batch, or shared memory ran out.
         """
         with _memory_errors_translated():
             message = pack_tasks(tasks, self._area)
         try:
-            # One that has died idle does not take it; how it died is what comes next.
+            # A child that died idle refuses the message; the fork server's report of its exit follows.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.send(message)
             answer = self._receive_while_wanted(tasks, until_s)
@@ -207,7 +202,7 @@ class Child:
             raise self._lost("gone") from error
 
     def end(self, *, kill: bool = True) -> None:
-        """Let go of the child: at once, or after what it closes by itself, for which it has CLOSE_S."""
+        """Release the child: kill it now, or give it CLOSE_S to close its engine."""
         self._spawner.kill(self._key, 0.0 if kill else CLOSE_S)
         with contextlib.suppress(ChildLost, OSError):
             while kill:
@@ -226,10 +221,10 @@ class Child:
                     answers = unpack_answers(place, tasks, self._area)
                     self._area.give_back()
                 return answers
-        raise InvalidData("no answer")
+        raise InvalidData("not an answer")
 
     def _receive_while_wanted(self, tasks: Sequence[Task], until_s: float) -> dict[str, Any]:
-        """The answer. When nobody waits for it any more, the child is notified and answers soon."""
+        """The answer; once no task is wanted any more, the child is notified and answers soon."""
         while True:
             try:
                 return self._receive(min(until_s, time.monotonic() + CLIENT_CHECK_S))
@@ -247,18 +242,19 @@ class Child:
         except BlockingIOError:
             raise TimeoutError from None
         if not data:
-            # Only when the fork server has died, which takes its children with it.
+            # Only a dead fork server closes the socket, and its children die with it.
             raise ChildLost("its fork server died", is_blamed=False)
         message = unpack_message(data)
         if "died" in message:
-            raise self._lost(_cause(message["died"]))
+            status = message["died"]
+            raise self._lost(describe_exit(status) if isinstance(status, int) else str(status))
         return message
 
     def _recv(self) -> bytes:
         try:
             return self._socket.recv(MESSAGE_BYTES)
         except ConnectionResetError:
-            # It died before it took our message; the fork server's, which says how, comes next.
+            # The child died before it took our message; the fork server's report follows.
             return self._socket.recv(MESSAGE_BYTES)
 
     def _lost(self, cause: str) -> ChildLost:
@@ -275,23 +271,10 @@ def _is_wanted(task: Task) -> bool:
 
 @contextlib.contextmanager
 def _memory_errors_translated() -> Iterator[None]:
-    """Raises EngineFailed when shared memory cannot grow: the child is well, and others may still be served."""
+    """Raises EngineFailed when shared memory cannot grow; the child stays usable."""
     try:
         yield
     except OSError as error:
         raise EngineFailed(
-            f"There is no room for this image between the worker and the engine's process ({error.strerror}).",
-            "Send it again in a moment.",
+            f"Shared memory for this image cannot be allocated ({error.strerror}).", "Send it again in a moment."
         ) from error
-
-
-def _cause(status: object) -> str:
-    """How a process ended, in words, from waitpid's exit code: negative for a signal."""
-    if not isinstance(status, int):
-        return str(status)
-    if status >= 0:
-        return f"exit code {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"

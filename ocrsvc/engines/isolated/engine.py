@@ -1,7 +1,7 @@
 """An engine whose handles run in child processes, behind the engine contract.
 
-One handle belongs to one executor thread, and has one child at a time; when that one is due for replacement, its
-successor opens beside it, and they change places between two reads.
+A handle belongs to one executor thread and has one child. When the child is due for replacement, its successor opens
+beside it and takes over between two reads.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes, read_process_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 
-# A child that was killed while it opened is no sign that the next one cannot; what an engine says is.
+# For children killed while they open, which may be chance; an engine's own error backs off at once.
 _TRIES_BEFORE_BACKOFF: Final = 3
 _LONGEST_BACKOFF_S: Final = 60.0
-# A limit closer than this to what an engine needs when it has done nothing would replace children for ever.
+# Limit over memory after warm-up; closer limits would replace children for ever, and are ignored.
 _MIN_LIMIT_RATIO: Final = 1.1
-# All children at their limit, and one successor, fill this much of the memory, and of the GPU.
+# Share of the memory, and of the GPU, for all children at their limit and one successor.
 _MEMORY_SHARE: Final = 0.8
-# What ends a child that takes too long to open: this worker, or the child's own timer.
+# Causes of death of a child that opens too slowly: this worker's limit, or the child's own timer.
 _TOO_LATE: Final = (HANG, "SIGALRM")
 
 
 class ChildPool:
-    """What the handles of a worker share: starting children, back-off after failures, replacement. Any thread may call.
+    """State shared by a worker's handles: starting children, back-off after failures, replacement. Thread-safe.
 
-    `children` are those of the whole service, which share its memory, and may share a GPU. A handle whose successor is
-    starting holds `replacement_lock`: one at a time holds models twice. `info` is of the child that was opened last.
+    `children` counts those of the whole service, which share its memory and perhaps a GPU. A handle holds
+    `replacement_lock` while its successor starts, so only one handle has two children. `info` describes the child that
+    opened last.
     """
 
     def __init__(self, spawner: Spawner, settings: Settings, children: int = 1) -> None:
@@ -60,20 +61,20 @@ class ChildPool:
         self.info: EngineInfo | None = None
 
     def start_child(self) -> Child:
-        """A child that begins to open now. Raises EngineFailed while opening has failed too often lately."""
+        """Start a child, which begins to open. Raises EngineFailed during a back-off, ChildLost."""
         if time.monotonic() < self._retry_at_s:
             raise EngineFailed(
-                f"The engine cannot be opened again: {self._reason}", "The log says why; it is tried again and again."
+                f"The engine cannot be opened again: {self._reason}", "See the log; the service keeps trying."
             ) from self._failure
         return Child(self._spawner, self._settings.boot_limit_s)
 
     def note_opened(self, child: Child) -> None:
-        """A child is ready."""
+        """Reset the back-off: a child is ready."""
         self._failures = 0
         self.info = child.opened.info
 
     def note_failure(self, failure: ChildLost | OcrsvcError) -> None:
-        """A child did not open: from now on wait 1, 2, 4, … 60 s between tries, unless the failure may be chance."""
+        """A child did not open: back off for 1, 2, 4, … 60 s. The first deaths may be chance: retry at once."""
         self._failures += 1
         is_late = isinstance(failure, ChildLost) and failure.cause in _TOO_LATE
         if is_late or isinstance(failure, OcrsvcError):
@@ -81,19 +82,19 @@ class ChildPool:
         self._reason, self._failure = self._reason_of(failure), failure.with_traceback(None)
         if (late := self._failures - _TRIES_BEFORE_BACKOFF) >= 0:
             self._retry_at_s = time.monotonic() + min(2.0 ** min(late, 16), _LONGEST_BACKOFF_S)
-        LOG.error("The engine does not open in a child: %s", self._reason)
+        LOG.error("The engine did not open in a child: %s", self._reason)
 
     def _reason_of(self, failure: ChildLost | OcrsvcError) -> str:
         if isinstance(failure, OcrsvcError):
             return failure.detail
         if failure.cause in _TOO_LATE:
-            return f"it was not open after {self._settings.boot_limit_s:g} s (OCRSVC_BOOT_LIMIT_S)."
+            return f"it did not open within {self._settings.boot_limit_s:g} s (OCRSVC_BOOT_LIMIT_S)."
         return f"its process ended ({failure.cause})."
 
     def replacement_reason(self, child: Child) -> str:
-        """Why a child should be replaced; empty when it need not."""
-        most_images = self._settings.child_max_images
-        if most_images and child.images >= most_images:
+        """Why a child should be replaced; empty if it should not."""
+        max_images = self._settings.child_max_images
+        if max_images and child.images >= max_images:
             return "images"
         ready, limit_bytes = child.opened, self._memory_limit_bytes
         given_bytes = bytes_of(self._settings.child_gpu_bytes, ready.gpu_total_bytes)
@@ -109,7 +110,7 @@ class ChildPool:
         return ""
 
     def _share_of(self, total_bytes: int, given_bytes: int | None) -> int:
-        """A limit: what the operator set, or what each child may hold of some memory; 0 is none."""
+        """A memory limit per child: the operator's, or an equal share of the total; 0: no limit."""
         return int(_MEMORY_SHARE * total_bytes) // (self._children + 1) if given_bytes is None else given_bytes
 
     def _is_above_footprint(self, variable: str, limit_bytes: int, footprint_bytes: int) -> bool:
@@ -118,33 +119,31 @@ class ChildPool:
         if variable not in self._logged:
             self._logged.add(variable)
             LOG.error(
-                "%s is %s, and a child holds %s after its warm-up: replacing it would not help, so this limit is off.",
+                "%s is %s, but a child uses %s after its warm-up: this limit is ignored, for replacing would not help.",
                 *(variable, limit_bytes, footprint_bytes),
             )
         return False
 
 
-# An engine that was killed because of a short deadline says nothing about the image.
+# A hang shorter than this, because of a short deadline, does not blame the image.
 _HANG_S: Final = 10.0
 
 
 class IsolatedHandle:
-    """See engines.contract.Handle; reads in a child, and replaces one that is lost or due.
+    """Reads in a child, and replaces one that is lost or due; see engines.contract.Handle.
 
-    `grace_s` is how long a read may go on past its deadline before the child is killed: an engine checks deadlines
-    between lines only, and killing it costs a load of the models; below the executor's STUCK_S. Raises
-    EngineUnavailable, BadModel.
+    A read may exceed its deadline by `grace_s` before the child is killed: an engine checks deadlines only between
+    lines, and its replacement must load the models. Below the executor's STUCK_S. Raises EngineUnavailable, BadModel.
     """
 
     def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0, model: str = "") -> None:
         self._pool = pool
-        self._crash_handling = CrashHandling(self._ask, denylist, model)
+        self._crash_handling = CrashHandling(self._read_in_child, denylist, model)
         self._grace_s = grace_s
         self._hang_s = min(_HANG_S, pool.deadline_s)
         self._successor: Child | None = None
         self._child: Child | None = None
-        # Gives the lock of the replacement back.
-        self._replacement = contextlib.ExitStack()
+        self._replacement = contextlib.ExitStack()  # releases replacement_lock
         try:
             self._child = self._open(math.inf)
         except OcrsvcError as error:
@@ -154,13 +153,13 @@ class IsolatedHandle:
 
     @property
     def child(self) -> Child:
-        """The child that reads now. Raises EngineFailed when there is none."""
+        """The child that reads now. Raises EngineFailed without one."""
         if self._child is None:
-            raise EngineFailed("This engine thread has no child at the moment.")
+            raise EngineFailed("This engine thread currently has no child process.")
         return self._child
 
     def warm_up(self) -> None:
-        """A child is warm before it says that it is ready."""
+        """Do nothing: a ready child is warm."""
 
     def read(self, tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
         """See engines.contract.Handle."""
@@ -174,8 +173,8 @@ class IsolatedHandle:
         if self._successor is not None:
             self._take_successor().end()
 
-    def _ask(self, tasks: list[Task]) -> list[Page | OcrsvcError]:
-        """The child's answers. Raises ChildLost, or OcrsvcError when there is no child or its engine failed."""
+    def _read_in_child(self, tasks: list[Task]) -> list[Page | OcrsvcError]:
+        """The child's answers. Raises ChildLost, or OcrsvcError: no child opened in time, or its engine failed."""
         deadline = max(task.deadline for task in tasks)
         child = self._ready_child(deadline)
         began_s = time.monotonic()
@@ -199,7 +198,7 @@ class IsolatedHandle:
                 self._successor = self._pool.start_child()
 
     def _ready_child(self, until_s: float) -> Child:
-        """The child to ask: the old one, or its successor if that is ready."""
+        """The current child, or its successor if that is ready."""
         if self._child is None:
             self._child = self._open(until_s)
         elif self._successor is not None and (successor := self._take_if_ready(self._successor, 0.0)):
@@ -211,7 +210,7 @@ class IsolatedHandle:
         return self._child
 
     def _start_replacement(self, child: Child) -> None:
-        """Start a successor for a child that is due, if no other handle is doing so."""
+        """Start a successor for a child that is due, unless another handle is starting one."""
         if (
             self._successor is not None
             or not self._pool.replacement_reason(child)
@@ -225,7 +224,7 @@ class IsolatedHandle:
             self._replacement.close()
 
     def _open(self, until_s: float) -> Child:
-        """A child that is ready. Raises DeadlineExceeded, or EngineFailed when none will be for a while."""
+        """A ready child, started if need be. Raises DeadlineExceeded, or EngineFailed during a back-off."""
         while True:
             if self._successor is None:
                 try:
@@ -235,10 +234,10 @@ class IsolatedHandle:
             elif child := self._take_if_ready(self._successor, until_s):
                 return child
             elif time.monotonic() >= until_s:
-                raise DeadlineExceeded("The engine was opening again until the deadline of this request.")
+                raise DeadlineExceeded("The engine did not open again before the deadline of this request.")
 
     def _take_if_ready(self, child: Child, until_s: float) -> Child | None:
-        """The child that was opening, if it is ready by then; one that fails is dropped."""
+        """The opening child if it is ready by `until_s`; a child that fails is dropped."""
         try:
             if not child.wait_ready(until_s):
                 return None
@@ -251,16 +250,13 @@ class IsolatedHandle:
 
     def _take_successor(self) -> Child:
         child, self._successor = self._successor, None
-        assert child is not None, "only called when there is one"
+        assert child is not None, "only called with a successor"
         self._replacement.close()
         return child
 
 
 class IsolatedEngine:
-    """The engine that the settings name, in children; this process loads no model.
-
-    Raises EngineUnavailable, BadModel.
-    """
+    """An engine in child processes; this process loads no model. Raises EngineUnavailable, BadModel."""
 
     def __init__(
         self, settings: Settings, plan: ThreadPlan, denylist: CrashDenylist, model: ModelVersion | None = None
@@ -275,20 +271,20 @@ class IsolatedEngine:
         except BaseException:
             self._spawner.close()
             raise
-        # What must not be opened twice at once in a process may be in several.
-        self.traits = replace(self._spare.child.opened.driving, serial_open=False, decodes=True, any_thread=True)
+        # An engine that opens one handle at a time in a process may open several in several.
+        self.traits = replace(self._spare.child.opened.traits, serial_open=False, decodes=True, any_thread=True)
 
     def describe(self) -> EngineInfo:
-        """See engines.contract.Engine. Of the child opened last: a model may have been made since the start."""
+        """See engines.contract.Engine. Describes the child that opened last."""
         assert self._pool.info is not None, "the first handle has opened a child"
         return self._pool.info
 
     def memory_bytes(self) -> int:
-        """The private memory of the fork server and of every child that runs now."""
-        mother = self._spawner.pid
+        """Private memory of the fork server and all its running children."""
+        server = self._spawner.pid
         with contextlib.suppress(OSError):
-            children = Path(f"/proc/{mother}/task/{mother}/children").read_text().split()
-            return sum(map(read_process_bytes, (mother, *map(int, children))))
+            children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+            return sum(map(read_process_bytes, (server, *map(int, children))))
         return 0
 
     def open_handle(self) -> IsolatedHandle:
@@ -297,7 +293,7 @@ class IsolatedEngine:
         return spare or IsolatedHandle(self._pool, self._denylist, model=self._digest)
 
     def close(self) -> None:
-        """End every child; see engines.contract.Engine."""
+        """End all children; see engines.contract.Engine."""
         if self._spare is not None:
             self._spare.close()
         self._spawner.close()

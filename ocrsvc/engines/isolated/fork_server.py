@@ -1,12 +1,12 @@
-"""The fork server of a worker, and what its children run: `python -m ocrsvc.engines.isolated.fork_server`.
+"""A worker's fork server and its children's program: `python -m ocrsvc.engines.isolated.fork_server`.
 
-It imports what an engine needs and starts no thread (a fork copies only the thread that calls it), no model and nothing
-of CUDA. Commands come over its standard input: it forks a child for each "spawn", kills one for each "kill", reaps
-them, and reports on a dead child's socket how it ended. It ends when the worker's end of that connection is closed; its
-children are killed with it, by it or, when it is killed itself, by the kernel.
+It imports an engine's modules, but starts no thread (a fork copies only the calling thread), loads no model and does
+not touch CUDA. It receives commands over its standard input: "spawn" forks a child, "kill" kills one. It reaps
+children, and reports each exit on the dead child's socket. It ends when the worker closes the connection; then it, or
+the kernel if it was killed, kills the children.
 
-A child opens the engine and one handle, and serves one thread of a worker, in its only thread. Image files are decoded
-in it, beside the engine, so that a decoder's crash costs that image only.
+A child opens the engine and one handle, and serves one thread of a worker from its only thread. It decodes image files
+too, so that a decoder's crash affects that image only.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ _IDLE_S: Final = 1.0
 _GPU_EVERY_S: Final = 1.0
 
 Serve = Callable[[socket.socket, SharedArea], None]
-"""What a child does with its end of the connection; it ends when that returns."""
+"""A child's main function, with its end of the connection; the child ends when it returns."""
 
 
 @dataclass(slots=True)
 class _RunningChild:
-    """A running child: its number for the worker, our copy of its socket for a last message, and when to kill it."""
+    """A running child: the worker's key for it, our copy of its socket for the exit report, and when to kill it."""
 
     key: int
     end: socket.socket
@@ -77,7 +77,7 @@ class _RunningChild:
 
 
 class ForkServer:
-    """The fork server's loop. One thread; commands come in over `control`, and each child runs `serve`."""
+    """The fork server's loop, in one thread: commands arrive over `control`, and each child runs `serve`."""
 
     def __init__(self, control: socket.socket, serve: Serve) -> None:
         self._control, self._serve = control, serve
@@ -85,17 +85,17 @@ class ForkServer:
         self._wake_receiver, self._wake_sender = socket.socketpair()
 
     def run(self) -> None:
-        """Until the worker has gone."""
+        """Run until the worker closes the connection."""
         self._wake_on_child_exit()
-        is_wanted = True
-        while is_wanted:
+        is_connected = True
+        while is_connected:
             ready, _, _ = select.select([self._control, self._wake_receiver], [], [], self._wait_s())
             self._kill_overdue()
             if self._wake_receiver in ready:
                 self._wake_receiver.recv(4096)
                 self._reap()
             if self._control in ready:
-                is_wanted = self._handle_command()
+                is_connected = self._handle_command()
         self._kill_all()
 
     def _wake_on_child_exit(self) -> None:
@@ -104,7 +104,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)
 
     def _handle_command(self) -> bool:
-        """Carry out one command; whether there may be more."""
+        """Execute one command; returns False once the worker has closed the connection."""
         try:
             data, fds, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, _SPAWN_FDS)
         except OSError:
@@ -120,7 +120,7 @@ class ForkServer:
         elif len(fds) == _SPAWN_FDS:
             self._spawn(command["spawn"], *fds)
         else:
-            # The kernel leaves out what there is no descriptor for; the worker sees its end close.
+            # The kernel drops descriptors above this process's limit; the worker sees its end close.
             for fd in fds:
                 os.close(fd)
         return True
@@ -131,7 +131,7 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            _report_exit(end, f"no process: {error.strerror}")
+            _report_exit(end, f"not forked: {error.strerror}")
             os.close(area_fd)
             return
         if pid == 0:
@@ -156,23 +156,23 @@ class ForkServer:
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            # No destructors of native libraries: what is closed was closed by the engine.
+            # Skips destructors of native libraries; the engine has closed its resources.
             os._exit(code)
 
     def _wait_s(self) -> float | None:
-        """Until the next child is overdue; None without one."""
+        """Seconds until the next child is due to be killed; None without one."""
         kill_at_s = min((child.kill_at_s for child in self._children.values()), default=math.inf)
         return None if kill_at_s == math.inf else max(0.0, kill_at_s - time.monotonic())
 
     def _kill_overdue(self) -> None:
-        """End the children whose time is over; those that have ended by themselves are not listed any more."""
+        """Kill the children whose time is up."""
         for pid, child in self._children.items():
             if child.kill_at_s <= time.monotonic():
                 os.kill(pid, signal.SIGKILL)
                 child.kill_at_s = math.inf
 
     def _reap(self) -> None:
-        """Reap every child that has died by now, and report how."""
+        """Reap all dead children, and report their exit codes."""
         while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -187,17 +187,17 @@ class ForkServer:
             os.waitpid(pid, 0)
 
 
-def _report_exit(end: socket.socket, how: object) -> None:
+def _report_exit(end: socket.socket, status: int | str) -> None:
     with end, contextlib.suppress(OSError):
-        end.send(orjson.dumps({"died": how}), socket.MSG_DONTWAIT)
+        end.send(orjson.dumps({"died": status}), socket.MSG_DONTWAIT)
 
 
 class _GpuMemory:
-    """How much GPU memory this child holds, where NVML reports it. Make it before the engine is loaded."""
+    """Reads this child's GPU memory from NVML. Create it before the engine is loaded."""
 
     def __init__(self, settings: Settings) -> None:
         log = logging.getLogger("ocrsvc.isolation.gpu")
-        # The worker, which reads the same GPU, logs it when the GPU cannot be read.
+        # The worker reads the same GPU, and logs its errors.
         log.disabled = True
         on_cpu = "cpu" in (settings.device, settings.provider)
         self._reader = None if on_cpu else open_gpu_memory_reader(log, Siblings())
@@ -205,7 +205,7 @@ class _GpuMemory:
         self._last_reading = (0, 0)
 
     def read(self) -> tuple[int, int]:
-        """Bytes that this process holds, and the GPU's; zeros where NVML does not report them. A second old at most."""
+        """Bytes used by this process and the GPU's total, at most 1 s old; zeros if NVML does not report them."""
         if self._reader is not None and time.monotonic() >= self._again_s:
             self._again_s = time.monotonic() + _GPU_EVERY_S
             reading = self._reader.read(Siblings())
@@ -216,7 +216,7 @@ class _GpuMemory:
 
 @dataclass(frozen=True, slots=True)
 class ChildEngine:
-    """What a child opens: the engine of the settings, with that model of the repository, or its own."""
+    """The engine that a child opens and serves: that of the settings, with a repository model or the built-in one."""
 
     settings: Settings
     plan: ThreadPlan
@@ -224,20 +224,19 @@ class ChildEngine:
     key: ModelKey | None
 
     def serve(self, wire: socket.socket, area: SharedArea) -> None:
-        """Open the engine, say so, and read what comes; returns when the worker has let go."""
+        """Open the engine, report that it is ready, and answer requests until the worker closes its end."""
         faulthandler.enable()
         raise_oom_score()
-        # Ends an opening that takes too long also in native code, and while no thread of the worker waits for it.
+        # Kills a child that opens too slowly, even in native code or while no worker thread waits for it.
         signal.setitimer(signal.ITIMER_REAL, self.settings.boot_limit_s)
         gpu_memory = _GpuMemory(self.settings)
         try:
-            # One page at a time is read here, and whether other children are idle is not known: nothing is borrowed.
-            opened = None if self.model is None else self.model.find(self.settings.models, self.key)
-            engine = open_engine_in_process(self.settings, replace(self.plan, engine_threads=1), opened)
+            model = None if self.model is None else self.model.find(self.settings.models, self.key)
+            # One thread: a child cannot borrow cores, for it does not know which other children are idle.
+            engine = open_engine_in_process(self.settings, replace(self.plan, engine_threads=1), model)
             handle = engine.open_handle()
             handle.warm_up()
         except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits
-            # What the engine itself says it lacks stays lacking; what went wrong otherwise may go well the next time.
             if not isinstance(failure, OcrsvcError):
                 failure = EngineFailed(f"The engine cannot be opened: {type(failure).__name__}: {failure}.")
             _send(wire, {"failed": pack_failure(failure)})
@@ -253,18 +252,18 @@ class ChildEngine:
             try:
                 tasks = unpack_tasks(message, area)
                 place = pack_answers(read_tasks(handle, tasks, limits, gray=engine.traits.wants_gray), area)
-            except Exception as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
+            except Exception as failure:  # noqa: BLE001  the batch loop survives any error of an engine
                 _send(wire, {"failed": pack_failure(failure)})
                 continue
             memory = {"private_bytes": read_private_bytes(), "gpu_bytes": gpu_memory.read()[0]}
             _send(wire, {"answer": place, **memory})
-        # Nobody waits for it; the fork server ends what takes too long.
+        # The fork server kills a child that takes too long to close.
         handle.close()
         engine.close()
 
 
 def read_tasks(handle: Handle, tasks: Sequence[Task], limits: PixelLimits, *, gray: bool) -> list[Page | OcrsvcError]:
-    """One answer for each task, files among them; one at a time, so that no more than one image is in memory."""
+    """One answer per task, files included; one at a time, so at most one decoded image is in memory."""
     return [
         _read_file(handle, task, limits, gray=gray) if isinstance(task, FileTask) else handle.read([task])[0]
         for task in tasks
@@ -289,7 +288,7 @@ def _read_file(handle: Handle, task: FileTask, limits: PixelLimits, *, gray: boo
 
 
 def _receive(wire: socket.socket) -> bytes:
-    """The next request; nothing when the worker has closed its end. Idle memory goes back meanwhile."""
+    """The next request; empty when the worker has closed its end. Frees unused memory while idle."""
     for limit_s in (_IDLE_S, None):
         wire.settimeout(limit_s)
         try:
@@ -307,18 +306,18 @@ def _send(wire: socket.socket, message: dict[str, object]) -> None:
 
 
 def preload(engine: str) -> None:
-    """Import what the engine needs; what cannot be imported is reported by the child that opens it."""
+    """Import the engine's modules; the child that opens the engine reports import errors."""
     for name in ("ocrsvc.imaging.geometry", *engines()[engine].preload):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    # What is imported stays: no garbage collection in a child touches, and so copies, these pages.
+    # Garbage collection in a child would write to these memory pages, and so copy them.
     gc.collect()
     gc.freeze()
 
 
 def main() -> None:
-    """Run the fork server of the worker that holds the other end of the socket."""
-    # SIGTERM to a whole cgroup and SIGINT from a terminal are for the worker, which drains, then closes the socket.
+    """Run the fork server for the worker at the other end of standard input."""
+    # SIGTERM to a cgroup and SIGINT from a terminal are for the worker, which drains, then closes the socket.
     ignore_signals()
     control = socket.socket(fileno=os.dup(0))
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123

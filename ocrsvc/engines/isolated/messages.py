@@ -1,8 +1,8 @@
-"""The messages between a worker and a child, and the memory in which they exchange files, pixels and answers.
+"""Messages between a worker and a child, and their shared memory for files, pixels and answers.
 
-Messages are small JSON; the files and pixels of a request and the pages of an answer lie in the shared area: a file
-without a name, sealed against shrinking, so that no damage in a child can take away memory that the worker is reading.
-What a child sends is checked completely: a process that has gone wrong is more likely to send nonsense than nothing.
+Messages are small JSON. The shared area is an anonymous file sealed against shrinking, so that a faulty child cannot
+take away memory that the worker is reading. Everything from a child is validated, for a faulty process may send
+anything.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from ocrsvc.results import (
 from ocrsvc.serving.work_queue import client_gone, deadline_passed
 from ocrsvc.system.shared_memory import open_memory
 
-# Before the data; the first byte is 1 once the child has begun with a request, the second once nobody waits for it.
+# Header before the data. Byte 0: the child has begun with the request; byte 1: the worker has given it up.
 _HEAD_BYTES: Final = 64
 _ALIGN: Final = 64
 _FIRST_BYTES: Final = 1 << 20
-# What one huge page needed goes back to the system after it; the file stays as long as it was, and is empty there.
+# Memory beyond this is freed after each request; the file keeps its length, with a hole there.
 _KEEP_BYTES: Final = 32 << 20
 
 
 class SharedArea:
-    """One shared area; each side has its own. Takes over the file `fd` that another process made, or makes one.
+    """A mapping of the shared area, one per side. Takes over the file `fd` of another process, or creates one.
 
-    Raises OSError without memory or a descriptor for it; nothing is left open.
+    Raises OSError if memory or descriptors run out; nothing stays open.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -74,7 +74,7 @@ class SharedArea:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether nobody waits for the answer any more; the worker sets it, the child checks it between lines."""
+        """Whether the answer is no longer wanted; the worker sets it, the child checks it between lines."""
         return self._map[1] == 1
 
     @is_given_up.setter
@@ -82,39 +82,39 @@ class SharedArea:
         self._map[1] = int(given_up)
 
     def put(self, offset: int, data: Pixels | bytes) -> int:
-        """Copy data to an offset, outside the interpreter's lock; the offset behind it. Raises OSError without room."""
+        """Copy data to an offset, without the GIL; returns the next free offset. Raises OSError if memory runs out."""
         pixels = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
         self.get(offset, pixels.shape)[...] = pixels
         return offset + -(-pixels.nbytes // _ALIGN) * _ALIGN
 
     def get(self, offset: int, shape: tuple[int, ...]) -> Pixels:
-        """The bytes at an offset, as they lie there. Raises OSError without room."""
+        """A view of the bytes at an offset; the area grows if need be. Raises OSError if memory runs out."""
         self._reserve(_HEAD_BYTES + offset + prod(shape))
         return np.ndarray(shape, np.uint8, self._map, _HEAD_BYTES + offset)
 
     def holds(self, offset: Any, shape: tuple[Any, ...]) -> bool:
-        """Whether bytes of this shape lie at an offset, whatever it is that a child calls so."""
+        """Whether an untrusted offset and shape lie within the area."""
         numbers = (offset, *shape)
         is_place = all(type(number) is int and number >= 0 for number in numbers)
         return is_place and _HEAD_BYTES + offset + prod(shape) <= os.fstat(self.fd).st_size
 
     def give_back(self) -> None:
-        """Return what only a huge image needed to the system."""
+        """Free memory that only a huge image needed."""
         if len(self._map) > _KEEP_BYTES:
             self._map.madvise(mmap.MADV_REMOVE, _KEEP_BYTES, len(self._map) - _KEEP_BYTES)
 
     def close(self) -> None:
-        """Let go of it. The memory goes when the other side has done so too."""
+        """Close the mapping and the file; the memory is freed when both sides have done so."""
         self._map.close()
         os.close(self.fd)
 
     def _reserve(self, size: int) -> None:
-        """Have so many bytes mapped, whichever side made them."""
+        """Map at least `size` bytes, growing the file if need be."""
         if size <= len(self._map):
             return
         if size > os.fstat(self.fd).st_size:
             os.ftruncate(self.fd, 1 << (size - 1).bit_length())
-        # Not resize(): an engine may still hold a view of the old one, which then goes with the last view.
+        # Not resize(): an engine may still hold a view of the old mapping, which is freed with its last view.
         self._map = mmap.mmap(self.fd, 0)
 
 
@@ -124,18 +124,18 @@ _TEXT_CHARACTERS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a child says once its engine is open and warm."""
+    """A child's message when its engine is open and warm."""
 
     pid: int
     info: EngineInfo
-    driving: EngineTraits
-    private_bytes: int  # its memory without what is shared
-    gpu_bytes: int = 0  # its memory of the GPU, and the GPU's; 0 where NVML does not report it
+    traits: EngineTraits
+    private_bytes: int  # its memory, without shared pages
+    gpu_bytes: int = 0  # its GPU memory, and the GPU's total; 0 if NVML does not report them
     gpu_total_bytes: int = 0
 
 
 def pack_tasks(tasks: Sequence[Task], area: SharedArea) -> bytes:
-    """The message for some tasks, whose files and pixels are put into the area. Raises OSError when it cannot grow."""
+    """Pack tasks into a message, their files and pixels into the area. Raises OSError if the area cannot grow."""
     rows, offset = [], 0
     for task in tasks:
         data = np.frombuffer(task.data, np.uint8) if isinstance(task, FileTask) else task.image.pixels
@@ -144,7 +144,7 @@ def pack_tasks(tasks: Sequence[Task], area: SharedArea) -> bytes:
         row = [kind, offset, data.shape, task.options, deadline]
         offset = area.put(offset, data)
         if isinstance(task, ReadTask) and task.own is not None:
-            # Of any size, for the frame is the image's.
+            # The size 1x1 is arbitrary: coordinates are those of the image.
             own = orjson.dumps([task.own.is_all, pack_page(Page(1, 1, task.own.angle, task.own.lines))])
             row += [offset, len(own)]
             offset = area.put(offset, own)
@@ -154,7 +154,7 @@ def pack_tasks(tasks: Sequence[Task], area: SharedArea) -> bytes:
 
 
 def unpack_tasks(message: bytes, area: SharedArea) -> list[Task]:
-    """The tasks of a message, their pixels as they lie in the area. In the child."""
+    """Unpack tasks in the child; their pixels are views of the area."""
     return [_unpack_task(area, *row) for row in orjson.loads(message)]
 
 
@@ -171,7 +171,7 @@ def _unpack_task(
     options, until_s = None if chosen is None else ReadOptions(**chosen), math.inf if deadline is None else deadline
 
     def check() -> None:
-        # The clock is the machine's, so the worker's deadline means the same here.
+        # The monotonic clock is the machine's, so the worker's deadline is valid here.
         if time.monotonic() >= until_s:
             raise deadline_passed()
         if area.is_given_up:
@@ -180,7 +180,7 @@ def _unpack_task(
     data = area.get(offset, tuple(shape))
     if kind is None:
         return FileTask(data.tobytes(), options, until_s, check)
-    assert options is not None, "an image that is decoded already is there to be read"
+    assert options is not None, "a decoded image has options"
     own = _unpack_own(area.get(own_offset, (own_bytes,))) if own_bytes else None
     return ReadTask(Image(data, kind), options, until_s, check, own)
 
@@ -192,9 +192,9 @@ def _unpack_own(packed: Pixels) -> OwnText:
 
 
 def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedArea) -> list[int]:
-    """Put pages and errors into the area, images first; returns where the rest lies: offset and size.
+    """Put images, then pages and errors as JSON into the area; returns offset and size of the JSON.
 
-    Numbers that are not finite become null, which `unpack_answers` refuses.
+    Non-finite numbers become null, which `unpack_answers` refuses.
     """
     rows, offset = list[object](), 0
     for answer in answers:
@@ -209,7 +209,7 @@ def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedArea) -> lis
 def _pack_answer(answer: Page | OcrsvcError, offset: int) -> object:
     if isinstance(answer, OcrsvcError):
         return pack_failure(answer)
-    # The clock is the machine's, so times mean the same in the worker.
+    # The monotonic clock is the machine's, so these times are valid in the worker.
     times = answer.times and [answer.times.began_s, answer.times.found_s, answer.times.ended_s]
     row: dict[str, object] = {"page": pack_page(answer), "times": times}
     if not isinstance(answer, DecodedPage):
@@ -219,13 +219,13 @@ def _pack_answer(answer: Page | OcrsvcError, offset: int) -> object:
 
 
 def unpack_answers(place: Any, tasks: Sequence[Task], area: SharedArea) -> list[Page | OcrsvcError]:
-    """What `pack_answers` put there, one for each task. Raises InvalidData."""
+    """Unpack the answers of `pack_answers`, one per task. Raises InvalidData."""
     match place:
         case [offset, size]:
             rows = _unpack_json(_copied(area, offset, (size,)).tobytes())
             if isinstance(rows, list) and len(rows) == len(tasks):
                 return [_unpack_answer(row, task, area) for row, task in zip(rows, tasks, strict=True)]
-    raise InvalidData(f"not the {len(tasks)} answers that were asked for")
+    raise InvalidData(f"not {len(tasks)} answers")
 
 
 def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError:
@@ -235,46 +235,46 @@ def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError
         case {"page": packed, "times": times}:
             page = replace(unpack_page(packed), times=_unpack_times(times))
         case _:
-            raise InvalidData("no page")
+            raise InvalidData("not a page")
     if isinstance(task, ReadTask):
         return page
     match row:
         case {"decode_s": float(decode_s), "image": None} if task.options is not None:
             image = None
-        # Gray, or in colours.
+        # Gray or colour.
         case {"decode_s": float(decode_s), "image": [str(kind), offset, *shape]} if (
             len(shape) in (2, 3) and shape[2:] in ([], [3]) and 0 not in shape
         ):
             image = Image(_copied(area, offset, tuple(shape)), kind)
         case _:
-            raise InvalidData("no page of a file")
+            raise InvalidData("not the page of a file")
     if not 0.0 <= decode_s < math.inf:
-        raise InvalidData("a file that took no time to decode")
+        raise InvalidData("an invalid decoding time")
     return DecodedPage.of(page, decode_s, image)
 
 
 def _unpack_times(row: Any) -> EngineTimes | None:
-    """The times that were packed. Raises InvalidData."""
+    """Unpack the engine's times. Raises InvalidData."""
     match row:
         case None:
             return None
         case [float(began_s), float(found_s), float(ended_s)] if 0.0 <= began_s <= found_s <= ended_s < math.inf:
             return EngineTimes(began_s, found_s, ended_s)
-    raise InvalidData("times that do not follow each other")
+    raise InvalidData("times out of order")
 
 
 def _copied(area: SharedArea, offset: Any, shape: tuple[Any, ...]) -> Pixels:
-    """Bytes out of the area. Raises InvalidData."""
+    """Copy bytes out of the area. Raises InvalidData."""
     if not area.holds(offset, shape):
-        raise InvalidData("an answer or an image that is nowhere")
+        raise InvalidData("an answer or image outside the shared area")
     return np.array(area.get(offset, shape))
 
 
 def unpack_message(data: bytes) -> dict[str, Any]:
-    """What a child or its fork server sent. Raises InvalidData."""
+    """Unpack a message of a child or its fork server. Raises InvalidData."""
     message = _unpack_json(data)
     if not isinstance(message, dict):
-        raise InvalidData("a message that is no object")
+        raise InvalidData("a message that is not an object")
     return message
 
 
@@ -282,33 +282,33 @@ def _unpack_json(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except ValueError as error:
-        raise InvalidData("no JSON") from error
+        raise InvalidData("not JSON") from error
 
 
 def unpack_ready(row: Any) -> Ready:
-    """What a child that is open says of itself, as orjson writes it. Raises InvalidData."""
+    """Unpack a Ready that orjson wrote. Raises InvalidData."""
     try:
-        return Ready(**{**row, "info": EngineInfo(**row["info"]), "driving": EngineTraits(**row["driving"])})
+        return Ready(**{**row, "info": EngineInfo(**row["info"]), "traits": EngineTraits(**row["traits"])})
     except (TypeError, KeyError) as error:
-        raise InvalidData("a first message that says nothing") from error
+        raise InvalidData("an invalid first message") from error
 
 
 def pack_failure(error: Exception) -> dict[str, str]:
-    """An error of an engine, of whatever kind, by its code and text."""
+    """Pack any error of an engine as code and text."""
     if not isinstance(error, OcrsvcError):
         error = EngineFailed(
             f"The engine failed on this image with {type(error).__name__}: {error}.",
-            "If other images work, please report this one: it triggers a fault in the engine.",
+            "If other images succeed, this one triggers a bug in the engine: please report it with the image.",
         )
     return {"code": error.code, "detail": error.detail[:_TEXT_CHARACTERS], "remedy": error.remedy[:_TEXT_CHARACTERS]}
 
 
 def unpack_failure(row: Any) -> OcrsvcError:
-    """The error that was packed, by its code. Raises InvalidData."""
+    """Unpack an error by its code. Raises InvalidData."""
     match row:
         case {"code": str(code), "detail": str(detail), "remedy": str(remedy)}:
             return next((kind for kind in _kinds(OcrsvcError) if kind.code == code), EngineFailed)(detail, remedy)
-    raise InvalidData("an error without a code")
+    raise InvalidData("not an error")
 
 
 def _kinds(base: type[OcrsvcError]) -> Iterator[type[OcrsvcError]]:

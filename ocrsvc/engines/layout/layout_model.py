@@ -1,9 +1,8 @@
-"""The model that finds the regions of a page: PP-PicoDet of PaddleOCR's PP-Structure, trained on CDLA, on the CPU.
+"""Finds the regions of a page with PP-PicoDet of PaddleOCR's PP-Structure, trained on CDLA, on the CPU.
 
-Its weights are package data of this package, in weights/, with their licence; benchmarks/layout_model.py made the file.
-The head and its decoding: G. Yu and others, "PP-PicoDet: A Better Real-Time Object Detector on Mobile Devices" (2021),
-after X. Li and others, "Generalized Focal Loss" (2020): a side's distance from a point is a distribution over REACH + 1
-whole strides.
+Its weights and their licence are in weights/; benchmarks/layout_model.py made the file. Head and decoding: G. Yu et
+al., "PP-PicoDet: A Better Real-Time Object Detector on Mobile Devices" (2021), after X. Li et al., "Generalized Focal
+Loss" (2020): the distance of a box's side from a point is a distribution over REACH + 1 whole strides.
 """
 
 from __future__ import annotations
@@ -23,24 +22,23 @@ from ocrsvc.results import Check, Pixels, RegionType
 
 STRIDES_PX: Final = (8, 16, 32, 64)
 REACH: Final = 7
-CONFIDENT: Final = 0.4  # as PaddleOCR's and RapidLayout's own configurations
-SAME: Final = 0.5  # intersection over union from which two boxes are one thing
-MOST: Final = 300  # candidates that are compared with each other, the surest first
+CONFIDENT: Final = 0.4  # as in the configurations of PaddleOCR and RapidLayout
+SAME: Final = 0.5  # intersection over union above which two boxes are the same region
+MOST: Final = 300  # candidates that are compared with each other, most confident first
 Floats = NDArray[np.float32]
 
 
 def decode(
     scores: Sequence[Floats], sides: Sequence[Floats], width: int, height: int
 ) -> tuple[Floats, NDArray[np.intp]]:
-    """The boxes that the outputs hold, surest first: (N, 5) left, top, right, bottom, confidence; (N,) their classes.
+    """Decode boxes, most confident first: (N, 5) left, top, right, bottom, confidence; (N,) classes.
 
-    For each stride: `scores` (points, classes) in [0, 1]; `sides` (points, 4 * (REACH + 1)), distributions of the
-    distances to left, top, right, bottom. `width` and `height` are those of the network's input, in pixels, as the
-    boxes are.
+    Per stride: `scores` (points, classes) in [0, 1]; `sides` (points, 4 * (REACH + 1)), distributions of the distances
+    to left, top, right, bottom. `width` and `height` are the network's input size; boxes are in its pixels.
     """
-    found = [_decode_stride(*outputs, width) for outputs in zip(STRIDES_PX, scores, sides, strict=True)]
-    boxes = np.concatenate([boxes for boxes, _ in found])
-    classes = np.concatenate([classes for _, classes in found])
+    strides = [_decode_stride(*outputs, width) for outputs in zip(STRIDES_PX, scores, sides, strict=True)]
+    boxes = np.concatenate([boxes for boxes, _ in strides])
+    classes = np.concatenate([classes for _, classes in strides])
     order = np.argsort(-boxes[:, 4], kind="stable")[:MOST]
     kept = order[_suppress(boxes[order])]
     boxes = boxes[kept]
@@ -60,7 +58,7 @@ def _decode_stride(stride: int, scores: Floats, sides: Floats, width: int) -> tu
 
 
 def _suppress(boxes: Floats) -> NDArray[np.intp]:
-    """Indices of boxes (N, 5), surest first, that are not nearly those of a surer one, whatever either is taken for."""
+    """Non-maximum suppression: indices of the boxes (N, 5), most confident first, to keep, whatever their classes."""
     low, high = np.maximum(boxes[:, None, :2], boxes[:, :2]), np.minimum(boxes[:, None, 2:4], boxes[:, 2:4])
     shared = (high - low).clip(0).prod(axis=2)
     areas = (boxes[:, 2:4] - boxes[:, :2]).prod(axis=1)
@@ -82,7 +80,7 @@ LAYOUT_MODEL: Final = OnDemandModel(_FILE, "layout")
 
 
 def find_regions(pixels: Pixels, degrees: int, check: Check) -> list[FoundRegion]:
-    """The regions of a page, surest first, on the page turned clockwise by `degrees`. Raises EngineFailed."""
+    """Regions of a page, most confident first, on the page turned clockwise by `degrees`. Raises EngineFailed."""
     outputs = LAYOUT_MODEL.run(_to_tensor(pixels, degrees), check)
     boxes, classes = decode(outputs[: len(STRIDES_PX)], outputs[len(STRIDES_PX) :], *_INPUT_PX)
     height, width = pixels.shape[:2][:: 1 if degrees % 180 == 0 else -1]
@@ -94,9 +92,9 @@ def find_regions(pixels: Pixels, degrees: int, check: Check) -> list[FoundRegion
 
 
 def _to_tensor(pixels: Pixels, degrees: int) -> NDArray[np.float32]:
-    """(1, 3, 800, 608) float32, red, green, blue, normalised as ImageNet's pictures."""
+    """(1, 3, 800, 608) float32, RGB, normalised as for ImageNet."""
     size = _INPUT_PX if degrees % 180 == 0 else _INPUT_PX[::-1]
-    # Turned when it is small: a page may be large.
+    # Resize before turning, for a page may be large.
     smaller = turn(cast(Pixels, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)), degrees)
     colours = cv2.cvtColor(smaller, cv2.COLOR_GRAY2RGB if pixels.ndim == 2 else cv2.COLOR_BGR2RGB)
     normal = (colours.astype(np.float32) / np.float32(255) - _MEANS) / _DEVIATIONS

@@ -1,4 +1,4 @@
-"""What `model.toml` says of a model: its engine, its parts, what they take, which languages they read."""
+"""The contents of `model.toml`: a model's engine, networks, input formats and languages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_BYTES: Final = 1 << 16  # size limit of a `model.toml`
 IN_FOLDER: Final = "./"  # prefix of a setting's value that is a path in the version's folder
 Tier = Literal["tiny", "small", "medium"]
 Direction = Literal["ltr", "rtl", "vertical"]
-"""How a recognizer's lines run: rightwards, leftwards, or downwards in columns from right to left."""
+"""Writing direction: rightwards, leftwards, or downwards in columns from right to left."""
 Triple = tuple[float, float, float]
 
 _PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,3}")
@@ -32,9 +32,9 @@ def _is(check: Callable[[str], object], fault: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
-File = Annotated[str, _is(_PART.fullmatch, "no plain name of a file in the model's folder")]
-Language = Annotated[str, _is(is_tag, "no language tag in small letters, such as zh, zh-hant or en")]
-Name = Annotated[str, _is(_NAME.fullmatch, "no plain name in small letters")]
+File = Annotated[str, _is(_PART.fullmatch, "not a plain file name in the model's folder")]
+Language = Annotated[str, _is(is_tag, "not a lower-case language tag such as zh, zh-hant or en")]
+Name = Annotated[str, _is(_NAME.fullmatch, "not a plain lower-case name")]
 
 
 class _Table(BaseModel):
@@ -42,10 +42,7 @@ class _Table(BaseModel):
 
 
 class Detection(_Table):
-    """The detector. Pixels are BGR, 0 to 1, less `mean`, divided by `std`; thresholds are those of DB post-processing.
-
-    A threshold that is None is the engine's own.
-    """
+    """The detector. Its input is (BGR / 255 - mean) / std; None as a DB post-processing threshold: engine's default."""
 
     file: File
     mean: Triple = (0.5, 0.5, 0.5)
@@ -56,52 +53,52 @@ class Detection(_Table):
 
 
 class Recognition(_Table):
-    """A recognizer of lines; a model may have several, for several scripts, and the first is the usual one."""
+    """A line recognizer; a model may have several, for different scripts, and the first is the default."""
 
     name: Name = "main"
     file: File
-    # a file with the text of each class in a line, without the blank; None: the property `character`
+    # text file with one class per line, without the CTC blank; None: the ONNX metadata property `character`
     dictionary: File | None = None
-    adds_space: bool = True  # a space follows the last class of the dictionary
+    adds_space: bool = True  # a space class follows the dictionary's last class
     height_px: Annotated[int, Field(ge=16, le=128)] = 48
     mean: Triple = (0.5, 0.5, 0.5)
     std: Triple = (0.5, 0.5, 0.5)
-    languages: tuple[Language, ...] = ()  # the likeliest first
+    languages: tuple[Language, ...] = ()  # most likely first
     direction: Direction = "ltr"
 
 
 class Reference(_Table):
-    """Pages that a version must read before it takes traffic, with NAME.txt beside NAME.png (or .jpg …)."""
+    """Pages that a version must read before it takes traffic: NAME.png (or .jpg …) with its text in NAME.txt."""
 
     folder: File = "reference"
-    # F1 of the words read, against those texts or what the serving version reads
+    # smallest word F1 against those texts, or against the serving version's text
     least_f1: Annotated[float, Field(ge=0, le=1)] = 0.9
-    # times the CPU seconds of the serving version; on a GPU, of its seconds
+    # largest ratio of CPU time (on a GPU: wall time) to the serving version's
     most_slower: Annotated[float, Field(gt=0)] = 1.5
-    most_memory: Annotated[float, Field(gt=0)] = 1.5  # times the memory of the serving version
+    most_memory: Annotated[float, Field(gt=0)] = 1.5  # largest ratio of memory to the serving version's
 
 
 class Encryption(_Table):
-    """Ids of the key, and of the files that were encrypted together: no other file is taken for one of them."""
+    """Ids of the key and of the set of files that were encrypted together; files of other sets are refused."""
 
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     set: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Description(_Table):
-    """One version of a model, as its `model.toml` says."""
+    """The `model.toml` of one version of a model."""
 
-    engine: Name = "ppocr"  # entry of the engine registry that opens it
+    engine: Name = "ppocr"  # name of the engine that opens it
     title: str = ""
     tier: Tier | None = None
     licence: str = ""
     source: str = ""
     detection: Detection | None = None
     recognition: tuple[Recognition, ...] = ()
-    # settings of the engine that hold for this model, by their names without OCRSVC_ in small letters
+    # engine settings for this model, by lower-case names without OCRSVC_
     settings: dict[str, Any] = {}
     reference: Reference = Reference()
-    encryption: Encryption | None = None  # None where the files are plain
+    encryption: Encryption | None = None  # None: the files are plain
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -110,12 +107,12 @@ class Description(_Table):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The settings that are paths in the version's folder, which the engine opens by itself."""
+        """Names of the settings that are paths in the version's folder, which the engine opens itself."""
         return tuple(name for name, value in self.settings.items() if str(value).startswith(IN_FOLDER))
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that the parts name."""
+        """The files that detection and recognition name."""
         named = [self.detection.file] if self.detection is not None else []
         for part in self.recognition:
             named += [part.file, *([part.dictionary] if part.dictionary is not None else [])]
@@ -123,16 +120,16 @@ class Description(_Table):
 
 
 def parse_description(text: str) -> Description:
-    """The description in a `model.toml`. Raises BadModel, which names the entry that is wrong."""
+    """Parse a `model.toml`. Raises BadModel, naming the invalid entry."""
     try:
         return Description.model_validate(parse_toml(text))
     except ValidationError as error:
         raise BadModel(f"model.toml: {first_fault(error)}.", "See docs/models.md for the entries.") from error
     except ValueError as error:
-        raise BadModel(f"model.toml is no TOML: {error}.", "Correct the file.") from error
+        raise BadModel(f"model.toml is not valid TOML: {error}.", "Correct the file.") from error
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first entry that is wrong, and why."""
+    """The first invalid entry and the reason."""
     first = error.errors(include_url=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc']) or 'the whole'}: {first['msg']}"
+    return f"{'.'.join(str(part) for part in first['loc']) or 'the whole file'}: {first['msg']}"

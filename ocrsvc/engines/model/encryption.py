@@ -1,8 +1,7 @@
-"""Encrypted model files: the key, and AES-256-GCM over a whole file. The format: see _HEAD.
+"""Encrypted model files: keys, and AES-256-GCM over whole files. For the format see _HEAD.
 
-Each file has a key of its own, which HKDF derives from the operator's key and a random salt, so that one nonce serves
-all. The head and the file's name are authenticated too, so that no file can stand for another one of the same model, or
-of another model.
+HKDF derives a key per file from the operator's key and a random salt, so a constant nonce is safe. The header and the
+file's name are authenticated too, so files cannot be swapped within a model or between models.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.errors import BadModel
 
 if TYPE_CHECKING:
-    # The extra `encrypt`, which only those who have encrypted models install.
+    # From the optional extra `encrypt`.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 ACCEPTED: Final = "32 bytes as 64 hexadecimal digits or in base64, such as `ocrsvc models new-key` prints"
@@ -35,17 +34,17 @@ _MAGIC: Final = b"OCRSVCE\x02"
 _SET_BYTES: Final = 16
 _SALT_BYTES: Final = 32
 _HEAD: Final = struct.Struct(f">8s{_ID_BYTES}s{_SET_BYTES}s{_SALT_BYTES}s")
-"""Magic and version; id of the key; id of the set of files; salt. What AES-GCM made, its tag included, follows."""
+"""Magic and version; key id; set id; salt. The AES-GCM ciphertext with its tag follows."""
 
 _NONCE: Final = bytes(12)
 _INFO: Final = b"ocrsvc: one file"
 
 
 class ModelKey:
-    """A key of 32 bytes. It is shown by its id, is never equal to another object, and cannot be pickled or made JSON.
+    """A 32-byte key that cannot leak by printing, comparing, pickling or JSON.
 
-    No dataclass: what writes one down by its fields must not find the secret among them. `id` is 16 hexadecimal digits,
-    a digest of the key under a label of its own.
+    Not a dataclass, so code that serializes fields cannot find the secret. `id` is a labelled digest of the key in 16
+    hexadecimal digits.
     """
 
     __slots__ = ("_secret", "id")
@@ -58,29 +57,29 @@ class ModelKey:
         return f"<key {self.id}>"
 
     def __reduce__(self) -> str:
-        raise TypeError("a key is not pickled")
+        raise TypeError("a key cannot be pickled")
 
     def expose(self) -> str:
-        """The key as text, for the connection to a child process, and for `ocrsvc models new-key`; never for a log."""
+        """The key as text, for a child process's socket and `ocrsvc models new-key`; never log it."""
         return base64.b64encode(self._secret).decode("ascii")
 
     def derive(self, use: str) -> bytes:
-        """A key of 32 bytes for one use, from which neither this one nor that of another use follows."""
+        """Derive a 32-byte key for one use; it reveals neither this key nor the keys of other uses."""
         return hmac.digest(self._secret, _LABELS + use.encode("ascii"), "sha256")
 
 
 def parse_key(text: str) -> ModelKey:
-    """A key as ACCEPTED says, with or without white space around it. Raises ValueError, which does not quote it."""
+    """Parse a key in a form of ACCEPTED, ignoring surrounding white space. Raises ValueError, without quoting it."""
     stripped = text.strip()
     if _HEXADECIMAL.fullmatch(stripped):
         return ModelKey(bytes.fromhex(stripped))
     if not _BASE64.fullmatch(stripped):
-        raise ValueError("no key")
+        raise ValueError("not a key")
     altchars = b"-_" if "-" in stripped or "_" in stripped else b"+/"
     try:
         return ModelKey(base64.b64decode(f"{stripped[:43]}=", altchars=altchars, validate=True))
     except binascii.Error:
-        raise ValueError("no key") from None
+        raise ValueError("not a key") from None
 
 
 def new_key() -> ModelKey:
@@ -89,7 +88,7 @@ def new_key() -> ModelKey:
 
 
 class CannotDecrypt(Exception):
-    """Why a file cannot be decrypted, as the end of a sentence that begins with its name."""
+    """A file cannot be decrypted; the message completes a sentence that begins with its name."""
 
 
 class EncryptionMissing(BadModel):
@@ -108,7 +107,7 @@ def new_set_id() -> str:
 
 
 def read_head(content: bytes) -> tuple[str, str] | None:
-    """The ids of an encrypted file's key and of its set, in hexadecimal digits; None of any other file."""
+    """The key id and set id of an encrypted file, in hexadecimal digits; None for any other file."""
     if len(content) < _HEAD.size or not content.startswith(_MAGIC):
         return None
     _, key_id, set_id, _ = _HEAD.unpack_from(content)
@@ -116,29 +115,26 @@ def read_head(content: bytes) -> tuple[str, str] | None:
 
 
 def encrypt(plain: bytes, name: str, set_id: str, key: ModelKey) -> bytes:
-    """A file's content, encrypted; its name in the model's folder is authenticated. Raises EncryptionMissing."""
+    """Encrypt a file's content; its name in the model's folder is authenticated. Raises EncryptionMissing."""
     salt = secrets.token_bytes(_SALT_BYTES)
     head = _HEAD.pack(_MAGIC, bytes.fromhex(key.id), bytes.fromhex(set_id), salt)
     return head + _cipher(key, salt).encrypt(_NONCE, plain, head + name.encode())
 
 
 def decrypt(content: bytes, name: str, key: ModelKey) -> bytes:
-    """The plain content of an encrypted file; nothing of it unless all of it is authentic.
-
-    Raises CannotDecrypt, EncryptionMissing.
-    """
+    """Decrypt a file's content once all of it is authenticated. Raises CannotDecrypt, EncryptionMissing."""
     head = read_head(content)
     if head is None:
         raise CannotDecrypt("is not encrypted")
     if head[0] != key.id:
-        raise CannotDecrypt(f"is encrypted with the key {head[0]}, and the one given is {key.id}")
+        raise CannotDecrypt(f"is encrypted with the key {head[0]}, but the given key is {key.id}")
     cipher, bound = _cipher(key, content[_HEAD.size - _SALT_BYTES : _HEAD.size]), content[: _HEAD.size] + name.encode()
     from cryptography.exceptions import InvalidTag
 
     try:
         return cipher.decrypt(_NONCE, memoryview(content)[_HEAD.size :], bound)
     except InvalidTag:
-        raise CannotDecrypt("was damaged, or is not the file that was encrypted under this name") from None
+        raise CannotDecrypt("is damaged, or is not the file that was encrypted under this name") from None
 
 
 def _cipher(key: ModelKey, salt: bytes) -> AESGCM:
@@ -151,7 +147,7 @@ def _cipher(key: ModelKey, salt: bytes) -> AESGCM:
 
 
 def check_installed() -> None:
-    """Raises EncryptionMissing without the package cryptography, which is imported once a file is decrypted."""
+    """Raises EncryptionMissing if the package cryptography is not installed, without importing it."""
     if not _is_installed():
         raise EncryptionMissing
 

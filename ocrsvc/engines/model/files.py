@@ -1,8 +1,8 @@
-"""Reads a model's files, where others may write: plain files alone, bounded; TOML; and the manifest.
+"""Reads untrusted model files, their TOML and their manifest, accepting only regular files of bounded size.
 
-A pipe would be waited for without end, and a device, or a file of many gigabytes, would fill the memory of a worker.
-The manifest holds the SHA-256 digests of a version's files, as `sha256sum` writes and checks them. It is written last:
-a version without one is still being copied, and does not exist.
+A pipe would block for ever, and a device or a huge file would fill a worker's memory. The manifest holds the SHA-256
+digests of a version's files in the format of `sha256sum`. It is written last: a version without one is still being
+copied, and is ignored.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from ocrsvc.errors import BadModel
 MANIFEST: Final = "SHA256SUMS"
 MOST_MANIFEST_BYTES: Final = 1 << 20
 
-# In a line of TOML. Keys with dots cost the square of their parts: one of 64 KB took 13 s, of 200 KB all memory.
+# Per line of TOML. Dotted keys cost quadratic time: 64 KB took 13 s, 200 KB all memory.
 _MOST_DOTS: Final = 200
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LINE: Final = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")
 
 
 def open_file(path: Path) -> BufferedReader:
-    """A plain file, or what a link to one leads to. Raises OSError, for anything else as well."""
+    """Open a regular file, following links. Raises OSError, also for a pipe, device or folder."""
     opened = os.open(path, _FLAGS)
     if stat.S_ISREG(os.fstat(opened).st_mode):
         return os.fdopen(opened, "rb")
     os.close(opened)
-    raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
-def read_file(path: Path, most_bytes: int | None = None) -> bytes:
-    """A plain file's content, no more than its size when it was opened. Raises OSError."""
+def read_file(path: Path, max_bytes: int | None = None) -> bytes:
+    """Read a regular file, up to its size when it was opened. Raises OSError."""
     with open_file(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
-        return file.read(size_bytes if most_bytes is None else min(size_bytes, most_bytes))
+        return file.read(size_bytes if max_bytes is None else min(size_bytes, max_bytes))
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """TOML that others have written. Raises ValueError, whatever is wrong with it."""
+    """Parse untrusted TOML. Raises ValueError for any fault."""
     if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
         raise ValueError(f"a line has more than {_MOST_DOTS} dots")
     try:
@@ -56,20 +56,20 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> tuple[str, Mapping[str, str]]:
-    """The manifest's own digest, and the digests of the files. Raises FileNotFoundError without one, BadModel."""
+    """The manifest's digest, and the digests by file. Raises FileNotFoundError if it is missing, BadModel."""
     content = read_file(folder / MANIFEST, MOST_MANIFEST_BYTES + 1)
     lines = content.decode("utf-8", "replace").splitlines()
     found = [_LINE.fullmatch(line) for line in lines]
     if len(content) > MOST_MANIFEST_BYTES or not lines or None in found:
-        raise BadModel(f"{MANIFEST} is not what sha256sum writes.", "Run `ocrsvc models add`, or sha256sum, once more.")
+        raise BadModel(f"{MANIFEST} is not in sha256sum's format.", "Run `ocrsvc models add`, or sha256sum, again.")
     digests = {match[2]: match[1] for match in found if match is not None}
     if outside := next((file for file in digests if not _is_below(file)), None):
-        raise BadModel(f"{MANIFEST} names {outside[:100]!r}, which is not below the folder.", "Leave it out.")
+        raise BadModel(f"{MANIFEST} names {outside[:100]!r}, outside the folder.", "Remove that line.")
     return hashlib.sha256(content).hexdigest(), digests
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the manifest of all files below the folder, whole or not at all."""
+    """Write the manifest of all files below the folder, atomically."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST)
     lines = [f"{digest_of(file)}  {file.relative_to(folder).as_posix()}\n" for file in files]
     temporary = folder / f".{MANIFEST}.tmp"

@@ -1,4 +1,4 @@
-"""Reads the key of encrypted models, once, from what the settings name: a value, a descriptor or a command."""
+"""Reads the key of encrypted models from a setting, a file descriptor or a command."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.sandbox import forbid_core_dumps
 
-LIMIT_S: Final = 10.0  # for a command to print the key, or for a descriptor to give it
+LIMIT_S: Final = 10.0  # time limit of the command or the descriptor
 KEY_SETTINGS: Final = ("models_key", "models_key_fd", "models_key_command")
 _MOST_BYTES: Final = 4096
 
 
 def read_model_key(settings: Settings) -> ModelKey | None:
-    """The key that the settings name; None where they name none. A descriptor is closed, so it can be read once only.
+    """Read the key that the settings name; None without one. A descriptor is closed, so it can be read only once.
 
-    A process that has a key leaves no core dump from here on. Raises SettingsError: there is more than one, or it
-    cannot be read, or it is no key; it is never quoted.
+    A process with a key writes no core dumps. Raises SettingsError, never quoting the key: several settings name one,
+    or it cannot be read or parsed.
     """
     named = [name for name in KEY_SETTINGS if getattr(settings, name) is not None]
     if len(named) > 1:
         raise SettingsError(
-            f"{' and '.join(map(variable_of, named))} are given: the key of the models would come from both.",
-            "Leave one of them.",
+            f"{' and '.join(map(variable_of, named))} are set, and each names the key of the models.",
+            "Set only one of them.",
         )
     if not named:
         return None
@@ -47,19 +47,19 @@ def read_model_key(settings: Settings) -> ModelKey | None:
     try:
         return parse_key(text)
     except ValueError:
-        raise SettingsError(f"{variable_of(named[0])} gives no key of models: accepted are {ACCEPTED}.") from None
+        raise SettingsError(f"{variable_of(named[0])} is not a model key: accepted are {ACCEPTED}.") from None
 
 
 def is_read_again(settings: Settings) -> bool:
-    """Whether a key can be asked for once more after the start: a descriptor has been closed."""
+    """Whether the key can be read again after the start; a descriptor cannot, for it was closed."""
     return settings.models_key is not None or settings.models_key_command is not None
 
 
-def hide_variable() -> None:
-    """Take the key out of this process's environment: its children do not get it, and /proc shows stars for it.
+def hide_key_variable() -> None:
+    """Remove the key from this process's environment, so that children do not inherit it and /proc shows stars.
 
-    The kernel shows the memory in which the environment came. What started this process has it still, as the
-    configuration of a container has.
+    /proc shows the memory of the original environment. The process that started this one still has the key, as has a
+    container's configuration.
     """
     variable = variable_of("models_key")
     value = os.environ.get(variable)
@@ -74,14 +74,14 @@ def hide_variable() -> None:
 
 
 def _read_descriptor(descriptor: int, clock: Callable[[], float] = time.monotonic) -> str:
-    """What is to be read there until its end. Raises SettingsError."""
+    """Read a descriptor to its end, and close it. Raises SettingsError."""
     variable, end_s, content, poll = variable_of("models_key_fd"), clock() + LIMIT_S, b"", select.poll()
     try:
         os.fstat(descriptor)
         poll.register(descriptor, select.POLLIN)
         while len(content) <= _MOST_BYTES:
             if not poll.poll(1000 * max(0.0, end_s - clock())):
-                raise SettingsError(f"{variable} is {descriptor}, which has not ended within {LIMIT_S:g} s.")
+                raise SettingsError(f"{variable} is {descriptor}, which did not reach its end within {LIMIT_S:g} s.")
             piece = os.read(descriptor, _MOST_BYTES)
             if not piece:
                 break
@@ -93,7 +93,7 @@ def _read_descriptor(descriptor: int, clock: Callable[[], float] = time.monotoni
 
 
 def _run(command: str) -> str:
-    """The output of a command. Its arguments may hold secrets, so that a complaint names the program only."""
+    """The output of a command. Its arguments may contain secrets, so errors name the program only."""
     variable = variable_of("models_key_command")
     try:
         arguments = shlex.split(command)
@@ -101,9 +101,9 @@ def _run(command: str) -> str:
             arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise SettingsError(f"{variable}: {arguments[0]} has not ended within {LIMIT_S:g} s.") from None
+        raise SettingsError(f"{variable}: {arguments[0]} did not end within {LIMIT_S:g} s.") from None
     except (OSError, ValueError, IndexError):
-        raise SettingsError(f"{variable} cannot be run.", "Give a program and its arguments.") from None
+        raise SettingsError(f"{variable} cannot be run.", "Set it to a program and its arguments.") from None
     if ended.returncode:
         raise SettingsError(f"{variable}: {arguments[0]} ended with code {ended.returncode}.")
     return ended.stdout[: _MOST_BYTES + 1].decode("ascii", "replace")

@@ -1,4 +1,4 @@
-"""Language tags: how models name languages, what else people call them, and which recognizers have one."""
+"""Language tags: the form that models use, aliases that requests may use, and lookup by tag."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-AUTO: Final = "auto"  # the `lang` of a request that leaves the choice to the engine, line by line
+AUTO: Final = "auto"  # the engine chooses the language of each line
 PATTERN: Final = r"[a-z]{2,3}(?:-[a-z0-9]{2,8}){0,2}"
 ACCEPTED: Final = "a language, such as zh, zh-hant, en or ja, or auto"
 
@@ -22,19 +22,16 @@ _SAME: Final[Mapping[str, str]] = {
     "french": "fr",
     "no": "nb",
 }
-"""The two Chinese scripts, which others write by region; PaddleOCR's names of languages; Norwegian."""
+"""Aliases: Chinese scripts by region, PaddleOCR's language names, Norwegian."""
 
 
 def is_tag(text: str) -> bool:
-    """Whether a text is a language tag in small letters, such as zh, zh-hant or en."""
+    """Whether a text is a lower-case language tag such as zh, zh-hant or en."""
     return _TAG.fullmatch(text) is not None
 
 
 def parse_language(text: str) -> str:
-    """The tag that a request means, in small letters, or AUTO; takes capitals, `_` and what _SAME lists.
-
-    Raises ValueError.
-    """
+    """A request's language as a lower-case tag or AUTO; accepts capitals, `_` and the aliases. Raises ValueError."""
     tag = text.lower().replace("_", "-")
     tag = _SAME.get(tag, tag)
     if tag != AUTO and not is_tag(tag):
@@ -43,11 +40,11 @@ def parse_language(text: str) -> str:
 
 
 def with_language(lang: str, of_each: Sequence[Collection[str]]) -> tuple[int, ...]:
-    """Places of the recognizers or models that have a language; where none has, of what stands before its first dash.
+    """Indices of the recognizers or models that have a language; if none has, pt-br falls back to pt.
 
-    `lang` is a tag as `parse_language` gives it, but not AUTO; pt-br falls back to pt.
+    `lang` is a tag from `parse_language`, but not AUTO.
     """
     for tag in (lang, lang.partition("-")[0]):
-        if found := tuple(place for place, tags in enumerate(of_each) if tag in tags):
-            return found
+        if matches := tuple(index for index, tags in enumerate(of_each) if tag in tags):
+            return matches
     return ()

@@ -1,4 +1,4 @@
-"""One version of a model, what an engine opens: in a folder NAME/NUMBER/, or built in."""
+"""A version of a model, which an engine opens: from a folder NAME/NUMBER/, or built in."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ocrsvc.engines.model.files import MANIFEST, read_file, read_manifest
 from ocrsvc.errors import BadModel, EngineUnavailable
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-"""Name of a model, of its folder, and in the address of a request."""
+"""A model's name: that of its folder, and in request URLs."""
 
 MOST_VERSION: Final = 2**31 - 1
 DESCRIPTION_FILE: Final = "model.toml"
-KEY_REMEDY: Final = "Give that key by OCRSVC_MODELS_KEY, OCRSVC_MODELS_KEY_FD or OCRSVC_MODELS_KEY_COMMAND."
+KEY_REMEDY: Final = "Set OCRSVC_MODELS_KEY, OCRSVC_MODELS_KEY_FD or OCRSVC_MODELS_KEY_COMMAND to that key."
 
 BUILT_IN: Final = ("ppocr", 1)
 TITLE: Final = "PP-OCRv6 small"
@@ -33,8 +33,8 @@ LANGUAGES: Final = (
     *("pl", "cs", "sl", "hr", "sr-latn", "hu", "ro", "tr", "id", "ms", "tl", "sw", "af", "sq", "eu", "ca", "gl", "ga"),
     *("mt",),
 )
-"""What the built-in dictionary of 18,708 characters can write, but for Slovak, Azerbaijani and Esperanto: of their own
-letters 75 %, 53 % and none are read in ordinary sentences (docs/design/languages.md)."""
+"""Languages that the built-in dictionary of 18,708 characters covers, without Slovak, Azerbaijani and Esperanto: of
+their special letters, 75 %, 53 % and none are read in ordinary sentences (docs/design/languages.md)."""
 
 BUILT_IN_DESCRIPTION: Final = Description(
     engine="ppocr",
@@ -47,8 +47,8 @@ BUILT_IN_DESCRIPTION: Final = Description(
 )
 
 
-class KeyLacking(BadModel):
-    """A version is encrypted, and the key that it wants is not there."""
+class KeyMissing(BadModel):
+    """A version is encrypted, and its key was not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,33 +59,30 @@ class ModelVersion:
     number: int
     description: Description
     folder: Path
-    digest: str  # SHA-256 of manifest, name and number in hexadecimal digits: it changes when any file does
-    # SHA-256 by file, as they are on disk; empty for a built-in model, whose wheel pip has verified
+    digest: str  # SHA-256 of manifest, name and number in hexadecimal digits; changes with any file
+    # SHA-256 by file on disk; empty for the built-in model, whose wheel pip has verified
     digests: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    key: ModelKey | None = field(default=None, compare=False, repr=False)  # decrypts the files; None for plain ones
+    key: ModelKey | None = field(default=None, compare=False, repr=False)  # decrypts the files; None: they are plain
 
     @property
     def is_built_in(self) -> bool:
-        """Whether it came with its engine, without a manifest."""
+        """Whether the model came with its engine, without a manifest."""
         return not self.digests
 
     def __str__(self) -> str:
         return f"{self.name}/{self.number}"
 
     def read(self, file: str) -> bytes:
-        """The content of one of its files, decrypted in memory where it is encrypted on disk.
-
-        Raises BadModel, EncryptionMissing.
-        """
+        """Read one of its files, and decrypt it in memory if it is encrypted. Raises BadModel, EncryptionMissing."""
         try:
             content = read_file(self.folder / file)
         except OSError as error:
             raise BadModel(f"{self}: {file} cannot be read: {error.strerror}.", "Copy the version again.") from error
         if self.digests and hashlib.sha256(content).hexdigest() != self.digests.get(file):
             raise BadModel(
-                f"{self}: {file} is not the file of its manifest.", "Copy the version again, its SHA256SUMS last."
+                f"{self}: {file} does not match the manifest.", "Copy the version again, its SHA256SUMS last."
             )
-        # The description, which names the key, is plain.
+        # The description is plain, for it names the key.
         is_plain = self.description.encryption is None or file == DESCRIPTION_FILE
         return content if is_plain else self._decrypted(file, content)
 
@@ -93,37 +90,37 @@ class ModelVersion:
         encryption, head = self.description.encryption, read_head(content)
         try:
             if self.key is None:
-                raise CannotDecrypt("is encrypted, and there is no key")
+                raise CannotDecrypt("is encrypted, and no key was given")
             if head is not None and encryption is not None and head[1] != encryption.set:
                 raise CannotDecrypt("was not encrypted together with the model.toml beside it")
             return decrypt(content, file, self.key)
         except CannotDecrypt as error:
-            raise BadModel(f"{self}: {file} {error}.", "Run `ocrsvc models encrypt` once more.") from error
+            raise BadModel(f"{self}: {file} {error}.", "Run `ocrsvc models encrypt` again.") from error
 
 
 @cache
 def built_in_model() -> ModelVersion:
-    """PP-OCRv6 small, as the `rapidocr` wheel carries it (Apache-2.0, PaddlePaddle authors); never imported.
+    """PP-OCRv6 small from the `rapidocr` wheel (Apache-2.0, PaddlePaddle authors), which is never imported.
 
-    Raises EngineUnavailable when the wheel is missing, or carries other models.
+    Raises EngineUnavailable if the wheel is missing, or contains other models.
     """
     spec = importlib.util.find_spec("rapidocr")
     if spec is None or not spec.submodule_search_locations:
         raise EngineUnavailable(
-            "The package `rapidocr`, whose wheel carries the PP-OCRv6 models, is not installed.",
+            "The package `rapidocr`, whose wheel contains the PP-OCRv6 models, is not installed.",
             "Install it with `pip install 'rapidocr>=3.10,<4'`, or choose another OCRSVC_ENGINE.",
         )
     folder = Path(spec.submodule_search_locations[0]) / "models"
     if not (folder / DETECTION).is_file():
         raise EngineUnavailable(
-            f"The installed `rapidocr` holds no {DETECTION}.",
-            "Install a version of it that carries the PP-OCRv6 small models (>=3.10,<4).",
+            f"The installed `rapidocr` does not contain {DETECTION}.",
+            "Install a version with the PP-OCRv6 small models (>=3.10,<4).",
         )
     return ModelVersion(*BUILT_IN, BUILT_IN_DESCRIPTION, folder, f"rapidocr {metadata.version('rapidocr')}")
 
 
 def open_version(folder: Path, key: ModelKey | None = None) -> ModelVersion:
-    """The version in a folder NAME/NUMBER. Raises FileNotFoundError without a manifest, OSError, BadModel."""
+    """Open the version in a folder NAME/NUMBER. Raises FileNotFoundError without a manifest, OSError, BadModel."""
     name, number = folder.parent.name, int(folder.name)
     manifest_digest, digests = read_manifest(folder)
     if (name, number) == BUILT_IN:
@@ -131,18 +128,18 @@ def open_version(folder: Path, key: ModelKey | None = None) -> ModelVersion:
     description = _read_description(folder, digests)
     if missing := [file for file in description.files if file not in digests]:
         raise BadModel(
-            f"{MANIFEST} names no {', '.join(missing)}.", "Copy what is missing, then write the manifest again."
+            f"{MANIFEST} does not list {', '.join(missing)}.", "Copy the missing files, then write the manifest again."
         )
     digest = version_digest(folder, manifest_digest)
     return ModelVersion(name, number, description, folder, digest, digests, _check_key(description, key))
 
 
 def find_version(repository: Path | None, name: str, number: int, key: ModelKey | None = None) -> ModelVersion:
-    """One version of a repository, or the built-in one. Raises BadModel: it is not there, or cannot be used."""
+    """Open a version in a repository, or the built-in one. Raises BadModel: it is missing or unusable."""
     if (name, number) == BUILT_IN:
         return built_in_model()
     if repository is None:
-        raise BadModel(f"There is no {name}/{number} without OCRSVC_MODELS.", "Name the folder with it.")
+        raise BadModel(f"There is no {name}/{number}: OCRSVC_MODELS is not set.", "Set it to the models' folder.")
     try:
         return open_version(repository / name / str(number), key)
     except OSError as error:
@@ -152,41 +149,41 @@ def find_version(repository: Path | None, name: str, number: int, key: ModelKey 
 
 
 def version_digest(folder: Path, manifest_digest: str) -> str:
-    """Digest of the manifest and of what it is the manifest of: a copy under another number may be damaged."""
+    """Digest of the manifest, the model's name and number: a copy under another number is another version."""
     return hashlib.sha256(f"{folder.parent.name}/{folder.name} {manifest_digest}".encode()).hexdigest()
 
 
 def _read_description(folder: Path, digests: Mapping[str, str]) -> Description:
     if DESCRIPTION_FILE not in digests:
-        raise BadModel(f"{MANIFEST} names no {DESCRIPTION_FILE}.", "Run `ocrsvc models add` once more.")
+        raise BadModel(f"{MANIFEST} does not list {DESCRIPTION_FILE}.", "Run `ocrsvc models add` again.")
     content = read_file(folder / DESCRIPTION_FILE, MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise BadModel(f"{DESCRIPTION_FILE} has more than {MOST_BYTES} bytes.", "Leave out what is not needed.")
+        raise BadModel(f"{DESCRIPTION_FILE} has more than {MOST_BYTES} bytes.", "Shorten it.")
     if hashlib.sha256(content).hexdigest() != digests[DESCRIPTION_FILE]:
-        raise BadModel(f"{DESCRIPTION_FILE} is not the file of the manifest.", "Copy the version again.")
+        raise BadModel(f"{DESCRIPTION_FILE} does not match the manifest.", "Copy the version again.")
     return parse_description(content.decode("utf-8", "replace"))
 
 
 def _check_key(description: Description, key: ModelKey | None) -> ModelKey | None:
-    """The key that decrypts a version's files; None for plain ones. Raises BadModel."""
+    """The key for a version's files; None if they are plain. Raises BadModel."""
     encryption = description.encryption
     if encryption is None:
         return None
     if key is None or key.id != encryption.key:
-        given = "none is given" if key is None else f"the one that is given is {key.id}"
-        raise KeyLacking(f"It is encrypted with the key {encryption.key}, and {given}.", KEY_REMEDY)
+        given = "no key was given" if key is None else f"the given key is {key.id}"
+        raise KeyMissing(f"It is encrypted with the key {encryption.key}, but {given}.", KEY_REMEDY)
     check_installed()
     if paths := description.paths:
         raise BadModel(
-            f"It is encrypted, and the engine {description.engine} opens files by their path ({', '.join(paths)}).",
-            "Leave models of this engine plain.",
+            f"It is encrypted, but the engine {description.engine} opens files by path ({', '.join(paths)}).",
+            "Do not encrypt models of this engine.",
         )
     return key
 
 
 @dataclass(frozen=True, slots=True)
 class VersionName:
-    """What processes tell each other of a version: it is found in the repository by that, and must be the same."""
+    """A reference to a version, sent between processes: the receiver opens it, and checks the digest."""
 
     name: str
     number: int
@@ -194,14 +191,12 @@ class VersionName:
 
     @classmethod
     def of(cls, version: ModelVersion) -> VersionName:
-        """That of a version."""
+        """The reference to a version."""
         return cls(version.name, version.number, version.digest)
 
     def find(self, repository: Path | None, key: ModelKey | None = None) -> ModelVersion:
-        """See `find_version`. Raises BadModel for another version of the same name as well."""
-        found = find_version(repository, self.name, self.number, key)
-        if found.digest != self.digest:
-            raise BadModel(
-                f"{found} has changed since the worker chose it.", "Give what changes another number, and leave it be."
-            )
-        return found
+        """See `find_version`. Raises BadModel if the digest differs."""
+        version = find_version(repository, self.name, self.number, key)
+        if version.digest != self.digest:
+            raise BadModel(f"{version} has changed since the worker chose it.", "Publish changes under a new number.")
+        return version

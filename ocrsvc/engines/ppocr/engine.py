@@ -1,4 +1,4 @@
-"""The engine ppocr, the default: PaddleOCR's models under ONNX Runtime or OpenVINO, in a pipeline of our own."""
+"""The default engine, ppocr: PaddleOCR's models under ONNX Runtime or OpenVINO, in our own pipeline."""
 
 from __future__ import annotations
 
@@ -38,27 +38,26 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-MOST_LINES: Final = 64  # lines in one batch at most, however narrow: more gain nothing, and each waits for all
+MOST_LINES: Final = 64  # largest batch of lines, however narrow: more gain nothing, and each waits for all
 BATCH: Final = Limits(max_cost=32 * 48 * 320, max_items=MOST_LINES, max_wait_s=0.002)
-"""A batch of lines on a GPU: the pixels of 32 lines of 320 px, which wait 2 ms for each other."""
+"""Limits of a batch of lines on a GPU: the pixels of 32 lines 320 px wide, and a wait of 2 ms."""
 
 WARM_PX: Final = 1280
-"""Width of a line up to which OpenVINO's kernels are compiled when the engine opens; each takes 20 ms and 5 MB."""
+"""Largest line width for which OpenVINO's kernels are compiled when the engine opens; each takes 20 ms and 5 MB."""
 
 DISTRUSTED: Final = (
-    "Pixels are prepared on the CPU and not by %s: on a page drawn to try it %s. Pages are read as they should be, but "
-    "fewer of them a second. Check that driver, CUDA and cupy fit each other, and report this line; OCRSVC_IMAGING=cpu "
-    "does without the GPU from the beginning."
+    "Pixels are prepared on the CPU instead of by %s: on a test page %s. Results are correct, but fewer pages are read "
+    "per second. Check that driver, CUDA and cupy versions match, and report this line. OCRSVC_IMAGING=cpu skips the "
+    "attempt."
 )
 
 
 class PpocrEngine:
     """The loaded models. Handles are cheap and share the sessions, whose runs may overlap.
 
-    `engine_threads` runs of models may be under way at once. `imaging` says where pixels are prepared for models on a
-    GPU; "numpy" runs the GPU code in memory, for a `config` that reads lines in batches on the CPU too. `choices` say
-    what each model is computed with on a CPU, for each recognizer in turn; without any it is as `config` says. Raises
-    EngineUnavailable, BadModel.
+    At most `engine_threads` model runs are concurrent. `imaging` selects where pixels are prepared for models on a GPU;
+    "numpy" runs the GPU code in memory, for a batched `config` on the CPU. `choices` are the runtimes on a CPU, one per
+    recognizer; without any, those of `config` are used. Raises EngineUnavailable, BadModel.
     """
 
     traits = EngineTraits(any_thread=True)
@@ -85,7 +84,7 @@ class PpocrEngine:
             closing.callback(self._close_line_runners)
             detection_config = _with_runtime(config, choices[0].detection) if choices else config
             self._detector = open_detector(parts.detection, detection_config, cache, self._shared_threads)
-            self._line_runners += [_make_line_runner(one, self._shared_threads, batch) for one in opened.values()]
+            self._line_runners += [_make_line_runner(model, self._shared_threads, batch) for model in opened.values()]
             self._scripts = _scripts(parts, opened, self._line_runners)
             backend = find_backend(imaging, first.device)
             self._gpu_pipeline = self._open_gpu_pipeline(backend, parts, opened, batch) if backend else None
@@ -107,7 +106,7 @@ class PpocrEngine:
         )
 
     def close(self) -> None:
-        """End the threads; the sessions go with the last reference."""
+        """End the threads; the sessions are freed with the last reference."""
         self._closing.close()
 
     def _close_line_runners(self) -> None:
@@ -118,8 +117,10 @@ class PpocrEngine:
     def _open_gpu_pipeline(
         self, backend: ArrayBackend, parts: ModelParts, opened: Mapping[str, ModelRunner], batch: Limits
     ) -> GpuPipeline | None:
-        """The pipeline that prepares pixels on the GPU, if it reads what is read without it."""
-        runners = [BatchRunner(one, batch, len(one.sessions), batch_on_gpu(backend, one)) for one in opened.values()]
+        """The pipeline that prepares pixels on the GPU; None if it reads a test page differently from the CPU."""
+        runners = [
+            BatchRunner(model, batch, len(model.sessions), batch_on_gpu(backend, model)) for model in opened.values()
+        ]
         pipeline = GpuPipeline(backend, self._detector, _scripts(parts, opened, runners))
         in_memory = PageHandle(self._detector, self._scripts, self._shared_threads)
         fault = find_fault(pipeline.open, in_memory.open_in_memory)
@@ -133,7 +134,7 @@ class PpocrEngine:
         return None
 
     def _with_imaging(self, provider: str) -> str:
-        """What runs the models and, on a GPU, what prepares pixels for them."""
+        """The provider's name and, on a GPU, what prepares pixels for it."""
         imaging = self._gpu_pipeline.backend.name if self._gpu_pipeline else "the CPU"
         on_cpu = self._detector.device == "cpu" and self._gpu_pipeline is None
         return provider if on_cpu else f"{provider}, pixels prepared by {imaging}"
@@ -150,31 +151,34 @@ def _with_runtime(config: SessionConfig, runtime: Runtime) -> SessionConfig:
 def _scripts(
     parts: ModelParts, opened: Mapping[str, ModelRunner], line_runners: Sequence[LineRunner]
 ) -> list[Script[Recognizer]]:
-    """The recognizers, each with a line runner. Raises BadModel: a dictionary is another model's."""
-    made = []
+    """The recognizers with their line runners. Raises BadModel: a dictionary does not fit its model."""
+    scripts = []
     for (name, part), line_runner in zip(parts.recognition.items(), line_runners, strict=True):
         described = part.described
-        assert isinstance(described, Recognition), "it is a recognizer"
-        fed = read_dictionary(part, opened[name].metadata), described.direction, described.height_px
+        assert isinstance(described, Recognition), "the part is a recognizer"
+        arguments = read_dictionary(part, opened[name].metadata), described.direction, described.height_px
         readers: dict[Decoder, Recognizer] = {
-            "greedy": Recognizer(line_runner, *fed),
-            "beam": BeamRecognizer(line_runner, *fed),
+            "greedy": Recognizer(line_runner, *arguments),
+            "beam": BeamRecognizer(line_runner, *arguments),
         }
-        made.append(Script(readers, described.languages, described.direction))
-    return made
+        scripts.append(Script(readers, described.languages, described.direction))
+    return scripts
 
 
 def _open_recognition(
     parts: ModelParts, config: SessionConfig, choices: Sequence[RuntimeChoice], batch: Limits, cache: ModelCache
 ) -> dict[str, ModelRunner]:
-    """The recognizers, by name; on a GPU whatever is larger than a batch gives its memory back."""
+    """Open the recognizers, by name; on a GPU, runs larger than a batch free their memory."""
     opened = {}
-    for place, (name, part) in enumerate(parts.recognition.items()):
-        one = _with_runtime(config, choices[place].recognition) if choices else config
-        wanted = profiles(batch, part.input_format.height_px)
-        gpu = replace(one.gpu, arena_values=3 * batch.max_cost, profiles=wanted)
-        opened[name] = open_model(part, replace(one, gpu=gpu), cache)
-        # Now, before anything else is opened.
+    for index, (name, part) in enumerate(parts.recognition.items()):
+        part_config = _with_runtime(config, choices[index].recognition) if choices else config
+        gpu = replace(
+            part_config.gpu,
+            arena_values=3 * batch.max_cost,
+            profiles=profiles(batch, part.input_format.height_px),
+        )
+        opened[name] = open_model(part, replace(part_config, gpu=gpu), cache)
+        # Fails early on a wrong dictionary, before anything else is opened.
         read_dictionary(part, opened[name].metadata)
     return opened
 
@@ -182,8 +186,8 @@ def _open_recognition(
 def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, batch: Limits) -> LineRunner:
     if not recognition.batched:
         if recognition.provider == PROVIDER:
-            # Every width costs 30 ms when it is first met, in each session.
-            for width in (one for one in WIDTHS_PX if one <= WARM_PX):
+            # Each session takes 30 ms for the first line of a width.
+            for width in (width for width in WIDTHS_PX if width <= WARM_PX):
                 recognition.warm_up(np.zeros((1, 3, recognition.input_format.height_px, width), np.float32))
         return make_line_runner(recognition, shared_threads)
     batches = BatchRunner(recognition, batch, runners=len(recognition.sessions))
@@ -192,10 +196,7 @@ def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, b
 
 
 def open_ppocr(settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> PpocrEngine:
-    """The engine as the settings and the thread plan want it, with that model, or the built-in one.
-
-    Raises EngineUnavailable, BadModel.
-    """
+    """Open the engine with a model, or the built-in one. Raises EngineUnavailable, BadModel."""
     config = SessionConfig(
         settings.device,
         plan.library_threads,
@@ -211,13 +212,13 @@ def open_ppocr(settings: Settings, plan: ThreadPlan, model: ModelVersion | None 
     engine = open_engine(choices)
     if choices or engine.describe().device != "cpu":
         return engine
-    # A GPU was meant and does not work: the CPU computes in what is quickest there.
+    # The GPU does not work: open again with the fastest CPU runtime.
     engine.close()
     del engine
     return open_engine(_choose_runtimes(parts, replace(config, device="cpu"), ModelCache(cache, parts.key)))
 
 
 def _choose_runtimes(parts: ModelParts, config: SessionConfig, cache: ModelCache) -> list[RuntimeChoice]:
-    """For each recognizer; none where a GPU is meant."""
-    made = [choose_runtime((parts.detection, part), config, cache) for part in parts.recognition.values()]
-    return [choice for choice in made if choice is not None]
+    """A choice per recognizer; empty if a GPU is to be used."""
+    choices = [choose_runtime((parts.detection, part), config, cache) for part in parts.recognition.values()]
+    return [choice for choice in choices if choice is not None]

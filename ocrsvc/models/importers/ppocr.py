@@ -1,7 +1,4 @@
-"""Chooses the parts of a model of the engine ppocr among PaddleOCR's, RapidOCR's or TurboOCR's files.
-
-A detector, one recognizer or several, and their dictionaries.
-"""
+"""Makes a ppocr model from PaddleOCR's, RapidOCR's or TurboOCR's files: detector, recognizers and dictionaries."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from ocrsvc.models.importers.paddle_config import DETECTORS, RECOGNIZERS, Paddle
 from ocrsvc.models.importers.source_files import MOST_MODEL_BYTES, NewModel, SourceFile, Wanted, files_of
 
 _MAIN: Final = "main"
-# What PaddleOCR's detectors are trained with, where nothing says otherwise; RapidOCR feeds its as recognizers are fed.
+# Default normalisation of PaddleOCR's detectors; RapidOCR's detectors use that of recognizers.
 _IMAGENET: Final = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 _RAPIDOCR: Final = re.compile(r"_det_\w+\.onnx$", re.IGNORECASE)
 _HEIGHT_PX: Final = 48
@@ -33,7 +30,7 @@ _MAKES: Final = {DETECTORS: "detector", RECOGNIZERS: "recognizer"}
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An ONNX model that may become a part, and what its `inference.yml` says; empty without one."""
+    """An ONNX model that may become a part, with its `inference.yml` (empty without one)."""
 
     file: SourceFile
     graph: OnnxGraph
@@ -41,24 +38,24 @@ class Candidate:
 
     @property
     def tier(self) -> str | None:
-        """The tier in its name, or in that of one of its folders."""
-        found = _TIERS & set(_WORD.findall(f"{self.file.name} {self.config.model_name}".lower()))
-        return min(found) if len(found) == 1 else None
+        """The tier in the name of the file, its folders or the model."""
+        tiers = _TIERS & set(_WORD.findall(f"{self.file.name} {self.config.model_name}".lower()))
+        return min(tiers) if len(tiers) == 1 else None
 
     @property
     def script(self) -> str | None:
-        """The script that it is for, where it lies in rec/SCRIPT/, as TurboOCR has them."""
+        """The script, if the file is in rec/SCRIPT/, as in TurboOCR."""
         folders = self.file.folder.relative_to(self.file.root).parts
         return folders[-1].lower() if len(folders) > 1 and folders[-2] == "rec" else None
 
     def dictionary(self, files: Sequence[SourceFile]) -> Dictionary:
-        """The dictionary of a recognizer. Raises BadModel."""
+        """Find the recognizer's dictionary. Raises BadModel."""
         return find_dictionary(self.file, self.graph, self.config.characters, files)
 
 
 @dataclass(frozen=True, slots=True)
 class _Recognizer:
-    """A recognizer that becomes a part."""
+    """A chosen recognizer."""
 
     name: str
     model: Candidate
@@ -67,30 +64,30 @@ class _Recognizer:
 
 
 def find_ppocr(wanted: Wanted, files: Sequence[SourceFile]) -> NewModel:
-    """A model of the engine ppocr. Raises BadModel: a part is missing, or there are several that it could be."""
+    """Make a model of the engine ppocr. Raises BadModel: a part is missing or ambiguous."""
     candidates = _candidates(files)
     detector = _choose("detector", candidates, wanted.tier)
     recognizers = list(_recognizers(wanted, candidates, files))
-    main, names = recognizers[0].model, [one.name for one in recognizers]
+    main, names = recognizers[0].model, [recognizer.name for recognizer in recognizers]
     if len(set(names)) < len(names):
-        raise BadModel(f"Two recognizers have the same name: {', '.join(names)}.", "Give each a name of its own.")
+        raise BadModel(f"Two recognizers have the same name: {', '.join(names)}.", "Give each its own name.")
     content: dict[str, SourceFile | bytes] = {"det.onnx": detector.file}
-    parts = [_recognition(one) for one in recognizers]
-    for one, part in zip(recognizers, parts, strict=True):
-        content[part.file] = one.model.file
+    parts = [_recognition(recognizer) for recognizer in recognizers]
+    for recognizer, part in zip(recognizers, parts, strict=True):
+        content[part.file] = recognizer.model.file
         if part.dictionary is not None:
-            content[part.dictionary] = ("\n".join(one.dictionary.characters) + "\n").encode()
+            content[part.dictionary] = ("\n".join(recognizer.dictionary.characters) + "\n").encode()
     tier: Any = wanted.tier or (main.tier if main.tier == detector.tier else None)
     title = _title(main, wanted.sources[0].resolve().stem)
     description = Description(title=title, tier=tier, detection=_detection(detector), recognition=tuple(parts))
     used = {id(file) for file in content.values()}
-    left_out = [one for one in candidates if id(one.file) not in used]
-    notes = [f"{one.file.name} is left out: it is {one.graph.what}." for one in left_out]
+    unused = [candidate for candidate in candidates if id(candidate.file) not in used]
+    notes = [f"{candidate.file.name} is not used: it is {candidate.graph.text}." for candidate in unused]
     return NewModel(description, content, notes)
 
 
 def _candidates(files: Sequence[SourceFile]) -> list[Candidate]:
-    """What each ONNX model among the files is. Raises BadModel: one cannot be read."""
+    """Inspect all ONNX models among the files. Raises BadModel: one cannot be read."""
     models = [file for file in files if file.ending == ".onnx"]
     if not models:
         raise _no_models(files)
@@ -101,17 +98,17 @@ def _candidate(file: SourceFile, graph: OnnxGraph, files: Sequence[SourceFile]) 
     for config_file in files:
         if config_file.ending in (".yml", ".yaml") and config_file.folder == file.folder:
             config = parse_config(config_file.read_text(), config_file.name)
-            # A folder may hold both models, and the configuration of one.
+            # A folder may contain both models, and the configuration of one.
             if _MAKES.get(config.post_process) == graph.kind:
                 return Candidate(file, graph, config)
             if graph.kind == "recognizer" and config.post_process and config.post_process not in _MAKES:
-                what = f"a model whose output {config.post_process} decodes, accepted is {RECOGNIZERS}"
-                return Candidate(file, OnnxGraph("other", what), config)
+                text = f"a model whose output {config.post_process} decodes, accepted is {RECOGNIZERS}"
+                return Candidate(file, OnnxGraph("other", text), config)
     return Candidate(file, graph, PaddleConfig())
 
 
 def _no_models(files: Sequence[SourceFile]) -> BadModel:
-    """Why nothing was found: PaddlePaddle's own files say that they are to be converted."""
+    """The error if there is no ONNX model; for PaddlePaddle's files, it says how to convert them."""
     paddle = next((file for file in files if file.ending in (".pdmodel", ".pdiparams")), None)
     if paddle is None:
         return BadModel(
@@ -123,82 +120,84 @@ def _no_models(files: Sequence[SourceFile]) -> BadModel:
     names = {file.base for file in files if file.folder == paddle.folder}
     program = "inference.pdmodel" if "inference.pdmodel" in names else "inference.json"
     return BadModel(
-        f"{paddle.name} is a model of PaddlePaddle, which has to be converted to ONNX first.",
-        "In a virtual environment of its own: pip install paddlepaddle paddle2onnx; then in the folder: paddle2onnx "
+        f"{paddle.name} is a PaddlePaddle model, which must be converted to ONNX first.",
+        "In a separate virtual environment: pip install paddlepaddle paddle2onnx; then in the folder: paddle2onnx "
         f"--model_dir . --model_filename {program} --params_filename inference.pdiparams --save_file inference.onnx. "
-        "Leave inference.yml beside it.",
+        "Keep inference.yml beside it.",
     )
 
 
 def _recognizers(wanted: Wanted, candidates: Sequence[Candidate], files: Sequence[SourceFile]) -> Iterator[_Recognizer]:
-    """The first one, those of other scripts that lie beside it, and those that the operator names."""
-    main = _choose("recognizer", [one for one in candidates if one.script is None], wanted.tier)
+    """The main recognizer, those of other scripts among the files, and those that the operator names."""
+    main = _choose("recognizer", [candidate for candidate in candidates if candidate.script is None], wanted.tier)
     if wanted.dictionary is None:
         dictionary = main.dictionary(files)
     else:
         dictionary = read_dictionary(files_of(wanted.dictionary)[0], main.graph, main.file.name)
     yield _Recognizer(_MAIN, main, dictionary, wanted.languages)
-    for one in candidates:
-        if one.script is not None and one.graph.kind == "recognizer":
-            yield _Recognizer(one.script, one, one.dictionary(files))
+    for candidate in candidates:
+        if candidate.script is not None and candidate.graph.kind == "recognizer":
+            yield _Recognizer(candidate.script, candidate, candidate.dictionary(files))
     for name, path in wanted.recognizers.items():
-        beside = files_of(path)
-        one = _choose("recognizer", _candidates(beside), None)
-        yield _Recognizer(name, one, one.dictionary(beside))
+        own_files = files_of(path)
+        candidate = _choose("recognizer", _candidates(own_files), None)
+        yield _Recognizer(name, candidate, candidate.dictionary(own_files))
 
 
 def _choose(kind: str, candidates: Sequence[Candidate], tier: str | None) -> Candidate:
-    """The only one of its kind, or the only one of the tier. Raises BadModel."""
-    found = [one for one in candidates if one.graph.kind == kind]
-    if not found:
-        seen = "; ".join(f"{one.file.name} is {one.graph.what}" for one in candidates)
+    """The only candidate of its kind, or the only one of the tier. Raises BadModel."""
+    of_kind = [candidate for candidate in candidates if candidate.graph.kind == kind]
+    if not of_kind:
+        seen = "; ".join(f"{candidate.file.name} is {candidate.graph.text}" for candidate in candidates)
         raise BadModel(
             f"There is no {kind} among these files{f': {seen}' if seen else ''}.",
-            "A detector gives a map of the page, (N, 1, H, W); a recognizer gives classes by step, (N, T, classes). "
-            f"Name the {kind}'s file or folder, too.",
+            "A detector returns a map of the page, (N, 1, H, W); a recognizer returns classes by step, "
+            f"(N, T, classes). Name the {kind}'s file or folder, too.",
         )
-    of_tier = [one for one in found if one.tier == tier] if tier else found
-    # TurboOCR's medium models have no word for it in their names.
-    of_tier = of_tier or ([one for one in found if one.tier is None] if len(found) > 1 else found)
+    of_tier = [candidate for candidate in of_kind if candidate.tier == tier] if tier else of_kind
+    # The names of TurboOCR's medium models contain no tier.
+    of_tier = of_tier or ([candidate for candidate in of_kind if candidate.tier is None] or of_kind)
     if len(of_tier) == 1:
         return of_tier[0]
-    names, tiers = ", ".join(one.file.name for one in found), sorted({one.tier for one in found if one.tier})
+    names = ", ".join(candidate.file.name for candidate in of_kind)
+    tiers = sorted({candidate.tier for candidate in of_kind if candidate.tier})
     or_tier = f", or choose with --tier {'|'.join(tiers)}" if tiers else ""
-    raise BadModel(f"There are several that could be the {kind}: {names}.", f"Name the files{or_tier}.")
+    raise BadModel(f"Several files could be the {kind}: {names}.", f"Name the files{or_tier}.")
 
 
-def _recognition(one: _Recognizer) -> Recognition:
-    config, stem = one.model.config, "" if one.name == _MAIN else f"_{one.name}"
-    languages = tuple(one.languages) or languages_of(one.dictionary.characters)
+def _recognition(recognizer: _Recognizer) -> Recognition:
+    model, dictionary = recognizer.model, recognizer.dictionary
+    stem = "" if recognizer.name == _MAIN else f"_{recognizer.name}"
+    languages = tuple(recognizer.languages) or languages_of(dictionary.characters)
     members: dict[str, Any] = {
-        "name": one.name,
+        "name": recognizer.name,
         "file": f"rec{stem}.onnx",
-        "dictionary": None if one.dictionary.is_property else f"dict{stem}.txt",
-        "adds_space": one.dictionary.adds_space,
-        "height_px": one.model.graph.height_px or config.height_px or _HEIGHT_PX,
+        "dictionary": None if dictionary.is_property else f"dict{stem}.txt",
+        "adds_space": dictionary.adds_space,
+        "height_px": model.graph.height_px or model.config.height_px or _HEIGHT_PX,
         "languages": languages,
         "direction": "rtl" if _RIGHT_TO_LEFT & set(languages) else "ltr",
     }
     try:
-        return Recognition.model_validate(members | _said(config, "mean", "std"))
+        return Recognition.model_validate(members | _values_of(model.config, "mean", "std"))
     except ValidationError as error:
-        raise BadModel(f"{one.model.file.name}: {first_fault(error)}.", "See docs/models.md.") from error
+        raise BadModel(f"{model.file.name}: {first_fault(error)}.", "See docs/models.md.") from error
 
 
-def _detection(one: Candidate) -> Detection:
-    said = _said(one.config, "mean", "std", "map_threshold", "box_threshold", "unclip_ratio")
-    usual = {} if _RAPIDOCR.search(one.file.base) else _IMAGENET
-    return Detection.model_validate({"file": "det.onnx", **usual, **said})
+def _detection(detector: Candidate) -> Detection:
+    values = _values_of(detector.config, "mean", "std", "map_threshold", "box_threshold", "unclip_ratio")
+    defaults = {} if _RAPIDOCR.search(detector.file.base) else _IMAGENET
+    return Detection.model_validate({"file": "det.onnx", **defaults, **values})
 
 
-def _said(config: PaddleConfig, *names: str) -> dict[str, Any]:
+def _values_of(config: PaddleConfig, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(config, name)) is not None}
 
 
-def _title(main: Candidate, usual: str) -> str:
-    """Such as PP-OCRv6 tiny, from what its `inference.yml` calls it."""
+def _title(main: Candidate, default: str) -> str:
+    """A title such as PP-OCRv6 tiny, from the model name in `inference.yml`."""
     name = main.config.model_name
     match = _PART_OF_NAME.search(name)
     if match is None:
-        return name or usual
+        return name or default
     return f"{name[: match.start()]} {(match[1] or '').rstrip('_')}".rstrip()

@@ -1,4 +1,4 @@
-"""The files that a model is made from, regular ones within bounds, and the version that they become."""
+"""The files from which a model is imported (regular files of bounded size), and the imported version."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -17,7 +18,7 @@ from ocrsvc.errors import BadModel
 MOST_MODEL_BYTES: Final = 1 << 30
 # Size limit of a configuration, a dictionary or a licence.
 MOST_TEXT_BYTES: Final = 8 << 20
-# What is looked at beside a file that is named by itself: configurations, dictionaries, licences.
+# Files beside a single named file that are considered: configurations, dictionaries, licences.
 _BESIDE: Final = re.compile(r".*\.(?:ya?ml|txt|dict|keys|md)|LICEN[CS]E", re.IGNORECASE)
 _MOST_FILES: Final = 5000
 _DEEPEST: Final = 6
@@ -25,7 +26,7 @@ _DEEPEST: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file of a source: where it really is, its name relative to the source's root, and the folder it is found in."""
+    """A file of a source: its real path, its name relative to the source's root, and its folder there."""
 
     path: Path
     name: str
@@ -34,37 +35,37 @@ class SourceFile:
 
     @property
     def base(self) -> str:
-        """Its name without folders; a link's own."""
+        """Its name without folders; for a link, the link's name."""
         return self.name.rpartition("/")[2]
 
     @property
     def ending(self) -> str:
-        """Such as .onnx; in small letters."""
+        """Its suffix in lower case, such as .onnx."""
         return Path(self.base).suffix.lower()
 
     def open(self) -> BinaryIO:
-        """Its content. Raises BadModel: it cannot be read, or is no regular file."""
+        """Open the file. Raises BadModel: it cannot be read, or is not a regular file."""
         try:
-            # A pipe or a device would keep us waiting; a link may have come since.
+            # A pipe or a device would block; the file may have become a link.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             stream = open(descriptor, "rb")  # noqa: PTH123, SIM115  a descriptor, which the caller closes
         except OSError as error:
             raise BadModel(f"{self.name} cannot be read: {error.strerror}.", "Check its permissions.") from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             stream.close()
-            raise BadModel(f"{self.name} is no regular file.", "Leave it out.")
+            raise BadModel(f"{self.name} is not a regular file.", "Leave it out.")
         return stream
 
-    def read(self, most_bytes: int) -> bytes:
-        """Its content. Raises BadModel: it cannot be read, or is larger."""
+    def read(self, max_bytes: int) -> bytes:
+        """Read the file. Raises BadModel: it cannot be read, or is larger."""
         with self.open() as stream:
-            content = stream.read(most_bytes + 1)
-        if len(content) > most_bytes:
-            raise BadModel(f"{self.name} is larger than {most_bytes >> 20} MiB.", "It cannot be what it should be.")
+            content = stream.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise BadModel(f"{self.name} is larger than {max_bytes >> 20} MiB.", "Check that it is the right file.")
         return content
 
     def read_text(self) -> str:
-        """Its content as text. Raises BadModel: as for `read`, or it is not UTF-8."""
+        """Read the file as text. Raises BadModel: as for `read`, or it is not UTF-8."""
         try:
             return self.read(MOST_TEXT_BYTES).decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -73,7 +74,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the operator says of a model; `languages` and `dictionary` are of the first recognizer."""
+    """The operator's options for an import; `languages` and `dictionary` are for the main recognizer."""
 
     sources: Sequence[Path]
     tier: str | None = None
@@ -86,7 +87,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class NewModel:
-    """A version that is to be written, with sentences on what was found; `files` may have the `model.toml` itself."""
+    """A version to be written, with notes for the operator; `files` may contain the `model.toml`."""
 
     description: Description
     files: Mapping[str, SourceFile | bytes]
@@ -94,19 +95,17 @@ class NewModel:
 
 
 def files_of(source: Path) -> list[SourceFile]:
-    """A file, first, with the texts beside it; or the files in a folder, sorted by name. Raises BadModel."""
+    """The files of a source: a named file and text files beside it, or a folder's files by name. Raises BadModel."""
     try:
-        place = source.resolve(strict=True)
+        path = source.resolve(strict=True)
     except (OSError, RuntimeError) as error:
-        raise BadModel(f"{source} is not there.", "Name a file or a folder that is.") from error
-    if not place.is_dir():
-        return [SourceFile(place, source.name, place.parent, place.parent), *_beside(place)]
-    found = []
-    for file in _walk(place):
-        found.append(file)
-        if len(found) > _MOST_FILES:
-            raise BadModel(f"{source} holds more than {_MOST_FILES} files.", "Name the folder of the model itself.")
-    return sorted(found, key=lambda file: file.name)
+        raise BadModel(f"{source} does not exist.", "Name an existing file or folder.") from error
+    if not path.is_dir():
+        return [SourceFile(path, source.name, path.parent, path.parent), *_beside(path)]
+    files = list(islice(_walk(path), _MOST_FILES + 1))
+    if len(files) > _MOST_FILES:
+        raise BadModel(f"{source} contains more than {_MOST_FILES} files.", "Name the model's own folder.")
+    return sorted(files, key=lambda file: file.name)
 
 
 def _beside(file: Path) -> Iterator[SourceFile]:
@@ -137,14 +136,14 @@ def _not_listed(error: OSError) -> None:
 
 
 def _target(link: Path, root: Path) -> Path | None:
-    """What a link inside the source leads to; None where it is gone. Raises BadModel for one that leads out."""
+    """A link's target; None if it is broken. Raises BadModel if it is outside the source."""
     try:
         target = link.resolve(strict=True)
     except (OSError, RuntimeError):
         return None
     if not target.is_relative_to(root):
         raise BadModel(
-            f"{link.relative_to(root).as_posix()} is a link that leads out of {root}.",
+            f"{link.relative_to(root).as_posix()} is a link to a file outside {root}.",
             "Copy the folder with `cp -rL` first, and name the copy.",
         )
     return target

@@ -1,7 +1,7 @@
 """Writes, encrypts and removes versions of a repository.
 
-A version is written into a folder beside, its manifest last, then renamed; nothing is overwritten. One that is removed
-loses its manifest first, without which it does not exist.
+A version is written into a temporary folder, its manifest last, then renamed; nothing is overwritten. Removal deletes
+the manifest first, without which a version is ignored.
 """
 
 from __future__ import annotations
@@ -24,17 +24,15 @@ from ocrsvc.errors import BadModel, OperatorError
 from ocrsvc.models.importers.source_files import MOST_MODEL_BYTES, NewModel, SourceFile
 from ocrsvc.models.state import sync_folder
 
-# Prefix of a folder that is to become a version.
-ADDING: Final = ".adding-"
-# Prefix of a folder that was a version.
-REMOVING: Final = ".removing-"
+ADDING: Final = ".adding-"  # prefix of the folder of a version that is being written
+REMOVING: Final = ".removing-"  # prefix of the folder of a version that is being removed
 _CHUNK_BYTES: Final = 1 << 20
 _TRIES: Final = 20
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
 def write_version(model: NewModel, repository: Path, name: str, number: int | None = None) -> int:
-    """Write a version of a model, whole or not at all, and return its number. Raises OperatorError, BadModel."""
+    """Write a version of a model atomically; returns its number. Raises OperatorError, BadModel."""
     home = repository / name
     staging = home / f"{ADDING}{uuid.uuid4().hex}"
     try:
@@ -43,17 +41,17 @@ def write_version(model: NewModel, repository: Path, name: str, number: int | No
         return _place(staging, home, number)
     except OSError as error:
         raise OperatorError(
-            f"{home} cannot be written to: {error.strerror}.", "Check its permissions and its disk's free space."
+            f"{home} cannot be written to: {error.strerror}.", "Check its permissions and the free disk space."
         ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         with suppress(OSError):
-            # The folder of a model that has no version yet.
+            # Succeeds only for a model without versions.
             home.rmdir()
 
 
 def remove_version(folder: Path) -> None:
-    """Remove a version's folder, and that of its model if it was the last one. Raises OperatorError."""
+    """Remove a version's folder, and its model's folder if it was the last version. Raises OperatorError."""
     leaving = folder.with_name(f"{REMOVING}{uuid.uuid4().hex}")
     try:
         (folder / MANIFEST).unlink(missing_ok=True)
@@ -66,14 +64,14 @@ def remove_version(folder: Path) -> None:
 
 
 def encrypt_model(version: ModelVersion, key: ModelKey) -> NewModel:
-    """The files of a plain version, compared with its manifest and encrypted, all but `model.toml`. Raises BadModel."""
+    """Encrypt the files of a plain version, except `model.toml`; they must match the manifest. Raises BadModel."""
     if version.description.encryption is not None:
-        raise BadModel(f"{version} is encrypted already.", "Take the plain version.")
+        raise BadModel(f"{version} is already encrypted.", "Name the plain version.")
     if paths := version.description.paths:
         raise BadModel(
-            f"{version}: the engine {version.description.engine} opens files by their path ({', '.join(paths)}), and "
-            "an encrypted one is plain in memory only.",
-            "Leave models of this engine plain.",
+            f"{version}: the engine {version.description.engine} opens files by path ({', '.join(paths)}), but "
+            "encrypted files are decrypted in memory only.",
+            "Do not encrypt models of this engine.",
         )
     encryption = Encryption(key=key.id, set=new_set_id())
     text = write_description(version.description) if version.is_built_in else version.read(DESCRIPTION_FILE).decode()
@@ -84,27 +82,27 @@ def encrypt_model(version: ModelVersion, key: ModelKey) -> NewModel:
 
 
 def _next_number(home: Path) -> int:
-    """One more than the highest number in a model's folder, whatever is there; never that of the built-in version."""
+    """One more than the highest number in a model's folder; never the built-in version's."""
     names = (entry.name for entry in home.iterdir())
     numbers = [int(name) for name in names if name.isascii() and name.isdecimal()]
-    taken = [*(one for one in numbers if one < MOST_VERSION), BUILT_IN[1] if home.name == BUILT_IN[0] else 0]
-    return max(taken) + 1
+    built_in = BUILT_IN[1] if home.name == BUILT_IN[0] else 0
+    return max(*(number for number in numbers if number < MOST_VERSION), built_in, 0) + 1
 
 
 def _place(staging: Path, home: Path, number: int | None) -> int:
-    """Give the folder its number. Others may add versions at the same time."""
+    """Rename the folder to its number. Other processes may add versions at the same time."""
     for _ in range(_TRIES):
         wanted = _next_number(home) if number is None else number
         if _took(staging, home, wanted):
             sync_folder(home)
             return wanted
         if number is not None:
-            raise OperatorError(f"{home.name}/{number} is there already.", "Choose another --version, or none.")
-    raise OperatorError(f"Others add versions to {home} all the time.", "Try again.")
+            raise OperatorError(f"{home.name}/{number} already exists.", "Choose another --version, or none.")
+    raise OperatorError(f"Other processes keep adding versions to {home}.", "Try again.")
 
 
 def _took(staging: Path, home: Path, number: int) -> bool:
-    """Whether the folder has this number now; not if it is taken."""
+    """Rename the folder to a number; returns False if the number is taken."""
     if (home / str(number)).exists() or (home.name, number) == BUILT_IN:
         return False
     try:
@@ -140,18 +138,17 @@ def _write(target: Path, content: SourceFile | bytes) -> None:
             with content.open() as stream:
                 while chunk := stream.read(_CHUNK_BYTES):
                     if out.tell() + len(chunk) > MOST_MODEL_BYTES:
-                        most = MOST_MODEL_BYTES >> 20
-                        raise BadModel(f"{content.name} is larger than {most} MiB.", "Leave it out.")
+                        raise BadModel(f"{content.name} is larger than {MOST_MODEL_BYTES >> 20} MiB.", "Leave it out.")
                     out.write(chunk)
         out.flush()
         os.fsync(out.fileno())
 
 
 def write_description(description: Description) -> str:
-    """The text of a `model.toml` that `parse_description` reads as this; the standard library only reads TOML."""
+    """Write a description as `model.toml`; the standard library cannot write TOML."""
     lines, tables = list[str](), list[str]()
     for name, field in Description.model_fields.items():
-        # What is not said stays out, so that a better default holds one day.
+        # Defaults are omitted, so that later changes of a default apply.
         if getattr(description, name) == field.get_default():
             continue
         value = description.model_dump(include={name}, exclude_none=True)[name]
@@ -173,7 +170,7 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # JSON's strings are TOML's, but for the character that deletes.
+        # JSON strings are valid TOML, except for the character DEL.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
         return "{" + ", ".join(_pairs(value)) + "}"

@@ -1,9 +1,9 @@
-"""The program that opens one version of a model and reads the reference pages: a process of its own, one thread.
+"""The program that opens a model version and reads the reference pages, in its own process with one thread.
 
     python -m ocrsvc.models.proof.measure PARENT MEMORY RESULT
 
-Its standard input is a socket, on which one message says what is to be measured. RESULT is the number of an open file
-that takes the outcome. Whatever the model does to this process, it does to no other.
+Its standard input is a socket with one message, the task. It writes the outcome to the open file descriptor RESULT. A
+faulty model harms only this process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ocrsvc.system.sandbox import end_with_parent, forbid_core_dumps, raise_oom_
 from ocrsvc.system.thread_plan import ThreadPlan
 
 if TYPE_CHECKING:
-    # They need numpy, whose memory is not to be taken before the limit holds.
+    # They import numpy, which must not allocate memory before the limit is set.
     from ocrsvc.engines.contract import Handle
     from ocrsvc.results import Image, Page
 
@@ -47,17 +47,17 @@ _TIMING_S: Final = 2.0
 
 
 class Refusal(Exception):
-    """Ends a measurement, by what is wrong with the version."""
+    """Ends a measurement, for the version is faulty."""
 
     def __init__(self, kind: FailureKind, reason: str) -> None:
         super().__init__(reason)
-        self.found = Judgement(kind, reason)
+        self.judgement = Judgement(kind, reason)
 
 
 def measure(
     settings: Settings, plan: ThreadPlan, wanted: VersionName, pages_of: VersionName, key: ModelKey | None = None
 ) -> Measurement:
-    """Verify a version, open it, and read the pages that are meant for another, or for itself. Raises Refusal."""
+    """Verify and open a version, and read the reference pages of the version `pages_of`. Raises Refusal."""
     from ocrsvc.engines.open_engine import open_engine_in_process
 
     try:
@@ -72,7 +72,7 @@ def measure(
         handle = engine.open_handle()
         handle.warm_up()
     with closing(engine), closing(handle):
-        # What an engine tries and makes when it first opens a model, it does not do again.
+        # Exclude memory that an engine needs only when it first opens a model.
         release_free_memory()
         forget_peak_rss()
         read = tuple(_read(page, image, handle) for page, image in pages)
@@ -80,14 +80,14 @@ def measure(
 
 
 def _verify(version: ModelVersion) -> None:
-    """Compare every file with the manifest, the large ones without holding them. Raises Refusal."""
+    """Compare all files with the manifest, reading them in chunks. Raises Refusal."""
     for file, digest in version.digests.items():
         try:
-            found = digest_of(version.folder / file)
+            actual = digest_of(version.folder / file)
         except OSError as error:
             raise Refusal("files", f"{file} cannot be read: {error.strerror}.") from error
-        if found != digest:
-            raise Refusal("files", f"{file} is not the file of its manifest: copied in part, or changed since.")
+        if actual != digest:
+            raise Refusal("files", f"{file} does not match the manifest: it was copied in part, or changed.")
 
 
 def _decode(settings: Settings, page: ReferencePage) -> Image:
@@ -98,7 +98,7 @@ def _decode(settings: Settings, page: ReferencePage) -> Image:
 
 
 def _read(page: ReferencePage, image: Image, handle: Handle) -> PageMeasurement:
-    """One page, several times unless it takes long: the quickest says most about the version. Raises Refusal."""
+    """Read a page several times, unless it takes long, and keep the shortest time. Raises Refusal."""
     text = _text_of(_read_once(page, image, handle), page)
     times_s = [(math.inf, math.inf)]
     end_s = time.monotonic() + _TIMING_S
@@ -109,7 +109,7 @@ def _read(page: ReferencePage, image: Image, handle: Handle) -> PageMeasurement:
         if time.monotonic() >= end_s:
             break
     cpu_s, wall_s = (min(column) for column in zip(*times_s, strict=True))
-    return PageMeasurement(page.name, page.wanted, text, cpu_s, wall_s)
+    return PageMeasurement(page.name, page.expected, text, cpu_s, wall_s)
 
 
 def _read_once(page: ReferencePage, image: Image, handle: Handle) -> Page:
@@ -124,45 +124,45 @@ def _read_once(page: ReferencePage, image: Image, handle: Handle) -> Page:
 
 
 def _text_of(answer: Page, page: ReferencePage) -> str:
-    """Raises Refusal for an answer that no page can have."""
+    """The text of a page, one line of the page per line. Raises Refusal for invalid numbers."""
     for line in answer.lines:
         numbers = (line.confidence, *(number for corner in line.box for number in corner))
         if not all(map(math.isfinite, numbers)) or not 0 <= line.confidence <= 1:
-            raise Refusal("nonsense", f"It answers the reference page {page.name} with numbers that are none.")
+            raise Refusal("nonsense", f"It returns invalid numbers for the reference page {page.name}.")
     return "\n".join(line.text for line in answer.lines)[:_MOST_TEXT]
 
 
 @contextmanager
 def _refusing(kind: FailureKind, beginning: str = "") -> Iterator[None]:
-    """Make a Refusal of whatever a model's code raises."""
+    """Convert any error of a model's code to Refusal."""
     try:
         yield
     except Refusal:
         raise
     except MemoryError as error:
-        raise Refusal("memory", f"It takes more memory than it was given: {error}") from error
+        raise Refusal("memory", f"It exceeds its memory limit: {error}") from error
     except Exception as error:
         text = str(error) if isinstance(error, OcrsvcError) else f"{type(error).__name__}: {error}"
         raise Refusal(kind, beginning + (text if len(text) <= _MOST_REASON else f"{text[:_MOST_REASON]}…")) from error
 
 
 def _peak_private_bytes() -> int:
-    """The most memory of its own that this process had while it read: its peak, without files that are mapped."""
+    """Peak private memory of this process while it read: peak RSS without mapped files."""
     private_bytes = read_private_bytes()
     return max(private_bytes, read_peak_rss_bytes() - (read_rss_bytes() - private_bytes))
 
 
-def _take_limits(memory_bytes: int) -> None:
-    """Limit this process's memory, unless that is 0, and keep what it holds out of core dumps."""
+def _set_limits(memory_bytes: int) -> None:
+    """Forbid core dumps, and limit this process's memory unless `memory_bytes` is 0."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_bytes:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        most = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def main() -> None:
-    """Measure what the message says, write the outcome, and end."""
+    """Run the measurement of the message, and write its outcome."""
     parent, memory_bytes, result = map(int, sys.argv[1:])
     end_with_parent(parent)
     raise_oom_score()
@@ -170,7 +170,7 @@ def main() -> None:
     message = orjson.loads(os.read(_CONNECTION, _MESSAGE_BYTES) or b"null")
     if message is None:
         return
-    _take_limits(memory_bytes)
+    _set_limits(memory_bytes)
     limit_arenas()
     key = None if message["model_key"] is None else parse_key(message.pop("model_key"))
     if key is not None:
@@ -180,11 +180,11 @@ def main() -> None:
     try:
         outcome: Measurement | Judgement = measure(settings, plan, *names, key)
     except Refusal as refusal:
-        outcome = refusal.found
+        outcome = refusal.judgement
     os.pwrite(result, pack(outcome), 0)
 
 
 if __name__ == "__main__":
     main()
-    # No destructors of native libraries: what is closed was closed by the engine.
+    # Skips destructors of native libraries; the engine has closed its resources.
     os._exit(0)

@@ -1,8 +1,7 @@
-"""Proves a version: has it and the one that serves measured, each in a process of its own, and compares them.
+"""Proves a version: measures it and the serving version, each in its own process, and compares them.
 
-Both read the same pages, one after the other. Text is compared by words, in any order: a word is one CJK character, or
-a run of other letters and digits, after Unicode's NFKC and case folding; line breaks, spaces and punctuation do not
-count.
+Both read the same pages, one after the other. Text is compared by words in any order: a word is one CJK character, or a
+run of other letters and digits, after NFKC and case folding; line breaks, spaces and punctuation are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ocrsvc.engines.model.description import Reference
 from ocrsvc.engines.model.version import ModelVersion, VersionName
 from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.child_process import Program
+from ocrsvc.system.child_process import Program, describe_exit
 from ocrsvc.system.memory import read_memory_bytes, read_private_bytes
 from ocrsvc.system.sandbox import lower_priority
 from ocrsvc.system.thread_plan import ThreadPlan, device_for, set_library_environment
@@ -35,26 +34,24 @@ _POLL_S: Final = 0.05
 _END_S: Final = 0.005
 _MOST_RESULT: Final = 16 << 20
 _MIB: Final = 1 << 20
-# Libraries reserve more than they use, threads their stacks: the kernel's limit is for what comes too fast to be seen,
-# ours is for what was taken.
+# Added to the kernel's limit, for libraries and stacks reserve more than they use. The kernel's limit catches fast
+# growth; the polled limit counts memory in use.
 _RESERVED_BYTES: Final = 1 << 30
-# A machine that gives a process less than a part of this says nothing of a version that is late.
-_LATE_FACTOR: Final = 10
+_LATE_FACTOR: Final = 10  # wall time over the time limit after which the machine, not the version, is too slow
 _NICE: Final = 10
-# Less than this a page is what measuring itself costs.
+# Differences per page within the noise of measurement.
 _SLACK_S: Final = 0.005
 _SLACK_BYTES: Final = 16 << 20
 _CJK: Final = "㐀-鿿豈-﫿぀-ヿ가-힯"
 _WORD: Final = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])[^\W_])+")
-# Why a version is refused: its files are not those of its manifest; a reference page is missing or unreadable; it does
-# not open; it fails on a page; it answers what no page can be; it reads too little; it is too slow; it takes too much
-# memory; its process crashed; it did not end in time.
+# Why a version is refused: files do not match the manifest; a reference page is missing or unreadable; it does not
+# open; it fails on a page; it returns invalid results; it reads too little; it is too slow; it takes too much memory;
+# its process crashed; it exceeded the time limit.
 RefusalKind = Literal["files", "reference", "open", "failed", "nonsense", "text", "slow", "memory", "crash", "late"]
-# Also: the version is not on the disk any more, or is another one by now; the machine did not let it be measured; its
-# process was killed. These say nothing of the version, unless it is killed again.
+# Not the version's fault, so it is tried again: it was removed or replaced; the machine prevented the measurement; its
+# process was killed (if twice, it is refused).
 FailureKind = RefusalKind | Literal["gone", "unknown", "killed"]
-# A service that is stopped sends them to all its processes, also to one that does not ignore them yet; and the kernel
-# kills when memory runs out, for which others may be to blame.
+# A stopping service sends these signals to all its processes; the kernel kills any process when memory runs out.
 _SENT_BY_OTHERS: Final[Mapping[int, FailureKind]] = {
     **dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT), "unknown"),
     signal.SIGKILL: "killed",
@@ -63,13 +60,13 @@ _SENT_BY_OTHERS: Final[Mapping[int, FailureKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class PageMeasurement:
-    """One reference page as a version read it, and the quickest of several readings, all threads together.
+    """A version's text of a reference page, and its shortest times; CPU time of all threads.
 
-    `wanted` is None where no text is given for the page; `text` has a line of the page in a line.
+    `expected` is None if the page has no reference text; `text` has one line per line of the page.
     """
 
     name: str
-    wanted: str | None
+    expected: str | None
     text: str
     cpu_s: float
     wall_s: float
@@ -77,9 +74,9 @@ class PageMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """All pages as a version read them on "cpu" or "cuda".
+    """A version's results for all pages on the device "cpu" or "cuda".
 
-    `private_bytes` is the most memory of its own that its process had while it read, the interpreter's included.
+    `private_bytes` is the peak private memory of its process while it read, interpreter included.
     """
 
     version: str
@@ -89,14 +86,14 @@ class Measurement:
 
     @property
     def page_s(self) -> float:
-        """Seconds a page: of the processor, or on a GPU those that passed."""
+        """Mean time per page: CPU time, or on a GPU wall time."""
         times_s = [page.wall_s if self.device == "cuda" else page.cpu_s for page in self.pages]
         return sum(times_s) / max(1, len(times_s))
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a proof has found; `kind` is None for a version that may take traffic, figures have units in their names."""
+    """The outcome of a proof; `kind` is None if the version may take traffic. Figures have units in their names."""
 
     kind: FailureKind | None
     reason: str
@@ -104,48 +101,45 @@ class Judgement:
 
 
 class Stopped(Exception):
-    """The worker is to go; nothing was found out."""
+    """The worker stops, so the proof was aborted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prover:
-    """Makes proofs, asking `is_stopping` meanwhile. For one thread, which must be there until the proof is made.
-
-    The processes end with that thread.
-    """
+    """Makes proofs, and polls `is_stopping`. For one thread; the processes end if that thread ends."""
 
     settings: Settings
     plan: ThreadPlan
     is_stopping: Callable[[], bool]
 
     def prove(self, candidate: ModelVersion, serving: ModelVersion | None) -> Judgement:
-        """Whether a version may take traffic beside the one that serves now. Raises Stopped."""
-        most_bytes = bytes_of(self.settings.models_proof_memory, read_memory_bytes()) or 0
-        beside = self._measure(serving, candidate, most_bytes) if serving is not None else None
-        if isinstance(beside, Judgement) and beside.kind in ("reference", "unknown", "killed"):
-            return Judgement("reference" if beside.kind == "reference" else "unknown", beside.reason)
-        measured = self._measure(candidate, candidate, most_bytes)
-        return judge(measured, beside if isinstance(beside, Measurement) else None, candidate.description.reference)
+        """Judge whether a version may take traffic, compared with the serving one. Raises Stopped."""
+        max_bytes = bytes_of(self.settings.models_proof_memory, read_memory_bytes()) or 0
+        baseline = self._measure(serving, candidate, max_bytes) if serving is not None else None
+        if isinstance(baseline, Judgement) and baseline.kind in ("reference", "unknown", "killed"):
+            return Judgement("reference" if baseline.kind == "reference" else "unknown", baseline.reason)
+        measured = self._measure(candidate, candidate, max_bytes)
+        return judge(measured, baseline if isinstance(baseline, Measurement) else None, candidate.description.reference)
 
-    def _measure(self, version: ModelVersion, pages_of: ModelVersion, most_bytes: int) -> Measurement | Judgement:
-        """Raises Stopped."""
+    def _measure(self, version: ModelVersion, pages_of: ModelVersion, max_bytes: int) -> Measurement | Judgement:
+        """Measure a version in its own process. Raises Stopped."""
         result = os.memfd_create("proof", os.MFD_CLOEXEC)
         environ = dict(os.environ)
         set_library_environment(environ)
-        # What CUDA maps for itself is no measure of a model.
-        limit_bytes = 0 if device_for(self.settings) == "cuda" else most_bytes + _RESERVED_BYTES
+        # No kernel limit with CUDA, which maps much memory of its own.
+        limit_bytes = 0 if device_for(self.settings) == "cuda" else max_bytes + _RESERVED_BYTES
         try:
             program = Program(_PROGRAM, (os.getpid(), limit_bytes, result), (result,), environ=environ)
         except OSError as error:
             os.close(result)
-            return Judgement("unknown", f"There is no process to try it in: {error.strerror}.")
+            return Judgement("unknown", f"The trial process cannot be started: {error.strerror}.")
         try:
             lower_priority(program.process.pid, _NICE)
             program.wire.send(self._message(version, pages_of))
-            failure = self._wait(program, most_bytes)
+            failure = self._wait(program, max_bytes)
             return failure or _outcome(program.process.returncode, os.pread(result, _MOST_RESULT, 0))
         except OSError as error:
-            return Judgement("unknown", f"The process to try it in does not work: {error.strerror}.")
+            return Judgement("unknown", f"The trial process does not work: {error.strerror}.")
         finally:
             program.end()
             os.close(result)
@@ -161,24 +155,24 @@ class Prover:
         }
         return orjson.dumps(fields)
 
-    def _wait(self, program: Program, most_bytes: int) -> Judgement | None:
-        """Until the process ends by itself, or has to be ended. Raises Stopped."""
+    def _wait(self, program: Program, max_bytes: int) -> Judgement | None:
+        """Wait until the process ends; returns a refusal if it exceeds a limit. Raises Stopped."""
         pid, began_s, limit_s = program.process.pid, time.monotonic(), self.settings.models_proof_s
         while not _has_ended(program):
             if self.is_stopping():
                 raise Stopped
-            if read_private_bytes(Path(f"/proc/{pid}/statm")) > most_bytes:
-                return Judgement("memory", f"It takes more than {most_bytes // _MIB} MiB, which is what it was given.")
+            if read_private_bytes(Path(f"/proc/{pid}/statm")) > max_bytes:
+                return Judgement("memory", f"It exceeds its memory limit of {max_bytes // _MIB} MiB.")
             took_s = time.monotonic() - began_s
-            if took_s - _waited_for_processor_s(pid) > limit_s:
-                return Judgement("late", f"It has not opened and read the reference pages within {limit_s:g} s.")
+            if took_s - _waited_for_cpu_s(pid) > limit_s:
+                return Judgement("late", f"It did not open and read the reference pages within {limit_s:g} s.")
             if took_s > _LATE_FACTOR * limit_s:
-                return Judgement("unknown", f"The machine has had no time to try it within {took_s:.0f} s.")
+                return Judgement("unknown", f"The machine was too busy to try it within {took_s:.0f} s.")
         return None
 
 
 def _has_ended(program: Program) -> bool:
-    """Whether the process is gone; waits for that for a moment."""
+    """Wait a moment for the process to end; returns whether it has."""
     program.wire.settimeout(_POLL_S)
     with contextlib.suppress(TimeoutError, OSError):
         if not program.wire.recv(1):
@@ -186,8 +180,8 @@ def _has_ended(program: Program) -> bool:
     return program.process.poll() is not None
 
 
-def _waited_for_processor_s(pid: int) -> float:
-    """How long the process would have run, had a processor been free; 0 where the kernel does not say."""
+def _waited_for_cpu_s(pid: int) -> float:
+    """How long the process has waited for a free CPU; 0 if the kernel does not report it."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text("ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -195,25 +189,19 @@ def _waited_for_processor_s(pid: int) -> float:
 
 
 def _outcome(code: int, message: bytes) -> Measurement | Judgement:
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return Judgement(_SENT_BY_OTHERS.get(-code, "crash"), f"The process that tried it was ended by {name}.")
-    try:
-        return unpack(message)
-    except (ValueError, TypeError, KeyError):
-        return Judgement("crash", f"The process that tried it ended with code {code}, and no answer.")
+    if code >= 0:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return unpack(message)
+    return Judgement(_SENT_BY_OTHERS.get(-code, "crash"), f"The trial process ended with {describe_exit(code)}.")
 
 
 def pack(outcome: Measurement | Judgement) -> bytes:
-    """As a message from the process."""
+    """Pack an outcome into a message."""
     return orjson.dumps(outcome)
 
 
 def unpack(message: bytes) -> Measurement | Judgement:
-    """The outcome of a message. Raises ValueError, TypeError or KeyError for what is none."""
+    """Unpack the outcome of a message. Raises ValueError, TypeError or KeyError if it is invalid."""
     fields: dict[str, Any] = orjson.loads(message)
     if "pages" not in fields:
         return Judgement(**fields)
@@ -222,7 +210,7 @@ def unpack(message: bytes) -> Measurement | Judgement:
 
 
 def judge(candidate: Measurement | Judgement, serving: Measurement | None, bounds: Reference) -> Judgement:
-    """Compare a version with the bounds of its description, and with the version that serves, if there is one."""
+    """Compare a version's results with the serving version's, within the bounds of its description."""
     if isinstance(candidate, Judgement):
         return candidate
     f1, source = agreement(candidate, serving)
@@ -231,53 +219,54 @@ def judge(candidate: Measurement | Judgement, serving: Measurement | None, bound
     if serving is not None:
         figures |= {"serving_page_s": serving.page_s, "serving_private_bytes": float(serving.private_bytes)}
     if f1 is not None and f1 < bounds.least_f1:
-        what = f"It reads {_floor(f1)} of the words of {source} (F1 on reference pages); at least {bounds.least_f1:g}"
-        return Judgement("text", f"{what} is wanted.", figures)
+        reason = f"It reads {_floor(f1)} of the words of {source} (F1 on reference pages)"
+        return Judgement("text", f"{reason}; required is at least {bounds.least_f1:g}.", figures)
     if serving is not None and candidate.page_s > bounds.most_slower * serving.page_s + _SLACK_S:
-        times = candidate.page_s / max(serving.page_s, 1e-9)
-        what = f"It takes {candidate.page_s:.3f} s a reference page, {times:.1f} times the {serving.page_s:.3f} s of "
-        return Judgement("slow", f"{what}{serving.version}; at most {bounds.most_slower:g} times is wanted.", figures)
+        ratio = candidate.page_s / max(serving.page_s, 1e-9)
+        reason = f"It takes {candidate.page_s:.3f} s per reference page, {ratio:.1f} times the {serving.page_s:.3f} s"
+        limit = f"at most {bounds.most_slower:g} times is allowed"
+        return Judgement("slow", f"{reason} of {serving.version}; {limit}.", figures)
     if serving is not None and candidate.private_bytes > bounds.most_memory * serving.private_bytes + _SLACK_BYTES:
-        theirs = f"{serving.version} {serving.private_bytes // _MIB} MiB"
-        what = f"It takes {candidate.private_bytes // _MIB} MiB, and {theirs}; at most {bounds.most_memory:g} times as"
-        return Judgement("memory", f"{what} much is wanted.", figures)
-    read = "there is no text to compare with" if f1 is None else f"{_floor(f1)} of the words of {source}"
-    beside = f"; {serving.version}: {_cost(serving)}" if serving is not None else ""
-    summary = f"Reference pages: {len(candidate.pages)}; {read}; {_cost(candidate)}{beside}."
+        serving_memory = f"{serving.version} {serving.private_bytes // _MIB} MiB"
+        reason = f"It takes {candidate.private_bytes // _MIB} MiB, and {serving_memory}"
+        return Judgement("memory", f"{reason}; at most {bounds.most_memory:g} times that is allowed.", figures)
+    words = "there is no text to compare with" if f1 is None else f"{_floor(f1)} of the words of {source}"
+    comparison = f"; {serving.version}: {_cost(serving)}" if serving is not None else ""
+    summary = f"Reference pages: {len(candidate.pages)}; {words}; {_cost(candidate)}{comparison}."
     return Judgement(None, summary, figures)
 
 
 def agreement(candidate: Measurement, serving: Measurement | None) -> tuple[float | None, str]:
-    """The F1 of the words read, and whose words; None where there is no text to compare with."""
-    wanted = [page.wanted for page in candidate.pages]
-    source = "the reference texts" if any(text is not None for text in wanted) else ""
+    """F1 of the words read, and the source of the expected words; None without expected text."""
+    expected = [page.expected for page in candidate.pages]
+    source = "the reference texts" if any(text is not None for text in expected) else ""
     if serving is not None:
         others = [page.text for page in serving.pages]
-        source = source if None not in wanted else f"{source} and {serving.version}" if source else serving.version
-        wanted = [own if own is not None else other for own, other in zip(wanted, others, strict=True)]
-    pairs = zip(wanted, candidate.pages, strict=True)
-    return words_f1((want, page.text) for want, page in pairs if want is not None), source
+        source = source if None not in expected else f"{source} and {serving.version}" if source else serving.version
+        expected = [own if own is not None else other for own, other in zip(expected, others, strict=True)]
+    pairs = zip(expected, candidate.pages, strict=True)
+    return words_f1((text, page.text) for text, page in pairs if text is not None), source
 
 
 def words_f1(pairs: Iterable[tuple[str, str]]) -> float | None:
-    """Of the words of all pages, each the text wanted and the one read; None where no word is wanted."""
-    common = wanted_count = read_count = 0
-    for wanted_text, read_text in pairs:
-        wanted, read = _words_of(wanted_text), _words_of(read_text)
-        common += (wanted & read).total()
-        wanted_count += wanted.total()
+    """F1 of the words of all pages; `pairs` are expected and read text. None without expected words."""
+    common = expected_count = read_count = 0
+    for expected_text, read_text in pairs:
+        expected, read = _words_of(expected_text), _words_of(read_text)
+        common += (expected & read).total()
+        expected_count += expected.total()
         read_count += read.total()
-    return 2 * common / (wanted_count + read_count) if wanted_count else None
+    return 2 * common / (expected_count + read_count) if expected_count else None
 
 
 def _words_of(text: str) -> Counter[str]:
     return Counter(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
-def _cost(one: Measurement) -> str:
-    return f"{one.page_s:.3f} s a page, {one.private_bytes // _MIB} MiB"
+def _cost(measured: Measurement) -> str:
+    return f"{measured.page_s:.3f} s per page, {measured.private_bytes // _MIB} MiB"
 
 
 def _floor(f1: float) -> str:
-    """Two digits, never rounded up to a bound that was missed."""
+    """Two digits, rounded down, so that a missed bound does not look reached."""
     return f"{int(100 * f1) / 100:.2f}"

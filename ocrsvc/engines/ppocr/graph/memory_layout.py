@@ -1,8 +1,8 @@
-"""Rewrites a model's graph for the memory layout of ONNX Runtime's CPU kernels: the same sums in other shapes.
+"""Rewrites a model's graph for the memory layout of ONNX Runtime's CPU kernels. Results change by rounding only.
 
-Its convolutions work on blocks of channels (NCHWc, sixteen with AVX-512, else eight at most); where a neighbouring node
-cannot, or where the channels fill no block, planes are copied from one layout into the other, which in the detector
-takes as long as its smaller convolutions. Results differ from the shipped graph's by rounding only.
+Convolutions work on blocks of channels (NCHWc: 16 with AVX-512, else at most 8). If a neighbouring node does not, or
+the channels do not fill a block, planes are copied between layouts, which in the detector takes as long as its smaller
+convolutions.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Weights = NDArray[np.float32]
 
 
 def detector_rewrites(block: int) -> tuple[Callable[[onnx.ModelProto], None], ...]:
-    """The rewrites of a detector whose channels are taken `block` at once, in order; ValueError for another graph."""
+    """The detector's rewrites for blocks of `block` channels, in order; they raise ValueError for other graphs."""
     return average_by_pooling, add_one_before_scaling, deconvolve_in_phases, partial(pad_stem_channels, block=block)
 
 
 def drop_identities(proto: onnx.ModelProto) -> None:
-    """Take away nodes that do nothing and hide who reads whom."""
+    """Remove Identity nodes, which hide the connections between other nodes."""
     outputs = {output.name for output in proto.graph.output}
     renamed: dict[str, str] = {}
     kept = []
@@ -41,7 +41,7 @@ def drop_identities(proto: onnx.ModelProto) -> None:
 
 
 def average_by_pooling(proto: onnx.ModelProto) -> None:
-    """Means over whole planes become GlobalAveragePool, which knows the blocked layout."""
+    """Replace means over whole planes by GlobalAveragePool, which supports the blocked layout."""
     for node in proto.graph.node:
         if node.op_type == "ReduceMean" and attributes_of(node) == {"axes": [2, 3], "keepdims": 1}:
             node.op_type = "GlobalAveragePool"
@@ -49,7 +49,7 @@ def average_by_pooling(proto: onnx.ModelProto) -> None:
 
 
 def add_one_before_scaling(proto: onnx.ModelProto) -> None:
-    """x + x * s becomes x * (s + 1): a sum of one value a channel in place of one over the whole planes."""
+    """Replace x + x * s by x * (s + 1), which adds one value per channel instead of whole planes."""
     graph = _Graph(proto)
     for node in proto.graph.node:
         scaled = graph.scaled_summand(node)
@@ -63,24 +63,24 @@ def add_one_before_scaling(proto: onnx.ModelProto) -> None:
 
 
 def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
-    """The detector's end: two deconvolutions by 2 become two 1 x 1 convolutions on the small plane, then interleaved.
+    """Replace the detector's final two deconvolutions by two 1 x 1 convolutions and an interleaving (DepthToSpace).
 
-    A deconvolution of 2 x 2 with stride 2 computes each of the four pixels that a pixel becomes from that pixel alone.
+    A 2 x 2 deconvolution with stride 2 computes its four output pixels from one input pixel alone.
     """
     nodes = list(proto.graph.node)
     begin = len(nodes) - len(_DECONVOLUTIONS)
     tail = nodes[begin:]
     if tuple(node.op_type for node in tail) != _DECONVOLUTIONS:
-        raise ValueError(f"the detector ends in {[node.op_type for node in tail]}, not in two deconvolutions")
+        raise ValueError(f"the detector ends in {[node.op_type for node in tail]}, not two deconvolutions")
     graph = _Graph(proto)
     first, first_bias = graph.value(tail[0].input[1]), graph.value(tail[1].input[1]).reshape(-1)
     second, second_bias = graph.value(tail[3].input[1]), graph.value(tail[4].input[1]).reshape(-1)
     channels, middle = first.shape[:2]
     inner = first.transpose(2, 3, 1, 0).reshape(4 * middle, channels, 1, 1)
-    apart = np.zeros((2, 2, 2, 2, 2, 2, middle), np.float32)  # rows and columns of: first, second, read from
+    phases = np.zeros((2, 2, 2, 2, 2, 2, middle), np.float32)  # rows and columns of: first, second, input
     for row, column in np.ndindex(2, 2):
-        apart[row, column, :, :, row, column] = second[:, 0].transpose(1, 2, 0)
-    outer = apart.transpose(0, 2, 1, 3, 4, 5, 6).reshape(16, 4 * middle, 1, 1)
+        phases[row, column, :, :, row, column] = second[:, 0].transpose(1, 2, 0)
+    outer = phases.transpose(0, 2, 1, 3, 4, 5, 6).reshape(16, 4 * middle, 1, 1)
     weights = graph.constant("inner", inner), graph.constant("inner.bias", np.tile(first_bias, 4))
     further = graph.constant("outer", outer), graph.constant("outer.bias", np.repeat(second_bias, 16))
     added = [
@@ -94,9 +94,9 @@ def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
 
 
 def pad_stem_channels(proto: onnx.ModelProto, block: int) -> None:
-    """The first four convolutions and the pooling beside them: channels that fill blocks, and no concatenation.
+    """Pad the channels of the first four convolutions and the pooling to whole blocks, and remove the concatenation.
 
-    Added channels are zero. The convolution over two concatenated inputs becomes the sum of one over each.
+    Added channels are zero. The convolution of two concatenated inputs becomes the sum of two convolutions.
     """
     graph = _Graph(proto)
     joined = next(node for node in proto.graph.node if node.op_type == "Concat")
@@ -122,16 +122,16 @@ def pad_stem_channels(proto: onnx.ModelProto, block: int) -> None:
 
 
 def padded_channels(weights: Weights, axis: int, block: int) -> Weights:
-    """Zeros appended along an axis, up to a multiple of `block`."""
+    """Append zeros along an axis, up to a multiple of `block`."""
     missing = [(0, -weights.shape[axis] % block if place == axis else 0) for place in range(weights.ndim)]
     return np.pad(weights, missing)
 
 
 class _Graph:
-    """Who reads what, and constants by name."""
+    """Index of a graph: readers and producers of tensors, and constants, by name."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
-        del proto.graph.value_info[:]  # shapes that hold no longer
+        del proto.graph.value_info[:]  # shapes become invalid
         self._graph = proto.graph
         self._constants = {tensor.name: tensor for tensor in proto.graph.initializer}
         self._producers = {name: node for node in proto.graph.node for name in node.output}
@@ -141,12 +141,12 @@ class _Graph:
                 self.readers.setdefault(name, []).append(node)
 
     def value(self, name: str) -> Weights:
-        """A constant."""
+        """The value of a constant."""
         value: Weights = numpy_helper.to_array(self._constants[name])
         return value
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        """Add a constant in single precision; returns its name."""
+        """Add a float32 constant; returns its name."""
         name = f"layout.{name}"
         if name not in self._constants:
             tensor = numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name)
@@ -155,14 +155,14 @@ class _Graph:
         return name
 
     def pad_channels(self, convolution: onnx.NodeProto, block: int, *, input_too: bool) -> None:
-        """Fill a convolution's channels, and those of the bias added to it, up to whole blocks."""
+        """Pad a convolution's channels, and its bias, to whole blocks."""
         weights = padded_channels(self.value(convolution.input[1]), 0, block)
         self._replace(convolution.input[1], padded_channels(weights, 1, block) if input_too else weights)
         (bias,) = self.readers[convolution.output[0]]
         self._replace(bias.input[1], padded_channels(self.value(bias.input[1]), 1, block))
 
     def scaled_summand(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """Of an addition x + x * s, the product."""
+        """The node of the product, if the node is an addition x + x * s."""
         if node.op_type != "Add":
             return None
         for name, other in (node.input, node.input[::-1]):
@@ -178,7 +178,7 @@ class _Graph:
 
 
 def replace_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
-    """Let the graph have these nodes, and of its constants those that they read."""
+    """Replace the graph's nodes, and drop constants that they do not read."""
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del proto.graph.node[:]
     proto.graph.node.extend(copies)

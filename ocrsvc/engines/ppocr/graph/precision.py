@@ -1,18 +1,15 @@
 """Converts a model to half precision, or its large matrix products to int8.
 
-**Half precision**, by ONNX Runtime's own converter, except for the layers that decide: inputs and outputs stay float32,
-and so does the recognizer's end: the product with 18,710 classes, the choice of the greatest and the softmax. Scores in
-half precision have eleven bits, and many a class would tie with its neighbour. The converter ships inside onnxruntime
-(transformers/float16.py) and is kept up with it, unlike the package onnxconverter-common that it came from. It casts a
-value that passes from one float32 node to the next to half precision and back, where squares would overflow after all;
-those pairs of casts are removed here.
+**Half precision** uses ONNX Runtime's converter (onnxruntime/transformers/float16.py, maintained, unlike the package
+onnxconverter-common that it came from). Inputs, outputs and the recognizer's end (the product with 18,710 classes,
+argmax and softmax) stay float32: fp16 scores have eleven bits, so many classes would tie. The converter casts values
+between two float32 nodes to half precision and back, where squares would overflow; these pairs of casts are removed.
 
-**Int8**, with activations quantised in each run: the 1 x 1 convolutions over whole planes, which are plain matrix
-products once the channels come last, and the product that scores the classes: together two thirds of the recognizer's
-time. Weights are rounded once, by output channel; what comes in is rounded in each run, by the range that it has there:
-with a range fixed beforehand, whether by extremes or by percentiles, twice as many lines came out differently. Between
-two such products everything else (GELU, sums, the scales of squeeze-and-excitation) stays in single precision and in
-the same layout, so that nothing is transposed back and forth.
+**Int8** quantises the 1 x 1 convolutions over whole planes, which are matrix products with channels last, and the
+product that scores the classes: together two thirds of the recognizer's time. Weights are rounded once per output
+channel, activations in each run, by their actual range: with fixed ranges, by extremes or percentiles, twice as many
+lines came out differently. Other operations between two such products (GELU, sums, squeeze-and-excitation scales) stay
+float32 in the same layout, which avoids transposes.
 """
 
 from __future__ import annotations
@@ -27,9 +24,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ocrsvc.engines.ppocr.graph.memory_layout import attributes_of, replace_nodes
 
-# Squares and their means overflow half precision (65,504) from 256 on.
+# Squares of values from 256 overflow half precision (65,504).
 _FP32_OPERATORS: Final = ("Pow", "ReduceMean", "Sqrt", "Range", "Max", "Min")
-LEAST_CHANNELS: Final = 96  # products with fewer channels than that, on either side, win nothing
+LEAST_CHANNELS: Final = 96  # int8 gains nothing with fewer input or output channels
 _CHANNELS_LAST: Final = (0, 2, 3, 1)
 _CHANNELS_FIRST: Final = (0, 3, 1, 2)
 _MICROSOFT: Final = "com.microsoft"
@@ -42,7 +39,7 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _DetachedHead:
-    """What was taken off a graph, to be put back."""
+    """Nodes removed from the end of a graph, to be added again."""
 
     nodes: list[onnx.NodeProto]
     weights: list[onnx.TensorProto]
@@ -50,7 +47,7 @@ class _DetachedHead:
 
 
 def to_fp16(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
-    """The same model in half precision but from `scores` on, the sum of a product and a bias. Changes `proto`."""
+    """Convert a model to half precision, except from the product that makes `scores` on. Changes `proto`."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     head = _detach_head(proto.graph, scores)
@@ -67,7 +64,7 @@ def to_fp16(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
 
 
 def _detach_head(graph: onnx.GraphProto, scores: str) -> _DetachedHead | None:
-    """The nodes from the last product on, and what only they read; what they are fed becomes the output."""
+    """Remove the nodes from the final product on, with their weights; their inputs become the graph's outputs."""
     producers = {output: node for node in graph.node for output in node.output}
     if scores not in producers:
         return None
@@ -76,7 +73,7 @@ def _detach_head(graph: onnx.GraphProto, scores: str) -> _DetachedHead | None:
     )
     reached = {product.output[0]}
     nodes = [product]
-    for node in graph.node:  # every node comes after those that it reads
+    for node in graph.node:  # in topological order
         if reached.intersection(node.input):
             reached.update(node.output)
             nodes.append(node)
@@ -87,7 +84,7 @@ def _detach_head(graph: onnx.GraphProto, scores: str) -> _DetachedHead | None:
         graph.initializer.remove(weight)
     for node in nodes:
         graph.node.remove(node)
-    # What is known of their types would be made half precision with the rest.
+    # The converter would change their declared types to half precision.
     for value in [value for value in graph.value_info if value.name in reached]:
         graph.value_info.remove(value)
     del graph.output[:]
@@ -96,7 +93,7 @@ def _detach_head(graph: onnx.GraphProto, scores: str) -> _DetachedHead | None:
 
 
 def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
-    """Where a float32 value is cast to half precision and back, let its readers have the value itself."""
+    """Bypass casts of a float32 value to half precision and back."""
     casts = {node.output[0]: node for node in graph.node if node.op_type == "Cast"}
     original = {
         node.output[0]: casts[node.input[0]].input[0]
@@ -111,9 +108,9 @@ def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
 
 
 def quantize(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> int:
-    """Have the model's large 1 x 1 convolutions and its Gemm computed in eight bits; returns how many those are.
+    """Convert the model's large 1 x 1 convolutions and its Gemm to int8, in place; returns their number.
 
-    `proto` is of opset 11 or later, without nodes that do nothing, for batches of one; it is changed in place.
+    `proto` has opset 11 or later, no Identity nodes, and a batch size of one.
     """
     del proto.graph.value_info[:]
     rewriter = _Int8Rewriter(proto, least_channels)
@@ -124,13 +121,13 @@ def quantize(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> in
 
 
 def round_weights(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """(C, K) float32 to the same in -127..127, and the (K,) scales that give them back."""
+    """Round (C, K) float32 weights to int8 in -127..127; returns them and (K,) scales: weights = int8 * scales."""
     scales = np.maximum(np.abs(weights).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
 
 
 class _Int8Rewriter:
-    """Writes the nodes of a graph anew, in order, and knows in which layout each tensor is to be had."""
+    """Writes a graph's nodes again, in order, and tracks the layouts in which each tensor exists."""
 
     def __init__(self, proto: onnx.ModelProto, least_channels: int) -> None:
         self._proto = proto
@@ -141,8 +138,8 @@ class _Int8Rewriter:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
         self._pooled = self._find_pooled()
-        self._last: dict[str, str] = {}  # tensors by name: what holds them with channels last
-        self._only_last: set[str] = set()  # those of them that exist in no other layout yet
+        self._last: dict[str, str] = {}  # by tensor, the name of its copy with channels last
+        self._only_last: set[str] = set()  # tensors that exist with channels last only
         self._written: list[onnx.NodeProto] = []
         self.count = 0
 
@@ -172,7 +169,7 @@ class _Int8Rewriter:
         replace_nodes(self._proto, self._written)
 
     def _find_pooled(self) -> set[str]:
-        """Tensors of one value a channel: products of those cost nothing."""
+        """Tensors with one value per channel, whose products are cheap."""
         pooled: set[str] = set()
         for node in self._proto.graph.node:
             if node.op_type in _POOLS or (node.op_type in _OF_POOLED and node.input[0] in pooled):
@@ -192,7 +189,7 @@ class _Int8Rewriter:
         return shape[2:] == (1, 1) and plain and min(shape[:2]) >= self._least
 
     def _bias_after(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """The addition of one constant a channel that alone reads this convolution, if there is one."""
+        """The addition of one constant per channel, if it is the only reader of this convolution."""
         readers = self._readers.get(node.output[0], [])
         if len(node.input) > 2 or len(readers) != 1 or readers[0].op_type != "Add":
             return None
@@ -201,7 +198,7 @@ class _Int8Rewriter:
         return readers[0] if added is not None and added.shape == (1, channels, 1, 1) else None
 
     def _is_plain_gemm(self, node: onnx.NodeProto) -> bool:
-        """A constant by which rows are multiplied, and one that is added."""
+        """Whether it multiplies rows by a constant matrix and adds a constant."""
         if node.op_type != "Gemm" or attributes_of(node) or len(node.input) < 3:
             return False
         return all(name in self._constants for name in node.input[1:])
@@ -225,7 +222,7 @@ class _Int8Rewriter:
         self.count += 1
 
     def _stays_last(self, node: onnx.NodeProto) -> bool:
-        """By element, on what is to be had with channels last, or made for a product."""
+        """Whether an elementwise node's input has channels last, or its output is read by an int8 product."""
         constants = [self._constants[name] for name in node.input if name in self._constants]
         if node.op_type not in _BY_ELEMENT or any(constant.size != 1 for constant in constants):
             return False
@@ -233,7 +230,7 @@ class _Int8Rewriter:
         return for_product or any(name in self._only_last for name in node.input)
 
     def _made_last(self, name: str) -> str:
-        """What will hold this tensor, to be had with channels last only."""
+        """Register a tensor that exists with channels last only; returns the name of that copy."""
         self._last[name] = f"{name}.last"
         self._only_last.add(name)
         return self._last[name]

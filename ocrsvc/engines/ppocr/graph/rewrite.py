@@ -1,7 +1,7 @@
-"""Rewrites of the models' graphs before they run: subnormal weights become zero, the recognizer chooses its classes.
+"""Graph rewrites: subnormal weights become zero, and the recognizer chooses classes inside its graph.
 
-Neither changes what is read: zeroed weights leave the detector's output bit-identical, and the classes chosen inside
-the recognizer are those of the greatest scores, the first of equals. See also memory_layout.py and precision.py.
+Results do not change: the detector's output stays bit-identical, and the recognizer chooses the class with the greatest
+score, the first of equals. See also memory_layout.py and precision.py.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ LOGITS: Final = "logits"
 FEATURES: Final = "features"
 BEGINS: Final = "begins"
 
-IMPOSSIBLE: Final = -1e30  # the score of a class that is there for padding
+IMPOSSIBLE: Final = -1e30  # score of padding classes
 
-# Far above the subnormal range (1.2e-38) and far below any weight that can change an output in single precision.
+# Far above the subnormal range (1.2e-38), and far below any weight that can change a float32 output.
 NEGLIGIBLE: Final = 1e-30
 _BLOCK: Final = 4096
 _MOST_BLOCKS: Final = 64
 _AXES_ARE_INPUTS: Final = {"Squeeze": 13, "Unsqueeze": 13, "ReduceMax": 18}
-"""The opset from which the axes of a node are an input and no attribute."""
+"""Opset since which a node's axes are an input, not an attribute."""
 
-# Of a block where classes are padded: whole vectors, and about the root of 18,710.
+# Classes per block, if padded: a multiple of the vector size, and about the square root of 18,710.
 _CLASSES: Final = 128
 
 
 def zero_subnormal_weights(proto: onnx.ModelProto) -> None:
-    """Set negligible weights to zero: a quarter of a million of the detector's are subnormal floats.
+    """Set negligible weights to zero: 250,000 of the detector's weights are subnormal floats.
 
-    Arithmetic on subnormals runs in microcode on x86: measured, they make two of the detector's 1x1 convolutions cost
-    700 of the 1,010 ms that a 736 x 992 page takes on one AVX-512 core (310 ms without them, bit-identical output).
+    Arithmetic on subnormals runs in microcode on x86: with them, a 736 x 992 page takes 1,010 ms on one AVX-512 core,
+    700 of these in two 1x1 convolutions; without them 310 ms, with bit-identical output.
     """
     for tensor in proto.graph.initializer:
         if tensor.data_type != TensorProto.FLOAT:
@@ -50,12 +50,12 @@ def zero_subnormal_weights(proto: onnx.ModelProto) -> None:
 
 
 def add_argmax(proto: onnx.ModelProto) -> None:
-    """Let the recognizer choose the class of each step itself, so that its 18,710 scores a step never leave it.
+    """Choose the class of each step inside the recognizer, so that its 18,710 scores per step never leave it.
 
-    Instead of probabilities (1, T, C) it then gives, for one line: BEST (T,) int64, the likeliest class of each step;
-    PROBABILITIES (N,) float32, that of each character at its first step; LOGITS (T, C), which costs nothing until it is
-    asked for. The softmax is taken over the rows of those first steps only, and the bias is added inside the product.
-    Raises ValueError: the graph does not end in the product, bias and softmax that PP-OCR's recognizer ends in.
+    Instead of probabilities (1, T, C) it returns, for one line: BEST (T,) int64, the class of each step; PROBABILITIES
+    (N,) float32, of each character at its first step; LOGITS (T, C), which costs nothing unless it is requested. The
+    softmax is computed for those first steps only, and the bias is added inside the product. Raises ValueError: the
+    graph does not end in product, bias and softmax as PP-OCR's recognizer does.
     """
     product, add_bias = _find_head(proto)
     features, weights, bias = product.input[0], product.input[1], add_bias.input[1]
@@ -70,7 +70,7 @@ def add_argmax(proto: onnx.ModelProto) -> None:
 
 
 def keep_features(proto: onnx.ModelProto) -> None:
-    """Leave the recognizer's last product out: of one line it gives FEATURES (T, F), for `make_classifier`."""
+    """Cut off the recognizer's final product: it returns FEATURES (T, F) of one line, for `make_classifier`."""
     product, _ = _find_head(proto)
     _Head(proto).add_along("Squeeze", product.input[0], 0, output=FEATURES)
     _put_outputs(proto, ((FEATURES, TensorProto.FLOAT, 2),))
@@ -78,30 +78,29 @@ def keep_features(proto: onnx.ModelProto) -> None:
 
 
 def make_classifier(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
-    """What `keep_features` left out, as a model of its own, for the steps of several lines one below the other.
+    """Make a model of the part that `keep_features` cuts off, for the concatenated steps of several lines.
 
-    From FEATURES (rows, F) and BEGINS (rows,) bool, the first steps of lines, it makes BEST (rows,) and PROBABILITIES
-    (N,) as `add_argmax` does, a line's characters beginning at its own first step. The classes are padded with
-    impossible ones to whole blocks, so that both stages of the choice look at about 140 values a step. Raises
-    ValueError.
+    From FEATURES (rows, F) and BEGINS (rows,) bool, true at the first steps of lines, it computes BEST (rows,) and
+    PROBABILITIES (N,) as `add_argmax` does; characters never extend across lines. Classes are padded with impossible
+    ones to whole blocks, so that both stages of the argmax compare about 140 values per step. Raises ValueError.
     """
     weights, bias = read_head(proto)
     blocks = math.ceil(len(bias) / _CLASSES)
-    beside = blocks * _CLASSES - len(bias)
-    made = helper.make_model(helper.make_graph([], "classifier", [], []), opset_imports=proto.opset_import)
-    made.graph.input.append(helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, [rows, len(weights)]))
-    made.graph.input.append(helper.make_tensor_value_info(BEGINS, TensorProto.BOOL, [rows]))
-    head = _Head(made)
-    product = head.constant(np.pad(weights, ((0, 0), (0, beside))))
-    logits = head.add("Gemm", FEATURES, product, head.constant(np.pad(bias, (0, beside), constant_values=IMPOSSIBLE)))
+    padding = blocks * _CLASSES - len(bias)
+    model = helper.make_model(helper.make_graph([], "classifier", [], []), opset_imports=proto.opset_import)
+    model.graph.input.append(helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, [rows, len(weights)]))
+    model.graph.input.append(helper.make_tensor_value_info(BEGINS, TensorProto.BOOL, [rows]))
+    head = _Head(model)
+    product = head.constant(np.pad(weights, ((0, 0), (0, padding))))
+    logits = head.add("Gemm", FEATURES, product, head.constant(np.pad(bias, (0, padding), constant_values=IMPOSSIBLE)))
     best = head.two_stage_argmax(logits, blocks * _CLASSES, blocks)
     head.add_probabilities(logits, best, BEGINS)
-    _put_outputs(made, ((BEST, TensorProto.INT64, 1), (PROBABILITIES, TensorProto.FLOAT, 1)))
-    return made
+    _put_outputs(model, ((BEST, TensorProto.INT64, 1), (PROBABILITIES, TensorProto.FLOAT, 1)))
+    return model
 
 
 def read_head(proto: onnx.ModelProto) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(F, C) weights and (C,) bias of the last product: logits = features @ weights + bias. Raises ValueError."""
+    """(F, C) weights and (C,) bias of the final product: logits = features @ weights + bias. Raises ValueError."""
     product, add_bias = _find_head(proto)
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     weights, bias = (numpy_helper.to_array(constants[name]) for name in (product.input[1], add_bias.input[1]))
@@ -109,11 +108,9 @@ def read_head(proto: onnx.ModelProto) -> tuple[NDArray[np.float32], NDArray[np.f
 
 
 def add_argmax_batched(proto: onnx.ModelProto) -> None:
-    """The same for many lines in one run, as a GPU wants it.
+    """Like `add_argmax` for many lines per run, on a GPU, where plain ArgMax and Softmax are fast.
 
-    The graph then gives BEST (N, T) int64, the likeliest class of each step; PROBABILITIES (N, T) float32, that of the
-    class; LOGITS (N, T, C). Plain ArgMax and Softmax: what is slow on a CPU core is nothing to a GPU, and the scores
-    stay there.
+    The graph returns BEST (N, T) int64, PROBABILITIES (N, T) float32 for each step's class, and LOGITS (N, T, C).
     """
     shares = proto.graph.output[0].name
     _, add_bias = _find_head(proto)
@@ -129,9 +126,9 @@ def add_argmax_batched(proto: onnx.ModelProto) -> None:
 
 
 def add_argmax_to_scores(proto: onnx.ModelProto, classes: int, *, shares: bool, batched: bool) -> None:
-    """What `add_argmax`, or `add_argmax_batched`, does, for a recognizer whose first output is (N, T, classes).
+    """Like `add_argmax`, or `add_argmax_batched`, for any recognizer whose first output is (N, T, classes).
 
-    `shares` says that these are probabilities; otherwise they are scores before a softmax.
+    With `shares` these are probabilities, otherwise scores before a softmax.
     """
     head = _Head(proto)
     scores = _scores_before_softmax(proto) or proto.graph.output[0].name
@@ -150,7 +147,7 @@ def add_argmax_to_scores(proto: onnx.ModelProto, classes: int, *, shares: bool, 
 
 
 def _scores_before_softmax(proto: onnx.ModelProto) -> str | None:
-    """What the softmax over the classes is taken of, if that is the end of the graph."""
+    """The input of a softmax over the classes at the graph's end; None without one."""
     producers = {output: node for node in proto.graph.node for output in node.output}
     try:
         softmax = _producer(producers, proto.graph.output[0].name, "Softmax")
@@ -168,24 +165,24 @@ def _outputs(*, batched: bool) -> tuple[tuple[str, int, int], ...]:
 
 
 def opset_of(proto: onnx.ModelProto) -> int:
-    """The version of ONNX's own operators that a model is written in."""
-    return next((one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")), 1)
+    """The version of ONNX's standard operators that a model uses."""
+    return next((opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), 1)
 
 
 def _blocks_of(classes: int) -> int:
-    """Into how many blocks ONNX Runtime is to cut the classes: they must be of equal size."""
+    """Number of equal blocks into which the classes are divided for the two-stage argmax."""
     return next((count for count in range(classes // _BLOCK + 1, _MOST_BLOCKS) if classes % count == 0), 1)
 
 
 def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) -> None:
-    """Outputs by name, element type and number of dimensions, instead of those that there are."""
+    """Replace the graph's outputs; `kinds` are name, element type and number of dimensions."""
     del proto.graph.output[:]
     for name, kind, dims in kinds:
         proto.graph.output.append(helper.make_tensor_value_info(name, kind, [None] * dims))
 
 
 def _find_head(proto: onnx.ModelProto) -> tuple[onnx.NodeProto, onnx.NodeProto]:
-    """The last product, and the sum of it and its bias, which a softmax must follow."""
+    """The final product and the addition of its bias, which a softmax must follow. Raises ValueError."""
     producers = {output: node for node in proto.graph.node for output in node.output}
     softmax = _producer(producers, proto.graph.output[0].name, "Softmax")
     add_bias = _producer(producers, softmax.input[0], "Add")
@@ -193,19 +190,19 @@ def _find_head(proto: onnx.ModelProto) -> tuple[onnx.NodeProto, onnx.NodeProto]:
 
 
 def _remove_unused_nodes(proto: onnx.ModelProto) -> None:
-    """Take away the nodes that lead to no output: ONNX Runtime would run them all the same."""
-    wanted = {output.name for output in proto.graph.output}
+    """Remove nodes that do not contribute to an output; ONNX Runtime would run them."""
+    used = {output.name for output in proto.graph.output}
     kept = []
-    for node in reversed(proto.graph.node):  # every node comes after those that it reads
-        if wanted.intersection(node.output):
-            wanted.update(node.input)
+    for node in reversed(proto.graph.node):  # in reverse topological order
+        if used.intersection(node.output):
+            used.update(node.input)
             kept.append(node)
     del proto.graph.node[:]
     proto.graph.node.extend(reversed(kept))
 
 
 def _producer(producers: dict[str, onnx.NodeProto], name: str, kind: str) -> onnx.NodeProto:
-    """The node of this kind that makes `name`, looking through nodes that do nothing."""
+    """The node that produces `name`, through Identity nodes. Raises ValueError if it is not of this kind."""
     node = producers[name]
     while node.op_type == "Identity" and node.input[0] in producers:
         node = producers[node.input[0]]
@@ -215,7 +212,7 @@ def _producer(producers: dict[str, onnx.NodeProto], name: str, kind: str) -> onn
 
 
 class _Head:
-    """Writes nodes at the end of a graph, of opset 11 or later."""
+    """Appends nodes to a graph of opset 11 or later."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self._graph = proto.graph
@@ -229,13 +226,13 @@ class _Head:
         return name
 
     def add_along(self, kind: str, value: str, axis: int, output: str | None = None, **attributes: Any) -> str:
-        """The same for a node along one axis, which later opsets want among its inputs."""
+        """Append a node along one axis, which is an input in later opsets; returns the name of its output."""
         if self._opset < _AXES_ARE_INPUTS[kind]:
             return self.add(kind, value, output=output, axes=[axis], **attributes)
         return self.add(kind, value, self.constant([axis]), output=output, **attributes)
 
     def constant(self, value: ArrayLike) -> str:
-        """A constant: an array as it is, numbers as int64."""
+        """Add a constant: an array unchanged, numbers as int64; returns its name."""
         name = self._name()
         array = value if isinstance(value, np.ndarray) else np.array(value, np.int64)
         self._graph.initializer.append(numpy_helper.from_array(array, name))
@@ -246,7 +243,7 @@ class _Head:
         return f"head.{self._count}"
 
     def two_stage_argmax(self, scores: str, classes: int, blocks: int) -> str:
-        """(T,) ArgMax of (T, classes), in two stages: its own kernel goes one by one, ReduceMax by the vector."""
+        """(T,) ArgMax of (T, classes) in two stages, for ReduceMax is vectorised and ArgMax is not."""
         blocked = self.add("Reshape", scores, self.constant([-1, blocks, classes // blocks]))
         greatest = self.add_along("ReduceMax", blocked, 2, keepdims=0)
         block = self.add("ArgMax", greatest, axis=1, keepdims=1)
@@ -258,14 +255,14 @@ class _Head:
         return self.add("Add", before, inside, output=BEST)
 
     def add_probabilities(self, scores: str, best: str, begins: str | None = None) -> None:
-        """PROBABILITIES, of the scores (T, C) at the first step of each character; see `first_steps`."""
+        """Add PROBABILITIES: softmax of the scores (T, C) at the first step of each character; see `first_steps`."""
         shares = self.add("Softmax", self.add("Gather", scores, self.first_steps(best, begins), axis=0), axis=1)
         self.add_along("ReduceMax", shares, 1, output=PROBABILITIES, keepdims=0)
 
     def first_steps(self, best: str, begins: str | None) -> str:
-        """(N,) the first step of each run of one class that is not blank (0); one begins wherever `begins` is true."""
-        but_the_last = self.add("Slice", best, self.constant([0]), self.constant([-1]))
-        before = self.add("Concat", self.constant([0]), but_the_last, axis=0)
+        """(N,) first steps of the runs of equal classes other than blank (0); `begins` also starts runs."""
+        all_but_last = self.add("Slice", best, self.constant([0]), self.constant([-1]))
+        before = self.add("Concat", self.constant([0]), all_but_last, axis=0)
         changed = self.add("Not", self.add("Equal", best, before))
         changed = self.add("Or", changed, begins) if begins is not None else changed
         not_blank = self.add("Greater", best, self.constant(0))

@@ -1,10 +1,9 @@
-"""The model cache: a folder of prepared and optimised models, so that the next start need not make them again.
+"""The model cache: a folder of prepared and optimised models, which makes later starts faster.
 
-A file holds the model and, at its end, a digest of it; its name holds a digest of everything that the model depends on.
-What is missing, damaged, written by somebody else or out of reach counts as absent: the model is made again. A file is
-written beside its place, under a name that ends in `.making`, and moved there when it is whole; what a killed process
-has left under such a name is removed a day later. What is made of an encrypted model is cached encrypted with the same
-key.
+A file contains the model and then its digest; the file's name contains a digest of everything that the model depends
+on. Missing, damaged, unreadable files and files that others could have written count as absent. A file is written under
+a name that ends in `.making`, then renamed; leftovers of killed processes are removed after a day. Models made from an
+encrypted model are cached encrypted with the same key.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _UNFINISHED_S: Final = 86400.0
 
 
 class ModelCache:
-    """A folder of optimised models, made when first written to; None keeps nothing.
+    """A folder of optimised models, created at the first write; None disables the cache.
 
-    What is cached is encrypted with `key`, and found with the same key only; None caches it as it is.
+    With a `key`, entries are encrypted, and found with the same key only.
     """
 
     def __init__(self, folder: Path | None, key: ModelKey | None = None) -> None:
@@ -46,20 +45,20 @@ class ModelCache:
         self._key = key
 
     def find(self, name: str, key: str) -> bytes | None:
-        """The content cached under that key, if it is whole and this user's own."""
+        """The cached content for a cache key, if it is intact and this user's own."""
         if self._folder is None:
             return None
         entry = self._entry_name(name, key)
-        found = _read_verified(self._folder / entry)
-        if found is None or self._key is None:
-            return found
+        content = _read_verified(self._folder / entry)
+        if content is None or self._key is None:
+            return content
         try:
-            return decrypt(found, _bound_name(entry), self._key)
+            return decrypt(content, _bound_name(entry), self._key)
         except CannotDecrypt:
             return None
 
     def store(self, name: str, key: str, content: bytes) -> None:
-        """Cache content under that key, unless the folder does not take it."""
+        """Cache content under a cache key; does nothing if the folder is not writable."""
         if self._folder is None:
             return
         entry = self._entry_name(name, key)
@@ -72,9 +71,9 @@ class ModelCache:
 
     @contextlib.contextmanager
     def locked(self, name: str, wait_s: float) -> Iterator[bool]:
-        """Holds a lock of that name against other processes and threads; False where it is not to be had in time.
+        """Lock a name against other processes and threads; yields False if that fails within `wait_s`.
 
-        The kernel releases it however a process ends.
+        The kernel releases the lock when a process ends.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -85,11 +84,10 @@ class ModelCache:
 
     @contextlib.contextmanager
     def cached_folder(self, name: str, key: str) -> Iterator[Path | None]:
-        """A folder for a library that keeps files of its own, while the block lasts; None where none can be cached.
+        """A temporary folder with the cached files of a library; new files are cached at the end. None: no cache.
 
-        What was cached under that key lies in it, each file whole; what it holds when the block ends well is cached.
-        It is loaded as code, so what others may write to counts as absent. With a key there is none: the library would
-        write plain files.
+        Nothing is cached if the block raises. The library loads the files as code, so files that others may write to
+        count as absent. With an encryption key it yields None, for the library would write plain files.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -98,22 +96,22 @@ class ModelCache:
             except OSError:
                 yield None
                 return
-            found = _copy_verified(entry, temporary)
+            cached = _copy_verified(entry, temporary)
             yield temporary
             with contextlib.suppress(OSError):
                 for file in temporary.iterdir():
-                    if file.is_file() and (content := file.read_bytes()) != found.get(file.name):
+                    if file.is_file() and (content := file.read_bytes()) != cached.get(file.name):
                         _write_sealed(entry / file.name, content)
 
     def _entry_name(self, name: str, key: str) -> str:
-        """The name of a file. With a key it does not tell which model it is, even to an owner of the plain model."""
+        """An entry's file name. With a key it does not reveal the model, even to an owner of the plain model."""
         if self._key is None:
             return f"{name}-{key}"
         hidden = hmac.digest(self._key.derive("names of cached models"), key.encode(), "sha256")
         return f"{name}-{hidden[:_NAME_BYTES].hex()}"
 
     def _entry_folder(self, name: str, key: str) -> Path:
-        """Raises OSError where there is none that is ours alone."""
+        """The folder of an entry. Raises OSError if there is none that only this user can write."""
         if self._folder is None or self._key is not None:
             raise FileNotFoundError
         folder = self._folder / f"{name}-{key}"
@@ -121,24 +119,24 @@ class ModelCache:
         if not _is_trusted(folder.lstat(), stat.S_IFDIR):
             raise PermissionError
         folder.touch()
-        # Another process may tidy up at the same time.
+        # Another process may evict at the same time.
         with contextlib.suppress(OSError):
             self._evict(name, _MAX_FOLDERS)
         return folder
 
-    def _evict(self, name: str, most: int) -> None:
-        """Keep a few: versions change, and machines that share a home differ. Remove what was never finished."""
-        assert self._folder is not None, "only called when something is kept"
-        for left in self._folder.rglob(f"*{_UNFINISHED_SUFFIX}"):
-            if left.stat().st_mtime < time.time() - _UNFINISHED_S:
-                _remove(left)
+    def _evict(self, name: str, max_entries: int) -> None:
+        """Remove unfinished files and the oldest entries; a few are kept, for machines that share a home may differ."""
+        assert self._folder is not None, "only called with a folder"
+        for unfinished in self._folder.rglob(f"*{_UNFINISHED_SUFFIX}"):
+            if unfinished.stat().st_mtime < time.time() - _UNFINISHED_S:
+                _remove(unfinished)
         entries = [entry for entry in self._folder.glob(f"{name}-*") if entry.suffix != _UNFINISHED_SUFFIX]
-        for old in sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)[most:]:
+        for old in sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)[max_entries:]:
             _remove(old)
 
 
 def default_folder() -> Path | None:
-    """The user's cache folder; None where there is no home."""
+    """The user's cache folder; None without a home."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache") / "ocrsvc"
@@ -147,7 +145,7 @@ def default_folder() -> Path | None:
 
 
 def cache_key(*parts: bytes) -> str:
-    """A short name for everything that an optimised model depends on, the processor included."""
+    """A digest of everything that an optimised model depends on: the given parts and the CPU's features."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (*parts, cpu_features()):
         digest.update(len(part).to_bytes(8, "little"))
@@ -156,7 +154,7 @@ def cache_key(*parts: bytes) -> str:
 
 
 def cpu_features() -> bytes:
-    """What the layout of optimised weights may depend on: the architecture and what the processor can do."""
+    """Operating system, architecture and CPU flags, on which the layout of optimised weights may depend."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -166,14 +164,14 @@ def cpu_features() -> bytes:
 
 
 def _is_trusted(status: os.stat_result, kind: int = stat.S_IFREG) -> bool:
-    """A plain file, or a folder, that nobody else could have written."""
+    """Whether it is a regular file (or of another `kind`) that no other user could have written."""
     if stat.S_IFMT(status.st_mode) != kind:
         return False
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _wait_for_lock(stack: contextlib.ExitStack, file: Path, wait_s: float) -> bool:
-    """Lock a file until the stack is closed; False where others hold it for that long."""
+    """Lock a file until the stack is closed; False if others hold it for `wait_s`."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, opened)
@@ -194,8 +192,8 @@ def _temporary_folder(entry: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def _copy_verified(entry: Path, temporary: Path) -> dict[str, bytes]:
-    """Copy the files that are whole, and forget the others; returns what was copied."""
-    found = {}
+    """Copy the intact files, and delete the others; returns the copied contents by name."""
+    copied = {}
     with contextlib.suppress(OSError):
         for file in list(entry.iterdir()):
             content = _read_verified(file)
@@ -203,12 +201,12 @@ def _copy_verified(entry: Path, temporary: Path) -> dict[str, bytes]:
                 file.unlink()
                 continue
             (temporary / file.name).write_bytes(content)
-            found[file.name] = content
-    return found
+            copied[file.name] = content
+    return copied
 
 
 def _read_verified(file: Path) -> bytes | None:
-    """What was sealed in a file; None if it is not whole, or could be somebody else's."""
+    """The content of a sealed file; None if it is damaged, or others could have written it."""
     try:
         with file.open("rb") as opened:
             if not _is_trusted(os.fstat(opened.fileno())):
@@ -221,7 +219,7 @@ def _read_verified(file: Path) -> bytes | None:
 
 
 def _write_sealed(file: Path, content: bytes) -> None:
-    """Put a file into its place, with its digest, whole or not at all. Raises OSError."""
+    """Write content and its digest to a file, atomically. Raises OSError."""
     opened, temporary = tempfile.mkstemp(_UNFINISHED_SUFFIX, f"{file.name}-", file.parent)
     try:
         with os.fdopen(opened, "wb") as writing:
@@ -241,7 +239,7 @@ def _remove(entry: Path) -> None:
 
 
 def _bound_name(entry: str) -> str:
-    """What an entry is encrypted under: no file of a model has such a name."""
+    """The authenticated name of an encrypted entry, which no model file has."""
     return f"/cache/{entry}"
 
 

@@ -1,4 +1,4 @@
-"""The parts of a model that ppocr runs: a detector, one recognizer or several, and the dictionaries of these."""
+"""The networks of a ppocr model: a detector, one or more recognizers, and their dictionaries."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Kind = Literal["detection", "recognition"]
 DETECTION: Final = "detection"
 RECOGNITION: Final = "recognition"
 
-CHARACTERS: Final = "character"  # the property with a recognizer's dictionary, a text a line
-CLASSES: Final = "ocrsvc.classes"  # the property with the number of a recognizer's classes, which preparation adds
+CHARACTERS: Final = "character"  # ONNX metadata property with a recognizer's dictionary, one text per line
+CLASSES: Final = "ocrsvc.classes"  # property with a recognizer's number of classes, added by preparation
 PRODUCT: Final = "ocrsvc.product"
-"""The property of a recognizer that ends in a product, a bias and a softmax, which preparation adds."""
+"""Property of a recognizer that ends in a matrix product, a bias and a softmax, added by preparation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelPart:
-    """One ONNX model of a version, read and held against the manifest."""
+    """One ONNX model of a version, read and checked against the manifest."""
 
     version: ModelVersion
-    described: Detection | Recognition  # what its `model.toml` says of it
-    shipped: bytes  # what its file holds
+    described: Detection | Recognition  # its table in `model.toml`
+    shipped: bytes  # its file's content
 
     @classmethod
     def read(cls, version: ModelVersion, described: Detection | Recognition) -> ModelPart:
@@ -38,7 +38,7 @@ class ModelPart:
 
     @property
     def kind(self) -> Kind:
-        """Whether it finds lines or reads them."""
+        """Detection or recognition."""
         return DETECTION if isinstance(self.described, Detection) else RECOGNITION
 
     @property
@@ -48,7 +48,7 @@ class ModelPart:
 
     @property
     def input_format(self) -> InputFormat:
-        """What the model takes."""
+        """The input that the model expects."""
         height_px = self.described.height_px if isinstance(self.described, Recognition) else HEIGHT_PX
         return InputFormat(self.described.mean, self.described.std, height_px)
 
@@ -57,26 +57,26 @@ class ModelPart:
 
     @property
     def cache_name(self) -> str:
-        """Of its entries in the model cache, where each name keeps a few."""
+        """Name of its entries in the model cache."""
         file = self.file.replace("/", "_")
         return file if self.version.is_built_in else f"{self.version.name}.{file}"
 
     @property
     def smallest_shape(self) -> tuple[int, int, int, int]:
-        """(N, 3, H, W) of a first run."""
+        """(N, 3, H, W) shape for trial runs."""
         return (1, 3, 160, 160) if self.kind == DETECTION else (1, 3, self.input_format.height_px, 96)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelParts:
-    """A detector, and the recognizers by their names, the usual one first."""
+    """A detector, and the recognizers by name, the default first."""
 
     detection: ModelPart
     recognition: Mapping[str, ModelPart]
 
     @property
     def key(self) -> ModelKey | None:
-        """What is made of the parts is cached encrypted with it; None for plain ones."""
+        """Key that encrypts cached models; None if the files are plain."""
         return self.detection.version.key
 
     @property
@@ -88,15 +88,17 @@ class ModelParts:
 
 
 def read_parts(model: ModelVersion) -> ModelParts:
-    """The parts of a model. Raises BadModel: one is missing, or is not the file of the manifest."""
+    """Read the parts of a model. Raises BadModel: a part is missing, or does not match the manifest."""
     described = model.description
     if described.detection is None or not described.recognition:
         missing = "[detection]" if described.detection is None else "[[recognition]]"
         raise BadModel(f"{model}: model.toml has no {missing}, which the engine ppocr needs.", "Add it, with its file.")
-    names = [one.name for one in described.recognition]
+    names = [part.name for part in described.recognition]
     if len(set(names)) < len(names):
-        raise BadModel(f"{model}: model.toml: two recognizers have one name.", "Give each [[recognition]] its own.")
-    recognition = {one.name: ModelPart.read(model, one) for one in described.recognition}
+        raise BadModel(
+            f"{model}: model.toml: two recognizers have the same name.", "Give each [[recognition]] its own name."
+        )
+    recognition = {part.name: ModelPart.read(model, part) for part in described.recognition}
     return ModelParts(ModelPart.read(model, described.detection), recognition)
 
 
@@ -104,14 +106,14 @@ def built_in_part(kind: Kind) -> ModelPart:
     """The detector or the recognizer of the built-in model. Raises EngineUnavailable without its wheel."""
     model = built_in_model()
     detection, recognition = model.description.detection, model.description.recognition[0]
-    assert detection is not None, "it has both"
+    assert detection is not None, "the built-in model has both"
     return ModelPart.read(model, detection if kind == DETECTION else recognition)
 
 
 def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]:
-    """The text of each class: blank, those of the dictionary, and the space where the model has it besides.
+    """The text of each class: blank, those of the dictionary, and the space if `adds_space`.
 
-    `properties` are those of the prepared model. Raises BadModel: there is no dictionary, or it is another model's.
+    `properties` are those of the prepared model. Raises BadModel: the dictionary is missing, or of a wrong length.
     """
     described = part.described
     assert isinstance(described, Recognition), "a detector has no dictionary"
@@ -121,24 +123,24 @@ def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]
         texts, source = properties[CHARACTERS].split("\n"), f"its property {CHARACTERS!r}"
     else:
         raise BadModel(
-            f"{part} carries no dictionary (its property {CHARACTERS!r}), and model.toml names none.",
-            'Name the file with the text of each class in a line: dictionary = "dict.txt".',
+            f"{part} contains no dictionary (property {CHARACTERS!r}), and model.toml names none.",
+            'Name a text file with one class per line: dictionary = "dict.txt".',
         )
     classes = ["", *texts, *([" "] if described.adds_space else [])]
-    wanted = int(properties[CLASSES])
-    if len(classes) != wanted:
-        beside = "the blank and a space" if described.adds_space else "the blank"
+    expected = int(properties[CLASSES])
+    if len(classes) != expected:
+        added = "the blank and a space" if described.adds_space else "the blank"
         raise BadModel(
-            f"{part} has {wanted} classes, and its dictionary, {source}, has {len(classes)} with {beside}.",
-            "Name the model's own dictionary in model.toml, and see whether adds_space is right.",
+            f"{part} has {expected} classes, but its dictionary, {source}, has {len(classes)} including {added}.",
+            "Name the model's own dictionary in model.toml, and check adds_space.",
         )
     return classes
 
 
 def _texts_in(part: ModelPart, file: str) -> list[str]:
-    """The lines of a dictionary's file. A text may be of spaces, so nothing but the ends of lines is taken off."""
+    """The lines of a dictionary file. A line may consist of spaces, so only line ends are removed."""
     try:
         content = part.version.read(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadModel(f"{part.version}: {file} is no text in UTF-8: {error}.", "Copy the dictionary again.") from error
+        raise BadModel(f"{part.version}: {file} is not UTF-8 text: {error}.", "Copy the dictionary again.") from error
     return [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]

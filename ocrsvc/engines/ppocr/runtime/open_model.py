@@ -1,12 +1,13 @@
-"""Opens a model's sessions: of ONNX Runtime one on the CPU or one for each stream of a GPU, of OpenVINO a few."""
+"""Opens a model's sessions: one on the CPU or one per GPU stream under ONNX Runtime, several under OpenVINO."""
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,15 +44,14 @@ from ocrsvc.system.shared_memory import open_memory
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 _NO_GPU: Final = (
-    "%s runs on the CPU, because the GPU does not work: %s. OCRSVC_DEVICE=cpu saves the attempt, cuda makes it a fault."
+    "%s runs on the CPU, because the GPU does not work: %s. OCRSVC_DEVICE=cpu skips the attempt, cuda fails instead."
 )
 
 
 def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None = None) -> ModelRunner:
-    """Open a part of a model: one session on the CPU, whose users bound its runs; a pool on a GPU, under OpenVINO.
+    """Open a part of a model: one session on the CPU, a pool of sessions on a GPU or under OpenVINO.
 
-    Raises EngineUnavailable: the device was asked for by name and cannot be used; BadModel: the part is no model of its
-    kind.
+    Raises EngineUnavailable: the requested device cannot be used; BadModel: the part is not a model of its kind.
     """
     cache = cache or ModelCache(None)
     config = replace(config, input_format=part.input_format)
@@ -67,7 +67,7 @@ def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None 
         if not config.may_fall_back:
             name, library = (TENSORRT, "TensorRT 10") if provider == "tensorrt" else (CUDA, "cuDNN")
             raise EngineUnavailable(
-                f"A GPU was asked for, but ONNX Runtime could not start its provider {name}: {error}.",
+                f"A GPU was requested, but ONNX Runtime could not start its provider {name}: {error}.",
                 f"Check that a GPU is visible (nvidia-smi) and that CUDA and {library} of the right major version are "
                 "installed, or set OCRSVC_DEVICE=cpu and OCRSVC_PROVIDER=auto.",
             ) from error
@@ -76,14 +76,14 @@ def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None 
 
 
 def session_options(config: SessionConfig) -> ort.SessionOptions:
-    """How ONNX Runtime is to run it, on whatever device."""
+    """ONNX Runtime's options for a session on any device."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = config.threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.enable_cpu_mem_arena = config.arena_values > 0
     if config.threads > 1:
-        # A thread that waits for more work must not hold a core.
+        # An idle thread must not occupy a core.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
@@ -106,7 +106,7 @@ def _open_on_cpu(part: ModelPart, config: SessionConfig, cache: ModelCache) -> S
 def _open_cached(
     part: ModelPart, options: ort.SessionOptions, cache: ModelCache, *, in_int8: bool
 ) -> ort.InferenceSession:
-    """The model as ONNX Runtime optimised it at an earlier start, or as it does now, and cached for a later one."""
+    """Open the model that ONNX Runtime optimised at an earlier start, or optimise and cache it now."""
     kind = "int8-" if in_int8 else ""
     name = kind + part.cache_name
     key = cache_key(part.shipped, preparation_code(), ort.__version__.encode(), *([kind.encode()] if kind else []))
@@ -134,15 +134,15 @@ def _open_on_gpu(part: ModelPart, config: SessionConfig, cache: ModelCache, prov
     fp32_model = prepare_model.prepare(part, batched=True) if provider == "tensorrt" else b""
     cuda_model = prepare_model.prepare(part, batched=True, half_precision=config.precision == "fp16")
     sessions = [_open_stream_session(fp32_model, cuda_model, config, cache) for _ in range(config.gpu.streams)]
-    # A GPU that this build has no kernels for opens a session as well as any, and fails at its first run.
+    # A GPU for which this build has no kernels opens a session, and fails at its first run.
     sessions[0].run(np.zeros(part.smallest_shape, np.float32))
     return sessions
 
 
 def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionConfig, cache: ModelCache) -> Session:
-    """One stream's session: for each profile of TensorRT, if `fp32_model` is given, and for any shape on CUDA.
+    """One stream's session: one per TensorRT profile if `fp32_model` is given, and one for any shape on CUDA.
 
-    TensorRT chooses by itself where half of the precision will do.
+    TensorRT gets the fp32 model, and chooses itself where half precision is used.
     """
     from ocrsvc.engines.ppocr.runtime import prepare_model
 
@@ -151,7 +151,7 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
     on_cuda: Providers = [(CUDA, providers.cuda_options(config.gpu, config.precision, stream)), (CPU, {})]
     parts: list[ProfileSession] = []
     for profile in config.gpu.profiles if fp32_model else ():
-        # The engine is built, or read from its file, before the session is open, and its file is not used after that.
+        # The engine is built, or read from its file, while the session opens; the file is not used later.
         versions = f"{ort.__version__} {providers.tensorrt_version()}"
         key = cache_key(fp32_model, versions.encode(), config.precision.encode(), str(profile).encode())
         with cache.cached_folder("tensorrt", key) as folder:
@@ -163,72 +163,71 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
 
 
 def _open(model: bytes, config: SessionConfig, provider_list: Providers) -> ort.InferenceSession:
-    """A session of these providers or none: without its fallback ONNX Runtime says why it fails."""
+    """A session with the first provider. Raises one of SESSION_ERRORS instead of falling back to another provider."""
     opened = ort.InferenceSession(model, session_options(config), providers=provider_list, enable_fallback=0)
     if opened.get_providers()[0] != provider_list[0][0]:
         raise RuntimeError(f"it fell back to {opened.get_providers()[0]}")
     return opened
 
 
-@cache
+@functools.cache
 def _register_arena() -> None:
-    """One arena for all sessions of the process that keep memory: what one has kept, another need not ask for."""
+    """Register one memory arena that all sessions of the process share."""
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg({}))
 
 
 MOST_KERNELS: Final = {DETECTION: 100, RECOGNITION: 600}
-"""Kernels of one kind that a session keeps, the least recently used go first: of about 3 shapes of pages
-and half the widths of lines. With four times as many a corpus of pages of all sizes costs the same processor time and
-90 MB more."""
+"""Kernels that a session caches (LRU): enough for about 3 page shapes, and half the line widths. Four times as many
+cost the same CPU time on a corpus of pages of all sizes, and 90 MB more."""
 
 
-def open_openvino(part: ModelPart, config: SessionConfig, store: ModelCache) -> list[OpenVinoSession]:
-    """The model in `config.sessions` sessions; the precision "auto" is bf16 where the processor has it.
+def open_openvino(part: ModelPart, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
+    """Open `config.sessions` sessions; the precision "auto" is bf16 if the CPU supports it.
 
-    Raises EngineUnavailable: OpenVINO is not installed or does not work, or the processor does not compute in bf16.
+    Raises EngineUnavailable: OpenVINO is missing or does not work, or the CPU does not support a requested bf16.
     """
     if not openvino_session.is_installed():
         raise EngineUnavailable(
-            "OpenVINO was asked for, and the package `openvino` is not installed.",
+            "OpenVINO was requested, but the package `openvino` is not installed.",
             "Install ocrsvc with the extra openvino, or set OCRSVC_PROVIDER=auto and OCRSVC_PRECISION=auto.",
         )
     if config.precision == "bf16" and not openvino_session.computes_bf16():
         raise EngineUnavailable(
-            "OCRSVC_PRECISION=bf16, but this processor does not compute in bfloat16 under OpenVINO.",
+            "OCRSVC_PRECISION=bf16, but this CPU does not support bfloat16 under OpenVINO.",
             "Set OCRSVC_PRECISION=auto.",
         )
     try:
-        return _open_sessions(part, config, store)
+        return _open_sessions(part, config, cache)
     except openvino_session.FAULTS as error:
         raise EngineUnavailable(
             f"OpenVINO does not open {part.file}: {error}", "Set OCRSVC_PROVIDER=cpu to do without it."
         ) from error
 
 
-def _open_sessions(part: ModelPart, config: SessionConfig, store: ModelCache) -> list[OpenVinoSession]:
-    bodies = _compile(part, _prepared("", part, store), config)
+def _open_sessions(part: ModelPart, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
+    bodies = _compile(part, _prepared("", part, cache), config)
     if part.kind != RECOGNITION:
         return [OpenVinoSession(body, {}, config.arena_values, part.input_format) for body in bodies]
-    # Kept as well: the package onnx, which reads it, is 10 MB.
-    properties = json.loads(_prepared("metadata-", part, store))
+    # Cached to avoid importing the package onnx, which takes 10 MB.
+    properties = json.loads(_prepared("metadata-", part, cache))
     if PRODUCT not in properties:
         return [OpenVinoSession(body, properties, 0, part.input_format) for body in bodies]
-    classifiers = _compile(part, _prepared(f"classifier-{STEPS}-", part, store), config)
-    head = cache(partial(_read_head, part.version, part.file))
+    classifiers = _compile(part, _prepared(f"classifier-{STEPS}-", part, cache), config)
+    head = functools.cache(partial(_read_head, part.version, part.file))
     return [
         OpenVinoRecognizer(*both, properties, head, part.input_format) for both in zip(bodies, classifiers, strict=True)
     ]
 
 
 def _compile(part: ModelPart, prepared: bytes, config: SessionConfig) -> list[Any]:
-    """An openvino.CompiledModel for each session; they share what was read."""
+    """Read a model once, and compile it per session into an openvino.CompiledModel."""
     has_bf16 = config.precision != "fp32" and openvino_session.computes_bf16()
     options = {
         "INFERENCE_PRECISION_HINT": "bf16" if has_bf16 else "f32",
         "INFERENCE_NUM_THREADS": config.threads,
         "NUM_STREAMS": 1,
-        # Where threads run is the operating system's business: several sessions would be pinned to the same cores.
+        # Pinning would put several sessions on the same cores.
         "ENABLE_CPU_PINNING": False,
         "CPU_RUNTIME_CACHE_CAPACITY": MOST_KERNELS[part.kind],
     }
@@ -240,7 +239,7 @@ def _compile(part: ModelPart, prepared: bytes, config: SessionConfig) -> list[An
 
 
 def _taking_pixels(model: Any, taken: InputFormat) -> Any:
-    """The model with (1, H, W, 3) uint8 for its input: a quarter of the memory, and two copies of a page less."""
+    """Give a model a (1, H, W, 3) uint8 input, which takes a quarter of the memory and saves two copies of a page."""
     from openvino import Layout, Type
     from openvino.preprocess import PrePostProcessor
 
@@ -255,24 +254,21 @@ def _taking_pixels(model: Any, taken: InputFormat) -> Any:
     return prepared.build()
 
 
-def _prepared(what: str, part: ModelPart, store: ModelCache) -> bytes:
-    """The model, its properties or its classifier for OpenVINO, which the cache keeps: quicker than to make them."""
-    entry, key = f"openvino-{what}{part.cache_name}", cache_key(part.shipped, preparation_code())
-    found = store.find(entry, key)
-    if found is None:
+def _prepared(kind: str, part: ModelPart, cache: ModelCache) -> bytes:
+    """The model (kind ""), its properties or its classifier for OpenVINO, from the cache or prepared now."""
+    entry, key = f"openvino-{kind}{part.cache_name}", cache_key(part.shipped, preparation_code())
+    content = cache.find(entry, key)
+    if content is None:
         from ocrsvc.engines.ppocr.runtime import prepare_model
 
-        if not what:
-            found = prepare_model.prepare(part, openvino=True)
+        if not kind:
+            content = prepare_model.prepare(part, openvino=True)
+        elif kind.startswith("classifier"):
+            content = prepare_model.prepare_classifier(part, STEPS)
         else:
-            is_classifier = what.startswith("classifier")
-            found = (
-                prepare_model.prepare_classifier(part, STEPS)
-                if is_classifier
-                else prepare_model.prepare_properties(part)
-            )
-        store.store(entry, key, found)
-    return found
+            content = prepare_model.prepare_properties(part)
+        cache.store(entry, key, content)
+    return content
 
 
 def _read_head(version: ModelVersion, file: str) -> Head:
@@ -281,9 +277,9 @@ def _read_head(version: ModelVersion, file: str) -> Head:
     return prepare_model.read_head(version, file)
 
 
-@cache
+@functools.cache
 def preparation_code() -> bytes:
-    """The code that prepares models, which a cached model depends on."""
+    """Source code that prepares models, as a part of cache keys."""
     runtime = Path(__file__).parent
     graph = runtime.parent / "graph"
     files = (

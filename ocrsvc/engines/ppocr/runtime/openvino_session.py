@@ -1,17 +1,17 @@
-"""Runs models on the CPU under OpenVINO, in bfloat16 where the processor computes in that (AMX, AVX512-BF16).
+"""Runs models on the CPU under OpenVINO, in bfloat16 if the CPU supports it (AMX, AVX512-BF16).
 
-OpenVINO compiles kernels for every new shape of input (20 to 70 ms) and keeps them, with memory in proportion to the
-shape; so the pipeline gives it few widths of lines, and how many kernels are kept is bounded. A session runs one input
-at a time: a pool of them (session.py) lets several run. Sessions share the kernels that oneDNN's cache holds; what they
-need besides is their own. A session gives the same bits whatever it ran before, and with one thread or several.
+OpenVINO compiles kernels for every new input shape (20 to 70 ms), and caches them with memory in proportion to the
+shape; so the pipeline uses few line widths, and the number of cached kernels is bounded. A session runs one input at a
+time; a pool of sessions (session.py) runs several. Sessions share the kernels in oneDNN's cache. Results are
+bit-identical whatever a session ran before, with one thread or several.
 
-The recognizer is two models: one makes features of a line, the other, the last product of 18,710 classes for each
-step, chooses classes for the steps of many lines together: its weights do not stay in a core's cache while a line goes
-through the rest. It always runs over the same number of steps, so its kernels are compiled once and its memory does not
-grow with the length of a line. What is chosen for a step depends on that step's features alone, to the last bit.
+The recognizer is two models. The first computes a line's features. The second, the final matrix product with 18,710
+classes, chooses classes for the steps of many lines together, for its weights do not stay in a core's cache while the
+first runs. It always runs over the same number of steps, so its kernels are compiled once, and its memory does not grow
+with a line's length. A step's class depends on that step's features alone, to the last bit.
 
-OpenVINO is imported in here only, when a model is opened or a runtime is chosen: it starts threads, and a process that
-has them is not to be forked.
+OpenVINO is imported only here, when a model is opened or a runtime is chosen: it starts threads, and a process with
+threads must not fork.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 PROVIDER: Final = "OpenVINO"
 
 _SHARED_KERNELS: Final = 150
-"""Kernels that all sessions of the process share, as oneDNN keeps them: those of two widths of lines or one size of
-pages, since sessions compile a width one right after the other. 500 took 33 MB more after ten sizes of pages."""
+"""Size of oneDNN's kernel cache, which all sessions of the process share: two line widths or one page size, since
+sessions compile a width one right after the other. 500 took 33 MB more after ten page sizes."""
 
 _TELEMETRY: Final = "openvino_telemetry"
 
 FAULTS: Final = (AttributeError, ImportError, OSError, RuntimeError)
-"""Of the package; a folder of that name counts as one, with nothing in it."""
+"""Errors of the package; AttributeError: an empty folder named openvino was imported."""
 
 
 def is_installed() -> bool:
-    """Whether the package is there; it is not imported."""
+    """Whether the package is installed, without importing it."""
     return importlib.util.find_spec("openvino") is not None
 
 
 def version() -> str:
-    """The installed version; "" where there is none."""
+    """The installed version; "" if it is not installed."""
     try:
         return metadata.version("openvino")
     except metadata.PackageNotFoundError:
@@ -62,36 +62,35 @@ def version() -> str:
 
 @cache
 def computes_bf16() -> bool:
-    """Whether this processor computes in bfloat16 under OpenVINO; False where OpenVINO does not work."""
+    """Whether the CPU supports bfloat16 under OpenVINO; False if OpenVINO does not work."""
     if not is_installed():
         return False
     try:
         return "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     except FAULTS as error:
-        LOG.warning("OpenVINO is installed and does not work, so it is not tried: %s", error)
+        LOG.warning("OpenVINO is installed but does not work, so it is not used: %s", error)
         return False
 
 
 @cache
 def core() -> Any:
-    """The library, loaded and set up when it is first asked for."""
+    """OpenVINO's Core; the first call imports and configures the library."""
     map_large_blocks()
-    # Read once, when the library loads; oneDNN's own is 1,024.
+    # Read once, when the library loads; the default is 1,024.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_SHARED_KERNELS))
-    # The package sends an event to Google Analytics, and writes a file into the home, whenever it is imported; without
-    # this one it takes a stub that does nothing.
-    sys.modules.setdefault(_TELEMETRY, None)  # type: ignore[arg-type]  # None means that it cannot be imported
+    # Importing openvino sends an event to Google Analytics, and writes a file to the home, unless this package is
+    # missing.
+    sys.modules.setdefault(_TELEMETRY, None)  # type: ignore[arg-type]  # None makes its import fail
     import openvino
 
     return openvino.Core()
 
 
 class OpenVinoSession(ModelRunner):
-    """One model under OpenVINO. Runs from several threads wait for each other.
+    """One model under OpenVINO. Runs from several threads take turns.
 
-    `compiled` is an openvino.CompiledModel for inputs of any size, floats or pixels. From an input of `arena_values`
-    values on a run gives its memory back; what others leave is kept for the next run, until free memory goes back to
-    the system.
+    `compiled` is an openvino.CompiledModel for inputs of any size, floats or pixels. A run with more input values than
+    `arena_values` frees its memory; others keep it for the next run, until free memory is returned to the system.
     """
 
     def __init__(
@@ -100,9 +99,9 @@ class OpenVinoSession(ModelRunner):
         self._compiled = compiled
         self._request = compiled.create_infer_request()
         self._turn = threading.Lock()
-        self._release_asked = False
+        self._release_requested = False
         register_holder(self)
-        self.takes_pixels = any(one.get_element_type().get_type_name() == "u8" for one in compiled.inputs)
+        self.takes_pixels = any(entry.get_element_type().get_type_name() == "u8" for entry in compiled.inputs)
         self._outputs = [output.any_name for output in compiled.outputs]
         self._arena_values = arena_values
         self.provider, self.device, self.batched = PROVIDER, "cpu", False
@@ -111,18 +110,18 @@ class OpenVinoSession(ModelRunner):
         self.metadata, self.input_format = metadata, input_format
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See ModelRunner; the arrays are the caller's own."""
-        # Neither input nor outputs are shared with OpenVINO's threads, which would need the interpreter to let them go.
+        """See ModelRunner; the returned arrays are copies."""
+        # Arrays shared with OpenVINO's threads would need the GIL to be released.
         with self._turn:
             self._request.infer([array], share_outputs=True)
-            found = [np.array(self._request.get_tensor(name).data) for name in outputs or self._outputs]
-            if self._release_asked or 0 < self._arena_values < array.size:
+            results = [np.array(self._request.get_tensor(name).data) for name in outputs or self._outputs]
+            if self._release_requested or 0 < self._arena_values < array.size:
                 self._release()
-        return found
+        return results
 
     def release_memory(self) -> None:
-        """See system.allocator.Holder: at once, or at the end of the run under way."""
-        self._release_asked = True
+        """See system.allocator.Holder: at once, or at the end of the current run."""
+        self._release_requested = True
         if self._turn.acquire(blocking=False):
             try:
                 self._release()
@@ -130,24 +129,24 @@ class OpenVinoSession(ModelRunner):
                 self._turn.release()
 
     def _release(self) -> None:
-        self._release_asked = False
+        self._release_requested = False
         self._compiled.release_memory()
 
 
 Head = tuple[NDArray[np.float32], NDArray[np.float32]]
 
-Features = NDArray[np.float32]  # (T, F) of a line of T steps
-STEPS: Final = 64  # in one run of the classifier: its scores, 7 MB, are about what a core's share of the caches holds
+Features = NDArray[np.float32]  # (T, F) for a line of T steps
+STEPS: Final = 64  # per run of the classifier; its scores, 7 MB, about fill a core's share of the caches
 
-# As graph/rewrite.py calls it, which is not imported because it needs the package onnx.
+# Output name of graph/rewrite.py, which is not imported because it needs the package onnx.
 _LOGITS: Final = "logits"
 
 
 class OpenVinoRecognizer(OpenVinoSession):
     """Both models of a recognizer in one session; `run` reads one line.
 
-    `body` is an openvino.CompiledModel of `rewrite.keep_features`, for lines of any width, `classifier` one of
-    `rewrite.make_classifier` for STEPS steps; `read_head` reads the last product when scores are asked for.
+    `body` is an openvino.CompiledModel from `rewrite.keep_features`, for lines of any width; `classifier` one from
+    `rewrite.make_classifier` for STEPS steps; `read_head` reads the final product if scores are requested.
     """
 
     def __init__(
@@ -164,24 +163,24 @@ class OpenVinoRecognizer(OpenVinoSession):
         self._classifier = classifier.create_infer_request()
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See ModelRunner; the classes and the probabilities, and logits where they are named."""
+        """See ModelRunner; classes and probabilities, and logits if `outputs` names them."""
         features = self.features(array)
-        found: list[Any] = list(self.classify([features])[0])
-        return [*found, self.logits(features)] if outputs is not None and _LOGITS in outputs else found
+        results: list[Any] = list(self.classify([features])[0])
+        return [*results, self.logits(features)] if outputs is not None and _LOGITS in outputs else results
 
     def features(self, tensor: Any) -> Features:
-        """Of one line (1, 3, H, W) float32."""
-        found: Features = super().run(tensor)[0]
-        return found
+        """Compute the features of one line (1, 3, H, W) float32."""
+        features: Features = super().run(tensor)[0]
+        return features
 
     def logits(self, features: Features) -> NDArray[np.float32]:
-        """(T, C) the scores of all classes, which few ask for. Raises BadModel: the model's file is gone."""
+        """(T, C) scores of all classes. Raises BadModel: the model's file is gone."""
         weights, bias = self._read_head()
-        found: NDArray[np.float32] = features @ weights + bias
-        return found
+        scores: NDArray[np.float32] = features @ weights + bias
+        return scores
 
     def classify(self, lines: Sequence[Features]) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """For each line the likeliest class of each step, and the probability of each character at its first step."""
+        """Per line, the best class of each step, and the probability of each character at its first step."""
         lengths = [len(line) for line in lines]
         starts = np.cumsum([0, *lengths[:-1]])
         rows = np.concatenate(lines)
@@ -197,12 +196,12 @@ class OpenVinoRecognizer(OpenVinoSession):
         ]
 
     def _choose(self, rows: Features, begins: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(N,) the class of each of (N, F) steps; (N,) its probability, where a character begins or a run does."""
+        """(N,) classes of (N, F) steps, and (N,) their probabilities where a character or a classifier run begins."""
         count = len(rows)
         padded = -(-count // STEPS) * STEPS
         features, flags = np.zeros((padded, rows.shape[1]), np.float32), np.zeros(padded, bool)
         features[:count], flags[:count] = rows, begins
-        # What begins before a run is not known in it.
+        # A run cannot know whether a character began before it.
         flags[::STEPS] = True
         best, shares = np.empty(padded, np.int64), np.zeros(padded, np.float32)
         with self._turn:
@@ -212,7 +211,7 @@ class OpenVinoRecognizer(OpenVinoSession):
                 best[part] = self._classifier.get_output_tensor(0).data
                 first = first_steps(best[part], flags[part])
                 shares[part][first] = self._classifier.get_output_tensor(1).data
-            if self._release_asked:
+            if self._release_requested:
                 self._release()
         return best[:count], shares[:count]
 
@@ -222,6 +221,6 @@ class OpenVinoRecognizer(OpenVinoSession):
 
 
 def first_steps(best: NDArray[np.int64], begins: NDArray[np.bool_] | None = None) -> NDArray[np.intp]:
-    """(N,) the first step of each run of one class (T,) that is not blank, as in the graph; `begins` begins one too."""
+    """(N,) first steps of the runs of equal non-blank classes (T,), as in the graph; `begins` (T,) also starts runs."""
     changed = np.concatenate(([True], best[1:] != best[:-1]))
     return np.flatnonzero((changed if begins is None else changed | begins) & (best != 0))

@@ -1,8 +1,7 @@
-"""Prepares the graphs of models as they are run; what does not apply to a model is left out. Imports `onnx`.
+"""Prepares model graphs for running: applies the rewrites that fit a model. Imports `onnx`.
 
-A rewritten graph is run beside the file as it came, on noise, and must give the same but for rounding; a graph that
-looks as the rewrites want it and is another runs as it came. That takes a fraction of a second, once: the model cache
-keeps what was prepared.
+A rewritten graph must give the same outputs on noise as the original, except for rounding; otherwise the original is
+used. This takes a fraction of a second, and the result is kept in the model cache.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ from ocrsvc.errors import BadModel, EngineUnavailable
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 MOST_DIFFERENCE: Final = 1e-3
-"""Of a probability: how far what was rewritten may be from the file as it came. Rounding makes 1e-5 of it."""
+"""Largest difference of a probability between a rewritten graph and the original. Rounding causes 1e-5."""
 
-_OPSET: Final = 11  # the least that the rewrites write nodes for
+_OPSET: Final = 11  # lowest opset that the rewrites support
 _PREFIX: Final = "given."
 _REFUSALS: Final = (ValueError, KeyError, IndexError, StopIteration)
-"""What a rewrite raises on a graph that it is not made for."""
+"""Errors of a rewrite that does not apply to a graph."""
 
 Rewriting = Callable[[onnx.ModelProto], None]
 Array = NDArray[Any]
 
 
 def prepare(part: ModelPart, *, batched: bool = False, half_precision: bool = False, openvino: bool = False) -> bytes:
-    """The model as it is run: for a line or a batch (graph/rewrite.py), perhaps in half precision (graph/precision.py).
+    """Prepare a model for one line or a batch (graph/rewrite.py), in fp16 if requested (graph/precision.py).
 
-    For OpenVINO a recognizer with a last product ends before it (`rewrite.keep_features`); see `prepare_classifier`.
+    For OpenVINO, a recognizer with a final product ends before it (`rewrite.keep_features`); see `prepare_classifier`.
     Raises BadModel.
     """
     proto = load(part)
@@ -63,13 +62,14 @@ def prepare(part: ModelPart, *, batched: bool = False, half_precision: bool = Fa
 
 
 def prepare_int8(part: ModelPart) -> bytes:
-    """The prepared recognizer, its large products in eight bits, for a line at a time on a CPU (graph/precision.py).
+    """Prepare a recognizer with its large products in int8, for one line at a time on a CPU (graph/precision.py).
 
-    The detector gains nothing from it: its time is in large planes of few channels. Raises EngineUnavailable, BadModel.
+    The detector gains nothing from int8: its time goes into large planes with few channels. Raises EngineUnavailable,
+    BadModel.
     """
     proto = onnx.load_from_string(prepare(part))
     if not quantize(proto):
-        raise EngineUnavailable(f"{part} has nothing to be computed in int8.", "Set OCRSVC_PRECISION=auto.")
+        raise EngineUnavailable(f"{part} has no operations for int8.", "Set OCRSVC_PRECISION=auto.")
     return bytes(proto.SerializeToString())
 
 
@@ -79,65 +79,65 @@ def prepare_properties(part: ModelPart) -> bytes:
 
 
 def prepare_classifier(part: ModelPart, steps: int) -> bytes:
-    """The recognizer's last product and what is chosen from it, for that many steps at once."""
+    """The recognizer's final product and choice of classes, for `steps` steps per run."""
     return bytes(rewrite.make_classifier(_parsed(part), steps).SerializeToString())
 
 
 def read_head(version: ModelVersion, file: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """A recognizer's last product; see `rewrite.read_head`. Raises BadModel: the file is gone."""
+    """A recognizer's final product; see `rewrite.read_head`. Raises BadModel: the file is gone."""
     return rewrite.read_head(onnx.load_from_string(version.read(file)))
 
 
 def input_name(model: bytes) -> str:
-    """Of the one input of a prepared model."""
+    """Name of the only input of a prepared model."""
     return str(onnx.load_from_string(model).graph.input[0].name)
 
 
 def load(part: ModelPart) -> onnx.ModelProto:
-    """The graph, in an opset that the rewrites know, with names that none of theirs can be. Raises BadModel."""
+    """Load the graph in a supported opset, with prefixed names that cannot clash. Raises BadModel."""
     proto = _parsed(part)
-    found = rewrite.opset_of(proto)
+    opset = rewrite.opset_of(proto)
     try:
-        if found < _OPSET:
+        if opset < _OPSET:
             proto = version_converter.convert_version(proto, _OPSET)
         return compose.add_prefix(proto, _PREFIX)
     except (RuntimeError, *_REFUSALS) as error:
         raise BadModel(
-            f"{part} is of opset {found}, and cannot be made one of {_OPSET}: {error}.", "Export it anew."
+            f"{part} has opset {opset}, and cannot be converted to {_OPSET}: {error}.", "Export it again."
         ) from error
 
 
 def _parsed(part: ModelPart) -> onnx.ModelProto:
-    """The graph of the file. Raises BadModel."""
+    """Parse the file's graph. Raises BadModel."""
     try:
         proto = onnx.load_from_string(part.shipped)
     except DecodeError as error:
-        raise BadModel(f"{part} is no ONNX model, or not whole: {error}.", "Copy the file again.") from error
+        raise BadModel(f"{part} is not a complete ONNX model: {error}.", "Copy the file again.") from error
     if len(proto.graph.input) != 1 or not proto.graph.output:
         inputs = len(proto.graph.input)
-        raise BadModel(f"{part} has {inputs} inputs, and the engine ppocr feeds one.", "Export it for inference.")
+        raise BadModel(f"{part} has {inputs} inputs, but the engine ppocr needs one.", "Export it for inference.")
     if has_external_weights(proto):
-        raise BadModel(f"{part} keeps its weights in another file, which no manifest holds.", "Save it as one file.")
+        raise BadModel(f"{part} has weights in another file, which is not supported.", "Save it as one file.")
     return proto
 
 
 def _run_shipped(part: ModelPart, proto: onnx.ModelProto, noise: Array) -> Array:
-    """What the file as it came gives for noise. Raises BadModel: it does not run, or is no model of its kind."""
+    """Run the original graph on noise. Raises BadModel: it does not run, or is not a model of its kind."""
     try:
         shipped: Array = _run(proto, noise)[0]
     except SESSION_ERRORS as error:
         raise BadModel(
             f"{part} does not run on an input of {noise.shape}: {error}",
-            "Check that it is whole, that its batch and width are left open, and its height_px in model.toml.",
+            "Check that the file is complete, that batch and width are dynamic, and height_px in model.toml.",
         ) from error
     if part.kind == DETECTION and shipped.shape != (1, 1, *noise.shape[2:]):
         raise BadModel(
-            f"{part} gives {shipped.shape} for an input of {noise.shape}, and a detector gives a map of its size.",
+            f"{part} returns {shipped.shape} for an input of {noise.shape}, but a detector returns a map of its size.",
             "Name the detector in [detection].",
         )
     if part.kind != DETECTION and (shipped.ndim != 3 or len(shipped) != 1 or not shipped.size):
         raise BadModel(
-            f"{part} gives {shipped.shape}, and a recognizer gives (1, steps, classes).",
+            f"{part} returns {shipped.shape}, but a recognizer returns (1, steps, classes).",
             "Name the recognizer in [[recognition]].",
         )
     return shipped
@@ -148,14 +148,14 @@ def _rewrite_detector(
 ) -> onnx.ModelProto:
     made = _applied(proto, rewrite.zero_subnormal_weights)
     if not batched:
-        # How many channels ONNX Runtime's convolutions take at once on this processor.
+        # Channels per block of ONNX Runtime's convolutions on this CPU.
         block = 16 if b" avx512f " in cpu_features() else 8
         for rewriting in (memory_layout.drop_identities, *memory_layout.detector_rewrites(block)):
             made = _applied(made, rewriting)
-    found = _try(made, noise)
-    if found is not None and _are_alike(found[0], shipped):
+    outputs = _try(made, noise)
+    if outputs is not None and _are_alike(outputs[0], shipped):
         return made
-    LOG.warning("%s: its graph is not rewritten, because it would give something else.", part)
+    LOG.warning("%s: its graph is not rewritten, because the results would differ.", part)
     return proto
 
 
@@ -168,16 +168,16 @@ def _rewrite_recognizer(
     plain = _applied(proto, rewrite.zero_subnormal_weights)
     if not batched:
         plain = _applied(plain, memory_layout.drop_identities)
-    for has_product, rewriting in _ways(classes, shares=shares, batched=batched):
+    for has_product, rewriting in _argmax_rewrites(classes, shares=shares, batched=batched):
         made = _copy(plain)
         _add_properties(made, {CLASSES: str(classes)} | ({PRODUCT: "yes"} if has_product else {}))
         if _apply(made, rewriting) and _reads_alike(_try(made, noise), expected, batched=batched):
             return _applied(plain, rewrite.keep_features) if openvino and has_product else made
-    raise BadModel(f"{part}: no class can be chosen of what it gives, {shipped.shape}.", "Export it for inference.")
+    raise BadModel(f"{part}: its output {shipped.shape} has no classes to choose from.", "Export it for inference.")
 
 
-def _ways(classes: int, *, shares: bool, batched: bool) -> Iterator[tuple[bool, Rewriting]]:
-    """How the choice of classes can be added: by the last product, or to the scores, whatever makes them."""
+def _argmax_rewrites(classes: int, *, shares: bool, batched: bool) -> Iterator[tuple[bool, Rewriting]]:
+    """Rewrites that add the choice of classes: to a final product, or else to scores of any origin."""
     yield True, rewrite.add_argmax_batched if batched else rewrite.add_argmax
     yield False, lambda proto: rewrite.add_argmax_to_scores(proto, classes, shares=shares, batched=batched)
 
@@ -192,7 +192,7 @@ def _add_properties(proto: onnx.ModelProto, added: dict[str, str]) -> None:
 
 
 def _applied(proto: onnx.ModelProto, rewriting: Rewriting) -> onnx.ModelProto:
-    """A rewritten copy; the model itself where the rewrite does not apply."""
+    """A rewritten copy; the model itself if the rewrite does not apply."""
     copy = _copy(proto)
     return copy if _apply(copy, rewriting) else proto
 
@@ -204,7 +204,7 @@ def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _apply(proto: onnx.ModelProto, rewriting: Rewriting) -> bool:
-    """Whether the rewrite applies; where it does not, the model may be half rewritten."""
+    """Rewrite in place; returns whether the rewrite applies. If not, the model may be half rewritten."""
     try:
         rewriting(proto)
     except _REFUSALS as refusal:
@@ -214,7 +214,7 @@ def _apply(proto: onnx.ModelProto, rewriting: Rewriting) -> bool:
 
 
 def _try(proto: onnx.ModelProto, noise: Array) -> Sequence[Array] | None:
-    """All outputs; None where it does not run."""
+    """All outputs; None if the model does not run."""
     try:
         return _run(proto, noise)
     except SESSION_ERRORS as error:
@@ -227,15 +227,15 @@ def _run(proto: onnx.ModelProto, noise: Array) -> Sequence[Array]:
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=[CPU])
-    found: Sequence[Array] = session.run(None, {proto.graph.input[0].name: noise})
-    return found
+    outputs: Sequence[Array] = session.run(None, {proto.graph.input[0].name: noise})
+    return outputs
 
 
-def _reads_alike(found: Sequence[Array] | None, expected: Array, *, batched: bool) -> bool:
-    """Whether classes, probabilities and logits are those of the (1, T, C) probabilities."""
-    if found is None:
+def _reads_alike(outputs: Sequence[Array] | None, expected: Array, *, batched: bool) -> bool:
+    """Whether classes, probabilities and logits agree with the expected (1, T, C) probabilities."""
+    if outputs is None:
         return False
-    best, shares, logits = (output[0] if batched else output for output in found)
+    best, shares, logits = (output[0] if batched else output for output in outputs)
     (probabilities,) = expected
     if best.shape != (len(probabilities),) or logits.shape != probabilities.shape:
         return False
@@ -248,8 +248,8 @@ def _reads_alike(found: Sequence[Array] | None, expected: Array, *, batched: boo
     )
 
 
-def _are_alike(found: Array, expected: Array) -> bool:
-    return found.shape == expected.shape and bool(np.abs(found - expected).max(initial=0) <= MOST_DIFFERENCE)
+def _are_alike(output: Array, expected: Array) -> bool:
+    return output.shape == expected.shape and bool(np.abs(output - expected).max(initial=0) <= MOST_DIFFERENCE)
 
 
 def _softmax(scores: Array) -> Array:

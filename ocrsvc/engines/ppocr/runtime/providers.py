@@ -1,12 +1,11 @@
-"""Chooses ONNX Runtime's execution provider (CPU, CUDA, TensorRT) and makes its options.
+"""Chooses ONNX Runtime's execution provider (CPU, CUDA, TensorRT) and its options.
 
-A provider that was asked for by name is used, or the service does not start: there is no silent way back to a slower
-one, because a service that is ten times slower than planned is found out too late.
+A requested provider is used, or the service does not start. It never falls back silently, for a service ten times
+slower than planned would be noticed too late.
 
-TensorRT builds an engine for a range of shapes (a profile). ONNX Runtime can be given several, but runs the first one
-only (as of 1.31), so here every profile has a session of its own, and with it a folder of its own for the engine: the
-name of the file does not tell one profile from another. The profiles together cover every shape that the pipeline
-makes in ordinary use; CUDA runs the rest. So no engine is ever built while requests wait.
+TensorRT builds an engine for a range of shapes (a profile). ONNX Runtime accepts several but runs only the first (as of
+1.31), so each profile has its own session, and its own folder for the engine, whose file name does not identify the
+profile. The profiles cover every shape of ordinary use, and CUDA runs the rest: no engine is built while requests wait.
 """
 
 from __future__ import annotations
@@ -35,26 +34,26 @@ CUDA: Final = "CUDAExecutionProvider"
 TENSORRT: Final = "TensorrtExecutionProvider"
 
 CUDA_OPTIONS: Final[Options] = {
-    # EXHAUSTIVE searches for every new shape: 634 ms against 1.9 ms a shape (PaddleX PR 5057).
+    # EXHAUSTIVE searches for every new shape: 634 ms instead of 1.9 ms per shape (PaddleX PR 5057).
     "cudnn_conv_algo_search": "HEURISTIC",
-    # An arena that doubles cannot give back what one large run made it take.
+    # An arena that grows by doubling cannot free the memory of one large run.
     "arena_extend_strategy": "kSameAsRequested",
 }
-# What the wheels of TensorRT install, in the order in which they need each other.
+# Installed by TensorRT's wheels, in the order of their dependencies.
 _TENSORRT_FOLDER: Final = "tensorrt_libs"
 _TENSORRT_LIBRARIES: Final = ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A range of input shapes that one TensorRT engine is built for; its memory follows `most`."""
+    """The range of input shapes of one TensorRT engine; `most` determines its memory."""
 
     least: Shape
     usual: Shape
     most: Shape
 
     def covers(self, shape: Shape) -> bool:
-        """Whether an input of that shape is within."""
+        """Whether an input shape is in the range."""
         return len(shape) == len(self.least) and all(
             low <= side <= high for low, side, high in zip(self.least, shape, self.most, strict=True)
         )
@@ -67,19 +66,17 @@ class Profile:
 class GpuConfig:
     """How the sessions of one model share a GPU."""
 
-    streams: int = 1  # runs under way at once; each has a session, a stream and an arena of its own
-    arena_bytes: int | None = None  # what each arena may take; None for what the GPU has
-    # size of an input, in floats, up to which the arena keeps a run's memory for the next; larger runs give theirs
-    # back. 0: all is kept.
+    streams: int = 1  # concurrent runs; each has its own session, stream and arena
+    arena_bytes: int | None = None  # limit of each arena; None: all of the GPU's memory
+    # input size, in floats, up to which the arena keeps a run's memory; larger runs free it. 0: all runs keep it
     arena_values: int = 0
-    profiles: tuple[Profile, ...] = ()  # for TensorRT; the smallest first
+    profiles: tuple[Profile, ...] = ()  # for TensorRT; smallest first
 
 
 def choose_provider(device: Device, provider: Provider, available: Sequence[str]) -> Provider:
-    """What to try for OCRSVC_DEVICE and OCRSVC_PROVIDER: "cpu" (ONNX Runtime), "openvino", "cuda" or "tensorrt".
+    """The provider for OCRSVC_DEVICE and OCRSVC_PROVIDER: "cpu" (ONNX Runtime), "openvino", "cuda" or "tensorrt".
 
-    `available` is what this build of ONNX Runtime knows. Raises EngineUnavailable: what was asked for by name is not in
-    it.
+    `available` are the providers in this build of ONNX Runtime. Raises EngineUnavailable if the requested one is not.
     """
     if provider == "openvino":
         return "openvino"
@@ -94,11 +91,11 @@ def choose_provider(device: Device, provider: Provider, available: Sequence[str]
     return "cuda"
 
 
-def _check_available(asked: str, needed: Sequence[str], available: Sequence[str]) -> None:
+def _check_available(setting: str, needed: Sequence[str], available: Sequence[str]) -> None:
     if not set(needed) <= set(available):
         raise EngineUnavailable(
-            f"{asked}, but this ONNX Runtime offers only {', '.join(available)}.",
-            "Install the extra gpu-cuda12 or gpu-cuda13 (without the package onnxruntime beside it), or set "
+            f"{setting}, but this ONNX Runtime offers only {', '.join(available)}.",
+            "Install the extra gpu-cuda12 or gpu-cuda13 (and uninstall the package onnxruntime), or set "
             "OCRSVC_DEVICE=cpu and OCRSVC_PROVIDER=auto.",
         )
 
@@ -108,28 +105,28 @@ ON_CPU: Final = ("cpu", "openvino")
 _REFUSED: Final = {
     ("fp16", "cpu"): ("on the CPU, which gains nothing from it", "OCRSVC_DEVICE=cuda to find out why no GPU is used"),
     ("fp16", "openvino"): ("on the CPU, which gains nothing from it", "OCRSVC_PRECISION=bf16"),
-    ("bf16", "cpu"): ("by ONNX Runtime on the CPU, which has no such kernels", "OCRSVC_PROVIDER=openvino"),
-    ("bf16", "gpu"): ("on a GPU, for which fp16 is offered", "OCRSVC_PRECISION=fp16"),
-    ("int8", "openvino"): ("by OpenVINO, for which there is no such model", "OCRSVC_PROVIDER=auto"),
-    ("int8", "gpu"): ("on a GPU, for which there is no such model", "OCRSVC_PRECISION=fp16, or OCRSVC_DEVICE=cpu"),
+    ("bf16", "cpu"): ("with ONNX Runtime on the CPU, which has no bf16 kernels", "OCRSVC_PROVIDER=openvino"),
+    ("bf16", "gpu"): ("on a GPU, where only fp16 is supported", "OCRSVC_PRECISION=fp16"),
+    ("int8", "openvino"): ("with OpenVINO, where int8 is not supported", "OCRSVC_PROVIDER=auto"),
+    ("int8", "gpu"): ("on a GPU, where int8 is not supported", "OCRSVC_PRECISION=fp16, or OCRSVC_DEVICE=cpu"),
 }
 
 
 def check_precision(precision: Precision, provider: Provider) -> None:
-    """Raises EngineUnavailable where a provider does not compute in that precision."""
+    """Raises EngineUnavailable if a provider does not support a precision."""
     refused = _REFUSED.get((precision, provider if provider in ON_CPU else "gpu"))
     if refused is not None:
         reason, remedy = refused
         raise EngineUnavailable(
-            f"OCRSVC_PRECISION={precision}, but the engine computes {reason}.",
-            f"Leave OCRSVC_PRECISION out, or set {remedy}.",
+            f"OCRSVC_PRECISION={precision}, but the engine runs {reason}.",
+            f"Leave out OCRSVC_PRECISION, or set {remedy}.",
         )
 
 
 def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Options:
-    """The options of the CUDA provider, on the stream at that address, or one that ONNX Runtime makes.
+    """Options of the CUDA provider; `stream` is a stream's address, or None if ONNX Runtime makes one.
 
-    "fp32" is full single precision; otherwise products of floats may be taken in TF32.
+    "fp32" is full single precision; otherwise matrix products may use TF32.
     """
     options = dict(CUDA_OPTIONS)
     if gpu.arena_bytes is not None:
@@ -142,9 +139,9 @@ def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Op
 def tensorrt_options(
     input_name: str, profile: Profile, precision: Precision, stream: int | None, folder: Path | None
 ) -> Options:
-    """The options of the TensorRT provider, whose engine is built for all shapes of the profile before the first run.
+    """Options of the TensorRT provider, which builds an engine for all shapes of the profile when a session opens.
 
-    "fp16" lets TensorRT take half precision where it wins. `folder` keeps the engine and the timings of kernels.
+    "fp16" lets TensorRT use half precision where it is faster. `folder` caches the engine and kernel timings.
     """
     half = precision == "fp16"
     options: Options = {
@@ -166,9 +163,9 @@ def _stream_option(stream: int | None) -> Options:
 
 
 def load_gpu_libraries(provider: Provider) -> None:
-    """Load what the provider needs out of the wheels that pip installed, where the linker does not look by itself.
+    """Load the provider's libraries from pip's wheels, where the dynamic linker does not look.
 
-    What is installed elsewhere is left to the linker: a session that cannot be opened says which library it misses.
+    The linker finds libraries installed elsewhere; if one is missing, opening a session raises an error that names it.
     """
     if provider == "cpu":
         return
@@ -188,7 +185,7 @@ def _tensorrt_files() -> list[Path]:
 
 
 def tensorrt_version() -> str:
-    """The version of TensorRT that is loaded, or "" where it cannot be read."""
+    """Version of the loaded TensorRT; "" if it cannot be read."""
     try:
         return str(ctypes.CDLL(_TENSORRT_LIBRARIES[0]).getInferLibVersion())
     except (OSError, AttributeError):

@@ -1,12 +1,11 @@
-"""A model that is ready to run: its ONNX Runtime sessions on a CPU or one stream of a GPU, and pools of sessions.
+"""Opened models: ONNX Runtime sessions on the CPU or one GPU stream, and pools of sessions.
 
-Arrays that already lie on the GPU are bound to a session, without a copy (ONNX Runtime's IO binding); this file and
-gpu/arrays.py are all that uses cupy for models.
+Arrays on the GPU are bound to a session without a copy (ONNX Runtime's IO binding); only this file and gpu/arrays.py
+use cupy for models.
 
-**Streams.** A session on a GPU computes on one stream, which it has been given as `user_compute_stream` and which
-nothing else uses. That stream, and not the processor, waits for what the caller queued before on cupy's current stream;
-a run has ended when it returns, so what comes back may be used on any stream at once. A caller that makes the session's
-stream the current one (`with session.gpu.stream:`) saves that wait and nothing else.
+**Streams.** A session on a GPU has its own stream (`user_compute_stream`). The stream, not the CPU, waits for the work
+that the caller queued on cupy's current stream. A run is complete when it returns, so any stream may use its results at
+once. A caller that makes the session's stream current (`with session.gpu.stream:`) saves that wait only.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ocrsvc.errors import EngineFailed, EngineUnavailable
 
 Tensor = NDArray[np.float32]
 
-# Its classes have no base of their own.
+# ONNX Runtime's exceptions have no common base class.
 SESSION_ERRORS: Final = (
     ImportError,
     OSError,
@@ -45,25 +44,24 @@ SESSION_ERRORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """How a session computes."""
+    """Settings of a model's sessions."""
 
-    device: Device = "auto"  # "cpu", "cuda", or "auto" (the GPU where one works)
-    threads: int = 1  # threads inside one run (intra-op)
-    # on the CPU, the size of an input, in floats, up to which a run's memory is kept for the next one; larger runs give
-    # theirs back, so that one huge page does not stay in the RSS for ever. 0: nothing is kept.
+    device: Device = "auto"  # "cpu", "cuda", or "auto" (a GPU if one works)
+    threads: int = 1  # threads of one run (intra-op)
+    # on the CPU, the input size, in floats, up to which a run's memory is kept for the next; larger runs free it, so
+    # that one huge page does not increase the RSS for ever. 0: nothing is kept.
     arena_values: int = 0
-    batched: bool = False  # many lines in one recognition run, whatever the device; a GPU always reads so
-    # "cpu" (ONNX Runtime), "openvino", "cuda", "tensorrt", or "auto" (what the device says)
+    batched: bool = False  # many lines per recognition run on the CPU too; a GPU always does so
+    # "cpu" (ONNX Runtime), "openvino", "cuda", "tensorrt", or "auto" (from the device)
     provider: Provider = "auto"
-    # what to compute in; "auto" is single precision, but bf16 under OpenVINO where the processor has it
-    precision: Precision = "auto"
-    sessions: int = 1  # under OpenVINO, how many runs may be under way at once; each has memory of its own
-    gpu: GpuConfig = field(default_factory=GpuConfig)  # how the GPU is shared, where there is one
-    input_format: InputFormat = USUAL  # what the model takes; `open_model` fills it in
+    precision: Precision = "auto"  # "auto" is fp32, but bf16 under OpenVINO if the CPU supports it
+    sessions: int = 1  # concurrent runs under OpenVINO; each has its own memory
+    gpu: GpuConfig = field(default_factory=GpuConfig)
+    input_format: InputFormat = USUAL  # set by `open_model`
 
     @property
     def may_fall_back(self) -> bool:
-        """Whether the CPU will do where the GPU does not work."""
+        """Whether to use the CPU if the GPU does not work."""
         return self.device == "auto" and self.provider == "auto" and self.precision not in ("fp16", "bf16")
 
 
@@ -78,9 +76,9 @@ _TYPES: Final = {
 
 
 class GpuContext:
-    """The GPU that this process sees, through cupy, with a stream of its own on which one session computes.
+    """A cupy stream on this process's GPU, for one session.
 
-    `address` is that of the stream, for `user_compute_stream`; `device` is ONNX Runtime's name of the memory.
+    `address` is the stream's, for `user_compute_stream`; `device` is ONNX Runtime's name of the memory.
     """
 
     device = "cuda"
@@ -91,20 +89,20 @@ class GpuContext:
         self.address = int(self.stream.ptr)
 
     def wait_for_caller(self) -> None:
-        """Let the stream wait for what the calling thread has queued so far."""
+        """Make the stream wait for the calling thread's queued work."""
         queued = self._cupy.cuda.get_current_stream()
         if queued.ptr != self.stream.ptr:
             self.stream.wait_event(queued.record())
 
     def wrap(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object) -> Any:
-        """An array over memory that `owner` keeps; nothing is copied."""
+        """An array over memory of `owner`, without a copy."""
         size_bytes = int(np.prod(shape)) * dtype.itemsize
         memory = self._cupy.cuda.UnownedMemory(address, size_bytes, owner)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
 
 def open_gpu_context() -> GpuContext | None:
-    """The GPU with a new stream; None where cupy is missing or fails: arrays go by the processor's memory there."""
+    """Open a GPU stream; None if cupy is missing or fails: then arrays pass through the host's memory."""
     if importlib.util.find_spec("cupy") is None:
         return None
     try:
@@ -112,12 +110,12 @@ def open_gpu_context() -> GpuContext | None:
 
         return GpuContext(cupy)
     except (ImportError, RuntimeError):
-        # The reason is logged where cupy is asked to prepare pixels: models run without it.
+        # gpu/arrays.py logs the reason; models run without cupy.
         return None
 
 
 def is_on_gpu(array: Any) -> bool:
-    """Whether the array says that it lies on a GPU, as cupy's do."""
+    """Whether the array is on a GPU, as cupy's are."""
     return hasattr(array, "__cuda_array_interface__")
 
 
@@ -128,16 +126,16 @@ def run_bound(
     outputs: Sequence[str],
     options: ort.RunOptions | None = None,
 ) -> list[Any]:
-    """Run a model of one input on an array of the GPU; its outputs stay there. Nothing passes through the host.
+    """Run a one-input model on a GPU array; its outputs stay on the GPU.
 
-    The session computes on the stream of `gpu`; the array is C-contiguous, of the input's shape and dtype. Raises
-    EngineFailed: it is not contiguous, or an output has a dtype that is not known here.
+    The session computes on the stream of `gpu`; the array is C-contiguous, with the input's shape and dtype. Raises
+    EngineFailed: it is not contiguous, or an output has an unsupported dtype.
     """
     interface = array.__cuda_array_interface__
     address, shape, dtype = interface["data"][0], tuple(interface["shape"]), np.dtype(interface["typestr"])
     strides = interface.get("strides")
     if strides is not None and tuple(strides) != np.empty(shape, dtype).strides:
-        raise EngineFailed("An array on the GPU is not contiguous, and models read contiguous ones only.")
+        raise EngineFailed("An array on the GPU is not contiguous, as models require.")
     gpu.wait_for_caller()
     binding = session.io_binding()
     binding.bind_input(session.get_inputs()[0].name, gpu.device, 0, dtype.type, shape, address)
@@ -148,21 +146,21 @@ def run_bound(
 
 
 def _as_array(gpu: GpuContext, value: Any, session: object) -> Any:
-    """An output as an array over its memory, which lives as long as the array; the session's arena owns it."""
+    """An output as an array over the session's arena; the memory lives as long as the array."""
     kind = value.data_type()
     if kind not in _TYPES:
-        raise EngineFailed(f"A model gave {kind} on the GPU, which is not known here.")
+        raise EngineFailed(f"A model returned {kind} on the GPU, which is not supported.")
     return gpu.wrap(value.data_ptr(), tuple(value.shape()), np.dtype(_TYPES[kind]), (value, session))
 
 
 ProfileSession = tuple[ort.InferenceSession, Profile | None]
-"""A model, opened for the shapes of a profile, or for any."""
+"""A session for the shapes of a profile, or for any shape."""
 
 
 class ModelRunner:
-    """A model, ready to run; safe to share between threads. What its users ask of it are its attributes.
+    """An opened model; thread-safe.
 
-    `batched`: the recognizer's graph takes many lines at once (graph/rewrite.py). `takes_pixels`: see
+    `batched`: the recognizer's graph takes many lines per run (graph/rewrite.py). `takes_pixels`: see
     network_input.model_input. `metadata` are the model's properties.
     """
 
@@ -173,28 +171,27 @@ class ModelRunner:
     takes_pixels: bool
     metadata: dict[str, str]
     input_format: InputFormat
-    _sessions: tuple[ModelRunner, ...] = ()  # of a pool; a session that refers to itself would outlive its last user
+    _sessions: tuple[ModelRunner, ...] = ()  # empty except in a pool: a reference to itself would delay its release
 
     @property
     def sessions(self) -> tuple[ModelRunner, ...]:
-        """Those that run the model: of a pool all, else this one."""
+        """The sessions that run the model: all of a pool, else this one."""
         return self._sessions or (self,)
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """Run the model on one input (N, 3, H, W) float32; returns the named outputs, or all of them.
+        """Run the model on one input (N, 3, H, W) float32; returns the named outputs, or all.
 
-        A numpy array gives numpy arrays. For an array that lies on the GPU the outputs lie there too, and nothing
-        passes through the host; see `run_bound` for what is raised.
+        Outputs are on the GPU if the input is, else numpy arrays. Raises as `run_bound` does.
         """
         raise NotImplementedError
 
     def warm_up(self, tensor: NDArray[Any]) -> None:
-        """A first run of that shape in each session. Raises EngineUnavailable: it would fail in a request."""
+        """Run each session once with a tensor. Raises EngineUnavailable if that fails."""
         try:
             self.run(tensor)
         except SESSION_ERRORS as error:
             raise EngineUnavailable(
-                f"A run of the shape {tensor.shape} fails: {error}",
+                f"The model fails on an input of shape {tensor.shape}: {error}",
                 "If memory is short, set a smaller OCRSVC_BATCH_PIXELS, fewer OCRSVC_GPU_STREAMS or OCRSVC_WORKERS, or "
                 "more OCRSVC_GPU_ARENA_BYTES.",
             ) from error
@@ -203,9 +200,9 @@ class ModelRunner:
 class Session(ModelRunner):
     """One model under ONNX Runtime on one device.
 
-    On the CPU its runs may overlap. On a GPU they should not: they would share one stream; a SessionPool prevents it.
-    The first of the `parts` that covers a shape runs it; the last covers any. `gpu` is the stream that the parts
-    compute on; None on the CPU, and where there is no cupy.
+    On the CPU, runs may overlap. On a GPU they should not, for they would share a stream; a SessionPool prevents it.
+    The first of the `parts` that covers a shape runs it; the last covers any shape. `gpu` is their stream; None on the
+    CPU or without cupy.
     """
 
     def __init__(
@@ -235,24 +232,23 @@ class Session(ModelRunner):
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See ModelRunner."""
-        session = next(one for one, profile in self._parts if profile is None or profile.covers(array.shape))
-        # Gives a large run's memory back; only so, since the same entry in a session's options does nothing.
+        session = next(part for part, profile in self._parts if profile is None or profile.covers(array.shape))
+        # Frees a large run's memory; the same entry in a session's options has no effect.
         options = self._shrinking if 0 < self._arena_values < array.size else None
         if self.gpu is not None and is_on_gpu(array):
             return run_bound(session, self.gpu, array, outputs or self._outputs, options)
-        found: list[Any] = session.run(outputs, {self._input: array}, options)
-        return found
+        results: list[Any] = session.run(outputs, {self._input: array}, options)
+        return results
 
 
 _TIMEOUT_S: Final = 60.0
 
 
 class SessionPool(ModelRunner):
-    """Sessions of one model on a GPU or under OpenVINO, used as one; at most one run a session; further runs wait.
+    """A pool of one model's sessions on a GPU or under OpenVINO: one run per session, further runs wait. Thread-safe.
 
-    Each session has memory of its own, on a GPU a stream and an arena. So the memory in use follows the number of
-    sessions, not that of the engine threads. A run fails after `timeout_s` without a free one: a device that hangs must
-    not hold threads for ever. All calls may come from any thread.
+    Each session has its own memory (on a GPU a stream and an arena), so memory grows with the number of sessions, not
+    of engine threads. A run fails after `timeout_s` without a free session: a hanging device must not block threads.
     """
 
     def __init__(self, sessions: Sequence[ModelRunner], timeout_s: float = _TIMEOUT_S) -> None:
@@ -262,19 +258,19 @@ class SessionPool(ModelRunner):
         self.batched, self.takes_pixels, self.metadata = first.batched, first.takes_pixels, first.metadata
         self.input_format = first.input_format
         self._timeout_s = timeout_s
-        # The last one used is taken first: its memory is warm, and one that is not needed stays small.
+        # Last in, first out: the last session's memory is warm, and unneeded sessions stay small.
         self._free: queue.LifoQueue[ModelRunner] = queue.LifoQueue()
         for session in reversed(self._sessions):
             self._free.put(session)
 
     @contextmanager
     def acquire(self) -> Iterator[ModelRunner]:
-        """A session that nobody else uses meanwhile. Raises EngineFailed when none comes free."""
+        """Take a session for the block. Raises EngineFailed if none becomes free."""
         try:
             session = self._free.get(timeout=self._timeout_s)
         except queue.Empty:
             raise EngineFailed(
-                f"No run of the model ended within {self._timeout_s:g} s.", "Look at the worker's log."
+                f"No run of the model ended within {self._timeout_s:g} s.", "See the worker's log."
             ) from None
         try:
             yield session
@@ -287,6 +283,6 @@ class SessionPool(ModelRunner):
             return session.run(array, outputs)
 
     def warm_up(self, tensor: NDArray[Any]) -> None:
-        """See ModelRunner; one session after the other, which nobody else may use meanwhile."""
+        """See ModelRunner; warms up one session after the other. Do not run the model meanwhile."""
         for session in self._sessions:
             session.warm_up(tensor)

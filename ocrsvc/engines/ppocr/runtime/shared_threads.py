@@ -1,8 +1,7 @@
-"""Helper threads that the pages of one process share: a lone page uses all of them, pages among many only their own.
+"""Threads that the pages of one process share: a single page uses all of them, each of many pages only its own.
 
-Each page that is being read occupies one thread. Threads that no page occupies help other pages, item by item: a helper
-that finds, after an item, that every thread is wanted by a page stops helping. So a loaded service runs as if there
-were no helpers.
+Each page being read occupies one thread. Free threads help other pages, one item at a time, and stop when pages occupy
+every thread. So a loaded service runs like one without helpers.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ R = TypeVar("R")
 
 
 class SharedThreads:
-    """Threads for `count` items at once, shared by the pages of one process. All calls may come from any thread."""
+    """`count` threads, shared by the pages of one process. Thread-safe."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -27,18 +26,18 @@ class SharedThreads:
         self._helping = 0
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max(1, count - 1), thread_name_prefix="helper")
-        # Started now, because a thread that appears under load would look like a leak.
+        # Started now: a thread that starts under load would look like a leak.
         ready = threading.Barrier(count)
         for _ in range(count - 1):
             self._pool.submit(ready.wait)
         ready.wait()
 
     def page(self) -> AbstractContextManager[None]:
-        """Occupy a thread while a page is read."""
+        """Occupy a thread during the block, in which a page is read."""
         return self._counting(1)
 
     def released_thread(self) -> AbstractContextManager[None]:
-        """While a page waits for something, its thread is free for others."""
+        """Free the page's thread for others during the block, in which the page waits."""
         return self._counting(-1)
 
     @contextmanager
@@ -53,7 +52,7 @@ class SharedThreads:
 
     @contextmanager
     def all_threads(self) -> Iterator[bool]:
-        """Use every other thread at once, if the caller's page is the only one; says whether it got them."""
+        """Reserve all other threads if the caller's page is the only one; yields whether it succeeded."""
         with self._lock:
             alone = self.count > 1 and self._occupied <= 1 and not self._helping
             self._helping += (self.count - 1) * alone
@@ -64,9 +63,9 @@ class SharedThreads:
                 self._helping -= (self.count - 1) * alone
 
     def map(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """`work` of each item, in the same order; begun in the order given, by helpers from the end.
+        """Apply `work` to each item; results are in order. The caller works from the start, helpers from the end.
 
-        So where alike items lie side by side, each thread does alike ones. Raises the first failure that it meets.
+        So if similar items are neighbours, each thread gets similar items. Raises the first failure.
         """
         pending = deque(range(len(items)))
         done: dict[int, R] = {}
@@ -87,11 +86,11 @@ class SharedThreads:
         return [done[index] for index in range(len(items))]
 
     def close(self) -> None:
-        """End the threads; nothing may be under way."""
+        """End the threads; no call may be running."""
         self._pool.shutdown()
 
     def _help(self, work: Callable[[T], R], items: Sequence[T], pending: deque[int], done: dict[int, R]) -> None:
-        """One helper's share; its thread is free again at the end."""
+        """Work through pending items in a helper thread, then free it."""
         try:
             while pending and self._may_help():
                 _do_next(work, items, pending.pop, done)
@@ -114,7 +113,7 @@ class SharedThreads:
 
 
 class SharedThreadsLender:
-    """Lends the threads of this process to its engines: several models have one lot of them. Any thread may call."""
+    """Lends this process's threads to its engines, so that several models share them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -122,7 +121,7 @@ class SharedThreadsLender:
         self._users: dict[int, int] = {}
 
     def borrow(self, count: int) -> SharedThreads:
-        """So many threads, which every engine has that asks for as many; to be given back."""
+        """Borrow `count` threads, shared by all engines with the same count; return them with `give_back`."""
         with self._lock:
             self._users[count] = self._users.get(count, 0) + 1
             if count not in self._lent:
@@ -130,7 +129,7 @@ class SharedThreadsLender:
             return self._lent[count]
 
     def give_back(self, threads: SharedThreads) -> None:
-        """Nobody of this borrower uses them any more; they end with the last one."""
+        """Return borrowed threads; they end with the last borrower."""
         with self._lock:
             self._users[threads.count] -= 1
             last = self._lent.pop(threads.count) if not self._users[threads.count] else None
@@ -142,7 +141,7 @@ LENDER: Final = SharedThreadsLender()  # of this process
 
 
 def _do_next(work: Callable[[T], R], items: Sequence[T], take: Callable[[], int], done: dict[int, R]) -> None:
-    """Do the item whose number `take` takes, unless another thread was quicker."""
+    """Process the item whose index `take` pops; does nothing if another thread took the last one."""
     try:
         index = take()
     except IndexError:
