@@ -65,7 +65,9 @@ def mapped_files() -> set[str]:
     return {line[line.index("/") :] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
 
 
-def test_nothing_plain_is_cached_and_the_text_is_the_same(tmp_path: Path, page: Image, slices: list[bytes]) -> None:
+def test_encrypted_model_reads_the_same_text_and_caches_nothing_plain(
+    tmp_path: Path, page: Image, slices: list[bytes]
+) -> None:
     built_in = built_in_model()
     plain = NewModel(built_in.description, {name: built_in.read(name) for name in built_in.description.files})
     write_version(plain, tmp_path / "plain", "mine", 1)

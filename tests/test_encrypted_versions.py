@@ -63,7 +63,7 @@ def encrypted(repository: Path, number: int = 2, key: ModelKey = KEY) -> ModelVe
     return ModelRepository(repository, key).open("mine", number)
 
 
-def test_everything_but_its_description_is_encrypted(tmp_path: Path) -> None:
+def test_all_files_except_the_description_are_encrypted(tmp_path: Path) -> None:
     version = encrypted(tmp_path)
     for file, content in {**PARTS, **PAGE}.items():
         assert content[:20] not in (version.folder / file).read_bytes(), file
@@ -79,7 +79,7 @@ def test_everything_but_its_description_is_encrypted(tmp_path: Path) -> None:
         (KEY, False, "", "ocrsvc[encrypt]"),
     ],
 )
-def test_without_its_key_or_the_package_it_is_a_bad_version_with_the_reason(
+def test_missing_key_or_package_makes_a_bad_version_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: ModelKey | None, is_installed: bool, reason: str, remedy: str
 ) -> None:
     encrypted(tmp_path)
@@ -104,7 +104,7 @@ def test_without_its_key_or_the_package_it_is_a_bad_version_with_the_reason(
     ],
     ids=["another file", "plain", "cut", "another description", "another version"],
 )
-def test_what_was_exchanged_is_refused_although_the_manifest_fits(
+def test_swapped_files_are_refused_although_the_manifest_matches(
     tmp_path: Path, files: Callable[[dict[str, bytes]], dict[str, bytes]], reason: str
 ) -> None:
     folder, other = encrypted(tmp_path).folder, encrypted(tmp_path, 3).folder
@@ -116,7 +116,7 @@ def test_what_was_exchanged_is_refused_although_the_manifest_fits(
         ModelRepository(tmp_path, KEY).open("mine", 2).read("det.onnx")
 
 
-def test_what_is_encrypted_already_or_opened_by_path_is_not_encrypted(tmp_path: Path) -> None:
+def test_encrypted_models_and_models_opened_by_path_cannot_be_encrypted(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match=r"mine/2 is already encrypted\."):
         encrypt_model(encrypted(tmp_path), KEY)
     of_tr = make_version(tmp_path, "tr", 1, 'engine = "tr"\n[settings]\ntr_home = "./"', {"libtr.so": b""})
@@ -124,7 +124,7 @@ def test_what_is_encrypted_already_or_opened_by_path_is_not_encrypted(tmp_path: 
         encrypt_model(of_tr, KEY)
 
 
-def test_a_child_process_gets_the_key_and_opens_the_model(tmp_path: Path) -> None:
+def test_child_process_receives_the_key_and_opens_the_model(tmp_path: Path) -> None:
     make_fake(tmp_path / "plain", 1)
     write_version(encrypt_model(ModelRepository(tmp_path / "plain").open("fake", 1), KEY), tmp_path, "fake", 7)
     version = ModelRepository(tmp_path, KEY).open("fake", 7)
@@ -146,7 +146,7 @@ def settings_with(repository: Path, key: ModelKey | None) -> Settings:
     return read_settings({"OCRSVC_MODELS": str(repository), **given})
 
 
-def test_the_start_ends_where_the_newest_version_lacks_its_key(tmp_path: Path) -> None:
+def test_start_fails_if_the_key_of_the_newest_version_is_missing(tmp_path: Path) -> None:
     encrypted(tmp_path)
     for key in (None, new_key()):
         with pytest.raises(SettingsError, match=r"mine/2: It is encrypted with the key"):
@@ -154,7 +154,7 @@ def test_the_start_ends_where_the_newest_version_lacks_its_key(tmp_path: Path) -
     ModelRepository(tmp_path, KEY).check_key()
 
 
-def test_the_start_ends_where_there_is_no_repository(tmp_path: Path) -> None:
+def test_start_fails_without_the_repository_folder(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"OCRSVC_MODELS is .*/nothing, which is not a folder\. Name an existing"):
         ModelRepository(tmp_path / "nothing").check_key()
 
@@ -170,9 +170,7 @@ def test_the_start_ends_where_there_is_no_repository(tmp_path: Path) -> None:
         ("[mine.labels]\nold = 2", True),
     ],
 )
-def test_the_start_asks_for_the_keys_of_versions_that_a_policy_wants(
-    tmp_path: Path, policy: str, is_wanted: bool
-) -> None:
+def test_start_checks_the_keys_of_versions_that_a_policy_wants(tmp_path: Path, policy: str, is_wanted: bool) -> None:
     encrypted(tmp_path)
     plain(tmp_path, 3)
     (tmp_path / "models.toml").write_text(policy)
@@ -180,7 +178,7 @@ def test_the_start_asks_for_the_keys_of_versions_that_a_policy_wants(
         ModelRepository(tmp_path).check_key()
 
 
-def test_a_reload_asks_a_command_again_and_keeps_what_a_descriptor_gave(tmp_path: Path) -> None:
+def test_reload_runs_the_key_command_again_but_keeps_a_descriptors_key(tmp_path: Path) -> None:
     kept = open_model_key(read_settings({"OCRSVC_MODELS_KEY_FD": "999"}), KEY, is_start=False)
     assert kept is KEY
     of_command = {"OCRSVC_MODELS_KEY_COMMAND": f"cat {tmp_path / 'key'}"}
@@ -190,7 +188,7 @@ def test_a_reload_asks_a_command_again_and_keeps_what_a_descriptor_gave(tmp_path
     assert found.expose() == ModelKey(bytes.fromhex(other)).expose()
 
 
-def test_a_reload_without_the_key_in_the_environment_keeps_it(tmp_path: Path) -> None:
+def test_reload_without_the_key_variable_keeps_the_key(tmp_path: Path) -> None:
     encrypted(tmp_path)
     assert open_model_key(settings_with(tmp_path, None), KEY, is_start=False) is KEY
     with pytest.raises(SettingsError):
@@ -228,14 +226,14 @@ def test_a_service_hides_its_key_and_forbids_core_dumps(tmp_path: Path) -> None:
         assert key not in server.log
 
 
-def test_a_process_that_has_a_key_cannot_be_dumped() -> None:
+def test_process_with_a_key_is_not_dumpable() -> None:
     program = "from ocrsvc.system.sandbox import forbid_core_dumps; import ctypes; forbid_core_dumps(); "
     asked = f"{program} print(ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}))"
     ended = subprocess.run([sys.executable, "-c", asked], env=clean_environment(), capture_output=True, check=True)
     assert ended.stdout == b"0\n"
 
 
-def test_a_proof_decrypts_the_version_and_its_reference_pages(tmp_path: Path) -> None:
+def test_proof_decrypts_the_version_and_its_reference_pages(tmp_path: Path) -> None:
     page = png(8, 8, 255)
     pages = {"reference/one.png": page, "reference/one.txt": b"alpha beta"}
     model = 'engine = "fake"\n[settings]\nfake_text = "alpha beta"\n[reference]\nleast_f1 = 0.4\n'

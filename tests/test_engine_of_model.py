@@ -35,7 +35,7 @@ def read_texts(settings: Settings, model: ModelVersion) -> tuple[list[str], str]
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_the_model_says_which_engine_reads_whatever_the_settings_name(tmp_path: Path, isolation: str) -> None:
+def test_engine_of_the_model_overrides_the_setting(tmp_path: Path, isolation: str) -> None:
     model = make_fake(tmp_path, 7, "mine", fake_confidence=0.25)
     texts, who = read_texts(Settings.model_validate({"isolation": isolation, "models": tmp_path}), model)
     assert texts[2:] == ["mine/7"]
@@ -43,7 +43,7 @@ def test_the_model_says_which_engine_reads_whatever_the_settings_name(tmp_path: 
 
 
 @pytest.mark.parametrize("left", ["changed", "gone"])
-def test_a_version_that_changes_after_it_was_chosen_is_not_opened_by_a_child(tmp_path: Path, left: str) -> None:
+def test_child_refuses_a_version_that_changed_after_it_was_chosen(tmp_path: Path, left: str) -> None:
     model = make_fake(tmp_path, 1)
     if left == "gone":
         model.folder.rename(tmp_path / "fake" / "2")
@@ -70,21 +70,21 @@ def test_a_version_that_changes_after_it_was_chosen_is_not_opened_by_a_child(tmp
         ("[settings]\nfake_fault_on = { a = 1 }", r"settings\.fake_fault_on is", "names, separated"),
     ],
 )
-def test_settings_that_a_model_may_not_set_are_named(tmp_path: Path, model: str, fault: str, remedy: str) -> None:
+def test_error_names_a_setting_that_a_model_may_not_set(tmp_path: Path, model: str, fault: str, remedy: str) -> None:
     version = make_version(tmp_path, "fake", 1, f"engine = 'fake'\n{model}")
     with pytest.raises(BadModel, match=fault) as raised:
         settings_of_model(Settings(), version)
     assert remedy in raised.value.remedy
 
 
-def test_an_engine_that_there_is_not_is_named(tmp_path: Path) -> None:
+def test_error_names_an_unknown_engine(tmp_path: Path) -> None:
     version = make_version(tmp_path, "a", 1, "engine = 'reader'")
     with pytest.raises(BadModel, match="unknown engine 'reader'") as raised:
         open_engine(Settings(), PLAN, model=version)
     assert "ppocr" in raised.value.remedy
 
 
-def test_paths_lie_in_the_folder_of_the_version_and_what_is_below_them_is_verified(tmp_path: Path) -> None:
+def test_path_settings_are_in_the_versions_folder_and_verified(tmp_path: Path) -> None:
     version = make_version(tmp_path, "tr", 2, "engine='tr'\n[settings]\ntr_home='./tr'", {"tr/a": b"1", "tra": b"2"})
     service = Settings(models_code=True)
     (version.folder / "tra").write_bytes(b"3")
@@ -103,7 +103,7 @@ def test_paths_lie_in_the_folder_of_the_version_and_what_is_below_them_is_verifi
         ("[settings]\nmodel_cache = './cache'", Settings(), "not a setting of the engine ppocr"),
     ],
 )
-def test_a_model_runs_no_programs_and_names_no_folders_of_others(
+def test_model_cannot_run_programs_or_name_folders_outside(
     tmp_path: Path, model: str, service: Settings, fault: str
 ) -> None:
     version = make_version(tmp_path, "mine", 2, model, {"libtr.so": b"1"})
@@ -111,7 +111,7 @@ def test_a_model_runs_no_programs_and_names_no_folders_of_others(
         open_engine(service, PLAN, model=version)
 
 
-def test_what_a_model_does_not_set_is_as_the_service_has_it(tmp_path: Path) -> None:
+def test_service_settings_apply_unless_the_model_sets_them(tmp_path: Path) -> None:
     service = settings_class()(fake_latency_s=2.0, workers=3, engine="tr")
     settings = settings_of_model(service, make_fake(tmp_path, 1, fake_burn_s=1))
     changed = {name for name in type(service).model_fields if getattr(settings, name) != getattr(service, name)}
@@ -120,7 +120,7 @@ def test_what_a_model_does_not_set_is_as_the_service_has_it(tmp_path: Path) -> N
     assert settings_of_model(Settings(), built_in_model()) == Settings()
 
 
-def test_each_engine_has_settings_of_its_own() -> None:
+def test_each_engine_has_its_own_settings() -> None:
     every = [own_settings(entry) for entry in engines().values()]
     assert "gpu_streams" in own_settings(engines()["ppocr"])
     assert sum(map(len, every)) == len(frozenset().union(*every))

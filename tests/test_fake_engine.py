@@ -37,7 +37,7 @@ def kinds(answers: list[Page | OcrsvcError]) -> list[type]:
     return [type(answer) for answer in answers]
 
 
-def test_it_reads_the_size_and_the_hash_of_the_pixels() -> None:
+def test_fake_engine_reads_image_size_and_pixel_hash() -> None:
     pixels = noise(1)
     assert read(pixels).text == f"30x20\n{crc(pixels)}"
     assert read(pixels, min_confidence=0.6).text == "30x20"
@@ -58,7 +58,7 @@ def test_words_and_characters_share_their_line_evenly() -> None:
     assert [each.box[0] for each in first.characters] == [(0, 0), (2, 0), (4, 0), (6, 0), (8, 0)]
 
 
-def test_latency_passes_without_costing_cpu_time_and_burning_costs_it() -> None:
+def test_latency_takes_no_cpu_time_and_burning_does() -> None:
     began_s, began_cpu_s = time.monotonic(), time.thread_time()
     open_fake(fake_latency_s=0.2).read([task(noise(6))])
     assert time.monotonic() - began_s >= 0.2
@@ -71,7 +71,7 @@ def test_latency_passes_without_costing_cpu_time_and_burning_costs_it() -> None:
 @pytest.mark.parametrize(
     ("chosen", "expected"), [((), [EngineFailed] * 3), ((crc(noise(13)),), [Page, EngineFailed, Page])]
 )
-def test_it_fails_on_the_chosen_image_or_on_all(chosen: tuple[str, ...], expected: list[type]) -> None:
+def test_fault_affects_the_chosen_image_or_all(chosen: tuple[str, ...], expected: list[type]) -> None:
     handle = open_fake(fake_fault="fail", fake_fault_on=chosen)
     assert kinds(handle.read([task(noise(seed)) for seed in (12, 13, 14)])) == expected
 
@@ -90,7 +90,7 @@ def test_a_hanging_read_ends_when_the_engine_closes() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"fake_latency_s": 60.0}, {"fake_burn_s": 60.0}])
-def test_it_stops_soon_when_nobody_waits_any_more_and_reads_the_next_image(settings: dict[str, float]) -> None:
+def test_abandoned_read_stops_soon_and_the_next_image_is_read(settings: dict[str, float]) -> None:
     began_s = time.monotonic()
 
     def check() -> None:

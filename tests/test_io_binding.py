@@ -84,7 +84,7 @@ def doubling() -> onnxruntime.InferenceSession:
 ROWS = np.array([[1, 5, 2], [9, 0, 3]], np.float32)
 
 
-def test_outputs_stay_where_the_input_is_and_keep_what_they_lie_in(doubling: onnxruntime.InferenceSession) -> None:
+def test_outputs_stay_on_the_input_device_and_keep_their_memory_alive(doubling: onnxruntime.InferenceSession) -> None:
     gpu = CpuContext()
     place, twice = run_bound(doubling, gpu, OnGpu(ROWS), ["place", "twice"])
     assert place.array.tolist() == [1, 0]
@@ -94,12 +94,12 @@ def test_outputs_stay_where_the_input_is_and_keep_what_they_lie_in(doubling: onn
     assert gpu.waits == 1
 
 
-def test_an_array_that_is_not_contiguous_is_refused(doubling: onnxruntime.InferenceSession) -> None:
+def test_non_contiguous_array_is_refused(doubling: onnxruntime.InferenceSession) -> None:
     with pytest.raises(EngineFailed, match="not contiguous"):
         run_bound(doubling, CpuContext(), OnGpu(ROWS[:, ::2]), ["twice"])
 
 
-def test_a_run_gives_arrays_of_the_kind_that_it_was_given(doubling: onnxruntime.InferenceSession) -> None:
+def test_outputs_are_arrays_of_the_inputs_kind(doubling: onnxruntime.InferenceSession) -> None:
     session = Session([(doubling, None)], SessionConfig("cuda"), CpuContext())
     assert session.run(ROWS, ["place"])[0].tolist() == [1, 0]
     twice, place = session.run(OnGpu(ROWS))
@@ -125,7 +125,7 @@ def fake_cupy(current: int, log: list[Any]) -> ModuleType:
 
 
 @pytest.mark.parametrize(("current", "waits"), [(0, [("wait", "end of 0")]), (77, [])])
-def test_the_stream_waits_for_the_callers_unless_it_is_the_same(current: int, waits: list[object]) -> None:
+def test_session_stream_waits_for_the_callers_stream(current: int, waits: list[object]) -> None:
     log: list[Any] = []
     gpu = GpuContext(fake_cupy(current, log))
     assert (gpu.device, gpu.address, log) == ("cuda", 77, [("stream", True)])
@@ -134,9 +134,7 @@ def test_the_stream_waits_for_the_callers_unless_it_is_the_same(current: int, wa
 
 
 @pytest.mark.parametrize("failure", [ImportError("libcuda.so.1"), RuntimeError("cudaErrorInsufficientDriver")])
-def test_a_cupy_that_fails_leaves_the_models_to_run_without_it(
-    monkeypatch: pytest.MonkeyPatch, failure: Exception
-) -> None:
+def test_models_run_without_cupy_if_it_fails(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     cupy = fake_cupy(0, [])
 
     def fail(**_: bool) -> None:
@@ -169,7 +167,7 @@ class Slow:
         return [tensor]
 
 
-def test_runs_under_way_are_as_many_as_the_sessions_whatever_the_threads() -> None:
+def test_number_of_sessions_limits_concurrent_runs() -> None:
     gate = threading.Event()
     sessions = [Slow(gate), Slow(gate)]
     session_pool = SessionPool(sessions)  # type: ignore[arg-type]  # a stand-in
@@ -182,7 +180,7 @@ def test_runs_under_way_are_as_many_as_the_sessions_whatever_the_threads() -> No
     assert [session.most for session in sessions] == [1, 1]
 
 
-def test_a_session_that_never_comes_free_fails_the_run_and_a_failed_run_frees_its_session() -> None:
+def test_run_fails_without_a_free_session_and_a_failed_run_frees_its_session() -> None:
     session_pool = SessionPool([Slow(threading.Event())], timeout_s=0.01)  # type: ignore[list-item]
     with session_pool.acquire(), pytest.raises(EngineFailed, match=r"within 0\.01 s"):
         session_pool.run(np.zeros(1, np.float32))

@@ -93,7 +93,7 @@ def crashing() -> Iterator[Spawner]:
     ],
 )
 @pytest.mark.parametrize("file", [encoded(noise(1)), jpeg(2), gif(3)], ids=["png", "jpeg", "gif"])
-def test_a_file_is_read_as_it_is_without_a_child(
+def test_child_reads_a_file_like_the_engine_in_process(
     isolated: Reader, plain: Reader, file: bytes, options: ReadOptions
 ) -> None:
     reading = isolated.read(file, options, 10.0)
@@ -101,7 +101,7 @@ def test_a_file_is_read_as_it_is_without_a_child(
     assert 0 < reading.timing.decode_s < reading.timing.total_s
 
 
-def test_the_pages_of_documents_are_read_as_without_a_child(isolated: Reader, plain: Reader) -> None:
+def test_child_reads_document_pages_like_the_engine_in_process(isolated: Reader, plain: Reader) -> None:
     def pages(read: list[FileRead]) -> list[list[object]]:
         return [[outcome.page for _, outcome in file.pages if isinstance(outcome, Reading)] for file in read]
 
@@ -112,7 +112,7 @@ def test_the_pages_of_documents_are_read_as_without_a_child(isolated: Reader, pl
 
 
 @pytest.mark.parametrize("number", [None, 1, 2])
-def test_the_image_to_draw_on_comes_from_the_child_too(isolated: Reader, plain: Reader, number: int | None) -> None:
+def test_child_returns_the_decoded_image_for_drawing(isolated: Reader, plain: Reader, number: int | None) -> None:
     file = tiff_of_two_pages()
     with plain.decoded_image(file, number) as here, isolated.decoded_image(file, number) as there:
         assert there.format == here.format
@@ -131,7 +131,7 @@ def test_the_image_to_draw_on_comes_from_the_child_too(isolated: Reader, plain: 
     ],
     ids=["empty", "text", "jpeg", "gif", "tiff", "large"],
 )
-def test_a_file_that_is_refused_is_refused_in_the_same_words(
+def test_refused_file_has_the_same_error_from_a_child(
     isolated: Reader, plain: Reader, file: bytes, error: type[OcrsvcError]
 ) -> None:
     def refusal(reader: Reader) -> OcrsvcError:
@@ -143,7 +143,7 @@ def test_a_file_that_is_refused_is_refused_in_the_same_words(
 
 
 @pytest.mark.parametrize("bad", [jpeg(1, MARK), gif(1, MARK)], ids=["pixels", "header"])
-def test_a_decoder_that_crashes_twice_condemns_its_file_and_no_other(crashing: Spawner, bad: bytes) -> None:
+def test_file_that_crashes_the_decoder_twice_is_denylisted_alone(crashing: Spawner, bad: bytes) -> None:
     with opened_handle(spawner=crashing) as handle:
         answers = handle.read([FileTask(bad), FileTask(encoded(noise(1))), a_task(noise(2))])
         assert summary(answers) == [ImageCrashesEngine, crc(noise(1)), crc(noise(2))]
@@ -154,7 +154,7 @@ def test_a_decoder_that_crashes_twice_condemns_its_file_and_no_other(crashing: S
         assert [(entry.cause, entry.crashes) for entry in denylist_of(handle).entries()] == [("SIGSEGV", 2)] * 2
 
 
-def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -> None:
+def test_decoder_crash_in_a_service_fails_only_its_file() -> None:
     env = {"OCRSVC_ISOLATION": "process", "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "2"}
     with run_server({**env, "PYTHONPATH": f"{CRASHING}{os.pathsep}{ROOT}"}) as server:
         [worker] = server.workers()
@@ -196,7 +196,7 @@ GOOD: dict[str, object] = {"page": pack_page(Page(1, 1, 0, ())), "times": None, 
         ({}, None),
     ],
 )
-def test_nonsense_about_a_file_is_not_believed(changed: dict[str, object], options: ReadOptions | None) -> None:
+def test_invalid_answer_for_a_file_is_refused(changed: dict[str, object], options: ReadOptions | None) -> None:
     area = SharedArea()
 
     def unpacked(row: dict[str, object], options: ReadOptions | None) -> list[Page | OcrsvcError]:

@@ -58,7 +58,7 @@ def plain() -> Iterator[Spawner]:
     yield from started()
 
 
-def test_a_child_that_does_not_close_is_ended(plain: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_that_does_not_close_is_killed(plain: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "CLOSE_S", 0.2)
     with opened_handle(spawner=plain) as other, opened_handle(spawner=plain) as handle:
         stopped = pid_of(handle)
@@ -71,7 +71,7 @@ def test_a_child_that_does_not_close_is_ended(plain: Spawner, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("open_s", "boot_limit_s"), [(0.5, 60.0), (60.0, 0.5)], ids=["by the worker", "by the child itself"]
 )
-def test_a_child_that_does_not_open_in_time_is_ended_and_counts_as_failed(open_s: float, boot_limit_s: float) -> None:
+def test_child_that_opens_too_slowly_is_killed_and_counts_as_failed(open_s: float, boot_limit_s: float) -> None:
     began_s = time.monotonic()
     with (
         pytest.raises(EngineUnavailable, match="OCRSVC_BOOT_LIMIT_S"),
@@ -81,7 +81,7 @@ def test_a_child_that_does_not_open_in_time_is_ended_and_counts_as_failed(open_s
     assert time.monotonic() - began_s < 40.0
 
 
-def test_the_engine_describes_itself_as_the_child_does_that_was_opened_last() -> None:
+def test_engine_description_is_that_of_the_child_opened_last() -> None:
     engine = open_engine(Settings(engine="fake", isolation="process"), PLAN)
     assert isinstance(engine, IsolatedEngine)
     handle = engine.open_handle()
@@ -114,7 +114,7 @@ def failing(code: int) -> Callable[..., Any]:
     ],
     ids=["memfd", "size", "mapping", "socket"],
 )
-def test_a_child_that_cannot_be_opened_fails_its_image_leaks_nothing_and_comes_back(
+def test_failed_child_start_fails_its_image_leaks_nothing_and_recovers(
     plain: Spawner, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, code: int
 ) -> None:
     image = a_task(noise(1))
@@ -134,9 +134,7 @@ def test_a_child_that_cannot_be_opened_fails_its_image_leaks_nothing_and_comes_b
         assert open_files() == files
 
 
-def test_an_image_for_which_shared_memory_cannot_grow_fails_alone(
-    plain: Spawner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_image_without_shared_memory_fails_alone(plain: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened_handle(spawner=plain) as handle:
         first = pid_of(handle)
         with monkeypatch.context() as patch:
@@ -159,7 +157,7 @@ def most_files(pid: int, count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("spare", [0, 1])
-def test_a_fork_server_without_descriptors_opens_no_child_and_goes_on(plain: Spawner, spare: int) -> None:
+def test_fork_server_survives_a_lack_of_descriptors(plain: Spawner, spare: int) -> None:
     image = a_task(noise(1))
     with opened_handle(spawner=plain) as handle, opened_handle(spawner=plain) as other:
         mother, dead = fork_server_of(handle), pid_of(handle)
@@ -185,7 +183,7 @@ TASKS = [a_task(noise(1)), FileTask(encoded(noise(1)))]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
-def test_a_page_that_is_late_or_that_nobody_waits_for_stops_and_its_child_lives(patient: Spawner, task: Task) -> None:
+def test_late_or_abandoned_page_stops_without_killing_its_child(patient: Spawner, task: Task) -> None:
     with opened_handle({"grace_s": 30.0}, spawner=patient) as handle:
         first, gone_s = pid_of(handle), time.monotonic() + 0.3
 
@@ -202,7 +200,7 @@ def test_a_page_that_is_late_or_that_nobody_waits_for_stops_and_its_child_lives(
         assert (pid_of(handle), denylist_of(handle).is_empty()) == (first, True)
 
 
-def test_a_child_that_is_stopped_is_ended_after_the_deadline_and_others_are_served(plain: Spawner) -> None:
+def test_stopped_child_is_killed_after_the_deadline(plain: Spawner) -> None:
     image = noise(1)
     limits = {"deadline_s": 0.1, "grace_s": 0.1}
     with opened_handle(limits, spawner=plain) as handle, opened_handle(spawner=plain) as other:
@@ -242,7 +240,7 @@ def handle_on_gpu(home: Path, mode: Mode, gpu_bytes: int | Percentage | None) ->
 
 
 @pytest.mark.parametrize("gpu_bytes", [200 * MB, Percentage(10), None], ids=["bytes", "share", "default"])
-def test_a_child_that_fills_the_gpu_is_replaced_at_its_limit(home: Path, gpu_bytes: int | Percentage | None) -> None:
+def test_child_at_its_gpu_memory_limit_is_replaced(home: Path, gpu_bytes: int | Percentage | None) -> None:
     page = a_task(np.full((60, 80), 255, np.uint8))
     with handle_on_gpu(home, Mode.PLAIN, gpu_bytes) as handle:
         first = pid_of(handle)
@@ -255,7 +253,7 @@ def test_a_child_that_fills_the_gpu_is_replaced_at_its_limit(home: Path, gpu_byt
         assert 0 < handle.child.gpu_bytes < 200 * MB
 
 
-def test_a_child_whose_share_of_the_gpu_nobody_tells_is_left_to_the_workers_limits(home: Path) -> None:
+def test_without_nvml_readings_a_child_has_no_gpu_limit(home: Path) -> None:
     page = a_task(np.full((60, 80), 255, np.uint8))
     with handle_on_gpu(home, Mode.HIDES, 100 * MB) as handle:
         first = pid_of(handle)

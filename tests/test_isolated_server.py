@@ -60,7 +60,7 @@ def posted(server: Server) -> Iterator[list[int]]:
         client.join()
 
 
-def test_the_models_are_in_the_children_only() -> None:
+def test_only_children_load_models() -> None:
     with run_server({**ONE, "OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu", "OCRSVC_ENGINE_THREADS": "1"}) as server:
         [worker] = server.workers()
         [fork_server] = children_of(worker)
@@ -70,7 +70,7 @@ def test_the_models_are_in_the_children_only() -> None:
         assert requests.get(f"{server.url}/version", timeout=ANSWER_S).json()["engine"]["name"] == "ppocr"
 
 
-def test_a_poison_image_takes_no_child_of_a_second_worker() -> None:
+def test_poison_image_is_refused_by_other_workers() -> None:
     with run_server({**PROCESS, "OCRSVC_WORKERS": "2", "OCRSVC_FAKE_FAULT": "abort"}) as server:
         server.wait_for("READY in", count=2)
         first = post(server)
@@ -86,7 +86,7 @@ def test_a_poison_image_takes_no_child_of_a_second_worker() -> None:
         assert len(re.findall(r"CHILD \d+ LOST", server.log)) == 2
 
 
-def test_operators_see_the_denylist_and_may_end_it() -> None:
+def test_operators_can_list_and_clear_the_denylist() -> None:
     with run_server({**ONE, "OCRSVC_FAKE_FAULT": "segfault"}) as server:
         assert post(server).status_code == 422
         [entry] = requests.get(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json()["images"]
@@ -110,7 +110,7 @@ def test_a_signal_to_the_whole_group_loses_no_request() -> None:
         assert [pid for pid in family if lives(pid)] == []
 
 
-def test_nothing_of_a_killed_worker_is_left_and_the_next_one_serves() -> None:
+def test_killed_worker_leaves_no_process_and_is_replaced() -> None:
     with run_server(ONE) as server:
         [worker] = server.workers()
         family = family_of(worker)
@@ -122,7 +122,7 @@ def test_nothing_of_a_killed_worker_is_left_and_the_next_one_serves() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_nothing_outlives_a_killed_arbiter_not_even_a_read_that_hangs(isolation: str) -> None:
+def test_killed_arbiter_leaves_no_process_even_during_a_hang(isolation: str) -> None:
     env = {**ONE, "OCRSVC_ISOLATION": isolation, "OCRSVC_FAKE_FAULT": "hang", "OCRSVC_LOG_LEVEL": "debug"}
     with start_server(env) as server:
         server.wait_for("READY in")
@@ -133,7 +133,7 @@ def test_nothing_outlives_a_killed_arbiter_not_even_a_read_that_hangs(isolation:
         assert statuses == [0]
 
 
-def test_a_short_chaos_fails_nothing_but_poison_and_leaves_nothing() -> None:
+def test_random_kills_fail_only_poison_images() -> None:
     """benchmarks/chaos.py for six seconds: 1 % poison, a child killed every 0.5 s, the arbiter killed at last."""
     done = subprocess.run(
         [sys.executable, "benchmarks/chaos.py", "--seconds", "6", "--gone", str(GONE_S)],

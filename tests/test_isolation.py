@@ -65,7 +65,7 @@ def slow() -> Iterator[Spawner]:
     yield from started(fake_latency_s=1.5)
 
 
-def test_it_reads_what_the_engine_itself_would_read(plain: Spawner) -> None:
+def test_child_reads_like_the_engine_in_process(plain: Spawner) -> None:
     tasks = [a_task(noise(seed, 10 + seed, 20 + seed)) for seed in range(3)]
     tasks.append(a_task(noise(1)[:, 5:25]))
     tasks.append(
@@ -76,7 +76,7 @@ def test_it_reads_what_the_engine_itself_would_read(plain: Spawner) -> None:
         assert handle.read(tasks) == own.open_handle().read(tasks)
 
 
-def test_the_engine_describes_and_drives_itself_as_it_does_alone_and_leaves_nothing_open() -> None:
+def test_isolated_engine_has_the_engines_description_and_traits_and_leaks_nothing() -> None:
     settings, before = Settings(engine="fake"), open_files()
     own = open_engine_in_process(settings, PLAN)
     engine = open_engine(settings.model_copy(update={"isolation": "process"}), PLAN)
@@ -89,7 +89,7 @@ def test_the_engine_describes_and_drives_itself_as_it_does_alone_and_leaves_noth
     assert open_files() == before
 
 
-def test_a_page_larger_than_the_shared_area_is_read_and_its_memory_given_back(plain: Spawner) -> None:
+def test_shared_area_grows_for_a_large_page_and_shrinks_after_it(plain: Spawner) -> None:
     small, large = noise(1), np.full((4000, 3000, 3), 7, np.uint8)
     with opened_handle(spawner=plain) as handle:
         assert summary(handle.read([a_task(large), a_task(small)])) == [crc(large), crc(small)]
@@ -115,7 +115,7 @@ def test_shared_memory_has_no_name_and_cannot_be_shrunk(plain: Spawner) -> None:
     ("fault", "cause"),
     [("crash", "SIGKILL"), ("abort", "SIGABRT"), ("segfault", "SIGSEGV"), ("nonsense", "nonsense")],
 )
-def test_an_image_that_kills_two_children_is_refused_and_its_neighbours_are_read(fault: str, cause: str) -> None:
+def test_image_that_crashes_two_children_is_refused_alone(fault: str, cause: str) -> None:
     denylist = CrashDenylist(8, 60.0)
     bad, good = noise(1), noise(2)
     with opened_handle(denylist=denylist, fake_fault=fault, fake_fault_on=(crc(bad),)) as handle:
@@ -131,7 +131,7 @@ def test_an_image_that_kills_two_children_is_refused_and_its_neighbours_are_read
     assert [(entry.cause, entry.crashes) for entry in denylist.entries()] == [(cause, 2)]
 
 
-def test_an_image_whose_child_is_killed_by_somebody_else_is_read_by_another(slow: Spawner) -> None:
+def test_image_is_retried_after_its_child_was_killed(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(spawner=slow) as handle:
         first = pid_of(handle)
@@ -143,7 +143,7 @@ def test_an_image_whose_child_is_killed_by_somebody_else_is_read_by_another(slow
         assert denylist_of(handle).is_empty()
 
 
-def test_children_that_die_while_idle_cost_no_image_a_crash_and_leave_no_zombie(plain: Spawner) -> None:
+def test_death_of_an_idle_child_blames_no_image_and_leaves_no_zombie(plain: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(spawner=plain) as handle:
         for _ in range(3):
@@ -154,7 +154,7 @@ def test_children_that_die_while_idle_cost_no_image_a_crash_and_leave_no_zombie(
         wait_until(lambda: children_of(mother) == [pid_of(handle)], "dead children are still there")
 
 
-def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> None:
+def test_hanging_child_is_killed_and_a_second_hang_is_refused() -> None:
     limits = {"deadline_s": 0.2, "grace_s": 0.1}
     bad, good = noise(1), noise(2)
     with opened_handle(limits, fake_fault="hang", fake_fault_on=(crc(bad),)) as handle:
@@ -169,7 +169,7 @@ def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> N
         assert time.monotonic() - began_s < 25.0
 
 
-def test_a_caller_in_a_hurry_earns_its_image_no_crash(slow: Spawner) -> None:
+def test_short_deadline_does_not_blame_the_image(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle({"grace_s": 0.05}, spawner=slow) as handle:
         assert summary(handle.read([a_task(pixels, 0.05)])) == [DeadlineExceeded]
@@ -177,7 +177,7 @@ def test_a_caller_in_a_hurry_earns_its_image_no_crash(slow: Spawner) -> None:
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
 
 
-def test_a_suspect_that_is_read_is_acquitted(slow: Spawner) -> None:
+def test_successful_read_clears_a_noted_crash(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle({"deadline_s": 0.3, "grace_s": 0.1}, spawner=slow) as handle:
         stopper = threading.Timer(0.4, os.kill, (pid_of(handle), signal.SIGSTOP))
@@ -191,7 +191,7 @@ def test_a_suspect_that_is_read_is_acquitted(slow: Spawner) -> None:
         assert denylist_of(handle).entries() == []
 
 
-def test_after_its_images_a_child_is_replaced_by_one_that_is_ready_before() -> None:
+def test_child_at_its_image_limit_is_replaced_by_a_ready_successor() -> None:
     pixels = noise(1)
     with opened_handle({"child_max_images": 3}, fake_warm_up_s=2.0) as handle:
         first, seen, slowest_s = pid_of(handle), set[int](), 0.0
@@ -207,7 +207,7 @@ def test_after_its_images_a_child_is_replaced_by_one_that_is_ready_before() -> N
         wait_until(lambda: not state_of(first), "the old child has not ended")
 
 
-def test_a_leaking_child_is_replaced_at_its_limit() -> None:
+def test_child_at_its_memory_limit_is_replaced() -> None:
     pixels = noise(1)
     with opened_handle({"child_memory_bytes": 120_000_000}, fake_leak_bytes=20_000_000) as handle:
         first, end_s = pid_of(handle), time.monotonic() + SOON_S
@@ -217,7 +217,9 @@ def test_a_leaking_child_is_replaced_at_its_limit() -> None:
         assert handle.child.private_bytes < 120_000_000
 
 
-def test_a_limit_below_the_footprint_is_reported_and_left_off(plain: Spawner, caplog: pytest.LogCaptureFixture) -> None:
+def test_memory_limit_below_the_footprint_is_logged_and_ignored(
+    plain: Spawner, caplog: pytest.LogCaptureFixture
+) -> None:
     with opened_handle({"child_memory_bytes": 1_000_000}, spawner=plain) as handle:
         first = pid_of(handle)
         for _ in range(3):
@@ -227,7 +229,7 @@ def test_a_limit_below_the_footprint_is_reported_and_left_off(plain: Spawner, ca
     assert "this limit is ignored" in caplog.text
 
 
-def test_a_killed_fork_server_is_replaced_and_no_image_is_blamed() -> None:
+def test_killed_fork_server_is_replaced_without_blaming_an_image() -> None:
     pixels = noise(1)
     with opened_handle(fake_latency_s=0.5) as handle:
         first = pid_of(handle)
@@ -239,7 +241,7 @@ def test_a_killed_fork_server_is_replaced_and_no_image_is_blamed() -> None:
         assert denylist_of(handle).is_empty()
 
 
-def test_signals_for_the_whole_service_end_no_child_and_the_kernel_would_end_one_before_the_worker(
+def test_children_ignore_service_signals_and_have_a_higher_oom_score(
     plain: Spawner,
 ) -> None:
     pixels = noise(1)
@@ -256,12 +258,12 @@ def test_signals_for_the_whole_service_end_no_child_and_the_kernel_would_end_one
         assert Path(f"/proc/{first}/oom_score_adj").read_text().strip() == "500"
 
 
-def test_an_engine_that_cannot_open_in_a_child_says_why() -> None:
+def test_error_of_an_engine_that_cannot_open_in_a_child_is_reported() -> None:
     with pytest.raises(EngineUnavailable, match="OCRSVC_TR_HOME"):
         open_engine(Settings(engine="tr", isolation="process"), PLAN)
 
 
-def test_an_engine_that_dies_while_it_opens_is_unavailable(tmp_path: Path) -> None:
+def test_engine_that_dies_while_opening_is_unavailable(tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler: cc is not on PATH")
     source = tmp_path / "dies.c"
@@ -273,7 +275,7 @@ def test_an_engine_that_dies_while_it_opens_is_unavailable(tmp_path: Path) -> No
         open_engine(Settings(engine="tr", isolation="process", tr_home=home), PLAN)
 
 
-def test_while_no_child_opens_images_fail_at_once_and_children_come_back_later(tmp_path: Path) -> None:
+def test_images_fail_at_once_during_back_off_and_children_recover(tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler: cc is not on PATH")
     home, away = tmp_path / "tr", tmp_path / "away"
@@ -295,7 +297,7 @@ LINE = Line("正品", 0.5, ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)))
 WORD = Word("正品", 0.5, LINE.box, (Character("正", 0.25, LINE.box), Character("品", 0.75, LINE.box)))
 
 
-def test_pages_and_errors_come_through_unchanged() -> None:
+def test_pages_and_errors_survive_packing() -> None:
     answers: list[Page | OcrsvcError] = [
         Page(3, 4, 90, (LINE, LINE), 2),
         BrokenImage("It is broken.", "Mend it."),
@@ -319,7 +321,7 @@ GOOD = {"page": pack_page(Page(3, 4, 0, (LINE,))), "times": None}
         *([{**GOOD, "times": times}] for times in ("soon", [1.0, 2.0], [1.0, 3.0, 2.0], [-1.0, 2.0, 3.0])),
     ],
 )
-def test_nonsense_is_not_believed(rows: Any) -> None:
+def test_invalid_answer_is_refused(rows: Any) -> None:
     area, task = SharedArea(), a_task(noise(1))
     for data in (orjson.dumps(rows), b"", b"\xff"):
         area.put(0, data)
@@ -331,7 +333,7 @@ def test_nonsense_is_not_believed(rows: Any) -> None:
 
 
 @pytest.mark.parametrize("place", [None, 7, [], [0], [-1, 4], [0, -4], [0, 1 << 40], [1 << 40, 4], ["0", 4]])
-def test_an_answer_that_lies_nowhere_is_not_believed(place: object) -> None:
+def test_answer_outside_the_shared_area_is_refused(place: object) -> None:
     area = SharedArea()
     with pytest.raises(InvalidData):
         unpack_answers(place, [a_task(noise(1))], area)

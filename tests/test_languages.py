@@ -25,11 +25,11 @@ LATIN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
         ("אבגדהוזחטיךכלםמןנסעףפץצקרשת", ("he",)),
     ],
 )
-def test_a_language_needs_all_its_letters_small_and_capital(characters: str, languages: tuple[str, ...]) -> None:
+def test_language_requires_all_its_lower_case_and_capital_letters(characters: str, languages: tuple[str, ...]) -> None:
     assert languages_of(characters) == languages
 
 
-def test_classes_of_several_letters_count_with_each() -> None:
+def test_each_letter_of_a_class_counts() -> None:
     assert languages_of([LATIN[:20], LATIN[20:]]) == ("en", "id", "ms", "sw")
 
 
@@ -40,7 +40,7 @@ def test_every_language_can_be_named_in_a_model() -> None:
     assert parse_description(text).languages == tuple(letters_of_languages())
 
 
-def test_the_built_in_recognizer_has_the_languages_of_its_dictionary_that_it_was_seen_to_read() -> None:
+def test_built_in_languages_are_those_of_its_dictionary_that_were_measured() -> None:
     entries = onnx.load_from_string(built_in_model().read(RECOGNITION)).metadata_props
 
     found = languages_of({entry.key: entry.value for entry in entries}["character"].split("\n"))
@@ -52,5 +52,5 @@ def test_the_built_in_recognizer_has_the_languages_of_its_dictionary_that_it_was
     ("lang", "found"),
     [("en", (0, 1)), ("zh", (0,)), ("zh-hant", (2,)), ("en-gb", (0, 1)), ("sr-latn", (1,)), ("ru", ())],
 )
-def test_the_very_tag_goes_before_what_stands_before_its_dash(lang: str, found: tuple[int, ...]) -> None:
+def test_exact_language_tag_is_preferred_to_its_prefix(lang: str, found: tuple[int, ...]) -> None:
     assert with_language(lang, [("zh", "en"), ("sr", "en"), ("zh-hant",)]) == found

@@ -58,7 +58,7 @@ def in_child(call: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_a_version_that_ends_its_workers_is_refused(tmp_path: Path) -> None:
+def test_version_that_crashes_its_workers_is_refused(tmp_path: Path) -> None:
     version, store = make_fake(tmp_path / "models", 1), StateStore(tmp_path / "state")
     guard = guard_of(tmp_path)
 
@@ -75,7 +75,7 @@ def test_a_version_that_ends_its_workers_is_refused(tmp_path: Path) -> None:
     assert in_child(load_and_die) == -signal.SIGKILL
 
 
-def test_the_death_of_a_whole_service_does_not_count(tmp_path: Path) -> None:
+def test_crash_of_the_whole_service_does_not_count(tmp_path: Path) -> None:
     version, guard = make_fake(tmp_path / "models", 1), guard_of(tmp_path)
 
     def die() -> None:
@@ -94,12 +94,12 @@ def test_the_death_of_a_whole_service_does_not_count(tmp_path: Path) -> None:
     assert not list((tmp_path / "state" / LOADS_FOLDER).iterdir())
 
 
-def test_a_process_that_ends_in_order_while_it_loads_leaves_nothing(tmp_path: Path) -> None:
+def test_orderly_exit_during_a_load_leaves_no_mark(tmp_path: Path) -> None:
     make_fake(tmp_path / "models", 1)
     subprocess.run([sys.executable, "-c", IN_ORDER, tmp_path / "models", tmp_path / "state"], check=True, timeout=60)
     assert not list((tmp_path / "state" / LOADS_FOLDER).iterdir())
 
 
-def test_nothing_is_written_for_the_built_in_model(tmp_path: Path) -> None:
+def test_built_in_model_has_no_load_marks(tmp_path: Path) -> None:
     with guard_of(tmp_path).loading(built_in_model()):
         assert not (tmp_path / "state").exists()

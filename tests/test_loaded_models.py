@@ -151,7 +151,7 @@ def serving(
         assert machine.held_bytes == 0
 
 
-def test_the_first_lease_loads_a_version_and_the_next_one_finds_it() -> None:
+def test_first_lease_loads_a_version_and_later_ones_reuse_it() -> None:
     with serving() as (models, machine, counts):
         with_first, with_second = models.lease(version("a")), models.lease(version("a"))
         assert with_first.engine is with_second.engine
@@ -161,7 +161,7 @@ def test_the_first_lease_loads_a_version_and_the_next_one_finds_it() -> None:
 
 
 @pytest.mark.parametrize("any_thread", [True, False])
-def test_every_engine_thread_has_a_handle_before_a_version_counts_as_loaded(any_thread: bool) -> None:
+def test_version_is_loaded_when_every_engine_thread_has_a_handle(any_thread: bool) -> None:
     with serving(any_thread=any_thread) as (models, machine, _):
         for name in "ab":
             models.preload(version(name))
@@ -174,7 +174,7 @@ def test_every_engine_thread_has_a_handle_before_a_version_counts_as_loaded(any_
         assert sorted(machine.handle_threads[2:]) == (["models"] * 2 if any_thread else own)
 
 
-def test_requests_that_want_the_same_version_wait_for_one_load() -> None:
+def test_requests_for_one_version_share_a_load() -> None:
     with serving() as (models, machine, _):
         machine.gates["a/10"] = threading.Event()
         with ThreadPoolExecutor(4) as pool:
@@ -186,7 +186,7 @@ def test_requests_that_want_the_same_version_wait_for_one_load() -> None:
         assert machine.opened == ["a/10"]
 
 
-def test_a_retired_version_is_closed_when_its_last_lease_has_ended() -> None:
+def test_retired_version_is_closed_after_its_last_lease() -> None:
     with serving() as (models, machine, _):
         first = models.lease(version("a"))
         second = first.again()
@@ -198,7 +198,7 @@ def test_a_retired_version_is_closed_when_its_last_lease_has_ended() -> None:
         wait_until(lambda: machine.closed == ["a/10"])
 
 
-def test_a_request_that_meant_a_version_that_is_gone_is_resolved_again_or_has_it_loaded_again() -> None:
+def test_lease_of_a_retired_version_raises_or_reloads_it() -> None:
     with serving() as (models, machine, _):
         models.preload(version("a"))
         models.retire(version("a"))
@@ -211,7 +211,7 @@ def test_a_request_that_meant_a_version_that_is_gone_is_resolved_again_or_has_it
         assert machine.opened == ["a/10", "a/10"]
 
 
-def test_the_least_recently_used_version_makes_room() -> None:
+def test_least_recently_used_version_is_evicted() -> None:
     with serving(30) as (models, machine, _):
         for number, name in enumerate(("a", "b", "c", "a", "d", "a")):
             machine.now_s = float(number)
@@ -220,7 +220,7 @@ def test_the_least_recently_used_version_makes_room() -> None:
         assert machine.most_bytes <= 30 * MIB
 
 
-def test_a_version_in_use_is_drained_before_the_next_one_is_loaded() -> None:
+def test_version_in_use_is_drained_before_eviction() -> None:
     with serving(15) as (models, machine, _):
         used = models.lease(version("a"))
         with ThreadPoolExecutor(2) as pool:
@@ -235,7 +235,7 @@ def test_a_version_in_use_is_drained_before_the_next_one_is_loaded() -> None:
         assert (machine.opened, machine.most_bytes) == (["a/10", "b/10", "a/10"], 10 * MIB)
 
 
-def test_a_version_whose_requests_do_not_end_stays_and_those_that_wait_are_refused() -> None:
+def test_version_in_endless_use_stays_and_waiting_requests_are_refused() -> None:
     with serving(15) as (models, machine, _):
         used = models.lease(version("a"))
         with ThreadPoolExecutor(1) as pool:
@@ -248,7 +248,7 @@ def test_a_version_whose_requests_do_not_end_stays_and_those_that_wait_are_refus
         used.close()
 
 
-def test_pinned_versions_stay() -> None:
+def test_pinned_versions_are_not_evicted() -> None:
     with serving(25) as (models, machine, _):
         models.is_pinned = lambda one: one.name == "a"
         for number, name in enumerate("abc"):
@@ -260,7 +260,7 @@ def test_pinned_versions_stay() -> None:
             models.lease(version("d"))
 
 
-def test_a_version_that_takes_more_than_all_may_is_refused_once_that_is_known() -> None:
+def test_version_larger_than_the_budget_is_refused() -> None:
     with serving(30) as (models, machine, _):
         with pytest.raises(EngineUnavailable, match=r"The model a/40 takes 41943040 bytes, .* 31457280"):
             models.preload(version("a", 40))
@@ -270,7 +270,7 @@ def test_a_version_that_takes_more_than_all_may_is_refused_once_that_is_known() 
         assert machine.opened == ["a/40"]
 
 
-def test_a_failure_is_told_to_those_who_wait_and_the_next_try_comes_later() -> None:
+def test_failed_load_refuses_waiting_requests_and_backs_off() -> None:
     with serving() as (models, machine, _):
         machine.failures["a/10"] = BadModel("a/10: det.onnx does not match the manifest.", "Copy it again.")
         for _ in range(3):
@@ -287,7 +287,7 @@ def test_a_failure_is_told_to_those_who_wait_and_the_next_try_comes_later() -> N
         models.lease(version("a")).close()
 
 
-def test_a_request_whose_time_is_over_is_told_to_come_again() -> None:
+def test_request_past_its_deadline_gets_retry_after() -> None:
     with serving() as (models, machine, _):
         machine.gates["a/10"] = threading.Event()
         with ThreadPoolExecutor(1) as pool:
@@ -307,7 +307,7 @@ def test_a_request_whose_time_is_over_is_told_to_come_again() -> None:
         assert refused.value.retry_after_s == 8
 
 
-def test_a_request_whose_client_has_gone_waits_no_longer() -> None:
+def test_request_of_a_disconnected_client_stops_waiting() -> None:
     def check() -> None:
         raise ClientGone("The client closed its connection.")
 
@@ -319,7 +319,7 @@ def test_a_request_whose_client_has_gone_waits_no_longer() -> None:
         wait_until(lambda: models.is_loaded(version("a")))
 
 
-def test_only_so_many_requests_wait() -> None:
+def test_number_of_waiting_requests_is_limited() -> None:
     with serving(max_waiting=1) as (models, machine, _):
         machine.gates["a/10"] = threading.Event()
         with ThreadPoolExecutor(1) as pool:
@@ -331,7 +331,7 @@ def test_only_so_many_requests_wait() -> None:
             asked.result(FAR_S).close()
 
 
-def test_whoever_asks_for_others_leaves_a_version_as_long_as_its_load_took() -> None:
+def test_loaded_version_stays_at_least_as_long_as_its_load_took() -> None:
     with serving(15) as (models, machine, counts):
         machine.load_s = 4.0
         models.lease(version("a")).close()
@@ -347,7 +347,7 @@ def test_whoever_asks_for_others_leaves_a_version_as_long_as_its_load_took() -> 
         assert counts.hits == [False, False, True, True, True]
 
 
-def test_engines_in_processes_of_their_own_say_what_they_hold_now() -> None:
+def test_isolated_engines_report_their_current_memory() -> None:
     with serving(100) as (models, machine, _):
         machine.measures = True
         models.preload(version("a", 20))
@@ -360,7 +360,7 @@ def test_engines_in_processes_of_their_own_say_what_they_hold_now() -> None:
         assert machine.closed == ["a/20"]
 
 
-def test_a_load_that_ends_its_thread_leaves_others_to_be_loaded() -> None:
+def test_loading_continues_after_a_load_that_ended_its_thread() -> None:
     with serving() as (models, machine, _):
         machine.failures["a/10"] = SystemExit("an engine's own idea")  # type: ignore[assignment]
         with pytest.raises(ModelUnavailable, match="an engine's own idea"):

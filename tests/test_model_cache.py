@@ -21,7 +21,7 @@ def keep(cache: ModelCache, data: bytes = MODEL, key: str = "key") -> None:
     cache.store("model", key, data)
 
 
-def test_what_was_cached_is_found_by_its_key_alone(tmp_path: Path) -> None:
+def test_entry_is_found_by_its_key_only(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path / "new" / "folder")
     keep(cache)
     assert cache.find("model", "key") == MODEL
@@ -54,7 +54,7 @@ def replace_by_folder(file: Path) -> None:
 
 @pytest.mark.parametrize("own_key", [None, KEY], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all, replace_by_folder])
-def test_what_is_damaged_or_could_be_anybodys_is_not_found_and_made_again(
+def test_damaged_or_untrusted_entry_is_made_again(
     tmp_path: Path, harm: Callable[[Path], None], own_key: ModelKey | None
 ) -> None:
     cache = ModelCache(tmp_path, own_key)
@@ -66,7 +66,7 @@ def test_what_is_damaged_or_could_be_anybodys_is_not_found_and_made_again(
     assert cache.find("model", "key") == (None if file.is_dir() else MODEL)
 
 
-def test_what_cannot_be_kept_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("not a folder")
     keep(ModelCache(tmp_path / "file"))
     assert ModelCache(tmp_path / "file").find("model", "key") is None
@@ -79,7 +79,7 @@ def test_what_cannot_be_kept_harms_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_what_a_library_has_half_written_when_it_fails_is_not_kept(tmp_path: Path) -> None:
+def test_files_of_a_failed_library_are_not_cached(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
 
     def fail() -> None:
@@ -94,7 +94,7 @@ def test_what_a_library_has_half_written_when_it_fails_is_not_kept(tmp_path: Pat
     assert build(cache) == []
 
 
-def test_a_few_of_each_model_are_kept_the_newest_and_the_folders_used_last(tmp_path: Path) -> None:
+def test_newest_entries_and_last_used_folders_are_kept(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     for number in range(26):
         keep(cache, key=f"{number:02}")
@@ -125,7 +125,7 @@ def build(cache: ModelCache, key: str = "key", data: bytes = ENGINE) -> list[str
     return found
 
 
-def test_what_a_library_wrote_into_its_folder_is_found_under_the_same_key_alone(tmp_path: Path) -> None:
+def test_library_files_are_found_by_their_key_only(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path / "new" / "folder")
     assert [build(cache) for _ in range(2)] == [[], ["sm90.engine"]]
     assert build(cache, "other") == []
@@ -133,14 +133,14 @@ def test_what_a_library_wrote_into_its_folder_is_found_under_the_same_key_alone(
 
 
 @pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all])
-def test_an_engine_that_is_not_whole_is_built_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_incomplete_engine_file_is_built_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     cache = ModelCache(tmp_path)
     build(cache)
     harm(tmp_path / "engine-key" / "sm90.engine")
     assert [build(cache) for _ in range(2)] == [[], ["sm90.engine"]]
 
 
-def test_an_engine_that_was_built_anew_replaces_the_old_one_and_the_others_stay(tmp_path: Path) -> None:
+def test_rebuilt_engine_file_replaces_the_old_one_only(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     build(cache)
     with cache.cached_folder("engine", "key") as folder:
@@ -155,7 +155,7 @@ def test_an_engine_that_was_built_anew_replaces_the_old_one_and_the_others_stay(
         }
 
 
-def test_a_folder_that_others_may_write_to_is_no_folder(tmp_path: Path) -> None:
+def test_folder_writable_by_others_is_not_used(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     build(cache)
     (tmp_path / "engine-key").chmod(0o777)
@@ -163,7 +163,7 @@ def test_a_folder_that_others_may_write_to_is_no_folder(tmp_path: Path) -> None:
         assert folder is None
 
 
-def test_what_a_killed_process_was_making_is_never_found_and_removed_a_day_later(tmp_path: Path) -> None:
+def test_unfinished_file_of_a_killed_process_is_ignored_and_removed_after_a_day(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     file, folder = tmp_path / "model-key-x.making", tmp_path / "engine-key-x.making"
     file.write_bytes(b"half")
@@ -180,12 +180,12 @@ def test_what_a_killed_process_was_making_is_never_found_and_removed_a_day_later
     assert not folder.exists()
 
 
-def test_the_key_tells_its_parts_apart() -> None:
+def test_cache_key_depends_on_the_boundaries_of_its_parts() -> None:
     assert cache_key(b"a", b"bc") != cache_key(b"ab", b"c")
     assert cache_key(b"a", b"bc") == cache_key(b"a", b"bc")
 
 
-def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_default_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "ocrsvc"
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -193,7 +193,7 @@ def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert default_folder() == tmp_path / ".cache" / "ocrsvc"
 
 
-def test_with_a_key_nothing_plain_is_written_and_the_same_key_finds_it(tmp_path: Path) -> None:
+def test_encrypted_cache_writes_nothing_plain_and_needs_the_same_key(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, KEY)
     keep(cache)
     [entry] = [one for one in tmp_path.rglob("*") if one.is_file()]
@@ -203,7 +203,7 @@ def test_with_a_key_nothing_plain_is_written_and_the_same_key_finds_it(tmp_path:
     assert ModelCache(tmp_path).find("model", "key") is None
 
 
-def test_an_entry_of_an_encrypted_cache_is_not_taken_for_another(tmp_path: Path) -> None:
+def test_swapped_entries_of_an_encrypted_cache_are_refused(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, KEY)
     keep(cache, key="one")
     [first] = [one for one in tmp_path.rglob("*") if one.is_file()]
@@ -213,7 +213,7 @@ def test_an_entry_of_an_encrypted_cache_is_not_taken_for_another(tmp_path: Path)
     assert cache.find("model", "two") is None
 
 
-def test_with_a_key_a_library_gets_no_folder_to_write_to(tmp_path: Path) -> None:
+def test_encrypted_cache_gives_libraries_no_folder(tmp_path: Path) -> None:
     with ModelCache(tmp_path, KEY).cached_folder("tensorrt", "key") as folder:
         assert folder is None
     assert not list(tmp_path.iterdir())

@@ -124,7 +124,7 @@ def test_every_worker_follows_at_once(server: Server) -> None:
     wait_until(lambda: "unloaded" in _post(server, "/v2/repository/index")[1], "fake is closed")
 
 
-def test_wrong_policies_stop_the_start(tmp_path: Path) -> None:
+def test_invalid_policies_stop_the_start(tmp_path: Path) -> None:
     make_fake(tmp_path, 1)
     (tmp_path / "models.toml").write_text("[fake]\nversions = 0\n")
     with start_server({"OCRSVC_MODELS": str(tmp_path)}) as started:

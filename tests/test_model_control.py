@@ -82,12 +82,12 @@ def place(tmp_path: Path) -> Place:
         ('"newest"\nlabels = {stable = 1}', ["mine/3", "mine/1"]),
     ],
 )
-def test_the_policy_says_which_versions_may_serve(place: Place, versions: str, available: list[str]) -> None:
+def test_policy_selects_the_versions_that_may_serve(place: Place, versions: str, available: list[str]) -> None:
     place.policy(f"[mine]\nversions = {versions}")
     assert place.available() == [*available, "ppocr/1"]
 
 
-def test_a_version_that_is_not_accepted_leaves_its_place_to_an_older_one(place: Place) -> None:
+def test_older_version_serves_if_the_newest_is_not_accepted(place: Place) -> None:
     new = place.add("mine", 4, verdict=None)
     catalogue = place.control().catalogue()
     assert [str(one) for one in catalogue.candidates] == ["mine/4"]
@@ -110,7 +110,7 @@ def test_a_version_that_is_not_accepted_leaves_its_place_to_an_older_one(place: 
         ("[mine", "no TOML"),
     ],
 )
-def test_a_bad_policy_is_refused_at_the_start_and_changes_nothing_later(
+def test_invalid_policy_stops_the_start_and_is_ignored_later(
     place: Place, text: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     control = place.control()
@@ -123,9 +123,7 @@ def test_a_bad_policy_is_refused_at_the_start_and_changes_nothing_later(
     assert [str(one) for one in control.catalogue().available] == ["mine/3", "ppocr/1"]
 
 
-def test_a_worker_that_begins_while_the_file_is_wrong_does_what_it_said_before(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_new_worker_uses_the_last_valid_policies(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     place.policy("[mine]\nversions = [1]")
     assert place.available() == ["mine/1", "ppocr/1"]
     place.policy("[mine")
@@ -135,7 +133,7 @@ def test_a_worker_that_begins_while_the_file_is_wrong_does_what_it_said_before(
 
 
 @pytest.mark.parametrize("base_path", ["mine", "{folder}/mine", ""])
-def test_tensorflow_servings_file_says_the_same(place: Place, base_path: str) -> None:
+def test_models_config_is_equivalent_to_models_toml(place: Place, base_path: str) -> None:
     text = CONFIG % base_path.format(folder=place.folder)
     (place.folder / TENSORFLOW_FILE).write_text(text)
     # What the file does not name is not wanted, as with TensorFlow Serving.
@@ -156,7 +154,7 @@ def test_tensorflow_servings_file_says_the_same(place: Place, base_path: str) ->
         ('model_config_list { config { name: "Mine" } }', "should match pattern"),
     ],
 )
-def test_what_is_wrong_in_tensorflow_servings_file_is_named(place: Place, text: str, said: str) -> None:
+def test_error_names_the_fault_in_models_config(place: Place, text: str, said: str) -> None:
     (place.folder / TENSORFLOW_FILE).write_text(text)
     with pytest.raises(SettingsError, match=said):
         read_policies(place.folder)
@@ -182,7 +180,7 @@ def test_two_files_of_policies_are_refused(place: Place) -> None:
         (ReadOptions(tier="small", lang="en"), "ppocr"),
     ],
 )
-def test_tier_and_language_choose_a_model_the_default_first(place: Place, asked: ReadOptions, name: str) -> None:
+def test_tier_and_language_select_a_model_default_first(place: Place, asked: ReadOptions, name: str) -> None:
     place.add("mine", 4, languages=("en", "zh"))
     place.add("cyrillic", 1, tier="tiny", languages=("ru", "en"))
     assert place.selector().select(asked).name == name
@@ -204,7 +202,7 @@ def test_a_new_version_serves_once_it_is_loaded_and_the_old_one_until_then(place
     assert selector.select(ReadOptions()).number == 3
 
 
-def test_loads_and_unloads_come_before_the_policy(place: Place) -> None:
+def test_loads_and_unloads_override_the_policy(place: Place) -> None:
     control = place.control()
     control.unload("mine")
     assert place.available() == ["ppocr/1"]
@@ -216,7 +214,7 @@ def test_loads_and_unloads_come_before_the_policy(place: Place) -> None:
         control.load("yours")
 
 
-def test_labels_set_by_an_operator_come_before_those_of_the_policy(place: Place) -> None:
+def test_operators_labels_override_those_of_the_policy(place: Place) -> None:
     place.policy('[mine]\nversions = "all"\nlabels = {stable = 3, old = 1}')
     control = place.control()
     control.set_labels("mine", {"stable": 2, "old": None})
@@ -228,7 +226,7 @@ def test_labels_set_by_an_operator_come_before_those_of_the_policy(place: Place)
             control.set_labels("mine", {"stable": wrong})
 
 
-def test_a_version_that_is_being_proved_is_loading_and_those_that_wait_start(place: Place) -> None:
+def test_status_is_loading_during_a_proof_and_start_before_it(place: Place) -> None:
     for number in (4, 5):
         new = place.add("mine", number, verdict=None)
     place.policy('[mine]\nversions = "all"')
@@ -237,7 +235,7 @@ def test_a_version_that_is_being_proved_is_loading_and_those_that_wait_start(pla
     assert [one.state for one in place.control().status("mine")[3:]] == ["START", "START"]
 
 
-def test_a_request_follows_the_state_and_leaves_the_disk_to_the_watcher(place: Place) -> None:
+def test_request_reads_the_state_file_but_not_the_repository(place: Place) -> None:
     one, other = place.control(), place.control()
     place.policy('[mine]\nversions = "all"')
     place.add("mine", 4)
@@ -248,7 +246,7 @@ def test_a_request_follows_the_state_and_leaves_the_disk_to_the_watcher(place: P
     assert [str(version) for version in other.catalogue().available] == ["mine/4", "mine/2", "mine/1", "ppocr/1"]
 
 
-def test_a_worker_that_has_not_looked_yet_does_not_refuse_what_another_has_loaded(place: Place) -> None:
+def test_worker_rereads_the_state_before_it_refuses_a_model(place: Place) -> None:
     one = place.control()
     one.unload("mine")
     selector = place.selector()
@@ -256,7 +254,9 @@ def test_a_worker_that_has_not_looked_yet_does_not_refuse_what_another_has_loade
     assert selector.select(ReadOptions()).number == 3
 
 
-def test_the_state_survives_a_restart_and_damage_is_put_aside(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_state_survives_a_restart_and_a_damaged_file_is_kept_aside(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     place.control().unload("mine")
     assert StateStore(place.store.folder).read().unloads == {"mine"}
     (place.store.folder / STATE_FILE).write_text('{"verdicts": 1}')
@@ -274,7 +274,7 @@ def _count(folder: Path, times: int) -> None:
         store.record_verdict(f"{os.getpid()}-{number}", Verdict(accepted=True, at=number))
 
 
-def test_processes_that_change_the_state_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_changes_of_the_state_are_all_kept(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
     processes = [fork.Process(target=_count, args=(tmp_path, 20)) for _ in range(4)]
     for process in processes:
@@ -286,13 +286,13 @@ def test_processes_that_change_the_state_at_once_lose_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("make", [lambda folder: folder.mkdir() or folder.chmod(0o777), Path.touch])
-def test_a_folder_that_is_not_safe_is_not_written_to(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_unsafe_state_folder_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "state")
     with pytest.raises(OperatorError, match="OCRSVC_MODELS_STATE"):
         StateStore(tmp_path / "state").record_verdict("a", ACCEPTED)
 
 
-def test_who_names_what_does_not_serve_is_told_that_it_is_there(place: Place) -> None:
+def test_error_says_why_an_existing_version_does_not_serve(place: Place) -> None:
     place.policy("[mine]\nversions = [3, 4, 5]\nlabels = {canary = 5}")
     place.add("mine", 4, verdict=None)
     place.add("mine", 5, verdict=Verdict(accepted=False, reason="It reads garbage."))
@@ -313,12 +313,12 @@ def test_who_names_what_does_not_serve_is_told_that_it_is_there(place: Place) ->
 
 
 @pytest.mark.parametrize("text", ["[" * 20_000, f"a = {'9' * 5000}", f"{'.'.join('a' * 30_000)} = 1"])
-def test_policies_made_to_stop_the_service_are_wrong_ones(text: str) -> None:
+def test_hostile_policies_are_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="is not valid TOML"):
         parse_policies(text)
 
 
-def test_no_refusals_nor_labels_take_its_verdict_from_what_serves(tmp_path: Path) -> None:
+def test_many_refusals_and_labels_do_not_evict_accepted_verdicts(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     store.record_verdict("serves", Verdict(accepted=True, at=1.0))
     refused = {f"digest {number}": Verdict(accepted=False, at=time.time() + number) for number in range(MOST_VERDICTS)}

@@ -44,7 +44,7 @@ def encrypted(plain: bytes, name: str = "det.onnx", set_id: str = SET) -> bytes:
 
 
 @pytest.mark.parametrize("length", [0, 1, 3 << 20])
-def test_what_was_encrypted_is_decrypted(length: int) -> None:
+def test_encrypted_content_is_decrypted(length: int) -> None:
     plain = os.urandom(length)
     content = encrypted(plain)
     assert decrypt(content, "det.onnx", KEY) == plain
@@ -69,13 +69,13 @@ HARMS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-def test_nothing_is_given_of_a_file_that_was_changed(harm: Callable[[bytes], bytes]) -> None:
+def test_changed_file_is_not_decrypted(harm: Callable[[bytes], bytes]) -> None:
     content = encrypted(os.urandom(20_000))
     with pytest.raises(CannotDecrypt, match="is damaged, or is not the file"):
         decrypt(harm(content), "det.onnx", KEY)
 
 
-def test_a_file_under_another_name_a_wrong_key_and_no_key_at_all_are_told_apart() -> None:
+def test_errors_distinguish_another_name_a_wrong_key_and_a_plain_file() -> None:
     content, other = encrypted(b"model", "det.onnx"), new_key()
     for data, name, key, said in (
         (content, "rec.onnx", KEY, "not the file that was encrypted under this name"),
@@ -96,7 +96,7 @@ def test_an_encrypted_file_can_be_read_with_the_primitives_alone() -> None:
     assert AESGCM(of_file).decrypt(bytes(12), content[HEAD_BYTES:], head + b"det.onnx") == b"model"
 
 
-def test_a_key_is_shown_by_its_id_alone() -> None:
+def test_key_is_printed_as_its_id() -> None:
     text = KEY.expose()
     assert text not in f"{KEY} {KEY!r} {[KEY]}"
     assert KEY.id in repr(KEY)
@@ -118,12 +118,12 @@ ODD = b"\xfb\xff" * 16
         (base64.urlsafe_b64encode(ODD).decode(), ODD),
     ],
 )
-def test_a_key_is_taken_in_digits_or_in_base64(text: str, secret: bytes) -> None:
+def test_key_is_parsed_from_hexadecimal_digits_or_base64(text: str, secret: bytes) -> None:
     assert parse_key(text).id == ModelKey(secret).id
 
 
 @pytest.mark.parametrize("text", ["", "abc", "00" * 31, "0" * 65, "é" * 43, "A" * 42 + "!"])
-def test_what_is_no_key_is_refused_without_being_quoted(text: str) -> None:
+def test_invalid_key_is_refused_without_being_quoted(text: str) -> None:
     with pytest.raises(ValueError, match=r"^not a key$"):
         parse_key(text)
 
@@ -166,7 +166,7 @@ def test_the_key_comes_from_a_variable_a_descriptor_or_a_command() -> None:
         ),
     ],
 )
-def test_a_key_that_cannot_be_had_is_a_sentence_without_secrets(environ: dict[str, str], complaint: str) -> None:
+def test_error_for_a_missing_key_contains_no_secret(environ: dict[str, str], complaint: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_model_key(read_settings(environ))
     assert str(caught.value).startswith(complaint)
@@ -174,7 +174,7 @@ def test_a_key_that_cannot_be_had_is_a_sentence_without_secrets(environ: dict[st
     assert caught.value.exit_code == 78
 
 
-def test_a_descriptor_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_descriptor_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocrsvc.engines.model.key_source.LIMIT_S", 0.0)
     reading, writing = os.pipe()
     try:
@@ -185,7 +185,7 @@ def test_a_descriptor_that_never_ends_is_not_waited_for(monkeypatch: pytest.Monk
         os.close(writing)
 
 
-def test_what_opens_a_key_server_is_shown_nowhere() -> None:
+def test_key_command_is_printed_nowhere() -> None:
     settings = Settings.model_validate({"models_key_command": "ask-for-key --token s3cret"})
     assert "s3cret" not in f"{settings!r} {settings.model_dump_json()}"
     assert settings.models_key_command is not None

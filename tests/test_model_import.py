@@ -61,7 +61,7 @@ def dictionary_of(model: NewModel, name: str = "dict.txt") -> str:
     return content.decode()
 
 
-def test_paddleocr_folders_say_everything_in_their_yml(tmp_path: Path) -> None:
+def test_paddleocr_folder_is_imported_by_its_inference_yml(tmp_path: Path) -> None:
     quoted = ", ".join(f"'{letter}'" for letter in LETTERS)
     put(tmp_path / "a_det", {"inference.onnx": detector(), "inference.yml": DETECTOR_CONFIG})
     rec: Files = {"inference.onnx": recognizer(height="H"), "inference.yml": RECOGNIZER_CONFIG % quoted}
@@ -76,7 +76,7 @@ def test_paddleocr_folders_say_everything_in_their_yml(tmp_path: Path) -> None:
     assert dictionary_of(model) == "\n".join(LETTERS) + "\n"
 
 
-def test_which_file_is_what_does_not_depend_on_its_name(tmp_path: Path) -> None:
+def test_kind_of_a_file_does_not_depend_on_its_name(tmp_path: Path) -> None:
     model = found_in(tmp_path, {"rec.onnx": detector(), "det.onnx": recognizer(), "keys.txt": DICTIONARY})
     assert [file.name for file in model.files.values() if not isinstance(file, bytes)] == ["rec.onnx", "det.onnx"]
     assert list(model.files) == ["det.onnx", "rec.onnx", "dict.txt"]
@@ -93,7 +93,7 @@ def test_which_file_is_what_does_not_depend_on_its_name(tmp_path: Path) -> None:
         (b"blank\n" + DICTIONARY, len(LETTERS) + 1, False),
     ],
 )
-def test_the_number_of_classes_says_whether_a_space_follows(
+def test_number_of_classes_determines_the_added_space(
     tmp_path: Path, content: bytes, classes: int, adds_space: bool
 ) -> None:
     model = found_in(tmp_path, {**FLAT, "rec.onnx": recognizer(classes), "dict.txt": content})
@@ -107,14 +107,14 @@ def test_a_dictionary_in_the_model_needs_no_file(tmp_path: Path) -> None:
     assert set(model.files) == {"det.onnx", "rec.onnx"}
 
 
-def test_the_dictionary_that_fits_is_taken_and_the_nearest_first(tmp_path: Path) -> None:
+def test_nearest_fitting_dictionary_is_used(tmp_path: Path) -> None:
     other = DICTIONARY.replace(b"a\n", b"\xc3\xa4\n", 1)
     files: Files = {"x/det.onnx": detector(), "x/rec.onnx": recognizer(), "x/few.txt": "a\nb\n", "keys.txt": other}
     assert dictionary_of(found_in(tmp_path, files)) == other.decode()
     assert dictionary_of(found_in(tmp_path, {"x/keys.txt": DICTIONARY})) == DICTIONARY.decode()
 
 
-def test_rapidocr_files_are_fed_as_rapidocr_feeds_them(tmp_path: Path) -> None:
+def test_rapidocr_files_get_rapidocrs_normalisation(tmp_path: Path) -> None:
     files: Files = {
         "ch_PP-OCRv9_det_infer.onnx": detector(),
         "ch_PP-OCRv9_rec_infer.onnx": recognizer(),
@@ -157,7 +157,7 @@ def test_a_folder_of_turboocr_gives_its_tiers_and_scripts(
     assert "cls.onnx is not used: it is a classifier of 2 classes." in model.notes
 
 
-def test_several_that_it_could_be_are_named(tmp_path: Path) -> None:
+def test_error_names_all_candidates_for_a_part(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match=r"det\.onnx, det_small\.onnx, det_tiny\.onnx\. .* --tier small\|tiny"):
         find_model(Wanted([turboocr(tmp_path)]))
 
@@ -170,7 +170,7 @@ def test_more_recognizers_are_named(tmp_path: Path) -> None:
     assert dictionary_of(model, "dict_cyrillic.txt").endswith("ё\n")
 
 
-def test_no_two_recognizers_have_one_name(tmp_path: Path) -> None:
+def test_recognizers_with_the_same_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match="same name: main, main"):
         find_model(Wanted([put(tmp_path, FLAT)], recognizers={"main": tmp_path / "rec.onnx"}))
 
@@ -197,31 +197,31 @@ MISSING: list[tuple[Files, str]] = [
 
 
 @pytest.mark.parametrize(("files", "reason"), MISSING)
-def test_what_is_missing_is_said_with_what_would_be_accepted(tmp_path: Path, files: Files, reason: str) -> None:
+def test_error_names_the_missing_part_and_accepted_forms(tmp_path: Path, files: Files, reason: str) -> None:
     with pytest.raises(BadModel, match=reason):
         found_in(tmp_path, files)
 
 
-def test_a_model_that_says_nothing_of_itself_is_tried(tmp_path: Path) -> None:
+def test_model_without_static_shapes_is_run(tmp_path: Path) -> None:
     silent = recognizer(height="H", shape=("N", "T", "C"))
     part = found_in(tmp_path, {**FLAT, "rec.onnx": silent}).description.recognition[0]
     assert (part.height_px, part.adds_space) == (48, True)
 
 
-def test_a_model_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
+def test_error_says_why_a_model_cannot_be_run(tmp_path: Path) -> None:
     broken = onnx.load_from_string(recognizer(height="H", shape=("N", "T", "C")))
     broken.graph.node[0].op_type = "NoSuchOperator"
     with pytest.raises(BadModel, match=r"rec\.onnx cannot read lines .*NoSuchOperator"):
         found_in(tmp_path, {**FLAT, "rec.onnx": broken.SerializeToString()})
 
 
-def test_the_folder_of_tr_is_a_model_of_its_engine(tmp_path: Path) -> None:
+def test_tr_folder_becomes_a_model_of_the_engine_tr(tmp_path: Path) -> None:
     model = found_in(tmp_path, {"libtr.so": b"1", "ctpn.bin": b"2", "crnn.bin": b"3", "readme.txt": b"4"})
     assert (model.description.engine, model.description.settings) == ("tr", {"tr_home": "./"})
     assert set(model.files) == {"libtr.so", "ctpn.bin", "crnn.bin"}
 
 
-def test_a_folder_with_a_description_is_taken_as_it_says(tmp_path: Path) -> None:
+def test_folder_with_model_toml_is_imported_unchanged(tmp_path: Path) -> None:
     text = 'engine = "fake"\n[settings]\nfake_text = "mine"\n'
     files: Files = {"model.toml": text, "data/weights.bin": b"1", ".git": b"2", "SHA256SUMS": b"old"}
     model = found_in(tmp_path, files)
@@ -229,7 +229,7 @@ def test_a_folder_with_a_description_is_taken_as_it_says(tmp_path: Path) -> None
     assert set(model.files) == {"model.toml", "data/weights.bin"}
 
 
-def test_a_licence_beside_a_model_goes_with_it(tmp_path: Path) -> None:
+def test_licence_file_beside_a_model_is_imported(tmp_path: Path) -> None:
     model = found_in(tmp_path, {**FLAT, "LICENSE": "                 Apache License\n  Version 2.0"})
     assert model.description.licence == "Apache-2.0"
     assert "LICENSE" in model.files
@@ -238,7 +238,7 @@ def test_a_licence_beside_a_model_goes_with_it(tmp_path: Path) -> None:
     assert "Its licence is unknown: name it with --licence." in found_in(tmp_path / "none", FLAT).notes
 
 
-def test_reference_pages_go_with_a_version(tmp_path: Path) -> None:
+def test_reference_pages_are_imported(tmp_path: Path) -> None:
     pages = put(tmp_path / "pages", {"page 1.png": b"1", "page 1.txt": b"words", "notes.pdf": b"2"})
     model = find_model(Wanted([put(tmp_path / "m", FLAT)], reference=pages))
     assert {"reference/page 1.png", "reference/page 1.txt"} < set(model.files)
@@ -247,7 +247,7 @@ def test_reference_pages_go_with_a_version(tmp_path: Path) -> None:
         find_model(Wanted([tmp_path / "m"], reference=put(tmp_path / "texts", {"page.txt": b"words"})))
 
 
-def test_a_description_is_written_as_it_is_read() -> None:
+def test_written_description_is_read_back_unchanged() -> None:
     text = """
 title = "quote \\" and \\\\ and \\u007f \u3000"
 tier = "small"

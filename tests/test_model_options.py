@@ -39,7 +39,7 @@ from ocrsvc.settings.settings import Settings
         ("model", "ppocr/12", "ppocr/12"),
     ],
 )
-def test_what_is_sent_is_read_as(name: str, sent: str, value: str) -> None:
+def test_option_is_parsed(name: str, sent: str, value: str) -> None:
     assert getattr(read_options([(name, sent)]).read, name) == value
 
 
@@ -55,7 +55,7 @@ def test_what_is_sent_is_read_as(name: str, sent: str, value: str) -> None:
         *(("lang", text) for text in ("", "e", "english", "en-", "zh--tw", "en;fr", "e1", "x" * 5000)),
     ],
 )
-def test_what_cannot_be_one_is_refused(name: str, sent: str) -> None:
+def test_invalid_option_is_refused(name: str, sent: str) -> None:
     with pytest.raises(BadOption, match=f"The option '{name}'"):
         read_options([(name, sent)])
 

@@ -42,7 +42,7 @@ def a_fake(repository: Path, number: int, text: str = "", **settings: Any) -> Mo
     return make_fake(repository, number, fake_text=text or f"{WORDS} v{number}", **settings)
 
 
-def test_a_version_that_reads_as_the_one_that_serves_is_accepted(tmp_path: Path) -> None:
+def test_version_equal_to_the_serving_one_is_accepted(tmp_path: Path) -> None:
     found = prover(tmp_path).prove(a_fake(tmp_path, 2), a_fake(tmp_path, 1))
     assert found.kind is None
     assert "0.95 of the words of fake/1" in found.reason
@@ -56,7 +56,7 @@ def test_a_version_that_reads_as_the_one_that_serves_is_accepted(tmp_path: Path)
         ({"fake_model_bytes": 150 << 20}, "memory", "at most 1.5 times that is allowed"),
     ],
 )
-def test_a_version_that_is_worse_than_the_one_that_serves_is_refused(
+def test_version_worse_than_the_serving_one_is_refused(
     tmp_path: Path, settings: Mapping[str, Any], kind: str, reason: str
 ) -> None:
     candidate = make_fake(tmp_path, 2, **{"fake_text": f"{WORDS} v2", **settings})
@@ -83,7 +83,7 @@ FAKE = 'engine = "fake"\n'
         ("", {"reference/page.png": PAGE[:40]}, {}, "reference", "page.png"),
     ],
 )
-def test_a_version_that_does_not_work_is_refused(
+def test_faulty_version_is_refused(
     tmp_path: Path, model: str, files: Mapping[str, bytes], limits: Mapping[str, object], kind: str, reason: str
 ) -> None:
     description = model if model == PPOCR else f"{FAKE}[settings]\n{model}\n"
@@ -95,13 +95,13 @@ def test_a_version_that_does_not_work_is_refused(
     assert reason in found.reason
 
 
-def test_a_version_that_is_gone_is_not_blamed(tmp_path: Path) -> None:
+def test_removed_version_is_not_refused(tmp_path: Path) -> None:
     candidate = a_fake(tmp_path, 2)
     (candidate.folder / "SHA256SUMS").unlink()
     assert prover(tmp_path).prove(candidate, None).kind == "gone"
 
 
-def test_without_the_one_that_serves_a_version_is_held_against_the_texts(tmp_path: Path) -> None:
+def test_first_version_is_compared_with_the_reference_texts(tmp_path: Path) -> None:
     serving = a_fake(tmp_path, 1)
     (serving.folder / "SHA256SUMS").unlink()
     pages = {"reference/page.png": PAGE, "reference/page.txt": b"something else"}
@@ -117,7 +117,7 @@ def test_a_proof_ends_when_the_worker_does(tmp_path: Path) -> None:
         stopping.prove(a_fake(tmp_path, 1), None)
 
 
-def test_pages_come_from_the_version_then_from_the_operator_then_from_us(tmp_path: Path) -> None:
+def test_reference_pages_are_the_versions_then_the_operators_then_built_in(tmp_path: Path) -> None:
     version = a_fake(tmp_path, 1)
     assert [page.name for page in find_reference_pages(tmp_path, version)] == ["reference_page.png"]
     (tmp_path / "reference").mkdir()

@@ -50,7 +50,7 @@ def models(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def test_who_waits_for_what_takes_the_place_of_its_version_is_not_counted() -> None:
+def test_requests_waiting_for_a_successor_are_not_limited() -> None:
     with serving(15, max_waiting=1) as (models, machine, _):
         models.preload(version("a"))
         gate = machine.gates["b/10"] = threading.Event()
@@ -62,7 +62,7 @@ def test_who_waits_for_what_takes_the_place_of_its_version_is_not_counted() -> N
         assert [one.result(FAR_S) for one in waiting] == [None] * 4
 
 
-def test_whoever_leases_retires_and_leaves_at_once_finds_all_in_order() -> None:
+def test_concurrent_leases_and_retirements_stay_consistent() -> None:
     """Twelve threads, five versions of which two have room, one that fails, clients that go, and a clock that jumps."""
     outcomes: Counter[str] = Counter()
     with serving(25, any_thread=False, max_waiting=6) as (models, machine, _):
@@ -130,7 +130,7 @@ def test_a_worker_that_ends_does_not_wait_for_a_version_that_drains() -> None:
         wait_until(lambda: models.is_settled, "the loading thread ends")
 
 
-def test_a_version_is_not_to_blame_for_those_that_are_used(models: Path) -> None:
+def test_lack_of_room_is_not_a_failure_of_the_version(models: Path) -> None:
     worker = serving_worker(models)
     make_fake(models, 2)
     load, is_busy = worker.loaded.preload, True
@@ -151,7 +151,7 @@ def test_a_version_is_not_to_blame_for_those_that_are_used(models: Path) -> None
     assert [one.number for one in worker.loaded.versions()] == [2]
 
 
-def test_a_state_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_state_stays_while_the_file_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = StateStore(tmp_path / "state")
     made = make_fake(tmp_path / "models", 1, "mine")
     store.record_verdict(made.digest, Verdict(accepted=True))
@@ -203,7 +203,7 @@ def test_a_request_does_not_wait_for_the_disk_of_the_repository(
 @pytest.mark.parametrize(
     ("sent", "kind"), [(signal.SIGTERM, "unknown"), (signal.SIGKILL, "killed"), (signal.SIGSEGV, "crash")]
 )
-def test_a_signal_that_others_send_to_a_proof_does_not_refuse_a_version(
+def test_signal_to_the_trial_process_does_not_refuse_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, kind: str
 ) -> None:
     started: list[Program] = []
@@ -237,7 +237,7 @@ def test_a_version_whose_proof_is_killed_twice_is_refused(models: Path) -> None:
     assert worker.control.store.read().verdicts[digest].kind == "crash"
 
 
-def test_a_fault_nobody_foresaw_does_not_end_the_watcher(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_survives_an_unexpected_error(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = serving_worker(models)
     looks = []
 

@@ -58,7 +58,7 @@ def test_a_version_has_its_parts_and_languages(tmp_path: Path) -> None:
     assert scan.numbers("mine") == (2,)
 
 
-def test_a_version_that_is_still_being_copied_is_not_there(tmp_path: Path) -> None:
+def test_version_without_manifest_is_ignored(tmp_path: Path) -> None:
     (a_version(tmp_path) / MANIFEST).unlink()
     scan = ModelRepository(tmp_path).scan()
     assert scan.find("mine", 2) is None
@@ -95,7 +95,7 @@ def test_a_changed_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
         ("what is this", "not valid TOML"),
     ],
 )
-def test_a_version_described_wrongly_says_what_is_wrong(tmp_path: Path, model: str, reason: str) -> None:
+def test_bad_description_names_its_fault(tmp_path: Path, model: str, reason: str) -> None:
     a_version(tmp_path, model=model)
     (bad,) = ModelRepository(tmp_path).scan().bad
     assert (bad.name, bad.number) == ("mine", 2)
@@ -104,20 +104,18 @@ def test_a_version_described_wrongly_says_what_is_wrong(tmp_path: Path, model: s
         raise BadModel(bad.reason)
 
 
-def test_nobody_takes_the_place_of_the_built_in_version(tmp_path: Path) -> None:
+def test_number_of_the_built_in_version_is_reserved(tmp_path: Path) -> None:
     a_version(tmp_path, "ppocr", 1)
     (bad,) = ModelRepository(tmp_path).scan().bad
     assert "built-in" in bad.reason
 
 
-def test_a_folder_that_is_missing_says_so(tmp_path: Path) -> None:
+def test_missing_repository_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match="OCRSVC_MODELS"):
         ModelRepository(tmp_path / "none").scan()
 
 
-def test_a_model_that_may_not_be_listed_leaves_the_others_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unlistable_model_does_not_affect_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_version(tmp_path)
     closed, really = a_version(tmp_path, "closed").parent, Path.iterdir
 
@@ -138,17 +136,17 @@ def test_a_model_that_may_not_be_listed_leaves_the_others_as_they_are(
 
 
 @pytest.mark.parametrize("file", [MANIFEST, "model.toml", "rec.onnx"])
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, file: str) -> None:
+def test_pipe_instead_of_a_file_is_refused(tmp_path: Path, file: str) -> None:
     folder = a_version(tmp_path)
     (folder / file).unlink()
     os.mkfifo(folder / file)
     scan = ModelRepository(tmp_path).scan()
     found = scan.find("mine", 2)
-    with pytest.raises(BadModel, match="plain file"):
+    with pytest.raises(BadModel, match="not a regular file"):
         raise BadModel(found.read(file).decode() if found is not None else scan.bad[0].reason)
 
 
-def test_of_a_manifest_without_end_only_a_little_is_read(tmp_path: Path) -> None:
+def test_huge_manifest_is_read_in_part_only(tmp_path: Path) -> None:
     folder = a_version(tmp_path)
     with (folder / MANIFEST).open("wb") as file:
         file.truncate(1 << 40)
@@ -167,7 +165,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, file: 
     with (folder / MANIFEST).open("a") as manifest:
         manifest.write(f"{'0' * 64}  {file}\n")
     (bad,) = ModelRepository(tmp_path).scan().bad
-    assert "not below the folder" in bad.reason
+    assert "outside the folder" in bad.reason
 
 
 @pytest.mark.parametrize(
@@ -181,7 +179,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, file: 
     ],
     ids=["nested", "tables", "number", "dots", "long"],
 )
-def test_a_description_made_to_stop_the_service_is_a_bad_version(tmp_path: Path, model: str) -> None:
+def test_hostile_description_is_a_bad_version(tmp_path: Path, model: str) -> None:
     a_version(tmp_path, model=model)
     began_s = time.process_time()
     assert [one.name for one in ModelRepository(tmp_path).scan().bad] == ["mine"]

@@ -103,7 +103,7 @@ def test_versions_are_swapped_in_child_processes_too(tmp_path: Path) -> None:
         check(seen, {"1", "2"})
 
 
-def test_where_there_is_room_for_one_the_old_version_leaves_first_and_no_request_fails(tmp_path: Path) -> None:
+def test_swap_without_room_for_both_closes_the_old_version_first_and_fails_no_request(tmp_path: Path) -> None:
     large: dict[str, Any] = {"fake_model_bytes": 80 << 20, "fake_latency_s": 0.05}
     make_fake(tmp_path / "models", 1, fake_text=f"{WORDS} v1", **large)
     with run_server(settings(tmp_path, OCRSVC_MODELS_MEMORY="130MiB", OCRSVC_WORKERS="1")) as server:

@@ -143,9 +143,7 @@ def test_a_new_version_takes_the_place_of_the_one_that_serves(models: Path) -> N
     assert worker.round() == []
 
 
-def test_what_cannot_be_opened_at_all_is_logged_once_and_counted_as_refused(
-    models: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bad_version_is_logged_once_and_counted_as_refused(models: Path, caplog: pytest.LogCaptureFixture) -> None:
     worker = serving_worker(models)
     bad = make_fake(models, 2)
     (bad.folder / "model.toml").write_text("engine = 3")
@@ -175,7 +173,7 @@ def test_a_refused_version_is_not_tried_again_until_it_changes(models: Path) -> 
     ("kind", "file", "wrong", "right"),
     [("files", "fake/2/note.txt", "cut", "whole"), ("reference", "reference/page.txt", "no page", None)],
 )
-def test_a_version_is_tried_again_when_what_it_was_refused_for_was_mended(
+def test_version_is_proved_again_after_its_fault_was_corrected(
     models: Path, kind: RefusalKind, file: str, wrong: str, right: str | None
 ) -> None:
     worker = serving_worker(models, lambda one, _serving: Judgement(kind if one.number == 2 else None, ""))
@@ -203,7 +201,7 @@ def test_a_copy_of_an_accepted_version_proves_itself(models: Path) -> None:
     assert worker.available() == [1]
 
 
-def test_what_the_machine_did_not_let_be_proved_is_tried_again_later(models: Path) -> None:
+def test_proof_that_the_machine_prevented_is_repeated_later(models: Path) -> None:
     worker = serving_worker(models)
     found = [Judgement("unknown", "No process."), Judgement(None, "Good.")]
     worker.prover._prove = lambda _candidate, _serving: found.pop(0)
@@ -239,7 +237,7 @@ def test_workers_load_one_after_the_other_or_when_others_take_too_long(
         assert time.monotonic() - began_s >= 0.05
 
 
-def test_one_that_cannot_be_loaded_leaves_the_old_one_serving(models: Path) -> None:
+def test_old_version_serves_if_the_new_one_cannot_be_loaded(models: Path) -> None:
     worker = serving_worker(models)
     worker.loaded.room, worker.loaded.broken = 1, {"fake/2"}
     make_fake(models, 2)
@@ -281,7 +279,7 @@ def test_the_last_version_is_not_refused_because_it_does_not_load(models: Path) 
     assert worker.available() == [1]
 
 
-def test_a_repository_that_is_away_leaves_everything_as_it_is(models: Path) -> None:
+def test_unreachable_repository_changes_nothing(models: Path) -> None:
     worker = serving_worker(models)
     models.rename(models.parent / "away")
     with pytest.raises(OcrsvcError):

@@ -80,7 +80,7 @@ def test_the_answer_names_the_version_that_read(client: FlaskClient, query: str,
         ("tier=medium", "Tiers: small, tiny."),
     ],
 )
-def test_what_is_not_there_is_unknown_and_what_is_there_is_said(client: FlaskClient, query: str, there: str) -> None:
+def test_unknown_model_error_lists_the_models(client: FlaskClient, query: str, there: str) -> None:
     problem = json_of(client.post(f"/v1/ocr?{query}", data=PAGE))
     assert (problem["status"], problem["code"]) == (404, "unknown_model")
     assert there in problem["remedy"]

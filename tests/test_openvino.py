@@ -46,7 +46,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
     return ModelCache(tmp_path_factory.mktemp("models"))
 
 
-def test_a_line_gives_the_same_bits_in_every_session_whatever_ran_before(cache: ModelCache) -> None:
+def test_line_is_bit_identical_in_every_session(cache: ModelCache) -> None:
     first, second = open_model(built_in_part(RECOGNITION), CONFIG, cache).sessions
     widths = (96, 640, 320, 224)
     found = {width: first.run(to_tensor(line(width)), WITH_LOGITS) for width in widths}
@@ -55,7 +55,7 @@ def test_a_line_gives_the_same_bits_in_every_session_whatever_ran_before(cache: 
         assert all(np.array_equal(mine, other) for mine, other in zip(found[width], again, strict=True))
 
 
-def test_what_is_chosen_for_a_line_is_the_same_bits_alone_and_among_others(cache: ModelCache) -> None:
+def test_line_is_bit_identical_alone_and_in_a_batch(cache: ModelCache) -> None:
     (session,) = open_openvino(built_in_part(RECOGNITION), replace(CONFIG, sessions=1), cache)
     assert isinstance(session, OpenVinoRecognizer)
     # 6 to 80 steps: lines begin and end inside runs, a long one goes over two, and the same line stands twice in a row.
@@ -88,7 +88,7 @@ def test_the_recognizer_decides_nearly_as_in_single_precision_and_its_logits_fit
     assert np.abs(sure - expected_sure).max() < 0.1
 
 
-def test_memory_that_is_kept_for_the_next_page_goes_with_free_memory(cache: ModelCache) -> None:
+def test_session_memory_is_released_with_free_memory(cache: ModelCache) -> None:
     detector = open_model(built_in_part(DETECTION), SessionConfig("cpu", provider="openvino", precision="bf16"), cache)
     pixels = np.asarray(cv2.resize(load("notice.png"), (1280, 960)), np.uint8)
     before = detector.run(model_input(detector, pixels))[0]

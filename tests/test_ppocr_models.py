@@ -167,7 +167,7 @@ def test_two_models_in_one_process_are_not_mixed(tmp_path: Path, runtime: Mappin
     assert texts == [["甲", "", "乙"], ["甲", "", "乙"]]
 
 
-def test_a_model_that_was_prepared_once_is_found_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_model_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version, cache = a_version(tmp_path / "models"), tmp_path / "cache"
     with opened(version, cache) as handle:
         first = read(handle)
@@ -210,7 +210,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     [*((*bad, "thread") for bad in BAD.values()), (*BAD["a dictionary of another model"], "process")],
     ids=[*BAD, "in a child"],
 )
-def test_what_cannot_be_read_with_is_refused_with_the_reason(
+def test_unusable_model_is_refused_with_the_reason(
     tmp_path: Path, changed: dict[str, Any], fault: str, isolation: str
 ) -> None:
     version = a_version(tmp_path / "models", **changed)
@@ -221,7 +221,7 @@ def test_what_cannot_be_read_with_is_refused_with_the_reason(
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("part", ["det", "rec"])
-def test_a_model_does_not_hold_what_is_in_other_files(
+def test_model_with_external_weights_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, runtime: Mapping[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -130,7 +130,7 @@ def test_the_provider_follows_from_the_settings_and_what_is_missing_is_refused(
         (SessionConfig("cpu", provider="openvino", precision="fp16"), "OCRSVC_PRECISION=fp16, but .* on the CPU"),
     ],
 )
-def test_a_precision_that_the_device_has_not_is_refused(runtime: Runtime, running: SessionConfig, message: str) -> None:
+def test_unsupported_precision_is_refused(runtime: Runtime, running: SessionConfig, message: str) -> None:
     with pytest.raises(EngineUnavailable, match=message):
         open_model(built_in_part(RECOGNITION), running)
     assert runtime.opened == []
@@ -166,7 +166,7 @@ def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(
 
 
 @pytest.mark.parametrize("kind", [DETECTION, RECOGNITION])
-def test_a_gpu_that_opens_and_cannot_run_is_no_gpu(
+def test_gpu_that_cannot_run_a_model_is_not_used(
     runtime: Runtime, kind: Kind, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime.no_kernels = True
@@ -176,7 +176,7 @@ def test_a_gpu_that_opens_and_cannot_run_is_no_gpu(
         open_model(built_in_part(kind), SessionConfig("cuda"))
 
 
-def test_cuda_searches_kernels_by_rule_and_extends_its_arena_by_no_more_than_asked(runtime: Runtime) -> None:
+def test_cuda_uses_heuristic_search_and_exact_arena_extension(runtime: Runtime) -> None:
     open_model(built_in_part(DETECTION), SessionConfig("cuda", gpu=GpuConfig(arena_bytes=2**30)))
     assert runtime.options(CUDA) == {
         "cudnn_conv_algo_search": "HEURISTIC",
@@ -263,7 +263,7 @@ def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs
     assert loaded == ["cuda", "libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10"]
 
 
-def test_without_a_folder_tensorrt_keeps_nothing(runtime: Runtime) -> None:
+def test_tensorrt_without_a_cache_folder_writes_nothing(runtime: Runtime) -> None:
     open_model(built_in_part(RECOGNITION), SessionConfig("cuda", provider="tensorrt", gpu=GpuConfig(profiles=(SMALL,))))
     assert not [name for name in runtime.options(TENSORRT) if "cache" in name]
     assert runtime.options(TENSORRT)["trt_fp16_enable"] is False

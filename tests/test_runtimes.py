@@ -75,7 +75,7 @@ def _bf16(monkeypatch: pytest.MonkeyPatch) -> None:
         ((1.05, ""), (0.8, ""), FP32),  # within what timings vary by
     ],
 )
-def test_the_quickest_that_reads_alike_is_chosen_where_it_is_clearly_quicker(
+def test_fastest_equivalent_runtime_is_chosen_if_clearly_faster(
     int8: tuple[float, str], bf16: tuple[float, str], chosen: Runtime
 ) -> None:
     proofs = [Proof(RECOGNITION, runtime, gain, fault=fault) for runtime, (gain, fault) in ((INT8, int8), (BF16, bf16))]
@@ -95,7 +95,7 @@ def test_the_quickest_that_reads_alike_is_chosen_where_it_is_clearly_quicker(
         ("auto", "openvino", (Runtime("openvino", "auto"), Runtime("openvino", "auto"))),
     ],
 )
-def test_what_settings_name_is_not_proved(precision: Any, provider: Any, wanted: Any) -> None:
+def test_requested_runtime_is_not_proved(precision: Any, provider: Any, wanted: Any) -> None:
     asked = requested_choice(precision, provider)
     assert (asked and (asked.detection, asked.recognition)) == wanted
 
@@ -160,7 +160,7 @@ def chosen(cache: ModelCache, prover: Prover) -> tuple[Runtime, Runtime] | None:
     return None if choice is None else (choice.detection, choice.recognition)
 
 
-def test_the_proof_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
+def test_proof_is_made_once_by_the_first_process(tmp_path: Path) -> None:
     prover = Prover()
     threads = [threading.Thread(target=lambda: chosen(ModelCache(tmp_path), prover)) for _ in range(4)]
     for thread in threads:
@@ -171,9 +171,7 @@ def test_the_proof_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
     assert prover.made == 1
 
 
-def test_without_a_cache_the_proof_is_made_and_the_log_says_that_it_will_be_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unwritable_cache_is_logged_after_a_proof(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
     for cache in (ModelCache(None), ModelCache(blocked)):
@@ -258,7 +256,7 @@ def read_as(text: str, confidence: float = 0.97) -> list[LineText]:
         (FAILURE, THEIRS, "could not create a primitive"),
     ],
 )
-def test_a_recognizer_must_read_alike_and_as_surely(
+def test_recognizer_must_match_text_and_confidence(
     read: Any, pages: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = Doubles(monkeypatch, [], read).fault(RECOGNITION, pages)
@@ -266,14 +264,14 @@ def test_a_recognizer_must_read_alike_and_as_surely(
     assert bool(said) is bool(fault)
 
 
-def test_one_character_in_a_hundred_of_the_users_pages_may_be_read_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_percent_of_characters_may_differ_on_user_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     doubles = Doubles(monkeypatch, [], [*SINGLE[:-1], LineText("x" * 199 + "y", 0.97)])
     doubles.read[FP32] = [*SINGLE[:-1], LineText("x" * 200, 0.97)]
     assert doubles.fault(RECOGNITION, THEIRS) == ""
     assert doubles.fault(RECOGNITION, OURS) == "too much differs"
 
 
-def test_a_recognizer_for_which_the_page_has_too_little_to_read_computes_in_single_precision(
+def test_recognizer_with_too_few_readable_lines_uses_fp32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     noise = [*SINGLE[:4], LineText("&", 0.3)]
@@ -313,7 +311,7 @@ def test_edits_are_counted(wanted: str, found: str, edits: int) -> None:
     assert count_edits(wanted, found) == count_edits(found, wanted) == edits
 
 
-def test_a_library_that_is_installed_and_broken_is_not_tried_and_the_log_says_why(
+def test_broken_openvino_is_logged_and_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.undo()
@@ -334,7 +332,7 @@ def test_openvino_that_is_not_installed_or_without_bf16_stops_the_start(monkeypa
         open_openvino(built_in()[0], asked, ModelCache(None))
     monkeypatch.setattr(openvino_session, "is_installed", lambda: True)
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
-    with pytest.raises(EngineUnavailable, match="does not compute in bfloat16"):
+    with pytest.raises(EngineUnavailable, match="does not support bfloat16"):
         open_openvino(built_in()[0], asked, ModelCache(None))
 
 
@@ -348,7 +346,7 @@ def detector() -> Any:
 
 
 @pytest.mark.parametrize("open_one", [detector, openvino_double])
-def test_a_session_goes_with_its_last_user(open_one: Callable[[], Any]) -> None:
+def test_session_is_freed_with_its_last_reference(open_one: Callable[[], Any]) -> None:
     gc.disable()
     try:
         session = open_one()
@@ -439,7 +437,7 @@ def test_optimize_stores_what_wins_and_single_precision_where_nothing_does(
     assert ("not used" in printed) is (gain == 1.0)
 
 
-def test_a_choice_that_cannot_be_stored_is_not_said_to_be(
+def test_failed_store_of_a_choice_is_reported(
     pages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "models"

@@ -72,7 +72,7 @@ def test_all_threads_go_to_one_single_page_only(shared_threads: SharedThreads) -
 
 
 @pytest.mark.parametrize("bad", [0, 7])
-def test_a_failure_reaches_the_caller_and_every_thread_comes_back(shared_threads: SharedThreads, bad: int) -> None:
+def test_failure_reaches_the_caller_and_frees_all_threads(shared_threads: SharedThreads, bad: int) -> None:
     def work(item: int) -> None:
         if item == bad:
             raise ValueError("this line cannot be read")
@@ -94,7 +94,7 @@ def test_one_thread_has_no_helpers() -> None:
     shared_threads.close()
 
 
-def test_engines_of_one_process_have_one_lot_of_threads_until_the_last_gives_them_back() -> None:
+def test_engines_of_a_process_share_threads_until_the_last_returns_them() -> None:
     lender, before = SharedThreadsLender(), threading.active_count()
     one, other, more = lender.borrow(3), lender.borrow(3), lender.borrow(2)
     assert one is other

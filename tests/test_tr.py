@@ -105,7 +105,7 @@ def read(handle: TrHandle, pixels: Pixels, options: ReadOptions | None = None) -
     return answer
 
 
-def test_blanks_go_repeats_collapse_and_tr_s_order_stays(handle: TrHandle) -> None:
+def test_blanks_and_repeats_are_removed_and_order_is_kept(handle: TrHandle) -> None:
     page = read(handle, noise(1))
     assert [line.text for line in page.lines] == [first_line(noise(1)), SECOND_LINE]
     # The mean over the steps that are not blank.
@@ -158,7 +158,7 @@ def test_a_page_may_fill_every_line_and_every_step(handle: TrHandle, monkeypatch
         *((kind, False) for kind in ("negative", "huge")),
     ],
 )
-def test_nonsense_from_tr_is_an_error_with_the_image_s_size_and_leaves_no_trace_on_the_next_page(
+def test_invalid_result_of_tr_is_an_error_and_does_not_affect_the_next_page(
     handle: TrHandle, monkeypatch: pytest.MonkeyPatch, kind: str, detect: bool
 ) -> None:
     monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", kind)
@@ -239,14 +239,14 @@ def test_a_warm_up_runs_without_a_complaint_and_its_failure_makes_the_engine_una
         handle.warm_up()
 
 
-def test_no_home_is_refused_naming_the_setting() -> None:
+def test_missing_home_setting_is_refused() -> None:
     with pytest.raises(EngineUnavailable, match="OCRSVC_TR_HOME"):
         TrEngine(None)
 
 
 @pytest.mark.parametrize("name", ["libtr.so", "ctpn.bin", "crnn.bin"])
 @pytest.mark.parametrize("fault", ["missing", "empty"])
-def test_a_home_without_one_of_the_files_is_refused_naming_it(home: Path, name: str, fault: str) -> None:
+def test_error_names_a_file_missing_from_home(home: Path, name: str, fault: str) -> None:
     (home / name).unlink()
     if fault == "empty":
         (home / name).touch()

@@ -134,7 +134,7 @@ def test_a_handle_refuses_a_thread_that_did_not_open_it_and_calls_after_it_was_c
         pytest.param(np.zeros((33, 2), np.uint8), id="a needle"),
     ],
 )
-def test_arrays_that_the_library_does_not_survive_never_reach_it(library: CrnnLibrary, line: Pixels) -> None:
+def test_arrays_that_would_crash_the_library_are_refused(library: CrnnLibrary, line: Pixels) -> None:
     reader = TrCrnnLineReader(library)
     with pytest.raises(EngineFailed):
         reader.run(line)
@@ -189,7 +189,7 @@ def steps(*indices: int, probabilities: tuple[float, ...] | None = None) -> Step
         pytest.param(steps(-1, 3, -1), "c", id="below 0 is blank"),
     ],
 )
-def test_steps_become_text(said: Steps, text: str) -> None:
+def test_steps_are_decoded_to_text(said: Steps, text: str) -> None:
     assert decode(said, "abc").text == text
 
 

@@ -79,7 +79,7 @@ def damaged(repository: Path, name: str, number: int) -> ModelVersion:
     return version
 
 
-def test_the_default_model_alone_is_loaded_ahead(tmp_path: Path, open_models: Opener) -> None:
+def test_only_the_default_model_is_loaded_at_the_start(tmp_path: Path, open_models: Opener) -> None:
     versions = [make_fake(tmp_path / "models", 1, name) for name in "ab"]
     models = open_models(*versions, model="a")
     models.load_ahead()
@@ -89,9 +89,7 @@ def test_the_default_model_alone_is_loaded_ahead(tmp_path: Path, open_models: Op
         assert read_by == "b/1"
 
 
-def test_named_models_are_loaded_ahead_and_what_is_wrong_with_them_stops_nothing(
-    tmp_path: Path, open_models: Opener
-) -> None:
+def test_named_models_are_preloaded_and_failures_do_not_stop_the_start(tmp_path: Path, open_models: Opener) -> None:
     versions = [make_fake(tmp_path / "models", 1, name) for name in "abc"]
     versions.append(damaged(tmp_path / "models", "d", 1))
     models = open_models(*versions, model="a", models_load="b/1, d, nowhere")
@@ -99,7 +97,7 @@ def test_named_models_are_loaded_ahead_and_what_is_wrong_with_them_stops_nothing
     assert loaded(models) == ["a/1", "b/1"]
 
 
-def test_all_models_are_loaded_ahead_as_far_as_there_is_room(tmp_path: Path, open_models: Opener) -> None:
+def test_all_models_are_preloaded_within_the_budget(tmp_path: Path, open_models: Opener) -> None:
     versions = [make_fake(tmp_path / "models", 1, name, fake_model_bytes=20 * MIB) for name in "abc"]
     models = open_models(*versions, model="b", models_load="all", models_memory="45MiB")
     models.load_ahead()
@@ -113,7 +111,7 @@ def test_a_default_model_that_cannot_be_loaded_is_an_error(tmp_path: Path, open_
         models.load_ahead()
 
 
-def test_a_request_that_was_resolved_to_a_version_that_has_gone_is_resolved_again(
+def test_request_for_a_retired_version_selects_again(
     tmp_path: Path, open_models: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = (make_fake(tmp_path / "models", number, "a") for number in (1, 2))
@@ -153,7 +151,7 @@ def test_what_is_loaded_later_counts_as_added(tmp_path: Path, open_models: Opene
     wait_until(in_process.is_settled)
 
 
-def test_a_reader_whose_models_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+def test_failed_start_of_a_reader_leaves_no_thread(tmp_path: Path) -> None:
     values = {"engine": "fake", "models": tmp_path, "models_state": tmp_path / "state", "model": "nowhere"}
     reader = Reader(Settings.model_validate(values), PLAN)
     with pytest.raises(UnknownModel):
@@ -194,9 +192,7 @@ def test_pages_read_one_by_one_are_read_by_the_version_that_the_document_began_w
 
 
 @pytest.mark.parametrize("default", ["a", "b"])
-def test_the_newest_that_can_be_loaded_reads_in_place_of_several_that_cannot(
-    tmp_path: Path, open_models: Opener, default: str
-) -> None:
+def test_newest_loadable_version_replaces_unloadable_ones(tmp_path: Path, open_models: Opener, default: str) -> None:
     repository = tmp_path / "models"
     versions = [make_fake(repository, 1, "a"), damaged(repository, "a", 2), damaged(repository, "a", 3)]
     models = open_models(make_fake(repository, 1, "b"), *versions, model=default)
