@@ -325,7 +325,7 @@ def test_number_of_waiting_requests_is_limited() -> None:
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(models.lease, version("a"))
             wait_until(models.list)
-            with pytest.raises(ModelUnavailable, match="1 requests wait"):
+            with pytest.raises(ModelUnavailable, match="1 requests already wait"):
                 models.lease(version("b"))
             machine.gates["a/10"].set()
             asked.result(FAR_S).close()

@@ -107,7 +107,7 @@ def test_older_version_serves_if_the_newest_is_not_accepted(place: Place) -> Non
         ('[mine]\nlabels = {"a b" = 1}', "mine.labels"),
         ("[mine]\nshares = {a = 0.6, b = 0.6}", "add up to more than 1"),
         ("[MINE]", "should match pattern"),
-        ("[mine", "no TOML"),
+        ("[mine", "not valid TOML"),
     ],
 )
 def test_invalid_policy_stops_the_start_and_is_ignored_later(

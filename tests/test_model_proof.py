@@ -77,7 +77,7 @@ FAKE = 'engine = "fake"\n'
         ('fake_fault = "fail"', {}, {}, "failed", "OCRSVC_FAKE_FAULT makes"),
         ("fake_warm_up_s = 1000.0", {}, {"models_proof_s": 1.0}, "late", "within 1 s"),
         ("no_such_setting = 1", {}, {}, "open", "no_such_setting"),
-        (f"fake_leak_bytes = {200 << 20}", {}, {"models_proof_memory": "150MiB"}, "memory", "more than 150 MiB"),
+        (f"fake_leak_bytes = {200 << 20}", {}, {"models_proof_memory": "150MiB"}, "memory", "memory limit of 150 MiB"),
         ("", {"weights.bin": b"who"}, {}, "files", "weights.bin"),
         (PPOCR, {"det.onnx": b"\x08\x07", "rec.onnx": b"\x08\x07"}, {}, "open", "It does not open: "),
         ("", {"reference/page.png": PAGE[:40]}, {}, "reference", "page.png"),

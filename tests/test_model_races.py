@@ -228,7 +228,7 @@ def test_signal_to_the_trial_process_does_not_refuse_a_version(
 
 def test_a_version_whose_proof_is_killed_twice_is_refused(models: Path) -> None:
     worker = serving_worker(models)
-    worker.prover._prove = lambda _candidate, _serving: Judgement("killed", "It was ended by SIGKILL.")
+    worker.prover._prove = lambda _candidate, _serving: Judgement("killed", "It ended with SIGKILL.")
     digest = make_fake(models, 2).digest
     worker.round()
     assert digest not in worker.control.store.read().verdicts

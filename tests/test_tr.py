@@ -272,7 +272,7 @@ def without_a_companion(home: Path) -> None:
     compile_library(home / "libtr.so", code, f"-L{home.parent}", "-Wl,--no-as-needed", "-lcompanion")
 
 
-OTHER_MACHINE = "built for the system and processor of this machine"
+OTHER_MACHINE = "built for this machine's system and processor"
 
 
 @pytest.mark.parametrize(
