@@ -120,7 +120,7 @@ def test_encrypted_models_and_models_opened_by_path_cannot_be_encrypted(tmp_path
     with pytest.raises(BadModel, match=r"mine/2 is already encrypted\."):
         encrypt_model(encrypted(tmp_path), KEY)
     of_tr = make_version(tmp_path, "tr", 1, 'engine = "tr"\n[settings]\ntr_home = "./"', {"libtr.so": b""})
-    with pytest.raises(BadModel, match=r"the engine tr opens files by their path \(tr_home\)"):
+    with pytest.raises(BadModel, match=r"the engine tr opens files by path \(tr_home\)"):
         encrypt_model(of_tr, KEY)
 
 
