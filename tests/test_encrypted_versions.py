@@ -201,7 +201,7 @@ def test_the_command_encrypts_and_lists(
     plain(tmp_path)
     monkeypatch.setenv("OCRSVC_MODELS", str(tmp_path))
     assert run(["models", "encrypt", "mine/1"]) == 78
-    assert "There is no key to encrypt with" in capsys.readouterr().err
+    assert "No model key is configured" in capsys.readouterr().err
     assert run(["models", "new-key"]) == 0
     key = capsys.readouterr().out.strip()
     monkeypatch.setenv("OCRSVC_MODELS_KEY", key)
