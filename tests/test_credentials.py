@@ -97,7 +97,7 @@ def test_commands_read_the_key_from_a_file_or_the_environment(tmp_path: Path, mo
 def test_file_without_a_key_is_refused_and_not_echoed(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "key"
     file.write_bytes(content)
-    with pytest.raises(OperatorError, match="does not hold one key") as raised:
+    with pytest.raises(OperatorError, match="is not a key file") as raised:
         read_key(file)
     assert "two words" not in str(raised.value)
     with pytest.raises(OperatorError, match="cannot be read"):

@@ -363,7 +363,7 @@ def test_recycle_replaces_every_worker_without_failed_requests(tmp_path: Path) -
             server.process.send_signal(signal.SIGHUP)
             wait_until(lambda: "service.reload" in audit.read_text("utf-8"), "the reload is in the audit log")
         assert (recycled.returncode, recycled.stderr) == (0, "")
-        assert "all 2 workers are replaced" in recycled.stdout
+        assert "replaced all 2 workers" in recycled.stdout
         assert not old & set(server.workers())
         assert set(statuses) == {200}
         lines = [json.loads(line) for line in audit.read_text("utf-8").splitlines()]
@@ -377,14 +377,14 @@ def test_recycle_reports_a_timeout() -> None:
     with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_WARM_UP_S": "3"}) as server:
         done = ocrsvc("recycle", "--pid", str(server.pid), "--timeout", "0.2")
         assert done.returncode == 75
-        assert "0 of 1 workers are replaced" in done.stdout
+        assert "replaced 0 of 1 workers" in done.stdout
 
 
 def test_recycle_signals_only_the_service(ready_server: Server) -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
         for pid, message in (
-            (sleeper.pid, "is no gunicorn"),
+            (sleeper.pid, "is not gunicorn"),
             (os.getpid(), "is no"),
             (ready_server.workers()[0], "is not the arbiter"),
             (2**22 - 1, "There is no process"),
@@ -401,7 +401,7 @@ def test_recycle_signals_only_the_service(ready_server: Server) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        (None, "", "Nothing says which service"),
+        (None, "", "No service is named"),
         ("pid", "", "does not hold a process id"),
         ("pid", "x", "does not hold a process id"),
         ("none", "", "cannot be read: No such file"),
