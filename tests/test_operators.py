@@ -387,7 +387,7 @@ def test_recycle_signals_only_the_service(ready_server: Server) -> None:
             (sleeper.pid, "is not gunicorn"),
             (os.getpid(), "is no"),
             (ready_server.workers()[0], "is not the arbiter"),
-            (2**22 - 1, "There is no process"),
+            (2**22 - 1, "does not exist"),
         ):
             done = ocrsvc("recycle", "--pid", str(pid))
             assert (done.returncode, message in done.stderr) == (78, True), done.stderr
