@@ -210,7 +210,7 @@ def test_bodies_and_answers_may_be_compressed(client: FlaskClient, encoding: str
         ({"json": in_json(PLAIN, outputs=[{"name": "text", "parameters": {"classification": 3}}])}, 501, "classif"),
         ({"json": in_json(PLAIN, parameters={"rotate": "45"})}, 400, "'rotate' is '45'"),
         ({"json": in_json(PLAIN, parameters={"timeout": "soon"})}, 400, "microseconds"),
-        ({"json": in_json("abc")}, 415, "no image format"),
+        ({"json": in_json("abc")}, 415, "no known image format"),
         ({"data": b"x", "headers": {HEADER: "5"}}, 400, "the body has 1 bytes"),
         ({"data": b"x", "headers": {HEADER: "-1"}}, 400, "the body has 1 bytes"),
         ({"data": b"x", "headers": {"Content-Encoding": "br"}}, 501, "Content-Encoding"),
