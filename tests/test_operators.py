@@ -267,7 +267,7 @@ def test_status_prints_workers_and_main_metrics(ready_server: Server) -> None:
     assert "ready" in done.stdout
     assert "requests" in done.stdout
     assert re.search(r"^memory +[\d.]+ [KMG]iB of [\d.]+ [GT]iB in use$", done.stdout, re.MULTILINE)
-    assert re.search(r"^documents +0, 0 B of 1 GiB, [\d.]+ [MGT]iB free on the disk$", done.stdout, re.MULTILINE)
+    assert re.search(r"^jobs +0, 0 B of 1 GiB, [\d.]+ [MGT]iB free on the disk$", done.stdout, re.MULTILINE)
     assert re.search(r"^denied +0 images, 0 requests$", done.stdout, re.MULTILINE)
 
 
@@ -295,7 +295,7 @@ def test_status_prints_the_overview() -> None:
         "GPU 0       10 GiB of 80 GiB in use, busy 37%",
         "last minute requests 2.00/s, own failures 0.50/s, refused 0.00/s, wait p95 -, time p95 250 ms",
         "denied      1 images, 0 requests",
-        "last failures that are not the callers'",
+        "last failures of the service",
         "      10 s ago  internal  500  /v1/ocr  a1",
     ]
 

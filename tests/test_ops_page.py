@@ -263,7 +263,7 @@ def test_the_page_shows_workers_failures_and_plots_and_clears_what_crashed(opene
     for pid in busy_server.workers():
         expect(page.get_by_role("cell", name=str(pid), exact=True)).to_be_visible()
     expect(page.get_by_role("table", name="Last failures")).to_contain_text("unsupported_image")
-    plot = page.get_by_role("img", name=re.compile(r"Workers ready, last 10 minutes: now 1, most 1"))
+    plot = page.get_by_role("img", name=re.compile(r"Workers ready, last 10 minutes: now 1, max 1"))
     expect(plot.locator("path.line")).to_have_count(1)
     page.get_by_role("button", name="Service").click()
     expect(page.locator("#errors")).to_contain_text("None recorded.")

@@ -402,7 +402,7 @@ def test_a_busy_service_is_asked_again_when_it_says(opened: Open) -> None:
 
     page.route("**/v1/ocr*", refuse_twice)
     put(page, png_upload())
-    expect(page.locator("#panel")).to_contain_text("busy, again in 1 s")
+    expect(page.locator("#panel")).to_contain_text("busy, retry in 1 s")
     expect(page.locator(".lines button").first).to_contain_text("120x40")
     assert len(asked_s) == 3
     assert asked_s[1] - asked_s[0] >= 1
