@@ -29,8 +29,8 @@ import pypdfium2
 from bench.machine import print_machine
 
 from ocrsvc.batch.destination import Destination
-from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults, open_writers
-from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, open_writers
+from ocrsvc.batch.pages import FileResults, SourceFile
 from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.imaging.codecs.decode import PixelLimits

@@ -162,7 +162,7 @@ def settings(args: argparse.Namespace, load: Load) -> dict[str, str]:
         return env
     poison = {"OCRSVC_FAKE_FAULT": "segfault", "OCRSVC_FAKE_FAULT_ON": ",".join(load.poison)}
     # So short that each poison kills again and again.
-    return {**env, **poison, "OCRSVC_ISOLATION": "process", "OCRSVC_QUARANTINE_S": "5"}
+    return {**env, **poison, "OCRSVC_ISOLATION": "process", "OCRSVC_CRASH_DENYLIST_S": "5"}
 
 
 @contextmanager
@@ -225,7 +225,7 @@ def deaths(text: str) -> dict[str, Any]:
     """What the service's log says of its children."""
     return {
         "children_lost": dict(Counter(re.findall(r"CHILD \d+ LOST: ([\w ]+)", text))),
-        "quarantined": len(re.findall("DENYLISTED", text)),
+        "denied": len(re.findall("DENYLISTED", text)),
     }
 
 

@@ -36,7 +36,7 @@ from jobs_support import JobService, check_once, job_service, numbered_pdf
 SETTINGS = {
     "OCRSVC_FAKE_LATENCY_S": "0.01",
     "OCRSVC_JOBS_WAITING": "1000",
-    "OCRSVC_TASKS_BYTES": "2GB",
+    "OCRSVC_JOBS_BYTES": "2GB",
     "OCRSVC_DEADLINE_S": "120",
 }
 CLIENTS = 4

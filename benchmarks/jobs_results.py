@@ -171,7 +171,7 @@ def main() -> int:
     args = parser.parse_args()
     print_machine()
     text = (LINE * (args.text_bytes // len(LINE) + 1))[: args.text_bytes].strip()
-    env = {"OCRSVC_FAKE_TEXT": text, "OCRSVC_TASKS_BYTES": "8GB", "OCRSVC_JOB_PAGES": str(args.pages)}
+    env = {"OCRSVC_FAKE_TEXT": text, "OCRSVC_JOBS_BYTES": "8GB", "OCRSVC_JOB_PAGES": str(args.pages)}
     pdf, figures = numbered_pdf(args.pages), []
     with tempfile.TemporaryDirectory() as folder, job_service(Path(folder), env) as service:
         ways = Ways(service.server.url, pdf)

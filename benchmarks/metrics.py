@@ -59,7 +59,7 @@ def counted(service: Service) -> Counter[int]:
     """The answers by status that the service has counted, but for those to operators."""
     found: Counter[int] = Counter()
     for name, value in numbers(service).items():
-        match = re.match(r'ocrsvc_requests_total\{code="\w+",door="(\w+)",status="(\d+)"\}', name)
+        match = re.match(r'ocrsvc_requests_total\{adapter="(\w+)",code="\w+",status="(\d+)"\}', name)
         if match and match[1] not in {"ops", "operators"}:
             found[int(match[2])] += int(value)
     return found

@@ -74,7 +74,7 @@ def run_suite(suite: Path, python: Path, expression: str) -> dict[str, str]:
     rpc = f"127.0.0.1:{free_port()}"
     env = {
         "OCRSVC_ENGINE": "ppocr",
-        "OCRSVC_DIALECTS": "turboocr",
+        "OCRSVC_ADAPTERS": "turboocr",
         "OCRSVC_GRPC_BIND": rpc,
         # As many pages, and as much time, as TurboOCR gives.
         "OCRSVC_MAX_PAGES": "2000",

@@ -76,10 +76,10 @@ def create_app(
     model = make_model(settings, reader, request_metrics.store, request_metrics.worker_metrics)
     app.register_blueprint(make_page(has_models=settings.models is not None))
     context = AdapterContext(settings, reader, model, jobs, url_files)
-    for name in settings.dialects:
+    for name in settings.adapters:
         app.register_blueprint(resolve(adapters()[name].http)(context))
     keys = None
     if gate is not None:
-        keys = KeyCheck(gate, Routes(settings.dialects, has_models=settings.models is not None), settings.cors)
+        keys = KeyCheck(gate, Routes(settings.adapters, has_models=settings.models is not None), settings.cors)
     Admission(app, settings, reader, limits.callers, Router(app, settings), keys)
     return app

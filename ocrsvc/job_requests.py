@@ -35,8 +35,8 @@ def store_of(jobs: JobStore | None) -> JobStore:
     """The job store. Raises JobsOff."""
     if jobs is None:
         raise JobsOff(
-            "Jobs are off in this service (OCRSVC_TASKS_BYTES is 0).",
-            "Ask the operator to set OCRSVC_TASKS_BYTES, such as to 1GB, or send the document in a single request.",
+            "Jobs are off in this service (OCRSVC_JOBS_BYTES is 0).",
+            "Ask the operator to set OCRSVC_JOBS_BYTES, such as to 1GB, or send the document in a single request.",
         )
     return jobs
 

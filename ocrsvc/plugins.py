@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# Names that metrics and OCRSVC_DIALECTS use for the service's own routes and for "none"; the last three are formats
+# Names that metrics and OCRSVC_ADAPTERS use for the service's own routes and for "none"; the last three are formats
 # that the native API writes itself.
 _RESERVED: Final = frozenset({"api", "none", "operators", "ops", "page", "json", "ndjson", "sse"})
 
@@ -60,7 +60,7 @@ class AdapterEntry:
     """One adapter (wire format); settings and package are as in EngineEntry.
 
     Attributes:
-        name: Its name in OCRSVC_DIALECTS and of its Flask blueprint.
+        name: Its name in OCRSVC_ADAPTERS and of its Flask blueprint.
         port: The usual HTTP port of the format's servers; None if there is none.
         http: Target of a function of an AdapterContext that returns the blueprint.
         grpc: Target of a GrpcService; None without gRPC.

@@ -8,8 +8,8 @@ from pathlib import Path
 from image_support import box
 
 from ocrsvc.batch.destination import Destination, WrittenFile
-from ocrsvc.batch.outputs.output_formats import FileResults, open_writers
-from ocrsvc.batch.pages import PageGroup, SourceFile, failure_of, result_of
+from ocrsvc.batch.outputs.output_formats import open_writers
+from ocrsvc.batch.pages import FileResults, PageGroup, SourceFile, failure_of, result_of
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.results import Line, Page, ReadOptions, Word

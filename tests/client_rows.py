@@ -47,7 +47,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client, by the `adapter` that it speaks to as OCRSVC_DIALECTS names it; `key` names its recording and test.
+    """One client, by the `adapter` that it speaks to as OCRSVC_ADAPTERS names it; `key` names its recording and test.
 
     `run`, given the place and what was fetched, runs it, which must end well, and gives what it printed: `said` must be
     in that, and `answered` in the answers to its recorded requests, of which so many are `refused`. The `port` is one

@@ -110,11 +110,11 @@ class JobsApp:
 
 
 class JobService:
-    """A service on one folder (OCRSVC_TASKS_DIR), which may be killed and started again."""
+    """A service on one folder (OCRSVC_JOBS_DIR), which may be killed and started again."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], workers: int = 1) -> None:
         self.folder = folder
-        self._env = {"OCRSVC_ENGINE": "fake", "OCRSVC_TASKS_DIR": str(folder), **env}
+        self._env = {"OCRSVC_ENGINE": "fake", "OCRSVC_JOBS_DIR": str(folder), **env}
         self._flags = ("-b", "127.0.0.1:0", "-w", str(workers))
         self.server = self._start()
 

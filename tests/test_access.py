@@ -297,11 +297,11 @@ def test_audit_log_has_operators_actions_and_key_names(keys: Keys, tmp_path: Pat
     log = tmp_path / "audit.jsonl"
     headers = bearer(keys.secrets["operator"])
     with running_app(Settings(keys=keys.address, audit_log=log), keys.gate) as app:
-        assert app.test_client().delete("/ops/quarantine/abc", headers=headers).status_code == 200
-        assert app.test_client().delete("/ops/quarantine/abc", headers=bearer(WRONG)).status_code == 401
+        assert app.test_client().delete("/ops/denylist/abc", headers=headers).status_code == 200
+        assert app.test_client().delete("/ops/denylist/abc", headers=bearer(WRONG)).status_code == 401
     [line] = log.read_text().splitlines()
     entry = json.loads(line)
-    assert (entry["who"], entry["action"], entry["digest"]) == ("key:operator", "quarantine.release", "abc")
+    assert (entry["who"], entry["action"], entry["digest"]) == ("key:operator", "denylist.release", "abc")
 
 
 def test_openapi_describes_keys_if_they_are_needed(client: FlaskClient, keys: Keys) -> None:

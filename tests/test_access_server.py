@@ -229,7 +229,7 @@ def test_secrets_appear_in_no_log_or_metric(place: Place) -> None:
             client.get("/parse/imageurl", params={"apikey": key}, headers={"Accept": key, "X-Request-Id": "last"})
             client.post("/parse/image", data=image | {"apikey": key})
         metrics = client.get("/metrics", headers=bearer(place.secrets["operator"])).text
-        quarantine = client.get("/ops/quarantine", headers=bearer(place.secrets["operator"])).text
+        denylist = client.get("/ops/denylist", headers=bearer(place.secrets["operator"])).text
     # Heads that are no HTTP, with a key in them.
     for line in (f"Authorization : Bearer {secret}", f"Authorization: Bearer {secret}\x01", f" {secret}"):
         raw(place, line, "Content-Length: 0")
@@ -239,7 +239,7 @@ def test_secrets_appear_in_no_log_or_metric(place: Place) -> None:
     with grpc.insecure_channel(place.rpc) as channel, pytest.raises(grpc.RpcError):
         channel.unary_unary(f"{V2}ModelInfer")(b"", metadata=(("x-api-key", WRONG),), timeout=_ANSWER_S)
     place.server.wait_for('"id":"last"', count=2)
-    written = place.server.log + metrics + quarantine
+    written = place.server.log + metrics + denylist
     assert secret not in written
     assert WRONG not in written
     assert secret[-20:] not in written
@@ -267,7 +267,7 @@ def test_liveness_is_answered_during_long_polls_with_escaped_paths(tmp_path: Pat
     store = open_store(address)
     key = bearer(add_key(store, KeyEntry("slow", frozenset({"jobs"}), limits=KeyLimits(requests_per_s=1))))
     store.close()
-    env = {"OCRSVC_WORKERS": "2", "OCRSVC_KEYS": address, "OCRSVC_TASKS_DIR": str(tmp_path)}
+    env = {"OCRSVC_WORKERS": "2", "OCRSVC_KEYS": address, "OCRSVC_JOBS_DIR": str(tmp_path)}
     with start_server(env | {"OCRSVC_FAKE_LATENCY_S": "600"}) as server, ExitStack() as stack:
         server.wait_for("READY in", count=2)
         sent = {"files": ("a.png", PAGE)}

@@ -26,8 +26,9 @@ from hypothesis import strategies as st
 from image_support import box
 
 from ocrsvc.batch.destination import Destination
-from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults, check_formats, open_writers
+from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, open_writers
 from ocrsvc.batch.outputs.source_files import ENDINGS, source_path
+from ocrsvc.batch.pages import FileResults
 from ocrsvc.batch.verify import verify
 from ocrsvc.cli.main import run
 from ocrsvc.errors import BadOption, BrokenImage, OcrsvcError, ResourcesExhausted, SourceGone

@@ -77,7 +77,7 @@ def test_pages_of_other_sites_read_answers_only_where_the_operator_says_so(path:
                 )
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/ops/workers", "/ops/quarantine"])
+@pytest.mark.parametrize("path", ["/metrics", "/ops/workers", "/ops/denylist"])
 def test_operators_routes_refuse_pages_of_other_sites(path: str) -> None:
     with running_app(Settings(cors=("*",))) as app:
         client = app.test_client()

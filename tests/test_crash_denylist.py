@@ -94,12 +94,12 @@ class _Overtaken(CrashDenylist):
 
 
 def test_a_record_overwritten_by_another_image_is_not_attributed_to_the_first() -> None:
-    quarantine = _Overtaken(1, 60.0)
-    quarantine.is_next = False
-    quarantine.note(mark(7), 1, "SIGSEGV")
-    quarantine.is_next = True
-    assert quarantine.crashes(mark(7)) == 0
-    assert quarantine.crashes(mark(8)) == 2
+    denylist = _Overtaken(1, 60.0)
+    denylist.is_next = False
+    denylist.note(mark(7), 1, "SIGSEGV")
+    denylist.is_next = True
+    assert denylist.crashes(mark(7)) == 0
+    assert denylist.crashes(mark(8)) == 2
 
 
 def a_task(seed: int = 0) -> ReadTask:

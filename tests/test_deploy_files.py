@@ -26,7 +26,7 @@ CHART = DEPLOY / "helm" / "ocrsvc"
 SCHEMA = CHART / "values.schema.json"
 # By other values of the chart.
 SET_ELSEWHERE = {
-    f"OCRSVC_{name}" for name in ("BIND", "GRPC_BIND", "DEADLINE_S", "DEVICE", "GPU_HARD_BYTES", "TASKS_DIR")
+    f"OCRSVC_{name}" for name in ("BIND", "GRPC_BIND", "DEADLINE_S", "DEVICE", "GPU_HARD_BYTES", "JOBS_DIR")
 }
 _SOON_S = 60.0
 
@@ -192,12 +192,12 @@ def environment(values: Mapping[str, Any]) -> dict[str, str]:
     return {one["name"]: one["value"] for one in service_of(rendered(values))["env"] if "value" in one}
 
 
-ONE_GIB = {"OCRSVC_TASKS_BYTES": "1GiB"}
+ONE_GIB = {"OCRSVC_JOBS_BYTES": "1GiB"}
 
 
 # Several replicas take no jobs, which only one of them would know, unless the settings say so.
 @pytest.mark.parametrize(
-    ("values", "tasks_bytes", "notes"),
+    ("values", "jobs_bytes", "notes"),
     [
         ({}, None, "Jobs are lost with their pod"),
         (KEPT, None, "Jobs are kept in the claim ocr-jobs"),
@@ -207,8 +207,8 @@ ONE_GIB = {"OCRSVC_TASKS_BYTES": "1GiB"}
     ],
     ids=["default", "kept jobs", "replicas", "keda", "jobs of replicas"],
 )
-def test_chart_notes_say_where_jobs_are_kept(values: Mapping[str, Any], tasks_bytes: str | None, notes: str) -> None:
-    assert environment(values).get("OCRSVC_TASKS_BYTES") == tasks_bytes
+def test_chart_notes_say_where_jobs_are_kept(values: Mapping[str, Any], jobs_bytes: str | None, notes: str) -> None:
+    assert environment(values).get("OCRSVC_JOBS_BYTES") == jobs_bytes
     [files] = helm([values])[0]
     [text] = [text for name, text in files.items() if name.endswith("NOTES.txt")]
     endings = r"Jobs are lost with their pod|Jobs are kept in the claim \S+\b|No jobs are taken|JOBS.+LOST"
@@ -256,7 +256,7 @@ REFUSED: Sequence[tuple[Mapping[str, Any], str]] = (
     ({"settings": {"OCRSVC_DEADLINE_S": 9}}, "OCRSVC_DEADLINE_S"),
     ({"settings": {"WORKERS": 2}}, "WORKERS"),
     ({"settings": {"OCRSVC_WORKER": 2}}, "OCRSVC_WORKER"),
-    ({"settings": {"OCRSVC_TASKS_DIR": "/tmp"}}, "OCRSVC_TASKS_DIR"),
+    ({"settings": {"OCRSVC_JOBS_DIR": "/tmp"}}, "OCRSVC_JOBS_DIR"),
     ({"replicas": 2, "jobs": {"claim": "ocr-jobs"}}, "replicas"),
     ({"keda": {"enabled": True}, "jobs": {"claim": "ocr-jobs"}}, "keda"),
     ({"settings": {"OCRSVC_TLS_CERTIFICATE": "/tls/tls.crt"}}, "scheme"),

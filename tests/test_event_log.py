@@ -290,8 +290,8 @@ def test_a_request_is_reported_with_its_id_and_code_and_nothing_of_its_page() ->
         log.stop(10.0)
         text = os.read(out, 1 << 16).decode()
     first, second = map(json.loads, text.splitlines())
-    assert (first["id"], first["door"], first["path"], first["bytes_in"]) == ("mine", "trwebocr", "/api/tr-run/", 5)
-    assert (second["door"], second["status"], second["code"]) == ("none", 404, "not_found")
+    assert (first["id"], first["adapter"], first["path"], first["bytes_in"]) == ("mine", "trwebocr", "/api/tr-run/", 5)
+    assert (second["adapter"], second["status"], second["code"]) == ("none", 404, "not_found")
     assert page[:20] not in text
 
 

@@ -497,16 +497,16 @@ def test_missing_file_descriptors_neither_spin_nor_flood_the_log(caplog: pytest.
 
 
 @pytest.mark.parametrize(
-    ("dialects", "services"),
+    ("adapters", "services"),
     [
         ((), []),
         (("tfserving", "umi_ocr"), ["tensorflow.serving.ModelService", "tensorflow.serving.PredictionService"]),
         (("paddle_serving", "kserve_v2"), [PIPELINE + "PipelineService", "inference.GRPCInferenceService"]),
     ],
 )
-def test_disabled_adapters_have_no_grpc_service(dialects: tuple[str, ...], services: list[str]) -> None:
+def test_disabled_adapters_have_no_grpc_service(adapters: tuple[str, ...], services: list[str]) -> None:
     model = model_over(Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine))
-    found = {path.split("/")[1] for path in make_services(model, dialects)}
+    found = {path.split("/")[1] for path in make_services(model, adapters)}
     assert sorted(found) == sorted([*services, "grpc.health.v1.Health"])
 
 
@@ -755,11 +755,11 @@ def test_open_call_is_counted_and_answered_on_shutdown() -> None:
             # The call, and the request that asks.
             assert server.metric("ocrsvc_in_flight_requests") == 2
             assert server.metric('ocrsvc_worker_in_flight_requests{slot="0"}') == 2
-            assert server.metric('ocrsvc_requests_total{code="ok",door="grpc_kserve_v2",status="OK"}') == 2
+            assert server.metric('ocrsvc_requests_total{adapter="grpc_kserve_v2",code="ok",status="OK"}') == 2
             server.process.terminate()
             assert strings(raw_outputs(call.result())["texts"])[0] == "64x32"
         entry = json.loads(server.wait_for(r'(\{.*"path":"/inference.GRPCInferenceService/ModelInfer".*\})')[1])
-        known = (entry["door"], entry["status"], entry["code"], entry["client"])
+        known = (entry["adapter"], entry["status"], entry["code"], entry["client"])
         assert known == ("grpc_kserve_v2", 0, "ok", "127.0.0.1")
         assert min(entry["bytes_in"], entry["bytes_out"]) > 100
         assert entry["seconds"] >= 1

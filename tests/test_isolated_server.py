@@ -89,12 +89,12 @@ def test_poison_image_is_refused_by_other_workers() -> None:
 def test_operators_can_list_and_clear_the_denylist() -> None:
     with run_server({**ONE, "OCRSVC_FAKE_FAULT": "segfault"}) as server:
         assert post(server).status_code == 422
-        [entry] = requests.get(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json()["images"]
-        assert (entry["cause"], entry["strikes"], entry["is_refused"]) == ("SIGSEGV", 2, True)
-        address = f"{server.url}/ops/quarantine/{entry['hash']}"
+        [entry] = requests.get(f"{server.url}/ops/denylist", timeout=ANSWER_S).json()["images"]
+        assert (entry["cause"], entry["crashes"], entry["is_refused"]) == ("SIGSEGV", 2, True)
+        address = f"{server.url}/ops/denylist/{entry['hash']}"
         assert requests.delete(address, timeout=ANSWER_S).json() == {"forgotten": 1}
-        assert requests.delete(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json() == {"forgotten": 0}
-        assert requests.get(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json() == {"images": [], "requests": []}
+        assert requests.delete(f"{server.url}/ops/denylist", timeout=ANSWER_S).json() == {"forgotten": 0}
+        assert requests.get(f"{server.url}/ops/denylist", timeout=ANSWER_S).json() == {"images": [], "requests": []}
 
 
 def test_a_signal_to_the_whole_group_loses_no_request() -> None:

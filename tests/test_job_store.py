@@ -139,7 +139,7 @@ def test_what_another_process_changes_is_seen(small: JobStore, change: Callable[
     jobs = [path for path in small.folder.glob("*-*") if path.is_dir()]
     sizes = [path.stat().st_size for job in jobs for path in job.rglob("*") if path.is_file()]
     waiting = [job for job in jobs if not (job / "done.json").exists()]
-    seen = (found[metrics.TASKS], found[metrics.TASKS_WAITING], found[metrics.TASKS_BYTES])
+    seen = (found[metrics.JOBS_KEPT], found[metrics.JOBS_WAITING], found[metrics.JOBS_BYTES])
     assert seen == (len(jobs), len(waiting), sum(sizes))
 
 
@@ -320,7 +320,7 @@ from ocrsvc.jobs.job import Record
 from ocrsvc.jobs.job_folder import open_jobs
 from ocrsvc.settings.settings import Settings
 
-jobs = open_jobs(Settings(tasks_dir=Path(sys.argv[1])))
+jobs = open_jobs(Settings(jobs_dir=Path(sys.argv[1])))
 print(jobs.add(b"a document", Record("", source="api")).id, flush=True)
 sys.stdin.read()
 """
@@ -335,7 +335,7 @@ def test_a_store_is_gone_on_with_by_the_next_service_and_by_one_at_a_time(tmp_pa
             open_folder(tmp_path / LASTING, wait_s=0.0)
         first.kill()
     (tmp_path / LASTING / f".{os.getppid()}-{'a' * 32}").mkdir()
-    second = open_jobs(Settings(tasks_dir=tmp_path))
+    second = open_jobs(Settings(jobs_dir=tmp_path))
     assert [(kept.id, kept.data()) for kept in second.all()] == [(job_id, b"a document")]
     assert {path.name for path in second.folder.iterdir() if ".sqlite" not in path.name} == {
         *(".alive", ".format"),
@@ -347,7 +347,7 @@ def test_a_store_is_gone_on_with_by_the_next_service_and_by_one_at_a_time(tmp_pa
 def test_a_service_starts_on_a_full_disk_and_gives_what_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = Settings(tasks_dir=tmp_path)
+    settings = Settings(jobs_dir=tmp_path)
     command = [sys.executable, "-c", HOLDING, str(tmp_path)]
     job_id = subprocess.run(command, input="", capture_output=True, text=True, check=True).stdout.strip()
 

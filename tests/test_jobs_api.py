@@ -245,7 +245,7 @@ def test_without_keys_nothing_is_listed_and_without_a_store_nothing_is_taken_in(
     assert (listed.status_code, json_of(listed)["code"]) == (403, "keys_needed")
     off = create_app(Settings(), place.reader).test_client().post("/v1/jobs", data=THREE)
     assert (off.status_code, json_of(off)["code"]) == (501, "jobs_off")
-    assert "OCRSVC_TASKS_BYTES" in json_of(off)["remedy"]
+    assert "OCRSVC_JOBS_BYTES" in json_of(off)["remedy"]
 
 
 def test_same_idempotency_key_returns_the_same_job(clean: Place) -> None:

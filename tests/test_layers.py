@@ -151,3 +151,16 @@ def test_init_files_are_empty_but_for_the_version_and_the_client() -> None:
 
 def test_a_module_begins_with_what_it_does() -> None:
     assert [module for module in modules() if not ast.get_docstring(ast.parse(source_of(module)))] == []
+
+
+def _cycles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The groups of modules that import each other; leaves of the graph are removed until only cycles are left."""
+    while leaves := {module for module, targets in graph.items() if not targets & graph.keys()}:
+        graph = {module: targets for module, targets in graph.items() if module not in leaves}
+    return [{module} | (targets & graph.keys()) for module, targets in graph.items()]
+
+
+def test_no_modules_import_each_other() -> None:
+    sources = {module: ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text("utf-8") for module in modules()}
+    assert _cycles({module: set(imports_of(source)) - {module} for module, source in sources.items()}) == []
+    assert _cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) != []

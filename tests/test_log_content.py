@@ -108,8 +108,8 @@ def test_debug_log_contains_no_input_and_no_text(form: str, tmp_path: Path) -> N
         "OCRSVC_ENGINE": "fake",
         "OCRSVC_LOG_LEVEL": "debug",
         "OCRSVC_ACCESS_LOG": form,
-        "OCRSVC_DIALECTS": "trwebocr,umi_ocr,paddlex",
-        "OCRSVC_TASKS_DIR": str(tmp_path),
+        "OCRSVC_ADAPTERS": "trwebocr,umi_ocr,paddlex",
+        "OCRSVC_JOBS_DIR": str(tmp_path),
     }
     with run_server(env) as server:
         told = send_everything(server.url)

@@ -265,13 +265,13 @@ def test_model_and_operator_routes_are_blocked_by_proxies(place: Place) -> None:
     statuses = {
         (name, path): ask(place, name, "POST", path).status
         for name in PROXIES
-        for path in [*closed, "/metrics", "//metrics", "/ops/quarantine", "/%6detrics"]
+        for path in [*closed, "/metrics", "//metrics", "/ops/denylist", "/%6detrics"]
     }
     assert set(statuses.values()) == {403}, statuses
     # The service takes %2F for a slash; Envoy refuses such a path.
     hidden = {
         (name, path): ask(place, name, "POST", path.replace("/", "%2F").replace("%2F", "/", 1)).status
         for name in PROXIES
-        for path in [*closed, "/ops/quarantine"]
+        for path in [*closed, "/ops/denylist"]
     }
     assert set(hidden.values()) <= {400, 403}, hidden

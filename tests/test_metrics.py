@@ -24,11 +24,11 @@ from ocrsvc.telemetry.metrics import (
     COUNTED,
     FAILURES,
     IMAGES,
+    JOBS_KEPT,
     LINES,
     REQUEST_SECONDS,
     SERIES_DROPPED,
     STAGE_SECONDS,
-    TASKS,
     TLS_NOT_AFTER,
     PageSource,
 )
@@ -177,25 +177,25 @@ def test_sampler_continues_after_a_disk_error() -> None:
     def read() -> Iterator[tuple[Metric, float]]:
         if failures:
             raise failures.pop()
-        yield TASKS, 3
+        yield JOBS_KEPT, 3
         looked.set()
 
     sampler = Sampler(store.common, read, every_s=0.001)
     sampler.start()
     assert looked.wait(_SOON_S)
     sampler.stop()
-    assert value(store, TASKS.of()) == 3
+    assert value(store, JOBS_KEPT.of()) == 3
 
 
 def test_largest_reading_of_living_workers_counts() -> None:
     store = MetricsStore(slots=2)
     for slot, count in ((0, 3), (1, 4)):
         store.claim(slot)
-        store.worker_metrics(slot).put(TASKS, count)
-    assert value(store, TASKS.of()) == 4
+        store.worker_metrics(slot).put(JOBS_KEPT, count)
+    assert value(store, JOBS_KEPT.of()) == 4
     for slot, left in ((1, 3), (0, 0)):
         store.fold(slot)
-        assert value(store, TASKS.of()) == left
+        assert value(store, JOBS_KEPT.of()) == left
 
 
 def test_no_certificate_expiry_without_tls() -> None:
@@ -277,7 +277,7 @@ def test_only_openmetrics_has_exemplars_of_sampled_traces(flags: str, named: boo
         sample
         for family in text_string_to_metric_families(answer.text)  # type: ignore[no-untyped-call]
         for sample in family.samples
-        if sample.name == "ocrsvc_request_seconds_bucket" and sample.labels["door"] == "api"
+        if sample.name == "ocrsvc_request_seconds_bucket" and sample.labels["adapter"] == "api"
     ]
     found = [sample for sample in samples if sample.exemplar is not None]
     assert [sample.exemplar.labels for sample in found] == ([{"trace_id": TRACE}] if named else [])

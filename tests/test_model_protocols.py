@@ -62,7 +62,7 @@ class Place:
 
     @contextmanager
     def grpc(self, gate: AccessGate | None = None) -> Iterator[grpc.Channel]:
-        access = CallAccess(gate, Routes(self.settings.dialects, has_models=True)) if gate is not None else None
+        access = CallAccess(gate, Routes(self.settings.adapters, has_models=True)) if gate is not None else None
         store = MetricsStore()
         with running_reader(self.settings, None, 1) as reader:
             services = make_services(make_model(self.settings, reader, store, store.common))

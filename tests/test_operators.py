@@ -134,18 +134,18 @@ def test_requests_and_failures_count_by_adapter_status_and_code() -> None:
         assert numbers_of(app)["ocrsvc_in_flight_requests"] == 1, "the one that asks"
     client.post("/v1/ocr", data=png())
     found = numbers_of(app)
-    assert {key: count for key, count in found.items() if key.startswith("ocrsvc_requests_total{code=")} == {
-        "ocrsvc_requests_total{code=ok,door=api,status=200}": 2,
-        "ocrsvc_requests_total{code=unsupported_image,door=api,status=415}": 1,
-        "ocrsvc_requests_total{code=not_ready,door=api,status=503}": 1,
-        "ocrsvc_requests_total{code=ok,door=trwebocr,status=200}": 1,
-        "ocrsvc_requests_total{code=nothing_sent,door=trwebocr_cpp,status=400}": 1,
-        "ocrsvc_requests_total{code=not_found,door=none,status=404}": 1,
-        "ocrsvc_requests_total{code=ok,door=operators,status=200}": 1,
+    assert {key: count for key, count in found.items() if key.startswith("ocrsvc_requests_total{adapter=")} == {
+        "ocrsvc_requests_total{adapter=api,code=ok,status=200}": 2,
+        "ocrsvc_requests_total{adapter=api,code=unsupported_image,status=415}": 1,
+        "ocrsvc_requests_total{adapter=api,code=not_ready,status=503}": 1,
+        "ocrsvc_requests_total{adapter=trwebocr,code=ok,status=200}": 1,
+        "ocrsvc_requests_total{adapter=trwebocr_cpp,code=nothing_sent,status=400}": 1,
+        "ocrsvc_requests_total{adapter=none,code=not_found,status=404}": 1,
+        "ocrsvc_requests_total{adapter=operators,code=ok,status=200}": 1,
     }
     assert found["ocrsvc_failures_total{code=unsupported_image}"] == 2
     assert found["ocrsvc_refused_total{reason=not_ready}"] == 1
-    assert found["ocrsvc_request_seconds_count{door=api}"] == 4
+    assert found["ocrsvc_request_seconds_count{adapter=api}"] == 4
 
 
 def test_service_exposes_exactly_the_declared_metrics() -> None:
@@ -283,7 +283,7 @@ def test_status_prints_the_overview() -> None:
             "gpus": [{"gpu": 0, "used_bytes": 10 << 30, "total_bytes": 80 << 30, "busy_ratio": 0.37}],
             "history": {"curves": curves | times},
             "documents": None,
-            "quarantine": {"images": [{"is_refused": True}, {"is_refused": False}], "requests": []},
+            "denylist": {"images": [{"is_refused": True}, {"is_refused": False}], "requests": []},
             "errors": [
                 {**error, "fault": "caller", "code": "bad_option"},
                 {**error, "fault": "service", "code": "internal"},

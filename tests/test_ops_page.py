@@ -204,7 +204,7 @@ def test_cross_site_requests_are_refused() -> None:
     with running_app() as app:
         client = app.test_client()
         assert client.get("/ops/overview", headers={"Origin": "http://evil.example"}).status_code == 403
-        assert client.delete("/ops/quarantine", headers={"Origin": "http://evil.example"}).status_code == 403
+        assert client.delete("/ops/denylist", headers={"Origin": "http://evil.example"}).status_code == 403
 
 
 def test_without_an_arbiter_there_is_an_overview_without_workers_and_history_and_without_keys_none() -> None:

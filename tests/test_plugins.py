@@ -99,7 +99,7 @@ def server(request: pytest.FixtureRequest, python: str) -> Iterator[Server]:
     """A service with the example's engine and wire format, each with its setting."""
     env = {
         "OCRSVC_ENGINE": "qr",
-        "OCRSVC_DIALECTS": "trwebocr,csv",
+        "OCRSVC_ADAPTERS": "trwebocr,csv",
         "OCRSVC_ISOLATION": request.param,
         "OCRSVC_WORKERS": "1",
         "OCRSVC_QR_MIN_SIDE_PX": "100",
@@ -134,7 +134,7 @@ def test_version_and_metrics_tell_their_names(server: Server) -> None:
     requests.post(f"{server.url}/csv", data=page(), timeout=_ANSWER_S)
     assert requests.get(f"{server.url}/version", timeout=_ANSWER_S).json()["engine"]["name"] == "qr"
     metrics = requests.get(f"{server.url}/metrics", timeout=_ANSWER_S).text
-    assert 'ocrsvc_requests_total{code="ok",door="csv",status="200"}' in metrics
+    assert 'ocrsvc_requests_total{adapter="csv",code="ok",status="200"}' in metrics
     assert "numpy" not in Path(f"/proc/{server.pid}/maps").read_text(encoding="utf-8")
     assert 'name="qr"' in next(line for line in metrics.splitlines() if line.startswith("ocrsvc_engine_info{"))
 
@@ -144,8 +144,8 @@ def test_their_settings_are_listed_and_described(python: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "OCRSVC_QR_MIN_SIDE_PX = 12 pixels  (environment)" in done.stdout.splitlines()
     assert "OCRSVC_CSV_SEPARATOR = comma  (default)" in done.stdout.splitlines()
-    [dialects] = [line for line in done.stdout.splitlines() if line.startswith("OCRSVC_DIALECTS = ")]
-    assert dialects.endswith(", csv  (default)")
+    [adapters] = [line for line in done.stdout.splitlines() if line.startswith("OCRSVC_ADAPTERS = ")]
+    assert adapters.endswith(", csv  (default)")
     reference = ocrsvc("settings", "--markdown", python=python).stdout
     assert "one of ppocr, tr, tr_crnn, fake, qr |" in reference
     *_, qr, csv = reference.split("\n## ")

@@ -342,7 +342,7 @@ def test_a_request_that_blocks_a_worker_cannot_block_a_second_one() -> None:
         held = server.wait_for(r"HELD worker \d+, which is .*: id=the-bad-one route=/hold bytes=16000 hash=(\w+)")
         server.wait_for(r"SIGKILL! It sent no heartbeat")
         server.wait_for("READY in", count=3)
-        entries = requests.get(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json()["requests"]
+        entries = requests.get(f"{server.url}/ops/denylist", timeout=ANSWER_S).json()["requests"]
         assert [entry["hash"] for entry in entries] == [held[1]]
         assert server.log.count("WORKER TIMEOUT") == 1
         assert HOLDS.decode() not in server.log

@@ -100,7 +100,7 @@ def test_oversized_response_becomes_the_adapters_refusal(path: str, place: str) 
     def take_the_rest(_reading: Reading, _context: RequestContext) -> None:
         assert memory.take(memory.total_bytes - memory.held_bytes)
 
-    with app_with(memory, Talkative(1000), take_the_rest, dialects=("paddlex", "trwebocr")) as app:
+    with app_with(memory, Talkative(1000), take_the_rest, adapters=("paddlex", "trwebocr")) as app:
         sent: dict[str, Any] = (
             {"json": {"file": as_base64(NOISE), "visualize": False}}
             if path == "/ocr"

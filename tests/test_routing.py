@@ -20,18 +20,18 @@ def test_every_name_has_an_adapter_and_every_adapter_a_name() -> None:
 @pytest.mark.parametrize("name", adapters())
 def test_each_adapter_can_be_the_only_one_and_can_be_switched_off(name: str) -> None:
     others = tuple(other for other in adapters() if other != name)
-    with running_app(Settings(dialects=(name,))) as app:
+    with running_app(Settings(adapters=(name,))) as app:
         assert name in app.blueprints
         assert not set(others) & set(app.blueprints)
-    with running_app(Settings(dialects=others)) as app:
+    with running_app(Settings(adapters=others)) as app:
         assert name not in app.blueprints
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "names"),
     [
-        ("OCRSVC_DIALECTS", "none", ()),
-        ("OCRSVC_DIALECTS", "trwebocr, trwebocr_cpp,trwebocr", ("trwebocr", "trwebocr_cpp")),
+        ("OCRSVC_ADAPTERS", "none", ()),
+        ("OCRSVC_ADAPTERS", "trwebocr, trwebocr_cpp,trwebocr", ("trwebocr", "trwebocr_cpp")),
         ("OCRSVC_USUAL_PORTS", "trwebocr", ("trwebocr",)),
         ("OCRSVC_USUAL_PORTS", "none", ()),
     ],
@@ -43,9 +43,9 @@ def test_adapters_are_chosen_by_name(variable: str, value: str, names: tuple[str
 @pytest.mark.parametrize(
     ("environ", "named"),
     [
-        ({"OCRSVC_DIALECTS": "trwebocr,tesserakt"}, "OCRSVC_DIALECTS"),
+        ({"OCRSVC_ADAPTERS": "trwebocr,tesserakt"}, "OCRSVC_ADAPTERS"),
         ({"OCRSVC_USUAL_PORTS": "tesserakt"}, "OCRSVC_USUAL_PORTS"),
-        ({"OCRSVC_DIALECTS": "trwebocr_cpp", "OCRSVC_USUAL_PORTS": "trwebocr"}, "OCRSVC_USUAL_PORTS"),
+        ({"OCRSVC_ADAPTERS": "trwebocr_cpp", "OCRSVC_USUAL_PORTS": "trwebocr"}, "OCRSVC_USUAL_PORTS"),
         ({"OCRSVC_BIND": "unix:/run/x.sock", "OCRSVC_USUAL_PORTS": "trwebocr"}, "OCRSVC_USUAL_PORTS"),
     ],
 )

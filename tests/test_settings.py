@@ -8,9 +8,9 @@ import pytest
 
 from ocrsvc.cli.settings import reference, show
 from ocrsvc.errors import SettingsError
-from ocrsvc.settings.describe import accepted, groups, help_of
+from ocrsvc.settings.describe import accepted, groups, help_of, variable_of
 from ocrsvc.settings.group import Percentage, bytes_of
-from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.load import RENAMED, read_settings
 from ocrsvc.settings.settings import Settings, settings_class
 
 
@@ -201,5 +201,18 @@ def test_passwords_in_addresses_are_never_shown() -> None:
 
 
 def test_settings_reach_another_process_as_json() -> None:
-    settings = read_settings({"OCRSVC_GPU_SOFT_BYTES": "80%", "OCRSVC_DIALECTS": "none", "OCRSVC_TR_HOME": "/opt/tr"})
+    settings = read_settings({"OCRSVC_GPU_SOFT_BYTES": "80%", "OCRSVC_ADAPTERS": "none", "OCRSVC_TR_HOME": "/opt/tr"})
     assert settings_class().model_validate(settings.model_dump(mode="json")) == settings
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_old_name_of_a_setting_is_accepted_with_a_warning(old: str, new: str, caplog: pytest.LogCaptureFixture) -> None:
+    value = "none" if old == "dialects" else "7"
+    assert read_settings({variable_of(old): value}) == read_settings({variable_of(new): value})
+    [warning] = caplog.messages
+    assert warning.startswith(f"{variable_of(old)} is now called {variable_of(new)}; ")
+
+
+def test_old_and_new_name_of_a_setting_together_stop_the_start() -> None:
+    environ = {"OCRSVC_TASKS_S": "7", "OCRSVC_JOBS_S": "8"}
+    assert "OCRSVC_TASKS_S is the old name of OCRSVC_JOBS_S" in complaint(environ)

@@ -70,7 +70,7 @@ def parts_of(text: str) -> list[dict[str, Any]]:
 
 def requests_with(server: Server, code: str) -> float:
     """How many requests to the native API have ended so."""
-    return server.metric(f'ocrsvc_requests_total{{code="{code}",door="api",status="200"}}')
+    return server.metric(f'ocrsvc_requests_total{{adapter="api",code="{code}",status="200"}}')
 
 
 def test_pages_leave_as_they_are_read_on_a_connection_that_is_kept(server: Server) -> None:

@@ -61,11 +61,11 @@ def test_nothing_is_lost_or_counted_twice_over_five_recycles() -> None:
         events = [json.loads(line) for line in server.lines]
     assert {status for status, _ in answers.values()} == {200}
     assert all(told == request_id for request_id, (_, told) in answers.items())
-    api = (("code", "ok"), ("door", "api"), ("status", "200"))
+    api = (("adapter", "api"), ("code", "ok"), ("status", "200"))
     assert found["ocrsvc_requests_total", api] == len(answers)
-    assert found["ocrsvc_request_seconds_count", (("door", "api"),)] == len(answers)
+    assert found["ocrsvc_request_seconds_count", (("adapter", "api"),)] == len(answers)
     assert found["ocrsvc_recycles_total", (("reason", "max_requests"),)] >= RECYCLES
-    lines = Counter(event["id"] for event in events if event["event"] == "request" and event["door"] == "api")
+    lines = Counter(event["id"] for event in events if event["event"] == "request" and event["adapter"] == "api")
     assert lines == Counter(dict.fromkeys(answers, 1))
     assert Counter(attributes_of(root)["ocrsvc.request_id"] for root in receiver.roots) == lines
     assert found["ocrsvc_access_events_dropped_total", ()] == found["ocrsvc_log_lines_dropped_total", ()] == 0

@@ -35,7 +35,7 @@ SERVICE = "/ocr.OCRService/"
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[FlaskClient]:
-    with running_app(Settings(dialects=("turboocr",), max_pages=4, max_pixels=10_000_000)) as app:
+    with running_app(Settings(adapters=("turboocr",), max_pages=4, max_pixels=10_000_000)) as app:
         yield app.test_client()
 
 

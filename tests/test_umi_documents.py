@@ -340,7 +340,7 @@ def test_only_folders_of_killed_services_are_removed(tmp_path: Path) -> None:
 
 
 def test_unusable_folder_stops_the_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="OCRSVC_TASKS_DIR"):
+    with pytest.raises(SettingsError, match="OCRSVC_JOBS_DIR"):
         make_folder(tmp_path / "missing")
 
 
@@ -408,7 +408,7 @@ def test_unreadable_job_does_not_block_others(place: Place) -> None:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
     folder = tmp_path_factory.mktemp("served")
-    with run_server({"OCRSVC_TASKS_DIR": str(folder), "OCRSVC_FAKE_LATENCY_S": "0.15"}, ["-w", "2"]) as server:
+    with run_server({"OCRSVC_JOBS_DIR": str(folder), "OCRSVC_FAKE_LATENCY_S": "0.15"}, ["-w", "2"]) as server:
         server.wait_for("READY in", count=2)
         yield server, folder
     assert [path.name for path in folder.iterdir()] == [LASTING]

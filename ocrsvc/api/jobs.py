@@ -179,7 +179,7 @@ class _JobViews:
 def _unknown(job_id: str) -> UnknownJob:
     return UnknownJob(
         f"You have no job {job_id[:40]!r}.",
-        "It was deleted, evicted or has expired (OCRSVC_TASKS_S).",
+        "It was deleted, evicted or has expired (OCRSVC_JOBS_S).",
     )
 
 

@@ -17,7 +17,7 @@ from ocrsvc import __version__
 from ocrsvc.access.audit_log import audit_log_of
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.api.openapi import openapi
-from ocrsvc.api.overview import keys_to_list, overview, quarantine_to_dict, workers_to_list
+from ocrsvc.api.overview import denylist_to_dict, keys_to_list, overview, workers_to_list
 from ocrsvc.api.web_page import add_operators_page
 from ocrsvc.errors import NotReady
 from ocrsvc.http.origins import check_origin, is_local
@@ -34,6 +34,9 @@ _READY_RETRY_S: Final = 2
 _LIBRARIES: Final = (
     *("flask", "gunicorn", "numpy", "onnxruntime", "onnxruntime-gpu", "opencv-python-headless", "openvino"),
 )
+
+DENYLIST_PATH: Final = "/ops/denylist"
+OLD_DENYLIST_PATH: Final = "/ops/quarantine"
 
 
 def make_ops(reader: Reader, gate: AccessGate | None = None, *, fetches_urls: bool = False) -> Blueprint:
@@ -109,21 +112,33 @@ def make_operators(
     def keys() -> Response:
         return as_json({"keys": None if gate is None else keys_to_list(gate, time.time())})
 
-    @operators.get("/ops/quarantine")
-    def quarantine() -> Response:
-        return as_json(quarantine_to_dict(request_metrics))
+    @operators.get(DENYLIST_PATH)
+    @operators.get(OLD_DENYLIST_PATH)
+    def denylist() -> Response:
+        return as_json(denylist_to_dict(request_metrics))
 
-    @operators.delete("/ops/quarantine")
-    @operators.delete("/ops/quarantine/<digest>")
+    @operators.delete(DENYLIST_PATH)
+    @operators.delete(f"{DENYLIST_PATH}/<digest>")
+    @operators.delete(OLD_DENYLIST_PATH)
+    @operators.delete(f"{OLD_DENYLIST_PATH}/<digest>")
     def release(digest: str | None = None) -> Response:
         lists = (request_metrics.image_denylist, request_metrics.body_denylist)
         audit.check()
         forgotten = sum(known.forget(digest) for known in lists if known is not None)
-        audit.write(_who(), "quarantine.release", time.time(), digest=digest, forgotten=forgotten)
+        audit.write(_who(), "denylist.release", time.time(), digest=digest, forgotten=forgotten)
         return as_json({"forgotten": forgotten})
 
+    operators.after_request(_name_new_path)
     add_operators_page(operators)
     return operators
+
+
+def _name_new_path(response: Response) -> Response:
+    """Name the new path in answers under the old one, which goes with the next version (RFC 9745)."""
+    if request.path.startswith(OLD_DENYLIST_PATH):
+        response.headers["Deprecation"] = "@1795824000"
+        response.headers["Link"] = f'<{DENYLIST_PATH}>; rel="successor-version"'
+    return response
 
 
 def _who() -> str:

@@ -53,7 +53,7 @@ def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, setting
         "documents": _documents(series),
         "models": _models(series),
         "errors": errors_to_list(request_metrics),
-        "quarantine": quarantine_to_dict(request_metrics),
+        "denylist": denylist_to_dict(request_metrics),
         "history": {"every_s": EVERY_S, "curves": curves(points)},
     }
 
@@ -89,13 +89,13 @@ def _by(series: Series, metric: Metric) -> dict[str, float]:
 
 def _documents(series: Series) -> Node | None:
     """The stored jobs; None without a job store."""
-    if metrics.TASKS_LIMIT.of() not in series:
+    if metrics.JOBS_LIMIT.of() not in series:
         return None
     return {
-        "count": _one(series, metrics.TASKS),
-        "bytes": _one(series, metrics.TASKS_BYTES),
-        "limit_bytes": _one(series, metrics.TASKS_LIMIT),
-        "disk_free_bytes": _one(series, metrics.TASKS_DISK_FREE),
+        "count": _one(series, metrics.JOBS_KEPT),
+        "bytes": _one(series, metrics.JOBS_BYTES),
+        "limit_bytes": _one(series, metrics.JOBS_LIMIT),
+        "disk_free_bytes": _one(series, metrics.JOBS_DISK_FREE),
     }
 
 
@@ -127,7 +127,7 @@ def errors_to_list(request_metrics: RequestMetrics) -> list[Node]:
     return kept
 
 
-def quarantine_to_dict(request_metrics: RequestMetrics) -> Mapping[str, list[Node]]:
+def denylist_to_dict(request_metrics: RequestMetrics) -> Mapping[str, list[Node]]:
     """The crash denylist: images and request bodies that crash engines or stop workers."""
     return {
         "images": _entries(request_metrics.image_denylist),
@@ -146,7 +146,7 @@ def _entries(known: CrashDenylist | None) -> list[Node]:
         {
             "hash": entry.hash,
             "cause": entry.cause,
-            "strikes": entry.crashes,
+            "crashes": entry.crashes,
             "when_s": entry.when_s,
             "left_s": entry.left_s,
             "is_refused": entry.is_refused,

@@ -36,6 +36,19 @@ class SourceFile:
     place: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class FileResults:
+    """A file, and the numbers of those of its pages that have a result, in order.
+
+    `record` gives one page's record; `load` gives the file's bytes, or raises OcrsvcError.
+    """
+
+    file: SourceFile
+    pages: Sequence[int]
+    record: Callable[[int], bytes]
+    load: Callable[[], bytes]
+
+
 Load = Callable[[SourceFile], bytes]
 """Gives the bytes of a source's file; raises OcrsvcError."""
 

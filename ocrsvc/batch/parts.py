@@ -15,8 +15,8 @@ from typing import Any, Final
 import orjson
 
 from ocrsvc.batch.destination import Destination, WrittenFile
-from ocrsvc.batch.outputs.output_formats import FileResults, open_writers
-from ocrsvc.batch.pages import Load
+from ocrsvc.batch.outputs.output_formats import open_writers
+from ocrsvc.batch.pages import FileResults, Load
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.work_file import PageFacts, WorkFile
 from ocrsvc.errors import DamagedLedger

@@ -109,7 +109,7 @@ def describe_overview(answer: Node) -> Iterator[str]:
     if documents := answer["documents"]:
         room = f"{_bytes(documents['bytes'])} of {_bytes(documents['limit_bytes'])}"
         yield f"jobs        {documents['count']:.0f}, {room}, {_bytes(documents['disk_free_bytes'])} free on the disk"
-    denied = {kind: sum(entry["is_refused"] for entry in found) for kind, found in answer["quarantine"].items()}
+    denied = {kind: sum(entry["is_refused"] for entry in found) for kind, found in answer["denylist"].items()}
     yield f"denied      {denied['images']} images, {denied['requests']} requests"
     yield from _errors(answer)
 

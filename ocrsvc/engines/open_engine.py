@@ -109,7 +109,7 @@ def open_engine(
 
     if model is not None:
         settings = settings_of_model(settings, model)
-    denylist = denylist or CrashDenylist(settings.quarantine_size, settings.quarantine_s)
+    denylist = denylist or CrashDenylist(settings.crash_denylist_size, settings.crash_denylist_s)
     return IsolatedEngine(settings, plan, denylist, model)
 
 

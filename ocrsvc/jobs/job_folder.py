@@ -30,18 +30,18 @@ _FORMAT: Final = "3"
 _WAIT_S: Final = 20.0
 _CHECK_S: Final = 0.1
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_REMEDY: Final = "Set OCRSVC_TASKS_DIR to a folder to which the service's user may write."
+_REMEDY: Final = "Set OCRSVC_JOBS_DIR to a folder to which the service's user may write."
 
 
 def open_jobs(settings: Settings) -> JobStore:
     """For the arbiter: open the job store, with the jobs of an earlier service. Raises SettingsError."""
     jobs = JobStore(
-        make_folder() if settings.tasks_dir is None else open_folder(settings.tasks_dir / LASTING),
-        settings.tasks_bytes,
-        settings.tasks_s,
+        make_folder() if settings.jobs_dir is None else open_folder(settings.jobs_dir / LASTING),
+        settings.jobs_bytes,
+        settings.jobs_s,
         max_waiting=settings.jobs_waiting,
         max_pages=settings.jobs_waiting_pages,
-        is_durable=settings.tasks_dir is not None,
+        is_durable=settings.jobs_dir is not None,
     )
     try:
         with storing():
@@ -83,7 +83,7 @@ def open_folder(folder: Path, wait_s: float = _WAIT_S) -> Path:
     if version != _FORMAT:
         raise SettingsError(
             f"Another version of the service wrote the jobs in {folder}: format {version[:20]!r}, not {_FORMAT}.",
-            "Let that version finish them and rename the folder, or set OCRSVC_TASKS_DIR to another one.",
+            "Let that version finish them and rename the folder, or set OCRSVC_JOBS_DIR to another one.",
         )
     return folder
 
@@ -104,4 +104,4 @@ def _lock(folder: Path, wait_s: float) -> None:
             time.sleep(_CHECK_S)
     os.close(held)
     text = f"Another service uses the folder {folder}."
-    raise SettingsError(text, "Set OCRSVC_TASKS_DIR to a different folder for each service, or stop the other one.")
+    raise SettingsError(text, "Set OCRSVC_JOBS_DIR to a different folder for each service, or stop the other one.")

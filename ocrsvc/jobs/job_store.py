@@ -210,7 +210,7 @@ class JobStore:
         names = displaced(connection, {**need, "max_bytes": self.max_bytes})
         if names is None:
             raise QueueFull(
-                f"The job store is full ({self.max_jobs} jobs, or {self.max_bytes} bytes, OCRSVC_TASKS_BYTES), and no "
+                f"The job store is full ({self.max_jobs} jobs, or {self.max_bytes} bytes, OCRSVC_JOBS_BYTES), and no "
                 "job may be removed for this caller.",
                 "Wait until your jobs are done, or delete them.",
                 _RETRY_S,
@@ -301,8 +301,8 @@ def read_usage(jobs: JobStore) -> Iterator[tuple[Metric, float]]:
     """The number of jobs, their bytes, the limit, and the free disk space. Raises OSError, QueueFull."""
     ((stored, waiting, size),) = jobs.database.rows("SELECT count(*), total(NOT is_done), total(bytes) FROM job")
     disk = os.statvfs(jobs.folder)
-    yield metrics.TASKS, stored
-    yield metrics.TASKS_WAITING, waiting
-    yield metrics.TASKS_BYTES, size
-    yield metrics.TASKS_LIMIT, jobs.max_bytes
-    yield metrics.TASKS_DISK_FREE, disk.f_bavail * disk.f_frsize
+    yield metrics.JOBS_KEPT, stored
+    yield metrics.JOBS_WAITING, waiting
+    yield metrics.JOBS_BYTES, size
+    yield metrics.JOBS_LIMIT, jobs.max_bytes
+    yield metrics.JOBS_DISK_FREE, disk.f_bavail * disk.f_frsize

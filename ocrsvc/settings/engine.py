@@ -133,14 +133,14 @@ class IsolationSettings(SettingsGroup, title="Isolation"):
         "memory per process; 0 is no limit, a percentage is of the GPU; by default all children on one GPU and one "
         "successor may fill 80 % of it.",
     )
-    quarantine_size: int = setting(
+    crash_denylist_size: int = setting(
         256,
         "Size of the crash denylists: of images that crashed the engine's child process twice, and of request bodies "
         "that stopped a worker; read at the start only.",
         "images",
         between=(1, 65536),
     )
-    quarantine_s: PositiveFloat = setting(
+    crash_denylist_s: PositiveFloat = setting(
         3600.0, "How long such an image or body is answered 422 without a try; read at the start only.", le=10**9
     )
 

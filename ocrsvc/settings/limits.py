@@ -175,19 +175,19 @@ class LimitSettings(SettingsGroup, title="Limits"):
 class JobSettings(SettingsGroup, title="Jobs"):
     """The folder of jobs, and its limits."""
 
-    tasks_dir: Path | None = setting(
+    jobs_dir: Path | None = setting(
         None,
         "Folder in which jobs (POST /v1/jobs, Umi-OCR's /api/doc) survive restarts of the service, in a subfolder "
         "ocrsvc-jobs that one service at a time may use; without it they are in a temporary folder, and lost when the "
         "service ends.",
     )
-    tasks_bytes: ByteCount = setting(
+    jobs_bytes: ByteCount = setting(
         2**30,
         "Most bytes of jobs' documents and results, of all workers together; callers share them, and finished jobs are "
         "deleted to make room for new ones; 0 accepts no jobs.",
         between=(0, 2**50),
     )
-    tasks_s: PositiveFloat = setting(86_400.0, "How long a job's document and results are kept.", le=10**9)
+    jobs_s: PositiveFloat = setting(86_400.0, "How long a job's document and results are kept.", le=10**9)
     job_pages: int = setting(
         10_000, "Most pages of one job; OCRSVC_MAX_PAGES is for documents that a client waits for.", between=(1, 10**6)
     )

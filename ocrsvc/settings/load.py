@@ -6,10 +6,11 @@ The environment takes precedence. An empty variable counts as not set.
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -20,10 +21,22 @@ from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.describe import PREFIX, accepted, is_secret, variable_of, without_passwords
 from ocrsvc.settings.settings import Settings, settings_class
 
+LOGGER: Final = logging.getLogger("ocrsvc.settings")
+
 CONFIG_VARIABLE: Final = "OCRSVC_CONFIG"
 
 REPLACED: Final = dict.fromkeys(("body_bytes", "queue_bytes"), "request_memory_bytes")
 """Removed settings, and the setting that replaces each."""
+
+RENAMED: Final = {
+    "dialects": "adapters",
+    "tasks_dir": "jobs_dir",
+    "tasks_bytes": "jobs_bytes",
+    "tasks_s": "jobs_s",
+    "quarantine_size": "crash_denylist_size",
+    "quarantine_s": "crash_denylist_s",
+}
+"""Old names that are accepted until the next version, each with the new one."""
 
 _ONE_ACCOUNT: Final = "It limits everything that requests hold: bodies and waiting images."
 
@@ -67,7 +80,22 @@ def gather(environ: Mapping[str, str] | None = None, file: Path | None = None) -
     named = environ.get(CONFIG_VARIABLE)
     file = Path(named) if file is None and named else file
     given = {item.name: item for item in _from_file(file)} if file else {}
-    return given | {item.name: item for item in _from_environment(environ)}
+    return _with_new_names(given | {item.name: item for item in _from_environment(environ)})
+
+
+def _with_new_names(given: Mapping[str, RawValue]) -> dict[str, RawValue]:
+    """The values under their new names, with a warning for each old one. Raises SettingsError where both are set."""
+    values = {name: item for name, item in given.items() if name not in RENAMED}
+    for old, item in given.items():
+        if old not in RENAMED:
+            continue
+        new = RENAMED[old]
+        written = variable_of(new) if item.source == "environment" else new
+        if new in values:
+            raise SettingsError(f"{item.label} is the old name of {written}, which is set as well: remove the old one.")
+        LOGGER.warning("%s is now called %s; the next version will not accept the old name.", item.label, written)
+        values[new] = replace(item, name=new)
+    return values
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:

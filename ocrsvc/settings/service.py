@@ -47,7 +47,7 @@ def _check_adapters(names: tuple[str, ...]) -> tuple[str, ...]:
 def _check_usual_ports(names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
     """The names, if each adapter is on and has a usual port, and `bind` has a host. Raises ValueError."""
     names = _check_adapters(names)
-    portless = [name for name in names if adapters()[name].port is None or name not in info.data.get("dialects", names)]
+    portless = [name for name in names if adapters()[name].port is None or name not in info.data.get("adapters", names)]
     if portless or (names and str(info.data.get("bind", "")).startswith("unix:")):
         raise ValueError("cannot bind a usual port")
     return names
@@ -159,7 +159,7 @@ class TlsSettings(SettingsGroup, title="TLS"):
 class AdapterSettings(SettingsGroup, title="API adapters"):
     """The API adapters. `usual_ports` is checked against `bind`, so ServiceSettings come first."""
 
-    dialects: AdapterNames = setting(
+    adapters: AdapterNames = setting(
         lambda: tuple(adapters()),
         "Adapters (other products' wire formats) that are on; none switches all off.",
         accepted=lambda: "none, or names separated by commas (in the file a list) out of " + ", ".join(adapters()),

@@ -13,7 +13,7 @@ from ocrsvc.telemetry.log_lines import DROPPED, LINE_BYTES, QUEUE_LINES, REQUEST
 
 _STDOUT: Final = 1
 _LONGEST_PATH: Final = 200
-_FIELDS: Final = ("client", "method", "path", "door", "status", "code", "bytes_in", "bytes_out", "seconds")
+_FIELDS: Final = ("client", "method", "path", "adapter", "status", "code", "bytes_in", "bytes_out", "seconds")
 # Lines wait this long to be written together; a killed worker loses them.
 _PAUSE_S: Final = 0.02
 _LOGGER: Final = "ocrsvc.access"
@@ -26,7 +26,7 @@ _OUR_FAULT: Final = frozenset({2, 4, 12, 13, 14, 15})
 class Event:
     """One answered request; `at_s` is Unix time.
 
-    `client` is the peer's address, empty for a Unix socket; the log calls `adapter` "door"; `key` is an API key's name.
+    `client` is the peer's address, empty for a Unix socket; `key` is the name of an API key.
     """
 
     at_s: float
@@ -65,7 +65,7 @@ def as_text(event: Event, _origin: Origin) -> bytes:
 
 
 def _fields(event: Event) -> dict[str, Any]:
-    changed = {"door": event.adapter, "path": event.path[:_LONGEST_PATH], "seconds": round(event.seconds, 6)}
+    changed = {"path": event.path[:_LONGEST_PATH], "seconds": round(event.seconds, 6)}
     return {name: changed[name] if name in changed else getattr(event, name) for name in _FIELDS}
 
 

@@ -35,10 +35,10 @@ _SOURCES: Final = tuple((source,) for source in get_args(PageSource))
 
 # Requests and images.
 REQUESTS: Final = counter(
-    "ocrsvc_requests", "Requests answered, by adapter, status and code.", ("door", "status", "code")
+    "ocrsvc_requests", "Requests answered, by adapter, status and code.", ("adapter", "status", "code")
 )
 REQUEST_SECONDS: Final = histogram(
-    "ocrsvc_request_seconds", "Seconds from the head of a request to its response.", ("door",)
+    "ocrsvc_request_seconds", "Seconds from the head of a request to its response.", ("adapter",)
 )
 IN_FLIGHT: Final = gauge(
     "ocrsvc_in_flight_requests", "Requests and gRPC calls in progress, including the scrape itself."
@@ -131,19 +131,17 @@ DENIED: Final = gauge(
     "Images and request bodies on the crash denylist: they crashed an engine, or hung or killed a worker.",
     ("kind",),
 )
-TASKS: Final = reading("ocrsvc_tasks", "Jobs kept on disk; up to 15 s old.")
-TASKS_BYTES: Final = reading("ocrsvc_tasks_bytes", "Disk space that jobs take; up to 15 s old.")
-TASKS_LIMIT: Final = reading("ocrsvc_tasks_limit_bytes", "Disk space that jobs may take (OCRSVC_TASKS_BYTES).")
+JOBS_KEPT: Final = reading("ocrsvc_jobs_kept", "Jobs kept on disk; up to 15 s old.")
+JOBS_BYTES: Final = reading("ocrsvc_jobs_bytes", "Disk space that jobs take; up to 15 s old.")
+JOBS_LIMIT: Final = reading("ocrsvc_jobs_limit_bytes", "Disk space that jobs may take (OCRSVC_JOBS_BYTES).")
 JOBS: Final = counter(
     "ocrsvc_jobs",
     "Jobs, by event: accepted, done, failed, deleted, displaced by other jobs, expired; and their callbacks: "
     "callback_delivered, callback_failed (retried), callback_given_up.",
     ("event",),
 )
-TASKS_WAITING: Final = reading("ocrsvc_tasks_waiting", "Jobs that are not finished yet; up to 15 s old.")
-TASKS_DISK_FREE: Final = reading(
-    "ocrsvc_tasks_disk_free_bytes", "Free disk space in the folder of jobs; up to 15 s old."
-)
+JOBS_WAITING: Final = reading("ocrsvc_jobs_waiting", "Jobs that are not finished yet; up to 15 s old.")
+JOBS_DISK_FREE: Final = reading("ocrsvc_jobs_disk_free_bytes", "Free disk space in the folder of jobs; up to 15 s old.")
 
 # API keys, with OCRSVC_KEYS.
 KEYS: Final = reading("ocrsvc_keys", "API keys that are neither revoked nor expired; up to a minute old.")

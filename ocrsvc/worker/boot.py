@@ -91,7 +91,7 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
         limits.memory,
         settings.max_body_bytes,
         settings.deadline_s,
-        quick_paths(settings.dialects),
+        quick_paths(settings.adapters),
         service.head_check(),
         settings.caller_header,
     )
@@ -198,10 +198,10 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         worker.load.count_beside(change)
 
     settings, own, certificates = service.settings, service.worker, service.certificate_watch.certificates
-    gate, routes = own.gate, Routes(settings.dialects, has_models=settings.models is not None)
+    gate, routes = own.gate, Routes(settings.adapters, has_models=settings.models is not None)
     assert own.limits is not None, "set by `prepare`"
     state = ServerState(
-        make_services(make_model(settings, reader, service.metrics, own.metrics), settings.dialects),
+        make_services(make_model(settings, reader, service.metrics, own.metrics), settings.adapters),
         threads=worker.cfg.threads,
         max_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,

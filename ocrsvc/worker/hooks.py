@@ -136,7 +136,7 @@ def on_starting(server: LastingArbiter) -> None:
             from ocrsvc.models.policy import read_policies
 
             read_policies(settings.models)
-        if settings.tasks_bytes:
+        if settings.jobs_bytes:
             service.jobs = open_jobs(settings)
     except OperatorError as error:
         server.log.error("%s", error)
@@ -146,8 +146,8 @@ def on_starting(server: LastingArbiter) -> None:
     for listener in service.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
-    if service.jobs is not None and settings.tasks_dir is None:
-        server.log.info("Jobs and uploaded files are kept until the service ends: OCRSVC_TASKS_DIR is not set.")
+    if service.jobs is not None and settings.jobs_dir is None:
+        server.log.info("Jobs and uploaded files are kept until the service ends: OCRSVC_JOBS_DIR is not set.")
 
 
 def _write_pidfile(server: LastingArbiter) -> None:
@@ -225,7 +225,7 @@ def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
 def on_exit(server: LastingArbiter) -> None:
     """Arbiter, after all workers have ended: remove temporary jobs, and store the last page counts."""
     service = current_service()
-    if service.jobs is not None and service.settings.tasks_dir is None:
+    if service.jobs is not None and service.settings.jobs_dir is None:
         shutil.rmtree(service.jobs.folder, ignore_errors=True)
     if service.settings.keys is not None:
         try:

@@ -90,8 +90,8 @@ class HungRequests:
         self._denylist.note(request.digest, before + crashes, cause)
         if before < CRASHES <= before + crashes:
             self._log.error(
-                "DENIED: requests whose body has the hash %s are answered 422 for OCRSVC_QUARANTINE_S; "
-                "DELETE /ops/quarantine/HASH ends that.",
+                "DENIED: requests whose body has the hash %s are answered 422 for OCRSVC_CRASH_DENYLIST_S; "
+                "DELETE /ops/denylist/HASH ends that.",
                 request.digest.hex(),
             )
 

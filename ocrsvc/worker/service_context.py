@@ -62,8 +62,8 @@ class ServiceContext:
         self.addresses: object = None
         self.controller = ReplacementController(WorkerTable())
         # Images that killed an engine's child process, and request bodies that hung or killed a worker.
-        self.image_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
-        self.request_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
+        self.image_denylist = CrashDenylist(settings.crash_denylist_size, settings.crash_denylist_s)
+        self.request_denylist = CrashDenylist(settings.crash_denylist_size, settings.crash_denylist_s)
         self.in_flight = InFlightTable(SLOTS)
         log = logging.getLogger("gunicorn.error")
         self.hung_requests = HungRequests(self.in_flight, self.request_denylist, log)
@@ -171,7 +171,7 @@ class ServiceContext:
             return None
         from ocrsvc.http.admission import KeyCheck
 
-        routes = Routes(self.settings.dialects, has_models=self.settings.models is not None)
+        routes = Routes(self.settings.adapters, has_models=self.settings.models is not None)
         return KeyCheck(self.worker.gate, routes).refusal_of_head
 
     def _start_tracer(self) -> Tracer:

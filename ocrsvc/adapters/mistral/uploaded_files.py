@@ -101,7 +101,7 @@ class UploadedFiles:
         if len(data) > max_bytes:
             raise BodyTooLarge(
                 f"The file has {len(data)} bytes; all uploaded files together may have {max_bytes}.",
-                "Send it in the request that reads it, or ask the operator to raise OCRSVC_TASKS_BYTES.",
+                "Send it in the request that reads it, or ask the operator to raise OCRSVC_JOBS_BYTES.",
             )
         self._store.folder.mkdir(0o700, exist_ok=True)
         job = self._store.add(data, Record(caller, key, name=name))

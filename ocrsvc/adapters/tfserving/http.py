@@ -68,7 +68,7 @@ def make_kserve_v1(context: AdapterContext) -> Blueprint:
             ("GET", name, partial(_status, model)),
             ("POST", name + ":predict", partial(_predict, model)),
             ("POST", name + ":explain", partial(_explain, model)),
-            *([others] if "tfserving" in context.settings.dialects else ()),
+            *([others] if "tfserving" in context.settings.adapters else ()),
         ),
     )
     return blueprint

@@ -217,8 +217,8 @@ function showErrors(now) {
 }
 
 const denied = (now) => [
-  ...now.quarantine.images.map((entry) => ({ ...entry, kind: 'image' })),
-  ...now.quarantine.requests.map((entry) => ({ ...entry, kind: 'request' })),
+  ...now.denylist.images.map((entry) => ({ ...entry, kind: 'image' })),
+  ...now.denylist.requests.map((entry) => ({ ...entry, kind: 'request' })),
 ];
 
 function showDenied(now) {
@@ -226,7 +226,7 @@ function showDenied(now) {
     { title: 'Hash', kind: 'code', cell: (entry) => entry.hash },
     { title: 'Kind', cell: (entry) => entry.kind },
     { title: 'Cause', cell: (entry) => entry.cause },
-    { title: 'Crashes', kind: 'number', cell: (entry) => entry.strikes },
+    { title: 'Crashes', kind: 'number', cell: (entry) => entry.crashes },
     { title: 'Last', cell: (entry) => ago(now, entry.when_s) },
     { title: 'Denied', cell: (entry) => (entry.is_refused ? `for ${duration(entry.left_s)}` : 'not yet') },
     { title: 'Allow again', cell: clearButton },
@@ -268,7 +268,7 @@ function made(name, text, kind = '') {
 
 async function clear(hash) {
   try {
-    const response = await fetch(hash ? `ops/quarantine/${hash}` : 'ops/quarantine', { method: 'DELETE' });
+    const response = await fetch(hash ? `ops/denylist/${hash}` : 'ops/denylist', { method: 'DELETE' });
     if (!response.ok) throw await problemOf(response);
     const { forgotten } = await response.json();
     put($('cleared'), `${forgotten} cleared.`);

@@ -5,30 +5,16 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
 
 from ocrsvc.batch.destination import Destination, WrittenFile
-from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.pages import FileResults
 from ocrsvc.errors import BadOption
 from ocrsvc.plugins import text_formats
 
 _PACKING: Final = 6
-
-
-@dataclass(frozen=True, slots=True)
-class FileResults:
-    """A file, and the numbers of those of its pages that have a result, in order.
-
-    `record` gives one page's record; `load` gives the file's bytes, or raises OcrsvcError.
-    """
-
-    file: SourceFile
-    pages: Sequence[int]
-    record: Callable[[int], bytes]
-    load: Callable[[], bytes]
 
 
 WritePart = Callable[..., WrittenFile]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ocrsvc.batch.destination import Destination, WrittenFile
-from ocrsvc.batch.outputs.output_formats import FileResults
+from ocrsvc.batch.pages import FileResults
 
 _GROUP_PAGES: Final = 1000
 _GROUP_BYTES: Final = 4 << 20

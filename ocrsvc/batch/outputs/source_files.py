@@ -14,7 +14,7 @@ import orjson
 
 from ocrsvc.batch.destination import Destination, HashedFile, WrittenFile
 from ocrsvc.batch.human_readable import visible
-from ocrsvc.batch.outputs.output_formats import FileResults, WritePart
+from ocrsvc.batch.pages import FileResults
 from ocrsvc.client.response import page_of
 from ocrsvc.errors import BrokenImage, CallerError, SourceGone
 from ocrsvc.formats.document import text_parts
@@ -36,7 +36,7 @@ WriteFile = Callable[[FileResults, HashedFile], object]
 """Writes the file of one source. Raises CallerError or SourceGone if there cannot be one, and OSError."""
 
 
-def source_file_writer(name: str, folder: str, reader: Mapping[str, str]) -> WritePart:
+def source_file_writer(name: str, folder: str, reader: Mapping[str, str]) -> Callable[..., WrittenFile]:
     """What writes searchable PDFs, or the format of this name in the registry."""
     if name == "pdf":
         return partial(_write_part, name, folder, ".pdf", _write_pdf)

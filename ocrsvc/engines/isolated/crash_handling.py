@@ -89,7 +89,7 @@ class CrashHandling:
 def _refusal() -> ImageCrashesEngine:
     return ImageCrashesEngine(
         "This image crashed the engine's process twice.",
-        "Send another image, or convert this one again; it is retried after OCRSVC_QUARANTINE_S.",
+        "Send another image, or convert this one again; it is retried after OCRSVC_CRASH_DENYLIST_S.",
     )
 
 
