@@ -87,7 +87,7 @@ def test_errors_distinguish_another_name_a_wrong_key_and_a_plain_file() -> None:
 
 
 def test_an_encrypted_file_can_be_read_with_the_primitives_alone() -> None:
-    """By the description of the format in docs/design/model-encryption.md, in its words and no function of ours."""
+    """By the description of the format in docs/design/models.md, in its words and no function of ours."""
     content = encrypted(b"model", "det.onnx")
     head, salt = content[:HEAD_BYTES], content[32:HEAD_BYTES]
     of_use = hmac.digest(bytes(range(32)), b"ocrsvc: key of model files", "sha256")

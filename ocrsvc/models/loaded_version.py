@@ -21,7 +21,7 @@ from ocrsvc.system.allocator import release_free_memory
 from ocrsvc.system.memory import read_private_bytes
 
 CLOSE_S: Final = 10.0  # time limit for engine threads to close their handles
-# Estimated memory over the size of the files, before a version's first load; see docs/design/loaded-models.md.
+# Estimated memory over the size of the files, before a version's first load; see docs/design/models.md.
 FILES_FACTOR: Final = 11
 LEAST_BYTES: Final = 8 << 20  # smallest estimate
 _KEPT: Final = 3  # measurements per version

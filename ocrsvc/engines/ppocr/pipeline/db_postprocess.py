@@ -34,7 +34,7 @@ from ocrsvc.imaging.outline import Outline, extent, is_curved
 from ocrsvc.results import Pixels
 
 # The thresholds of PP-OCRv6's own configuration, which unclips by 1.4; 1.5 reads the same with fewer columns. See
-# docs/design/detection.md.
+# docs/design/recognition.md.
 MAP_THRESHOLD: Final = 0.2
 BOX_THRESHOLD: Final = 0.45
 UNCLIP_RATIO: Final = 1.5

@@ -3,7 +3,7 @@
 JPEG or a scanner's grain leaves a few levels of gray between two words. The recognizer takes that for content and reads
 no space; on a plain background it reads one. Noise shows in the line's own histogram: many pixels near the background's
 level and few a little further away, where the soft edges of letters would be as frequent. Lines without noise, or on a
-picture, stay unchanged. Figures: docs/design/spaces.md.
+picture, stay unchanged. Figures: docs/design/recognition.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Some authors type a space there, some layout programs open a gap of a quarter em, and in other texts both scripts are as
 close as any two characters; a page mostly keeps to one of these. The evidence for a space is the gap in em, measured in
 the line's crop, minus the usual gap between the page's Chinese characters, and whether the model read a space. All
-places of a page vote, with limited weight, on each other. Figures: docs/design/spaces.md.
+places of a page vote, with limited weight, on each other. Figures: docs/design/recognition.md.
 """
 
 from __future__ import annotations
