@@ -97,10 +97,10 @@ WRONG = {
     "iVBO%zzw0K": "percent escapes",
     "data:image/png;base64,iV.O": r"'\.' at position 24,",
     "iVBO\x00w0K": r"'\\x00' at position 4,",
-    "iVBOR": "5 letters",
-    "A": "1 letters",
+    "iVBOR": "5 characters",
+    "A": "1 characters",
     "iVBO%00w0": "percent escapes",
-    "data:image/png,iVBORw0K": "does not say",
+    "data:image/png,iVBORw0K": "does not declare base64",
     '{"image": "iVBORw0K"}': "'{' at position 0",
 }
 

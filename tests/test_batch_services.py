@@ -66,7 +66,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake engine; services that fail are left alone for a tenth of the time."""
     use_fake_engine(monkeypatch)
     monkeypatch.setattr("ocrsvc.client.balancer.Rules", partial(Rules, first_ejection_s=0.1))
-    monkeypatch.setattr("ocrsvc.client.attempts._LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr("ocrsvc.client.attempts._MAX_PAUSE_S", 0.1)
     monkeypatch.setattr("ocrsvc.batch.readers.service_reader._PAUSE_S", 0.1)
 
 

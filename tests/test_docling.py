@@ -76,7 +76,7 @@ def test_only_requested_formats_are_returned(place: Place) -> None:
 
 def test_refusals_name_no_parameter_of_another_api(place: Place) -> None:
     many = json_of(place.convert(pdf(*[GRAY] * 13)))
-    assert "Ask for 12 at most" in many["detail"]
+    assert "Request at most 12 pages at a time" in many["detail"]
     assert "pages=" not in many["detail"]
     image = json_of(place.convert(PNG, "a.png", do_ocr="false"))
     assert "text_layer" not in json.dumps(image)

@@ -272,7 +272,7 @@ def test_page_that_exceeds_gpu_memory_is_prepared_on_the_host(
     full = type(viewer)(Full(), viewer.detector, viewer.scripts)
     handle = PageHandle(engine._detector, engine._scripts, engine._shared_threads, gpu_pipeline=full)
     assert read(handle, load("line.png")).text == LINE
-    assert "no room for a page of 600 x 50 pixels (out of memory" in caplog.text
+    assert "A page of 600 x 50 pixels does not fit into the GPU (out of memory" in caplog.text
 
 
 class Broken(StrictArrays):
@@ -292,7 +292,7 @@ def test_engine_falls_back_from_a_failing_gpu_and_logs_it(
     assert engine._open_gpu_pipeline(Broken(), parts, {"main": runs._session}, SMALL) is None
     (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     fault = "it fails with RuntimeError: cudaErrorInsufficientDriver at (100, 400)"
-    assert f"not by cupy 0: on a page drawn to try it {fault}" in message
+    assert f"instead of by cupy 0: on a test page {fault}" in message
     assert "OCRSVC_IMAGING=cpu" in message
 
 

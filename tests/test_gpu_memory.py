@@ -184,7 +184,7 @@ def test_gpu_failure_and_recovery_are_logged_once(caplog: pytest.LogCaptureFixtu
         for source.fails in (True, True, False, False):
             gauge.read(Siblings())
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
-    assert "only RSS limits hold" in caplog.messages[0]
+    assert "only RSS limits apply" in caplog.messages[0]
 
 
 def serving(home: Path, gpu: SimulatedGpu, **env: str) -> dict[str, str]:
@@ -212,7 +212,7 @@ def test_nvml_failure_ends_no_worker_and_memory_of_a_killed_worker_is_freed(home
             'ocrsvc_gpu_utilization_ratio{gpu="0"} 0.37',
         }
         gpu.behave(Mode.FAILS)
-        server.wait_for("The GPU cannot be read .*only RSS limits hold here")
+        server.wait_for("The GPU cannot be read .*only RSS limits apply")
         assert _post(server) == 200
         assert "ocrsvc_gpu_utilization_ratio{" not in _metrics(server)
         gpu.behave(Mode.PLAIN)

@@ -189,7 +189,7 @@ def test_unfinished_frame_or_header_block_ends_the_connection(rest: bytes) -> No
     assert not pair.connection.broken
     pair.at(31.0)
     assert pair.connection.broken
-    assert host.refused == ["a frame or a header block that does not end"]
+    assert host.refused == ["an unfinished frame or header block"]
 
 
 def test_incomplete_frame_is_tolerated_while_the_socket_is_full() -> None:
