@@ -44,7 +44,7 @@ def wait_for_answers(outcomes: Counter[str]) -> None:
 @pytest.mark.parametrize(
     ("changes", "logged", "answering"),
     [
-        ({}, "ocrsvc 0.2.0 is installed, and this arbiter is 0.1.0", "0.2.0"),
+        ({}, "ocrsvc 0.2.0 is installed, but this arbiter runs 0.1.0", "0.2.0"),
         (
             {
                 "ocrsvc/errors.py": ("class OperatorError(", "NEW_NAME = 1\n\n\nclass OperatorError("),
