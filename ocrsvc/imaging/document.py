@@ -85,7 +85,7 @@ class Document:
         if options.text_layer == "only":
             raise BadOption(
                 "The request asks for text layers only, and this file is an image.",
-                "Send a PDF, or another text_layer than only.",
+                "Send a PDF, or let the engine read the image.",
             )
         return None
 
