@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
 
 from flask import Response
 from flask.typing import ResponseReturnValue
@@ -23,22 +22,10 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import Check
 from ocrsvc.serving.request_guard import waiting
 
-_PDF: Final = "pdf"
-
 
 def owner_of_request() -> JobOwner:
     """The job owner of this thread's request."""
     return JobOwner(request.caller, request.key.identity if request.key is not None else None)
-
-
-def store_of(jobs: JobStore | None) -> JobStore:
-    """The job store. Raises JobsOff."""
-    if jobs is None:
-        raise JobsOff(
-            "Jobs are off in this service (OCRSVC_JOBS_BYTES is 0).",
-            "Ask the operator to set OCRSVC_JOBS_BYTES, such as to 1GB, or send the document in a single request.",
-        )
-    return jobs
 
 
 def job_view(view: Callable[..., ResponseReturnValue]) -> Callable[..., ResponseReturnValue]:
@@ -58,16 +45,26 @@ class ResultFiles:
     A missing file is made while its client waits; callers take turns, as making a file uses a core.
     """
 
-    def __init__(self, jobs: JobStore, reader: Reader) -> None:
+    def __init__(self, jobs: JobStore | None, reader: Reader) -> None:
         self._jobs, self._reader = jobs, reader
+
+    @property
+    def jobs(self) -> JobStore:
+        """The job store. Raises JobsOff without one."""
+        if self._jobs is None:
+            raise JobsOff(
+                "Jobs are off in this service (OCRSVC_JOBS_BYTES is 0).",
+                "Ask the operator to set OCRSVC_JOBS_BYTES, such as to 1GB, or send the document in a single request.",
+            )
+        return self._jobs
 
     def send(self, job: Job, name: str, content_type: str) -> Response:
         """A response with the file of a format, or of ANSWER. Raises as `path` and `make_result`."""
 
         def make(check: Check) -> Path:
-            return make_result(self._jobs, job, name, check, request.left_s)
+            return make_result(self.jobs, job, name, check, request.left_s)
 
-        return file_response(self.path(lambda: job.result_path(name), make, with_pdf=name == _PDF), content_type)
+        return file_response(self.path(lambda: job.result_path(name), make, with_pdf=name == "pdf"), content_type)
 
     def path(self, find: Callable[[], Path | None], make: Callable[[Check], Path], *, with_pdf: bool = False) -> Path:
         """The path from `find`, or else from `make`, in the caller's turn.

@@ -421,7 +421,7 @@ def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(left
     )
     assert (tmp_path / f"damaged-{damaged.id}" / "file").read_bytes() == b"1"
     assert {path.name for path in whole.folder.rglob("*")} == {"file", "job.json", "out", "a.txt"}
-    assert {path.name for path in uploads.iterdir() if path.is_dir()} == {kept.id, f"damaged-{lost.id}"}
+    assert {path.name for path in uploads.iterdir() if path.is_dir()} == {kept.job.id, f"damaged-{lost.job.id}"}
 
 
 def test_pages_that_lost_their_end_are_put_right_and_read_again_once(small: JobStore) -> None:

@@ -252,20 +252,20 @@ def test_signed_url_expires_at_its_time_and_with_its_file(tmp_path: Path) -> Non
     clock = Clock(1000.0)
     files = files_in(tmp_path / "files", clock, 2 * 3600)
     file = files.add(b"x", "a", "caller", None)
-    short, long = (f"http://x/v1/files/{file.id}/content?{files.signed_query(file, hours)}" for hours in (1, 100))
-    assert files.signed_id(short) == files.signed_id(long) == file.id
+    short, long = (f"http://x/v1/files/{file.job.id}/content?{files.signed_query(file, hours)}" for hours in (1, 100))
+    assert files.signed_id(short) == files.signed_id(long) == file.job.id
     # Another process knows the same secret, a service in another folder does not.
-    assert files_in(tmp_path / "files", clock).signed_id(short) == file.id
+    assert files_in(tmp_path / "files", clock).signed_id(short) == file.job.id
     with pytest.raises(SignatureRefused):
         files_in(tmp_path / "others", clock).signed_id(short)
     clock.now_s += 3600
     with pytest.raises(SignatureRefused):
         files.signed_id(short)
-    assert files.signed_id(long) == file.id
+    assert files.signed_id(long) == file.job.id
     clock.now_s += 3600
     with pytest.raises(SignatureRefused):
         files.signed_id(long)
-    assert files.find(file.id) is None
+    assert files.find(file.job.id) is None
 
 
 @pytest.mark.parametrize("url", ["http://x/a", f"http://x/b?{SIGNATURE}=1", f"http://[?{SIGNATURE}", "x" * 9999])
@@ -291,5 +291,5 @@ def test_file_store_is_bounded_fair_and_removes_old_files(tmp_path: Path) -> Non
     (tmp_path / "uploads" / f".{2**22 + 1}-{'0' * 32}").mkdir()
     files._store.sweep()
     assert [path for path in (tmp_path / "uploads").iterdir() if path.is_dir()] == []
-    files.remove(first)
-    files.remove(second)
+    files._store.clear(first.job)
+    files._store.clear(second.job)

@@ -26,8 +26,8 @@ from support import Server, run_server, wait_until
 from web_support import TEXT, HeldEngine, json_of, running_reader
 
 from ocrsvc.adapters.umi_ocr.answers import DocumentOptions
+from ocrsvc.adapters.umi_ocr.document_files import write_text_pdf
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
-from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, QueueFull, SettingsError
 from ocrsvc.jobs import job_runner as runner_module

@@ -10,7 +10,7 @@ from typing import Final
 import pikepdf
 from pikepdf import Array, Dictionary, Name, Stream, String
 
-from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
+from ocrsvc.adapters.umi_ocr.document_files import write_text_pdf
 from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.imaging.codecs.decode import PixelLimits

@@ -23,17 +23,18 @@ from ocrsvc.http.field_values import as_text, shown
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import read_pages
 from ocrsvc.http.url_files import UrlFiles
-from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
+from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
 from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.results import Reading, ReadOptions
+from ocrsvc.results import Check, Reading, ReadOptions
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.settings.settings import Settings
 
 B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
 
 _SHOWN_CHARACTERS: Final = 40
 DEFAULT_OPTIONS: Final = ReadOptions()
@@ -75,35 +76,26 @@ class GrpcService:
     make: Callable[[Messages, OcrModel], Methods]
 
 
-def make_blueprint(name: str, failure: Callable[[Exception], Response], routes: Iterable[Route] = ()) -> Blueprint:
-    """Make an adapter's blueprint; `failure` turns exceptions into responses."""
+def make_blueprint(
+    name: str, failure: Callable[[Exception], Response], routes: Iterable[Route] = (), job_routes: Iterable[Route] = ()
+) -> Blueprint:
+    """Make an adapter's blueprint; `failure` turns exceptions into responses.
+
+    Views of `job_routes` use stored jobs and take no place in the engine's queue.
+    """
     blueprint = Blueprint(name, __name__)
     blueprint.register_error_handler(Exception, failure)
-    add_routes(blueprint, routes)
+    for method, path, view in (*routes, *((method, path, job_view(view)) for method, path, view in job_routes)):
+        blueprint.add_url_rule(path, f"{method} {path}", view, methods=[method])
     return blueprint
 
 
-def add_routes(blueprint: Blueprint, routes: Iterable[Route]) -> None:
-    """Add routes to a blueprint; method and path name the endpoint."""
-    for method, path, view in routes:
-        blueprint.add_url_rule(path, f"{method} {path}", view, methods=[method])
-
-
-class StoredDocuments:
+class StoredDocuments(ResultFiles):
     """The jobs of one adapter, for threads that serve a request. Raises JobsOff without a job store."""
 
     def __init__(self, context: AdapterContext, source: str) -> None:
-        self._context, self._source = context, source
-
-    @property
-    def jobs(self) -> JobStore:
-        """The job store."""
-        return store_of(self._context.jobs)
-
-    @property
-    def files(self) -> ResultFiles:
-        """The result files of the jobs."""
-        return ResultFiles(self.jobs, self._context.reader)
+        super().__init__(context.jobs, context.reader)
+        self._settings, self._source = context.settings, source
 
     def add(
         self,
@@ -116,8 +108,8 @@ class StoredDocuments:
     ) -> Job:
         """Add a job; `pages` as in JobRequest, `client_options` are stored for the result. Raises as `add_job`."""
         record = Record(*owner_of_request(), self._source, name, asked=dict(client_options), formats=tuple(formats))
-        job_request, context = JobRequest(data, options, record, pages), self._context
-        return add_job(self.jobs, context.reader, context.settings, job_request, request.context, request.left_s)
+        job_request = JobRequest(data, options, record, pages)
+        return add_job(self.jobs, self._reader, self._settings, job_request, request.context, request.left_s)
 
     @contextmanager
     def find(self, job_id: object, missing: Exception) -> Iterator[Job]:
@@ -129,11 +121,6 @@ class StoredDocuments:
             yield job
         except FileNotFoundError as error:
             raise missing from error
-
-
-def add_job_routes(blueprint: Blueprint, *routes: Route) -> None:
-    """Add routes that serve stored jobs and take no place in the engine's queue."""
-    add_routes(blueprint, [(method, path, job_view(view)) for method, path, view in routes])
 
 
 class CodedError(CallerError):
@@ -185,14 +172,10 @@ def _refuse_true(value: bool) -> bool:  # noqa: FBT001  pydantic calls it
     return value
 
 
-def _split_commas(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
 NotServed = Annotated[bool, AfterValidator(_refuse_true)]
 """A flag for a feature that this service lacks; true is refused."""
 
-CommaSeparated = BeforeValidator(_split_commas)
+CommaSeparated = BeforeValidator(lambda text: [part.strip() for part in text.split(",") if part.strip()])
 """Splits a comma-separated text into a list."""
 
 
@@ -213,6 +196,13 @@ def texts_with_corners(
     boxes = to_boxes(texts) * scale
     corners = whole(boxes) if box_digits is None else boxes.round(box_digits)
     return zip([text.text for text in texts], to_scores(texts, score_digits), corners.tolist(), strict=True)
+
+
+def checked(items: Iterable[T], check: Check) -> Iterator[T]:
+    """The items; calls `check` before each and raises as it."""
+    for item in items:
+        check()
+        yield item
 
 
 class CountedBuffer(io.BytesIO):

@@ -18,7 +18,7 @@ from ocrsvc.http.options import FORMAT_ALIASES, OPTIONS, read_options
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
 from ocrsvc.http.url_files import UrlFiles
-from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
+from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
 from ocrsvc.jobs.job import PATH, STATES, Job, Record, job_status
 from ocrsvc.jobs.job_result import JSON, NDJSON, check_format, page_dicts, unpack_options
@@ -70,16 +70,12 @@ class _JobViews:
     """The views of /v1/jobs."""
 
     def __init__(self, settings: Settings, reader: Reader, jobs: JobStore | None, url_files: UrlFiles) -> None:
-        self._settings, self._reader, self._stored, self._url_files = settings, reader, jobs, url_files
-
-    @property
-    def _jobs(self) -> JobStore:
-        """The job store. Raises JobsOff without one."""
-        return store_of(self._stored)
+        self._settings, self._reader, self._url_files = settings, reader, url_files
+        self._files = ResultFiles(jobs, reader)
 
     def submit(self) -> Response:
         """Add a job."""
-        jobs, fields = self._jobs, option_fields(request.content, self._url_files)
+        jobs, fields = self._files.jobs, option_fields(request.content, self._url_files)
         job_fields = {name: value for name, value in fields if name in JOB_FIELDS and value is not None}
         _check_fields(fields)
         options = read_options([field for field in fields if field[0] not in JOB_FIELDS])
@@ -111,7 +107,7 @@ class _JobViews:
 
     def list_own(self) -> Response:
         """The jobs of the caller's API key, newest first."""
-        jobs, owner, statuses = self._jobs, owner_of_request(), []
+        jobs, owner, statuses = self._files.jobs, owner_of_request(), []
         if owner.key is None:
             raise KeysNeeded(
                 "Listing jobs needs API keys, which tell the owners apart.",
@@ -153,17 +149,17 @@ class _JobViews:
         if progress.state == "failure":
             raise JobFailed(f"The job has failed: {progress.why}", f"GET {PATH}/{job.id}/pages has the pages read.")
         check_format(name, unpack_options(record.options))
-        response = ResultFiles(self._jobs, self._reader).send(job, name, _content_type(name))
+        response = self._files.send(job, name, _content_type(name))
         response.headers["Content-Disposition"] = disposition_of(f"{stem_of(record.name)}{_SUFFIXES[name]}")
         return response
 
     def delete(self, job_id: str) -> Response:
         """Delete a job; a running one stops within a page."""
-        self._jobs.clear(self._find(job_id))
+        self._files.jobs.clear(self._find(job_id))
         return Response(status=204)
 
     def _find(self, job_id: str) -> Job:
-        job = find_job(self._jobs, job_id, owner_of_request(), SOURCE)
+        job = find_job(self._files.jobs, job_id, owner_of_request(), SOURCE)
         if job is None:
             raise _unknown(job_id)
         return job

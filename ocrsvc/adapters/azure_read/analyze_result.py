@@ -17,15 +17,13 @@ from ocrsvc.formats.json_stream import JsonList, JsonText
 from ocrsvc.formats.markdown import markdown_by_page
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import JobPages
-from ocrsvc.results import Barcode, Box, Check, Line, Page, Table, Word
+from ocrsvc.results import Box, Check, Line, Page, Table
 
 SUCCEEDED: Final = "succeeded"
 MARKDOWN: Final = "markdown"
 _LISTS: Final = ("pages", "paragraphs", "tables", "warnings")
 
-_INCH_DIGITS: Final = 4
-_PIXEL_DIGITS: Final = 1
-_CONFIDENCE_DIGITS: Final = 3
+_INCH_DIGITS, _PIXEL_DIGITS, _CONFIDENCE_DIGITS = 4, 1, 3
 _LAST_OF_BMP: Final = 0xFFFF
 # How far ahead a line is searched in Markdown, which may have escaped it.
 _SEARCH_CHARACTERS: Final = 4096
@@ -172,7 +170,12 @@ def page_members(page: Page, text: PageText, scale: Scale) -> Node:
         "lines": lines,
     }
     if page.barcodes:
-        members["barcodes"] = [_barcode(barcode, text, scale) for barcode in page.barcodes]
+        # The content does not include a barcode's value.
+        place = {"span": text.span(len(text.text), len(text.text)), "confidence": 1.0}
+        members["barcodes"] = [
+            {"kind": code.type, "value": code.text, "polygon": scale.polygon(code.box), **place}
+            for code in page.barcodes
+        ]
     return members
 
 
@@ -221,21 +224,7 @@ def _lines_and_words(page_lines: Iterable[Line], text: PageText, scale: Scale) -
         lines.append({"content": line.text, "polygon": scale.polygon(line.box), "spans": [text.span(at, end)]})
         for word in line.words or (line,):
             begin, at = text.find(word.text, at)
-            words.append(_word(word, text.span(begin, at), scale))
+            polygon, confidence = scale.polygon(word.box), round(word.confidence, _CONFIDENCE_DIGITS)
+            span = text.span(begin, at)
+            words.append({"content": word.text, "polygon": polygon, "confidence": confidence, "span": span})
     return lines, words
-
-
-def _word(word: Word | Line, span: dict[str, int], scale: Scale) -> Node:
-    confidence = round(word.confidence, _CONFIDENCE_DIGITS)
-    return {"content": word.text, "polygon": scale.polygon(word.box), "confidence": confidence, "span": span}
-
-
-def _barcode(barcode: Barcode, text: PageText, scale: Scale) -> Node:
-    return {
-        "kind": barcode.type,
-        "value": barcode.text,
-        "polygon": scale.polygon(barcode.box),
-        # The content does not include a barcode's value.
-        "span": text.span(len(text.text), len(text.text)),
-        "confidence": 1.0,
-    }

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Final, Literal
 
 from flask import Blueprint, Response
-from pydantic import AfterValidator, Field
+from pydantic import Field, PlainValidator
 from pydantic.alias_generators import to_camel
 
 from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, AnalyzeOptions, moment
@@ -17,8 +17,8 @@ from ocrsvc.adapters.context import (
     AdapterContext,
     CommaSeparated,
     RequestValues,
+    Route,
     StoredDocuments,
-    add_job_routes,
     make_blueprint,
 )
 from ocrsvc.errors import CallerError, NothingSent, OcrsvcError, UnsupportedImage
@@ -34,15 +34,9 @@ from ocrsvc.jobs.job_result import ANSWER
 from ocrsvc.results import ReadOptions
 
 PATHS: Final = ("/documentintelligence", "/formrecognizer")
-SOURCE: Final = "azure_read"
 READ, LAYOUT = "prebuilt-read", "prebuilt-layout"
 FAILED: Final = "failed"
-STATES: Final[dict[State, str]] = {
-    "waiting": "notStarted",
-    "running": "running",
-    "success": SUCCEEDED,
-    "failure": FAILED,
-}
+STATES: Final[dict[State, str]] = {"waiting": "notStarted", "running": "running", "success": SUCCEEDED}
 
 _RETRY: Final = {"Retry-After": "1"}
 # Azure's codes by status; the inner code is this service's in camel case.
@@ -60,12 +54,11 @@ class _NoResult(CallerError, status=404, code="not_found", title="No such result
     """No result has this id, or it has no PDF."""
 
 
-def _check_pages(text: str) -> str:
+def _ranges(text: str) -> Ranges:
     try:
-        parse_ranges(text)
+        return parse_ranges(text)
     except ValueError as error:
         raise ValueError(f"accepted are {ACCEPTED}") from error
-    return text
 
 
 class _AnalyzeQuery(RequestValues, alias_generator=to_camel):
@@ -74,15 +67,11 @@ class _AnalyzeQuery(RequestValues, alias_generator=to_camel):
     api_version: Annotated[str, Field(alias="api-version", pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$")] = (
         "2024-11-30"
     )
-    pages: Annotated[str, AfterValidator(_check_pages)] = ""
+    pages: Annotated[Ranges, PlainValidator(_ranges)] = ALL
     features: Annotated[frozenset[_Feature], CommaSeparated] = frozenset()
     output: Annotated[frozenset[Literal["pdf"]], CommaSeparated] = frozenset()
     output_content_format: Literal["text", "markdown"] = "text"
     string_index_type: Literal["textElements", "unicodeCodePoint", "utf16CodeUnit"] = "textElements"
-
-    @property
-    def ranges(self) -> Ranges:
-        return parse_ranges(self.pages) if self.pages else ALL
 
     def read_options(self, model: str) -> ReadOptions:
         is_layout = model == LAYOUT
@@ -91,18 +80,14 @@ class _AnalyzeQuery(RequestValues, alias_generator=to_camel):
 
 def make_azure_read(context: AdapterContext) -> Blueprint:
     """Make the routes …:analyze and analyzeResults below both of Azure's prefixes."""
-    blueprint, views = make_blueprint("azure_read", _failure), _Views(context)
-    blueprint.after_request(_with_request_id)
+    views, job_routes = _Views(context), list[Route]()
     for prefix in PATHS:
         models = f"{prefix}/documentModels/<model>"
         result = f"{models}/analyzeResults/<result_id>"
-        add_job_routes(
-            blueprint,
-            ("POST", f"{models}:analyze", views.analyze),
-            ("GET", result, views.result),
-            ("GET", f"{result}/pdf", views.pdf),
-            ("DELETE", result, views.delete),
-        )
+        job_routes += [("POST", f"{models}:analyze", views.analyze), ("GET", result, views.result)]
+        job_routes += [("GET", f"{result}/pdf", views.pdf), ("DELETE", result, views.delete)]
+    blueprint = make_blueprint("azure_read", _failure, job_routes=job_routes)
+    blueprint.after_request(_with_request_id)
     return blueprint
 
 
@@ -110,7 +95,7 @@ class _Views:
     """The views, each called with the names in its path."""
 
     def __init__(self, context: AdapterContext) -> None:
-        self._context, self._documents = context, StoredDocuments(context, SOURCE)
+        self._context, self._documents = context, StoredDocuments(context, "azure_read")
 
     def analyze(self, model: str) -> Response:
         # Raises JobsOff before anything else is checked.
@@ -124,7 +109,7 @@ class _Views:
         version, dpi = query.api_version, self._context.settings.pdf_dpi if is_pdf(data) else None
         kept = asdict(AnalyzeOptions(model, version, query.output_content_format, query.string_index_type, dpi))
         options, formats = query.read_options(model), tuple(query.output)
-        job = self._documents.add(data, options, query.ranges, kept, formats=formats)
+        job = self._documents.add(data, options, query.pages, kept, formats=formats)
         where = f"{request.base_url.removesuffix(':analyze')}/analyzeResults/{job.id}?api-version={version}"
         return Response(status=202, headers={"Operation-Location": where, **_RETRY})
 
@@ -144,7 +129,7 @@ class _Views:
         with self._find(model, result_id) as job:
             status, error = _status_of(job)
             if status == SUCCEEDED:
-                return self._documents.files.send(job, ANSWER, JSON_TYPE)
+                return self._documents.send(job, ANSWER, JSON_TYPE)
             came_s = job.record().came_at_s
             ended_s = job.progress().ended_at_s or came_s
             times = {"createdDateTime": moment(came_s), "lastUpdatedDateTime": moment(ended_s)}
@@ -155,9 +140,9 @@ class _Views:
     def pdf(self, model: str, result_id: str) -> Response:
         with self._find(model, result_id) as job:
             if "pdf" not in job.record().formats or _status_of(job)[0] != SUCCEEDED:
-                text = "This result has no PDF."
-                raise _NoResult(text, "Analyze the document with output=pdf and wait until it has succeeded.")
-            return self._documents.files.send(job, "pdf", "application/pdf")
+                remedy = "Analyze the document with output=pdf and wait until it has succeeded."
+                raise _NoResult("This result has no PDF.", remedy)
+            return self._documents.send(job, "pdf", "application/pdf")
 
     def delete(self, model: str, result_id: str) -> Response:
         with self._find(model, result_id) as job:

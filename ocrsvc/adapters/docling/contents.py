@@ -11,6 +11,7 @@ from typing import IO, Final
 
 import orjson
 
+from ocrsvc.adapters.context import checked
 from ocrsvc.adapters.docling.conversion import ENDINGS, Conversion
 from ocrsvc.errors import CallerError
 from ocrsvc.formats.document import Output
@@ -20,7 +21,7 @@ from ocrsvc.formats.markup import to_html, to_markup
 from ocrsvc.formats.plain_text import text_parts
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import JobPages
-from ocrsvc.results import Box, Cell, Check, EngineInfo, Line, Page, Table
+from ocrsvc.results import Box, Check, EngineInfo, Line, Page, Table
 
 SUCCESS, PARTIAL, FAILURE = "success", "partial_success", "failure"
 # DocTags coordinates run from 0 to this on each axis.
@@ -28,10 +29,6 @@ _GRID: Final = 500
 _NO_ENGINE: Final = EngineInfo("", "", "", "", "", "")
 # Keys: below the cell's first row, right of its first column.
 _SPANNED: Final = {(False, True): "<lcel>", (True, False): "<ucel>", (True, True): "<xcel>"}
-
-# The oldest DoclingDocument version with the members below; newer programs read it.
-VERSION: Final = "1.3.0"
-_BODY: Final = "#/body"
 _DIGITS: Final = 2
 
 
@@ -64,12 +61,12 @@ def write_answer(converted: Converted, options: Conversion, spent_s: float, outp
         else:
             with JsonText(output) as text:
                 _write_content(name, converted, options, text, check)
-    rest = {
-        "status": converted.status,
-        "errors": [_error(number, why) for number, why in converted.errors],
-        "processing_time": spent_s,
-        "timings": {},
-    }
+    source = {"component_type": "document_backend", "module_name": "ocrsvc"}
+    errors = [
+        {**source, "error_message": why, **({} if number is None else {"page_no": number})}
+        for number, why in converted.errors
+    ]
+    rest = {"status": converted.status, "errors": errors, "processing_time": spent_s, "timings": {}}
     output.write(b"}," + orjson.dumps(rest)[1:])
 
 
@@ -110,7 +107,7 @@ def _free_name(filename: str, taken: set[str]) -> str:
 
 
 def _write_content(name: str, converted: Converted, options: Conversion, output: Output, check: Check) -> None:
-    pages = _checked(converted.pages, check)
+    pages = checked(converted.pages, check)
     if name == "json":
         write_document_json(converted.filename, pages, output)
         return
@@ -119,55 +116,39 @@ def _write_content(name: str, converted: Converted, options: Conversion, output:
         output.write(part.encode())
 
 
-def _checked(pages: Iterable[Page], check: Check) -> Iterator[Page]:
-    for page in pages:
-        check()
-        yield page
-
-
 def _markdown_with_breaks(pages: Iterable[Page], page_break: str) -> Iterator[str]:
     """Markdown with breaks between pages, as docling writes it; blank pages are skipped."""
     between = ""
-    for page in pages:
-        if page.lines:
-            yield between
-            between = page_break
-            yield from (text for _, text in markdown_by_page([page]))
+    for page in filter(lambda page: page.lines, pages):
+        yield between
+        between = page_break
+        yield from (text for _, text in markdown_by_page([page]))
 
 
 def _html(pages: Iterable[Page]) -> Iterator[str]:
     yield '<!DOCTYPE html>\n<html>\n<head><meta charset="utf-8"/></head>\n<body>\n'
     for page in pages:
-        yield f"<div class='page'>\n{''.join(_html_blocks(page))}</div>\n"
+        yield "<div class='page'>\n"
+        for block in blocks_of(page):
+            yield f"<p>{to_markup(block.text)}</p>\n" if isinstance(block, Line) else f"{to_html(block)}\n"
+        yield "</div>\n"
     yield "</body>\n</html>\n"
-
-
-def _html_blocks(page: Page) -> Iterator[str]:
-    for block in blocks_of(page):
-        yield f"<p>{to_markup(block.text)}</p>\n" if isinstance(block, Line) else f"{to_html(block)}\n"
 
 
 def _doctags(pages: Iterable[Page]) -> Iterator[str]:
     between = ""
     yield "<doctag>"
     for page in pages:
-        yield between + "".join(_doctags_blocks(page))
+        yield between
+        for block in blocks_of(page):
+            sides = zip(frame_of(block.box), (page.width, page.height) * 2, strict=True)
+            place = "".join(f"<loc_{min(max(round(at * _GRID / side), 0), _GRID)}>" for at, side in sides)
+            if isinstance(block, Line):
+                yield f"<text>{place}{to_markup(block.text)}</text>\n"
+            else:
+                yield f"<otsl>{place}{_otsl(block)}</otsl>\n"
         between = "<page_break>\n"
     yield "</doctag>"
-
-
-def _doctags_blocks(page: Page) -> Iterator[str]:
-    for block in blocks_of(page):
-        place = _on_grid(block.box, page)
-        if isinstance(block, Line):
-            yield f"<text>{place}{to_markup(block.text)}</text>\n"
-        else:
-            yield f"<otsl>{place}{_otsl(block)}</otsl>\n"
-
-
-def _on_grid(box: Box, page: Page) -> str:
-    sides = zip(frame_of(box), (page.width, page.height) * 2, strict=True)
-    return "".join(f"<loc_{min(max(round(at * _GRID / side), 0), _GRID)}>" for at, side in sides)
 
 
 def _otsl(table: Table) -> str:
@@ -191,15 +172,6 @@ _PARTS: Final[Mapping[str, Callable[[Iterable[Page]], Iterator[str]]]] = {
 """The text of pages per format, in pieces."""
 
 
-def _error(number: int | None, why: str) -> dict[str, object]:
-    return {
-        "component_type": "document_backend",
-        "module_name": "ocrsvc",
-        "error_message": why,
-        **({} if number is None else {"page_no": number}),
-    }
-
-
 def write_document_json(name: str, pages: Iterable[Page], output: Output) -> None:
     """Write a DoclingDocument: texts and tables in reading order, with page and box in pixels."""
     sizes: dict[str, object] = {}
@@ -208,20 +180,18 @@ def write_document_json(name: str, pages: Iterable[Page], output: Output) -> Non
             size = {"width": page.width, "height": page.height}
             sizes[str(page.number)] = {"size": size, "page_no": page.number}
             for block in blocks_of(page):
-                name_of_kind, of_kind = ("texts", texts) if isinstance(block, Line) else ("tables", tables)
-                reference = {"$ref": f"#/{name_of_kind}/{len(of_kind)}"}
-                order.append(reference)
-                node = {"self_ref": reference["$ref"], "parent": {"$ref": _BODY}, "children": []}
-                place = {"prov": [_place(block, page.number)]}
-                of_kind.append({**node, "content_layer": "body", **_item(block), **place})
-        head = {
-            "schema_name": "DoclingDocument",
-            "version": VERSION,
-            "name": PurePath(name).stem or name,
-            "furniture": {**_root("#/furniture", "furniture"), "children": []},
-        }
-        output.write(orjson.dumps(head)[:-1])
-        output.write(b',"body":' + orjson.dumps(_root(_BODY, "body"))[:-1] + b',"children":')
+                kind, of_kind = ("texts", texts) if isinstance(block, Line) else ("tables", tables)
+                reference = f"#/{kind}/{len(of_kind)}"
+                order.append({"$ref": reference})
+                node = {"self_ref": reference, "parent": {"$ref": "#/body"}, "children": [], "content_layer": "body"}
+                characters = len(block.text) if isinstance(block, Line) else 0
+                place = {"page_no": page.number, "bbox": _bbox(block.box), "charspan": [0, characters]}
+                of_kind.append({**node, **_item(block), "prov": [place]})
+        furniture = {**_root("furniture"), "children": []}
+        # The oldest version with these members; newer programs read it.
+        head = {"schema_name": "DoclingDocument", "version": "1.3.0", "name": PurePath(name).stem or name}
+        output.write(orjson.dumps({**head, "furniture": furniture})[:-1])
+        output.write(b',"body":' + orjson.dumps(_root("body"))[:-1] + b',"children":')
         order.copy_to(output)
         output.write(b'},"groups":[],"texts":')
         texts.copy_to(output)
@@ -243,37 +213,29 @@ def blocks_of(page: Page) -> Iterator[Line | Table]:
             yield table
 
 
-def _root(reference: str, layer: str) -> dict[str, object]:
-    return {"self_ref": reference, "content_layer": layer, "name": "_root_", "label": "unspecified"}
+def _root(layer: str) -> dict[str, object]:
+    return {"self_ref": f"#/{layer}", "content_layer": layer, "name": "_root_", "label": "unspecified"}
 
 
 def _item(block: Line | Table) -> dict[str, object]:
     if isinstance(block, Line):
         return {"label": "text", "orig": block.text, "text": block.text}
-    cells = [_cell(cell) for cell in block.cells]
+    cells = [
+        {
+            "bbox": _bbox(cell.box),
+            "row_span": cell.row_span,
+            "col_span": cell.column_span,
+            "start_row_offset_idx": cell.row,
+            "end_row_offset_idx": cell.row + cell.row_span,
+            "start_col_offset_idx": cell.column,
+            "end_col_offset_idx": cell.column + cell.column_span,
+            "text": cell.text,
+            **dict.fromkeys(("column_header", "row_header", "row_section"), False),
+        }
+        for cell in block.cells
+    ]
     data = {"table_cells": cells, "num_rows": block.rows, "num_cols": block.columns}
     return {"label": "table", "captions": [], "references": [], "footnotes": [], "data": data}
-
-
-def _cell(cell: Cell) -> dict[str, object]:
-    return {
-        "bbox": _bbox(cell.box),
-        "row_span": cell.row_span,
-        "col_span": cell.column_span,
-        "start_row_offset_idx": cell.row,
-        "end_row_offset_idx": cell.row + cell.row_span,
-        "start_col_offset_idx": cell.column,
-        "end_col_offset_idx": cell.column + cell.column_span,
-        "text": cell.text,
-        "column_header": False,
-        "row_header": False,
-        "row_section": False,
-    }
-
-
-def _place(block: Line | Table, number: int) -> dict[str, object]:
-    characters = len(block.text) if isinstance(block, Line) else 0
-    return {"page_no": number, "bbox": _bbox(block.box), "charspan": [0, characters]}
 
 
 def _bbox(box: Box) -> dict[str, object]:

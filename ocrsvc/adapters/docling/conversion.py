@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Any, Final, Literal
 
@@ -20,22 +19,20 @@ from ocrsvc.http.parsed_body import Content
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.results import ReadOptions, TextLayer
 
-ENDINGS: Final[Mapping[str, str]] = {
-    "md": ".md",
-    "json": ".json",
-    "html": ".html",
-    "text": ".txt",
-    "doctags": ".doctags",
-}
+ENDINGS: Final = {"md": ".md", "json": ".json", "html": ".html", "text": ".txt", "doctags": ".doctags"}
 """File suffix per format of `to_formats`."""
+
+Documents = list[tuple[str, bytes]]
+"""Names and bytes of the files of a request."""
 
 _MAX_FILES: Final = 100
 _MAX_VALUES: Final = 100
-_MAX_BREAK_CHARACTERS: Final = 1000
+_MAX_BREAK: Final = 1000
 _MAX_NAME_CHARACTERS: Final = 200
 _LAST_PAGE: Final = 999_999_999
 _WHOLE: Final = re.compile("[0-9]{1,20}")
 _REMEDY: Final = 'Send it as {"kind": "file", "base64_string": "…", "filename": "a.pdf"}.'
+_Format = Literal["md", "json", "html", "text", "doctags"]
 
 
 def _listed(value: object) -> list[str]:
@@ -65,21 +62,17 @@ def _range(value: object) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
-def _short(text: str) -> str:
-    return text[:_MAX_BREAK_CHARACTERS]
-
-
 class Conversion(RequestValues):
     """The options of one request, stored with its job.
 
     Without `ocr` only a PDF's text layer is used; without `force_ocr` it is used where it is sound.
     """
 
-    to_formats: Annotated[tuple[Literal["md", "json", "html", "text", "doctags"], ...], BeforeValidator(_listed)] = (
-        "md",
-    )
+    to_formats: Annotated[tuple[_Format, ...], BeforeValidator(_listed)] = ("md",)
     target: Literal["inbody", "zip"] = "inbody"
-    page_break: Annotated[str, Field(alias="md_page_break_placeholder"), AfterValidator(_short)] = ""
+    page_break: Annotated[
+        str, Field(alias="md_page_break_placeholder"), AfterValidator(lambda text: text[:_MAX_BREAK])
+    ] = ""
     lang: Annotated[str | None, Field(alias="ocr_lang"), PlainValidator(_language)] = None
     tables: Annotated[bool, Field(alias="do_table_structure")] = True
     pages: Annotated[tuple[int, int], Field(alias="page_range"), BeforeValidator(_range)] = (1, _LAST_PAGE)
@@ -109,14 +102,6 @@ class Conversion(RequestValues):
         return ReadOptions(tables=tables, lang=lang, text_layer=layer)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One file and its name."""
-
-    filename: str
-    data: bytes
-
-
 def parse_conversion(values: Mapping[str, object], target: object) -> Conversion:
     """Validate the options. Raises BadOption."""
     if target == "presigned_url":
@@ -136,17 +121,15 @@ def values_of_form(fields: Sequence[tuple[str, object]]) -> dict[str, object]:
     }
 
 
-def request_of_form(content: Content) -> tuple[list[Document], Conversion]:
+def request_of_form(content: Content, _context: AdapterContext) -> tuple[Documents, Conversion]:
     """The documents and options of a form with `files`. Raises BadOption, NothingSent, BodyTooLarge."""
     conversion = parse_conversion(values_of_form(content.fields), content.text("target_type"))
-    _check_no_callbacks(content.text("callbacks"))
     parts = [part for part in content.files if part.name == "files"]
-    _check_count(len(parts), "a file in the field 'files'")
-    documents = [Document(_name_of(part.filename or "", place), part.data) for place, part in enumerate(parts)]
-    return documents, conversion
+    _check(len(parts), "a file in the field 'files'", content.text("callbacks"))
+    return [(_name_of(part.filename or "", place), part.data) for place, part in enumerate(parts)], conversion
 
 
-def request_of_json(content: Content, context: AdapterContext) -> tuple[list[Document], Conversion]:
+def request_of_json(content: Content, context: AdapterContext) -> tuple[Documents, Conversion]:
     """The documents and options of JSON with `sources`. Raises as `request_of_form` and `fetch`, BadBase64."""
     members = content.members
     target, options = members.get("target"), members.get("options") or {}
@@ -154,10 +137,8 @@ def request_of_json(content: Content, context: AdapterContext) -> tuple[list[Doc
         raise BadOption("options is not a JSON object.", 'Send it as {"to_formats": ["md"]}.')
     conversion = parse_conversion(options, target.get("kind") if isinstance(target, Mapping) else target)
     sources = _sources(members)
-    _check_count(len(sources), "an entry in sources")
-    _check_no_callbacks(members.get("callbacks"))
-    documents = [_document(source, place, content, context) for place, source in enumerate(sources)]
-    return documents, conversion
+    _check(len(sources), "an entry in sources", members.get("callbacks"))
+    return [_document(source, place, content, context) for place, source in enumerate(sources)], conversion
 
 
 def _sources(members: Mapping[str, object]) -> list[Mapping[str, Any]]:
@@ -173,24 +154,21 @@ def _sources(members: Mapping[str, object]) -> list[Mapping[str, Any]]:
     return sources
 
 
-def _document(source: Mapping[str, Any], place: int, content: Content, context: AdapterContext) -> Document:
+def _document(source: Mapping[str, Any], place: int, content: Content, context: AdapterContext) -> tuple[str, bytes]:
     url, text, name = source.get("url"), source.get("base64_string"), source.get("filename")
     if isinstance(url, str):
         if source.get("headers"):
             raise BadOption("The headers of a source are not supported.", "Send the file itself.")
         file = context.fetch(url, _REMEDY)
-        return Document(_name_of(file.name, place), file.data)
+        return _name_of(file.name, place), file.data
     if source.get("kind", "file") != "file" or not isinstance(text, str):
         raise BadOption(f"Source {place} is not a file with base64_string.", _REMEDY)
-    return Document(_name_of(name if isinstance(name, str) else "", place), decode_base64(text, content.share))
+    return _name_of(name if isinstance(name, str) else "", place), decode_base64(text, content.share)
 
 
-def _check_no_callbacks(callbacks: object) -> None:
+def _check(count: int, expected: str, callbacks: object) -> None:
     if callbacks:
         raise BadOption("callbacks are not supported here.", "Poll /v1/status/poll, or add a job with POST /v1/jobs.")
-
-
-def _check_count(count: int, expected: str) -> None:
     if not count:
         raise NothingSent(f"The request has no document: it needs {expected}.")
     if count > _MAX_FILES:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes, add_routes, make_blueprint
+from ocrsvc.adapters.context import AdapterContext, Route, StoredDocuments, make_blueprint
 from ocrsvc.adapters.docling.contents import Converted, write_answer, write_archive
-from ocrsvc.adapters.docling.conversion import Conversion, Document, request_of_form, request_of_json
+from ocrsvc.adapters.docling.conversion import Conversion, Documents, request_of_form, request_of_json
 from ocrsvc.errors import BadOption, CallerError, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
@@ -26,60 +26,46 @@ from ocrsvc.jobs.job_result import ANSWER
 from ocrsvc.serving.request_guard import waiting
 
 VERSIONS: Final = ("/v1", "/v1alpha")
-SOURCE: Final = "docling"
 ZIP_TYPE: Final = "application/zip"
 ARCHIVE_HEADERS: Final = {"Content-Disposition": 'attachment; filename="converted_docs.zip"'}
 _STATES: Final = {"waiting": "pending", "running": "started", "success": "success", "failure": "failure"}
-_MAX_WAIT_S: Final = 10.0
-_POLL_S: Final = 0.05
+# docling's client looks for this sentence.
+_NOT_FOUND: Final = "Task not found."
+_MAX_WAIT_S, _POLL_S = 10.0, 0.05
 # A waiting request occupies a worker thread; further ones return immediately.
 _MAX_WAITING: Final = 2
 
 
 class _UnknownJob(OcrsvcError, status=404, code="task_unknown", title="No such task"):
-    """No job has this id; docling's client looks for this sentence."""
-
-    def __init__(self, text: str = "Task not found.") -> None:
-        super().__init__(text)
+    """No job has this id, or it has not ended."""
 
 
 def make_docling(context: AdapterContext) -> Blueprint:
     """Make POST /v1/convert/… and GET /health; with a job store also /v1/status/… and /v1/result/…."""
-    blueprint, views = make_blueprint("docling", _failure), _Views(context)
-    add_job_routes(blueprint, ("GET", "/health", lambda: as_json({"status": "ok"})))
+    views, health = _Views(context), ("GET", "/health", lambda: as_json({"status": "ok"}))
+    routes, job_routes = list[Route](), list[Route]()
     for prefix in VERSIONS:
-        for kind, parse in (("file", views.form), ("source", views.sources)):
-            path = f"{prefix}/convert/{kind}"
-            add_routes(blueprint, [("POST", path, lambda parse=parse: views.convert(*parse()))])
-            if context.jobs is not None:
-                add_job_routes(blueprint, ("POST", f"{path}/async", lambda parse=parse: views.add(*parse())))
-        if context.jobs is not None:
-            add_job_routes(
-                blueprint,
-                ("GET", f"{prefix}/status/poll/<task_id>", views.status),
-                ("GET", f"{prefix}/result/<task_id>", views.result),
-            )
-    return blueprint
+        for kind, parse in (("file", request_of_form), ("source", request_of_json)):
+            path, parsed = f"{prefix}/convert/{kind}", lambda parse=parse: parse(request.content, context)
+            routes.append(("POST", path, lambda parsed=parsed: views.convert(*parsed())))
+            job_routes.append(("POST", f"{path}/async", lambda parsed=parsed: views.add(*parsed())))
+        job_routes.append(("GET", f"{prefix}/status/poll/<task_id>", views.status))
+        job_routes.append(("GET", f"{prefix}/result/<task_id>", views.result))
+    return make_blueprint("docling", _failure, routes, [health, *(job_routes if context.jobs is not None else ())])
 
 
 class _Views:
     """The views."""
 
     def __init__(self, context: AdapterContext) -> None:
-        self._context, self._jobs = context, StoredDocuments(context, SOURCE)
+        self._context, self._jobs = context, StoredDocuments(context, "docling")
         self._waiting = threading.BoundedSemaphore(_MAX_WAITING)
 
-    def form(self) -> tuple[list[Document], Conversion]:
-        return request_of_form(request.content)
-
-    def sources(self) -> tuple[list[Document], Conversion]:
-        return request_of_json(request.content, self._context)
-
-    def convert(self, documents: list[Document], options: Conversion) -> Response:
+    def convert(self, documents: Documents, options: Conversion) -> Response:
         began_s = time.monotonic()
         until_s = began_s + min(request.left_s, options.limit_s or request.left_s)
         # The time limit covers all documents together.
-        read = [self._read(document, options, max(0.0, until_s - time.monotonic())) for document in documents]
+        read = [self._read(name, data, options, max(0.0, until_s - time.monotonic())) for name, data in documents]
         check, whole = request.make_check(), io.BytesIO()
         if len(read) == 1 and options.target != "zip":
             write_answer(read[0], options, time.monotonic() - began_s, whole, check)
@@ -87,9 +73,9 @@ class _Views:
         write_archive(read, options, whole, check)
         return Response(whole.getvalue(), content_type=ZIP_TYPE, headers=ARCHIVE_HEADERS)
 
-    def _read(self, document: Document, options: Conversion, limit_s: float) -> Converted:
+    def _read(self, name: str, data: bytes, options: Conversion, limit_s: float) -> Converted:
         """Read a document. Raises errors that the original does not report in an HTTP 200."""
-        reader, data, name = self._context.reader, document.data, document.filename
+        reader = self._context.reader
         read_options = options.read_options(has_models=reader.has_models)
         try:
             if not may_have_pages(data) and options.pages[0] == 1:
@@ -107,18 +93,18 @@ class _Views:
         pages = [] if errors and options.stops_at_error else [reading.page for reading in file.readings]
         return Converted(name, pages, len(pages), errors)
 
-    def add(self, documents: list[Document], options: Conversion) -> Response:
+    def add(self, documents: Documents, options: Conversion) -> Response:
         if len(documents) != 1:
-            text = "An asynchronous request takes one document."
-            raise BadOption(text, "Send one request per document, or all documents without async.")
+            remedy = "Send one request per document, or all documents without async."
+            raise BadOption("An asynchronous request takes one document.", remedy)
+        name, data = documents[0]
         read_options = options.read_options(has_models=self._context.reader.has_models)
         kept = options.model_dump(mode="json", exclude_none=True)
-        job = self._jobs.add(documents[0].data, read_options, options.ranges, kept, documents[0].filename)
-        return as_json(_status_of(job))
+        return as_json(_status_of(self._jobs.add(data, read_options, options.ranges, kept, name)))
 
     def status(self, task_id: str) -> Response:
         """The state of a job, after at most `wait` seconds."""
-        with self._jobs.find(task_id, _UnknownJob()) as job:
+        with self._jobs.find(task_id, _UnknownJob(_NOT_FOUND)) as job:
             self._wait(job, request.args.get("wait", 0.0, float))
             return as_json(_status_of(job))
 
@@ -134,14 +120,14 @@ class _Views:
             self._waiting.release()
 
     def result(self, task_id: str) -> Response:
-        with self._jobs.find(task_id, _UnknownJob()) as job:
+        with self._jobs.find(task_id, _UnknownJob(_NOT_FOUND)) as job:
             progress = job.progress()
             if progress.state not in {"success", "failure"}:
                 raise _UnknownJob("Task result not found. Please wait for a completion status.")
             if progress.state == "failure":
                 return as_json({"kind": "TaskFailureResult", "failure": _failure_of_task(progress.why)})
             is_archive = job.record().asked["target"] == "zip"
-            answer = self._jobs.files.send(job, ANSWER, ZIP_TYPE if is_archive else JSON_TYPE)
+            answer = self._jobs.send(job, ANSWER, ZIP_TYPE if is_archive else JSON_TYPE)
             answer.headers.update(ARCHIVE_HEADERS if is_archive else {})
             return answer
 

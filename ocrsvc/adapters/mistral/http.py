@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal
 from flask import Blueprint, Response
 from pydantic import Field, PlainValidator
 
-from ocrsvc.adapters.context import AdapterContext, RequestValues, add_job_routes, make_blueprint
-from ocrsvc.adapters.mistral.uploaded_files import FileViews, NoSuchFile, UploadedFiles
+from ocrsvc.adapters.context import AdapterContext, RequestValues, make_blueprint
+from ocrsvc.adapters.mistral.uploaded_files import NoSuchFile, UploadedFiles
 from ocrsvc.errors import BadOption, NothingSent
 from ocrsvc.formats.blocks import Block, Kind, blocks_of
 from ocrsvc.formats.markdown import markdown_by_page
@@ -92,12 +92,8 @@ def document_data(document: object, files: UploadedFiles | None, context: Adapte
 
 def make_mistral(context: AdapterContext) -> Blueprint:
     """Make POST /v1/ocr; with a job store also /v1/files."""
-    blueprint = make_blueprint("mistral", _failure)
     files = UploadedFiles(context.jobs.uploads) if context.jobs is not None else None
-    if files is not None:
-        add_job_routes(blueprint, *FileViews(files).routes())
 
-    @blueprint.post("/v1/ocr")
     def ocr() -> Response:
         members = request.content.members
         options = OcrRequest.from_values(members)
@@ -111,7 +107,7 @@ def make_mistral(context: AdapterContext) -> Blueprint:
         model = options.model or read.readings[0].engine.model
         return as_json({"pages": pages, "model": model, "usage_info": usage, "document_annotation": None})
 
-    return blueprint
+    return make_blueprint("mistral", _failure, [("POST", "/v1/ocr", ocr)], files.routes() if files else ())
 
 
 def _read(context: AdapterContext, data: bytes, options: OcrRequest) -> FileRead:
@@ -156,7 +152,13 @@ def page_members(page: Page, markdown: str, options: OcrRequest, dpi: int) -> di
         ]
     if options.confidence_scores_granularity and page.lines:
         by_word = options.confidence_scores_granularity == "word"
-        members["confidence_scores"] = _confidences(page, markdown, by_word=by_word)
+        words = _words(page, markdown) if by_word else []
+        scores = [word["confidence"] for word in words] or [line.confidence for line in page.lines]
+        members["confidence_scores"] = {
+            "average_page_confidence_score": round(sum(scores) / len(scores), _DIGITS),
+            "minimum_page_confidence_score": round(min(scores), _DIGITS),
+            **({"word_confidence_scores": words} if by_word else {}),
+        }
     return members
 
 
@@ -169,17 +171,6 @@ def _block(block: Block, page: Page) -> dict[str, object]:
         "top_left_y": round(top),
         "bottom_right_x": round(right),
         "bottom_right_y": round(bottom),
-    }
-
-
-def _confidences(page: Page, markdown: str, *, by_word: bool) -> dict[str, object]:
-    """The mean and the minimum confidence of the lines, or of the words, then with each word's."""
-    words = _words(page, markdown) if by_word else []
-    scores = [word["confidence"] for word in words] or [line.confidence for line in page.lines]
-    return {
-        "average_page_confidence_score": round(sum(scores) / len(scores), _DIGITS),
-        "minimum_page_confidence_score": round(min(scores), _DIGITS),
-        **({"word_confidence_scores": words} if by_word else {}),
     }
 
 

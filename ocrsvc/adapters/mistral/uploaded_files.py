@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
@@ -69,16 +69,14 @@ class _Query(RequestValues):
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """One uploaded file; `record` has its name, owner and upload time."""
+    """One uploaded file; `record` has its name, owner and upload time.
+
+    Its random id, `job.id`, is all that a client needs if the service has no API keys.
+    """
 
     job: Job
     record: Record
     size_bytes: int
-
-    @property
-    def id(self) -> str:
-        """The random id, which is all that a client needs if the service has no API keys."""
-        return self.job.id
 
     def data(self) -> bytes:
         """The bytes, counted in the share of this thread's request. Raises NoSuchFile, QueueFull, BodyTooLarge."""
@@ -90,7 +88,7 @@ class UploadedFile:
 
 
 class UploadedFiles:
-    """The uploaded files of a service, in `JobStore.uploads`; methods may raise QueueFull and OSError."""
+    """The uploaded files of a service, in `JobStore.uploads`, and their views. May raise QueueFull, OSError."""
 
     def __init__(self, store: JobStore) -> None:
         self._store, self._secret = store, b""
@@ -131,10 +129,6 @@ class UploadedFiles:
             return []
         return [file for job in self._store.all()[::-1] if (file := self.find(job.id)) is not None]
 
-    def remove(self, file: UploadedFile) -> None:
-        """Remove a file; one already gone is ignored."""
-        self._store.clear(file.job)
-
     def expires_at_s(self, file: UploadedFile) -> float:
         """When the file expires, in seconds since 1970."""
         return file.record.came_at_s + self._store.keep_s
@@ -153,21 +147,18 @@ class UploadedFiles:
         if not 1 <= hours <= _MAX_EXPIRY_H:
             raise BadOption(f"expiry is {hours}: accepted are whole hours from 1 to {_MAX_EXPIRY_H}.")
         expires_s = int(min(self._store.wall() + hours * _HOUR_S, self.expires_at_s(file)))
-        return f"{EXPIRES}={expires_s}&{SIGNATURE}={self._signature(file.id, str(expires_s))}"
+        return f"{EXPIRES}={expires_s}&{SIGNATURE}={self._signature(file.job.id, str(expires_s))}"
 
     def signed_id(self, url: str) -> str | None:
         """The file id in a URL that this service signed, on any host; None for other URLs. Raises SignatureRefused."""
         if len(url) > _MAX_URL_CHARACTERS or SIGNATURE not in url:
             return None
-        try:
+        with suppress(ValueError):
             parts = urlsplit(url)
-        except ValueError:
-            return None
-        match = _CONTENT_PATH.fullmatch(parts.path)
-        if match is None:
-            return None
-        self.check_signature(match[1], dict(parse_qsl(parts.query)))
-        return match[1]
+            if match := _CONTENT_PATH.fullmatch(parts.path):
+                self.check_signature(match[1], dict(parse_qsl(parts.query)))
+                return match[1]
+        return None
 
     def check_signature(self, file_id: str, query: Mapping[str, str]) -> None:
         """Raises SignatureRefused unless the query of a URL has a valid signature for the file."""
@@ -181,19 +172,14 @@ class UploadedFiles:
         signed = f"{file_id}\n{expires}".encode("utf-8", "replace")
         return hmac.new(self.secret(), signed, hashlib.sha256).hexdigest()
 
-
-class FileViews:
-    """The views of /v1/files."""
-
-    def __init__(self, files: UploadedFiles) -> None:
-        self._files = files
-
-    def routes(self) -> Iterator[Route]:
+    def routes(self) -> list[Route]:
         """The routes of /v1/files."""
-        yield from (("POST", PATH, self._upload), ("GET", PATH, self._list))
-        yield from (("GET", f"{PATH}/<file_id>", self._retrieve), ("DELETE", f"{PATH}/<file_id>", self._delete))
-        yield "GET", f"{PATH}/<file_id>/url", self._sign
-        yield "GET", f"{PATH}/<file_id>/content", self._download
+        path = f"{PATH}/<file_id>"
+        return [
+            *(("POST", PATH, self._upload), ("GET", PATH, self._list)),
+            *(("GET", path, self._retrieve), ("DELETE", path, self._delete)),
+            *(("GET", f"{path}/url", self._sign), ("GET", f"{path}/content", self._download)),
+        ]
 
     def _upload(self) -> Response:
         content = request.content
@@ -202,14 +188,14 @@ class FileViews:
             raise NothingSent("No file was sent.", "Send it in the form field 'file'.")
         _Form.from_values(content.members)
         name = (part.filename or "document")[-_MAX_NAME_CHARACTERS:].encode("utf-8", "replace").decode()
-        return as_json(self._described(self._files.add(part.data, name, *owner_of_request()), part.data))
+        return as_json(self._described(self.add(part.data, name, *owner_of_request()), part.data))
 
     def _list(self) -> Response:
         """The caller's files, newest first."""
         query, owner = _Query.from_values(request.args), owner_of_request()
         files = [
             file
-            for file in self._files.all()
+            for file in self.all()
             if query.purpose == "ocr"
             and (file.record.caller == owner.caller if owner.key is None else file.record.key == owner.key)
         ]
@@ -219,31 +205,31 @@ class FileViews:
         return as_json({"data": list(map(self._described, listed)), "object": "list", "total": len(files)})
 
     def _retrieve(self, file_id: str) -> Response:
-        return as_json({**self._described(self._files.find_own(file_id)), "deleted": False})
+        return as_json({**self._described(self.find_own(file_id)), "deleted": False})
 
     def _sign(self, file_id: str) -> Response:
-        query = self._files.signed_query(self._files.find_own(file_id), _Query.from_values(request.args).expiry)
+        query = self.signed_query(self.find_own(file_id), _Query.from_values(request.args).expiry)
         return as_json({"url": f"{request.host_url}{PATH[1:]}/{file_id}/content?{query}"})
 
     def _download(self, file_id: str) -> Response:
         """The file; a signed URL needs no API key."""
         if SIGNATURE in request.args:
-            self._files.check_signature(file_id, request.args)
-            file = self._files.find(file_id)
+            self.check_signature(file_id, request.args)
+            file = self.find(file_id)
         else:
-            file = self._files.find_own(file_id)
+            file = self.find_own(file_id)
         if file is None:
             raise NoSuchFile
         headers = {"Content-Disposition": "attachment"}
         return Response(file.data(), headers=headers, content_type="application/octet-stream")
 
     def _delete(self, file_id: str) -> Response:
-        self._files.remove(self._files.find_own(file_id))
+        self._store.clear(self.find_own(file_id).job)
         return as_json({"id": file_id, "object": "file", "deleted": True})
 
     def _described(self, file: UploadedFile, data: bytes = b"") -> Mapping[str, object]:
         return {
-            "id": file.id,
+            "id": file.job.id,
             "object": "file",
             "bytes": file.size_bytes,
             "created_at": int(file.record.came_at_s),
@@ -254,5 +240,5 @@ class FileViews:
             "num_lines": None,
             "mimetype": "application/pdf" if is_pdf(data) else None,
             "signature": None,
-            "expires_at": int(self._files.expires_at_s(file)),
+            "expires_at": int(self.expires_at_s(file)),
         }

@@ -167,12 +167,8 @@ def to_ends(lines: Sequence[Line], parser: str) -> list[str]:
     """The separator after each line: a line break; for `_none` parsers a space only between ASCII characters."""
     if not parser.endswith("_none"):
         return ["\n"] * (len(lines) - 1) + [""]
-    pairs = pairwise(lines)
-    return [" " if _is_visible_ascii(a.text[-1:]) and _is_visible_ascii(b.text[:1]) else "" for a, b in pairs] + [""]
-
-
-def _is_visible_ascii(character: str) -> bool:
-    return character.isascii() and not character.isspace()
+    meets = [one.text[-1:] + other.text[:1] for one, other in pairwise(lines)]
+    return [" " if meet.isascii() and not any(map(str.isspace, meet)) else "" for meet in meets] + [""]
 
 
 def _outside(lines: Sequence[Line], areas: Sequence[object]) -> Sequence[Line]:

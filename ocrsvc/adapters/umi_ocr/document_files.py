@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import codecs
 import csv
+import math
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final
 
 import orjson
 
-from ocrsvc.adapters.context import CodedError
+from ocrsvc.adapters.context import CodedError, checked
 from ocrsvc.adapters.umi_ocr.answers import ENGINE_FAILED, OK, DocumentOptions, to_answer
-from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.document import PictureOf, write_document
 from ocrsvc.formats.page_serialization import unpack_page
+from ocrsvc.formats.pdf.image_pdf import PdfObjects
 from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_result import JobPages, document_result
-from ocrsvc.results import Check
+from ocrsvc.results import Check, Line, Page
 
 NOT_DONE, BAD_TYPES, UNKNOWN_TYPE, NOT_MADE = 201, 202, 203, 204
 
@@ -37,9 +39,22 @@ ENDINGS: Final[Mapping[str, str]] = {
 
 _LAYERED, _ONE_LAYER = _PDFS = ("pdfLayered", "pdfOneLayer")
 _WITH_BLANK: Final = ("txt", "csv")
+# East Asian spreadsheets accept full-width characters too, and skip white space.
 _FORMULA_BEGINS: Final = (*"=+-@\t\r\n", *"＝＋－＠")
 
-T = TypeVar("T")
+_POINTS_PER_INCH: Final = 72
+# Objects 1 to 3 are catalogue, page list and font; each page adds itself and its content.
+_FIRST_PAGE, _OBJECTS_PER_PAGE = 4, 2
+# Fraction of a line's height below the baseline.
+_DESCENT: Final = 0.2
+# Not embedded: viewers use theirs for simplified Chinese (Adobe-GB1: Chinese, kana, Latin, Greek and Cyrillic letters),
+# so a page takes about a kilobyte and other characters are not displayed.
+_FONT: Final = (
+    b"<< /Type /Font /Subtype /Type0 /BaseFont /STSong-Light /Encoding /UniGB-UTF16-H /DescendantFonts [<< /Type /Font "
+    b"/Subtype /CIDFontType0 /BaseFont /STSong-Light /CIDSystemInfo << /Registry (Adobe) /Ordering (GB1) /Supplement 4 "
+    b">> /DW 1000 /W [1 95 500] /FontDescriptor << /Type /FontDescriptor /FontName /STSong-Light /Flags 6 /FontBBox "
+    b"[-25 -254 1000 880] /ItalicAngle 0 /Ascent 880 /Descent -120 /CapHeight 880 /StemV 93 >> >>] >>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +115,21 @@ def write_files(job: Job, files: FileRequest, context: WriteContext, output: IO[
 
 def _write_file(kind: str, job: Job, context: WriteContext, output: IO[bytes], *, ignores_blank: bool) -> None:
     if kind == _LAYERED:
-        _write_layered(job, context, output)
+        # Masked pages become pictures: black boxes over the original pages would leave the masked text beneath.
+        result = replace(document_result(job), picture_of=context.picture_of, dpi=context.dpi)
+        try:
+            write_document("pdf", result, output, context.limit_s, context.check)
+        except BrokenImage as error:
+            raise CodedError(NOT_MADE, f"输出失败：{error}") from error
     elif kind == _ONE_LAYER:
         count = job.page_count() - len(job.failed_pages())
-        write_text_pdf(_checked(JobPages(job), context.check), count, context.dpi, output)
+        write_text_pdf(checked(JobPages(job), context.check), count, context.dpi, output)
     elif kind == "jsonl":
         for page in pages_of(job, context.check):
             output.write(orjson.dumps(page) + b"\n")
     else:
         texts = (page for page in pages_of(job, context.check, "text") if page["code"] == OK or not ignores_blank)
-        _TEXT_WRITERS[kind](job, texts, output)
+        _write_texts(kind, job.record().came_at_s, texts, output)
 
 
 def pages_of(
@@ -118,13 +138,7 @@ def pages_of(
     """A job's pages in Umi-OCR's format, skipping the first `after`; `kind` is dict or text."""
     record = job.record()
     options = DocumentOptions.model_validate(record.asked).model_copy(update={"form": kind})
-    return (_page_of(row, record, options) for row in _checked(job.pages(after, most), check))
-
-
-def _checked(pages: Iterable[T], check: Check) -> Iterator[T]:
-    for page in pages:
-        check()
-        yield page
+    return (_page_of(row, record, options) for row in checked(job.pages(after, most), check))
 
 
 def _page_of(row: Mapping[str, Any], record: Record, options: DocumentOptions) -> dict[str, Any]:
@@ -144,56 +158,58 @@ def from_front(number: int, count: int) -> int:
     return min(max(number if number >= 0 else count + 1 + number, 0), count + 1)
 
 
-def _write_layered(job: Job, context: WriteContext, output: IO[bytes]) -> None:
-    """Write the document with a text layer; with masking, pictures of its pages instead.
-
-    Black boxes drawn over the original pages would leave the masked text beneath.
-    """
-    result = replace(document_result(job), picture_of=context.picture_of, dpi=context.dpi)
-    try:
-        write_document("pdf", result, output, context.limit_s, context.check)
-    except BrokenImage as error:
-        raise CodedError(NOT_MADE, f"输出失败：{error}") from error
-
-
-def _write_txt(job: Job, pages: Iterable[Mapping[str, Any]], output: IO[bytes]) -> None:
-    created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.record().came_at_s))
-    output.write(f"{created}\n\n".encode())
-    for page in pages:
-        end = "\n" if page["code"] == OK else ""
-        output.write(f"≦ {page['fileName']} ≧\n{_text_or_error(page)}{end}\n".encode())
-
-
-def _write_plain_txt(_job: Job, pages: Iterable[Mapping[str, Any]], output: IO[bytes]) -> None:
-    for page in pages:
-        if page["code"] == OK:
-            output.write(f"{page['data']}\n".encode())
-
-
-def _write_csv(_job: Job, pages: Iterable[Mapping[str, Any]], output: IO[bytes]) -> None:
-    rows = csv.writer(codecs.getwriter("utf-8")(output), quoting=csv.QUOTE_ALL)
-    rows.writerow(["Name", "OCR", "Path"])
-    for page in pages:
-        rows.writerow(map(_as_cell, (page["fileName"], _text_or_error(page), page["path"])))
-
-
-def _as_cell(text: str) -> str:
-    """Escape a cell against CSV injection (OWASP).
-
-    An apostrophe goes before characters that start a formula, also full-width ones, which East Asian spreadsheets
-    accept, and before white space that they skip.
-    """
-    return f"'{text}" if text.startswith(_FORMULA_BEGINS) else text
-
-
-_TEXT_WRITERS: Final[Mapping[str, Callable[[Job, Iterable[Mapping[str, Any]], IO[bytes]], None]]] = {
-    "txt": _write_txt,
-    "txtPlain": _write_plain_txt,
-    "csv": _write_csv,
-}
+def _write_texts(kind: str, came_at_s: float, pages: Iterable[Mapping[str, Any]], output: IO[bytes]) -> None:
+    """Write txt, txtPlain or csv."""
+    if kind == "txtPlain":
+        output.writelines(f"{page['data']}\n".encode() for page in pages if page["code"] == OK)
+    elif kind == "txt":
+        created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(came_at_s))
+        output.write(f"{created}\n\n".encode())
+        for page in pages:
+            end = "\n" if page["code"] == OK else ""
+            output.write(f"≦ {page['fileName']} ≧\n{_text_or_error(page)}{end}\n".encode())
+    else:
+        rows = csv.writer(codecs.getwriter("utf-8")(output), quoting=csv.QUOTE_ALL)
+        rows.writerow(["Name", "OCR", "Path"])
+        for page in pages:
+            cells = page["fileName"], _text_or_error(page), page["path"]
+            # Against CSV injection (OWASP).
+            rows.writerow([f"'{cell}" if cell.startswith(_FORMULA_BEGINS) else cell for cell in cells])
 
 
 def _text_or_error(page: Mapping[str, Any]) -> str:
     if page["code"] == ENGINE_FAILED:
         return f"[Error] OCR failed. Code: {page['code']}, Msg: {page['data']}\n"
     return str(page["data"])
+
+
+def write_text_pdf(pages: Iterable[Page], count: int, dpi: int, output: IO[bytes]) -> None:
+    """Write a PDF of `count` pages rendered at `dpi`, one page at a time."""
+    pdf = PdfObjects(output)
+    kids = b" ".join(b"%d 0 R" % (_FIRST_PAGE + _OBJECTS_PER_PAGE * at) for at in range(count))
+    pdf.add(1, [b"<< /Type /Catalog /Pages 2 0 R >>"])
+    pdf.add(2, [b"<< /Type /Pages /Count %d /Kids [%b] >>" % (count, kids)])
+    pdf.add(3, [_FONT])
+    for at, page in enumerate(pages):
+        number, scale = _FIRST_PAGE + _OBJECTS_PER_PAGE * at, _POINTS_PER_INCH / dpi
+        frame = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %.2f %.2f] " % (page.width * scale, page.height * scale)
+        pdf.add(number, [frame, b"/Resources << /Font << /F 3 0 R >> >> /Contents %d 0 R >>" % (number + 1)])
+        drawn = zlib.compress(b"\n".join(_drawn(line, page.height, scale) for line in page.lines if line.text))
+        pdf.add_stream(number + 1, b"/Filter /FlateDecode", [drawn])
+    pdf.end()
+
+
+def _drawn(line: Line, height: int, scale: float) -> bytes:
+    """The operators of one line: as wide as the lower side of its box, as high as the left one."""
+    top, _, end, start = [(x * scale, (height - y) * scale) for x, y in line.box]
+    size = max(1.0, math.dist(top, start))
+    wide = sum(0.5 if character.isascii() else 1.0 for character in line.text) * size
+    stretch = max(1.0, 100 * math.dist(start, end) / wide)
+    angle = math.atan2(end[1] - start[1], end[0] - start[0])
+    cos, sin = math.cos(angle), math.sin(angle)
+    x, y = start[0] - sin * size * _DESCENT, start[1] + cos * size * _DESCENT
+    shown = line.text.encode("utf-16-be", "replace").hex().upper().encode()
+    return b"BT /F %.2f Tf %.2f Tz %.5f %.5f %.5f %.5f %.2f %.2f Tm <%b> Tj ET" % (
+        *(size, stretch, cos, sin, -sin, cos, x, y),
+        shown,
+    )

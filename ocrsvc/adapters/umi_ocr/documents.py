@@ -11,18 +11,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import orjson
-from flask import Blueprint, Response
+from flask import Response
 from werkzeug.exceptions import NotFound
 
 from ocrsvc import errors
-from ocrsvc.adapters.context import (
-    AdapterContext,
-    CodedError,
-    CountedBuffer,
-    StoredDocuments,
-    add_job_routes,
-    original_code_of,
-)
+from ocrsvc.adapters.context import AdapterContext, CodedError, CountedBuffer, Route, StoredDocuments
 from ocrsvc.adapters.umi_ocr import answers, document_files
 from ocrsvc.adapters.umi_ocr.answers import DocumentOptions
 from ocrsvc.adapters.umi_ocr.document_files import FileRequest, WriteContext
@@ -38,7 +31,6 @@ from ocrsvc.jobs.job import Job
 from ocrsvc.results import Check
 
 PATH: Final = "/api/doc/"
-SOURCE: Final = "umi_ocr"
 
 NOT_JSON, NO_ID, UNKNOWN_ID, NOT_THERE = 101, 102, 103, 101
 NO_FILE, BAD_KIND, BAD_OPTIONS, BAD_VALUE = 101, 103, 107, 108
@@ -62,25 +54,21 @@ _MAX_SHORT_BYTES: Final = 1 << 20
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
 
 
-def add_documents(blueprint: Blueprint, context: AdapterContext) -> None:
-    """Add /api/doc/… to the adapter's blueprint."""
+def document_routes(context: AdapterContext) -> list[Route]:
+    """The routes of /api/doc/…."""
     views = _DocumentViews(context)
-    add_job_routes(
-        blueprint,
-        ("GET", f"{PATH}get_options", views.options),
-        ("POST", f"{PATH}upload", views.upload),
-        ("POST", f"{PATH}result", views.result),
-        ("POST", f"{PATH}download", views.make),
-        ("GET", f"{PATH}download/<task_id>/<name>", views.download),
-        ("GET", f"{PATH}clear/<task_id>", views.clear),
-    )
+    return [
+        *(("GET", f"{PATH}get_options", views.options), ("POST", f"{PATH}upload", views.upload)),
+        *(("POST", f"{PATH}result", views.result), ("GET", f"{PATH}clear/<task_id>", views.clear)),
+        *(("POST", f"{PATH}download", views.make), ("GET", f"{PATH}download/<task_id>/<name>", views.download)),
+    ]
 
 
 class _DocumentViews:
     """The views of /api/doc/…."""
 
     def __init__(self, context: AdapterContext) -> None:
-        self._context, self._jobs = context, StoredDocuments(context, SOURCE)
+        self._context, self._jobs = context, StoredDocuments(context, "umi_ocr")
 
     def options(self) -> Response:
         reader = self._context.reader
@@ -121,20 +109,20 @@ class _DocumentViews:
         if job.pages_bytes(after) <= _MAX_SHORT_BYTES:
             return _in_memory(write, request.make_check())
         if not progress["is_done"]:
-            with self._jobs.files.turn() as check:
+            with self._jobs.turn() as check:
                 return _in_memory(write, check)
         name = f"result-{kind}-{after}-{upto}.json"
 
         def make(check: Check) -> Path:
             return self._jobs.jobs.make_file(job, name, lambda output: write(output, check))
 
-        return file_response(self._jobs.files.path(lambda: job.result_path(name), make), JSON_TYPE)
+        return file_response(self._jobs.path(lambda: job.result_path(name), make), JSON_TYPE)
 
     def make(self) -> Response:
         members = request.content.members
         with self._find(members) as job:
             files = document_files.parse_file_request(job, members)
-            self._jobs.files.path(
+            self._jobs.path(
                 lambda: job.result_path(files.name) if files.is_named_fully else None,
                 lambda check: self._write(job, files, check),
                 with_pdf=files.has_pdf,
@@ -176,11 +164,6 @@ class _DocumentViews:
             raise CodedError(NO_ID, "未填写id。")
         unknown = CodedError(UNKNOWN_ID, f"任务 {job_id[:100] if isinstance(job_id, str) else ''} 不存在。")
         return self._jobs.find(job_id, unknown)
-
-
-def code_of(error: Exception) -> Any:
-    """The document API's code for an error, or None."""
-    return original_code_of(CODES, error, NOT_JSON)
 
 
 def name_of(filename: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from base64 import b64encode
 from collections.abc import Mapping
@@ -13,24 +14,17 @@ import orjson
 from flask import Blueprint, Response
 from pydantic import Field
 
-from ocrsvc.adapters.context import (
-    AdapterContext,
-    CodedError,
-    RequestValues,
-    add_routes,
-    make_blueprint,
-    original_code_of,
-)
-from ocrsvc.adapters.umi_ocr import answers
+from ocrsvc.adapters.context import AdapterContext, CodedError, RequestValues, Route, make_blueprint, original_code_of
+from ocrsvc.adapters.umi_ocr import answers, documents
 from ocrsvc.adapters.umi_ocr.answers import ImageOptions
-from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
+from ocrsvc.adapters.umi_ocr.documents import PATH, document_routes
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, is_wrong_path
 from ocrsvc.imaging.barcodes import draw_barcode
-from ocrsvc.results import Box, Page, ReadOptions
+from ocrsvc.results import Page, ReadOptions
 
 QR_CODES: Final = "/api/qrcode"
 # The original's content type for JSON; the policy keeps browsers from running it as HTML.
@@ -49,9 +43,8 @@ class _NotServed(OcrsvcError, status=501, code="not_served", title="Not served")
 
 def make_umi_ocr(context: AdapterContext) -> Blueprint:
     """Make /api/ocr, /api/qrcode, /api/ocr/get_options, /umiocr and /; with a job store also /api/doc/…."""
-    reader, blueprint = context.reader, make_blueprint("umi_ocr", _failure)
+    reader = context.reader
 
-    @blueprint.post("/api/ocr")
     def ocr() -> Response:
         began_s = time.monotonic()
         _, values = answers.checked_members("base64", missing="请求中缺少 base64 字段。", may_be_empty=True)
@@ -60,16 +53,12 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
         page = context.read(data, options.read_options(has_models=reader.has_models)).page
         return _as_html(answers.to_answer(page, options, time.monotonic() - began_s))
 
-    @blueprint.get("/api/ocr/get_options")
     def get_options() -> Response:
         return _as_html(answers.options_for(reader.models()) if reader.has_models else answers.OPTIONS)
 
-    @blueprint.get("/")
-    @blueprint.get("/umiocr")
     def banner() -> Response:
         return Response("Umi-OCR v2.1.5", content_type=HTML)
 
-    @blueprint.post(QR_CODES)
     def qr_codes() -> Response:
         began_s = time.monotonic()
         members, options = answers.checked_members("base64", "text", missing='指令中不存在 "base64" 或 "text"')
@@ -80,11 +69,12 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
         page = context.read(request.content.first_image((), ("base64",)), read_options).page
         return _as_html(to_codes(page, time.monotonic() - began_s))
 
+    routes: list[Route] = [("GET", path, banner) for path in ("/", "/umiocr")]
+    routes += [("POST", "/api/ocr", ocr), ("GET", "/api/ocr/get_options", get_options), ("POST", QR_CODES, qr_codes)]
     if context.jobs is not None:
-        add_documents(blueprint, context)
-    else:
-        add_routes(blueprint, [(method, f"{PATH}<path:_rest>", _no_documents) for method in ("GET", "POST")])
-    return blueprint
+        return make_blueprint("umi_ocr", _failure, routes, document_routes(context))
+    routes += [(method, f"{PATH}<path:_rest>", _no_documents) for method in ("GET", "POST")]
+    return make_blueprint("umi_ocr", _failure, routes)
 
 
 def _no_documents(_rest: str) -> Response:
@@ -98,7 +88,8 @@ def _failure(error: Exception) -> Response:
     # The original reports an engine failure in a 200 too; refusals keep their status for clients that retry.
     in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
     is_document = request.path.startswith(PATH)
-    code = (code_of(error) if is_document else None) or original_code_of(answers.CODES, error, answers.NOT_JSON)
+    code = original_code_of(documents.CODES, error, documents.NOT_JSON) if is_document else None
+    code = code or original_code_of(answers.CODES, error, answers.NOT_JSON)
     code = code or (answers.ENGINE_FAILED if failure.code in _ENGINE_FAILURES else answers.REFUSED)
     if request.path == QR_CODES and code in answers.UNREADABLE_IMAGES:
         code = UNREADABLE
@@ -130,16 +121,12 @@ def to_codes(page: Page, spent_s: float) -> dict[str, object]:
     """The barcodes of a page in Umi-OCR's format, or its error code for none."""
     if not page.barcodes:
         return {"code": answers.NO_TEXT, "data": "QR code not found in the image."}
-    data = [
-        {
-            "orientation": _orientation(code.box),
-            "box": [[round(x), round(y)] for x, y in code.box],
-            "score": 1,
-            "format": code.type,
-            "text": code.text,
-        }
-        for code in page.barcodes
-    ]
+    data = []
+    for code in page.barcodes:
+        (x0, y0), (x1, y1) = code.box[:2]
+        # Degrees clockwise, -180 to 180.
+        angle, box = round(math.degrees(math.atan2(y1 - y0, x1 - x0))), [[round(x), round(y)] for x, y in code.box]
+        data.append({"orientation": angle, "box": box, "score": 1, "format": code.type, "text": code.text})
     return {"code": answers.OK, "data": data, "time": round(spent_s, 4), "timestamp": time.time()}
 
 
@@ -158,9 +145,3 @@ def draw_code(text: Any, options: Mapping[str, Any]) -> dict[str, object]:
     scale = max(1, min(width // pixels.shape[1], height // pixels.shape[0]))
     _, jpeg = cv2.imencode(".jpg", np.ascontiguousarray(pixels.repeat(scale, 0).repeat(scale, 1)))
     return {"code": answers.OK, "data": b64encode(jpeg.tobytes()).decode()}
-
-
-def _orientation(box: Box) -> int:
-    """The code's clockwise rotation in degrees, -180 to 180."""
-    (x0, y0), (x1, y1) = box[:2]
-    return round(float(np.degrees(np.arctan2(y1 - y0, x1 - x0))))
