@@ -32,11 +32,8 @@ CLASSES: Final[Mapping[RegionType, tuple[str, int]]] = {
 }
 """PP-DocLayoutV3's class name and number per region type."""
 
-# The original's class for lines outside all regions, and its confidence.
+# The original's class for lines outside all regions.
 _REMAINDER: Final = ("SupplementaryRegion", -1)
-_REMAINDER_CONFIDENCE: Final = 1.0
-_NO_REGION: Final = -1
-
 
 CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.NothingSent, "MISSING_IMAGE"),
@@ -114,8 +111,7 @@ def _lines(page: Page, parameters: PageParameters, scale: float) -> list[dict[st
 
 def _region(number: int, region: Region, scale: float) -> dict[str, object]:
     name, class_id = _class_of(region)
-    confidence = round(region.confidence, 5) if region.confidence else _REMAINDER_CONFIDENCE
-    box = _corners(region.box, scale)
+    confidence, box = round(region.confidence or 1.0, 5), _corners(region.box, scale)
     return {"id": number, "class": name, "class_id": class_id, "confidence": confidence, "bounding_box": box}
 
 
@@ -141,37 +137,26 @@ def _blocks(page: Page, scale: float) -> list[dict[str, object]]:
 
 def _table(table: Table, regions: Iterable[Region], scale: float) -> dict[str, object]:
     """A table, with number and confidence of the region around its centre."""
-    x, y = np.mean(table.box, axis=0)
-    number, confidence = next(
-        (
-            (number, region.confidence)
-            for number, region in enumerate(regions)
-            if region.type == "table" and _contains(region.box, float(x), float(y))
-        ),
-        (_NO_REGION, 1.0),
+    centre = np.mean(table.box, axis=0)
+    around = (
+        (number, region.confidence)
+        for number, region in enumerate(regions)
+        if region.type == "table" and np.all((np.min(region.box, 0) <= centre) & (centre <= np.max(region.box, 0)))
     )
-    return {
-        "layout_id": number,
-        "html": to_html(table),
-        "confidence": round(confidence, 5),
-        "bounding_box": _corners(table.box, scale),
-        "cells": [
-            {
-                "text": cell.text,
-                "bounding_box": _corners(cell.box, scale),
-                "row": cell.row,
-                "col": cell.column,
-                "rowspan": cell.row_span,
-                "colspan": cell.column_span,
-            }
-            for cell in table.cells
-        ],
-    }
-
-
-def _contains(box: Box, x: float, y: float) -> bool:
-    (left, top), (right, bottom) = np.min(box, axis=0), np.max(box, axis=0)
-    return bool(left <= x <= right and top <= y <= bottom)
+    number, confidence = next(around, (-1, 1.0))
+    cells = [
+        {
+            "text": cell.text,
+            "bounding_box": _corners(cell.box, scale),
+            "row": cell.row,
+            "col": cell.column,
+            "rowspan": cell.row_span,
+            "colspan": cell.column_span,
+        }
+        for cell in table.cells
+    ]
+    members = {"layout_id": number, "html": to_html(table), "confidence": round(confidence, 5)}
+    return {**members, "bounding_box": _corners(table.box, scale), "cells": cells}
 
 
 def _corners(box: Box, scale: float) -> list[list[int]]:

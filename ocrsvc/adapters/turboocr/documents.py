@@ -17,7 +17,7 @@ from ocrsvc.adapters.turboocr.parameters import DocumentParameters, PageParamete
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, UnsupportedImage
 from ocrsvc.formats.document import DocumentResult, options_for, write_document
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import Request, current_request
+from ocrsvc.http.request import current_request
 from ocrsvc.http.response_stream import ended_pieces, stream_response
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.documents import FileRead, PageRead
@@ -93,7 +93,13 @@ def answer_pdf(call: DocumentCall) -> DocumentAnswer:
     if form == "pdf":
         return DocumentAnswer(read.readings, file=_searchable_pdf(call, read), degraded=degraded)
     if call.parameters.as_pages:
-        return DocumentAnswer(read.readings, _markdown_pages(call, read), degraded=degraded)
+        pages_of_markdown = [
+            {"page_index": number - 1, "markdown": _markdown(call, [outcome.page], outcome.engine).decode()}
+            if isinstance(outcome, Reading)
+            else {"page_index": number - 1, "markdown": "", "text_degraded": True}
+            for number, outcome in read.pages
+        ]
+        return DocumentAnswer(read.readings, pages_of_markdown, degraded=degraded)
     # `write_document` puts no page comment before the first page.
     pages = [reading.page for reading in read.readings]
     head = f"<!-- page {pages[0].number} -->\n\n".encode()
@@ -118,9 +124,8 @@ def page_of(call: DocumentCall, number: int, outcome: Outcome) -> dict[str, Any]
     drawn_dpi = call.reader.settings.pdf_dpi if is_pdf(call.file) else None
     if isinstance(outcome, Reading):
         return to_document_page(replace(outcome.page, number=number), call.parameters, drawn_dpi)
-    empty = to_document_page(
-        Page(0, 0, 0, (), number), call.parameters.model_copy(update={"autorotate": False}), drawn_dpi
-    )
+    upright = call.parameters.model_copy(update={"autorotate": False})
+    empty = to_document_page(Page(0, 0, 0, (), number), upright, drawn_dpi)
     return {**empty, "width": 0, "height": 0, **error_members(outcome)}
 
 
@@ -137,15 +142,6 @@ def _searchable_pdf(call: DocumentCall, read: FileRead) -> bytes:
     result = DocumentResult(call.file, pages, len(pages), read.readings[0].engine, failed, picture_of, dpi)
     with call.reader.pdf_making.take(call.check):
         return _written("pdf", result, call)
-
-
-def _markdown_pages(call: DocumentCall, read: FileRead) -> list[dict[str, Any]]:
-    return [
-        {"page_index": number - 1, "markdown": _markdown(call, [outcome.page], outcome.engine).decode()}
-        if isinstance(outcome, Reading)
-        else {"page_index": number - 1, "markdown": "", "text_degraded": True}
-        for number, outcome in read.pages
-    ]
 
 
 def _markdown(call: DocumentCall, pages: Sequence[Page], engine: EngineInfo) -> bytes:
@@ -169,46 +165,35 @@ def respond_by_page(call: DocumentCall) -> Response:
         first = next(pages)
         if isinstance(first.outcome, OcrsvcError if first.chosen == 1 else DeadlineExceeded):
             raise bad_file(call.file, first.outcome)
-        pieces = _EventStream(current_request(), call).pieces(first, pages)
+        has_failed: list[bool] = []
+        pieces = ended_pieces(
+            current_request(),
+            map(_line, _events(call, first, pages, has_failed)),
+            lambda: _line({"event": "end", "pages": len(has_failed), "failed": sum(has_failed)}),
+            lambda failure: _line({"event": "error", "code": code_of(failure)}),
+        )
         return stream_response(pieces, NDJSON_TYPE, pages.close)
     except BaseException:
         pages.close()
         raise
 
 
-class _EventStream:
-    """The lines of one response, for the request's own thread."""
+def _events(call: DocumentCall, first: PageRead, pages: Pages, has_failed: list[bool]) -> Iterator[dict[str, object]]:
+    """The first event and those of the pages, whose outcomes are added to `has_failed`.
 
-    def __init__(self, request: Request, call: DocumentCall) -> None:
-        self._request, self._call = request, call
-        self._read = self._failed = 0
-
-    def pieces(self, first: PageRead, pages: Pages) -> Iterator[bytes]:
-        """The encoded lines; an error ends them with an error line."""
-        events = chain((self._begin(first),), (self._page(page) for page in chain((first,), pages)))
-        return ended_pieces(self._request, map(_line, events), lambda: _line(self._end()), _error_line)
-
-    def _begin(self, first: PageRead) -> dict[str, object]:
-        kind, parameters = "pdf" if is_pdf(self._call.file) else "image", self._call.parameters
-        return {"event": "meta", "kind": kind, "pages": first.chosen, "dpi": parameters.dpi, "mode": parameters.mode}
-
-    def _page(self, page: PageRead) -> dict[str, object]:
-        """A page's event. Raises DeadlineExceeded, after which no page is read."""
-        if isinstance(page.outcome, Reading):
-            self._read += 1
-            return {"event": "page", **page_of(self._call, page.number, page.outcome)}
+    Raises DeadlineExceeded, after which no page is read.
+    """
+    kind, parameters = "pdf" if is_pdf(call.file) else "image", call.parameters
+    yield {"event": "meta", "kind": kind, "pages": first.chosen, "dpi": parameters.dpi, "mode": parameters.mode}
+    for page in chain((first,), pages):
         if isinstance(page.outcome, DeadlineExceeded):
             raise page.outcome
-        self._failed += 1
-        failure = failure_of(page.outcome)
-        return {"event": "page_error", "page_index": page.number - 1, "code": code_of(failure)}
-
-    def _end(self) -> dict[str, object]:
-        return {"event": "end", "pages": self._read + self._failed, "failed": self._failed}
-
-
-def _error_line(failure: OcrsvcError) -> bytes:
-    return _line({"event": "error", "code": code_of(failure)})
+        has_failed.append(isinstance(page.outcome, OcrsvcError))
+        if isinstance(page.outcome, Reading):
+            yield {"event": "page", **page_of(call, page.number, page.outcome)}
+        else:
+            code = code_of(failure_of(page.outcome))
+            yield {"event": "page_error", "page_index": page.number - 1, "code": code}
 
 
 def _line(event: dict[str, object]) -> bytes:

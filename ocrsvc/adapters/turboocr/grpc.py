@@ -34,12 +34,14 @@ def make_turboocr(messages: Messages, model: OcrModel) -> Methods:
         ("RecognizeMarkdown", "OCRMarkdownRequest", service.recognize_markdown),
         ("Health", "HealthRequest", service.health),
     )
+
+    def error_fields(error: BaseException) -> Mapping[str, str]:
+        """The trailer with the original's code; errors from outside this service get none."""
+        return {"x-error-code": code_of(error)} if isinstance(error, OcrsvcError) else {}
+
     return {
         SERVICE + name: Method(
-            messages[f"ocr.{request}"],
-            _original_errors(answer),
-            quick=name == "Health",
-            error_fields=_error_fields,
+            messages[f"ocr.{request}"], _original_errors(answer), quick=name == "Health", error_fields=error_fields
         )
         for name, request, answer in answers
     }
@@ -58,11 +60,6 @@ def _original_errors(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call]
         raise failure
 
     return answered
-
-
-def _error_fields(error: BaseException) -> Mapping[str, str]:
-    """The trailer with the original's code; errors from outside this service get none."""
-    return {"x-error-code": code_of(error)} if isinstance(error, OcrsvcError) else {}
 
 
 class _Service:
@@ -99,14 +96,10 @@ class _Service:
         if parameters.form == "md":
             markdown = orjson.dumps({"pages": answer.pages}) if parameters.as_pages else answer.file
             return response(markdown=markdown.decode(), degraded=answer.degraded)
-        pages = [
-            page(
-                page_number=members["page"],
-                json_response=orjson.dumps(members),
-                **{name: members[name] for name in _PAGE_MEMBERS},
-            )
-            for members in answer.pages
-        ]
+        pages = []
+        for members in answer.pages:
+            about = {name: members[name] for name in _PAGE_MEMBERS}
+            pages.append(page(page_number=members["page"], json_response=orjson.dumps(members), **about))
         return response(pages=pages)
 
     def recognize_markdown(self, request: Any, call: Call) -> Any:

@@ -7,7 +7,7 @@ from typing import Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, CodedError, make_blueprint
+from ocrsvc.adapters.context import AdapterContext, CodedError, Route, make_blueprint
 from ocrsvc.adapters.turboocr import parameters
 from ocrsvc.adapters.turboocr.answers import answer_failure, to_results
 from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer, respond_by_page
@@ -32,21 +32,15 @@ _PDF_FIELDS: Final = ("file", "pdf")
 def make_turboocr(context: AdapterContext) -> Blueprint:
     """Make POST /ocr, /ocr/raw, /ocr/batch, …, GET /health, … and /capabilities."""
     views = _Views(context)
-    posts = (views.ocr, views.raw, views.pixels, views.batch, views.pdf, views.markdown, views.stream)
-    gets = (("/health", views.health), ("/health/live", views.health), ("/health/ready", views.ready))
-    return make_blueprint(
-        "turboocr",
-        answer_failure,
-        (
-            *(("POST", "/ocr" if view == views.ocr else f"/ocr/{view.__name__}", view) for view in posts),
-            *(("GET", path, view) for path, view in gets),
-            ("GET", "/capabilities", lambda: as_json(capabilities_of(context.settings))),
-        ),
-    )
+    posts = (views.raw, views.pixels, views.batch, views.pdf, views.markdown, views.stream)
+    routes: list[Route] = [("POST", "/ocr", views.ocr), *(("POST", f"/ocr/{view.__name__}", view) for view in posts)]
+    routes += [("GET", path, views.health) for path in ("/health", "/health/live")]
+    routes += [("GET", "/health/ready", views.ready), ("GET", "/capabilities", views.capabilities)]
+    return make_blueprint("turboocr", answer_failure, routes)
 
 
 class _Views:
-    """The views; all but `ocr` are served at /ocr/{name of the method}."""
+    """The views; those of POST requests but `ocr` are served at /ocr/{name of the method}."""
 
     def __init__(self, context: AdapterContext) -> None:
         self._context = context
@@ -100,6 +94,9 @@ class _Views:
     def stream(self) -> Response:
         options = parameters.document_parameters(first_values(request.content.fields))
         return respond_by_page(self._call(_raw_image(), options))
+
+    def capabilities(self) -> Response:
+        return as_json(capabilities_of(self._context.settings))
 
     def health(self) -> Response:
         return Response("ok", content_type="text/plain; charset=utf-8")

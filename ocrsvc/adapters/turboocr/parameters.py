@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final, Literal, TypeVar, get_args
+from typing import Annotated, Final, Literal, TypeVar
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -17,17 +17,12 @@ from ocrsvc.results import ReadOptions, TextLayer
 from ocrsvc.serving.memory_budget import Share
 
 Mode = Literal["ocr", "geometric", "auto", "auto_verified"]
-MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-TEXT_LAYERS: Final[Mapping[Mode, TextLayer]] = {
-    "ocr": "ignore",
-    "geometric": "only",
-    "auto": "auto",
-    "auto_verified": "merge",
-}
+MODES: Final[dict[Mode, TextLayer]] = {"ocr": "ignore", "geometric": "only", "auto": "auto", "auto_verified": "merge"}
+"""The use of a PDF's text layer per mode."""
 MIN_DPI, MAX_DPI, DEFAULT_DPI = 50, 600, 100
 
 P = TypeVar("P", bound="PageParameters")
-_Mode = Annotated[Mode, BeforeValidator(lambda mode: mode if mode in MODES else "ocr")]
+_Mode = Annotated[Mode, BeforeValidator(lambda mode: mode if mode in tuple(MODES) else "ocr")]
 _NotServedOrNone = Annotated[NotServed, BeforeValidator(lambda value: False if value == "none" else value)]
 
 MAX_SIDE_PX: Final = 16_384
@@ -61,7 +56,7 @@ class PageParameters(RequestValues):
 
     def read_options(self, mode: Mode = "ocr") -> ReadOptions:
         """The reading options."""
-        return ReadOptions(layout=self.has_layout, tables=self.tables, text_layer=TEXT_LAYERS[mode])
+        return ReadOptions(layout=self.has_layout, tables=self.tables, text_layer=MODES[mode])
 
 
 class DocumentParameters(PageParameters):
