@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -32,16 +33,15 @@ def make_kserve_v2(messages: Messages, model: OcrModel) -> Methods:
 
 def _describe_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
     """The methods that describe models; their responses have the same members as over HTTP."""
-    models = model.models
 
     def for_model(members: Callable[[ServedModel], Mapping[str, Any]]) -> Callable[[Any], Mapping[str, Any]]:
-        return lambda request: members(find_model(models, request.name, request.version))
+        return lambda request: members(find_model(model, request.name, request.version))
 
     described: dict[str, Callable[[Any], Mapping[str, Any]]] = {
         "ServerLive": lambda _: {"live": True},
         "ServerReady": lambda _: {"ready": model.ready},
-        "ServerMetadata": lambda _: v2_models.server_metadata(has_repository=models.has_repository),
-        "RepositoryIndex": lambda request: {"models": v2_models.repository_index(models, only_ready=request.ready)},
+        "ServerMetadata": lambda _: v2_models.server_metadata(has_repository=model.has_repository),
+        "RepositoryIndex": lambda request: {"models": v2_models.repository_index(model, only_ready=request.ready)},
         "ModelReady": for_model(lambda _: {"ready": model.ready}),
         "ModelMetadata": for_model(v2_models.model_metadata),
         "ModelConfig": for_model(lambda served: {"config": v2_models.model_config(served)}),
@@ -51,12 +51,9 @@ def _describe_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
     def method(name: str, members: Callable[[Any], Mapping[str, Any]]) -> Method:
         response = messages[f"inference.{name}Response"]
         # The index scans the repository's folders.
-        quick = name != "RepositoryIndex" or not models.has_repository
-
-        def answer(request: Any, _call: Call) -> Any:
-            return json_format.ParseDict(members(request), response())
-
-        return Method(messages[f"inference.{name}Request"], answer, quick=quick)
+        quick = name != "RepositoryIndex" or not model.has_repository
+        request_class = messages[f"inference.{name}Request"]
+        return Method(request_class, lambda asked, _: json_format.ParseDict(members(asked), response()), quick=quick)
 
     return {SERVICE + name: method(name, members) for name, members in described.items()}
 
@@ -72,22 +69,19 @@ def _repository_methods(messages: Messages, model: OcrModel) -> dict[str, Method
         v2_models.unload_model(model, request.model_name, lambda: caller_of_call(call))
         return messages["inference.RepositoryModelUnloadResponse"]()
 
-    path, kind = SERVICE + "RepositoryModel", "inference.RepositoryModel"
-    if not model.models.has_repository:
-        return {path + "Load": Method(messages[kind + "LoadRequest"], load, quick=True)}
+    load_class, unload_class = (messages[f"inference.RepositoryModel{name}Request"] for name in ("Load", "Unload"))
+    if not model.has_repository:
+        return {f"{SERVICE}RepositoryModelLoad": Method(load_class, load, quick=True)}
     return {
-        path + "Load": Method(messages[kind + "LoadRequest"], load, scope="operate"),
-        path + "Unload": Method(messages[kind + "UnloadRequest"], unload, scope="operate"),
+        f"{SERVICE}RepositoryModelLoad": Method(load_class, load, scope="operate"),
+        f"{SERVICE}RepositoryModelUnload": Method(unload_class, unload, scope="operate"),
     }
 
 
 def _infer_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
     request_class = messages["inference.ModelInferRequest"]
-    response_class = messages["inference.ModelInferResponse"]
     stream_class = messages["inference.ModelStreamInferResponse"]
-
-    def infer(request: Any, call: Call) -> Any:
-        return _infer(model, request, call, response_class)
+    infer = partial(_infer, model, messages["inference.ModelInferResponse"])
 
     def infer_in_stream(request: Any, call: Call) -> Any:
         """A failed request does not end the stream."""
@@ -104,15 +98,14 @@ def _infer_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
     }
 
 
-def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> Any:
-    served = find_model(model.models, request.model_name, request.model_version)
+def _infer(model: OcrModel, response_class: Any, request: Any, call: Call) -> Any:
+    served = find_model(model, request.model_name, request.model_version)
     tensor = v2_models.single_input(request.inputs)
     batch = check_input(tensor.name, tensor.datatype, list(tensor.shape))
     elements = _elements(request, tensor, math.prod(batch))
     for output in request.outputs:
         v2_models.check_output_parameters(_parameters(output.parameters))
-    outputs = [output.name for output in request.outputs]
-    parameters = _parameters(request.parameters)
+    outputs, parameters = [output.name for output in request.outputs], _parameters(request.parameters)
     infer_request = v2_models.InferRequest(tensor.name, elements, batch, outputs, parameters)
     arrays, inference = v2_models.infer_arrays(model, served, infer_request, call.left_s, call.context)
     response = response_class(model_name=inference.name, model_version=inference.version, id=request.id)

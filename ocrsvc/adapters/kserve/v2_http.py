@@ -87,58 +87,51 @@ class _HttpRequest:
 
 def make_kserve_v2(context: AdapterContext) -> Blueprint:
     """Make the routes below /v2."""
-    model, models = context.model, context.model.models
-    blueprint = Blueprint("kserve_v2", __name__)
+    model = context.model
 
-    def infer(name: str, version: str | None) -> Response:
-        served = find_model(models, name, version or "")
+    def for_model(answer: Callable[[ServedModel], Response]) -> View:
+        return lambda name, version: answer(find_model(model, name, version or ""))
+
+    def infer(served: ServedModel) -> Response:
         header_length = request.headers.get(HEADER_LENGTH)
         parsed = parse_received(lambda body: _parse_request(body, header_length, request.share))
         return _answer(parsed, *v2_models.infer_arrays(model, served, parsed.infer, request.left_s, request.context))
 
-    def described(describe: Callable[[ServedModel], object]) -> View:
-        def answer(name: str = tensors.NAME, version: str | None = None) -> Response:
-            return json_answer(describe(find_model(models, name, version or "")))
-
-        return answer
+    def model_ready(served: ServedModel) -> Response:
+        return answer_ready({"name": served.name, "ready": model.ready}, ready=model.ready)
 
     def statistics(name: str = "", version: str | None = None) -> Response:
         return json_answer(v2_models.statistics_of(model, name, version or ""))
 
-    def model_ready(name: str, version: str | None) -> Response:
-        served = find_model(models, name, version or "")
-        return answer_ready({"name": served.name, "ready": model.ready}, ready=model.ready)
-
     def index() -> Response:
         only_ready = parse_received(lambda body: bool(body) and parse_json(body, request.share).get("ready") is True)
-        return json_answer(v2_models.repository_index(models, only_ready=only_ready))
+        return json_answer(v2_models.repository_index(model, only_ready=only_ready))
 
-    serve_paths(
-        blueprint,
+    return serve_paths(
+        "kserve_v2",
         # A separate rule, because these paths need the scope `operate`.
         ("/v2", "/v2/<path:rest>", "/v2/repository/models/<path:rest>"),
         (
-            ("GET", r"/v2/?", lambda: json_answer(v2_models.server_metadata(has_repository=models.has_repository))),
+            ("GET", r"/v2/?", lambda: json_answer(v2_models.server_metadata(has_repository=model.has_repository))),
             ("GET", r"/v2/health/live", lambda: answer_ready({"live": True}, ready=True)),
             ("GET", r"/v2/health/ready", lambda: answer_ready({"ready": model.ready}, ready=model.ready)),
-            ("GET", r"/v2/models", lambda: json_answer({"models": models.names()})),
+            ("GET", r"/v2/models", lambda: json_answer({"models": model.names()})),
             ("GET", r"/v2/models/stats", statistics),
-            ("GET", _MODEL, described(v2_models.model_metadata)),
-            ("GET", _MODEL + "/ready", model_ready),
-            ("GET", _MODEL + "/config", described(v2_models.model_config)),
+            ("GET", _MODEL, for_model(lambda served: json_answer(v2_models.model_metadata(served)))),
+            ("GET", _MODEL + "/ready", for_model(model_ready)),
+            ("GET", _MODEL + "/config", for_model(lambda served: json_answer(v2_models.model_config(served)))),
             ("GET", _MODEL + "/stats", statistics),
-            ("POST", _MODEL + "/infer", infer),
+            ("POST", _MODEL + "/infer", for_model(infer)),
             ("POST", r"/v2/repository/index", index),
             ("POST", _REPOSITORY + "/load", lambda name: _load(model, name)),
             ("POST", _REPOSITORY + "/unload", lambda name: _unload(model, name)),
         ),
     )
-    return blueprint
 
 
 def _load(model: OcrModel, name: str) -> Response:
     names: list[str] = []
-    if model.models.has_repository:
+    if model.has_repository:
         members = parse_received(lambda body: parse_json(body, request.share) if body else {})
         names = list(parse_as(_LoadRequest, members, _REMEDY).parameters or ())
     v2_models.load_model(model, name, names, caller_of_request)
@@ -155,7 +148,9 @@ def _parse_request(body: bytes, header_length: str | None, share: Share) -> _Htt
     head_bytes, raw = _split(body, header_length)
     share.take(len(raw))
     if header_length is not None and not head_bytes:
-        return _raw_request(raw)
+        # An image file, with or without a length prefix.
+        is_prefixed = not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4
+        return _HttpRequest(InferRequest(IMAGE.name, [bytes(raw[4 if is_prefixed else 0 :])], (1,), (), {}))
     head = parse_as(_Head, parse_json(head_bytes, share), _REMEDY)
     if isinstance(head.id, str) and len(head.id) > MAX_ID:
         raise CallerError(f"'id' is longer than {MAX_ID} characters.", _REMEDY)
@@ -180,14 +175,6 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
             "Send the length in bytes of the JSON that starts the body.",
         )
     return body[: int(header_length)], memoryview(body)[int(header_length) :]
-
-
-def _raw_request(raw: memoryview) -> _HttpRequest:
-    """A body that is an image file, with or without a length prefix."""
-    image = raw
-    if not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4:
-        image = raw[4:]
-    return _HttpRequest(InferRequest(IMAGE.name, [bytes(image)], (1,), (), {}))
 
 
 def _elements(tensor: _Input, raw: memoryview, count: int, share: Share) -> list[bytes]:

@@ -8,12 +8,11 @@ from typing import Any, Final, TypeVar
 
 from ocrsvc import __version__
 from ocrsvc.adapters.model_protocols import ocr_model, tensors
-from ocrsvc.adapters.model_protocols.ocr_model import SINGLE_MODEL, Inference, OcrModel, ServedModel, ServedModels
+from ocrsvc.adapters.model_protocols.ocr_model import SINGLE_MODEL, Inference, OcrModel, ServedModel
 from ocrsvc.adapters.model_protocols.operators import Caller
 from ocrsvc.adapters.model_protocols.tensors import IMAGE, MAX_BATCH, NAME, PLATFORM, Array, BadTensor, NotOffered
 from ocrsvc.adapters.paddlex.http import infer as infer_as_paddlex
 from ocrsvc.errors import UnknownModel
-from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.telemetry import model_metrics
 from ocrsvc.telemetry.metric import Key, Metric
@@ -21,9 +20,6 @@ from ocrsvc.telemetry.metrics_store import Series
 
 Node = dict[str, Any]
 T = TypeVar("T")
-
-UNLOADED: Final = "unloaded"
-"""Triton's reason for a model that is unloaded without an error."""
 
 _EXTENSIONS: Final = ("model_repository", "model_configuration", "binary_tensor_data", "parameters", "statistics")
 _CONFIG_TYPES: Final = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
@@ -36,24 +32,24 @@ _STATES: Final = {
 }
 
 
-def find_model(models: ServedModels, name: str, version: str = "") -> ServedModel:
+def find_model(model: OcrModel, name: str, version: str = "") -> ServedModel:
     """The model with this name and version. Raises UnknownModel; BadTensor for a non-numeric version."""
     if version and not (version.isascii() and version.isdecimal()):
-        raise BadTensor(f"The model version {version[:40]!r} is not a whole number.", _versions_of(models, name))
+        raise BadTensor(f"The model version {version[:40]!r} is not a whole number.", _versions_of(model, name))
     number = int(version or 0) if len(version) <= ocr_model.MAX_DIGITS else 0
-    model = models.find(name, number if version else None)
-    if model is not None:
-        return model
-    if version and models.find(name) is not None:
+    served = model.find(name, number if version else None)
+    if served is not None:
+        return served
+    if version and model.find(name) is not None:
         raise UnknownModel(f"Request for unknown model: '{name}' version {version[:20]} is not found")
     raise UnknownModel(f"Request for unknown model: '{name[:100]}' is not found")
 
 
-def _versions_of(models: ServedModels, name: str) -> str:
-    if not models.has_repository:
+def _versions_of(model: OcrModel, name: str) -> str:
+    if not model.has_repository:
         return f"The only version is {tensors.VERSION}."
-    model = models.find(name)
-    return f"Versions: {', '.join(map(str, model.numbers[:20]))}." if model is not None else "Send digits."
+    served = model.find(name)
+    return f"Versions: {', '.join(map(str, served.numbers[:20]))}." if served is not None else "Send digits."
 
 
 def server_metadata(*, has_repository: bool = False) -> Node:
@@ -78,37 +74,31 @@ def model_config(model: ServedModel = SINGLE_MODEL) -> Node:
         {"name": tensor.name, "data_type": _CONFIG_TYPES[tensor.datatype], "dims": list(tensor.dims)}
         for tensor in (IMAGE, *tensors.OUTPUTS)
     ]
-    policy: Node = (
-        {"latest": {"num_versions": 1}} if model is SINGLE_MODEL else {"specific": {"versions": model.numbers}}
-    )
-    return {
-        "name": model.name,
-        "platform": PLATFORM,
-        "backend": PLATFORM,
-        "version_policy": policy,
-        "max_batch_size": MAX_BATCH,
-        "input": [image],
-        "output": outputs,
-    }
+    policy: Node = {"specific": {"versions": model.numbers}}
+    if model is SINGLE_MODEL:
+        policy = {"latest": {"num_versions": 1}}
+    head = {"name": model.name, "platform": PLATFORM, "backend": PLATFORM, "version_policy": policy}
+    return {**head, "max_batch_size": MAX_BATCH, "input": [image], "output": outputs}
 
 
-def repository_index(models: ServedModels, *, only_ready: bool) -> list[Node]:
+def repository_index(model: OcrModel, *, only_ready: bool) -> list[Node]:
     """All versions of all models, or only those that serve."""
-    return [_entry(status) for status in models.status() if status.state == "AVAILABLE" or not only_ready]
-
-
-def _entry(status: VersionStatus) -> Node:
-    state = _STATES[status.state]
-    reason = status.reason if status.failed or state != "UNAVAILABLE" else UNLOADED
-    return {"name": status.name, "version": str(status.number), "state": state, "reason": reason}
+    entries: list[Node] = []
+    for status in model.status():
+        if status.state == "AVAILABLE" or not only_ready:
+            state = _STATES[status.state]
+            # Triton gives this reason for a model that is unloaded without an error.
+            reason = status.reason if status.failed or state != "UNAVAILABLE" else "unloaded"
+            entries.append({"name": status.name, "version": str(status.number), "state": state, "reason": reason})
+    return entries
 
 
 def statistics_of(model: OcrModel, name: str, version: str) -> Node:
     """The statistics of a version, a model or all models; an image is one execution. Raises as `find_model`."""
-    if not model.models.has_repository:
-        find_model(model.models, name or NAME, version)
+    if not model.has_repository:
+        find_model(model, name or NAME, version)
         return model_statistics(model.store.read())
-    served = [find_model(model.models, one, version) for one in ((name,) if name else model.models.names())]
+    served = [find_model(model, one, version) for one in ((name,) if name else model.names())]
     if not version:
         served = [replace(one, number=number) for one in served for number in one.numbers]
     series = model.store.read()
@@ -168,7 +158,7 @@ def _statistics(model: ServedModel, success: Node, fail: Node, stages: tuple[Nod
 def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Callable[[], Caller]) -> None:
     """Load a model of the repository. Raises as `ModelOperations.load`; NotOffered for a model inside the request."""
     if model.operations is None:
-        find_model(model.models, name)
+        find_model(model, name)
         return
     for parameter in parameters:
         if parameter == "config" or parameter.startswith("file:"):
@@ -176,21 +166,21 @@ def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Ca
                 f"load of model '{name[:100]}' with the parameter '{parameter[:40]}' is not supported.",
                 "Put a new version into the model's folder in the repository.",
             )
-    model.operations.load(caller(), _repository_name(model.models, name))
+    model.operations.load(caller(), _repository_name(model, name))
 
 
 def unload_model(model: OcrModel, name: str, caller: Callable[[], Caller]) -> None:
     """Unload a model. Raises as `ModelOperations.unload`; NotOffered without a repository."""
     if model.operations is None:
-        find_model(model.models, name)
+        find_model(model, name)
         raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
-    model.operations.unload(caller(), _repository_name(model.models, name))
+    model.operations.unload(caller(), _repository_name(model, name))
 
 
-def _repository_name(models: ServedModels, name: str) -> str:
+def _repository_name(model: OcrModel, name: str) -> str:
     """The model's name in the repository. Raises UnknownModel if it has no version, valid or damaged."""
-    repository_name = models.repository_name(name)
-    if not models.status(repository_name):
+    repository_name = model.repository_name(name)
+    if not model.status(repository_name):
         raise UnknownModel(f"failed to load '{name[:100]}', no such model in the repository")
     return repository_name
 
@@ -233,9 +223,6 @@ def infer_arrays(
         array = Array(tensors.JSON_OUT, "BYTES", infer_request.batch, [answer.decode()])
         return [array], Inference([], served.name, str(served.number))
     images = [tensors.image_of(element, context.share) for element in infer_request.elements]
-    options = replace(
-        ocr_model.options_from_parameters(infer_request.parameters, has_models=model.models.has_repository),
-        model=served.option,
-    )
-    inference = model.infer(images, options, limit_s, context, served)
+    options = ocr_model.options_from_parameters(infer_request.parameters, has_models=model.has_repository)
+    inference = model.infer(images, replace(options, model=served.option), limit_s, context, served)
     return tensors.arrays_of(inference.pages, outputs, infer_request.batch), inference

@@ -13,7 +13,6 @@ from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.options import read_options
 from ocrsvc.models.model_control import State, VersionStatus
 from ocrsvc.models.model_name import WantedModel, without_paths
-from ocrsvc.models.worker_models import WorkerModels
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import Page, Reading, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
@@ -59,28 +58,41 @@ class Inference:
     version: str
 
 
-class ServedModels:
-    """The models by name, for any thread; without a repository only `ocr`."""
+class OcrModel:
+    """The reader as models with tensors, for any thread; without a repository only `ocr`.
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader, self.has_repository = reader, reader.has_models
+    `store` has the metrics of all workers, `operations` needs a repository. Methods raise NotReady before the worker's
+    models are opened.
+    """
 
-    def opened(self) -> WorkerModels:
-        """The worker's models. Raises NotReady before they are opened."""
-        return self._reader.worker_models
+    def __init__(
+        self,
+        reader: Reader,
+        store: MetricsStore,
+        worker_metrics: WorkerMetrics,
+        operations: ModelOperations | None = None,
+    ) -> None:
+        self.reader, self.store, self.operations = reader, store, operations
+        self.has_repository, self._worker_metrics = reader.has_models, worker_metrics
+
+    @property
+    def ready(self) -> bool:
+        """Whether the engine of this worker is warm."""
+        return self.reader.ready
 
     def names(self) -> list[str]:
-        """The names of the models that may serve. Raises NotReady."""
+        """The names of the models that may serve."""
         if not self.has_repository:
             return [NAME]
-        return sorted(name for name, model in self.opened().control.catalogue().models.items() if model.available)
+        models = self.reader.worker_models.control.catalogue().models
+        return sorted(name for name, model in models.items() if model.available)
 
     def find(self, name: str, number: int | None = None, label: str | None = None) -> ServedModel | None:
-        """The model with this name and version or label, or None. Raises NotReady."""
+        """The model with this name and version or label, or None."""
         if not self.has_repository:
             is_known = name == NAME and number in (None, SINGLE_MODEL.number) and label in (None, LABEL)
             return SINGLE_MODEL if is_known else None
-        opened, repository_name = self.opened(), self.repository_name(name)
+        opened, repository_name = self.reader.worker_models, self.repository_name(name)
         # `ocr` alone is the default of the settings, with its version or label.
         is_default = name != repository_name and number is None and label is None
         wanted = opened.default if is_default else WantedModel(repository_name, number, label)
@@ -91,43 +103,22 @@ class ServedModels:
         return ServedModel(version.name, version.number, numbers, None if is_default else str(wanted))
 
     def status(self, name: str | None = None) -> list[VersionStatus]:
-        """The states of one model's versions, or of all models; empty for an unknown one. Raises NotReady."""
+        """The states of one model's versions, or of all models; empty for an unknown one."""
         if not self.has_repository:
-            state: State = "AVAILABLE" if self._reader.ready else "LOADING"
+            state: State = "AVAILABLE" if self.ready else "LOADING"
             return [VersionStatus(NAME, SINGLE_MODEL.number, state, "", (LABEL,))] if name in (None, NAME) else []
         wanted = None if name is None else self.repository_name(name)
-        every = self.opened().control.status()
+        every = self.reader.worker_models.control.status()
         # Clients must not see paths of the server in an engine's message.
         statuses = [replace(one, reason=without_paths(one.reason)) for one in every if wanted in (None, one.name)]
-        if self._reader.ready:
+        if self.ready:
             return statuses
         return [replace(one, state="LOADING") if one.state == "AVAILABLE" else one for one in statuses]
 
     def repository_name(self, name: str) -> str:
         """The model's name in the repository; `ocr` is the default model unless a model has that name."""
-        if name != NAME or NAME in self.opened().control.catalogue().models:
-            return name
-        return self.opened().default.name
-
-
-class OcrModel:
-    """The reader as a model with tensors; `store` has the metrics of all workers, `operations` needs a repository."""
-
-    def __init__(
-        self,
-        reader: Reader,
-        store: MetricsStore,
-        worker_metrics: WorkerMetrics,
-        operations: ModelOperations | None = None,
-    ) -> None:
-        self.reader, self.store, self.operations = reader, store, operations
-        self.models = ServedModels(reader)
-        self._worker_metrics = worker_metrics
-
-    @property
-    def ready(self) -> bool:
-        """Whether the engine of this worker is warm."""
-        return self.reader.ready
+        opened = self.reader.worker_models
+        return name if name != NAME or NAME in opened.control.catalogue().models else opened.default.name
 
     def infer(
         self,
@@ -150,7 +141,7 @@ class OcrModel:
         spent_s = time.monotonic() - began_s
         count_model_request(metrics, readings, spent_s)
         pages, engine = [reading.page for reading in readings], readings[0].engine
-        if not self.models.has_repository:
+        if not self.has_repository:
             return Inference(pages, NAME, VERSION)
         count_version(metrics, engine.model, engine.version, readings, spent_s)
         return Inference(pages, engine.model, engine.version)

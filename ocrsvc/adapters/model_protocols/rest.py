@@ -30,8 +30,8 @@ _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 _MIN_COMPRESSED_BYTES: Final = 1400
 
 
-def serve_paths(blueprint: Blueprint, roots: Sequence[str], routes: Sequence[Route], flags: int = 0) -> None:
-    """Serve path patterns below the roots; other paths there get an error of these protocols.
+def serve_paths(name: str, roots: Sequence[str], routes: Sequence[Route], flags: int = 0) -> Blueprint:
+    """Make an adapter's blueprint with path patterns below the roots; other paths there get an error of the protocols.
 
     Flask's rules support neither `:verb` suffixes with their own errors nor a 404 in an adapter's format.
     """
@@ -47,9 +47,11 @@ def serve_paths(blueprint: Blueprint, roots: Sequence[str], routes: Sequence[Rou
             raise MethodNotAllowed([method for method, _, _ in matches])
         raise NotFound
 
+    blueprint = Blueprint(name, __name__)
     for root in roots:
         blueprint.add_url_rule(root, root, view, methods=METHODS)
     blueprint.register_error_handler(Exception, failure)
+    return blueprint
 
 
 def failure(error: Exception) -> Response:
@@ -77,8 +79,8 @@ def compressed(response: Response) -> Response:
 
 def parse_received(parse: Callable[[bytes], T]) -> T:
     """Parse the decompressed body, then free it. Raises OcrsvcError."""
-    deadline, body = request.deadline, _decompressed(request.take_body())
-    with limited_parsing(request.share, len(body), deadline):
+    body = _decompressed(request.take_body())
+    with limited_parsing(request.share, len(body), request.deadline):
         return parse(body)
 
 

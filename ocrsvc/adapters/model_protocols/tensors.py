@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -16,7 +16,7 @@ from ocrsvc.errors import BadBase64, CallerError, NothingSent, OcrsvcError
 from ocrsvc.formats.boxes import to_boxes
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.parsed_body import is_image
-from ocrsvc.results import Line, Page
+from ocrsvc.results import Page
 from ocrsvc.serving.memory_budget import Share
 
 NAME: Final = "ocr"
@@ -147,7 +147,7 @@ def image_of(element: bytes, share: Share) -> bytes:
 
 def arrays_of(pages: Sequence[Page], names: Sequence[str], batch: Shape) -> list[Array]:
     """The named outputs for images that came in a tensor of shape `batch`."""
-    return [_MAKERS[name](pages, batch) for name in names]
+    return [_array(name, pages, batch) for name in names]
 
 
 def pack(array: Array) -> bytes:
@@ -161,31 +161,18 @@ def pack(array: Array) -> bytes:
     return b"".join(pieces)
 
 
-def _texts(pages: Sequence[Page], _batch: Shape) -> Array:
-    length = _max_lines(pages)
-    padded = [[line.text for line in page.lines] + [""] * (length - len(page.lines)) for page in pages]
-    return Array("texts", "BYTES", (len(pages), length), list(chain.from_iterable(padded)))
-
-
-def _padded(name: str, pages: Sequence[Page], dims: Shape, values_of: Callable[[Sequence[Line]], Any]) -> Array:
-    values = np.zeros((len(pages), _max_lines(pages), *dims), "<f4")
+def _array(name: str, pages: Sequence[Page], batch: Shape) -> Array:
+    counts = [len(page.lines) for page in pages]
+    length = max(counts)
+    if name == "text":
+        return Array(name, "BYTES", batch, [page.text for page in pages])
+    if name == "counts":
+        return Array(name, "INT32", batch, np.array(counts, "<i4").reshape(batch))
+    if name == "texts":
+        padded = [[line.text for line in page.lines] + [""] * (length - len(page.lines)) for page in pages]
+        return Array(name, "BYTES", (len(pages), length), list(chain.from_iterable(padded)))
+    has_boxes = name == "boxes"
+    values = np.zeros((len(pages), length, *((4, 2) if has_boxes else ())), "<f4")
     for row, page in zip(values, pages, strict=True):
-        row[: len(page.lines)] = values_of(page.lines)
+        row[: len(page.lines)] = to_boxes(page.lines) if has_boxes else [line.confidence for line in page.lines]
     return Array(name, "FP32", values.shape, values)
-
-
-def _counts(pages: Sequence[Page], batch: Shape) -> Array:
-    return Array("counts", "INT32", batch, np.array([len(page.lines) for page in pages], "<i4").reshape(batch))
-
-
-def _max_lines(pages: Sequence[Page]) -> int:
-    return max(len(page.lines) for page in pages)
-
-
-_MAKERS: Final[dict[str, Callable[[Sequence[Page], Shape], Array]]] = {
-    "text": lambda pages, batch: Array("text", "BYTES", batch, [page.text for page in pages]),
-    "texts": _texts,
-    "scores": lambda pages, _: _padded("scores", pages, (), lambda lines: [line.confidence for line in lines]),
-    "boxes": lambda pages, _: _padded("boxes", pages, (4, 2), to_boxes),
-    "counts": _counts,
-}

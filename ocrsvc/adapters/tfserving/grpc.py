@@ -10,17 +10,10 @@ from typing import Any, Final
 from google.protobuf import json_format
 
 from ocrsvc.adapters.context import GrpcService
+from ocrsvc.adapters.model_protocols import tensors
 from ocrsvc.adapters.model_protocols.ocr_model import Inference, OcrModel, ServedModel
 from ocrsvc.adapters.model_protocols.operators import caller_of_call
-from ocrsvc.adapters.model_protocols.tensors import (
-    IMAGE,
-    Array,
-    BadTensor,
-    arrays_of,
-    check_input,
-    image_of,
-    requested_outputs,
-)
+from ocrsvc.adapters.model_protocols.tensors import IMAGE, Array, BadTensor
 from ocrsvc.adapters.tfserving import http
 from ocrsvc.adapters.tfserving.http import find_servable
 from ocrsvc.grpc_server.method import Call, Method, Methods
@@ -45,46 +38,43 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
     def method(name: str, answer: Any, **more: Any) -> Method:
         return Method(messages[f"tensorflow.serving.{name}Request"], answer, **more)
 
-    described: Methods = {
+    methods = {
         PREDICTION + "Predict": method("Predict", service.predict),
         PREDICTION + "GetModelMetadata": method("GetModelMetadata", service.metadata, quick=True),
         # With a repository it scans folders.
-        MODEL + "GetModelStatus": method("GetModelStatus", service.status, quick=not model.models.has_repository),
+        MODEL + "GetModelStatus": method("GetModelStatus", service.status, quick=not model.has_repository),
     }
-    if model.operations is None:
-        return described
-    return {
-        **described,
-        MODEL + "HandleReloadConfigRequest": method("ReloadConfig", service.reload, scope="operate"),
-    }
+    if model.operations is not None:
+        methods[MODEL + "HandleReloadConfigRequest"] = method("ReloadConfig", service.reload, scope="operate")
+    return methods
 
 
 class _Service:
     """The methods of both services."""
 
     def __init__(self, messages: Messages, model: OcrModel) -> None:
-        self._messages, self._model, self._models = messages, model, model.models
+        self._messages, self._model = messages, model
 
-    def _response(self, name: str) -> Any:
-        return self._messages[f"tensorflow.serving.{name}"]()
+    def _response(self, name: str, **fields: Any) -> Any:
+        return self._messages[f"tensorflow.serving.{name}"](**fields)
 
     def predict(self, request: Any, call: Call) -> Any:
         spec = request.model_spec
-        served = find_servable(self._models, *_model_key(spec))
+        served = find_servable(self._model, *_model_key(spec))
         http.check_signature(spec.signature_name)
-        names = requested_outputs(list(request.output_filter))
+        names = tensors.requested_outputs(list(request.output_filter))
         elements, batch = _elements(request)
         read = self._read(served, elements, call)
         response = self._response("PredictResponse")
-        name = read.name if self._models.has_repository else spec.name
+        name = read.name if self._model.has_repository else spec.name
         _set_model_spec(response.model_spec, name, read.version, spec.signature_name or http.SIGNATURE)
-        for array in arrays_of(read.pages, names, batch):
+        for array in tensors.arrays_of(read.pages, names, batch):
             _fill(response.outputs[array.name], array)
         return response
 
     def _read(self, served: ServedModel, elements: Sequence[bytes], call: Call) -> Inference:
         """Read the elements; an empty one, as perf_analyzer sends it, becomes an empty page."""
-        images = [image_of(element, call.share) for element in elements if element]
+        images = [tensors.image_of(element, call.share) for element in elements if element]
         inference = Inference([], served.name, str(served.number))
         if images:
             options = ReadOptions(model=served.option)
@@ -93,7 +83,7 @@ class _Service:
         return replace(inference, pages=[next(pages) if element else _NO_PAGE for element in elements])
 
     def metadata(self, request: Any, _call: Call) -> Any:
-        served = find_servable(self._models, *_model_key(request.model_spec))
+        served = find_servable(self._model, *_model_key(request.model_spec))
         if set(request.metadata_field) != {"signature_def"}:
             raise BadTensor("metadata_field must be ['signature_def'].", "Send metadata_field 'signature_def'.")
         response = self._response("GetModelMetadataResponse")
@@ -106,7 +96,7 @@ class _Service:
 
     def status(self, request: Any, _call: Call) -> Any:
         response = self._response("GetModelStatusResponse")
-        for one in http.find_versions(self._models, *_model_key(request.model_spec)):
+        for one in http.find_versions(self._model, *_model_key(request.model_spec)):
             failure = http.failure_of_version(one)
             status = {"error_code": _FAILED_PRECONDITION if failure else 0, "error_message": failure}
             response.model_version_status.add(version=one.number, state=one.state, status=status)
@@ -116,9 +106,7 @@ class _Service:
         """Replace the version policies and labels."""
         assert self._model.operations is not None
         self._model.operations.configure(caller_of_call(call), request.config)
-        answer = self._response("ReloadConfigResponse")
-        answer.status.error_code = 0
-        return answer
+        return self._response("ReloadConfigResponse", status={"error_code": 0})
 
 
 def _model_key(spec: Any) -> tuple[str, str | None, str | None]:
@@ -139,7 +127,7 @@ def _elements(request: Any) -> tuple[Sequence[bytes], tuple[int, ...]]:
         raise BadTensor(f"The inputs are {names or 'missing'}; expected is {IMAGE.name!r} alone.")
     tensor = request.inputs[IMAGE.name]
     datatype = IMAGE.datatype if tensor.dtype == DT_STRING else f"DataType {tensor.dtype}"
-    shape = check_input(IMAGE.name, datatype, [dim.size for dim in tensor.tensor_shape.dim])
+    shape = tensors.check_input(IMAGE.name, datatype, [dim.size for dim in tensor.tensor_shape.dim])
     count, values = math.prod(shape), len(tensor.string_val)
     if values not in (0, count):
         raise BadTensor(f"The shape has {count} elements, but string_val has {values}.", f"Send {count} elements.")

@@ -12,8 +12,15 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.model_protocols import tensors
-from ocrsvc.adapters.model_protocols.ocr_model import MAX_DIGITS, OcrModel, ServedModel, ServedModels
-from ocrsvc.adapters.model_protocols.rest import answer_ready, compressed, json_answer, parse_received, serve_paths
+from ocrsvc.adapters.model_protocols.ocr_model import MAX_DIGITS, OcrModel, ServedModel
+from ocrsvc.adapters.model_protocols.rest import (
+    Route,
+    answer_ready,
+    compressed,
+    json_answer,
+    parse_received,
+    serve_paths,
+)
 from ocrsvc.adapters.model_protocols.tensors import IMAGE, MAX_BATCH, BadTensor, NotOffered, Tensor, image_of
 from ocrsvc.errors import CallerError, UnknownModel
 from ocrsvc.http.base64text import decode_base64
@@ -37,56 +44,44 @@ DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 
 def make_tfserving(context: AdapterContext) -> Blueprint:
     """Make predictions, status and metadata below /v1/models."""
-    model, blueprint = context.model, Blueprint("tfserving", __name__)
-    serve_paths(
-        blueprint,
-        ("/v1/models/<path:rest>",),
-        (
-            ("POST", _MODEL + ":predict", partial(_predict, model)),
-            ("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model)),
-            ("GET", _MODEL, partial(_status, model)),
-            ("GET", _MODEL + "/metadata", partial(_metadata, model)),
-            ("GET", ".*", _malformed),
-            ("POST", ".*", _malformed),
-        ),
-        re.IGNORECASE,
-    )
-    return blueprint
+    model = context.model
+
+    def malformed() -> Response:
+        raise CallerError(f"Malformed request: {request.method} {request.path[:200]}")
+
+    routes: list[Route] = [
+        ("POST", _MODEL + ":predict", partial(_predict, model)),
+        ("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model)),
+        ("GET", _MODEL, partial(_status, model)),
+        ("GET", _MODEL + "/metadata", partial(_metadata, model)),
+        *((method, ".*", malformed) for method in ("GET", "POST")),
+    ]
+    return serve_paths("tfserving", ("/v1/models/<path:rest>",), routes, re.IGNORECASE)
 
 
 def make_kserve_v1(context: AdapterContext) -> Blueprint:
     """Make KServe v1: list of models, readiness and predictions."""
-    model, blueprint = context.model, Blueprint("kserve_v1", __name__)
-    name = r"/v1/models/(?P<name>[^/:]+)"
-    # Where both adapters serve a path, Flask picks this one's rule, so it must answer for TensorFlow Serving too.
-    others = ("POST", name + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model))
-    serve_paths(
-        blueprint,
-        ("/v1/models", "/v1/models/<name>"),
-        (
-            ("GET", "/v1/models", lambda: json_answer({"models": model.models.names()})),
-            ("GET", name, partial(_status, model)),
-            ("POST", name + ":predict", partial(_predict, model)),
-            ("POST", name + ":explain", partial(_explain, model)),
-            *([others] if "tfserving" in context.settings.adapters else ()),
-        ),
-    )
-    return blueprint
+    model, path = context.model, r"/v1/models/(?P<name>[^/:]+)"
 
+    def explain(name: str) -> Response:
+        find_servable(model, name)
+        raise NotOffered("Explanations are not supported.", "Use :predict.")
 
-def _explain(model: OcrModel, name: str) -> Response:
-    find_servable(model.models, name)
-    raise NotOffered("Explanations are not supported.", "Use :predict.")
-
-
-def _malformed() -> Response:
-    raise CallerError(f"Malformed request: {request.method} {request.path[:200]}")
+    routes: list[Route] = [
+        ("GET", "/v1/models", lambda: json_answer({"models": model.names()})),
+        ("GET", path, partial(_status, model)),
+        ("POST", path + ":predict", partial(_predict, model)),
+        ("POST", path + ":explain", explain),
+    ]
+    if "tfserving" in context.settings.adapters:
+        # Where both adapters serve a path, Flask picks this one's rule, so it must answer for TensorFlow Serving too.
+        routes.append(("POST", path + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model)))
+    return serve_paths("kserve_v1", ("/v1/models", "/v1/models/<name>"), routes)
 
 
 def _metadata(model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
-    if not model.models.status(name):
-        raise UnknownModel(f"Could not find any versions of model {name[:100]}")
-    served = find_servable(model.models, name, version, label)
+    find_versions(model, name)
+    served = find_servable(model, name, version, label)
     spec = {"name": served.name, "signature_name": "", "version": str(served.number)}
     signatures = {"signature_def": {"signature_def": {SIGNATURE: signature_of()}}}
     return json_answer({"model_spec": spec, "metadata": signatures})
@@ -94,7 +89,7 @@ def _metadata(model: OcrModel, name: str, version: str | None, label: str | None
 
 def _predict(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
     """Predict by rows (instances) or by columns (inputs), as the request does. Raises OcrsvcError."""
-    served = find_servable(model.models, name, version, label)
+    served = find_servable(model, name, version, label)
     by_rows, images = parse_received(lambda body: _parse_request(body, request.share))
     options = ReadOptions(model=served.option)
     pages = model.infer(images, options, request.left_s, request.context, served).pages
@@ -104,29 +99,24 @@ def _predict(model: OcrModel, name: str, version: str | None = None, label: str 
 
 def _status(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
     """The versions' states; without a version or label, 503 if none serves. Raises UnknownModel."""
-    statuses = find_versions(model.models, name, version, label)
+    statuses, versions = find_versions(model, name, version, label), []
+    for status in statuses:
+        failure = failure_of_version(status)
+        error = {"error_code": "FAILED_PRECONDITION" if failure else "OK", "error_message": failure}
+        versions.append({"version": str(status.number), "state": status.state, "status": error})
     ready = any(status.state == "AVAILABLE" for status in statuses)
-    versions = [_version_status(status) for status in statuses]
     members = {"name": statuses[0].name, "ready": ready, "model_version_status": versions}
-    names_version = model.models.has_repository and (version or label) is not None
+    names_version = model.has_repository and (version or label) is not None
     return answer_ready(members, ready=ready or names_version)
-
-
-def _version_status(status: VersionStatus) -> dict[str, object]:
-    failure = failure_of_version(status)
-    error = {"error_code": "FAILED_PRECONDITION" if failure else "OK", "error_message": failure}
-    return {"version": str(status.number), "state": status.state, "status": error}
 
 
 def _wrong_method(
     model: OcrModel, name: str, version: str | None = None, label: str | None = None, verb: str = ""
 ) -> Response:
     """Raise TensorFlow Serving's error for classify and regress, which the model does not support."""
-    find_servable(model.models, name, version, label)
-    verb = verb.lower()
-    raise BadTensor(
-        f"Expected {verb} signature method_name to be tensorflow/serving/{verb}. Was: {METHOD}", "Use :predict."
-    )
+    find_servable(model, name, version, label)
+    expected = f"Expected {verb.lower()} signature method_name to be tensorflow/serving/{verb.lower()}."
+    raise BadTensor(f"{expected} Was: {METHOD}", "Use :predict.")
 
 
 def _parse_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
@@ -178,20 +168,19 @@ def _columns(pages: Sequence[Page]) -> dict[str, object]:
     """The outputs of all images, each a nested list."""
     columns: dict[str, object] = {}
     for array in tensors.arrays_of(pages, tensors.OUTPUT_NAMES, (len(pages),)):
-        values, width = array.values, array.shape[-1]
+        columns[array.name] = values = array.values
         if isinstance(values, list) and len(array.shape) > 1:
+            width = array.shape[-1]
             columns[array.name] = [values[row * width : (row + 1) * width] for row in range(len(pages))]
-        else:
-            columns[array.name] = values
     return columns
 
 
-def find_servable(models: ServedModels, name: str, version: str | None = None, label: str | None = None) -> ServedModel:
+def find_servable(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> ServedModel:
     """The model that a prediction names. Raises UnknownModel."""
-    served = models.find(name, _number(version), label)
+    served = model.find(name, _number(version), label)
     if served is not None:
         return served
-    is_known = bool(models.status(name))
+    is_known = bool(model.status(name))
     if version and is_known:
         raise _no_version(name, version)
     if label and is_known:
@@ -201,14 +190,14 @@ def find_servable(models: ServedModels, name: str, version: str | None = None, l
 
 
 def find_versions(
-    models: ServedModels, name: str, version: str | None = None, label: str | None = None
+    model: OcrModel, name: str, version: str | None = None, label: str | None = None
 ) -> Sequence[VersionStatus]:
     """The states of the versions that a request names, newest first. Raises UnknownModel."""
-    every = models.status(name)
+    every = model.status(name)
     if not every:
         raise UnknownModel(f"Could not find any versions of model {name[:100]}")
     if label:
-        return [one for one in every if one.number == find_servable(models, name, None, label).number]
+        return [one for one in every if one.number == find_servable(model, name, None, label).number]
     chosen = [one for one in every if version is None or one.number == _number(version)]
     if version and not chosen:
         raise _no_version(name, version)
