@@ -12,14 +12,15 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
 Open = Callable[..., Page]
 _WAIT_MS = 60_000
 
 
 @contextmanager
 def launched_browser() -> Iterator[Browser]:
-    """A browser, for the tests of a module."""
+    """A browser, for the tests of a module; skips them where there is none."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
     expect.set_options(timeout=_WAIT_MS)
     with sync_playwright() as playwright:
         # The sandbox of Chromium does not work for root, as which CI runs.

@@ -15,6 +15,7 @@ from support import page_handle, reserved_port, run_server
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
+    from playwright.sync_api import Browser
     from support import Server
 
     from ocrsvc.engines.ppocr.handle import PageHandle
@@ -61,6 +62,15 @@ def client() -> Iterator[FlaskClient]:
 
     with running_app() as app:
         yield app.test_client()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real browser, where the machine has one."""
+    from browser_support import launched_browser
+
+    with launched_browser() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 from batch_support import use_fake_engine
-from browser_support import in_browser, launched_browser, opening
+from browser_support import opening
 from image_support import png
 from playwright.sync_api import Browser
 
@@ -174,13 +173,6 @@ def test_pictures_end_with_their_time_where_a_source_hangs(monkeypatch: pytest.M
     assert (first.width, last.missing) == (SIDE_PX, "there was no time for it")
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched_browser() as browser:
-        yield browser
-
-
-@in_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
 def test_a_browser_shows_it(width: int, scheme: str, folder: Path, tmp_path: Path, browser: Browser) -> None:
     out = tmp_path / "out"

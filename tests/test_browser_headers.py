@@ -77,13 +77,14 @@ def test_pages_of_other_sites_read_answers_only_where_the_operator_says_so(path:
                 )
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/ops/workers", "/ops/denylist"])
+@pytest.mark.parametrize("path", ["/metrics", "/ops/workers", "/ops/overview", "/ops/denylist"])
 def test_operators_routes_refuse_pages_of_other_sites(path: str) -> None:
     with running_app(Settings(cors=("*",))) as app:
         client = app.test_client()
         refused = client.get(path, headers={"Origin": PAGE})
         assert (refused.status_code, json_of(refused)["code"]) == (403, "host_not_allowed")
         assert client.get(path, headers={"Origin": "null"}).status_code == 403
+        assert client.delete("/ops/denylist", headers={"Origin": PAGE}).status_code == 403
         assert client.get(path, headers={"Origin": "http://localhost"}).status_code == 200
         assert client.get(path).status_code == 200
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from browser_support import Open, faint, in_browser, launched_browser, opening
+from browser_support import Open, faint, opening
 from described_errors import READING_ERRORS
 from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
@@ -22,7 +22,7 @@ from models_support import make_several
 from PIL import Image
 from playwright.sync_api import Browser, FilePayload, Page, Route, expect
 from support import ROOT, run_server
-from web_support import client_raising, json_of, running_app
+from web_support import client_raising, json_of
 
 from ocrsvc.api.native import MAX_PICTURE_SIDE_PX
 from ocrsvc.api.web_page import FILES, FOLDER, TABS
@@ -38,17 +38,14 @@ def png_upload(width: int = 120, height: int = 40) -> FilePayload:
     return {"name": f"{width}.png", "mimeType": "image/png", "buffer": png(width, height, 255)}
 
 
-# What is served, without a browser
-
-
 @pytest.fixture
-def client() -> FlaskClient:
+def unready() -> FlaskClient:
     return client_raising(NotReady("Not loaded."))
 
 
 @pytest.mark.parametrize("path", ["/", "/index.html"])
-def test_a_browser_gets_the_page(client: FlaskClient, path: str) -> None:
-    response = client.get(path, headers={"Accept": BROWSER_ACCEPT})
+def test_a_browser_gets_the_page(unready: FlaskClient, path: str) -> None:
+    response = unready.get(path, headers={"Accept": BROWSER_ACCEPT})
     assert (response.status_code, response.content_type) == (200, "text/html; charset=utf-8")
     head, rest = (FOLDER / "index.html").read_text(encoding="utf-8").split(TABS)
     assert response.text.startswith(head)
@@ -58,17 +55,16 @@ def test_a_browser_gets_the_page(client: FlaskClient, path: str) -> None:
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
-def test_programs_get_the_address_of_the_api(client: FlaskClient, accept: str) -> None:
-    response = client.get("/", headers={"Accept": accept})
+def test_programs_get_the_address_of_the_api(unready: FlaskClient, accept: str) -> None:
+    response = unready.get("/", headers={"Accept": accept})
     assert (response.status_code, response.content_type) == (200, "application/json")
     assert (json_of(response)["name"], json_of(response)["read"]) == ("ocrsvc", "POST /v1/ocr")
     assert response.headers["Vary"] == "Accept"
 
 
-def test_every_file_of_the_page_is_served_with_its_type_and_a_strict_policy(client: FlaskClient) -> None:
-    answers = {
-        name: client.get(f"/static/{name}") for name in {file.name for file in FOLDER.iterdir()} - {"index.html"}
-    }
+def test_every_file_of_the_page_is_served_with_its_type_and_a_strict_policy(unready: FlaskClient) -> None:
+    names = {file.name for file in FOLDER.iterdir()} - {"index.html"}
+    answers = {name: unready.get(f"/static/{name}") for name in names}
     for answer in answers.values():
         assert (answer.status_code, answer.headers["X-Content-Type-Options"]) == (200, "nosniff")
         policy = answer.headers["Content-Security-Policy"]
@@ -76,13 +72,13 @@ def test_every_file_of_the_page_is_served_with_its_type_and_a_strict_policy(clie
         assert "unsafe" not in policy
     assert (answers["page.js"].mimetype, answers["page.css"].mimetype) == ("text/javascript", "text/css")
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 90_000
-    again = client.get("/static/page.js", headers={"If-None-Match": answers["page.js"].headers["ETag"]})
+    again = unready.get("/static/page.js", headers={"If-None-Match": answers["page.js"].headers["ETag"]})
     assert (again.status_code, again.data, again.headers["Cache-Control"]) == (304, b"", "no-cache")
 
 
 @pytest.mark.parametrize("path", ["/static/", "/static/page.py", "/static/../page.py", "/static/index.html"])
-def test_nothing_else_is_served(client: FlaskClient, path: str) -> None:
-    assert client.get(path).status_code == 404
+def test_nothing_else_is_served(unready: FlaskClient, path: str) -> None:
+    assert unready.get(path).status_code == 404
 
 
 def test_both_languages_have_the_same_words_and_every_error_of_the_api_a_chinese_title() -> None:
@@ -95,15 +91,9 @@ def test_both_languages_have_the_same_words_and_every_error_of_the_api_a_chinese
     assert codes - set(re.findall(r"(\w+): '", chinese.rsplit("errors: {", 1)[1])) == set()
 
 
-@pytest.fixture(scope="module")
-def reading() -> Iterator[FlaskClient]:
-    with running_app() as app:
-        yield app.test_client()
-
-
-def test_a_page_of_a_document_comes_as_a_picture_no_larger_than_a_screen(reading: FlaskClient) -> None:
+def test_a_page_of_a_document_comes_as_a_picture_no_larger_than_a_screen(client: FlaskClient) -> None:
     sent = pdf(b"", GRAY, size=(2000, 1000))
-    answer = reading.post("/v1/ocr/picture?page=2", data=sent, content_type="application/octet-stream")
+    answer = client.post("/v1/ocr/picture?page=2", data=sent, content_type="application/octet-stream")
     assert (answer.status_code, answer.content_type) == (200, "image/jpeg")
     with Image.open(io.BytesIO(answer.data)) as drawn:
         assert drawn.size == (MAX_PICTURE_SIDE_PX, MAX_PICTURE_SIDE_PX // 2)
@@ -121,18 +111,9 @@ def test_a_page_of_a_document_comes_as_a_picture_no_larger_than_a_screen(reading
         ("", b"", 400, "nothing_sent"),
     ],
 )
-def test_missing_pictures_are_refused(reading: FlaskClient, query: str, body: bytes, status: int, code: str) -> None:
-    answer = reading.post(f"/v1/ocr/picture?{query}", data=body, content_type="application/octet-stream")
+def test_missing_pictures_are_refused(client: FlaskClient, query: str, body: bytes, status: int, code: str) -> None:
+    answer = client.post(f"/v1/ocr/picture?{query}", data=body, content_type="application/octet-stream")
     assert (answer.status_code, json_of(answer)["code"]) == (status, code)
-
-
-# In a browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -151,23 +132,18 @@ QUOTA = {"title": "A limit is reached", "code": "quota_exceeded", "remedy": "Mor
 
 
 def put(page: Page, *files: Any) -> None:
-    """Choose files, as a person does in the chooser."""
     page.set_input_files("#files", list(files))
 
 
 def wait_for(page: Page, state: str, count: int = 1) -> None:
-    """Until as many images are in a state."""
     expect(page.locator(f"#items [data-state={state}]")).to_have_count(count)
 
 
 def clipboard(page: Page) -> str:
-    """What was copied."""
-    text: str = page.evaluate("navigator.clipboard.readText()")
-    return text
+    return str(page.evaluate("navigator.clipboard.readText()"))
 
 
 def give(page: Page, event: str, *files: FilePayload) -> None:
-    """Drop or paste files onto the page."""
     page.evaluate(
         """([event, files]) => {
             const data = new DataTransfer();
@@ -181,7 +157,6 @@ def give(page: Page, event: str, *files: FilePayload) -> None:
     )
 
 
-@in_browser
 def test_a_chosen_image_is_shown_with_lines_and_boxes_that_point_at_each_other_and_can_be_copied(opened: Open) -> None:
     page = opened()
     put(page, png_upload())
@@ -205,7 +180,6 @@ def test_a_chosen_image_is_shown_with_lines_and_boxes_that_point_at_each_other_a
     page.wait_for_function("() => navigator.clipboard.readText().then((text) => /^[0-9a-f]{8}$/.test(text))")
 
 
-@in_browser
 def test_the_real_engine_reads_a_page_and_its_boxes_lie_on_the_text(opened: Open) -> None:
     with run_server({"OCRSVC_ENGINE": "ppocr", "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1"}) as server:
         page = opened(server.url)
@@ -223,7 +197,6 @@ def test_the_real_engine_reads_a_page_and_its_boxes_lie_on_the_text(opened: Open
         page.context.close()
 
 
-@in_browser
 @pytest.mark.parametrize("event", ["drop", "paste"])
 def test_images_can_be_dropped_and_pasted_and_saved_copied_and_taken_away(opened: Open, event: str) -> None:
     page = opened()
@@ -245,7 +218,6 @@ def test_images_can_be_dropped_and_pasted_and_saved_copied_and_taken_away(opened
     expect(page.locator("#choose")).to_be_focused()
 
 
-@in_browser
 def test_many_images_are_read_three_at_a_time(opened: Open) -> None:
     page = opened()
     held: list[Route] = []
@@ -266,7 +238,6 @@ def test_many_images_are_read_three_at_a_time(opened: Open) -> None:
     expect(page.locator("#all")).to_be_hidden()
 
 
-@in_browser
 def test_one_image_can_be_cancelled_and_tried_again_or_all_of_them(opened: Open) -> None:
     page = opened()
     page.route("**/v1/ocr*", lambda _: None)
@@ -281,7 +252,6 @@ def test_one_image_can_be_cancelled_and_tried_again_or_all_of_them(opened: Open)
     wait_for(page, "done", 4)
 
 
-@in_browser
 def test_everything_can_be_done_with_the_keyboard(opened: Open) -> None:
     page = opened()
     # The browser is told to hand over file choosers when the first listener comes, and nobody waits until it does.
@@ -312,7 +282,6 @@ def test_everything_can_be_done_with_the_keyboard(opened: Open) -> None:
     assert clipboard(page) == "101x40"
 
 
-@in_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_legible_in_the_light_and_in_the_dark(opened: Open, scheme: str) -> None:
     page = opened(color_scheme=scheme)
@@ -323,7 +292,6 @@ def test_text_is_legible_in_the_light_and_in_the_dark(opened: Open, scheme: str)
     assert (max(ground[:3]) < 80) == (scheme == "dark")
 
 
-@in_browser
 def test_on_a_phone_everything_fits_and_the_camera_is_offered(opened: Open) -> None:
     page = opened(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
     with page.expect_file_chooser() as chooser:
@@ -338,7 +306,6 @@ def test_on_a_phone_everything_fits_and_the_camera_is_offered(opened: Open) -> N
     expect(page.locator(".sheet polygon").first).to_have_class("on")
 
 
-@in_browser
 def test_a_chinese_browser_gets_chinese_and_a_choice_is_remembered(opened: Open) -> None:
     page = opened(locale="zh-CN")
     expect(page.locator("#choose")).to_have_text("选择文件")
@@ -352,7 +319,6 @@ def test_a_chinese_browser_gets_chinese_and_a_choice_is_remembered(opened: Open)
     expect(page.locator("#choose")).to_have_text("Choose files")
 
 
-@in_browser
 def test_an_error_is_reported_as_the_service_tells_it_and_a_broken_connection_can_be_tried_again(opened: Open) -> None:
     page = opened()
     with page.expect_response("**/v1/ocr*") as answered:
@@ -369,7 +335,6 @@ def test_an_error_is_reported_as_the_service_tells_it_and_a_broken_connection_ca
     expect(page.locator(".lines button").first).to_contain_text("120x40")
 
 
-@in_browser
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -386,7 +351,6 @@ def test_permanent_failure_is_reported(opened: Open, answer: dict[str, Any], sai
     expect(page.get_by_role("alert")).to_contain_text(said)
 
 
-@in_browser
 def test_a_busy_service_is_asked_again_when_it_says(opened: Open) -> None:
     page = opened()
     refusals = [(429, "1"), (503, "0")]
@@ -408,7 +372,6 @@ def test_a_busy_service_is_asked_again_when_it_says(opened: Open) -> None:
     assert asked_s[1] - asked_s[0] >= 1
 
 
-@in_browser
 def test_what_was_read_can_be_saved(opened: Open) -> None:
     page = opened()
     with page.expect_response("**/v1/ocr*") as answered:
@@ -427,7 +390,6 @@ def test_what_was_read_can_be_saved(opened: Open) -> None:
         assert drawn.size == (120, 40)
 
 
-@in_browser
 @pytest.mark.parametrize(("name", "form"), [item for item in text_formats().items() if item[0] != "text"])
 def test_every_format_has_a_tab_that_asks_the_service_once(
     opened: Open, address: str, name: str, form: OutputFormat
@@ -440,15 +402,13 @@ def test_every_format_has_a_tab_that_asks_the_service_once(
     for tab in (form.label, "Text", form.label):
         page.get_by_role("tab", name=tab, exact=True).click()
     expect(page.locator("#panel pre")).to_contain_text("120x40")
-    written = httpx.post(
-        f"{address}/v1/ocr", params={"format": name, "words": "true"}, content=png_upload()["buffer"]
-    ).text
+    query = {"format": name, "words": "true"}
+    written = httpx.post(f"{address}/v1/ocr", params=query, content=png_upload()["buffer"]).text
     assert saved(page, "#save") == (f"120{form.suffix}", written)
     assert page.locator("#panel pre").text_content() == written
     assert asked == [f"{address}/v1/ocr?rotate=auto&words=true&format={name}"]
 
 
-@in_browser
 def test_failed_format_is_reported_and_can_be_retried(opened: Open) -> None:
     page = opened()
     put(page, png_upload())
@@ -462,7 +422,6 @@ def test_failed_format_is_reported_and_can_be_retried(opened: Open) -> None:
     expect(page.locator("#panel pre")).to_contain_text('CONTENT="120x40"')
 
 
-@in_browser
 def test_a_format_is_asked_of_the_pages_that_were_read(opened: Open) -> None:
     page = opened()
 
@@ -481,18 +440,14 @@ def test_a_format_is_asked_of_the_pages_that_were_read(opened: Open) -> None:
 
 
 def saved(page: Page, button: str) -> tuple[str, str]:
-    """Name and text of the file that a button saves."""
     with page.expect_download() as download:
         page.locator(button).click()
     return download.value.suggested_filename, Path(download.value.path()).read_text(encoding="utf-8")
 
 
-@in_browser
 def test_the_model_and_the_language_can_be_chosen_where_there_are_several(browser: Browser, tmp_path: Path) -> None:
-    with (
-        run_server({"OCRSVC_WORKERS": "1", **make_several(tmp_path)}) as server,
-        opening(browser, server.url) as opened,
-    ):
+    env = {"OCRSVC_WORKERS": "1", **make_several(tmp_path)}
+    with run_server(env) as server, opening(browser, server.url) as opened:
         page = opened()
         page.locator("summary").click()
         language, model = page.locator("[name=lang]"), page.locator("[name=model]")
@@ -506,7 +461,6 @@ def test_the_model_and_the_language_can_be_chosen_where_there_are_several(browse
         expect(language).to_have_value("ru")
 
 
-@in_browser
 def test_options_and_turns_reach_the_service(opened: Open) -> None:
     page = opened()
     page.locator("summary").click()
@@ -526,7 +480,6 @@ def test_options_and_turns_reach_the_service(opened: Open) -> None:
     assert "rotate=90&" in second.value.url
 
 
-@in_browser
 def test_boxes_fit_a_photo_that_its_exif_turns(opened: Open) -> None:
     page = opened()
     file = io.BytesIO()
@@ -539,7 +492,6 @@ def test_boxes_fit_a_photo_that_its_exif_turns(opened: Open) -> None:
     assert page.locator(".sheet svg").bounding_box() == page.locator(".sheet img").bounding_box()
 
 
-@in_browser
 def test_a_page_without_a_picture_is_drawn_from_what_was_read(opened: Open) -> None:
     page = opened()
     page.route("**/v1/ocr/picture*", lambda route: route.abort())
@@ -548,7 +500,6 @@ def test_a_page_without_a_picture_is_drawn_from_what_was_read(opened: Open) -> N
     expect(page.locator(".sheet text").first).to_be_visible()
 
 
-@in_browser
 def test_the_pages_of_a_document_are_shown_one_after_the_other_as_pictures_of_the_services(opened: Open) -> None:
     page = opened()
     # A browser cannot show TIFF.
@@ -573,7 +524,6 @@ def test_the_pages_of_a_document_are_shown_one_after_the_other_as_pictures_of_th
     expect(page.locator("#panel")).to_contain_text("140x32")
 
 
-@in_browser
 def test_words_of_the_line_that_is_pointed_at_are_shown(opened: Open) -> None:
     page = opened()
 
