@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from ocrsvc.results import Image, Page, Pixels, ReadTask
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from order_boxes import View, order_cer, quads_of
-from order_drawing import drawn_sheet, picture_of
+from bench.order_drawing import drawn_sheet, picture_of
 from order_pages import KINDS
+from order_sheet import View, order_cer, quads_of
 
 VIEWS = (View(), View(slant=5), View(slant=-3, keystone=0.06), View(slant=2), View(keystone=0.1))
 MOST_CER = 0.03

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from inspect import isfunction
+from typing import TypeGuard
 
 from order_sheet import LEADING, LEFT, RIGHT, TOP, Sheet, chart, header, title
 
 SIZE = 19.0
 
 Draw = Callable[[Sheet], None]
-KINDS: dict[str, Draw] = {}
-"""Each draws one page; lines are set in reading order."""
-
-
-def _kind(draw: Draw) -> Draw:
-    KINDS[draw.__name__] = draw
-    return draw
-
-
 # Running text, charts and pictures
 
 
 def _columns(sheet: Sheet, count: int, top: float, bottom: float, size: float = 20) -> None:
-    """Columns with the same leading, on the same lines or not."""
     gutter = size * sheet.random.uniform(1.2, 2.5)
     width = (RIGHT - LEFT - gutter * (count - 1)) / count
     for number in range(count):
@@ -37,28 +29,20 @@ def _title_over_columns(count: int, sheet: Sheet) -> None:
     sheet.put_centered(str(sheet.random.randint(2, 90)), (LEFT + RIGHT) / 2, 1520, 18)
 
 
-KINDS |= {f"columns_{count}": partial(_title_over_columns, count) for count in (1, 2, 3, 4)}
-
-
-@_kind
 def columns_under_headings(sheet: Sheet) -> None:
-    """Two columns, a heading across, three columns."""
     top = title(sheet, TOP)
     _columns(sheet, 2, top, 700)
     sheet.put(sheet.words(8, 10).capitalize(), LEFT, 760, 30)
     _columns(sheet, 3, 840, 1480)
 
 
-@_kind
 def chart_in_text(sheet: Sheet) -> None:
-    """Text, a chart with its labels, a caption, more text."""
     bottom = sheet.text_column(LEFT, header(sheet), RIGHT - LEFT, 21, 550)
     bottom = chart(sheet, LEFT + 100, bottom + 20, 800, 420)
     sheet.put_centered("Figure " + sheet.words(4, 8), (LEFT + RIGHT) / 2, bottom, 18)
     sheet.text_column(LEFT, bottom + 60, RIGHT - LEFT, 21, 1480)
 
 
-@_kind
 def figures_in_columns(sheet: Sheet) -> None:
     """Two columns; the left one is interrupted by a chart and the right one by an empty figure with a caption."""
     top, width = header(sheet), 490.0
@@ -72,9 +56,7 @@ def figures_in_columns(sheet: Sheet) -> None:
     sheet.text_column(left, bottom, width, 19, 1480)
 
 
-@_kind
 def four_text_pages_on_a_sheet(sheet: Sheet) -> None:
-    """Four pages of text, each with its heading and number."""
     for number in range(4):
         left, top = LEFT + number % 2 * 540, 80 + number // 2 * 770
         sheet.put(sheet.words(2, 3).capitalize(), left, top, 24)
@@ -82,9 +64,7 @@ def four_text_pages_on_a_sheet(sheet: Sheet) -> None:
         sheet.put_centered(str(number + 1), left + 230, top + 630, 15)
 
 
-@_kind
 def two_pages_on_a_sheet(sheet: Sheet) -> None:
-    """An open book: two pages beside each other."""
     for number in range(2):
         left = LEFT + number * 545
         sheet.put(sheet.words(1, 2), left, TOP, 17)
@@ -92,16 +72,13 @@ def two_pages_on_a_sheet(sheet: Sheet) -> None:
         sheet.text_column(left, TOP + 60, 470, 19, 1480)
 
 
-@_kind
 def sidebar_right(sheet: Sheet) -> None:
-    """A wide column, and a narrow one in smaller type."""
     top = title(sheet, header(sheet))
     sheet.text_column(LEFT, top, 680, 21, 1480)
     sheet.put(sheet.words(1, 2).capitalize(), 820, top + 6, 24)
     sheet.text_column(820, top + 55, 290, 16, 1150)
 
 
-@_kind
 def sidebar_left(sheet: Sheet) -> None:
     """A web page: a list of short links on the left, an article on the right, a footer below both."""
     top = title(sheet, TOP)
@@ -114,9 +91,7 @@ def sidebar_left(sheet: Sheet) -> None:
     sheet.put_centered(sheet.words(6, 9), (LEFT + RIGHT) / 2, 1520, 15)
 
 
-@_kind
 def vertical_chinese(sheet: Sheet) -> None:
-    """Columns that are read downwards, from right to left."""
     sheet.chinese = True
     left = 1040.0
     for number in range(20):
@@ -125,9 +100,7 @@ def vertical_chinese(sheet: Sheet) -> None:
         left -= 50
 
 
-@_kind
 def mixed_languages(sheet: Sheet) -> None:
-    """Chinese in the left column, English in the right one."""
     top = title(sheet, TOP)
     sheet.chinese = True
     sheet.text_column(LEFT, top, 490, 21, 1480, 1.5)
@@ -135,9 +108,7 @@ def mixed_languages(sheet: Sheet) -> None:
     sheet.text_column(625, top, 485, 19, 1480)
 
 
-@_kind
 def footnotes_and_captions(sheet: Sheet) -> None:
-    """Two columns, a table across both with its caption, two columns again, notes below."""
     top = header(sheet)
     _columns(sheet, 2, top, 480, 19)
     sheet.put_centered("Table " + sheet.words(9, 12), (LEFT + RIGHT) / 2, 530, 18)
@@ -146,18 +117,14 @@ def footnotes_and_captions(sheet: Sheet) -> None:
     sheet.paragraph(LEFT, 1400, RIGHT - LEFT, 15, 3)
 
 
-@_kind
 def text_around_a_figure(sheet: Sheet) -> None:
-    """Wide text, narrow text beside a figure with a caption, wide text."""
     top = sheet.text_column(LEFT, header(sheet), RIGHT - LEFT, 20, 450)
     sheet.text_column(LEFT, top, 520, 20, 900)
     sheet.paragraph(680, 860, 420, 15, 2)
     sheet.text_column(LEFT, 930, RIGHT - LEFT, 20, 1480)
 
 
-@_kind
 def slide(sheet: Sheet) -> None:
-    """A title and two lists with headings, the second in smaller type."""
     sheet.put(sheet.words(3, 5).capitalize(), LEFT, 100, 56)
     for left, size in ((LEFT, 26.0), (640.0, 24.0)):
         sheet.put(sheet.words(2, 3).capitalize(), left, 240, 34)
@@ -166,7 +133,6 @@ def slide(sheet: Sheet) -> None:
             y = sheet.paragraph(left, y, 470, size, sheet.random.randint(1, 3)) + 18
 
 
-@_kind
 def newspaper(sheet: Sheet) -> None:
     """A headline over two of three columns; the third begins at the top."""
     top = header(sheet)
@@ -177,7 +143,6 @@ def newspaper(sheet: Sheet) -> None:
     sheet.text_column(LEFT + 2 * (width + 30), top, width, 18, 1480)
 
 
-@_kind
 def comic(sheet: Sheet) -> None:
     """Two rows of panels with balloons; each balloon is read whole."""
     for top in (150.0, 800.0):
@@ -191,9 +156,7 @@ def comic(sheet: Sheet) -> None:
 # Tables, forms, lists and numbered lines
 
 
-@_kind
 def tables_in_the_right_column(sheet: Sheet) -> None:
-    """A report: running text on the left, tables with captions on the right."""
     top = title(sheet, header(sheet))
     sheet.text_column(LEFT, top, 500, 19, 1400)
     for _ in range(3):
@@ -201,9 +164,7 @@ def tables_in_the_right_column(sheet: Sheet) -> None:
         top = sheet.table(630, top + 36, (180, 100, 100, 100), 9, 17, 1.55) + 30
 
 
-@_kind
 def table_in_the_left_column(sheet: Sheet) -> None:
-    """A dense table as long as the page on the left, on the right text, short tables and a chart."""
     top = title(sheet, TOP)
     sheet.table(LEFT, top, (220, 90, 90, 90, 90), 50, 15, 1.6)
     left = LEFT + 605
@@ -215,7 +176,6 @@ def table_in_the_left_column(sheet: Sheet) -> None:
 
 
 def _transcript(sheet: Sheet, left: float, top: float, width: float, height: float, number: int) -> None:
-    """A page of numbered lines; questions and answers of different length."""
     size = 15.0
     sheet.put_right(f"Page {number}", left + width, top, size)
     pitch = (height - 40) / 25
@@ -226,16 +186,12 @@ def _transcript(sheet: Sheet, left: float, top: float, width: float, height: flo
         sheet.put(text, left + 50, y, size)
 
 
-@_kind
 def four_pages_on_a_sheet(sheet: Sheet) -> None:
-    """Four transcript pages; upper left, upper right, lower left, lower right."""
     for number in range(4):
         _transcript(sheet, LEFT + number % 2 * 540, 100 + number // 2 * 760, 450, 620, 17 + number)
 
 
-@_kind
 def form(sheet: Sheet) -> None:
-    """Two pairs of label and value in each row."""
     top = title(sheet, TOP)
     for _ in range(14):
         for left in (LEFT, 640):
@@ -246,9 +202,7 @@ def form(sheet: Sheet) -> None:
     sheet.paragraph(LEFT, top + 30, RIGHT - LEFT, 18, 4)
 
 
-@_kind
 def form_of_one_pair(sheet: Sheet) -> None:
-    """One label and one value in each row, and a row of signatures."""
     top = title(sheet, TOP)
     for _ in range(16):
         sheet.put(sheet.words(1, 3).capitalize() + ":", LEFT, top, 20)
@@ -258,9 +212,7 @@ def form_of_one_pair(sheet: Sheet) -> None:
     sheet.put("Date", 760, top + 60, 18)
 
 
-@_kind
 def boxed_form(sheet: Sheet) -> None:
-    """A row of labels over a row of values, several times."""
     top = title(sheet, TOP)
     for _ in range(7):
         for number in range(5):
@@ -282,9 +234,7 @@ def _priced(sheet: Sheet, name: str, left: float, right: float, top: float, size
     sheet.put_right(sheet.number(3), right, top, size)
 
 
-@_kind
 def receipt(sheet: Sheet) -> None:
-    """Items on the left, prices on the right, row by row."""
     left, right = 300.0, 800.0
     top = _shop(sheet, (left + right) / 2, 4, 34) + 20
     for _ in range(14):
@@ -296,17 +246,13 @@ def receipt(sheet: Sheet) -> None:
     sheet.put_centered(sheet.words(3, 5), (left + right) / 2, top + 50, 22)
 
 
-@_kind
 def table(sheet: Sheet) -> None:
-    """Text, a table as wide as the page, text."""
     top = sheet.text_column(LEFT, header(sheet), RIGHT - LEFT, 20, 400)
     top = sheet.table(LEFT, top + 30, (320, 140, 140, 140, 140, 140), 24, 19, 1.5)
     sheet.text_column(LEFT, top + 40, RIGHT - LEFT, 20, 1480)
 
 
-@_kind
 def table_of_words(sheet: Sheet) -> None:
-    """A table whose cells are words, one line each."""
     top = title(sheet, TOP)
     for _ in range(26):
         for left in (LEFT, 370.0, 720.0):
@@ -314,7 +260,6 @@ def table_of_words(sheet: Sheet) -> None:
         top += 42
 
 
-@_kind
 def table_of_paragraphs(sheet: Sheet) -> None:
     """A table with cells of several lines: each cell is read whole."""
     top = title(sheet, TOP)
@@ -330,26 +275,20 @@ def table_of_paragraphs(sheet: Sheet) -> None:
         top += most * 1.3 * size + 24
 
 
-@_kind
 def tables_side_by_side(sheet: Sheet) -> None:
-    """Two tables with the same rows, clearly apart: the left one first."""
     top = header(sheet)
     for left in (LEFT, 680.0):
         sheet.put(sheet.words(2, 3).capitalize(), left, top, 22)
         sheet.table(left, top + 50, (160, 90, 90, 90), 30, 17, 1.5)
 
 
-@_kind
 def stock_tables(sheet: Sheet) -> None:
-    """Two tables of a newspaper in small type, tightly set, under a heading."""
     top = title(sheet, TOP)
     for left in (LEFT, 640.0):
         sheet.table(left, top, (150, 80, 80, 80, 80), 60, 14, 1.4)
 
 
-@_kind
 def invoice(sheet: Sheet) -> None:
-    """Blocks of addresses side by side, a table, totals, three columns of small type at the foot."""
     sheet.put(sheet.words(2, 2).upper(), LEFT, TOP, 34)
     for left in (LEFT, 700.0):
         sheet.put("Bill to" if left == LEFT else "Ship to", left, 190, 18)
@@ -364,9 +303,7 @@ def invoice(sheet: Sheet) -> None:
             sheet.put(sheet.words(2, 3).capitalize(), left, 1350 + row * 20, 15)
 
 
-@_kind
 def numbered_lines(sheet: Sheet) -> None:
-    """A listing with the number of each line beside it."""
     top = header(sheet)
     for row in range(44):
         sheet.put_right(str(row + 1), LEFT + 30, top, 18)
@@ -375,27 +312,21 @@ def numbered_lines(sheet: Sheet) -> None:
         top += 29
 
 
-@_kind
 def definitions(sheet: Sheet) -> None:
-    """Terms on the left, each beside the first line of its text."""
     top = title(sheet, TOP)
     for _ in range(9):
         sheet.put(sheet.words(1, 2).capitalize(), LEFT, top, 20)
         top = sheet.paragraph(380, top, RIGHT - 380, 20, sheet.random.randint(2, 5)) + 24
 
 
-@_kind
 def index(sheet: Sheet) -> None:
-    """Three columns of entries, each with its page at the end of the line."""
     top = title(sheet, TOP)
     for left in (LEFT, 450.0, 810.0):
         for row in range(36):
             sheet.put(f"{sheet.words(1, 2)}, {sheet.random.randint(1, 300)}", left, top + row * 30, 19)
 
 
-@_kind
 def menu(sheet: Sheet) -> None:
-    """Two columns of dishes, each with its price at the end of the row."""
     top = title(sheet, TOP)
     for left in (LEFT, 660.0):
         y = top + sheet.random.choice([0, 11])
@@ -435,7 +366,6 @@ def _ruled_table(
     return top + 40
 
 
-@_kind
 def ruled_table_with_merged_heads(sheet: Sheet) -> None:
     """A head over each two columns, the names of the columns, and names of several lines beside numbers."""
     top = title(sheet, TOP)
@@ -456,9 +386,7 @@ def ruled_table_with_merged_heads(sheet: Sheet) -> None:
     sheet.paragraph(LEFT, top, RIGHT - LEFT, SIZE, 3)
 
 
-@_kind
 def ruled_table_of_several_lines(sheet: Sheet) -> None:
-    """Cells of one to five lines, with rules around them."""
     top = title(sheet, TOP)
     count = sheet.random.randint(3, 4)
     rows = [[sheet.words(1, sheet.random.choice([2, 6, 12])) for _ in range(count)] for _ in range(8)]
@@ -466,9 +394,7 @@ def ruled_table_of_several_lines(sheet: Sheet) -> None:
     sheet.paragraph(LEFT, top, RIGHT - LEFT, SIZE, 3)
 
 
-@_kind
 def framed_cards(sheet: Sheet) -> None:
-    """Cards in rows: a name, two lines, a price."""
     top = title(sheet, TOP)
     count = sheet.random.randint(2, 4)
     gap = sheet.random.choice([16, 30])
@@ -487,7 +413,6 @@ def framed_cards(sheet: Sheet) -> None:
         top += 170 + gap
 
 
-@_kind
 def goods_without_rules(sheet: Sheet) -> None:
     """Names, some of which go on in a second line, and their prices far on the right."""
     top = title(sheet, TOP)
@@ -499,7 +424,6 @@ def goods_without_rules(sheet: Sheet) -> None:
     sheet.paragraph(LEFT, top + 30, RIGHT - LEFT, SIZE, 3)
 
 
-@_kind
 def receipt_of_wrapped_names(sheet: Sheet) -> None:
     """A narrow receipt, tightly set: a name that is too long goes on below, its price is beside its first line."""
     left, right = 300.0, 760.0
@@ -511,9 +435,7 @@ def receipt_of_wrapped_names(sheet: Sheet) -> None:
         top += LEADING * 22 * len(name)
 
 
-@_kind
 def address_blocks(sheet: Sheet) -> None:
-    """Two or three blocks of addresses and a note side by side, text, a table."""
     top = title(sheet, TOP)
     count = sheet.random.randint(2, 3)
     width = (RIGHT - LEFT) / (count + 1)
@@ -530,7 +452,6 @@ def address_blocks(sheet: Sheet) -> None:
     sheet.table(LEFT, top, (420, 160, 160, 160), 8, SIZE, 1.9)
 
 
-@_kind
 def labels_of_two_lines(sheet: Sheet) -> None:
     """Labels, some of two lines; the value is centred beside them."""
     top = title(sheet, TOP)
@@ -541,9 +462,7 @@ def labels_of_two_lines(sheet: Sheet) -> None:
         top = bottom + 22
 
 
-@_kind
 def columns_in_bands(sheet: Sheet) -> None:
-    """Columns of one width, a short heading, columns of another width."""
     top = title(sheet, TOP)
     for band, count in enumerate(sheet.random.choice([(2, 3), (3, 2), (2, 3, 2)])):
         if band:
@@ -556,3 +475,14 @@ def columns_in_bands(sheet: Sheet) -> None:
             for number in range(count)
         ]
         top = max(bottoms)
+
+
+def _is_kind(one: object) -> TypeGuard[Draw]:
+    return isfunction(one) and one.__module__ == __name__ and not one.__name__.startswith("_")
+
+
+KINDS: dict[str, Draw] = {
+    **{f"columns_{count}": partial(_title_over_columns, count) for count in (1, 2, 3, 4)},
+    **{name: draw for name, draw in globals().items() if _is_kind(draw)},
+}
+"""Columns, and each public function above: each draws one page, its lines in reading order."""

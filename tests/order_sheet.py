@@ -1,10 +1,16 @@
-"""A sheet on which lines of text are set one after the other: their boxes and order are known; and its parts."""
+"""A sheet on which lines of text are set one after the other: their order is known, and their boxes in a photograph."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from rapidfuzz.distance import Levenshtein
 
 # fmt: off
 ENGLISH = (
@@ -56,19 +62,15 @@ class Sheet:
         return left + width
 
     def put_right(self, text: str, right: float, top: float, size: float) -> None:
-        """Set a text up to its right edge."""
         self.put(text, right - self.measure(text, size), top, size)
 
     def put_centered(self, text: str, middle: float, top: float, size: float) -> None:
-        """Set a text around its middle."""
         self.put(text, middle - self.measure(text, size) / 2, top, size)
 
     def put_down(self, text: str, left: float, top: float, size: float) -> None:
-        """Set a column of characters that is read downwards."""
         self.lines.append(SetLine(text, left, top, size, size, vertical=True))
 
     def frame(self, left: float, top: float, right: float, bottom: float) -> None:
-        """Draw rules around a place."""
         self.rules += [(left, y, right, y) for y in (top, bottom)] + [(x, top, x, bottom) for x in (left, right)]
 
     def stack(self, texts: Sequence[str], left: float, top: float, size: float) -> float:
@@ -90,21 +92,17 @@ class Sheet:
         return lines
 
     def word(self) -> str:
-        """A word, or two to four Chinese characters."""
         if self.chinese:
             return "".join(self.random.choices(CHINESE, k=self.random.randint(2, 4)))
         return self.random.choice(ENGLISH)
 
     def words(self, least: int, most: int) -> str:
-        """Some words."""
         return ("" if self.chinese else " ").join(self.word() for _ in range(self.random.randint(least, most)))
 
     def number(self, digits: int = 4) -> str:
-        """A number as tables have them."""
         return f"{self.random.uniform(1, 10**digits):,.2f}"
 
     def full_line(self, width: float, size: float) -> str:
-        """Text that nearly fills a width."""
         text = self.word()
         while self.measure(longer := text + ("" if self.chinese else " ") + self.word(), size) <= width:
             text = longer
@@ -183,3 +181,62 @@ def chart(sheet: Sheet, left: float, top: float, width: float, height: float) ->
         sheet.put(f"{2010 + number}", left + 60 + number * (width - 60) / 5, top + height, size)
     sheet.put_centered(sheet.words(1, 2) + "   " + sheet.words(1, 2), left + width / 2, top + height + 35, size)
     return top + height + 75
+
+
+Matrix = NDArray[np.float64]
+Frame = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
+
+GROWN = 0.12  # how far a detector's box reaches beyond the ink, in em
+SHAKEN = 0.05  # standard deviation of its sides, in em
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How the sheet lies in the picture: turned by degrees (clockwise), and narrower at the top by a share."""
+
+    slant: float = 0.0
+    keystone: float = 0.0
+
+    def matrix(self, width: float, height: float) -> Matrix:
+        """The (3, 3) homography from the sheet to the picture."""
+        corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+        # A page seen from the side is nearer on one side too: the right edge shrinks half as much as the top edge.
+        inset = np.array([[1, 0], [-1, 0.5], [0, -0.5], [0, 0]]) * self.keystone * width / 2
+        seen = (corners + inset).astype(np.float32)
+        tilted = cv2.getPerspectiveTransform(corners, seen)
+        turned = np.vstack([cv2.getRotationMatrix2D((width / 2, height / 2), -self.slant, 1.0), [0, 0, 1]])
+        return cast(Matrix, turned @ tilted)
+
+
+def quads_of(lines: Sequence[SetLine], matrix: Matrix, shake: random.Random | None) -> NDArray[np.float32]:
+    """(N, 4, 2) corners of the lines in the picture, clockwise from where reading starts; `shake` moves their sides."""
+    quads = []
+    for line in lines:
+        offsets = [GROWN + (shake.gauss(0, SHAKEN) if shake else 0.0) for _ in range(4)]
+        left, top, right, bottom = (offset * line.size for offset in offsets)
+        height = line.size * len(line.text) if line.vertical else line.size
+        frame = (line.left - left, line.top - top, line.left + line.width + right, line.top + height + bottom)
+        corners = [(frame[0], frame[1]), (frame[2], frame[1]), (frame[2], frame[3]), (frame[0], frame[3])]
+        quads.append(corners[1:] + corners[:1] if line.vertical else corners)
+    points = np.array(quads, np.float32).reshape(-1, 1, 2)
+    return cast("NDArray[np.float32]", cv2.perspectiveTransform(points, matrix).reshape(-1, 4, 2))
+
+
+def quads_around(frames: Sequence[Frame]) -> NDArray[np.float32]:
+    """(N, 4, 2) corners of upright lines."""
+    quads = [[[left, top], [right, top], [right, bottom], [left, bottom]] for left, top, right, bottom in frames]
+    return np.array(quads, np.float32).reshape(-1, 4, 2)
+
+
+def rules_of(rules: Sequence[tuple[float, float, float, float]], matrix: Matrix) -> NDArray[np.float32]:
+    """(M, 4, 2) corners of rules in the picture: from one end to the other and back."""
+    points = np.array([[rule[:2], rule[2:], rule[2:], rule[:2]] for rule in rules], np.float32).reshape(-1, 1, 2)
+    seen = cv2.perspectiveTransform(points, matrix) if len(points) else points
+    return cast("NDArray[np.float32]", seen.reshape(-1, 4, 2))
+
+
+def order_cer(truth: Sequence[str], read: Sequence[str]) -> float:
+    """Edit distance of the texts without white space, as a share of the true one's length."""
+    one, other = ("".join("".join(lines).split()) for lines in (truth, read))
+    return Levenshtein.distance(one, other) / max(1, len(one))
