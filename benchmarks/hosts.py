@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import cv2
 import numpy as np
 from host_proxies import GRPC_PORT, HTTP_PORT, PROXIES, proxied
-from network_hosts import Host, Node, inside, open_network, running_hosts
+from network_hosts import Host, Network, Node, add_hosts, inside, serving
 
 from ocrsvc.engines.fake import hash_text
 
@@ -53,10 +53,11 @@ def main() -> int:
     print("| protocol | requests | failed | p50 | p99 | slowest | in s | faults |\n|---|---|---|---|---|---|---|---|")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        network = stack.enter_context(open_network())
+        network = stack.enter_context(closing(Network()))
         clients, proxy = network.add("clients"), network.add("proxy")
         env = {"OCRSVC_FAKE_LATENCY_S": str(args.page_s), "OCRSVC_DRAIN_S": _DRAIN_S, "OCRSVC_WORKERS": "1"}
-        hosts = stack.enter_context(running_hosts(network, args.hosts, env))
+        hosts = add_hosts(network, args.hosts, env)
+        stack.enter_context(serving(hosts))
         if args.proxy != "none":
             stack.enter_context(proxied(network, proxy, args.proxy, folder))
         turns = turns_of([name.replace("-", " ") for name in args.faults], hosts)

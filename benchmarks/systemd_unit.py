@@ -161,7 +161,7 @@ def disturb(machine: Machine) -> Counter[str]:
     """Restarts and reloads under load; what the clients got."""
     machine.configure(FAKE)
     machine.run("systemctl", "restart", "ocrsvc")
-    with asking(machine.url, texts_of(machine)) as outcomes:
+    with asking(machine.url, texts_of(machine.url)) as outcomes:
         for _ in range(ROUNDS):
             for verb in ("restart", "reload"):
                 machine.run("systemctl", verb, "ocrsvc")

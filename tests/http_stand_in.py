@@ -6,9 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.message import Message
-from http.server import BaseHTTPRequestHandler
 
-from support import http_server
+from support import QuietHandler, http_server
 
 Reply = tuple[int, dict[str, str], bytes]
 """Status, headers and body."""
@@ -19,7 +18,7 @@ def replying(reply: Callable[[Message, bytes], Reply | None]) -> Iterator[str]:
     """The address of a server that answers these headers and this body so; None breaks the connection."""
     lock = threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
@@ -29,14 +28,7 @@ def replying(reply: Callable[[Message, bytes], Reply | None]) -> Iterator[str]:
             if answer is None:
                 self.close_connection = True
                 return
-            self.send_response(answer[0])
-            for name, value in (answer[1] | {"Content-Length": str(len(answer[2]))}).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(answer[2])
-
-        def log_message(self, *_: object) -> None:
-            pass
+            self.answer(answer[0], answer[2], answer[1])
 
     with http_server(Handler) as url:
         yield url

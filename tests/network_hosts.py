@@ -78,11 +78,9 @@ class Network:
         return node
 
     def cut_off(self, node: Node) -> None:
-        """From now on every packet from and to the node vanishes."""
         _ip("-n", self._hub, "link", "set", node.port, "nomaster")
 
     def restore(self, node: Node) -> None:
-        """The node is reached again."""
         _ip("-n", self._hub, "link", "set", node.port, "master", "bridge")
 
     def part(self, node: Node, other: Node) -> None:
@@ -91,23 +89,19 @@ class Network:
             _introduce(one, unknown, _NOBODY)
 
     def join(self, node: Node, other: Node) -> None:
-        """These two reach each other again."""
         _introduce(node, other, other.mac)
         _introduce(other, node, node.mac)
 
     def slow(self, node: Node, bits_per_s: int) -> None:
-        """From now on the node sends and receives no faster."""
         shape = ("tbf", "rate", f"{bits_per_s}bit", "burst", "16kb", "latency", "2000ms")
         _run("tc", "-n", self._hub, "qdisc", "replace", "dev", node.port, "root", *shape)
         _run("tc", "-n", node.namespace, "qdisc", "replace", "dev", "eth0", "root", *shape)
 
     def quicken(self, node: Node) -> None:
-        """As before `slow`."""
         _run("tc", "-n", self._hub, "qdisc", "del", "dev", node.port, "root")
         _run("tc", "-n", node.namespace, "qdisc", "del", "dev", "eth0", "root")
 
     def set_kernel(self, node: Node, values: Mapping[str, str]) -> None:
-        """Settings of the node's kernel, such as net.ipv4.tcp_retries2."""
         _run(*inside(node), "sysctl", "-qw", *(f"{name}={value}" for name, value in values.items()))
 
     def close(self) -> None:
@@ -131,20 +125,13 @@ class Host:
 
     @property
     def url(self) -> str:
-        """Of its HTTP."""
         return f"http://{self.node.address}:{HTTP_PORT}"
-
-    @property
-    def grpc_target(self) -> str:
-        """Of its gRPC, as grpcio takes it."""
-        return f"{self.node.address}:{GRPC_PORT}"
 
     def start(self, env: Mapping[str, str] | None = None) -> None:
         """A service, which need not be ready; `env` comes on top."""
         self.server = Server(SERVE, {**self.env, **(env or {})}, ROOT, prefix=inside(self.node))
 
     def wait_until_ready(self) -> None:
-        """Until all of its workers are."""
         assert self.server is not None
         self.server.wait_for("READY in", count=int(self.env["OCRSVC_WORKERS"]))
 
@@ -155,23 +142,18 @@ class Host:
         self.server = None
 
     def cut_off(self) -> None:
-        """Packets from and to the host vanish; its service does not know."""
         self.network.cut_off(self.node)
 
     def restore(self) -> None:
-        """The host is reached again."""
         self.network.restore(self.node)
 
     def slow(self, bits_per_s: int) -> None:
-        """The host's network is slow from now on."""
         self.network.slow(self.node, bits_per_s)
 
     def quicken(self) -> None:
-        """As before `slow`."""
         self.network.quicken(self.node)
 
     def ask_to_end(self) -> None:
-        """SIGTERM, without waiting."""
         assert self.server is not None
         self.server.process.send_signal(signal.SIGTERM)
 
@@ -184,16 +166,6 @@ class Host:
             return server.wait_for_exit(_DRAIN_S)
         finally:
             self.kill()
-
-
-@contextmanager
-def open_network() -> Iterator[Network]:
-    """A network without nodes. Raises NetworkUnavailable."""
-    network = Network()
-    try:
-        yield network
-    finally:
-        network.close()
 
 
 def add_hosts(network: Network, count: int, env: Mapping[str, str] | None = None) -> list[Host]:
@@ -215,16 +187,7 @@ def serving(hosts: Sequence[Host]) -> Iterator[None]:
             host.kill()
 
 
-@contextmanager
-def running_hosts(network: Network, count: int, env: Mapping[str, str] | None = None) -> Iterator[list[Host]]:
-    """`add_hosts`, each with a service that is ready while the block runs."""
-    hosts = add_hosts(network, count, env)
-    with serving(hosts):
-        yield hosts
-
-
 def inside(node: Node) -> list[str]:
-    """What stands before a command that is to run on the node."""
     return ["ip", "netns", "exec", node.namespace]
 
 
@@ -282,6 +245,5 @@ def _ip(*arguments: str) -> None:
 
 
 def _run(*command: str) -> str:
-    """What a command prints. Raises CalledProcessError."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=_IP_S, check=True)
     return done.stdout

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from support import http_server
+from support import QuietHandler, http_server
 
 # What the extra otel brings.
 MISSING = "the extra otel is not installed: opentelemetry-exporter-otlp-proto-http"
@@ -23,7 +22,6 @@ class Receiver:
         self.resources: dict[str, str] = {}
 
     def take(self, body: bytes) -> None:
-        """One export."""
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
         for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -37,13 +35,11 @@ class Receiver:
         return [span for span in list(self.spans) if span.kind == 2]
 
     def children_of(self, root: Any) -> list[Any]:
-        """The spans of its stages, in order."""
         children = (span for span in list(self.spans) if span.parent_span_id == root.span_id)
         return sorted(children, key=lambda span: span.start_time_unix_nano)
 
 
 def attributes_of(message: Any) -> dict[str, str]:
-    """The attributes of a span or a resource as text."""
     return {pair.key: pair.value.string_value or str(pair.value.int_value) for pair in message.attributes}
 
 
@@ -53,17 +49,12 @@ def receiving() -> Iterator[Receiver]:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=MISSING)
     receiver = Receiver()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.path == "/v1/traces":
                 receiver.take(body)
-            self.send_response(200 if self.path == "/v1/traces" else 404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the library's name
-            """Nothing: a test's output is its own."""
+            self.answer(200 if self.path == "/v1/traces" else 404)
 
     with http_server(Handler) as receiver.url:
         yield receiver

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import socketserver
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_network
+from typing import Any
 
 from ocrsvc.connections.policy import OutgoingPolicy
 
@@ -16,73 +18,49 @@ Answer = Callable[[socket.socket, bytes], object]
 LOOPBACK = (ip_network("127.0.0.0/8"),)
 
 
-class ScriptedServer:
+class ScriptedServer(socketserver.ThreadingTCPServer):
     """Listens on a loopback address, and answers each request by a function; it keeps the heads it was sent."""
 
-    def __init__(self, answer: Answer, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
-        self._answer, self._tls = answer, tls
-        self._listener = socket.create_server((host, 0))
-        self.port: int = self._listener.getsockname()[1]
+    def __init__(self, answer: Answer, host: str, tls: ssl.SSLContext | None) -> None:
+        super().__init__((host, 0), socketserver.BaseRequestHandler)
+        self.answer, self.tls = answer, tls
+        self.port: int = self.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
         self.heads: list[bytes] = []
-        self._threads: list[threading.Thread] = []
-        self._accepting = threading.Thread(target=self._accept)
-        self._accepting.start()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._serve, args=(sock,))
-            thread.start()
-            self._threads.append(thread)
-
-    def _serve(self, sock: socket.socket) -> None:
+    def finish_request(self, request: Any, _client_address: object) -> None:
         # A client that has had enough closes; that is no fault of the server.
-        with suppress(OSError), sock:
-            sock.settimeout(30)
-            wire = sock if self._tls is None else self._tls.wrap_socket(sock, server_side=True)
-            with wire:
+        with suppress(OSError):
+            request.settimeout(30)
+            with request if self.tls is None else self.tls.wrap_socket(request, server_side=True) as wire:
                 head = b""
                 while b"\r\n\r\n" not in head and (piece := wire.recv(65536)):
                     head += piece
                 self.heads.append(head)
-                self._answer(wire, head)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in (self._accepting, *self._threads):
-            thread.join(60)
-            assert not thread.is_alive()
+                self.answer(wire, head)
 
 
 @contextmanager
 def serving(
     answer: Answer | bytes, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
 ) -> Iterator[ScriptedServer]:
-    """A server that sends these bytes, or does as the function does."""
     act = answer if callable(answer) else lambda sock, _head: sock.sendall(answer)
-    server = ScriptedServer(act, host, tls)
-    try:
-        yield server
-    finally:
-        server.close()
+    with ScriptedServer(act, host, tls) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def response(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
-    """A whole response."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def redirect(location: str) -> bytes:
-    """A response that leads on."""
     return response(b"", f"Location: {location}", status="302 Found")
 
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 import requests
@@ -66,7 +65,6 @@ def nginx(folder: Path, port: int, services: Sequence[str]) -> list[str]:
 
 
 def haproxy(folder: Path, port: int, services: Sequence[str]) -> list[str]:
-    """HAProxy with the shipped file as its whole configuration."""
     (folder / "haproxy.cfg").write_text(replaced("haproxy.cfg", port, services))
     return [installed("haproxy"), "-db", "-f", str(folder / "haproxy.cfg")]
 
@@ -77,7 +75,6 @@ PROXIES: Mapping[str, Proxy] = {"nginx": nginx, "haproxy": haproxy}
 
 @contextmanager
 def proxied(proxy: Proxy, folder: Path, port: int, *servers: Server) -> Iterator[str]:
-    """The URL of a proxy in front of services."""
     # A master of nginx that is root serves as nobody, who must reach its files.
     folder.chmod(0o755)
     command = proxy(folder, port, [server.url.removeprefix("http://") for server in servers])
@@ -89,14 +86,6 @@ def proxied(proxy: Proxy, folder: Path, port: int, *servers: Server) -> Iterator
     finally:
         process.terminate()
         process.communicate(timeout=SOON_S)
-
-
-class HasUrl(Protocol):
-    """A service that can be asked."""
-
-    @property
-    def url(self) -> str:
-        """http://host:port."""
 
 
 def is_listening(port: int) -> bool:
@@ -138,7 +127,6 @@ def asking(url: str, expected: list[str]) -> Iterator[Counter[str]]:
             client.join()
 
 
-def texts_of(server: HasUrl) -> list[str]:
-    """What each page reads as while nothing goes wrong."""
+def texts_of(url: str) -> list[str]:
     with requests.Session() as session:
-        return [text_of(server.url, page, session) for page in PAGES]
+        return [text_of(url, page, session) for page in PAGES]

@@ -94,7 +94,8 @@ def _call(connection: bytes, address: str) -> list[Answer]:
 
     Of a stream whose end was not recorded, the first answer is enough.
     """
-    ends, sent = _ends(connection), 0
+    frames, sent = list(_frames(connection, len(PREFACE))), 0
+    ends = [(end, frame.stream_id) for frame, end in frames if "END_STREAM" in frame.flags]
     with _connect(address) as server:
         reading = _Reading(server)
         for end, stream in ends:
@@ -102,15 +103,10 @@ def _call(connection: bytes, address: str) -> list[Answer]:
             sent = end
             reading.wait_for(partial(contains, reading.answers, stream))
         server.sendall(connection[sent:])
-        opened = {frame.stream_id for frame, _ in _frames(connection, len(PREFACE)) if isinstance(frame, DataFrame)}
+        opened = {frame.stream_id for frame, _ in frames if isinstance(frame, DataFrame)}
         for stream in opened - reading.answers.keys():
             reading.wait_for(partial(contains, reading.bodies, stream))
         return list(reading.answers.values()) + [Answer(fine=True, body=body) for body in reading.bodies.values()]
-
-
-def _ends(connection: bytes) -> list[tuple[int, int]]:
-    """Where in the bytes each call's request ends, and on which stream."""
-    return [(end, frame.stream_id) for frame, end in _frames(connection, len(PREFACE)) if "END_STREAM" in frame.flags]
 
 
 def _frames(data: bytes, at: int) -> Iterator[tuple[Frame, int]]:
@@ -136,7 +132,6 @@ class _Reading:
     _heads: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def wait_for(self, is_enough: Callable[[], bool]) -> None:
-        """Read until enough is answered."""
         while not is_enough():
             data = self.server.recv(1 << 16)
             assert data, "the connection ended before all was answered"
@@ -179,7 +174,6 @@ class Recorder:
                 listener.close()
 
     def begin(self) -> None:
-        """Forget what was sent so far."""
         self._connections = []
 
     def save(self, key: str, picture: bytes) -> None:

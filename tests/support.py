@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -89,6 +90,18 @@ def read_to_end(wire: socket.socket) -> bytes:
         while piece := wire.recv(1 << 16):
             answer += piece
     return bytes(answer)
+
+
+def read_data(name: str) -> Any:
+    """The JSON of a file in tests/data."""
+    return json.loads((ROOT / "tests" / "data" / name).read_text("utf-8"))
+
+
+def process_state(pid: int) -> str:
+    """The state that /proc gives for a process, such as R, S and Z; empty when there is none."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
+    return ""
 
 
 def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -255,6 +268,20 @@ def run_server(env: Mapping[str, str] | None = None, args: Sequence[str] = ()) -
         assert server.stop() == 0, server.log
 
 
+class QuietHandler(BaseHTTPRequestHandler):
+    """Logs nothing, and says how long its answers are."""
+
+    def answer(self, status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in ({"Content-Length": str(len(body))} | dict(headers or {})).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 @contextmanager
 def http_server(
     handler: Callable[..., BaseHTTPRequestHandler], host: str = "127.0.0.1", port: int = 0
@@ -296,3 +323,13 @@ def run_beside_benchmarks(code: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel of the sources in a folder, built there."""
+    code = "from setuptools import build_meta; build_meta.build_wheel('dist')"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    [found] = (folder / "dist").glob("*.whl")
+    return found

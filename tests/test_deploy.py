@@ -32,7 +32,7 @@ def test_no_request_fails_behind_a_proxy_while_workers_are_killed_and_replaced(
 ) -> None:
     with run_server(ENV) as server:
         server.wait_for("READY in", count=2)
-        expected = texts_of(server)
+        expected = texts_of(server.url)
         with proxied(PROXIES[name], tmp_path, free_port, server) as url, asking(url, expected) as outcomes:
             kill_workers(server, outcomes, KILLS)
             for worker in server.workers():
@@ -45,7 +45,7 @@ def test_requests_fail_without_a_proxy_when_workers_are_killed() -> None:
     """The control experiment: the clients do notice lost requests."""
     with run_server(ENV) as server:
         server.wait_for("READY in", count=2)
-        expected = texts_of(server)
+        expected = texts_of(server.url)
         with asking(server.url, expected) as outcomes:
             kill_workers(server, outcomes, 2)
         assert set(outcomes) == {"right", "ConnectionError"}, outcomes

@@ -25,7 +25,6 @@ from network_hosts import (
     Node,
     add_hosts,
     entered,
-    open_network,
     popen,
     wait_until_listening,
 )
@@ -80,7 +79,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         pytest.skip("redis-server is not installed: apt-get install redis-server")
     with ExitStack() as stack:
         try:
-            network = stack.enter_context(open_network())
+            network = stack.enter_context(closing(Network()))
         except NetworkUnavailable as error:
             pytest.skip(str(error))
         redis, clients = stack.enter_context(running_redis(network, tmp_path)), network.add("clients")

@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
-import http.server
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from support import ROOT, Server, clean_environment, http_server
-
-LOCUSTFILES = ROOT / "locustfiles"
+from support import ROOT, QuietHandler, Server, http_server, run_program
 
 
 def run_locust(name: str, host: str, run_s: int = 3) -> subprocess.CompletedProcess[str]:
     load = ("--headless", "-u", "4", "-r", "4", "-t", f"{run_s}s", "--only-summary", "--host", host)
-    return subprocess.run(
-        [sys.executable, "-m", "locust", "-f", str(LOCUSTFILES / f"{name}.py"), *load],
-        # What changes no answer.
-        env=clean_environment({"LOAD_QUERY": "lang=auto"}),
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    # What changes no answer.
+    env = {"LOAD_QUERY": "lang=auto"}
+    return run_program("-m", "locust", "-f", ROOT / "locustfiles" / f"{name}.py", *load, env=env)
 
 
 @contextmanager
 def answering(version: bytes, reading: bytes) -> Iterator[str]:
     """A server that gives the same two answers to whatever it is sent; its URL."""
 
-    class Parrot(http.server.BaseHTTPRequestHandler):
+    class Parrot(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self._answer(version)
+            self.answer(body=version, headers={"Content-Type": "application/json"})
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            self._answer(reading)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
-            """Say nothing."""
-
-        def _answer(self, body: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(body=reading, headers={"Content-Type": "application/json"})
 
     with http_server(Parrot) as url:
         yield url

@@ -12,10 +12,9 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +23,8 @@ from grpc_support import V2, infer_request
 from host_proxies import GRPC_PORT, HTTP_PORT, PROXIES, ProxyMissing, proxied
 from image_support import png
 from network_hosts import HTTP_PORT as SERVICE_PORT
-from network_hosts import Host, Network, NetworkUnavailable, Node, add_hosts, entered, inside, open_network, serving
-from support import ROOT, http_server, wait_until
+from network_hosts import Host, Network, NetworkUnavailable, Node, add_hosts, entered, inside, serving
+from support import ROOT, QuietHandler, http_server, wait_until
 
 from ocrsvc.plugins import adapters
 
@@ -62,7 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """The network with the proxies, started once; each test starts its own services."""
     with ExitStack() as stack:
         try:
-            network = stack.enter_context(open_network())
+            network = stack.enter_context(closing(Network()))
         except NetworkUnavailable as error:
             # No package can bring what a machine's kernel or sandbox forbids.
             pytest.skip(str(error))
@@ -172,7 +171,7 @@ def is_connected(node: Node, host: Host) -> bool:
 Seen = dict[str, list[Mapping[str, str]]]
 
 
-class Asked(BaseHTTPRequestHandler):
+class Asked(QuietHandler):
     """In place of a service. It is ready; the first that a client posts is read and not answered.
 
     Its connection is closed after `break_s`, or when `ended` is set; `seen` are the headers of all posts, by client.
@@ -183,26 +182,16 @@ class Asked(BaseHTTPRequestHandler):
     ended: threading.Event
 
     def do_GET(self) -> None:
-        """Health."""
-        self._answer()
+        self.answer()
 
     def do_POST(self) -> None:
-        """Handle a POST."""
         self.rfile.read(int(self.headers["Content-Length"]))
         posted = self.seen[self.headers["X-Client"]]
         posted.append({name.lower(): value for name, value in self.headers.items()})
         if len(posted) > 1:
-            self._answer()
+            self.answer()
         else:
             self.ended.wait(self.break_s)
-
-    def _answer(self) -> None:
-        self.send_response(http.client.OK)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
 
 
 @contextmanager

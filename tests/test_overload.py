@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT, clean_environment
+from support import ROOT, run_program
 
 
 def run(tmp_path: Path, script: str, *args: str) -> Any:
     """The figures of a benchmark; its own goals are not asked for here, where the run is short."""
     out = tmp_path / "figures.json"
-    command = [sys.executable, str(ROOT / "benchmarks" / script), *args, "--out", str(out)]
-    done = subprocess.run(
-        command, env=clean_environment(), cwd=ROOT, capture_output=True, text=True, check=False, timeout=110
-    )
+    done = run_program(ROOT / "benchmarks" / script, *args, "--out", out)
     assert out.exists(), done.stdout + done.stderr
     return json.loads(out.read_text("utf-8"))
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-import tomllib
 import venv
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import cast
-from zipfile import ZipFile
 
 import cv2
 import numpy as np
 import pytest
 import requests
 from image_support import encoded
-from support import ROOT, Server, ocrsvc, start_server
+from support import ROOT, Server, build_wheel, ocrsvc, start_server
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.plugins import AdapterEntry, EngineEntry, EntryError, with_plugins
@@ -48,38 +47,16 @@ class Untitled(SettingsGroup):
     good_size: int = setting(1, "Size.")
 
 
-def wheel_of(source: Path, folder: Path) -> Path:
-    """The wheel of a package of pure Python; made by hand, for the tests need no build backend."""
-    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    name, version = project["name"].replace("-", "_"), project["version"]
-    about = f"{name}-{version}.dist-info"
-    points = [
-        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items())
-        for group, entries in project["entry-points"].items()
-    ]
-    files = {str(file.relative_to(source)): file.read_text(encoding="utf-8") for file in source.glob("*/*.py")} | {
-        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {version}\n",
-        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{about}/entry_points.txt": "\n".join(points),
-    }
-    files[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
-    wheel = folder / f"{name}-{version}-py3-none-any.whl"
-    with ZipFile(wheel, "w") as packed:
-        for path, text in files.items():
-            packed.writestr(path, text)
-    return wheel
-
-
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The interpreter of an environment with the example installed, and with what is installed here."""
     folder = tmp_path_factory.mktemp("plugin")
     home = folder / "env"
     venv.create(home, symlinks=True)
     python = home / "bin" / "python"
     [packages] = home.glob("lib/python*/site-packages")
     (packages / "here.pth").write_text("\n".join(path for path in sys.path if path), encoding="utf-8")
-    wheel = wheel_of(PLUGIN, folder)
+    shutil.copytree(PLUGIN, folder / "source")
+    wheel = build_wheel(folder / "source")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python))
     subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, timeout=60)
     return str(python)
@@ -96,7 +73,6 @@ def page() -> bytes:
 
 @pytest.fixture(scope="module", params=["thread", "process"])
 def server(request: pytest.FixtureRequest, python: str) -> Iterator[Server]:
-    """A service with the example's engine and wire format, each with its setting."""
     env = {
         "OCRSVC_ENGINE": "qr",
         "OCRSVC_ADAPTERS": "trwebocr,csv",

@@ -6,13 +6,10 @@ Beside the service it scrapes a page with everything that a service may show: GP
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,8 @@ from typing import Any
 import pytest
 import requests
 from image_support import png
-from support import ROOT, Server, http_server, reserved_port, run_server, wait_until
+from proxies import installed
+from support import ROOT, QuietHandler, Server, http_server, reserved_port, run_server, wait_until
 from test_monitoring import promtool
 
 from ocrsvc.results import EngineInfo
@@ -64,16 +62,9 @@ def full_page() -> bytes:
 
 @contextmanager
 def page_server() -> Iterator[str]:
-    """Serve the exposition; its address."""
-
-    class Page(BaseHTTPRequestHandler):
+    class Page(QuietHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(full_page())
-
-        def log_message(self, *_: object) -> None:
-            pass
+            self.answer(body=full_page())
 
     with http_server(Page) as url:
         yield url.removeprefix("http://")
@@ -81,27 +72,15 @@ def page_server() -> Iterator[str]:
 
 @contextmanager
 def prometheus(folder: Path, port: int, *targets: str) -> Iterator[str]:
-    """The URL of a Prometheus that scrapes the targets each second, with our rules."""
-    program = shutil.which("prometheus")
-    if program is None and os.environ.get("CI"):
-        pytest.fail("prometheus is missing; .ci/run installs it")
-    if program is None:
-        pytest.skip("prometheus is not installed: apt-get install prometheus")
-    (folder / "prometheus.yml").write_text(
-        json.dumps(
-            {
-                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-                "rule_files": [str(ROOT / "deploy" / "prometheus" / "alerts.yml")],
-                "scrape_configs": [{"job_name": "ocrsvc", "static_configs": [{"targets": list(targets)}]}],
-            }
-        )
-    )
-    command = [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-    process = subprocess.Popen(
-        [*command, f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(ROOT / "deploy" / "prometheus" / "alerts.yml")],
+        "scrape_configs": [{"job_name": "ocrsvc", "static_configs": [{"targets": list(targets)}]}],
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    command = [installed("prometheus"), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -124,7 +103,6 @@ def ask(url: str, path: str, **params: str) -> Any:
 
 
 def use(server: Server) -> None:
-    """Send successful and failing requests, and one to the model API."""
     for _ in range(3):
         assert requests.post(f"{server.url}/v1/ocr", data=png(), timeout=_ANSWER_S).status_code == 200
         assert requests.post(f"{server.url}/v1/ocr", data=b"no image", timeout=_ANSWER_S).status_code == 415
@@ -132,7 +110,6 @@ def use(server: Server) -> None:
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    """A service, and a Prometheus that has seen it working."""
     with (
         run_server({"OCRSVC_WORKERS": "1"}) as server,
         page_server() as page,
@@ -190,7 +167,6 @@ def test_every_dashboard_query_returns_series(scraped: tuple[Server, str]) -> No
 
 
 def filled(query: str) -> str:
-    """A dashboard query as Grafana sends it with all variables selected."""
     for variable, value in CHOSEN.items():
         query = query.replace(variable, value)
     return query

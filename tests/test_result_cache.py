@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,13 +25,20 @@ def entry_bytes(value: bytes) -> int:
     return 1 + len(value) + ENTRY_BYTES
 
 
-def test_the_least_recently_used_entry_is_evicted_first() -> None:
+def test_the_least_recently_used_entry_is_evicted_first_and_none_by_a_value_larger_than_the_cache() -> None:
     cache = MemoryCache(2 * entry_bytes(b"x"), LONG_S)
     cache.put(b"a", b"1")
     cache.put(b"b", b"2")
     assert cache.get(b"a") == b"1"
     cache.put(b"c", b"3")
     assert [cache.get(key) for key in (b"a", b"b", b"c")] == [b"1", None, b"3"]
+    cache = MemoryCache(1000, LONG_S)
+    cache.put(b"a", b"1")
+    cache.put(b"b", bytes(1000))
+    assert (cache.get(b"a"), cache.get(b"b")) == (b"1", None)
+    filling = bytes(1000 - entry_bytes(b""))
+    cache.put(b"c", filling)
+    assert (cache.get(b"a"), cache.get(b"c")) == (None, filling)
 
 
 def test_an_entry_expires() -> None:
@@ -43,16 +50,6 @@ def test_an_entry_expires() -> None:
     clock.now_s += 0.1
     assert cache.get(b"a") is None
     assert cache.used_bytes == 0
-
-
-def test_a_value_larger_than_the_cache_evicts_nothing() -> None:
-    cache = MemoryCache(1000, LONG_S)
-    cache.put(b"a", b"1")
-    cache.put(b"b", bytes(1000))
-    assert (cache.get(b"a"), cache.get(b"b")) == (b"1", None)
-    filling = bytes(1000 - entry_bytes(b""))
-    cache.put(b"c", filling)
-    assert (cache.get(b"a"), cache.get(b"c")) == (None, filling)
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.binary(max_size=400)), max_size=40))
@@ -96,25 +93,16 @@ def test_processes_share_entries_in_redis_which_expire(tmp_path: Path) -> None:
 
 
 @contextmanager
-def hanging_up(wire: Path) -> Iterator[list[None]]:
+def hanging_up(wire: Path) -> Iterator[list[object]]:
     """A server that ends each connection at once; the list has an entry for each of them."""
-    calls: list[None] = []
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(wire))
-        listener.listen()
-
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    listener.accept()[0].close()
-                    calls.append(None)
-
-        thread = threading.Thread(target=serve)
+    calls: list[object] = []
+    with socketserver.UnixStreamServer(str(wire), lambda *call: calls.append(call)) as server:  # type: ignore[arg-type]
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield calls
         finally:
-            listener.shutdown(socket.SHUT_RDWR)
+            server.shutdown()
             thread.join()
 
 

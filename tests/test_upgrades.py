@@ -35,7 +35,6 @@ SLOW = {**ENV, "OCRSVC_FAKE_LATENCY_S": "0.2"}
 
 
 def wait_for_answers(outcomes: Counter[str]) -> None:
-    """Wait until each client has another response."""
     answered = outcomes.total()
     wait_until(lambda: outcomes.total() > answered + 2 * CLIENTS, "answers")
 
@@ -60,7 +59,7 @@ def test_sighup_loads_new_code_without_failed_requests(
     tmp_path: Path, changes: Changes, logged: str, answering: str
 ) -> None:
     write_package(tmp_path, "0.1.0")
-    with serving(tmp_path, SLOW) as server, asking(server.url, texts_of(server)) as outcomes:
+    with serving(tmp_path, SLOW) as server, asking(server.url, texts_of(server.url)) as outcomes:
         assert version_of(server.url) == "0.1.0"
         replace_package(tmp_path, "0.2.0", changes)
         os.kill(server.pid, signal.SIGHUP)
@@ -78,7 +77,7 @@ def test_restart_with_a_held_socket_fails_no_request(tmp_path: Path) -> None:
     with closing(HeldSocket(tmp_path, SLOW)) as held:
         service = held.start()
         try:
-            with asking(held.url, texts_of(held)) as outcomes:
+            with asking(held.url, texts_of(held.url)) as outcomes:
                 assert held.stop(service) == 0
                 replace_package(tmp_path, "0.2.0")
                 service = held.start()

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import requests
 from packaging.requirements import Requirement
-from support import ROOT, clean_environment, start_server
+from support import ROOT, build_wheel, clean_environment, start_server
 
 _BUILD_S = 60.0
 _ANSWER_S = 60.0
@@ -32,13 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "ocrsvc", folder / "ocrsvc", ignore=shutil.ignore_patterns("__pycache__"))
     for name in SOURCES:
         shutil.copy(ROOT / name, folder)
-    build = "from setuptools import build_meta; build_meta.build_wheel('dist')"
-    done = subprocess.run(
-        [sys.executable, "-c", build], cwd=folder, capture_output=True, text=True, timeout=_BUILD_S, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    [found] = (folder / "dist").glob("*.whl")
-    return found
+    return build_wheel(folder)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +61,6 @@ def needed(name: str, extras: set[str], packages: Path) -> set[str]:
 
 
 def requirements(distribution: metadata.Distribution, extras: set[str]) -> Iterator[Requirement]:
-    """What a distribution asks for on this machine, with these extras."""
     for line in distribution.requires or ():
         requirement = Requirement(line)
         marker = requirement.marker
@@ -76,7 +69,6 @@ def requirements(distribution: metadata.Distribution, extras: set[str]) -> Itera
 
 
 def link(distribution: metadata.Distribution, packages: Path) -> None:
-    """Puts links to a distribution's files into another environment."""
     for file in distribution.files or ():
         if ".." in file.parts:
             continue

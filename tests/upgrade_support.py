@@ -47,13 +47,11 @@ def replace_package(site: Path, version: str, changes: Changes | None = None) ->
 
 
 def version_of(url: str) -> str:
-    """Which copy answers, over a new connection."""
     return str(requests.get(f"{url}/healthz", timeout=_ANSWER_S).json()["status"])
 
 
 @contextmanager
 def serving(site: Path, env: Mapping[str, str], port: int = 0) -> Iterator[Server]:
-    """A service of a copy, ready; what is left of it ends with the block."""
     own = {"OCRSVC_ENGINE": "fake", **env, "OCRSVC_BIND": f"127.0.0.1:{port}", "PYTHONPATH": str(site)}
     server = Server(("ocrsvc", "serve"), own, site)
     try:
