@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from support import read_data
 
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.results import Barcode, Cell, Character, EngineTimes, Line, MaskedPart, Page, Region, Table, Word
@@ -40,50 +40,12 @@ def test_the_times_of_the_engine_are_not_packed() -> None:
     assert unpack_page(packed(replace(PAGE, times=EngineTimes(1.0, 2.0, 3.0)))).times is None
 
 
-def setting(*path: str | int, value: object) -> Callable[[Any], None]:
-    """Replaces one value in a packed page."""
-
-    def change(row: Any) -> None:
-        for key in path[:-1]:
-            row = row[key]
-        row[path[-1]] = value
-
-    return change
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        setting("width", value=0),
-        setting("height", value="high"),
-        setting("angle", value=45),
-        setting("lines", value=None),
-        setting("lines", 0, "text", value=7),
-        setting("lines", 0, "confidence", value=1.5),
-        setting("lines", 0, "source", value="elsewhere"),
-        setting("lines", 0, "box", value=BOX[:3]),
-        setting("lines", 0, "box", 0, 0, value=None),
-        setting("lines", 0, "words", 0, "confidence", value=-0.1),
-        setting("lines", 0, "words", 0, "characters", 0, "confidence", value=2),
-        setting("tables", 0, "rows", value=1),
-        setting("tables", 0, "columns", value=0),
-        setting("tables", 0, "cells", 0, "row_span", value=0),
-        setting("tables", 0, "cells", 0, "row", value=-1),
-        setting("tables", 0, "cells", 0, "lines", 0, value=1),
-        setting("regions", 0, "type", value="thing"),
-        setting("regions", 0, "confidence", value=1.5),
-        setting("regions", 0, "lines", 0, value=-1),
-        setting("masked", 0, "kind", value="who"),
-        setting("masked", 0, "line", value=1),
-        setting("masked", 0, "begin", value=2),
-        setting("masked", 0, "end", value=99),
-        setting("barcodes", value="abc"),
-        setting("barcodes", 0, "box", value=[1.0]),
-    ],
-)
-def test_what_is_not_a_page_is_refused(spoil: Callable[[Any], None]) -> None:
-    row = packed(PAGE)
-    spoil(row)
+@pytest.mark.parametrize(("path", "value"), read_data("invalid_pages.json"), ids=str)
+def test_what_is_not_a_page_is_refused(path: list[Any], value: object) -> None:
+    part = row = packed(PAGE)
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
     with pytest.raises(InvalidData):
         unpack_page(row)
 

@@ -6,69 +6,18 @@ import errno
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import clean_environment
+from support import read_data, run_program
 
 from ocrsvc.system import sandbox
 from ocrsvc.system.sandbox import Restrictions
 
-DONE = "done"
-
 # What the child tries, in this order; each in a thread of its own, so that those are held too.
-TRIES = {
-    "read what is open": "os.pread(OPEN, 1, 0)",
-    "write what is open": "os.pwrite(OUT, b'x', 0)",
-    "answer over what is connected": "CONNECTED.send(b'x')",
-    "start a thread": "threading.Thread(target=int).start()",
-    "take memory": "bytearray(1 << 24)",
-    "read the clock and chance": "(time.sleep(0), os.urandom(8))",
-    "signal itself": "os.kill(os.getpid(), 0)",
-    "ask for its limits": "resource.getrlimit(resource.RLIMIT_AS)",
-    "read a file that it may": "open(READABLE).read()",
-    "list a folder that it may": "os.listdir(os.path.dirname(READABLE))",
-    "read another file": "open(OTHER).read()",
-    "read another file of another process": "open(f'/proc/{os.getppid()}/mem', 'rb')",
-    "make a socket": "socket.socket()",
-    "make a Unix socket": "socket.socket(socket.AF_UNIX)",
-    "make two that are connected": "socket.socketpair()",
-    "connect": "LOOSE.connect(('127.0.0.1', 9))",
-    "listen": "LOOSE.listen()",
-    "open for writing": "os.open(READABLE, os.O_WRONLY)",
-    "open for both": "os.open(READABLE, os.O_RDWR)",
-    "empty a file": "os.open(READABLE, os.O_RDONLY | os.O_TRUNC)",
-    "make a file": "os.open(READABLE + 'x', os.O_RDONLY | os.O_CREAT)",
-    "make a file without a name": "os.open(os.path.dirname(READABLE), os.O_TMPFILE | os.O_RDWR)",
-    "make a file in memory": "os.memfd_create('x')",
-    "make a folder": "os.mkdir(READABLE + 'x')",
-    "remove a file": "os.unlink(READABLE)",
-    "rename a file": "os.rename(READABLE, READABLE + 'x')",
-    "link a file": "os.link(READABLE, READABLE + 'x')",
-    "cut a file": "os.truncate(READABLE, 0)",
-    "change a file's rights": "os.chmod(READABLE, 0)",
-    "change a file's times": "os.utime(READABLE)",
-    "start a program": "subprocess.run(['true'])",
-    "become a program": "os.execv('/bin/true', ['true'])",
-    "become an open program": "os.execve(OPEN, ['true'], {})",
-    "fork": "os.fork()",
-    "trace its parent": "call(101 if X86 else 117, 16, os.getppid(), 0, 0)",
-    "read its parent's memory": "call(310 if X86 else 270, os.getppid(), 0, 0, 0, 0, 0)",
-    "signal its parent": "os.kill(os.getppid(), 0)",
-    "signal its group": "os.kill(0, 0)",
-    "change its parent's limits": "resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (64, 64))",
-    "change its parent's processors": "os.sched_setaffinity(os.getppid(), {0})",
-    "use the 32-bit numbers": "call(0x40000000 + 41, 2, 1, 0)",
-    "make a ring": "call(425, 1, 0)",
-    "open by a structure": "call(437, -100, 0, 0, 0)",
-    "watch a program": "call(321 if X86 else 280, 0, 0, 0)",
-    "raise its own limit": "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
-    "lower its own limit": "resource.prlimit(0, resource.RLIMIT_AS, (1 << 31, 1 << 31))",
-}
-ALLOWED = list(TRIES)[:10]
+ATTEMPTS: dict[str, dict[str, str]] = read_data("sandbox_attempts.json")
+TRIES = ATTEMPTS["allowed"] | ATTEMPTS["refused"]
 # Other answers than "not permitted": Landlock's own, and one that makes libraries take an older call.
 OTHERWISE = {
     "read another file": errno.EACCES,
@@ -111,20 +60,18 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for file in files:
         file.write_bytes(b"content")
         file.chmod(0o755)
-    argument = json.dumps([*map(str, files), TRIES])
-    done = subprocess.run(
-        [sys.executable, "-c", SOURCE, argument], capture_output=True, timeout=60, check=True, env=clean_environment()
-    )
+    done = run_program("-c", SOURCE, json.dumps([*map(str, files), TRIES]))
+    assert done.returncode == 0, done.stderr
     assert [file.read_bytes() for file in files] == [b"content", b"xontent"]
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", ALLOWED)
+@pytest.mark.parametrize("name", ATTEMPTS["allowed"])
 def test_restricted_process_can(name: str, outcome: Any) -> None:
     assert outcome[2][name] is None
 
 
-@pytest.mark.parametrize("name", [name for name in TRIES if name not in ALLOWED])
+@pytest.mark.parametrize("name", ATTEMPTS["refused"])
 def test_restricted_process_cannot(name: str, outcome: Any) -> None:
     version, has_seccomp, found = outcome
     if not (version if OTHERWISE.get(name) == errno.EACCES else has_seccomp):
@@ -150,10 +97,7 @@ def test_restrict_reports_missing_kernel_features(monkeypatch: pytest.MonkeyPatc
     assert sandbox.restrict() == Restrictions(0, seccomp=False)
 
 
-@pytest.mark.parametrize(
-    ("version", "rights"),
-    [(1, 13), (2, 14), (3, 15), (4, 15), (5, 16), (6, 16), (99, 16)],
-)
+@pytest.mark.parametrize(("version", "rights"), [(1, 13), (2, 14), (3, 15), (4, 15), (5, 16), (6, 16), (99, 16)])
 def test_older_landlock_gets_only_rights_it_knows(version: int, rights: int) -> None:
     assert sandbox.supported(sandbox._FILE_RIGHTS, version) == (1 << rights) - 1
     assert sandbox.supported(sandbox._ATTRIBUTE_BYTES, version) == (8 if version < 4 else 16 if version < 6 else 24)
@@ -186,22 +130,15 @@ def test_call_numbers_match_the_kernel_headers(architecture: str) -> None:
     assert (wrong, missing) == ([], [])
 
 
-@pytest.mark.parametrize(("written", "kept", "message"), [(100, 100, b"MemoryError"), (101, 100, b"OSError")])
-def test_resource_limits_apply(written: int, kept: int, message: bytes) -> None:
+@pytest.mark.parametrize(("written", "kept", "message"), [(100, 100, "MemoryError"), (101, 100, "OSError")])
+def test_resource_limits_apply(written: int, kept: int, message: str) -> None:
     file = os.memfd_create("out")
     source = (
         "import os; from ocrsvc.system.sandbox import limit_resources; limit_resources(1 << 30, 100, 16); "
         f"os.pwrite({file}, bytes(100), 0); os.pwrite({file}, bytes({written} - 100), 100); bytes(2 << 30)"
     )
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", source],
-            pass_fds=(file,),
-            capture_output=True,
-            env=clean_environment(),
-            timeout=60,
-            check=False,
-        )
+        done = run_program("-c", source, pass_fds=(file,))
         assert (os.fstat(file).st_size, done.returncode != 0) == (kept, True)
         assert message in done.stderr
     finally:

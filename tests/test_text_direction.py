@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from ppocr_support import rectangle
+from support import read_data
 
 from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.model.description import Direction
@@ -20,25 +21,7 @@ from ocrsvc.results import Image, Page, ReadOptions, ReadTask, no_check
 
 # Each logical text, and how a browser shows it in a paragraph from right to left (or from left to right, where most
 # letters are Latin), by UAX #9. Small letters are Latin; Hebrew ones are written out.
-SHOWN = {
-    "שלום": "םולש",
-    "שלום עולם": "םלוע םולש",
-    "12": "12",
-    "plain text 12": "plain text 12",
-    "עמוד 12": "12 דומע",
-    "עמוד 12.50 מתוך 100": "100 ךותמ 12.50 דומע",
-    "ב 3/4 כוסות": "תוסוכ 3/4 ב",
-    "מחיר 5% או $3": "$3 וא 5% ריחמ",
-    "אני גר ב new york city היום": "םויה new york city ב רג ינא",
-    "קניתי iphone 15 אתמול בערב": "ברעב לומתא iphone 15 יתינק",
-    "ערך (abc) כאן אחרי": "ירחא ןאכ (abc) ךרע",
-    "ערך (אבג) כאן": "ןאכ (גבא) ךרע",
-    "ערך [א] «ב»": "«ב» [א] ךרע",
-    "רשימה 1, 2, 3": "3 ,2 ,1 המישר",
-    "the word שלום is hebrew": "the word םולש is hebrew",
-    "the two words שלום עולם are hebrew": "the two words םלוע םולש are hebrew",
-    "السعر ١٢٣ ريال": "لاير ١٢٣ رعسلا",
-}
+SHOWN: dict[str, str] = read_data("right_to_left.json")["shown, by what it means"]
 
 
 @pytest.mark.parametrize("logical", SHOWN)
@@ -109,11 +92,9 @@ class Reader:
         self.lines = list(lines)
 
     def find(self) -> list[Outline]:
-        """All of them."""
         return [quad for quad, _ in self.lines]
 
     def read(self, outlines: Sequence[Outline]) -> list[LineText]:
-        """What stands in each."""
         return [
             next(text for quad, text in self.lines if np.array_equal(np.sort(quad, axis=0), np.sort(outline, axis=0)))
             for outline in outlines

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from ppocr_support import frame_of, load, read
+from support import read_data
 
 from ocrsvc.engines.line_recognizer import Path
 from ocrsvc.engines.ppocr.handle import PageHandle
@@ -37,7 +38,6 @@ def texts(page: Page) -> list[str]:
 
 
 def assert_between_gaps(words: Sequence[Word], rows: Pixels) -> None:
-    """Words begin and end where the gaps between words in rows of a page say."""
     inked = np.flatnonzero((rows.min(axis=2) < 128).any(axis=0))
     breaks = np.flatnonzero(np.diff(inked) > LETTER_GAP_PX)
     runs = np.stack([inked[[0, *(breaks + 1)]], inked[[*breaks, -1]] + 1], axis=1)
@@ -113,30 +113,7 @@ def test_words_of_a_slanted_line_are_slanted_unless_upright_boxes_are_requested(
     assert library.text == "library"
 
 
-# Where words begin, by script
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("The harbour, (red) one.", "The|harbour,|(red)|one."),
-        ("  two  spaces ", "two|spaces"),
-        ("$14.50 -3.5% 41.5cm 25℃ 12㎡ 1,000", "$14.50|-3.5%|41.5cm|25℃|12㎡|1,000"),
-        ("port@example.org https://a.b/c?d=1", "port@example.org|https://a.b/c?d=1"),
-        ("共480页，高41.5cm", "共|480|页|，|高|41.5cm"),
-        ("￥329.04元", "￥329.04|元"),
-        ("使用Python3.11或更新", "使|用|Python3.11|或|更|新"),
-        ("《船》（一）：「二」", "《|船|》|（|一|）|：|「|二|」"),
-        ("２５ＡＢ号", "２５ＡＢ|号"),
-        ("カメラとphoto", "カ|メ|ラ|と|photo"),
-        ("항구 사무소", "항구|사무소"),
-        ("𠮷野", "𠮷|野"),
-        ("порт Ελλάδα", "порт|Ελλάδα"),
-        ("“中文” — x", "“|中|文|”|—|x"),
-        ("", ""),
-        ("   ", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), read_data("word_splits.json")["words by text"].items())
 def test_words_split_at_spaces_and_chinese_by_character(text: str, expected: str) -> None:
     ends = [*word_begins(text), len(text)]
     assert "|".join(text[begin:end].rstrip() for begin, end in itertools.pairwise(ends)) == expected
@@ -158,8 +135,6 @@ def test_jieba_finds_dictionary_words() -> None:
     assert list(open_jieba()("图书馆今天关门")) == ["图书馆", "今天", "关门"]
 
 
-# Where characters stand in a crop, on lines drawn as blocks of ink
-
 HEIGHT, WIDTH, STEP_PX = 48, 320, 8
 THREE = [(20, 12, 40, 38), (44, 20, 60, 38), (90, 12, 112, 44)]
 
@@ -171,7 +146,6 @@ def path_of(text: str, *steps: int, width: int = WIDTH) -> Path:
 
 
 def blocks(*sides: tuple[int, int, int, int], ink: int = 20, paper: int = 240) -> Pixels:
-    """A line with blocks of ink: left, top, right, bottom of each."""
     crop: Pixels = np.full((HEIGHT, WIDTH), paper, np.uint8)
     for left, top, right, bottom in sides:
         crop[top:bottom, left:right] = ink
@@ -198,24 +172,16 @@ def test_character_boxes_end_at_their_ink(colours: tuple[int, int]) -> None:
     [
         pytest.param("ab c", (4, 5, 8, 11), THREE, THREE, id="steps that are a little off"),
         pytest.param(
-            "川一",
-            (3, 7),
-            [(20, 10, 28, 38), (34, 10, 42, 38), (46, 10, 70, 38)],
+            *("川一", (3, 7), [(20, 10, 28, 38), (34, 10, 42, 38), (46, 10, 70, 38)]),
             [(20, 10, 42, 38), (46, 10, 70, 38)],
             id="a character of two parts",
         ),
         pytest.param(
-            "a",
-            (3,),
-            [(20, 12, 40, 38), (24, 0, 30, 4), (22, 45, 28, 48)],
-            [(20, 12, 40, 38)],
+            *("a", (3,), [(20, 12, 40, 38), (24, 0, 30, 4), (22, 45, 28, 48)], [(20, 12, 40, 38)]),
             id="ink of the lines above and below",
         ),
         pytest.param(
-            "a",
-            (13,),
-            [(4, 10, 10, 40), (100, 12, 120, 38), (300, 10, 318, 40)],
-            [(100, 12, 120, 38)],
+            *("a", (13,), [(4, 10, 10, 40), (100, 12, 120, 38), (300, 10, 318, 40)], [(100, 12, 120, 38)]),
             id="what stands far from the first and last character",
         ),
         pytest.param("ab", (3, 9), [], [(22, 0, 30, 48), (70, 0, 78, 48)], id="characters without ink"),
