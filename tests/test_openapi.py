@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 import pytest
 from described_errors import FIND_JOB_ERRORS, JOB_RESULT_ERRORS, KEY_ERRORS, READING_ERRORS, SUBMIT_ERRORS, Errors
-from flask import Flask
+from flask.testing import FlaskClient
 from image_support import png
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
-from web_support import as_base64, client_raising, json_of, running_app
+from web_support import as_base64, client_raising, json_of
 
 from ocrsvc import errors
 from ocrsvc.api.openapi import openapi
@@ -26,18 +25,11 @@ ANSWER_OPTIONS = {"lines", "format", "pages", "partial", "timing"}
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[Flask]:
-    with running_app() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def served(app: Flask) -> Any:
-    return json_of(app.test_client().get("/openapi.json"))
+def served(client: FlaskClient) -> Any:
+    return json_of(client.get("/openapi.json"))
 
 
 def responses(served: Any, path: str, method: str) -> Any:
-    """Those of an operation by status."""
     found = served["paths"][path][method]["responses"]
     shared = served["components"]["responses"]
     return {status: shared[status] if "$ref" in one else one for status, one in found.items()}
@@ -56,31 +48,23 @@ def test_the_description_is_valid_openapi_and_served_as_written(served: Any) -> 
     assert served == openapi()
 
 
-def test_every_path_is_described_and_every_description_is_a_path(app: Flask, served: Any) -> None:
+def test_every_path_is_described_and_every_description_is_a_path(client: FlaskClient, served: Any) -> None:
     routes = {
         (re.sub("<(.*?)>", r"{\1}", rule.rule), method.lower())
-        for rule in app.url_map.iter_rules()
+        for rule in client.application.url_map.iter_rules()
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
         if rule.endpoint.partition(".")[0] in {"api", "ops"}
     }
     assert routes == {(path, method) for path, item in served["paths"].items() for method in item}
 
 
-def test_every_option_of_a_reading_is_an_option_of_the_api() -> None:
+def test_every_option_is_a_parameter_with_its_actual_default(served: Any) -> None:
     assert {field.name for field in fields(ReadOptions)} | ANSWER_OPTIONS | QUEUE_OPTIONS == set(OPTIONS)
-
-
-def test_every_option_is_a_parameter_with_the_default_of_the_records(served: Any) -> None:
     parameters = served["paths"]["/v1/ocr"]["post"]["parameters"]
     schemas = {item["name"]: item["schema"] for item in parameters if item["in"] == "query"}
     assert set(schemas) == set(OPTIONS)
     for field in fields(ReadOptions):
         assert schemas[field.name].get("default") == (None if field.default == () else field.default)
-
-
-def test_described_defaults_are_the_actual_defaults(served: Any) -> None:
-    asked = served["paths"]["/v1/ocr"]["post"]["parameters"]
-    schemas = {item["name"]: item["schema"] for item in asked if item["in"] == "query"}
     defaults = [(name, schema["default"]) for name, schema in schemas.items() if "default" in schema]
     assert read_options(defaults) == read_options([])
 
@@ -137,16 +121,16 @@ def test_described_bounds_are_exact(served: Any) -> None:
 @pytest.mark.parametrize(
     "query", ["", "?lines=false", "?tables=true", "?layout=true", "?words=true", "?characters=true"]
 )
-def test_a_real_answer_fits_its_schema(app: Flask, served: Any, query: str) -> None:
+def test_a_real_answer_fits_its_schema(client: FlaskClient, served: Any, query: str) -> None:
     sent = {"images": [as_base64(png()), "!!!!"]}
-    response = app.test_client().post(f"/v1/ocr{query}", json=sent)
+    response = client.post(f"/v1/ocr{query}", json=sent)
     assert response.status_code == 200
     check(served, "/v1/ocr", "post", response)
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version", "/v1/ocr/models"])
-def test_a_real_answer_of_operations_fits_its_schema(app: Flask, served: Any, path: str) -> None:
-    check(served, path, "get", app.test_client().get(path))
+def test_a_real_answer_of_operations_fits_its_schema(client: FlaskClient, served: Any, path: str) -> None:
+    check(served, path, "get", client.get(path))
 
 
 @pytest.mark.parametrize("error", [error for error in READING_ERRORS if error is not errors.OcrsvcError])
@@ -173,7 +157,7 @@ def test_a_worker_that_is_not_ready_fits_its_description(served: Any) -> None:
         {"data": png(), "content_type": "application/octet-stream"},
     ],
 )
-def test_every_body_type_that_is_described_is_read(app: Flask, served: Any, sent: dict[str, Any]) -> None:
+def test_every_body_type_that_is_described_is_read(client: FlaskClient, served: Any, sent: dict[str, Any]) -> None:
     described = set(served["paths"]["/v1/ocr"]["post"]["requestBody"]["content"])
     assert sent.get("content_type", "application/json") in described
-    assert app.test_client().post("/v1/ocr", **sent).status_code == 200
+    assert client.post("/v1/ocr", **sent).status_code == 200

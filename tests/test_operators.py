@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import requests
 from flask import Flask
+from flask.testing import FlaskClient
 from image_support import png
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from support import Server, ocrsvc, repeating, run_server, wait_until
@@ -31,7 +32,6 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import METRICS
 
 _ANSWER_S = 20.0
-_SOON_S = 20.0
 ELSEWHERE = {"REMOTE_ADDR": "192.0.2.7"}
 
 
@@ -48,9 +48,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def numbers_of(app: Flask) -> dict[str, float]:
-    response = app.test_client().get("/metrics")
-    assert response.status_code == 200
-    return samples(response.get_data(as_text=True))
+    return samples(app.test_client().get("/metrics").text)
 
 
 def numbers(server: Server) -> dict[str, float]:
@@ -60,8 +58,7 @@ def numbers(server: Server) -> dict[str, float]:
 def workers(server: Server) -> list[dict[str, Any]]:
     answer = requests.get(f"{server.url}/ops/workers", timeout=_ANSWER_S).json()
     assert answer["arbiter_pid"] == server.pid
-    found: list[dict[str, Any]] = answer["workers"]
-    return found
+    return list(answer["workers"])
 
 
 def post(server: Server) -> int:
@@ -70,19 +67,13 @@ def post(server: Server) -> int:
 
 @pytest.fixture(scope="module")
 def ready_server() -> Iterator[Server]:
-    """One service with two workers, for tests that do not change it."""
     with run_server({"OCRSVC_WORKERS": "2"}) as server:
         server.wait_for("READY in", count=2)
         yield server
 
 
-# Health, readiness and version of one worker.
-
-NOT_LOADED = NotReady("The engine is not loaded yet.")
-
-
 def test_worker_without_an_engine_is_healthy_but_not_ready() -> None:
-    client = client_raising(NOT_LOADED)
+    client = client_raising(NotReady("The engine is not loaded yet."))
     response = client.get("/healthz")
     assert (response.status_code, json_of(response)) == (200, {"status": "ok"})
     assert json_of(client.get("/version"))["engine"] is None
@@ -92,16 +83,12 @@ def test_worker_without_an_engine_is_healthy_but_not_ready() -> None:
     assert int(response.headers["Retry-After"]) >= 1
 
 
-def test_worker_is_ready_from_warm_engine_until_stop() -> None:
+def test_worker_is_ready_until_stop_and_its_version_names_service_engine_and_libraries() -> None:
     with running_app() as app:
         response = app.test_client().get("/readyz")
         assert (response.status_code, json_of(response)) == (200, {"status": "ready"})
-    assert app.test_client().get("/readyz").status_code == 503
-
-
-def test_version_names_service_engine_and_libraries() -> None:
-    with running_app() as app:
         answer = json_of(app.test_client().get("/version"))
+    assert app.test_client().get("/readyz").status_code == 503
     assert (answer["name"], answer["version"]) == ("ocrsvc", __version__)
     assert (answer["engine"]["name"], answer["engine"]["provider"]) == (INFO.name, INFO.provider)
     assert answer["libraries"]["python"] == platform.python_version()
@@ -110,15 +97,11 @@ def test_version_names_service_engine_and_libraries() -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version", "/openapi.json"])
-def test_live_routes_forbid_caching_and_answer_head(path: str) -> None:
-    with running_app() as app:
-        get, head = app.test_client().get(path), app.test_client().head(path)
+def test_live_routes_forbid_caching_and_answer_head(client: FlaskClient, path: str) -> None:
+    get, head = client.get(path), client.head(path)
     assert (get.headers["Cache-Control"], bool(get.headers["X-Request-Id"])) == ("no-store", True)
     assert (head.status_code, head.data) == (200, b"")
     assert head.headers["Content-Length"] == get.headers["Content-Length"]
-
-
-# What is counted.
 
 
 def test_requests_and_failures_count_by_adapter_status_and_code() -> None:
@@ -148,33 +131,21 @@ def test_requests_and_failures_count_by_adapter_status_and_code() -> None:
     assert found["ocrsvc_request_seconds_count{adapter=api}"] == 4
 
 
-def test_service_exposes_exactly_the_declared_metrics() -> None:
-    with running_app() as app:
-        response = app.test_client().get("/metrics")
+def test_service_exposes_exactly_the_declared_metrics(client: FlaskClient) -> None:
     shown = {
         (f"{family.name}_total" if family.type == "counter" else family.name, family.documentation)
-        for family in parse_text(response.get_data(as_text=True))
+        for family in parse_text(client.get("/metrics").text)
     }
     assert shown == {(metric.shown_name, metric.help) for metric in METRICS}
-
-
-# Who may ask.
 
 
 @pytest.mark.parametrize(
     ("environ", "local"),
     [
-        ({"REMOTE_ADDR": "127.0.0.1"}, True),
-        ({"REMOTE_ADDR": "127.9.9.9"}, True),
-        ({"REMOTE_ADDR": "::1"}, True),
-        ({"REMOTE_ADDR": ""}, True),
         ({}, True),
-        ({"REMOTE_ADDR": "::ffff:127.0.0.1"}, True),
-        ({"REMOTE_ADDR": "::ffff:10.0.0.1"}, False),
-        ({"REMOTE_ADDR": "10.0.0.1"}, False),
-        ({"REMOTE_ADDR": "192.0.2.7"}, False),
-        ({"REMOTE_ADDR": "fe80::1%eth0"}, False),
-        ({"REMOTE_ADDR": "localhost"}, False),
+        *[({"REMOTE_ADDR": host}, True) for host in ("127.0.0.1", "127.9.9.9", "::1", "", "::ffff:127.0.0.1")],
+        *[({"REMOTE_ADDR": host}, False) for host in ("::ffff:10.0.0.1", "10.0.0.1", "192.0.2.7")],
+        *[({"REMOTE_ADDR": host}, False) for host in ("fe80::1%eth0", "localhost")],
         ({"REMOTE_ADDR": "127.0.0.1", "HTTP_X_FORWARDED_FOR": "127.0.0.1"}, False),
         ({"REMOTE_ADDR": "127.0.0.1", "HTTP_FORWARDED": "for=10.0.0.1"}, False),
         ({"REMOTE_ADDR": "127.0.0.1", "HTTP_X_REAL_IP": ""}, False),
@@ -199,9 +170,6 @@ def test_ops_setting_controls_access(path: str, ops: Any, here: int, elsewhere: 
     if elsewhere == 403:
         assert json_of(response)["code"] == "local_only"
         assert "OCRSVC_OPS" in json_of(response)["remedy"]
-
-
-# A real service.
 
 
 def test_every_worker_exposes_the_metrics_of_all(ready_server: Server) -> None:
@@ -255,9 +223,6 @@ def test_access_log_is_off_by_default(ready_server: Server) -> None:
     assert "/v1/ocr" not in ready_server.log
 
 
-# The command line.
-
-
 def test_status_prints_workers_and_main_metrics(ready_server: Server) -> None:
     assert post(ready_server) == 200
     done = ocrsvc("status", ready_server.url)
@@ -272,7 +237,6 @@ def test_status_prints_workers_and_main_metrics(ready_server: Server) -> None:
 
 
 def test_status_prints_the_overview() -> None:
-    """An overview written by hand: a GPU, a minute of history, and failures of each kind."""
     curves = {"requests_per_s": [100.0, *[2.0] * 12], "own_failures_per_s": [0.5] * 13, "refused_per_s": [0.0] * 13}
     times = {"wait_p95_s": [None] * 13, "total_p95_s": [*[None] * 12, 0.25], "ready": [1.0] * 13}
     error = {"status": 500, "route": "/v1/ocr", "id": "a1", "when_s": 90.0}
@@ -339,11 +303,7 @@ def test_health_exits_with_0_if_the_service_is_ready(ready_server: Server) -> No
     ("status", "body", "said"),
     [
         (401, b'{"code":"key_missing","detail":"None was sent.","remedy":"Send it."}', "None was sent. .*--key-file"),
-        (
-            503,
-            b'{"code":"not_ready","detail":"The store is away.","remedy":"Ask again."}',
-            "The store is away. Ask again",
-        ),
+        (503, b'{"code":"not_ready","detail":"No store.","remedy":"Ask again."}', "No store. Ask again"),
         (400, b"This port speaks TLS.\n", "answers 400: This port speaks TLS. .*https"),
         (404, b"[]", r"answers 404: \[\]"),
     ],

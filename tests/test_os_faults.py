@@ -36,13 +36,11 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Faults:
 
 @pytest.fixture(scope="module")
 def pid_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """In a folder of its own."""
     return tmp_path_factory.mktemp("run") / "pid"
 
 
 @pytest.fixture(scope="module")
 def server(faults: Faults, pid_file: Path) -> Iterator[Server]:
-    """Two workers."""
     env = {**faults.environment, "OCRSVC_WORKERS": "2", "OCRSVC_PIDFILE": str(pid_file)}
     with run_server(env, ["--timeout", "4"]) as server:
         server.wait_for("READY in", count=2)
@@ -54,7 +52,6 @@ def count(server: Server, message: str) -> int:
 
 
 def wait_for_next(server: Server, message: str, before: int) -> None:
-    """Wait until `count` is larger than before."""
     wait_until(lambda: count(server, message) > before, message)
 
 
@@ -162,11 +159,6 @@ def test_frozen_service_loses_no_worker(server: Server) -> None:
     assert server.workers() == workers
 
 
-def files_of(pid: int) -> set[str]:
-    """The names of the files that a process holds open."""
-    return {str(link.resolve()) for link in Path(f"/proc/{pid}/fd").iterdir()}
-
-
 def test_full_disk_of_the_log_ends_no_process(faults: Faults, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with start_server({**faults.environment, "OCRSVC_WORKERS": "1"}, ["--log-file", str(log)]) as server:
@@ -182,7 +174,8 @@ def test_full_disk_of_the_log_ends_no_process(faults: Faults, tmp_path: Path) ->
         log.rename(tmp_path / "log.1")
         with faults.refused("open", errno.ENOSPC, path=str(log)):
             server.process.send_signal(signal.SIGUSR1)
-            wait_until(lambda: str(tmp_path / "log.1") not in files_of(server.pid), "it is closed")
+            files = Path(f"/proc/{server.pid}/fd")
+            wait_until(lambda: tmp_path / "log.1" not in map(Path.resolve, files.iterdir()), "it is closed")
             before = server.workers()
             server.process.send_signal(signal.SIGHUP)
             wait_until(lambda: not {*before} & {*server.workers()}, "all workers are new ones")
@@ -193,10 +186,7 @@ def test_full_disk_of_the_log_ends_no_process(faults: Faults, tmp_path: Path) ->
 
 
 def test_service_that_was_never_ready_ends_with_the_reason(faults: Faults) -> None:
-    with (
-        faults.refused("fork", errno.EAGAIN),
-        start_server({**faults.environment, "OCRSVC_WORKERS": "1"}) as server,
-    ):
+    with faults.refused("fork", errno.EAGAIN), start_server({**faults.environment, "OCRSVC_WORKERS": "1"}) as server:
         assert server.wait_for_exit() == 3
     assert "No worker can be started: BlockingIOError" in server.log
     assert "Reason: 3 workers could not start, and none was ever ready" in server.log

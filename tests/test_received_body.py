@@ -97,16 +97,13 @@ def test_chunks_that_are_malformed_are_the_callers_error_and_end_the_connection(
         assert (client.asked.closes, client.budget.held_bytes) == (True, 0)
 
 
-def test_one_byte_chunks_are_refused_early() -> None:
+def test_one_byte_chunks_are_refused_early_unless_they_are_few() -> None:
     client = Client(None, most=10**8)
     began_s = time.thread_time()
     client.send(b"1\r\na\r\n" * 2_000_000)
     assert time.thread_time() - began_s < 1
     with pytest.raises(CallerError, match="chunks are too small"):
         client.body.take()
-
-
-def test_small_chunks_are_read_while_they_are_few() -> None:
     client = Client(None)
     client.send(in_chunks(b"a" * (FREE_CHUNKS - 2), *[1] * (FREE_CHUNKS - 2)))
     assert len(client.body.take()) == FREE_CHUNKS - 2
@@ -185,11 +182,8 @@ def test_a_small_body_fits_beside_large_ones_and_what_can_never_fit_is_too_large
     assert isinstance(outcome(alone), BodyTooLarge)
 
 
-def test_whatever_reads_it_as_a_stream_gets_it_too() -> None:
+def test_a_body_can_be_read_as_a_stream_and_a_closed_connection_is_gone() -> None:
     client = Client(10)
     client.send(b"0123456789")
     assert [client.body.read(4), client.body.read(), client.body.read(4)] == [b"0123", b"456789", b""]
-
-
-def test_a_closed_connection_is_gone() -> None:
     assert Client(1).body.is_gone()

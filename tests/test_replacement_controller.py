@@ -74,13 +74,11 @@ class Processes:
             self.entry(pid).state = State.DRAINING
 
     def signal(self, change: int) -> None:
-        """SIGTTIN or SIGTTOU."""
         if change > 0 or self.num_workers > 1:
             self.num_workers += change
             self.manage()
 
     def hang_up(self) -> None:
-        """SIGHUP, as in Arbiter.reload()."""
         self.cfg = Cfg(BASE)
         self.num_workers = self.cfg.workers
         self.controller.reload(self)
@@ -126,7 +124,6 @@ class Processes:
                 entry.state, entry.drained_s = State.DRAINING, self.now_s
 
     def settle(self) -> None:
-        """Finish all boots and drains."""
         for _ in range(6 * BASE):
             self.now_s += 61.0
             for pid in self.pids(State.DRAINING):
@@ -138,7 +135,6 @@ class Processes:
             self.turn()
 
     def _try_to_fork(self) -> None:
-        """As LastingArbiter.spawn_worker."""
         if not self.controller.is_backing_off():
             self._fork()
 
@@ -175,7 +171,6 @@ def test_memory_reasons_go_before_a_reload() -> None:
 
 
 def test_reload_forgets_the_models_footprint() -> None:
-    """The new model may be another one."""
     processes = all_ready()
     processes.read_gpu(free_bytes=50)
     processes.hang_up()
@@ -283,8 +278,6 @@ Event = Callable[[Processes, int], None]
 
 
 def _on(state: State, act: Callable[[Processes, int], object]) -> Event:
-    """Do something to one of the workers in a state, if there is any."""
-
     def event(processes: Processes, which: int) -> None:
         if pids := processes.pids(state):
             act(processes, pids[which % len(pids)])

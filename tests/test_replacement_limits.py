@@ -64,11 +64,7 @@ def test_memory_reasons(kind: str, found: Usage, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("requests", "age_s", "reason"),
-    [
-        (999, 3599.9, Reason.NONE),
-        (1000, 0.0, Reason.MAX_REQUESTS),
-        (0, 3600.0, Reason.MAX_AGE),
-    ],
+    [(999, 3599.9, Reason.NONE), (1000, 0.0, Reason.MAX_REQUESTS), (0, 3600.0, Reason.MAX_AGE)],
 )
 def test_request_and_age_reasons(requests: int, age_s: float, reason: Reason) -> None:
     assert reason_to_replace(readings("rss", requests=requests, age_s=age_s), ALL) is reason

@@ -20,9 +20,10 @@ FORBIDDEN = {
     "a folder of one machine": re.compile(r"(?<![\w.])/" + r"(work|root|home/\w+|tmp/lab|opt/wheels|opt/pypi)\b"),
 }
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
 
 def tracked() -> list[str]:
-    """Names of the files that are committed or about to be."""
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
     if done.returncode != 0:
         pytest.skip("not a git checkout, so nothing says which files belong to it")
@@ -61,7 +62,6 @@ def test_docs_settings_md_says_what_the_declarations_say() -> None:
 
 
 def constraints() -> list[str]:
-    """The lines of constraints.txt that are no comment."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -83,26 +83,19 @@ def test_production_installs_what_is_tested_and_every_file_has_its_hash(name: st
     untested = pins - {line.lower().replace("_", "-") for line in constraints()}
     assert [pin for pin in untested if not NOT_TESTED.fullmatch(pin)] == []
     assert [entry for entry in entries if not re.fullmatch(r"\S+==\S+( ; .+?)?(\s+--hash=sha256:\w{64})+", entry)] == []
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = {re.split(r"[\[<>=;~! ]", line)[0].lower().replace("_", "-") for line in project["dependencies"]}
+    wanted = {re.split(r"[\[<>=;~! ]", line)[0].lower().replace("_", "-") for line in PROJECT["dependencies"]}
     assert wanted - {pin.partition("==")[0] for pin in pins} == set()
 
 
-def test_everything_that_is_declared_for_a_checkout_is_constrained() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    declared = [*project["dependencies"], *extras["cpu"], *extras["tr"], *extras["dev"], *extras["validators"]]
+def test_everything_that_is_declared_is_constrained_and_no_extra_brings_both_builds_of_onnx_runtime() -> None:
+    extras = PROJECT["optional-dependencies"]
+    declared = [*PROJECT["dependencies"], *extras["cpu"], *extras["tr"], *extras["dev"], *extras["validators"]]
     names = {re.split(r"[\[<>=;~! ]", line)[0].lower() for line in declared}
     assert names - {line.split("==")[0].lower() for line in constraints()} == set()
-
-
-def test_no_extra_brings_both_builds_of_onnx_runtime() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for lines in ([], *project["optional-dependencies"].values()):
-        names = {re.split(r"[\[<>=;~! ]", line)[0] for line in [*project["dependencies"], *lines]}
+    for lines in ([], *extras.values()):
+        names = {re.split(r"[\[<>=;~! ]", line)[0] for line in [*PROJECT["dependencies"], *lines]}
         assert not {"onnxruntime", "onnxruntime-gpu"} <= names
 
 
 def test_the_version_is_the_same_everywhere() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["version"] == __version__
+    assert PROJECT["version"] == __version__

@@ -79,7 +79,6 @@ class Loop(EventLoop):
         self.threads.shutdown(wait=True)
 
     def parse(self, conn: Connection) -> Described:
-        """What a pool thread would see."""
         if conn.head.error is not None:
             raise conn.head.error
         return described(conn.head.request)
@@ -411,9 +410,7 @@ def test_connection_stays_usable_after_any_response(server: Server) -> None:
             assert answer.endswith(b"}" if method == "GET" else b"\r\n\r\n")
 
 
-def test_slow_readers_block_no_thread_and_get_everything(
-    server: Server,
-) -> None:
+def test_slow_readers_block_no_thread_and_get_everything(server: Server) -> None:
     """A page's picture of many megabytes for each of 12 clients on a worker of four threads."""
     body = encoded(noise(1, 1500, 1500))
     head = b"POST /api/tr-run/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"

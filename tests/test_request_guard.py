@@ -61,15 +61,12 @@ class Service:
         self.suspects = HungRequests(self.table, self.denylist, self.log)
 
     def deny(self, body: bytes) -> None:
-        """As if it had stopped a worker."""
         self.denylist.note(digest_of(body), CRASHES, "held a worker")
 
     def stages(self) -> list[Stage]:
-        """Of the requests on record."""
         return [request.stage for request in self.table.read(1)]
 
     def die_over(self, *bodies: bytes, waits: bool = False) -> None:
-        """The worker of place 1 dies while it works on these bodies, and another takes its place."""
         pid = os.fork()
         if pid == 0:
             with ExitStack() as requests:
@@ -84,16 +81,12 @@ class Service:
 
     @property
     def room(self) -> SharedLimits:
-        """For the requests of a process that is guarded."""
         return SharedLimits(Budget(1 << 26), Callers(0), self.guard)
 
 
 @pytest.fixture
 def service() -> Service:
     return Service()
-
-
-# What is on record
 
 
 def test_a_request_is_recorded_from_its_body_to_its_end(service: Service) -> None:
@@ -152,20 +145,13 @@ def test_requests_of_a_killed_process_can_still_be_read(service: Service) -> Non
     assert service.table.read(1) == []
 
 
-# What is refused
-
-
-def test_a_denied_body_is_refused_and_others_are_not(service: Service) -> None:
+def test_a_denied_body_is_answered_422_over_http_and_others_are_not(service: Service) -> None:
     service.deny(BODY)
     with service.guard.request("/v1/ocr"), pytest.raises(RequestStopsWorker):
         take_body(BODY)
     with service.guard.request("/v1/ocr"):
         take_body(BODY + b".")
         take_body(b"")
-    assert service.stages() == []
-
-
-def test_a_denied_body_is_answered_422_over_http(service: Service) -> None:
     with running_reader(opener=KnownEngine) as reader:
         client = create_app(Settings(), reader, limits=service.room).test_client()
         assert client.post("/v1/ocr", data=png()).status_code == 200
@@ -189,13 +175,6 @@ def test_a_denied_message_is_refused_over_grpc(service: Service) -> None:
     assert service.stages() == []
 
 
-# Who is to blame
-
-
-def a_request(name: str, stage: Stage = Stage.WORKING) -> InFlight:
-    return InFlight(name, "/v1/ocr", 5, name.encode().ljust(16), stage, 1, 0.0)
-
-
 @pytest.mark.parametrize(
     ("used_s", "stages", "guilty"),
     [
@@ -211,7 +190,8 @@ def test_the_request_whose_thread_computed_is_blamed(
     used_s: Sequence[float], stages: Sequence[Stage], guilty: Sequence[str]
 ) -> None:
     stages = (*stages, *[Stage.WORKING] * 3)[:3]
-    in_flight = [a_request(name, stage) for name, stage in zip("abc", stages, strict=True)]
+    numbered = zip("abc", stages, strict=True)
+    in_flight = [InFlight(name, "/v1/ocr", 5, name.encode().ljust(16), stage, 1, 0.0) for name, stage in numbered]
     assert [request.id for request in find_suspects(in_flight, used_s, timeout_s=30.0)] == list(guilty)
 
 
@@ -273,9 +253,7 @@ def test_waiting_requests_are_reported_but_not_suspected(service: Service) -> No
     assert service.denylist.entries() == []
 
 
-def test_killing_an_idle_or_stopping_worker_makes_no_body_suspect(
-    service: Service,
-) -> None:
+def test_killing_an_idle_or_stopping_worker_makes_no_body_suspect(service: Service) -> None:
     with service.guard.request("/v1/ocr"):
         take_body(BODY, "an-id")
         service.suspects.note_exit(PID, 1, expected=True)
@@ -319,9 +297,6 @@ def test_the_log_suggests_memory_only_without_another_cause(service: Service, pi
     service.log.addFilter(service.suspects.replace_memory_guess)
     service.log.error("Worker (pid:%s) was sent %s! Perhaps out of memory?", pid, "SIGKILL")
     assert said in service.lines.getvalue().splitlines()[-1]
-
-
-# The real service
 
 
 def post(server: Server, body: bytes, path: str = "/hold") -> requests.Response:

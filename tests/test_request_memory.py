@@ -16,7 +16,7 @@ from documents import GRAY, pdf
 from flask import Flask
 from image_support import encoded, noise
 from PIL import Image as PillowImage
-from web_support import KnownEngine, as_base64, json_of
+from web_support import KnownEngine, as_base64, json_of, running_reader
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import BodyTooLarge, QueueFull
@@ -101,14 +101,9 @@ def test_oversized_response_becomes_the_adapters_refusal(path: str, place: str) 
         assert memory.take(memory.total_bytes - memory.held_bytes)
 
     with app_with(memory, Talkative(1000), take_the_rest, adapters=("paddlex", "trwebocr")) as app:
-        sent: dict[str, Any] = (
-            {"json": {"file": as_base64(NOISE), "visualize": False}}
-            if path == "/ocr"
-            else {
-                "data": NOISE,
-                "content_type": "image/png",
-            }
-        )
+        picture = {"data": NOISE, "content_type": "image/png"}
+        file = {"json": {"file": as_base64(NOISE), "visualize": False}}
+        sent: dict[str, Any] = file if path == "/ocr" else picture
         answer = app.test_client().post(path, **sent)
     assert answer.status_code == 503
     assert "OCRSVC_REQUEST_MEMORY_BYTES" in json_of(answer)[place]
@@ -171,7 +166,6 @@ def test_decoding_holds_no_more_than_was_asked_for(kind: str) -> None:
 
 
 def test_sixty_pages_of_many_pixels_stay_within_the_memory_of_requests() -> None:
-    """Never more than one of them is decoded at a time where two do not fit."""
     frames = [PillowImage.new("L", (1500, 1000), shade) for shade in range(100, 160)]
     file = io.BytesIO()
     frames[0].save(file, "TIFF", save_all=True, append_images=frames[1:], compression="tiff_lzw")
@@ -185,31 +179,21 @@ def test_sixty_pages_of_many_pixels_stay_within_the_memory_of_requests() -> None
             peaks.append(memory.held_bytes)
             return super().read(tasks)
 
-    reader = Reader(Settings(max_pages=60), ThreadPlan(1, 4, 2), engine_opener=Watching)
-    reader.start()
-    try:
-        with Share(memory) as share:
-            (read,) = reader.read_files([file.getvalue()], ReadOptions(), 60.0, RequestContext(share=share))
-    finally:
-        reader.stop(5.0)
+    with running_reader(Settings(max_pages=60), Watching) as reader, Share(memory) as share:
+        (read,) = reader.read_files([file.getvalue()], ReadOptions(), 60.0, RequestContext(share=share))
     assert (len(read.readings), len(peaks), memory.held_bytes) == (60, 60, 0)
 
 
 def test_an_open_pdf_and_its_pages_are_in_the_account() -> None:
     page_bytes, canvas_bytes = 200 * 100 * 3, 200 * 100 * 4
-    data = pdf(GRAY, GRAY)
-    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
-    reader.start()
-    try:
-        memory = Budget(10 * MEGAPIXEL)
+    data, memory = pdf(GRAY, GRAY), Budget(10 * MEGAPIXEL)
+    with running_reader(threads=1) as reader:
         with reader.decoded_image(data, 2, context=RequestContext(share=Share(memory))):
             assert memory.held_bytes == page_bytes
         small = Budget(len(data) + canvas_bytes + page_bytes - 1)
         with pytest.raises(BodyTooLarge), reader.decoded_image(data, 1, context=RequestContext(share=Share(small))):
             pytest.fail("drawn")
         (read,) = reader.read_files([data], ReadOptions(), 30.0, RequestContext(share=Share(small)))
-    finally:
-        reader.stop(5.0)
     assert [type(error) for _, error in read.errors] == [BodyTooLarge] * 2
     assert memory.held_bytes == small.held_bytes == 0
 

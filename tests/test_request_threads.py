@@ -93,7 +93,6 @@ def test_error_of_a_request_does_not_stop_the_next() -> None:
 
 @contextmanager
 def crowd(count: int, other: State = State.FREE, in_flight: int = 0) -> Iterator[tuple[Loop, socket.socket]]:
-    """An event loop with connections in its listen queue, and a sibling worker."""
     loop = Loop(Config())
     entry = loop.table.entry(1)
     entry.state, entry.in_flight, loop.table.head.high = other, in_flight, 2

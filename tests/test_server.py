@@ -6,9 +6,6 @@ import errno
 import os
 import signal
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +13,7 @@ from pathlib import Path
 import pytest
 import requests
 from image_support import png
-from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
+from support import Server, process_state, run_program, run_server, start_server, wait_until
 
 from ocrsvc.worker.event_loop import STOP_LINGER_S
 
@@ -26,28 +23,23 @@ _EMPTY_SETTINGS = b"\0\0\0" + _SETTINGS_TYPE + b"\0" * 5
 
 
 def post(server: Server) -> requests.Response:
-    """One page sent to the native API."""
     return requests.post(f"{server.url}/v1/ocr", files={"file": ("page.png", png())}, timeout=_ANSWER_S)
 
 
 def get(server: Server, path: str) -> requests.Response:
-    """One GET."""
     return requests.get(f"{server.url}{path}", timeout=_ANSWER_S)
 
 
 def mapped(pid: int) -> str:
-    """What a process has mapped into its memory."""
     return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
 
 
 def is_refused(address: tuple[str, int]) -> bool:
-    """Whether the port refuses connections."""
     with socket.socket() as probe:
         return probe.connect_ex(address) == errno.ECONNREFUSED
 
 
 def is_pending(pid: int, sent: signal.Signals) -> bool:
-    """Whether a stopped process has a pending signal."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     [mask] = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd")]
     return bool(int(mask, 16) >> (sent - 1) & 1)
@@ -55,17 +47,8 @@ def is_pending(pid: int, sent: signal.Signals) -> bool:
 
 @pytest.fixture(scope="module")
 def ready_server() -> Iterator[Server]:
-    """One service for tests that do not change it."""
     with run_server() as server:
         yield server
-
-
-def test_service_reads_a_page_and_exits_with_0() -> None:
-    with run_server() as server:
-        assert get(server, "/readyz").status_code == 200
-        answer = post(server)
-    assert answer.status_code == 200
-    assert answer.json()["engine"]["name"] == "fake"
 
 
 def test_plan_is_logged_and_gunicorns_flags_override_settings() -> None:
@@ -97,10 +80,7 @@ def test_importing_the_application_loads_no_heavy_modules(
     code = (
         f"import sys, {modules}; print(set({unneeded}) & set(sys.modules), 'libcuda' in open('/proc/self/maps').read())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=clean_environment(env), cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "set() False\n"
+    assert run_program("-c", code, env=env).stdout == "set() False\n"
 
 
 @pytest.mark.parametrize("library", ["libcuda", "onnxruntime", "cv2", "numpy", "libtr", "libcrnn"])
@@ -109,35 +89,24 @@ def test_the_arbiter_loads_neither_a_model_nor_a_numeric_library(library: str, r
 
 
 @pytest.mark.parametrize(
-    ("env", "message"),
+    ("env", "args", "message"),
     [
-        ({"OCRSVC_WORKERS": "many"}, "OCRSVC_WORKERS is 'many': accepted is a whole number from 1 to 256."),
-        ({"OCRSVC_WORKRES": "2"}, "OCRSVC_WORKRES is '2': unknown setting; did you mean OCRSVC_WORKERS?"),
-        ({"OCRSVC_CONFIG": "/nowhere.toml"}, "OCRSVC_CONFIG: /nowhere.toml cannot be read"),
-        ({"OCRSVC_AUDIT_LOG": "/nowhere/audit"}, "The audit log /nowhere/audit cannot be written"),
+        ({"OCRSVC_WORKERS": "many"}, [], "OCRSVC_WORKERS is 'many': accepted is a whole number from 1 to 256."),
+        ({"OCRSVC_WORKRES": "2"}, [], "OCRSVC_WORKRES is '2': unknown setting; did you mean OCRSVC_WORKERS?"),
+        ({"OCRSVC_CONFIG": "/nowhere.toml"}, [], "OCRSVC_CONFIG: /nowhere.toml cannot be read"),
+        ({"OCRSVC_AUDIT_LOG": "/nowhere/audit"}, [], "The audit log /nowhere/audit cannot be written"),
+        # Each of these flags would lose requests.
+        ({}, ["-k", "gevent"], "-k gevent: this worker class cannot serve an OCR engine"),
+        ({}, ["-k", "sync", "--threads", "1"], "-k sync: this worker class cannot serve an OCR engine"),
+        ({}, ["--preload"], "--preload loads the application in the arbiter"),
+        ({}, ["--reuse-port"], "--reuse-port gives each worker an accept queue of its own"),
+        ({}, ["--certfile", "LICENSE"], "--certfile configures gunicorn's own TLS"),
+        ({}, ["--ca-certs", "LICENSE"], "--ca-certs configures gunicorn's own TLS"),
+        ({}, ["--proxy-protocol", "v2"], "--proxy-protocol v2: only version 1 is supported"),
     ],
 )
-def test_wrong_setting_is_named_and_stops_the_start(env: dict[str, str], message: str) -> None:
-    with start_server(env) as server:
-        assert server.wait_for_exit() == 78
-        assert message in server.log
-        assert "Traceback" not in server.log
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["-k", "gevent"], "-k gevent: this worker class cannot serve an OCR engine"),
-        (["-k", "sync", "--threads", "1"], "-k sync: this worker class cannot serve an OCR engine"),
-        (["--preload"], "--preload loads the application in the arbiter"),
-        (["--reuse-port"], "--reuse-port gives each worker an accept queue of its own"),
-        (["--certfile", "LICENSE"], "--certfile configures gunicorn's own TLS"),
-        (["--ca-certs", "LICENSE"], "--ca-certs configures gunicorn's own TLS"),
-        (["--proxy-protocol", "v2"], "--proxy-protocol v2: only version 1 is supported"),
-    ],
-)
-def test_flag_that_would_lose_requests_is_refused(args: list[str], message: str) -> None:
-    with start_server(args=args) as server:
+def test_wrong_setting_or_flag_is_named_and_stops_the_start(env: dict[str, str], args: list[str], message: str) -> None:
+    with start_server(env, args) as server:
         assert server.wait_for_exit() == 78
         assert message in server.log
         assert "Traceback" not in server.log
@@ -156,13 +125,8 @@ def test_loading_worker_exits_at_once_on_sigterm() -> None:
     with start_server({"OCRSVC_FAKE_WARM_UP_S": "300"}) as server:
         server.wait_for("Loading the engine fake")
         # A signal to a thread that is busy ends what it does, whatever it waits for next.
-        wait_until(lambda: _is_asleep(server.workers()[0]))
+        wait_until(lambda: process_state(server.workers()[0]) == "S", "it sleeps")
         assert server.stop() == 0
-
-
-def _is_asleep(pid: int) -> bool:
-    """Whether the main thread of a process sleeps."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 def test_load_may_take_longer_than_the_heartbeat_timeout() -> None:
@@ -171,26 +135,12 @@ def test_load_may_take_longer_than_the_heartbeat_timeout() -> None:
         assert "TIMEOUT" not in server.log
 
 
-def test_request_in_progress_is_answered_after_sigterm() -> None:
-    answers: list[int] = []
-    with run_server({"OCRSVC_FAKE_LATENCY_S": "1.5", "OCRSVC_LOG_LEVEL": "debug"}) as server:
-        client = threading.Thread(target=lambda: answers.append(post(server).status_code))
-        client.start()
-        server.wait_for("POST /v1/ocr")
-        server.process.send_signal(signal.SIGTERM)
-        client.join(_ANSWER_S)
-        assert server.wait_for_exit() == 0
-    assert answers == [200]
-
-
 def test_draining_service_is_not_ready_but_serves_until_a_second_sigterm() -> None:
     with run_server({"OCRSVC_DRAIN_S": "600"}) as server:
-        assert requests.get(f"{server.url}/readyz", timeout=_ANSWER_S).status_code == 200
+        assert get(server, "/readyz").status_code == 200
         server.process.send_signal(signal.SIGTERM)
         server.wait_for("LEAVING: .* 600 s")
-        statuses = [
-            requests.get(f"{server.url}/{path}", timeout=_ANSWER_S).status_code for path in ("readyz", "healthz")
-        ]
+        statuses = [get(server, path).status_code for path in ("/readyz", "/healthz")]
         assert (statuses, post(server).status_code) == ([503, 200], 200)
         server.process.send_signal(signal.SIGTERM)
         assert server.wait_for_exit() == 0

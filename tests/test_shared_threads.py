@@ -29,11 +29,15 @@ def test_a_single_page_is_worked_on_by_every_thread_at_once(shared_threads: Shar
         assert sorted(shared_threads.map(work, range(3))) == [0, 1, 2]
 
 
-def test_pages_for_every_thread_leave_no_helper(shared_threads: SharedThreads) -> None:
-    with shared_threads.page(), shared_threads.page(), shared_threads.page():
-        assert set(shared_threads.map(lambda _: threading.get_ident(), range(20))) == {threading.get_ident()}
-        with shared_threads.all_threads() as alone:
-            assert not alone
+def test_one_thread_and_pages_for_every_thread_leave_no_helper(shared_threads: SharedThreads) -> None:
+    one, before = SharedThreads(1), threading.active_count()
+    with one.page(), shared_threads.page(), shared_threads.page(), shared_threads.page():
+        for threads in (one, shared_threads):
+            assert set(threads.map(lambda _: threading.get_ident(), range(20))) == {threading.get_ident()}
+            with threads.all_threads() as alone:
+                assert not alone
+    assert threading.active_count() == before
+    one.close()
 
 
 def test_helpers_leave_when_pages_come(shared_threads: SharedThreads) -> None:
@@ -82,16 +86,6 @@ def test_failure_reaches_the_caller_and_frees_all_threads(shared_threads: Shared
             shared_threads.map(work, range(20))
         with shared_threads.all_threads() as alone:
             assert alone
-
-
-def test_one_thread_has_no_helpers() -> None:
-    shared_threads, before = SharedThreads(1), threading.active_count()
-    with shared_threads.page():
-        assert set(shared_threads.map(lambda _: threading.get_ident(), range(5))) == {threading.get_ident()}
-        with shared_threads.all_threads() as alone:
-            assert not alone
-    assert threading.active_count() == before
-    shared_threads.close()
 
 
 def test_engines_of_a_process_share_threads_until_the_last_returns_them() -> None:

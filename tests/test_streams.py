@@ -37,7 +37,6 @@ LATENCY_S = 0.15
 
 
 def tiff(pages: int, shade: int = 100) -> bytes:
-    """A document of so many small pages, none like another."""
     images = [Image.new("RGB", (64, 32), (shade + number % 100, number // 100, 0)) for number in range(pages)]
     file = io.BytesIO()
     images[0].save(file, "TIFF", save_all=True, append_images=images[1:])
@@ -69,7 +68,6 @@ def parts_of(text: str) -> list[dict[str, Any]]:
 
 
 def requests_with(server: Server, code: str) -> float:
-    """How many requests to the native API have ended so."""
     return server.metric(f'ocrsvc_requests_total{{adapter="api",code="{code}",status="200"}}')
 
 
@@ -134,19 +132,16 @@ def sent(client: FlaskClient, *files: bytes, query: str = "?format=ndjson", acce
     return client.post(f"/v1/ocr{query}", data=data, headers={"Accept": accept})
 
 
-def test_events_are_the_same_parts_by_name(client: FlaskClient) -> None:
+def test_the_form_follows_accept_and_events_are_the_same_parts_by_name(client: FlaskClient) -> None:
     response = sent(client, tiff(2), png(8, 8), query="", accept="text/event-stream")
     assert response.content_type == "text/event-stream"
+    for accept in ("application/x-ndjson", "application/x-ndjson, application/json;q=0.5"):
+        assert sent(client, png(), query="", accept=accept).content_type == "application/x-ndjson"
     events = [event.splitlines() for event in response.text.split("\n\n")[:-1]]
     assert [event[0] for event in events] == ["event: page"] * 3 + ["event: end"]
     *pages, end = [json.loads(event[1].removeprefix("data: ")) for event in events]
     places = [(part["page"], part["source"]["file"], part["source"]["page"]) for part in pages]
     assert (places, "page" in end) == ([(1, 1, 1), (2, 1, 2), (3, 2, 1)], False)
-
-
-@pytest.mark.parametrize("accept", ["application/x-ndjson", "application/x-ndjson, application/json;q=0.5"])
-def test_a_client_may_ask_by_what_it_accepts(client: FlaskClient, accept: str) -> None:
-    assert sent(client, png(), query="", accept=accept).content_type == "application/x-ndjson"
 
 
 def test_a_file_that_fails_leaves_the_others_alone(client: FlaskClient) -> None:
@@ -170,9 +165,7 @@ def test_unexpected_failure_ends_the_stream_without_details(
     assert "secret" not in response.text
 
 
-def test_the_pages_of_a_stream_count_for_its_key_when_it_ends_and_those_read_when_its_client_goes(
-    tmp_path: Path,
-) -> None:
+def test_pages_read_count_for_the_key_when_the_stream_ends_or_its_client_goes(tmp_path: Path) -> None:
     with keys_in(tmp_path) as keys:
         headers = bearer(keys.add(pages_a_day=6))
         with running_app(Settings(keys=keys.address), keys.gate) as app:
@@ -192,9 +185,7 @@ def test_the_pages_of_a_stream_count_for_its_key_when_it_ends_and_those_read_whe
             assert (refused.status_code, refused.json["code"]) == (429, "quota_exceeded")
 
 
-def test_unread_pages_count_in_the_requests_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unread_pages_count_in_the_requests_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocrsvc.http.response_stream._PUSH_S", 0.01)
     budget, piece = Budget(8 << 20), bytes(1 << 20)
     here, there = socket.socketpair()
@@ -219,9 +210,8 @@ def test_unread_pages_count_in_the_requests_memory(
 
 def test_the_client_yields_pages_as_they_come_and_raises_what_ends_them(server: Server) -> None:
     with Client(server.url, timeout_s=20) as client:
-        arrived_s = [
-            time.monotonic() for page in client.stream(tiff(9), pages="1-8") if (page.total, page.wanted) == (9, 8)
-        ]
+        coming = client.stream(tiff(9), pages="1-8")
+        arrived_s = [time.monotonic() for page in coming if (page.total, page.wanted) == (9, 8)]
         assert len(arrived_s) == 8
         assert arrived_s[-1] - arrived_s[0] > LATENCY_S
         with pytest.raises(UnsupportedImage):

@@ -11,16 +11,10 @@ import pytest
 
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.cgroup import read_cpus, read_quotas
-from ocrsvc.system.thread_plan import (
-    ThreadPlan,
-    device_for,
-    plan,
-    set_library_environment,
-)
+from ocrsvc.system.thread_plan import ThreadPlan, device_for, plan, set_library_environment
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:
-    """A made-up root of a file system."""
     for name, text in files.items():
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -37,11 +31,8 @@ def test_one_worker_per_four_cpus_and_one_engine_thread_per_cpu(cpus: float, wor
     assert (made.workers, made.engine_threads, made.library_threads) == (workers, engine_threads, 1)
 
 
-def test_gpu_gets_two_workers_for_any_cpus() -> None:
+def test_given_numbers_are_kept_and_a_gpu_gets_two_workers_for_any_cpus() -> None:
     assert plan(32, "cuda", 64) == ThreadPlan(workers=2, threads=76, engine_threads=4)
-
-
-def test_given_numbers_are_kept_and_others_derived() -> None:
     assert plan(8, "cpu", 64, workers=3, threads=7, engine_threads=5) == ThreadPlan(3, 7, 5)
     assert plan(8, "cpu", 64, workers=4).engine_threads == 2
 

@@ -43,7 +43,6 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def refusal(environ: dict[str, str]) -> str:
-    """Why these settings stop the start."""
     with pytest.raises(SettingsError) as refused:
         open_certificates(read_settings(environ), None, is_start=True)
     return str(refused.value)
@@ -51,22 +50,16 @@ def refusal(environ: dict[str, str]) -> str:
 
 def key_with_password() -> bytes:
     return ec.generate_private_key(ec.SECP256R1()).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(b"secret"),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
     )
 
 
-def test_a_certificate_and_its_key_are_served(authority: Authority) -> None:
+def test_a_certificate_and_its_key_are_served_from_two_files_or_one(authority: Authority, tmp_path: Path) -> None:
     files = authority.issue()
     found = open_certificates(read_settings(environment(files)), None, is_start=True)
     assert found is not None
     assert found.current.certificate.names == ("DNS=localhost", "IP=127.0.0.1")
     assert 89 * _DAY_S < found.left_s() < 91 * _DAY_S
-
-
-def test_the_key_may_be_in_the_certificates_file(authority: Authority, tmp_path: Path) -> None:
-    files = authority.issue()
     both = tmp_path / "both.pem"
     both.write_bytes(files.key.read_bytes() + files.certificate.read_bytes())
     assert files_of(read_settings({"OCRSVC_TLS_CERTIFICATE": str(both)})) == TlsFiles(both, both)
@@ -80,11 +73,7 @@ WRONG_FILES: list[tuple[str, str, Callable[[Authority, TlsFiles], Any]]] = [
     ("CERTIFICATE is .*: it is not in PEM", "PEM", lambda _, own: own.certificate.write_bytes(b"\xff\xfe")),
     ("KEY is .*: it holds no private key", "certificate's", lambda _, own: own.key.write_text("hello")),
     ("KEY is .*: it has a password", "openssl pkey", lambda _, own: own.key.write_bytes(key_with_password())),
-    (
-        "KEY is .*: it is not the key of the certificate; OCRSVC_TLS_CERTIFICATE is",
-        "made for",
-        lambda ca, _: swap_key(ca),
-    ),
+    ("KEY is .*: it is not the key of the certificate; OCRSVC_TLS_CERT", "made for", lambda ca, _: swap_key(ca)),
     ("CERTIFICATE is .*: it is valid from .* to .*, and it is", "Renew", lambda ca, _: ca.issue(valid_days=(-9, -1))),
     ("CERTIFICATE is .*: it is valid from .* to .*, and it is", "clock", lambda ca, _: ca.issue(valid_days=(1, 9))),
 ]
@@ -123,19 +112,15 @@ def test_contradicting_tls_settings_stop_the_start(environ: dict[str, str], said
     assert said in refusal(environ)
 
 
-def test_a_wrong_client_authority_stops_the_start(authority: Authority, tmp_path: Path) -> None:
-    files = authority.issue()
-    wrong = tmp_path / "wrong.pem"
-    wrong.write_text("hello")
-    for path, said in ((wrong, "OCRSVC_TLS_CLIENT_CA is"), (tmp_path / "none.pem", "cannot be read")):
-        assert said in refusal(environment(files) | {"OCRSVC_TLS_CLIENT_CA": str(path)})
+@pytest.mark.parametrize(("name", "said"), [("wrong.pem", "OCRSVC_TLS_CLIENT_CA is"), ("none.pem", "cannot be read")])
+def test_a_wrong_client_authority_stops_the_start(authority: Authority, tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "wrong.pem").write_text("hello")
+    assert said in refusal(environment(authority.issue()) | {"OCRSVC_TLS_CLIENT_CA": str(tmp_path / name)})
 
 
 def test_tls_does_not_begin_while_the_service_runs(authority: Authority) -> None:
-    files = authority.issue()
-    settings = read_settings(environment(files))
     with pytest.raises(SettingsError, match="SIGHUP cannot turn TLS"):
-        open_certificates(settings, None, is_start=False)
+        open_certificates(read_settings(environment(authority.issue())), None, is_start=False)
 
 
 def test_old_versions_and_weak_ciphers_are_refused(authority: Authority) -> None:
@@ -249,8 +234,12 @@ def test_a_worker_follows_its_arbiter(authority: Authority, caplog: pytest.LogCa
     assert "stay as they were in this worker" not in caplog.text
 
 
-def test_the_log_warns_of_expiry_once_a_day(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_warns_of_expiry_once_a_day_and_late_where_lives_are_short(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     now = [0.0]
+    watched(authority.issue(valid_days=(-1, 5)))[0].look()
+    assert caplog.text == ""
     watch, _, _ = watched(authority.issue(valid_days=(-80, 10)), lambda: now[0])
     look_twice(watch)
     assert caplog.text.count("The service's certificate expires at") == 1
@@ -261,12 +250,6 @@ def test_the_log_warns_of_expiry_once_a_day(authority: Authority, caplog: pytest
     authority.issue(valid_days=(-80, 11))
     look_twice(watch)
     assert caplog.text.count("The service's certificate expires at") == 3
-
-
-def test_a_short_lived_certificate_is_warned_of_late(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
-    watch, _, _ = watched(authority.issue(valid_days=(-1, 5)))
-    watch.look()
-    assert caplog.text == ""
 
 
 def test_sessions_of_old_clients_do_not_pile_up(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,6 @@ def test_a_certificate_of_another_authority_is_refused_even_where_none_is_needed
 
 
 def half_hello(authority: Authority) -> bytes:
-    """A client's first message."""
     outgoing = ssl.MemoryBIO()
     tls = authority.client().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):

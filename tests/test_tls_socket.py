@@ -32,13 +32,11 @@ class Client:
         wire.setblocking(False)
 
     def receive(self) -> None:
-        """Take the bytes that are there."""
         with suppress(BlockingIOError):
             while got := self.wire.recv(1 << 20):
                 self._incoming.write(got)
 
     def step(self) -> None:
-        """Receive, continue the handshake, and send."""
         self.receive()
         with suppress(ssl.SSLWantReadError):
             self.tls.do_handshake()
@@ -148,7 +146,6 @@ def test_a_forged_record_breaks_the_connection(connected: Pair) -> None:
 
 
 def hello(length: int, *, record_bytes: int = 512) -> bytes:
-    """The beginning of a first message that announces so many bytes."""
     return b"\x16\x03\x01" + record_bytes.to_bytes(2) + b"\x01" + length.to_bytes(3)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ import requests
 from grpc_support import V2, calling, infer_request, unary
 from image_support import png
 from otlp_receiver import MISSING, Receiver, attributes_of, receiving
+from prometheus_client.parser import text_string_to_metric_families
 from support import Server, reserved_port, run_server, wait_until
 
 from ocrsvc.errors import SettingsError
@@ -33,7 +36,6 @@ _LONG_S = 30.0
 
 
 def tracing_to(url: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a service that sends traces to this collector."""
     return {**OTLP, "OTEL_EXPORTER_OTLP_ENDPOINT": url, **(env or {})}
 
 
@@ -61,8 +63,6 @@ def traced(request: pytest.FixtureRequest) -> Iterator[Traced]:
 
 
 def roots_of(traced: Traced, *ids: str) -> list[Any]:
-    """Wait for the spans of the requests with these ids."""
-
     def found() -> dict[str, Any]:
         return {attributes_of(root)["ocrsvc.request_id"]: root for root in traced.receiver.roots}
 
@@ -160,7 +160,6 @@ class Exporter:
 
 
 def make(exporter: Any, ratio: float = 1.0, **limits: Any) -> tuple[Any, list[int]]:
-    """A tracer, and how many spans it dropped."""
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=MISSING)
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
@@ -174,7 +173,6 @@ def make(exporter: Any, ratio: float = 1.0, **limits: Any) -> tuple[Any, list[in
 
 
 def span(context: TraceContext | None = None) -> RequestSpan:
-    """A request of two stages."""
     segments = (Segment("receive", 0.0, 1.0), Segment("answer", 1.0, 2.0))
     context = context or TraceContext(new_trace_id(), new_span_id(), flags=1)
     return RequestSpan(context, "POST /v1/ocr", {}, segments, 0.0, 2.0, 1_700_000_000.0)
@@ -255,3 +253,62 @@ def test_opentelemetry_variables_apply() -> None:
     env = {"OTEL_BSP_MAX_QUEUE_SIZE": "100", "OTEL_BSP_SCHEDULE_DELAY": "250"}
     assert batch_limits(env) == BatchLimits(100, 100, 0.25)
     assert not is_tracing(Settings(traces="otlp"), {"OTEL_SDK_DISABLED": "True"})
+
+
+RECYCLES = 5
+_ANSWER_S = 30.0
+ENV = {
+    "OCRSVC_WORKERS": "1",
+    "OCRSVC_MAX_REQUESTS": "5",
+    "OCRSVC_LOG_FORMAT": "json",
+    "OCRSVC_ACCESS_LOG": "json",
+    "OCRSVC_TRACES": "otlp",
+    "OTEL_BSP_SCHEDULE_DELAY": "600000",
+}
+
+
+def ask_until_recycled(server: Server, url: str, number: int, answers: dict[str, Any]) -> None:
+    page, count = png(), 0
+    with requests.Session() as session:
+        while server.log.count('"event":"recycled"') < RECYCLES:
+            request_id = f"{number}-{(count := count + 1)}"
+            answer = session.post(f"{url}/v1/ocr", data=page, headers={"X-Request-Id": request_id}, timeout=_ANSWER_S)
+            answers[request_id] = answer.status_code, answer.headers["X-Request-Id"]
+
+
+def counted(url: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = requests.get(f"{url}/metrics", timeout=_ANSWER_S).text
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_nothing_is_lost_or_counted_twice_over_five_recycles() -> None:
+    answers: dict[str, Any] = {}
+    with receiving() as receiver:
+        with run_server(ENV | {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}) as server:
+            url = json.loads(server.wait_for("Listening at").string)["message"].split()[2]
+            clients = [
+                threading.Thread(target=ask_until_recycled, args=(server, url, number, answers)) for number in range(3)
+            ]
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join()
+            found = counted(url)
+        events = [json.loads(line) for line in server.lines]
+    assert {status for status, _ in answers.values()} == {200}
+    assert all(told == request_id for request_id, (_, told) in answers.items())
+    api = (("adapter", "api"), ("code", "ok"), ("status", "200"))
+    assert found["ocrsvc_requests_total", api] == len(answers)
+    assert found["ocrsvc_request_seconds_count", (("adapter", "api"),)] == len(answers)
+    assert found["ocrsvc_recycles_total", (("reason", "max_requests"),)] >= RECYCLES
+    lines = Counter(event["id"] for event in events if event["event"] == "request" and event["adapter"] == "api")
+    assert lines == Counter(dict.fromkeys(answers, 1))
+    assert Counter(attributes_of(root)["ocrsvc.request_id"] for root in receiver.roots) == lines
+    assert found["ocrsvc_access_events_dropped_total", ()] == found["ocrsvc_log_lines_dropped_total", ()] == 0
+    assert [event for event in events if event["level"] in {"error", "critical"}] == []
+    # The last words of a worker are there, too.
+    assert Counter(event["event"] for event in events)["draining"] >= RECYCLES

@@ -38,12 +38,6 @@ def on(files: ScriptedServer) -> Iterator[FlaskClient]:
         yield app.test_client()
 
 
-@pytest.fixture(scope="module")
-def off() -> Iterator[FlaskClient]:
-    with running_app(Settings()) as app:
-        yield app.test_client()
-
-
 # Each format that has a place for a URL, and what says that it was read.
 PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/ocr", {"json": {"url": "URL"}}, '"pages_total":1'),
@@ -86,32 +80,25 @@ def test_unavailable_urls_are_refused_in_each_format(
 
 @pytest.mark.parametrize(("path", "sent", "_seen"), PLACES)
 def test_no_url_is_fetched_where_the_operator_names_no_host(
-    off: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], _seen: str
+    client: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], _seen: str
 ) -> None:
     before = len(files.heads)
-    status, text = asked(off, path, sent, f"{files.url}/page.png")
+    status, text = asked(client, path, sent, f"{files.url}/page.png")
     assert status in {400, 422} or "not fetched" in text
     assert len(files.heads) == before
 
 
-def test_refused_url_says_who_can_allow_it(off: FlaskClient) -> None:
-    problem = json_of(off.post("/v1/ocr", json={"url": "http://files.example/a.pdf"}))
+def test_refused_url_says_who_can_allow_it(client: FlaskClient) -> None:
+    problem = json_of(client.post("/v1/ocr", json={"url": "http://files.example/a.pdf"}))
     assert (problem["status"], problem["code"]) == (400, "bad_option")
     assert "OCRSVC_URL_HOSTS" in problem["remedy"]
 
 
-def test_the_description_of_a_service_has_urls_where_they_are_fetched(on: FlaskClient, off: FlaskClient) -> None:
-    found = [
-        "url" in schema_of(client)["properties"] and {"required": ["url"]} in schema_of(client)["anyOf"]
-        for client in (on, off)
-    ]
-    assert found == [True, False]
-
-
-def schema_of(client: FlaskClient) -> Any:
-    """Of a request to the native API in JSON."""
-    posted = client.get("/openapi.json").json["paths"]["/v1/ocr"]["post"]  # type: ignore[index]  # it is JSON
-    return posted["requestBody"]["content"]["application/json"]["schema"]
+def test_the_description_of_a_service_has_urls_where_they_are_fetched(on: FlaskClient, client: FlaskClient) -> None:
+    for place, is_on in ((on, True), (client, False)):
+        posted = json_of(place.get("/openapi.json"))["paths"]["/v1/ocr"]["post"]
+        schema = posted["requestBody"]["content"]["application/json"]["schema"]
+        assert ("url" in schema["properties"] and {"required": ["url"]} in schema["anyOf"]) is is_on
 
 
 @pytest.mark.parametrize("url", [["a", "b"], [], {}, 1])

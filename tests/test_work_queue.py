@@ -77,7 +77,7 @@ def test_a_full_queue_refuses_and_a_released_place_is_free_again() -> None:
     assert queue.waiting() == 1
 
 
-def test_retry_after_follows_the_measured_service_time() -> None:
+def test_retry_after_follows_the_measured_service_time_which_one_slow_job_hardly_changes() -> None:
     queue, _ = make_queue(places=10, servers=2)
     for name in "ab":
         put(queue, name)
@@ -90,9 +90,6 @@ def test_retry_after_follows_the_measured_service_time() -> None:
     with pytest.raises(QueueFull) as refusal:
         queue.reserve()
     assert refusal.value.retry_after_s == 22  # 10 waiting and 1 running, 4 s each, on 2 servers
-
-
-def test_one_slow_job_hardly_changes_retry_after() -> None:
     queue, _ = make_queue(places=1)
     for run_s in (1.0, 1.0, 61.0):
         put(queue, "work")
@@ -114,7 +111,7 @@ def test_expired_and_cancelled_jobs_never_reach_a_server() -> None:
     assert names(queue.take(8)) == ["wanted"]
 
 
-def test_a_closed_queue_serves_queued_jobs_and_refuses_new_ones() -> None:
+def test_a_closed_queue_serves_queued_jobs_or_fails_them_and_refuses_new_ones() -> None:
     queue, _ = make_queue()
     put(queue, "last")
     queue.reserve()
@@ -126,9 +123,6 @@ def test_a_closed_queue_serves_queued_jobs_and_refuses_new_ones() -> None:
         queue.put(Work("too late", 200.0, DEFAULT_CONTEXT))
     assert names(queue.take(8)) == ["last"]
     assert queue.take(8) == []
-
-
-def test_abandon_fails_queued_jobs_with_not_ready() -> None:
     queue, _ = make_queue()
     job = put(queue, "left")
     queue.close()
@@ -169,9 +163,7 @@ def test_every_fifth_job_is_batch_while_both_priorities_wait(most: int) -> None:
             put(queue, name, context=BATCH if name.startswith("b") else DEFAULT_CONTEXT)
     batch = [index for index, name in enumerate(taken) if name.startswith("b")]
     assert batch == list(range(BATCH_EVERY - 1, len(taken), BATCH_EVERY))
-
-
-def test_interactive_jobs_count_only_while_batch_jobs_wait() -> None:
+    # Interactive jobs count only while batch jobs wait.
     queue, _ = make_queue(places=40)
     for number in range(BATCH_EVERY):
         put(queue, f"alone{number}")

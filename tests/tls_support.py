@@ -18,7 +18,6 @@ EC, RSA = trustme.KeyType.ECDSA, trustme.KeyType.RSA
 
 
 def environment(own: TlsFiles) -> dict[str, str]:
-    """The settings of a service with this certificate."""
     return {"OCRSVC_TLS_CERTIFICATE": str(own.certificate), "OCRSVC_TLS_KEY": str(own.key)}
 
 
@@ -67,7 +66,6 @@ class Authority:
         return found.public_bytes(serialization.Encoding.PEM)
 
     def client(self, own: TlsFiles | None = None, *protocols: str) -> ssl.SSLContext:
-        """What a client verifies services with, and perhaps shows itself."""
         context = ssl.create_default_context(cafile=str(self.file))
         if own is not None:
             context.load_cert_chain(own.certificate, own.key)
