@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,9 @@ from ocrmypdf import OcrClass, OcrElement
 from ocrmypdf.exceptions import BadArgsError, InputFileError, MissingDependencyError, SubprocessOutputError
 from ocrmypdf.hocrtransform import HocrParser
 from ocrmypdf.pluginspec import OcrEngine
-from support import ROOT, clean_environment, run_server
+from support import ROOT, run_program, run_server
 
-from ocrsvc import ocrmypdf_plugin
-from ocrsvc.errors import (
-    BadOption,
-    BrokenImage,
-    EngineFailed,
-    EngineUnavailable,
-    ImageTooLarge,
-    OcrsvcError,
-    QueueFull,
-    Unreachable,
-)
+from ocrsvc import errors, ocrmypdf_plugin
 from ocrsvc.integrations.ocrmypdf_elements import orientation_of, skew_of, to_tree
 from ocrsvc.ocrmypdf_plugin import OcrsvcEngine, to_ocrmypdf_error
 from ocrsvc.results import Box, Line, Page, Word
@@ -105,16 +94,16 @@ def test_orientation_is_opposite_to_the_pages_angle() -> None:
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
-        (EngineUnavailable("No engine."), MissingDependencyError),
-        (BadOption("No such language."), BadArgsError),
-        (BrokenImage("Damaged."), InputFileError),
-        (ImageTooLarge("Large."), InputFileError),
-        (QueueFull("Full.", retry_after_s=3), SubprocessOutputError),
-        (Unreachable("Nobody there."), SubprocessOutputError),
-        (EngineFailed("Failed."), SubprocessOutputError),
+        (errors.EngineUnavailable("No engine."), MissingDependencyError),
+        (errors.BadOption("No such language."), BadArgsError),
+        (errors.BrokenImage("Damaged."), InputFileError),
+        (errors.ImageTooLarge("Large."), InputFileError),
+        (errors.QueueFull("Full.", retry_after_s=3), SubprocessOutputError),
+        (errors.Unreachable("Nobody there."), SubprocessOutputError),
+        (errors.EngineFailed("Failed."), SubprocessOutputError),
     ],
 )
-def test_errors_become_ocrmypdf_exceptions(error: OcrsvcError, raised: type[Exception]) -> None:
+def test_errors_become_ocrmypdf_exceptions(error: errors.OcrsvcError, raised: type[Exception]) -> None:
     assert type(to_ocrmypdf_error(error)) is raised
     assert str(to_ocrmypdf_error(error)) == f"ocrsvc: {error}"
 
@@ -127,21 +116,12 @@ def test_invalid_service_is_reported(tmp_path: Path) -> None:
 
 
 def ocrmypdf(*words: object, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
-    """What a run of it printed."""
-    command = [sys.executable, "-m", "ocrmypdf", "--plugin", "ocrsvc.ocrmypdf_plugin", "--output-type", "pdf"]
     packages = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [*command, *map(str, words)],
-        env=clean_environment({"OCRSVC_ENGINE": "fake", "PATH": path, "PYTHONPATH": packages}),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    command = ("-m", "ocrmypdf", "--plugin", "ocrsvc.ocrmypdf_plugin", "--output-type", "pdf", *words)
+    return run_program(*command, env={"PATH": path, "PYTHONPATH": packages})
 
 
 def texts(file: Path) -> list[str]:
-    """The first line of each page."""
     with pypdfium2.PdfDocument(file) as document:
         return [page.get_textpage().get_text_range().splitlines()[0].strip() for page in document]
 

@@ -22,21 +22,18 @@ from typing import Any
 
 import pytest
 from documents import GRAY, drawn, open_pdf, pdf, with_text
-from support import clean_environment, wait_until
+from support import clean_environment, process_state, wait_until
 from test_umi_documents import READ
-from web_support import KnownEngine, json_of, running_app
+from web_support import json_of, running_app, running_reader
 
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, ImageTooLarge, OcrsvcError, ResourcesExhausted
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.pdf import open_pdf as pdf_module
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import ReadOptions
-from ocrsvc.settings.settings import Settings
 from ocrsvc.system import child_process
 from ocrsvc.system.child_program import MESSAGE_BYTES
 from ocrsvc.system.shared_memory import open_memory
-from ocrsvc.system.thread_plan import ThreadPlan
 
 MEGAPIXEL = 1_000_000
 SOON_S = 0.3
@@ -50,7 +47,6 @@ def _no_garbage_of_other_tests() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """No file stays open, and no process runs or waits to be buried."""
     before = open_files()
     yield
     assert open_files() == before
@@ -59,7 +55,6 @@ def _nothing_is_left(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """The processes that a test has started."""
     known: list[subprocess.Popen[bytes]] = []
     spawn = child_process._spawn
 
@@ -84,11 +79,8 @@ def open_files() -> list[str]:
 
 
 def file_that(**replies: str) -> bytes:
-    """What makes the double answer so; it begins as a PDF does."""
     return b"%PDF-" + json.dumps(replies).encode()
 
-
-# What a process may do wrong
 
 WRONG = {
     "ends": "!exit",
@@ -158,18 +150,11 @@ def test_implausible_numbers_of_the_child_are_checked(replies: dict[str, str], e
 def test_a_stopped_process_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", 60.0)
     # One engine thread: two documents at once.
-    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
-    reader.start()
-    try:
+    with running_reader(threads=1) as reader:
         for _ in range(3):
             with pytest.raises(DeadlineExceeded):
                 reader.read_files([file_that(draw="!stop")], ReadOptions(), SOON_S)
         assert reader.read_files([file_that()], ReadOptions(), 30.0)[0].readings
-    finally:
-        reader.stop(5.0)
-
-
-# What is the service's fault
 
 
 @pytest.mark.usefixtures("_double")
@@ -188,14 +173,7 @@ def test_a_process_that_does_not_get_ready_is_a_503(
     assert 1 <= len(messages) <= 2
 
 
-def lowest_free_number() -> int:
-    number = os.dup(0)
-    os.close(number)
-    return number
-
-
 def failing(code: int, calls: int, real: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which fails from so many calls on."""
     left = iter(range(calls))
 
     def call(*args: Any, **how: Any) -> Any:
@@ -235,9 +213,10 @@ def lay_text() -> bytes:
 @pytest.mark.parametrize("read", [open_and_close, lay_text])
 def test_missing_file_descriptors_are_reported_as_exhausted(read: Callable[[], object]) -> None:
     before, (soft, hard) = open_files(), resource.getrlimit(resource.RLIMIT_NOFILE)
-    refused = 0
+    refused, free = 0, os.dup(0)
+    os.close(free)
     try:
-        for most in range(lowest_free_number(), soft):
+        for most in range(free, soft):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             try:
                 read()
@@ -261,12 +240,8 @@ def test_exhausted_resources_are_answered_with_503(monkeypatch: pytest.MonkeyPat
     assert (answer.status_code, problem["code"], answer.headers["Retry-After"]) == (503, "resources_exhausted", "2")
 
 
-# The program's own side
-
-
 @contextmanager
 def program(*arguments: int, name: str = "ocrsvc.imaging.pdf.child") -> Iterator[tuple[Any, socket.socket]]:
-    """A PDF's program that this test speaks with itself."""
     file, canvas = (open_memory("test", data) for data in (pdf(GRAY), b""))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", name, *map(str, [*arguments, file, canvas])]
@@ -337,22 +312,10 @@ def test_the_child_ends_when_its_parent_is_killed() -> None:
         assert parent.stdout is not None
         process = int(parent.stdout.readline())
         parent.kill()
-    wait_until(lambda: has_ended(process), "the end of the child")
+    wait_until(lambda: process_state(process) in {"", "Z"}, "the end of the child")
 
 
-def has_ended(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-# What it is held to
-
-
-def test_the_child_is_sandboxed_and_runs_at_low_priority(
-    started: list[subprocess.Popen[bytes]],
-) -> None:
+def test_the_child_is_sandboxed_and_runs_at_low_priority(started: list[subprocess.Popen[bytes]]) -> None:
     with open_pdf(pdf(GRAY)):
         lines = Path(f"/proc/{started[0].pid}/status").read_text("ascii").splitlines()
         assert os.getpriority(os.PRIO_PROCESS, started[0].pid) > os.getpriority(os.PRIO_PROCESS, 0)
@@ -379,9 +342,6 @@ def test_missing_kernel_features_are_reported_once(
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == len(expected)
     assert all(one in whole for one, whole in zip(expected, warnings, strict=True))
-
-
-# What is known before a page is drawn
 
 
 @pytest.mark.parametrize("gray", [True, False])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pikepdf
 import pypdfium2
 import pytest
 from documents import GRAY, pdf
+from image_support import noise
 from numpy.typing import NDArray
 from pikepdf import Array, Dictionary, Name, Stream
 from web_support import json_of, running_app
@@ -27,18 +29,15 @@ MOST = 20_000_000
 Change = Callable[[pikepdf.Pdf], None]
 
 
-def picture() -> Pixels:
-    """Noise, in which every moved or mixed pixel shows."""
-    return np.random.default_rng(4).integers(0, 256, (HIGH, WIDE), np.uint8)
+PICTURE = noise(4, HIGH, WIDE)
 
 
 def scan(dpi: float, change: Change = lambda _pdf: None, content: bytes = b"") -> bytes:
-    """A PDF whose only page is the picture at a resolution."""
     made, file = pikepdf.new(), io.BytesIO()
     wide, high = WIDE * 72 / dpi, HIGH * 72 / dpi
     made.add_blank_page(page_size=(wide, high))
     page = made.pages[0].obj
-    image = image_of(made, picture())
+    image = image_of(made, PICTURE)
     page.Resources = Dictionary(XObject=Dictionary(I=made.make_indirect(image)))
     page.Contents = made.make_stream(b"q %f 0 0 %f 0 0 cm /I Do Q " % (wide, high) + content)
     change(made)
@@ -47,15 +46,13 @@ def scan(dpi: float, change: Change = lambda _pdf: None, content: bytes = b"") -
 
 
 def image_of(made: pikepdf.Pdf, pixels: Pixels) -> Stream:
-    head = Dictionary(
-        Type=Name.XObject,
-        Subtype=Name.Image,
-        ColorSpace=Name.DeviceGray,
-        Width=pixels.shape[1],
-        Height=pixels.shape[0],
-        BitsPerComponent=8,
-    )
-    return Stream(made, pixels.tobytes(), head)
+    kind: dict[str, Any] = {
+        "Type": Name.XObject,
+        "Subtype": Name.Image,
+        "ColorSpace": Name.DeviceGray,
+        "BitsPerComponent": 8,
+    }
+    return Stream(made, pixels.tobytes(), Dictionary(**kind, Width=pixels.shape[1], Height=pixels.shape[0]))
 
 
 def turned(degrees: int) -> Change:
@@ -85,7 +82,7 @@ def with_hidden_text(made: pikepdf.Pdf) -> None:
 
 def with_mask(made: pikepdf.Pdf) -> None:
     """The image is one colour, the letters are its mask."""
-    mask = image_of(made, np.kron(picture(), np.ones((4, 4), np.uint8)))
+    mask = image_of(made, np.kron(PICTURE, np.ones((4, 4), np.uint8)))
     made.pages[0].obj.Resources.XObject.I.SMask = made.make_indirect(mask)
 
 
@@ -115,7 +112,7 @@ def drawn(data: bytes, dpi: int = 200) -> NDArray[np.uint8]:
 
 @pytest.mark.parametrize("dpi", [72, 100, 150, 200, 203.2, 300])
 def test_a_page_that_is_an_image_is_drawn_as_that_image_pixel_by_pixel(dpi: float) -> None:
-    assert np.array_equal(drawn(scan(dpi)), picture())
+    assert np.array_equal(drawn(scan(dpi)), PICTURE)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +128,7 @@ def test_a_page_that_is_an_image_is_drawn_as_that_image_pixel_by_pixel(dpi: floa
 )
 def test_a_rotated_image_page_is_drawn_as_displayed(change: Change, shown: Callable[[Pixels], Pixels]) -> None:
     data = scan(150, change)
-    assert np.array_equal(drawn(data), shown(picture()))
+    assert np.array_equal(drawn(data), shown(PICTURE))
     with pypdfium2.PdfDocument(data) as document:
         width, height = document[0].get_size()
     assert abs(width / height - drawn(data).shape[1] / drawn(data).shape[0]) < 0.01

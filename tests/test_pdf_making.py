@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,57 +11,36 @@ from typing import Any
 
 import pytest
 from documents import GRAY, pdf
-from flask.testing import FlaskClient
-from jobs_support import reading_jobs
-from support import wait_until
-from web_support import KnownEngine, json_of
+from jobs_support import JobsApp, post_document
+from web_support import json_of
 
-from ocrsvc.app import create_app
-from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import no_check
 from ocrsvc.serving.limiter import Limiter
-from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 SCAN = pdf(GRAY)
 WAIT_S = 30.0
 
 
-class Place:
+class Place(JobsApp):
     """The application, and documents that are left with it and read."""
 
-    def __init__(self, folder: Path) -> None:
-        self.reader = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-        # Nobody waits, so that whoever finds it taken is refused at once.
-        self.reader.pdf_making = Limiter(1, 0)
-        self.jobs = JobStore(folder, 10**8, 3600.0)
-        self.client: FlaskClient = create_app(Settings(), self.reader, jobs=self.jobs).test_client()
-
     def read_job(self) -> str:
-        """The id of a job of which nothing was made yet."""
         job_id = json_of(self.client.post("/v1/jobs", data=SCAN))["id"]
-        self._read(lambda: json_of(self.client.get(f"/v1/jobs/{job_id}"))["state"] == "done")
+        self.work_until(lambda: json_of(self.client.get(f"/v1/jobs/{job_id}"))["state"] == "done")
         return str(job_id)
 
     def read_of_umi(self) -> str:
-        """The id of a document of Umi-OCR's."""
-        sent = self.client.post("/api/doc/upload", data={"file": (io.BytesIO(SCAN), "a.pdf")})
-        job_id = json_of(sent)["data"]
-        self._read(lambda: json_of(self.client.post("/api/doc/result", json={"id": job_id}))["is_done"])
+        job_id = json_of(post_document(self.client, "/api/doc/upload", SCAN))["data"]
+        self.work_until(lambda: json_of(self.client.post("/api/doc/result", json={"id": job_id}))["is_done"])
         return str(job_id)
-
-    def _read(self, is_done: Callable[[], bool]) -> None:
-        with reading_jobs(self.jobs, self.reader):
-            wait_until(is_done)
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
-    place.reader.start()
-    yield place
-    place.reader.stop(5.0)
+    with Place.running(tmp_path) as place:
+        # Nobody waits, so that whoever finds it taken is refused at once.
+        place.reader.pdf_making = Limiter(1, 0)
+        yield place
 
 
 def test_all_apis_share_the_places_for_making_pdfs(place: Place) -> None:

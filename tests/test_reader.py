@@ -10,31 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_support import encoded
+from image_support import box, encoded
 from support import wait_until
+from web_support import KnownEngine, running_reader
 
+from ocrsvc import errors
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.fake import FakeEngine
-from ocrsvc.errors import (
-    BadOption,
-    BodyTooLarge,
-    BrokenImage,
-    ClientGone,
-    DeadlineExceeded,
-    EngineUnavailable,
-    ImageTooLarge,
-    NotReady,
-    OcrsvcError,
-    QueueFull,
-    UnsupportedImage,
-)
 from ocrsvc.imaging.codecs.decode import decode_pixels
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.pipeline.decode_job import make_read_request
 from ocrsvc.pipeline.page_decoder import _take
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.result_cache import MemoryCache, ResultCache
-from ocrsvc.results import EngineInfo, Image, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.results import Image, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
@@ -46,8 +35,8 @@ LARGE_BYTES = 3000 * 2000 * 3
 SQUARE_BYTES = 700 * 700 * 3
 
 
-class Mirror:
-    """An engine that answers with the size and shade of what it sees, and a box around all of it."""
+class Mirror(KnownEngine):
+    """An engine that answers with the size of what it sees, and a box around all of it."""
 
     def __init__(self, *, wants_gray: bool = False, gate: threading.Event | None = None, opens: bool = True) -> None:
         self.traits = EngineTraits(wants_gray=wants_gray)
@@ -57,29 +46,18 @@ class Mirror:
         self.entered = threading.Event()
         self.closed = False
 
-    def describe(self) -> EngineInfo:
-        return EngineInfo("mirror", "none", "0", "cpu", "none", "none")
-
     def open_handle(self) -> Mirror:
         if not self.opens:
-            raise EngineUnavailable("The mirror is broken.")
+            raise errors.EngineUnavailable("The mirror is broken.")
         return self
 
-    def warm_up(self) -> None:
-        """Nothing to load."""
-
-    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | errors.OcrsvcError]:
         self.entered.set()
         if self.gate is not None:
             assert self.gate.wait(SOON_S)
         self.seen.extend(tasks)
-        return [self._read_one(task) for task in tasks]
-
-    def _read_one(self, task: ReadTask) -> Page:
-        image = task.image
-        right, bottom = float(image.width), float(image.height)
-        box = ((0.0, 0.0), (right, 0.0), (right, bottom), (0.0, bottom))
-        return Page(image.width, image.height, 0, (Line(f"{image.width}x{image.height}", 1.0, box),))
+        sizes = [(task.image.width, task.image.height) for task in tasks]
+        return [Page(*size, 0, (Line("{}x{}".format(*size), 1.0, box(0.0, 0.0, *size)),)) for size in sizes]
 
     def close(self) -> None:
         self.closed = True
@@ -91,13 +69,8 @@ def colour_png(width: int, height: int) -> bytes:
 
 @contextmanager
 def reading(engine: Mirror, *, engine_threads: int = 1, **settings: Any) -> Iterator[Reader]:
-    plan = ThreadPlan(workers=1, threads=8, engine_threads=engine_threads)
-    reader = Reader(Settings(**settings), plan, lambda: engine)
-    reader.start()
-    try:
+    with running_reader(Settings(**settings), lambda: engine, engine_threads) as reader:
         yield reader
-    finally:
-        reader.stop(SOON_S)
 
 
 def read(
@@ -109,7 +82,6 @@ def read(
 
 @contextmanager
 def asking(call: Callable[[], object], count: int, gate: threading.Event) -> Iterator[list[threading.Thread]]:
-    """Threads that each make the call once; at the end the engine's gate is opened, and they are awaited."""
     threads = [threading.Thread(target=call) for _ in range(count)]
     for thread in threads:
         thread.start()
@@ -121,13 +93,15 @@ def asking(call: Callable[[], object], count: int, gate: threading.Event) -> Ite
             thread.join(SOON_S)
 
 
-def test_reading_returns_page_engine_and_times_and_stop_closes_the_engine() -> None:
-    engine = Mirror()
+@pytest.mark.parametrize(("wants_gray", "dimensions"), [(True, 2), (False, 3)])
+def test_reading_returns_page_engine_and_times_and_stop_closes_the_engine(wants_gray: bool, dimensions: int) -> None:
+    engine = Mirror(wants_gray=wants_gray)
     with reading(engine) as reader:
         answer = read(reader, colour_png(40, 30))
         assert not engine.closed
+    assert engine.seen[0].image.pixels.ndim == dimensions
     assert answer.page.text == "40x30"
-    assert answer.engine.name == "mirror"
+    assert answer.engine.name == "known"
     parts = answer.timing.decode_s + answer.timing.queue_s + answer.timing.engine_s
     assert 0 < parts <= answer.timing.total_s
     assert (engine.closed, reader.ready) == (True, False)
@@ -148,40 +122,29 @@ def test_reading_returns_page_engine_and_times_and_stop_closes_the_engine() -> N
         (ReadOptions(region=(100, 50, 200, 100), rotate="90", max_side=100), "50x100", (100, 50, 300, 150)),
     ],
 )
-def test_options_are_applied_before_the_engine_and_undone_after_it(
+def test_options_are_applied_before_the_engine_and_undone_after_it_and_regions_outside_refused(
     options: ReadOptions, seen: str, frame: tuple[int, int, int, int]
 ) -> None:
     with reading(Mirror()) as reader:
         page = reader.read(colour_png(400, 300), options, SOON_S).page
+        with pytest.raises(errors.BadOption, match="400 x 300 pixels"):
+            read(reader, colour_png(400, 300), region=(400, 0, 1, 1))
     left, top, right, bottom = frame
     assert page.text == seen
     assert (page.width, page.height, page.angle) == (400, 300, int(options.rotate) if options.rotate != "auto" else 0)
     assert sorted(page.lines[0].box) == [(left, top), (left, bottom), (right, top), (right, bottom)]
 
 
-def test_a_region_outside_the_page_is_a_bad_option() -> None:
-    with reading(Mirror()) as reader, pytest.raises(BadOption, match="400 x 300 pixels"):
-        read(reader, colour_png(400, 300), region=(400, 0, 1, 1))
-
-
-@pytest.mark.parametrize(("wants_gray", "dimensions"), [(True, 2), (False, 3)])
-def test_an_engine_that_wants_gray_gets_gray(wants_gray: bool, dimensions: int) -> None:
-    engine = Mirror(wants_gray=wants_gray)
-    with reading(engine) as reader:
-        read(reader, colour_png(40, 30))
-    assert engine.seen[0].image.pixels.ndim == dimensions
-
-
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"", BrokenImage),
-        (b"hello", UnsupportedImage),
-        (colour_png(40, 30)[:60], BrokenImage),
-        (colour_png(60, 60), ImageTooLarge),
+        (b"", errors.BrokenImage),
+        (b"hello", errors.UnsupportedImage),
+        (colour_png(40, 30)[:60], errors.BrokenImage),
+        (colour_png(60, 60), errors.ImageTooLarge),
     ],
 )
-def test_unreadable_input_is_refused_and_releases_its_place(data: bytes, error: type[OcrsvcError]) -> None:
+def test_unreadable_input_is_refused_and_releases_its_place(data: bytes, error: type[errors.OcrsvcError]) -> None:
     with reading(Mirror(), queue_size=1, max_pixels=2000) as reader:
         for _ in range(3):
             with pytest.raises(error):
@@ -192,23 +155,22 @@ def test_unreadable_input_is_refused_and_releases_its_place(data: bytes, error: 
 def test_reading_before_start_raises_not_ready() -> None:
     reader = Reader(Settings(), ThreadPlan(1, 8, 1), Mirror)
     assert not reader.ready
-    with pytest.raises(NotReady):
+    with pytest.raises(errors.NotReady):
         read(reader, colour_png(40, 30))
-    with pytest.raises(NotReady):
+    with pytest.raises(errors.NotReady):
         reader.describe()
     reader.stop(SOON_S)
     # Nor by an engine that cannot open.
     reader = Reader(Settings(), ThreadPlan(1, 8, 2), lambda: Mirror(opens=False))
-    with pytest.raises(EngineUnavailable, match="mirror is broken"):
+    with pytest.raises(errors.EngineUnavailable, match="mirror is broken"):
         reader.start()
     assert not reader.ready
 
 
 def test_several_images_get_separate_outcomes_in_order() -> None:
+    files = [*(colour_png(10 + n, 10) for n in range(7)), b"junk", colour_png(5, 5)]
     with reading(Mirror(), engine_threads=2, queue_size=2) as reader:
-        answers = reader.read_many(
-            [colour_png(10 + n, 10) for n in range(7)] + [b"junk", colour_png(5, 5)], ReadOptions(), SOON_S
-        )
+        answers = reader.read_many(files, ReadOptions(), SOON_S)
     texts = [answer.page.text if isinstance(answer, Reading) else answer.code for answer in answers]
     assert texts == [*(f"{10 + n}x10" for n in range(7)), "unsupported_image", "5x5"]
 
@@ -221,12 +183,10 @@ def test_a_disconnected_client_is_noticed_between_pages() -> None:
     def ask() -> None:
         try:
             reader.read_many([colour_png(40, 30)] * 20, ReadOptions(), SOON_S, RequestContext(is_gone=gone.is_set))
-        except OcrsvcError as error:
+        except errors.OcrsvcError as error:
             failures.append(type(error))
 
-    with reading(engine) as reader:
-        asked = threading.Thread(target=ask)
-        asked.start()
+    with reading(engine) as reader, asking(ask, 1, gate) as [asked]:
         assert engine.entered.wait(SOON_S)
         gone.set()
         opener = threading.Timer(0.5, gate.set)
@@ -234,19 +194,18 @@ def test_a_disconnected_client_is_noticed_between_pages() -> None:
         asked.join(SOON_S)
         opener.join()
         assert reader.waiting() == 0
-    assert failures == [ClientGone]
+    assert failures == [errors.ClientGone]
     assert len(engine.seen) < 20
 
 
 def test_images_decoded_at_once_stay_within_the_memory_budget() -> None:
-    """Whoever finds none left is refused; every byte is free again when the answers are there."""
     gate, memory = threading.Event(), Budget(4 * SQUARE_BYTES)
     refused: list[str] = []
 
     def ask() -> None:
         try:
             read(reader, colour_png(700, 700), share=Share(memory))
-        except QueueFull as error:
+        except errors.QueueFull as error:
             refused.append(error.detail)
 
     with reading(Mirror(gate=gate), queue_size=30) as reader, asking(ask, 30, gate) as asked:
@@ -262,11 +221,10 @@ def test_an_image_larger_than_the_budget_is_refused_and_its_neighbours_are_read(
     memory = Budget(3 * SQUARE_BYTES)
     share = Share(memory)
     share.take(SQUARE_BYTES)
+    files, context = [colour_png(1000, 1000), colour_png(30, 20)], RequestContext(share=share)
     with reading(Mirror()) as reader:
-        answers = reader.read_many(
-            [colour_png(1000, 1000), colour_png(30, 20)], ReadOptions(), SOON_S, RequestContext(share=share)
-        )
-    assert isinstance(answers[0], BodyTooLarge)
+        answers = reader.read_many(files, ReadOptions(), SOON_S, context)
+    assert isinstance(answers[0], errors.BodyTooLarge)
     assert isinstance(answers[1], Reading)
     assert memory.held_bytes == SQUARE_BYTES
 
@@ -276,7 +234,7 @@ def test_a_request_with_many_large_pages_holds_few_in_memory() -> None:
     memory, held_bytes = Budget(4 * SQUARE_BYTES), list[int]()
 
     class Watching(Mirror):
-        def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        def read(self, tasks: Sequence[ReadTask]) -> list[Page | errors.OcrsvcError]:
             held_bytes.append(memory.held_bytes)
             return super().read(tasks)
 
@@ -291,7 +249,7 @@ def test_pixels_of_a_timed_out_page_are_accounted_until_the_engine_ends() -> Non
     gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
     share = Share(memory)
     with reading(Mirror(gate=gate)) as reader:
-        with pytest.raises(DeadlineExceeded):
+        with pytest.raises(errors.DeadlineExceeded):
             read(reader, colour_png(700, 700), 0.2, share=share)
         share.release()
         assert memory.held_bytes == SQUARE_BYTES
@@ -304,17 +262,16 @@ def test_dropped_and_undecodable_pages_release_their_memory() -> None:
     engine = Mirror(gate=gate)
     with reading(engine) as reader, asking(lambda: read(reader, colour_png(30, 20)), 1, gate):
         assert engine.entered.wait(SOON_S)
-        with pytest.raises(DeadlineExceeded):
+        with pytest.raises(errors.DeadlineExceeded):
             read(reader, colour_png(700, 700), 0.2, share=Share(memory))
         assert memory.held_bytes == 0
         for data in (colour_png(700, 700)[:-2000], b"GIF89a", colour_png(700, 700)[:40]):
-            with pytest.raises(BrokenImage):
+            with pytest.raises(errors.BrokenImage):
                 read(reader, data, share=Share(memory))
         assert memory.held_bytes == 0
 
 
 def waiting_bytes_of(reader: Reader) -> int:
-    """What the pages hold that no engine thread has taken yet."""
     assert reader._executor is not None
     return reader._executor.queue.waiting_bytes()
 
@@ -354,7 +311,6 @@ def test_few_large_pages_wait_decoded_and_all_are_read() -> None:
 
 
 def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many large ones there are: no engine thread decodes them."""
     gate, begun = threading.Event(), threading.Semaphore(0)
 
     def slowly(source: EncodedImage, *, gray: bool) -> Image:
@@ -365,10 +321,7 @@ def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.
 
     monkeypatch.setattr("ocrsvc.pipeline.decode_job.decode_pixels", slowly)
     large = colour_png(3000, 2000)
-    with (
-        reading(Mirror(), engine_threads=2) as reader,
-        asking(lambda: read(reader, large), 4, gate),
-    ):
+    with reading(Mirror(), engine_threads=2) as reader, asking(lambda: read(reader, large), 4, gate):
         assert begun.acquire(timeout=SOON_S)
         assert read(reader, colour_png(30, 20)).page.text == "30x20"
         with reader.decoded_image(colour_png(30, 20), limit_s=SOON_S) as image:
@@ -391,12 +344,14 @@ def test_the_largest_pages_are_read_one_at_a_time_and_none_is_refused() -> None:
     assert (len(pages), memory.held_bytes) == (4, 0)
 
 
-@pytest.mark.parametrize(("deadline_s", "expected"), [(0.3, DeadlineExceeded), (SOON_S, ClientGone)])
-def test_an_engine_thread_is_free_soon_after_a_cancellation(deadline_s: float, expected: type[OcrsvcError]) -> None:
+@pytest.mark.parametrize(("deadline_s", "expected"), [(0.3, errors.DeadlineExceeded), (SOON_S, errors.ClientGone)])
+def test_an_engine_thread_is_free_soon_after_a_cancellation(
+    deadline_s: float, expected: type[errors.OcrsvcError]
+) -> None:
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), lambda: FakeEngine(Settings(fake_latency_s=60.0)))
     reader.start()
     began_s = time.monotonic()
-    context = RequestContext(is_gone=lambda: expected is ClientGone and time.monotonic() > began_s + 0.3)
+    context = RequestContext(is_gone=lambda: expected is errors.ClientGone and time.monotonic() > began_s + 0.3)
     with pytest.raises(expected):
         reader.read(colour_png(30, 20), ReadOptions(), deadline_s, context)
     reader.stop(SOON_S)
@@ -433,8 +388,8 @@ def test_the_deadline_applies_while_an_image_waits_for_a_decoding_permit() -> No
     with reading(Mirror()) as reader, ExitStack() as taken:
         for _ in range(2):  # an engine thread, and one more
             _take(reader._decoder._permits, make_read_request(ReadOptions(), SOON_S), taken)
-        with pytest.raises(DeadlineExceeded):
+        with pytest.raises(errors.DeadlineExceeded):
             read(reader, colour_png(30, 20), 0.05)
-        with pytest.raises(ClientGone):
+        with pytest.raises(errors.ClientGone):
             reader.read(colour_png(30, 20), ReadOptions(), SOON_S, RequestContext(is_gone=lambda: True))
         assert reader.waiting() == 0

@@ -11,9 +11,10 @@ import cv2
 import numpy as np
 import pytest
 from documents import GRAY
+from flask.testing import FlaskClient
 from image_support import box, png
 from text_layer_pages import image, mapped, page_pdf, text, type3, with_image
-from web_support import KnownEngine, running_app, running_reader
+from web_support import KnownEngine, running_reader
 
 from ocrsvc.client.response import Response, answer_of
 from ocrsvc.engines.contract import EngineTraits
@@ -27,7 +28,6 @@ from ocrsvc.imaging.pdf.open_pdf import Pdf
 from ocrsvc.imaging.pdf.own_text import OwnPage
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import Image, Line, OwnText, Page, ReadOptions, ReadTask
-from ocrsvc.settings.settings import Settings
 
 AUTO, ONLY, MERGE = (ReadOptions(text_layer=mode) for mode in ("auto", "only", "merge"))
 SENTENCE = b"The quick brown fox jumps over the lazy dog."
@@ -91,17 +91,11 @@ def frame(line: Line) -> tuple[float, ...]:
     return min(xs), min(ys), max(xs), max(ys)
 
 
-# What is taken
-
-
-def test_a_sound_text_layer_is_used_without_the_engine(pages: Any, running: Any) -> None:
+def test_a_sound_text_layer_is_used_without_the_engine_if_asked_for(pages: Any, running: Any) -> None:
     [page, blank, gray] = pages(page_pdf(text(SENTENCE) + text(b"Second line.", y=130), b"", GRAY))
     assert said(page) == [SENTENCE.decode(), "Second line."]
     assert {(line.source, line.confidence) for line in page.lines} == {("text_layer", 1.0)}
     assert (blank.lines, gray.lines, running[1].tasks) == ((), (), [])
-
-
-def test_by_default_pages_are_recognized_and_lines_have_no_source(pages: Any, running: Any) -> None:
     [page] = pages(page_pdf(text(SENTENCE)), ReadOptions())
     assert (said(page), sources(page), len(running[1].tasks)) == (["seen"], {None}, 1)
 
@@ -154,9 +148,6 @@ def test_ligatures_become_letters_and_hyphens_stay(pages: Any) -> None:
     font, more = mapped({ord("A"): "ffi", ord("B"): "\ufb01", ord("C"): "\u00ad"})
     [page] = pages(page_pdf(text(b"oAce and Bre exam-") + text(b"ple and hyC", y=130), font=font, more=more))
     assert said(page) == ["office and fire exam-", "ple and hy-"]
-
-
-# What is not
 
 
 def wrongly_mapped() -> bytes:
@@ -224,11 +215,7 @@ def test_only_visible_text_is_used(pages: Any, running: Any, content: bytes, pag
     assert (said(read), running[1].tasks) == ([SENTENCE.decode()], [])
 
 
-# Together
-
-
 def mixed(height: int = 100) -> bytes:
-    """A line of text, and a picture of text below it."""
     return page_pdf(text(SENTENCE, y=160) + image(height=height, x=10, width=height * 3 // 2, y=20), **scanned())
 
 
@@ -249,14 +236,11 @@ def test_only_merge_recognizes_small_marks(pages: Any, running: Any) -> None:
     assert sources(page) == {"text_layer", "ocr"}
 
 
-def test_only_uses_all_text_of_the_file_and_no_engine(pages: Any, running: Any) -> None:
+def test_only_uses_all_text_of_the_file_and_no_engine_and_refuses_images(pages: Any, running: Any) -> None:
     found = [pages(make(), ONLY)[0] for make in (UNSOUND["invisible text over a scan"], UNSOUND["a scan alone"], mixed)]
     assert [said(page) for page in found] == [["5canned tcxt"], [], [SENTENCE.decode()]]
-    assert not running[1].tasks
-
-
-def test_only_refuses_images_and_auto_recognizes_them(running: Any) -> None:
-    reader, _ = running
+    reader, engine = running
+    assert not engine.tasks
     with pytest.raises(BadOption, match="is an image"):
         reader.read(png(), ONLY, 30.0)
     page = reader.read(png(shade=10), AUTO, 30.0).page
@@ -280,9 +264,6 @@ def test_recognized_lines_over_the_text_layer_are_dropped() -> None:
     assert said(merged) == ["own text", "other"]
 
 
-# Scripts
-
-
 def test_hebrew_is_in_logical_order_for_any_drawing_order(pages: Any) -> None:
     font, more = mapped({ord("a") + at: chr(0x5D0 + at) for at in range(26)})
     # Gimel, bet, alef from left to right, by one string; and alef first, each placed by itself.
@@ -298,9 +279,6 @@ def test_chinese_below_each_other_is_a_vertical_line_and_digits_are_not(pages: A
     digits = b"".join(text(b"%d" % at, 200, 150 - 22 * at, 20) for at in range(3)).replace(b"/F", b"/S")
     [page] = pages(page_pdf(column + digits, font=font, more=more), ONLY)
     assert sorted(said(page)) == ["0", "1", "2", "\u7e26\u66f8\u304d"]
-
-
-# Limits
 
 
 @pytest.mark.parametrize("count", [100_000, 1_500_000])
@@ -320,9 +298,6 @@ def test_a_text_layer_that_crashes_pdfium_is_ignored(pages: Any, monkeypatch: py
     monkeypatch.setattr(Pdf, "count_characters", crash)
     [page] = pages(page_pdf(text(SENTENCE)))
     assert (said(page), sources(page)) == (["seen"], {"ocr"})
-
-
-# On its way
 
 
 def test_tables_use_the_text_layer_in_their_cells(pages: Any, running: Any) -> None:
@@ -346,11 +321,10 @@ def test_the_text_layer_reaches_an_isolated_engine() -> None:
         del unpacked
 
 
-def test_api_and_client_give_the_source_of_lines() -> None:
-    with running_app(Settings()) as app:
-        url = "/v1/ocr?text_layer=auto&words=true"
-        answer = app.test_client().post(url, data=page_pdf(text(SENTENCE)), content_type="application/pdf")
-        wrong = app.test_client().post("/v1/ocr?text_layer=some", data=b"", content_type="application/pdf")
+def test_api_and_client_give_the_source_of_lines(client: FlaskClient) -> None:
+    url = "/v1/ocr?text_layer=auto&words=true"
+    answer = client.post(url, data=page_pdf(text(SENTENCE)), content_type="application/pdf")
+    wrong = client.post("/v1/ocr?text_layer=some", data=b"", content_type="application/pdf")
     [page] = answer_of(Response(answer.status_code, None, answer.data)).pages
     assert [(line.source, len(line.words or ())) for line in page.lines] == [("text_layer", 9)]
     assert wrong.status_code == 400

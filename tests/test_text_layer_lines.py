@@ -18,7 +18,6 @@ IMAGE = image()
 
 
 def rows(cells: Sequence[Sequence[str]], lefts: Sequence[float]) -> bytes:
-    """Each cell as a string of its own, its left side at these points."""
     return b"".join(
         text(cell.encode(), left, 180 - 14 * row, SIZE)
         for row, line in enumerate(cells)
@@ -36,9 +35,6 @@ def numbers(count: int, columns: int) -> list[list[str]]:
 
 def flat(cells: Sequence[Sequence[str]]) -> list[str]:
     return [cell for row in cells for cell in row]
-
-
-# Parted
 
 
 @pytest.mark.parametrize("gap", [0.55, 0.7, 1.0, 1.4])
@@ -118,9 +114,6 @@ def test_hebrew_tables_are_split_and_read_from_the_right() -> None:
     assert own_lines(page_pdf(rows([["cba"] * 2] * 4, [100, 122]), font=font, more=more)) == ["\u05d0\u05d1\u05d2"] * 8
 
 
-# Not parted
-
-
 def justified(lines: Sequence[str], width: float, *, has_blanks: bool) -> bytes:
     """Lines that fill so many points; without blanks each word is moved to its place."""
     content = b""
@@ -182,9 +175,6 @@ def test_spaced_headings_programs_and_poems_stay_whole() -> None:
     )
     font, more = CHINESE
     assert own_lines(page_pdf(signs, font=font, more=more), "only") == [POEM] * 6
-
-
-# Covered
 
 
 def form(content: bytes, head: bytes, inner: bytes) -> bytes:

@@ -29,10 +29,7 @@ SEEN = "64x32 auto True False None"
 
 # Worked out by hand from the boxes in web_support: a rectangle of 32 x 8, and a square with sides of sqrt(2) * 8 on its
 # tip.
-RAW_OUT = [
-    [[32.0, 12.0, 32.0, 8.0, 0.0], TEXT, 0.987654],
-    [[32.0, 16.0, 11.31, 11.31, 45.0], SEEN, 0.5],
-]
+RAW_OUT = [[[32.0, 12.0, 32.0, 8.0, 0.0], TEXT, 0.987654], [[32.0, 16.0, 11.31, 11.31, 45.0], SEEN, 0.5]]
 
 
 @pytest.fixture(scope="module")
@@ -159,16 +156,11 @@ def test_tr_shrinks_to_the_longest_side_and_answers_in_pixels_of_the_shrunk_imag
 def test_a_rectangle_is_the_one_that_opencv_draws_back(angle: float) -> None:
     corners = cv2.boxPoints(((200.0, 100.0), (60.0, 20.0), angle))
     # boxPoints begins at one of the corners and goes on clockwise; reading begins where w runs along the angle.
-    start = next(
-        n for n in range(4) if np.allclose(corners[(n + 1) % 4] - corners[n], direction(angle) * 60, atol=0.01)
-    )
+    along = 60 * np.array([np.cos(np.radians(angle)), np.sin(np.radians(angle))])
+    start = next(n for n in range(4) if np.allclose(corners[(n + 1) % 4] - corners[n], along, atol=0.01))
     cx, cy, w, h, turned = to_rects(np.roll(corners, -start, axis=0)[None].astype(np.float64))[0]
     assert (cx, cy, w, h) == pytest.approx((200, 100, 60, 20), abs=0.01)
     assert (turned - angle) % 360 == pytest.approx(0, abs=0.01)
-
-
-def direction(angle: float) -> NDArray[np.float64]:
-    return np.array([np.cos(np.radians(angle)), np.sin(np.radians(angle))])
 
 
 NOTHING, BAD_COMPRESS = "没有传入参数", "compress参数类型有误，只能是int类型"

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import pypdfium2
 import pytest
 import requests
-from documents import BLACK, GRAY, pdf, with_text
+from documents import BLACK, GRAY, pdf
 from golden import differences, read_golden
 from image_support import png
 from jobs_support import JobsApp, post_document, reading_jobs
@@ -48,22 +48,16 @@ KINDS = ("txt", "txtPlain", "jsonl", "csv", "pdfLayered", "pdfOneLayer")
 
 
 def grays(count: int) -> bytes:
-    """A PDF of so many pages, no two alike."""
     return pdf(*(b"%.3f g 0 0 10000 10000 re f" % ((number + 1) / (count + 1)) for number in range(count)))
-
-
-# One worker
 
 
 class Place(JobsApp):
     """How the adapter is asked."""
 
     def upload(self, data: bytes, name: str = "a.pdf", **options: Any) -> Any:
-        """What an upload is answered."""
         return json_of(post_document(self.client, "/api/doc/upload", data, name, json=json.dumps(options)))
 
     def ask(self, task_id: object, **how: object) -> Any:
-        """What the question for the result is answered."""
         return json_of(self.client.post("/api/doc/result", json={"id": task_id, **how}))
 
     def read(self, data: bytes, **options: Any) -> str:
@@ -73,13 +67,10 @@ class Place(JobsApp):
         return task_id
 
     def make(self, task_id: str, *kinds: str, **how: object) -> Any:
-        """What the question for files is answered."""
         return json_of(self.client.post("/api/doc/download", json={"id": task_id, "file_types": kinds, **how}))
 
     def download(self, task_id: str, *kinds: str, **how: object) -> bytes:
-        """The file that was asked for."""
-        made: bytes = self.client.get(self.make(task_id, *kinds, **how)["data"]).data
-        return made
+        return bytes(self.client.get(self.make(task_id, *kinds, **how)["data"]).data)
 
 
 @pytest.fixture(scope="module")
@@ -94,19 +85,16 @@ def done(place: Place) -> str:
     return place.read(pdf(GRAY, WHITE))
 
 
-def test_pages_have_the_originals_format(place: Place) -> None:
-    body = place.ask(place.read(grays(2)), is_data=True, is_unread=False)
+def test_pages_have_the_originals_format_and_reported_ones_come_again_only_on_request(place: Place) -> None:
+    task_id = place.read(grays(2))
+    seen = [len(place.ask(task_id, is_data=True, is_unread=unread)["data"]) for unread in (True, True, False)]
+    assert seen == [2, 0, 2]
+    body = place.ask(task_id, is_data=True, is_unread=False)
     assert (body["code"], body["state"], body["processed_count"], body["pages_count"]) == (100, "success", 2, 2)
     first, second = body["data"]
     assert (first["page"], first["path"], second["fileName"]) == (1, "a.pdf - 1", "a.pdf - 2")
     assert first["data"][0]["text"] == TEXT
     assert set(first["data"][0]) == {"text", "score", "box", "end"}
-
-
-def test_reported_pages_are_returned_again_only_on_request(place: Place) -> None:
-    task_id = place.read(grays(2))
-    seen = [len(place.ask(task_id, is_data=True, is_unread=unread)["data"]) for unread in (True, True, False)]
-    assert seen == [2, 0, 2]
 
 
 @pytest.mark.parametrize(
@@ -123,16 +111,17 @@ def test_pages_are_chosen_as_the_original_does(options: dict[str, Any], pages: l
     assert numbers_of(DocumentOptions.from_values(options), 5, 5) == pages
 
 
-def test_ignored_area_applies_only_to_its_page_range(place: Place) -> None:
-    everything = [[[0, 0], [9999, 9999]]]
-    options = {"tbpu.ignoreArea": everything, "tbpu.ignoreRangeStart": -1}
-    body = place.ask(place.read(grays(2), **options), is_data=True)
-    assert [page["code"] for page in body["data"]] == [100, 101]
-
-
-def test_failed_page_does_not_fail_others(place: Place) -> None:
-    body = place.ask(place.read(pdf(GRAY, BLACK, WHITE)), is_data=True, is_unread=False)
-    assert (body["state"], [page["code"] for page in body["data"]]) == ("success", [100, 902, 101])
+@pytest.mark.parametrize(
+    ("data", "options", "codes"),
+    [
+        (grays(2), {"tbpu.ignoreArea": [[[0, 0], [9999, 9999]]], "tbpu.ignoreRangeStart": -1}, [100, 101]),
+        (pdf(GRAY, BLACK, WHITE), {}, [100, 902, 101]),
+    ],
+    ids=["an area ignored on one page", "a page that fails"],
+)
+def test_a_page_does_not_affect_others(place: Place, data: bytes, options: dict[str, Any], codes: list[int]) -> None:
+    body = place.ask(place.read(data, **options), is_data=True, is_unread=False)
+    assert (body["state"], [page["code"] for page in body["data"]]) == ("success", codes)
 
 
 def test_all_files_come_in_one_archive(place: Place, done: str) -> None:
@@ -149,10 +138,8 @@ def test_all_files_come_in_one_archive(place: Place, done: str) -> None:
 
 
 def test_blank_pages_are_omitted_by_default(place: Place, done: str) -> None:
-    assert [place.download(done, "txt", **how).decode().count("≦") for how in ({}, {"ignore_blank": False})] == [
-        1,
-        2,
-    ]
+    counts = [place.download(done, "txt", **how).decode().count("≦") for how in ({}, {"ignore_blank": False})]
+    assert counts == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -239,9 +226,7 @@ GOLDEN: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def new(place: Place) -> str:
-    """The id of a task that nobody reads yet."""
-    task_id: str = place.upload(grays(1))["data"]
-    return task_id
+    return str(place.upload(grays(1))["data"])
 
 
 @pytest.mark.parametrize("title", GOLDEN)
@@ -259,9 +244,6 @@ def test_responses_match_recordings_of_the_original(place: Place, done: str, new
         # A blank page, of which there is none in the recording.
         assert body["data"].pop()["code"] == 101
     assert differences(expected.json, body) == []
-
-
-# Whose is what
 
 
 @pytest.mark.parametrize(
@@ -316,9 +298,6 @@ def test_cleared_job_is_not_found(place: Place) -> None:
     assert not (place.jobs.folder / task_id).exists()
 
 
-# How much is kept, and how long
-
-
 def test_full_job_store_returns_503(place: Place, tmp_path: Path) -> None:
     app = create_app(Settings(), place.reader, jobs=JobStore(tmp_path, 10, 100.0))
     answer = post_document(app.test_client(), "/api/doc/upload", grays(1))
@@ -342,9 +321,6 @@ def test_only_folders_of_killed_services_are_removed(tmp_path: Path) -> None:
 def test_unusable_folder_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="OCRSVC_JOBS_DIR"):
         make_folder(tmp_path / "missing")
-
-
-# What a worker leaves behind
 
 
 def test_page_that_kills_workers_is_given_up(place: Place) -> None:
@@ -402,9 +378,6 @@ def test_unreadable_job_does_not_block_others(place: Place) -> None:
     place.jobs.clear(job)
 
 
-# Several workers
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
     folder = tmp_path_factory.mktemp("served")
@@ -415,7 +388,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, P
 
 
 def reading_pid(job: Path) -> int:
-    """The process that holds the task; 0 when none does."""
     lock = job / "lock"
     if not lock.exists():
         return 0
@@ -460,11 +432,7 @@ def test_documents_without_job_store_are_refused_in_the_originals_format(place: 
     assert (answer.status_code, list(json_of(answer))) == (501, ["code", "data"])
 
 
-# PDF files that are written
-
-
 def texts_of(data: bytes) -> list[str]:
-    """The text that pdfium finds on each page."""
     document = pypdfium2.PdfDocument(data)
     return [page.get_textpage().get_text_range() for page in document]
 
@@ -476,17 +444,6 @@ def box(left: float, top: float, right: float, bottom: float) -> Box:
 WORDS = ("正品促销 hello", "한국어 ñ 𠀀 →")
 # At 200 dpi, of a page of 72 x 36 points.
 READ = Page(200, 100, 0, (Line(WORDS[0], 0.9, box(20, 10, 180, 30)), Line(WORDS[1], 0.9, box(20, 50, 180, 70))), 2)
-
-
-def test_text_layer_of_a_pdf_is_placed_and_invisible() -> None:
-    before = pdf(GRAY, b"0.5 0 0 0.5 10 10 cm q 2 0 0 2 0 0 cm " + GRAY)
-    after = with_text(before, [READ])
-    assert texts_of(after) == ["", "\r\n".join(WORDS)]
-    drawn = [pypdfium2.PdfDocument(data)[1].render().to_numpy().tobytes() for data in (before, after)]
-    assert drawn[0] == drawn[1]
-    page = Page(200, 100, 0, (Line("X", 0.9, box(20, 10, 40, 30)),), 2)
-    found = pypdfium2.PdfDocument(with_text(before, [page]))[1].get_textpage().get_charbox(0)
-    assert found == pytest.approx((7.2, 36 - 10.8, 14.4, 36 - 3.6), abs=0.3)
 
 
 def test_text_only_pdf_has_page_size_and_text() -> None:

@@ -60,7 +60,6 @@ def type3() -> tuple[bytes, dict[int, bytes]]:
 
 
 def image(name: bytes = b"I", width: int = 300, height: int = 200, x: int = 0, y: int = 0) -> bytes:
-    """Draws the image of `with_image` over a part of the page, as a part of a content stream."""
     return b"q %d 0 0 %d %d %d cm /%s Do Q\n" % (width, height, x, y, name)
 
 
@@ -75,7 +74,6 @@ def with_image(pixels: bytes, width: int, height: int) -> dict[str, object]:
 
 
 def own_lines(file: bytes, mode: str = "auto") -> list[str]:
-    """The lines of the first page's own text."""
     options = ReadOptions(text_layer=mode)  # type: ignore[arg-type]
     with closing(open_document(file, PixelLimits(1 << 27), 200, bool, bool)) as document:
         page = document.own_page(1, options, bool, bool)

@@ -85,10 +85,7 @@ def _read(task: ReadTask) -> Page | OcrsvcError:
     box = ((left, top), (right, top), (right, bottom), (left, bottom))
     characters = (Character("x", CONFIDENCE, box),) if asked.characters else ()
     words = (Word(str(asked.words), CONFIDENCE, box, characters),) if asked.wants_words else None
-    lines = (
-        Line(TEXT, CONFIDENCE, box, words),
-        Line(seen, 0.5, ((x, y - r), (x + r, y), (x, y + r), (x - r, y))),
-    )
+    lines = (Line(TEXT, CONFIDENCE, box, words), Line(seen, 0.5, ((x, y - r), (x + r, y), (x, y + r), (x - r, y))))
     # One table of two cells, the first line in its first cell.
     cells = (Cell(0, 0, 1, 1, box, TEXT, (0,)), Cell(0, 1, 1, 1, box, "", ()))
     tables = (Table(box, 1, 2, cells),) if asked.tables else ()
@@ -120,12 +117,10 @@ class DeafReader:
 
 
 def client_over(reader: DeafReader) -> FlaskClient:
-    """A client of an application over a reader that only raises."""
     return create_app(Settings(), cast(Reader, reader)).test_client()
 
 
 def client_raising(error: Exception) -> FlaskClient:
-    """A client of an application whose reader raises."""
     return client_over(DeafReader(error))
 
 
@@ -146,22 +141,18 @@ def running_reader(
 def running_app(
     settings: Settings | None = None, gate: AccessGate | None = None, jobs: JobStore | None = None
 ) -> Iterator[Flask]:
-    """The application over a real reader with the known engine."""
     settings = settings or Settings()
     with running_reader(settings) as reader:
         yield create_app(settings, reader, jobs=jobs, gate=gate)
 
 
 def as_base64(data: bytes) -> str:
-    """Standard base64."""
     return base64.b64encode(data).decode()
 
 
 def json_of(response: Any) -> Any:
-    """The JSON in an answer's body."""
     return json.loads(response.data)
 
 
 def texts(answer: Any) -> list[str]:
-    """The text of each page of a native answer."""
     return [page["text"] for page in answer["pages"]]
