@@ -20,12 +20,10 @@ LINE = "The library closes at 15:00 today."  # what stands on line.png
 
 
 def load(name: str) -> Pixels:
-    """A page in colour."""
     return np.asarray(cv2.imread(str(PAGES / name)), np.uint8)
 
 
 def text_of(name: str) -> str:
-    """What stands on a page."""
     return (PAGES / f"{name}.txt").read_text("utf-8")
 
 

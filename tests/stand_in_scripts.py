@@ -37,24 +37,15 @@ CERTAINTY: Final = 4.0
 
 @dataclass(frozen=True)
 class StandIn:
-    """A script of five or ten letters.
-
-    Attributes:
-        letters: Its letters.
-        black: Stripes of a sign that are black.
-        direction: Of its lines; that of columns has its stripes upright.
-        languages: As its model is to be described.
-        first, every: Of the signs with so many black stripes, the first that is its own, and how far away the next is.
-        ink_px: Where the detector's boxes have the ink of its lines, 48 px high.
-    """
+    """A script of five or ten letters, and the languages of its model; columns have their stripes upright."""
 
     letters: str
-    black: int
+    black: int  # stripes of a sign that are black
     direction: str
     languages: tuple[str, ...]
-    first: int = 0
-    every: int = 1
-    ink_px: tuple[float, float] = (6.5, 41.5)
+    first: int = 0  # of the signs with so many black stripes, the first that is its own
+    every: int = 1  # and how far away the next one is
+    ink_px: tuple[float, float] = (6.5, 41.5)  # where the detector's boxes have the ink of its lines, 48 px high
 
     @cached_property
     def stripes(self) -> dict[str, tuple[int, ...]]:
@@ -64,7 +55,6 @@ class StandIn:
 
     @property
     def dictionary(self) -> bytes:
-        """A file with one letter in each line."""
         return "\n".join(self.letters).encode() + b"\n"
 
     def draw(self, pixels: Pixels, text: str, left: int, top: int, size: int) -> list[Frame]:

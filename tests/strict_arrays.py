@@ -39,7 +39,6 @@ class OnGpu(np.ndarray[Any, Any]):
 
 
 def on_gpu(array: Any) -> Any:
-    """The array, from now on of the GPU."""
     return array.view(OnGpu) if isinstance(array, np.ndarray) else array
 
 
@@ -51,7 +50,6 @@ def refuse_strangers(values: Any) -> None:
 
 
 def flat(values: Any) -> Iterator[Any]:
-    """What lists and tuples hold."""
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from flat(value)

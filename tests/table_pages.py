@@ -58,16 +58,13 @@ class Sheet:
         self.pen = ImageDraw.Draw(self.image)
 
     def width_of(self, text: str) -> float:
-        """Pixels that a line of text is long."""
         return float(self.font.getlength(text))
 
     def write(self, x: float, y: float, text: str) -> None:
-        """One line, its top left corner at (x, y)."""
         self.pen.text((x, y), text, font=self.font, fill=INK)
         self.texts.append((text, (x - 2, y, x + self.width_of(text) + 2, y + 1.25 * self.font_px)))
 
     def rule(self, x0: float, y0: float, x1: float, y1: float, width: int = 2, gray: int = INK) -> None:
-        """One straight rule."""
         self.pen.line((x0, y0, x1, y1), fill=gray, width=width)
 
 
@@ -82,13 +79,11 @@ class DrawnPage:
 
 
 def words(random_: random.Random, language: str, least: int, most: int) -> str:
-    """Some words."""
     chosen = random_.choices((CHINESE if language == "zh" else ENGLISH).split(), k=random_.randint(least, most))
     return ("" if language == "zh" else " ").join(chosen)
 
 
 def number(random_: random.Random) -> str:
-    """An amount."""
     return f"{random_.randint(1, 99999) / random_.choice((1, 10, 100)):,.2f}"
 
 
@@ -140,7 +135,6 @@ def _merged(random_: random.Random, rows: int, columns: int) -> list[tuple[int, 
 
 
 def _text(sheet: Sheet, random_: random.Random, row: int, column: int, room: float, lines: int) -> str:
-    """What fits."""
     written = []
     for _ in range(lines):
         text = words(random_, sheet.language, 1, 2) if not row or not column or lines > 1 else number(random_)

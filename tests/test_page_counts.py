@@ -35,7 +35,6 @@ def counts() -> Iterator[PageCounts]:
 
 @pytest.fixture
 def block(counts: PageCounts) -> CountBlock:
-    """The first worker's, claimed."""
     made = CountBlock(counts, 0)
     assert made.claim()
     return made
@@ -49,7 +48,6 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 @pytest.fixture
 def held(store: SqliteStore, block: CountBlock) -> KeyReservation:
-    """What the first worker has reserved of a key."""
     return KeyReservation(store, block, "acme", lambda: 0.0)
 
 

@@ -15,7 +15,6 @@ SIZE = 1000
 
 
 def lines(lengths: tuple[int, ...] = (700, 500, 820, 640, 760, 300, 800, 580)) -> NDArray[np.float32]:
-    """(N, 4, 2) level lines 40 px tall from x = 90 on, one below the other."""
     tops = range(80, 900, 110)
     ends = [(y, 90 + length) for y, length in zip(tops, lengths, strict=True)]
     return np.array([[[90, y], [end, y], [end, y + 40], [90, y + 40]] for y, end in ends], np.float32)

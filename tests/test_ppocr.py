@@ -152,14 +152,11 @@ def test_the_detector_with_another_layout_finds_the_same_lines(
 
 @pytest.fixture(scope="module")
 def line_pixels() -> list[Pixels]:
-    """Crops of several widths, one of them blank."""
     lines = (cv2.resize(load("line.png"), (width, 48)).astype(np.uint8) for width in (48, 160, 400))
     return [*lines, np.full((48, 96, 3), 255, np.uint8)]
 
 
-def test_the_class_chosen_inside_the_graph_is_the_argmax_of_the_original_output(
-    line_pixels: list[Pixels],
-) -> None:
+def test_the_class_chosen_inside_the_graph_is_the_argmax_of_the_original_output(line_pixels: list[Pixels]) -> None:
     shipped = onnxruntime.InferenceSession(built_in_part(RECOGNITION).shipped, providers=["CPUExecutionProvider"])
     mended = open_model(built_in_part(RECOGNITION), SessionConfig("cpu"))
     for pixels in line_pixels:
@@ -197,7 +194,6 @@ def test_a_cancelled_page_stops_at_any_stage_and_its_neighbours_are_read(
 
 
 def test_a_dense_page_frees_its_thread_soon_after_its_deadline(handle: PageHandle) -> None:
-    """All of it would take several times as long."""
     dense = np.tile(load("notice.png"), (4, 3, 1))
     began_s = time.monotonic()
     check = make_check(RequestContext(), began_s + 0.3, time.monotonic)

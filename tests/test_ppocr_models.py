@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 from drawn_models import End, make_detector, make_recognizer, page_with_a_bar
+from image_support import noise
 from isolation_support import a_task
 from model_files import with_weights_elsewhere
 from models_support import make_version
@@ -233,12 +234,8 @@ def test_model_with_external_weights_is_refused(
         read(handle)
 
 
-def noise(height: int, width: int) -> Pixels:
-    return np.random.default_rng(3).integers(0, 256, (height, width, 3), np.uint8)
-
-
 def test_shades_become_what_the_model_takes() -> None:
-    pixels = noise(32, 40)
+    pixels = noise(3, 32, 40, 3)
     expected = (pixels / 255 - np.array(IMAGENET.mean)) / np.array(IMAGENET.std)
     assert np.allclose(to_tensor(pixels, IMAGENET)[0], np.moveaxis(expected, -1, 0), atol=1e-6)
     gray = pixels[:, :, 0]
@@ -254,7 +251,7 @@ def test_openvino_makes_the_same_tensor_of_pixels(tmp_path: Path) -> None:
     maps = []
     for provider in ("cpu", "openvino"):
         runner = open_model(part, SessionConfig("cpu", provider=provider, precision="fp32"), ModelCache(None))
-        maps.append(runner.run(model_input(runner, noise(64, 96)))[0])
+        maps.append(runner.run(model_input(runner, noise(3, 64, 96, 3)))[0])
     assert np.allclose(maps[0], maps[1], atol=1e-5)
 
 

@@ -52,12 +52,7 @@ def page_of(*lines: tuple[int, int]) -> tuple[Pixels, list[Quad]]:
 
 
 def read(
-    pixels: Pixels,
-    quads: Sequence[Quad],
-    reader: ShadeReader | None = None,
-    *,
-    in_batches: bool = False,
-    **options: Any,
+    pixels: Pixels, quads: Sequence[Quad], reader: ShadeReader | None = None, in_batches: bool = False, **options: Any
 ) -> Page:
     """A page on which a detector finds these quads."""
     page_reader = InMemoryPageReader(pixels, lambda _: list(quads), reader or ShadeReader(), in_batches=in_batches)

@@ -176,7 +176,9 @@ def test_gpu_that_cannot_run_a_model_is_not_used(
         open_model(built_in_part(kind), SessionConfig("cuda"))
 
 
-def test_cuda_uses_heuristic_search_and_exact_arena_extension(runtime: Runtime) -> None:
+def test_cuda_uses_heuristic_search_and_exact_arena_extension_and_a_session_for_each_stream(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     open_model(built_in_part(DETECTION), SessionConfig("cuda", gpu=GpuConfig(arena_bytes=2**30)))
     assert runtime.options(CUDA) == {
         "cudnn_conv_algo_search": "HEURISTIC",
@@ -185,6 +187,10 @@ def test_cuda_uses_heuristic_search_and_exact_arena_extension(runtime: Runtime) 
     }
     assert list(runtime.opened[0].options) == [CUDA, CPU]
     assert runtime.opened[0].more == {"enable_fallback": 0}
+    addresses = iter((4711, 4712))
+    monkeypatch.setattr(open_model_file, "open_gpu_context", lambda: SimpleNamespace(address=next(addresses)))
+    open_model(built_in_part(DETECTION), SessionConfig("cuda", gpu=GpuConfig(streams=2)))
+    assert [made.options[CUDA]["user_compute_stream"] for made in runtime.opened[1:]] == ["4711", "4712"]
 
 
 @pytest.mark.parametrize(
@@ -198,13 +204,6 @@ def test_cuda_computes_in_the_precision_asked_for(
     assert (runtime.opened[0].model, runtime.options(CUDA).get("use_tf32")) == (model, tf32)
     assert opened.precision == reported
     assert "gpu_mem_limit" not in runtime.options(CUDA)
-
-
-def test_each_stream_has_a_session_that_computes_on_it(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    addresses = iter((4711, 4712))
-    monkeypatch.setattr(open_model_file, "open_gpu_context", lambda: SimpleNamespace(address=next(addresses)))
-    open_model(built_in_part(DETECTION), SessionConfig("cuda", gpu=GpuConfig(streams=2)))
-    assert [made.options[CUDA]["user_compute_stream"] for made in runtime.opened] == ["4711", "4712"]
 
 
 def test_tensorrt_gets_an_engine_for_each_profile_in_a_folder_of_its_own(runtime: Runtime, tmp_path: Path) -> None:
@@ -244,6 +243,11 @@ def test_another_precision_or_profile_finds_another_engine_and_the_same_one_its_
 
     assert [found("fp16", SMALL), found("fp32", SMALL), found("fp16", LARGE)] == [set(), set(), set()]
     assert found("fp16", SMALL) == {"the engine 0"}
+    # Without a folder nothing is written.
+    gpu, before = GpuConfig(profiles=(SMALL,)), len(runtime.opened)
+    open_model(built_in_part(RECOGNITION), SessionConfig("cuda", provider="tensorrt", gpu=gpu))
+    assert not [name for name in runtime.options(TENSORRT, before) if "cache" in name]
+    assert runtime.options(TENSORRT, before)["trt_fp16_enable"] is False
 
 
 def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs(
@@ -261,12 +265,6 @@ def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs
     assert loaded == []
     providers.load_gpu_libraries("tensorrt")
     assert loaded == ["cuda", "libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10"]
-
-
-def test_tensorrt_without_a_cache_folder_writes_nothing(runtime: Runtime) -> None:
-    open_model(built_in_part(RECOGNITION), SessionConfig("cuda", provider="tensorrt", gpu=GpuConfig(profiles=(SMALL,))))
-    assert not [name for name in runtime.options(TENSORRT) if "cache" in name]
-    assert runtime.options(TENSORRT)["trt_fp16_enable"] is False
 
 
 @pytest.mark.parametrize(

@@ -206,9 +206,6 @@ def test_a_run_without_an_actor_says_what_is_lacking_and_is_given_up_in_the_end(
         cluster.started(2)
 
 
-# What the command sends, and takes.
-
-
 @pytest.mark.parametrize("noted", ["", "127.0.0.1:{port}"], ids=["RAY_ADDRESS", "noted by a cluster that was killed"])
 def test_a_cluster_that_does_not_answer_is_said_at_once(
     free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: str

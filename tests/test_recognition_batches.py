@@ -49,7 +49,6 @@ def recognizer() -> Iterator[Recognizer]:
 
 
 def line(width: int) -> Pixels:
-    """The line of the shipped page, squeezed or stretched to a width."""
     return np.asarray(cv2.resize(load("line.png"), (width, 48), interpolation=cv2.INTER_AREA), np.uint8)
 
 

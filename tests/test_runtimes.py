@@ -40,15 +40,8 @@ from ocrsvc.engines.ppocr.runtime_proof import (
     Proof,
     Runtime,
     RuntimeChoice,
-    candidates,
-    choose,
-    choose_runtime,
-    count_edits,
     load_choice,
-    prove_runtimes,
-    requested_choice,
     store_choice,
-    time_in_turn,
 )
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.results import Image, Page, Pixels, ReadTask
@@ -80,7 +73,7 @@ def test_fastest_equivalent_runtime_is_chosen_if_clearly_faster(
     int8: tuple[float, str], bf16: tuple[float, str], chosen: Runtime
 ) -> None:
     proofs = [Proof(RECOGNITION, runtime, gain, fault=fault) for runtime, (gain, fault) in ((INT8, int8), (BF16, bf16))]
-    assert choose(proofs, "") == RuntimeChoice(FP32, chosen, "")
+    assert runtime_proof.choose(proofs, "") == RuntimeChoice(FP32, chosen, "")
 
 
 @pytest.mark.parametrize(
@@ -97,16 +90,16 @@ def test_fastest_equivalent_runtime_is_chosen_if_clearly_faster(
     ],
 )
 def test_requested_runtime_is_not_proved(precision: Any, provider: Any, wanted: Any) -> None:
-    asked = requested_choice(precision, provider)
+    asked = runtime_proof.requested_choice(precision, provider)
     assert (asked and (asked.detection, asked.recognition)) == wanted
 
 
 def test_bf16_is_tried_where_openvino_computes_in_it_and_was_not_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert candidates(DETECTION, "auto") == [FP32, BF16]
-    assert candidates(RECOGNITION, "auto") == [FP32, INT8, BF16]
-    assert candidates(RECOGNITION, "cpu") == [FP32, INT8]
+    assert runtime_proof.candidates(DETECTION, "auto") == [FP32, BF16]
+    assert runtime_proof.candidates(RECOGNITION, "auto") == [FP32, INT8, BF16]
+    assert runtime_proof.candidates(RECOGNITION, "cpu") == [FP32, INT8]
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
-    assert candidates(DETECTION, "auto") == [FP32]
+    assert runtime_proof.candidates(DETECTION, "auto") == [FP32]
 
 
 def test_a_choice_comes_back_as_it_was_stored_where_it_can_be_used(
@@ -157,7 +150,7 @@ class Prover:
 
 
 def chosen(cache: ModelCache, prover: Prover) -> tuple[Runtime, Runtime] | None:
-    choice = choose_runtime(built_in(), SessionConfig("cpu"), cache, prover)
+    choice = runtime_proof.choose_runtime(built_in(), SessionConfig("cpu"), cache, prover)
     return None if choice is None else (choice.detection, choice.recognition)
 
 
@@ -186,7 +179,7 @@ def test_runs_are_timed_in_turn_and_the_least_time_counts() -> None:
     ran: list[str] = []
     ticks = count()
     runs = {name: lambda name=name: ran.append(name) for name in ("one", "other")}
-    assert time_in_turn(runs, rounds=3, clock=lambda: float(next(ticks))) == {"one": 1.0, "other": 1.0}
+    assert runtime_proof.time_in_turn(runs, rounds=3, clock=lambda: float(next(ticks))) == {"one": 1.0, "other": 1.0}
     assert ran == ["one", "other"] * 3
 
 
@@ -212,8 +205,7 @@ class Doubles:
         return given
 
     def fault(self, kind: Kind, pages: Sequence[Pixels] | None = None) -> str:
-        """What is said against the second candidate for that model."""
-        proofs = prove_runtimes(built_in(), SessionConfig("cpu"), ModelCache(None), pages)
+        proofs = runtime_proof.prove_runtimes(built_in(), SessionConfig("cpu"), ModelCache(None), pages)
         return next(proof.fault for proof in proofs if proof.model == kind)
 
 
@@ -221,46 +213,33 @@ OURS, THEIRS = None, [np.full((640, 640, 3), 255, np.uint8)]
 FAILURE = RuntimeError("could not create a primitive")
 
 
-@pytest.mark.parametrize(
-    ("found", "pages", "fault"),
-    [
-        ([LINE + 500, LINE + 2.5], OURS, ""),
-        ([LINE + 500, LINE + 3.5], OURS, "too much differs"),
-        ([LINE], OURS, "too much differs"),
-        ([], OURS, "too much differs"),
-        ([LINE, LINE + 500, LINE + 200], OURS, "too much differs"),
-        ([LINE], THEIRS, "too much differs"),
-        (FAILURE, OURS, "could not create a primitive"),
-    ],
-)
-def test_a_detector_must_find_the_lines_where_single_precision_does(
-    found: Any, pages: Any, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = Doubles(monkeypatch, found, SINGLE).fault(DETECTION, pages)
-    assert fault in said
-    assert bool(said) is bool(fault)
-
-
 def read_as(text: str, confidence: float = 0.97) -> list[LineText]:
-    """As single precision reads, but for the last line."""
     return [*SINGLE[:-1], LineText(text, confidence)]
 
 
 @pytest.mark.parametrize(
-    ("read", "pages", "fault"),
+    ("kind", "answer", "pages", "fault"),
     [
-        (read_as("a b", 0.93), OURS, ""),
-        (read_as("ab"), OURS, "too much differs"),
-        (read_as("a b", 0.9), OURS, "confidence differs by 0.07"),
-        (read_as("a b", 0.9), THEIRS, ""),  # on the whole it is 0.01
-        (read_as("a c"), THEIRS, "too much differs"),
-        (FAILURE, THEIRS, "could not create a primitive"),
+        (DETECTION, [LINE + 500, LINE + 2.5], OURS, ""),
+        (DETECTION, [LINE + 500, LINE + 3.5], OURS, "too much differs"),
+        (DETECTION, [LINE], OURS, "too much differs"),
+        (DETECTION, [], OURS, "too much differs"),
+        (DETECTION, [LINE, LINE + 500, LINE + 200], OURS, "too much differs"),
+        (DETECTION, [LINE], THEIRS, "too much differs"),
+        (DETECTION, FAILURE, OURS, "could not create a primitive"),
+        (RECOGNITION, read_as("a b", 0.93), OURS, ""),
+        (RECOGNITION, read_as("ab"), OURS, "too much differs"),
+        (RECOGNITION, read_as("a b", 0.9), OURS, "confidence differs by 0.07"),
+        (RECOGNITION, read_as("a b", 0.9), THEIRS, ""),  # on the whole it is 0.01
+        (RECOGNITION, read_as("a c"), THEIRS, "too much differs"),
+        (RECOGNITION, FAILURE, THEIRS, "could not create a primitive"),
     ],
 )
-def test_recognizer_must_match_text_and_confidence(
-    read: Any, pages: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+def test_a_candidate_must_find_and_read_the_lines_as_single_precision_does(
+    kind: Kind, answer: Any, pages: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = Doubles(monkeypatch, [], read).fault(RECOGNITION, pages)
+    found, read = (answer, SINGLE) if kind == DETECTION else ([], answer)
+    said = Doubles(monkeypatch, found, read).fault(kind, pages)
     assert fault in said
     assert bool(said) is bool(fault)
 
@@ -272,9 +251,7 @@ def test_one_percent_of_characters_may_differ_on_user_pages(monkeypatch: pytest.
     assert doubles.fault(RECOGNITION, OURS) == "too much differs"
 
 
-def test_recognizer_with_too_few_readable_lines_uses_fp32(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_recognizer_with_too_few_readable_lines_uses_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = [*SINGLE[:4], LineText("&", 0.3)]
     doubles = Doubles(monkeypatch, [], noise)
     doubles.read[FP32] = noise
@@ -305,11 +282,10 @@ def test_single_precision_has_to_open_and_to_run(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found", "edits"),
-    [("kitten", "sitting", 3), ("", "abc", 3), ("flaw", "lawn", 2), ("same", "same", 0)],
+    ("wanted", "found", "edits"), [("kitten", "sitting", 3), ("", "abc", 3), ("flaw", "lawn", 2), ("same", "same", 0)]
 )
 def test_edits_are_counted(wanted: str, found: str, edits: int) -> None:
-    assert count_edits(wanted, found) == count_edits(found, wanted) == edits
+    assert runtime_proof.count_edits(wanted, found) == runtime_proof.count_edits(found, wanted) == edits
 
 
 def test_broken_openvino_is_logged_and_not_used(
@@ -342,11 +318,7 @@ def openvino_double() -> OpenVinoSession:
     return OpenVinoSession(compiled, {}, 0, USUAL)
 
 
-def detector() -> Any:
-    return open_model(built_in()[0], SessionConfig("cpu"))
-
-
-@pytest.mark.parametrize("open_one", [detector, openvino_double])
+@pytest.mark.parametrize("open_one", [lambda: open_model(built_in()[0], SessionConfig("cpu")), openvino_double])
 def test_session_is_freed_with_its_last_reference(open_one: Callable[[], Any]) -> None:
     gc.disable()
     try:
@@ -424,11 +396,8 @@ def test_too_little_text_is_refused(
 def test_optimize_stores_what_wins_and_single_precision_where_nothing_does(
     gain: float, pages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        runtime_proof,
-        "prove_runtimes",
-        lambda *_args: [Proof(RECOGNITION, INT8, gain, count=optimize.MIN_CHARACTERS)],
-    )
+    proof = Proof(RECOGNITION, INT8, gain, count=optimize.MIN_CHARACTERS)
+    monkeypatch.setattr(runtime_proof, "prove_runtimes", lambda *_args: [proof])
     assert run(["optimize", "--pages", str(pages / "notice.png"), "--out", str(tmp_path)]) == 0
     printed, choice = capsys.readouterr().out, load_choice(ModelCache(tmp_path), built_in(), "auto")
     assert choice is not None

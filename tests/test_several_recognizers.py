@@ -79,14 +79,11 @@ def test_a_language_selects_the_recognizers_that_support_it(lang: str | None, ch
     assert candidates(lang, [("zh", "en", "ja"), ("ru", "en"), ("ja", "zh-hant")]) == chosen
 
 
-def test_only_the_first_recognizer_reads_a_page_it_is_sure_of() -> None:
+def test_the_surest_result_is_kept_and_lines_that_the_first_is_sure_of_are_read_by_no_other() -> None:
     first, other = OneScript("a", lambda _: 0.95), OneScript("b", lambda _: 1.0)
     assert texts_of(several(first, other), lines(2)) == ["a0", "a1"]
     assert other.asked == []
-
-
-def test_the_surest_result_is_kept_and_the_first_of_equals() -> None:
-    first = OneScript("a", lambda _: 0.6)
+    first.confidence = lambda _: 0.6
     second = OneScript("b", lambda number: 0.99 if number == 1 else 0.6)
     third = OneScript("c", lambda number: 0.8 if number == 2 else 0.2)
     assert texts_of(several(first, second, third), lines(3)) == ["a0", "b1", "c2"]
@@ -103,14 +100,11 @@ def test_few_characters_lower_the_confidence(name: str) -> None:
     assert texts_of(several(first, other), [rectangle(0, 0, 900, 32)]) == ["many characters: 0"]
 
 
-def test_the_recognizer_that_wins_most_lines_reads_all() -> None:
+def test_the_recognizer_that_wins_most_lines_reads_all_and_the_sample_decides_who_begins() -> None:
     first = OneScript("a", lambda number: 0.95 if number % 3 == 0 else 0.5)
     page = several(first, OneScript("b", lambda number: 0.99 if number < 9 else 0.9))
     assert texts_of(page, lines(9)) == [f"b{number}" for number in range(9)]
     assert texts_of(page, lines(2, 9)) == ["a9", "b10"]
-
-
-def test_the_recognizer_that_won_the_sample_reads_first() -> None:
     first, second, third = (OneScript(name, lambda _: 0.5) for name in "abc")
     third.confidence = lambda _: 0.99
     assert texts_of(several(first, second, third), lines(20)) == [f"c{number}" for number in range(20)]
@@ -154,8 +148,6 @@ def test_recognizers_of_columns_read_vertical_lines(
     assert {"a": first.asked, "b": other.asked} == read
 
 
-# Stand-ins for recognizers of Cyrillic, Arabic and columns, beside the real models
-
 MOST_PX = 4
 SCRIPTS = {"cyrillic": CYRILLIC, "arabic": ARABIC, "columns": COLUMNS}
 DETECTOR = f'[detection]\nfile = "{DETECTION}"'
@@ -164,7 +156,6 @@ CYRILLIC_ROWS = ["аввб ааава двгг", "бдваб ввдг бдбд",
 
 
 def describe(name: str, script: StandIn) -> str:
-    """Its table in model.toml."""
     languages = ", ".join(f'"{tag}"' for tag in script.languages)
     return (
         f'[[recognition]]\nname = "{name}"\nfile = "{name}.onnx"\ndictionary = "{name}.txt"\n'
@@ -195,7 +186,6 @@ def paper(width: int = 900, height: int = 600) -> Pixels:
 
 
 def assert_near(boxes: Sequence[Box], frames: Sequence[Frame]) -> None:
-    """Each box is where it was drawn, but for the soft edges of ink."""
     assert np.abs(np.array([frame_of(box) for box in boxes]) - np.array(frames)).max() <= MOST_PX
 
 

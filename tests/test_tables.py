@@ -36,7 +36,6 @@ def line_at(x: float, y: float, text: str, width: float = 60, height: float = 20
 
 
 def cells_of(cells: Sequence[TrueCell | Cell]) -> list[tuple[int, int, int, int, str]]:
-    """Those with text, in order."""
     return sorted((cell.row, cell.column, cell.row_span, cell.column_span, cell.text) for cell in cells if cell.text)
 
 

@@ -16,11 +16,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from ppocr_support import read
 
 from ocrsvc.adapters.trwebocr.http import to_rects
 from ocrsvc.engines.tr.engine import MAX_LINES, MAX_SESSIONS, MAX_STEPS, TrEngine, TrHandle, to_box
 from ocrsvc.errors import EngineFailed, EngineUnavailable
-from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.results import Image, Pixels, ReadOptions, ReadTask
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(__file__).parent / "doubles" / "tr_home.py"
@@ -34,27 +35,8 @@ class Double:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._calls = ctypes.CDLL(str(home / "libtr.so"))
-        self._calls.double_last_complaint.restype = ctypes.c_char_p
-
-    @property
-    def complaints(self) -> int:
-        """How many wrong calls it saw since `forget`."""
-        return int(self._calls.double_complaints())
-
-    @property
-    def last_complaint(self) -> str:
-        """What was wrong with the last of them."""
-        return bytes(self._calls.double_last_complaint()).decode()
-
-    @property
-    def open_sessions(self) -> int:
-        """How many sessions are open."""
-        return int(self._calls.double_open_sessions())
-
-    def forget(self) -> None:
-        """Forget the complaints."""
-        self._calls.double_reset()
+        self.says = ctypes.CDLL(str(home / "libtr.so"))
+        self.says.double_last_complaint.restype = ctypes.c_char_p
 
 
 @pytest.fixture(scope="session")
@@ -66,17 +48,16 @@ def tr_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(tr_home: Path, tmp_path: Path) -> Path:
-    """A copy, to be broken."""
     return Path(shutil.copytree(tr_home, tmp_path / "home"))
 
 
 @pytest.fixture
 def double(tr_home: Path) -> Iterator[Double]:
     seen = Double(tr_home)
-    seen.forget()
+    seen.says.double_reset()
     yield seen
-    assert seen.complaints == 0, seen.last_complaint
-    assert seen.open_sessions == 0
+    assert seen.says.double_complaints() == 0, seen.says.double_last_complaint()
+    assert seen.says.double_open_sessions() == 0
 
 
 @pytest.fixture
@@ -97,12 +78,6 @@ def task(pixels: Pixels, options: ReadOptions | None = None) -> ReadTask:
 def first_line(pixels: Pixels) -> str:
     """What the double reads on an image, worked out here from its description."""
     return f"{pixels.shape[1]}x{pixels.shape[0]}:{zlib.adler32(np.ascontiguousarray(pixels).tobytes()[::17])}"
-
-
-def read(handle: TrHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:
-    [answer] = handle.read([task(pixels, options)])
-    assert isinstance(answer, Page), answer
-    return answer
 
 
 def test_blanks_and_repeats_are_removed_and_order_is_kept(handle: TrHandle) -> None:
@@ -169,34 +144,23 @@ def test_invalid_result_of_tr_is_an_error_and_does_not_affect_the_next_page(
     assert read(handle, noise(14)).lines[0].text == first_line(noise(14))
 
 
-def test_threads_with_sessions_of_their_own_read_what_each_would_alone(
-    double: Double, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("shared", "threads"), [(False, 8), (True, 4)], ids=["sessions of their own", "one pair"])
+def test_threads_read_what_each_would_alone(
+    double: Double, monkeypatch: pytest.MonkeyPatch, shared: bool, threads: int
 ) -> None:
     monkeypatch.setenv("LIBTR_DOUBLE_SLEEP_MS", "2")
-    engine = TrEngine(double.home)
-    assert read_in_threads(engine, threads=8, pages=20) == expected_of_threads(threads=8, pages=20)
-
-
-def test_threads_may_share_one_pair_of_sessions(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIBTR_DOUBLE_SHARED", "1")
-    monkeypatch.setenv("LIBTR_DOUBLE_SLEEP_MS", "2")
-    engine = TrEngine(double.home, shared_sessions=True)
-    answers = read_in_threads(engine, threads=4, pages=10)
-    still_open = double.open_sessions
+    if shared:
+        monkeypatch.setenv("LIBTR_DOUBLE_SHARED", "1")
+    engine = TrEngine(double.home, shared_sessions=shared)
+    answers = read_in_threads(engine, threads, pages=20)
+    assert double.says.double_open_sessions() == (2 if shared else 0)
     engine.close()
-    assert answers == expected_of_threads(threads=4, pages=10)
-    assert still_open == 2
-
-
-def expected_of_threads(threads: int, pages: int) -> list[list[str]]:
-    return [
-        [f"{first_line(noise(100 * thread + page))}\n{SECOND_LINE}" for page in range(pages)]
-        for thread in range(threads)
+    assert answers == [
+        [f"{first_line(noise(100 * thread + page))}\n{SECOND_LINE}" for page in range(20)] for thread in range(threads)
     ]
 
 
 def read_in_threads(engine: TrEngine, threads: int, pages: int) -> list[list[str]]:
-    """Each thread's texts; the threads open their own handles and begin to read together."""
     together = threading.Barrier(threads, timeout=30)
 
     def live(thread: int) -> list[str]:
@@ -233,7 +197,7 @@ def test_a_warm_up_runs_without_a_complaint_and_its_failure_makes_the_engine_una
     handle: TrHandle, double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle.warm_up()
-    assert double.complaints == 0
+    assert double.says.double_complaints() == 0
     monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", "negative")
     with pytest.raises(EngineUnavailable, match="-1 lines"):
         handle.warm_up()

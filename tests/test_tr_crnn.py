@@ -18,14 +18,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.tr_crnn.engine import (
-    MOST_WIDTH_PER_HEIGHT,
-    CrnnLibrary,
-    Steps,
-    TrCrnnLineReader,
-    decode,
-    prepare,
-)
+from ocrsvc.engines.tr_crnn.engine import MOST_WIDTH_PER_HEIGHT, CrnnLibrary, Steps, TrCrnnLineReader, decode, prepare
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.results import Pixels
 
@@ -43,7 +36,6 @@ needs_tr = pytest.mark.skipif(not is_installed(), reason="the extra tr (the pack
 
 
 def draw(text: str, size_px: int = 30) -> Pixels:
-    """The text in black on white, (h, w) uint8."""
     font = ImageFont.load_default(size_px)
     picture = Image.new("L", (int(font.getlength(text)) + 8, round(size_px * 1.3)), 255)
     ImageDraw.Draw(picture).text((4, 0), text, 0, font)

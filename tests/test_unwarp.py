@@ -27,8 +27,6 @@ SAG_PX = 60.0
 # A line y = sag (1 - (2x/w - 1)²) turns from 4 sag/w to -4 sag/w over the page, and by less over the text alone.
 TURN_DEG = np.degrees(2 * np.arctan(4 * SAG_PX / WIDTH)) * (WIDTH - 2 * MARGIN) / WIDTH
 
-# How much the lines bend, from masks of text whose bend is known
-
 
 def field_of(mask: Pixels) -> LineField:
     field = fit_field(find_pieces(mask))
@@ -37,7 +35,6 @@ def field_of(mask: Pixels) -> LineField:
 
 
 def page_of_bars(length_px: int) -> Pixels:
-    """A mask with 26 rows of bars of that length."""
     mask: Pixels = np.zeros((HEIGHT, WIDTH), np.uint8)
     for top in range(60, HEIGHT - 60, 40):
         for left in range(MARGIN, WIDTH - MARGIN - length_px + 1, length_px + 40):
@@ -50,13 +47,14 @@ def bend_mask(mask: Pixels, sag_px: float) -> Pixels:
 
 
 @pytest.mark.parametrize("length_px", [60, 200, WIDTH - 2 * MARGIN])
-def test_the_measured_turn_matches_the_bend_of_short_and_long_lines(
-    length_px: int,
-) -> None:
+def test_the_measured_turn_matches_the_bend_of_short_and_long_lines(length_px: int) -> None:
     bars = page_of_bars(length_px)
-    bend = field_of(bend_mask(bars, SAG_PX))
+    mask = bend_mask(bars, SAG_PX)
+    bend = field_of(mask)
     assert bend.turn_deg == pytest.approx(TURN_DEG, rel=0.1)
     assert bend.pieces >= 100
+    # The page on its side.
+    assert field_of(np.ascontiguousarray(mask.T)).turn_deg == pytest.approx(bend.turn_deg, rel=0.05)
     for turned in (0, 7, 90):
         matrix = cv2.getRotationMatrix2D((WIDTH / 2, HEIGHT / 2), turned, 0.8)
         assert field_of(np.asarray(cv2.warpAffine(bars, matrix, (WIDTH, HEIGHT)), np.uint8)).turn_deg < 0.7
@@ -65,11 +63,6 @@ def test_the_measured_turn_matches_the_bend_of_short_and_long_lines(
     seen = np.array([[60, 150], [WIDTH, 0], [WIDTH, HEIGHT], [60, HEIGHT - 200]], np.float32)
     matrix = cv2.getPerspectiveTransform(corners, seen)
     assert field_of(np.asarray(cv2.warpPerspective(bars, matrix, (WIDTH, HEIGHT)), np.uint8)).turn_deg < 1.0
-
-
-def test_the_turn_is_the_same_for_a_page_on_its_side() -> None:
-    mask = bend_mask(page_of_bars(100), SAG_PX)
-    assert field_of(np.ascontiguousarray(mask.T)).turn_deg == pytest.approx(field_of(mask).turn_deg, rel=0.05)
 
 
 @pytest.mark.parametrize("lit", [0, 1, 6, None])
@@ -113,8 +106,6 @@ def test_pieces_drops_the_mask_and_returns_pixels_of_the_page() -> None:
     assert len(last.pieces(WIDTH, HEIGHT).x) == 0
 
 
-# Flattening by a known grid, and boxes put back
-
 DEEP_PX = 80.0
 
 
@@ -126,7 +117,6 @@ def even_grid(left: float, top: float, width: int, height: int, *, flat: tuple[i
 
 @pytest.fixture(scope="module")
 def deep() -> PageGrid:
-    """The grid of a page that is bent deeply."""
     return bent(flat_page()[0], DEEP_PX)[1]
 
 
@@ -193,13 +183,10 @@ def test_flat_page_sizes_are_limited_and_at_least_one_pixel() -> None:
     assert point.flatten(np.zeros((10, 10, 3), np.uint8)).shape == (1, 1, 3)
 
 
-# When a page is flattened, with readers that know the page
-
 ROWS = range(60, HEIGHT - 60, 40)
 
 
 def striped_page() -> Pixels:
-    """A page whose lines are rows of dark bars."""
     page: Pixels = np.full((HEIGHT, WIDTH), 250, np.uint8)
     for top in ROWS:
         for left in range(80, WIDTH - 150, 120):
@@ -255,12 +242,6 @@ def read_bars(pixels: Pixels, grids: Grids, options: ReadOptions | None = None) 
     return read_unwarped(ReadTask(Image(pixels, "png"), options or ReadOptions()), open_bars, grids.find)
 
 
-def test_a_flat_page_is_read_without_the_model() -> None:
-    grids = bent_bars()[1]
-    assert len(read_bars(striped_page(), grids).lines) == len(ROWS) * 6
-    assert grids.asked == 0
-
-
 def test_a_bent_page_is_read_flattened_with_boxes_in_the_picture() -> None:
     picture, grids = bent_bars()
     page = read_bars(picture, grids)
@@ -291,8 +272,9 @@ def test_a_page_that_flattening_does_not_improve_is_read_unflattened() -> None:
     assert len(read_bars(picture, grids).lines) == len(ROWS) * 6
 
 
-def test_pages_with_few_lines_or_too_long_sides_are_not_flattened() -> None:
+def test_flat_pages_and_those_with_few_lines_or_too_long_sides_are_not_flattened() -> None:
     picture, grids = bent_bars()
+    assert len(read_bars(striped_page(), grids).lines) == len(ROWS) * 6
     longer = np.pad(picture, ((0, 32_767 - len(picture)), (0, 0)), constant_values=250)
     assert len(read_bars(longer, grids).lines) > 50
     picture[300:] = 250
@@ -305,9 +287,6 @@ def test_cancelled_work_ends_before_the_model_runs() -> None:
     with pytest.raises(DeadlineExceeded):
         read_unwarped(ReadTask(Image(picture, "png"), check=give_up_at(1)), open_bars, grids.find)
     assert grids.asked == 0
-
-
-# The real models
 
 
 def test_the_model_finds_the_shape_of_a_bent_page() -> None:

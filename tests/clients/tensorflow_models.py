@@ -28,7 +28,6 @@ _LIMIT_S = 30
 
 
 def states(models: Any) -> dict[int, str]:
-    """The state of each version."""
     request = GetModelStatusRequest()
     request.model_spec.name = MODEL
     answer = models.GetModelStatus(request, _LIMIT_S)
@@ -36,7 +35,6 @@ def states(models: Any) -> dict[int, str]:
 
 
 def reload(models: Any, numbers: list[int], labels: dict[str, int]) -> None:
-    """Want these versions with these labels."""
     request = ReloadConfigRequest()
     config = request.config.model_config_list.config.add(name=MODEL, base_path=MODEL, model_platform="ocrsvc")
     config.model_version_policy.specific.versions.extend(numbers)

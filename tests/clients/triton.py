@@ -18,7 +18,6 @@ from tritonclient.utils import InferenceServerException
 
 
 def check(client: Any, kind: Any, image: bytes, expected: str) -> None:
-    """Everything that the two clients have in common."""
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("ocr")

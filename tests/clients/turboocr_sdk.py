@@ -16,12 +16,10 @@ PIXELS = bytes(range(256)) * 24
 
 
 def show(name: str, *values: object) -> None:
-    """One line for each call."""
     print(f"{name}:", *values)  # noqa: T201  the test reads it
 
 
 def first(text: str) -> str:
-    """The first line of a text."""
     return text.partition("\n")[0]
 
 

@@ -18,7 +18,6 @@ USUAL = {"ready": "ready 0 0", "open": "pages 2", "size": "points 72 72", "image
 
 
 def answer(reply: str) -> None:
-    """Send it, or do it."""
     match reply:
         case "!exit":
             sys.exit(3)
@@ -37,7 +36,6 @@ def answer(reply: str) -> None:
 
 
 def main() -> None:
-    """Serve one parent."""
     file, canvas = apply_limits()
     replies = USUAL | json.loads(mmap.mmap(file, 0, access=mmap.ACCESS_COPY)[5:])
     answer(replies["ready"])

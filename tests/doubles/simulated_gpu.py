@@ -59,7 +59,6 @@ class SimulatedGpu:
         return {pid: count for pid, _, count in entries if pid}
 
     def behave(self, mode: Mode) -> None:
-        """From now on."""
         struct.pack_into("=Q", self._map, 16, mode)
 
     def hold_for_others(self, count: int) -> None:
@@ -67,5 +66,4 @@ class SimulatedGpu:
         struct.pack_into("=Q", self._map, 8, count)
 
     def close(self) -> None:
-        """Let go of the file."""
         self._map.close()

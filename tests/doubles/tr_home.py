@@ -33,7 +33,6 @@ def build_home(folder: Path, *, gpu: bool = False) -> None:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gpu", action="store_true")
