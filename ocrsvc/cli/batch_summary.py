@@ -50,11 +50,8 @@ def _pages_of_command(outcome: RunCounts, elapsed_s: float) -> str:
 def make_report(destination: Destination) -> None:
     """Write the report of a run and print its address. Raises OcrsvcError, OSError."""
     from ocrsvc.batch.report import write_report
-    from ocrsvc.batch.sources.load_files import SourceLoader
 
-    with closing(SourceLoader()) as load:
-        name = write_report(destination, load)
-    print(f"ocrsvc: report in {destination.address.rstrip('/')}/{name}", file=sys.stderr)
+    print(f"ocrsvc: report in {destination.address.rstrip('/')}/{write_report(destination)}", file=sys.stderr)
 
 
 def make_report_at_end(destination: Destination) -> None:
@@ -67,16 +64,18 @@ def make_report_at_end(destination: Destination) -> None:
 
 def estimate(request: BatchRequest, machines: int | None, price: float | None) -> None:
     """Count the sources, read a sample, and print an estimate for all pages. Raises OcrsvcError."""
+    from ocrsvc.batch.sources.load_files import SourceLoader
     from ocrsvc.batch.sources.plan_files import find_sources
     from ocrsvc.batch.sources.source_files import PlanningCounts
-    from ocrsvc.batch.start import opened_reader
+    from ocrsvc.batch.start import open_reader
 
     skipped = PlanningCounts()
     counts = count_sources(find_sources(request.sources, skipped))
     print(visible("\n".join([*_kinds(counts), *skipped.to_sentences()])))
     if not counts.sample:
         return
-    with opened_reader(request) as reader:
+    with closing(SourceLoader(request.sources.most_file_bytes)) as load, closing(open_reader(request, load)) as reader:
+        reader.start()
         pace = measure_pace(reader, counts.sample)
     if pace is not None:
         print("\n".join(_estimate(counts.total[1], pace, _LABELS.get(request.on, _OTHER_LABELS), machines, price)))
