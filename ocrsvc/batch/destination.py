@@ -21,11 +21,10 @@ from ocrsvc.errors import BadOption
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+# The protocols that can create an object only where there is none.
 DESTINATIONS: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "memory")
-"""The protocols that can create an object only where there is none."""
-_DRAFTS: Final = "_ocrsvc/.tmp"
+# A draft that is older belongs to a process that died.
 _LEFT_S: Final = 3600.0
-"""A draft that is older belongs to a process that died."""
 
 
 class WrittenFile(NamedTuple):
@@ -59,11 +58,9 @@ class HashedFile(io.FileIO):
 
 
 class Destination:
-    """The files of a folder by their names, with slashes; for any thread. Methods raise OSError.
+    """The files of a folder by their names, with slashes; for any thread. Methods raise OSError."""
 
-    `note_s` is the time between two notes.
-    """
-
+    # Between two notes.
     note_s = 0.0
 
     def __init__(self, folder: Path) -> None:
@@ -92,8 +89,11 @@ class Destination:
         finally:
             draft.unlink(missing_ok=True)
         # So that the name survives a loss of power.
-        with _descriptor(path.parent, os.O_RDONLY | os.O_DIRECTORY) as folder:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
             os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file unless there is one, and say whether it was written; of several callers one writes it."""
@@ -109,8 +109,8 @@ class Destination:
         """Write a small file over what was there by one call; it survives this process, but no loss of power."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _descriptor(path, os.O_WRONLY | os.O_CREAT) as file:
-            os.pwrite(file, data.ljust(os.fstat(file).st_size), 0)
+        with io.FileIO(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "w") as file:
+            file.write(data.ljust(os.fstat(file.fileno()).st_size))
 
     def names(self, folder: str) -> list[str]:
         """The files directly in a folder, sorted."""
@@ -130,22 +130,13 @@ class Destination:
     @cached_property
     def _drafts(self) -> Path:
         """The folder of files that are not whole yet, without those of processes that died."""
-        folder = self.folder / _DRAFTS
+        folder = self.folder / "_ocrsvc/.tmp"
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():
             with suppress(FileNotFoundError):
                 if file.stat().st_mtime < time.time() - _LEFT_S:
                     file.unlink()
         return folder
-
-
-@contextmanager
-def _descriptor(path: Path, flags: int) -> Iterator[int]:
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 class ObjectDestination(Destination):
@@ -161,7 +152,6 @@ class ObjectDestination(Destination):
         return self._objects.open(self._url(name))
 
     def read(self, name: str) -> bytes:
-        """As Destination.read, by one request."""
         return self._objects.read(self._url(name))
 
     @contextmanager
@@ -176,7 +166,6 @@ class ObjectDestination(Destination):
             file.write(data)
 
     def names(self, folder: str) -> list[str]:
-        """As Destination.names: one request for each 1,000 on S3."""
         return [one.url.rpartition("/")[2] for one in self._objects.listing(self._url(folder)) if not one.is_folder]
 
     def delete(self, name: str) -> None:

@@ -48,8 +48,7 @@ class Pace(NamedTuple):
 
 
 def count_sources(files: Iterable[SourceFile]) -> SourceCounts:
-    """Count them, kinds with most pages first; memory holds the counts and the sample."""
-    # The same sources give the same sample.
+    """Count them, kinds with most pages first; the same sources give the same sample."""
     kinds: dict[str, tuple[int, int, int]] = {}
     sample, seen, chance = list[PageGroup](), 0, random.Random(1)  # noqa: S311  no secret
     for file in files:

@@ -28,7 +28,6 @@ PACKAGES: Final = dict.fromkeys(("s3", "s3a", "http", "https", "memory"), _EXTRA
 }
 """The protocols, each with what `pip install` needs for it."""
 _OPENING: Final = threading.Lock()
-_AHEAD_BYTES: Final = 1024 * 1024
 _S3_CONFIG: Final[dict[str, Any]] = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64}
 _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{1,20})://")
 _USER: Final = re.compile(r"(?<=://)[^/\s@]*@")
@@ -40,13 +39,13 @@ _FIRST_WAIT_S: Final = 0.2
 _MOST_WAIT_S: Final = 10.0
 _VERSION_KEYS: Final = ("generation", "ETag", "etag", "md5Hash", "content_md5", "updated", "LastModified", "mtime")
 _FAULT_STATUS: Final = frozenset({408, 409, 425, 429})
+# Of S3's answers with the status 400: those of faults on the way.
 _FAULT_CODES: Final = frozenset({"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"})
-"""Of S3's answers with the status 400: those of faults on the way."""
 _ANSWERS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+# In a program: they are raised as they are.
 _MISTAKES: Final = (TypeError, AttributeError, AssertionError, NameError)
-"""In a program, which are raised as they are."""
+# By name, of libraries that need not all be installed.
 _NO_CREDENTIALS: Final = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
-"""By name, of libraries that need not all be installed."""
 
 
 def protocol_of(url: str) -> str:
@@ -109,10 +108,7 @@ def open_file(address: str) -> BinaryIO:
 
 
 class Objects:
-    """The objects of one protocol by their URLs; for any thread, and not for processes forked from this one.
-
-    Methods raise OSError. `system` is fsspec's file system; `retry_s` is how long a request is sent again.
-    """
+    """Objects of one protocol, for any thread of this process; requests are repeated for `retry_s`, then OSError."""
 
     def __init__(
         self,
@@ -151,7 +147,7 @@ class Objects:
             _fetch_range = staticmethod(functools.partial(self.read, url))
 
         size = self.look_at(url).size
-        return cast("BinaryIO", ObjectFile(self._system, url, block_size=_AHEAD_BYTES, size=size))
+        return cast("BinaryIO", ObjectFile(self._system, url, block_size=1 << 20, size=size))
 
     def listing(self, url: str) -> list[StoredObject]:
         """What lies directly in a folder, in the order of the names; nothing where there is none."""
@@ -167,10 +163,7 @@ class Objects:
     def below(self, url: str) -> Iterator[StoredObject]:
         """The objects below a folder, depth first; memory holds one folder of each level."""
         for entry in self.listing(url):
-            if not entry.is_folder:
-                yield entry
-            else:
-                yield from self.below(entry.url.rstrip("/"))
+            yield from self.below(entry.url.rstrip("/")) if entry.is_folder else (entry,)
 
     def put_file(self, url: str, file: Path, *, replace: bool = True) -> None:
         """Write an object, which appears whole. Raises FileExistsError where one may not be replaced."""
@@ -211,10 +204,7 @@ def _cause_of(failure: Exception) -> Exception:
 
 
 def open_objects(url: str) -> Objects:
-    """What reads and writes the objects of a URL's protocol; one for each process.
-
-    Raises BadOption where the protocol is unknown, its package is missing, or the URL holds a secret.
-    """
+    """Those of a URL's protocol. Raises BadOption where it is unknown or lacks a package, or the URL holds a secret."""
     check_no_secrets(url)
     protocol = protocol_of(url)
     if protocol not in PACKAGES:
@@ -289,6 +279,5 @@ def _answer(error: BaseException) -> tuple[int | None, str | None]:
 def _object_of(url: str, info: dict[str, Any]) -> StoredObject:
     """Its version is the first of the keys that the file system knows."""
     size = int(info.get("size") or 0)
-    known = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
-    known = known.strip('"')
+    known = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "").strip('"')
     return StoredObject(url, size, f"{size}-{known}" if known else str(size), info.get("type") == "directory")

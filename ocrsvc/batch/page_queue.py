@@ -20,17 +20,16 @@ _REMEDY: Final = "Convert it, or find out what ended the process; --retry-failed
 
 
 class PageQueue:
-    """For one thread. `deaths` are pages over which processes died; others change them.
+    """For one thread; `limit` pages may be begun. `deaths` are pages over which processes died; others change them.
 
-    A page fails when `attempts` processes have died while they read nothing else; `limit` pages may be begun.
+    A page fails when `attempts` processes have died while they read nothing else.
     """
 
     def __init__(self, plan: Plan, deaths: dict[int, Deaths], attempts: int, limit: int | None) -> None:
         self._plan, self._deaths, self._attempts, self._left = plan, deaths, attempts, limit
-        self._groups: deque[PageGroup] = deque()
+        self._groups = deque[PageGroup]()
         # Each a page over which one process died, or several.
-        self._doubtful: deque[PageGroup] = deque()
-        self._suspects: deque[PageGroup] = deque()
+        self._doubtful, self._suspects = deque[PageGroup](), deque[PageGroup]()
 
     @property
     def is_at_limit(self) -> bool:
@@ -69,13 +68,10 @@ class PageQueue:
         return self._taken(self._groups) if self._groups and not self.is_at_limit else None
 
     def take_suspects(self) -> list[PageGroup]:
-        """The next pages to be read together and with nothing else: one, where several processes died over it.
-
-        The square root of n pages over which one process died finds the one that kills in the fewest rounds.
-        """
+        """The next pages to be read together and with nothing else: one, where several processes died over it."""
+        # The square root of n pages over which one process died finds the one that kills in the fewest rounds.
         waiting, count = (self._doubtful, isqrt(len(self._doubtful))) if self._doubtful else (self._suspects, 1)
-        count = count if self._left is None else min(count, self._left)
-        return [self._taken(waiting) for _ in range(count)]
+        return [self._taken(waiting) for _ in range(count if self._left is None else min(count, self._left))]
 
     def _taken(self, waiting: deque[PageGroup]) -> PageGroup:
         group = waiting.popleft()

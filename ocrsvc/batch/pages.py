@@ -19,11 +19,10 @@ _PAGE_KEYS: Final = ("width", "height", "angle", "text", "lines", "regions", "ta
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file with pages to read; `name` is that in the results, unique in a plan.
+    """A file with pages to read, from 1; `name` is that in the results, unique in a plan.
 
     Its bytes are at `address`, a path or a URL, and in it at a `place` where `kind` names an archive. `version` changes
     with its content, "" where unknown. `total` is its number of pages, 0 where that could not be found: page 1 is read.
-    `pages` are the numbers to read, from 1.
     """
 
     name: str
@@ -38,10 +37,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class FileResults:
-    """A file, and the numbers of those of its pages that have a result, in order.
-
-    `record` gives one page's record; `load` gives the file's bytes, or raises OcrsvcError.
-    """
+    """A file, and its pages that have a result, in order; `record` gives a page's record, `load` the file's bytes."""
 
     file: SourceFile
     pages: Sequence[int]
@@ -89,11 +85,9 @@ class PageResult:
 
 
 class PageReader(Protocol):
-    """Reads groups of pages, in several threads at once; every reader gives the same records, byte by byte.
+    """Reads groups of pages, in several threads at once; every reader gives the same records, byte by byte."""
 
-    With `is_elsewhere` other processes than this one and its children read, so that no page kills this one.
-    """
-
+    # Other processes than this one and its children read: no page kills this one.
     is_elsewhere: bool
 
     def start(self) -> Mapping[str, str]:

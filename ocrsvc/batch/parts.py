@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -40,8 +40,8 @@ class Manifest:
     done: int
     failed: Mapping[str, int]
     files: Mapping[str, Sequence[Any]]
-    pages: Sequence[PageFacts] = ()
-    reader: Mapping[str, str] = field(default_factory=dict)
+    pages: Sequence[PageFacts]
+    reader: Mapping[str, str]
 
 
 def finished_parts(destination: Destination) -> list[int]:
@@ -82,10 +82,7 @@ class PartWriter:
     reader: Mapping[str, str]
 
     def write(self, part: int, *, is_reopened: bool) -> Manifest:
-        """Write a part whose pages all have a result, and its manifest last; the manifest of another process stands.
-
-        Raises OSError and OcrsvcError where it cannot be written.
-        """
+        """Write a part whose pages have a result, then its manifest; another process's stands. Raises OSError."""
         if is_reopened:
             # Between here and the new manifest the part does not exist; its kept results do.
             self.destination.delete(_manifest_name(part))
@@ -96,20 +93,19 @@ class PartWriter:
             if part in finished_parts(self.destination):
                 return read_manifest(self.destination, part)
             files = self.write_files(part, replace=True)
-        pages = list(self.work.facts(self.plan.pages_of(part)))
-        failed = Counter(facts.error for _, facts in pages if facts.error)
+        pages = dict(self.work.facts(self.plan.pages_of(part)))
+        failed = Counter(facts.error for facts in pages.values() if facts.error)
         named = {file.name: (file.size, file.sha256) for file in files}
-        facts = [facts for _, facts in pages]
-        manifest = Manifest(part, len(pages) - failed.total(), dict(failed), named, facts, self.reader)
+        manifest = Manifest(part, len(pages) - failed.total(), dict(failed), named, list(pages.values()), self.reader)
         if failed:
             kept = self.destination.writing(_kept_name(part))
             with kept as output, gzip.GzipFile("", "wb", 6, output, 0) as lines:
-                for n, facts_of_page in pages:
-                    lines.write(orjson.dumps([n, *facts_of_page]) + b"\n" + self._record({n: n}, n) + b"\n")
-        data = orjson.dumps(asdict(manifest) | {"pages": [list(page) for page in facts]})
+                for n, facts in pages.items():
+                    lines.write(orjson.dumps([n, *facts]) + b"\n" + self._record({n: n}, n) + b"\n")
+        data = orjson.dumps(asdict(manifest) | {"pages": list(map(list, manifest.pages))})
         if not self.destination.create(_manifest_name(part), data):
             return read_manifest(self.destination, part)
-        if not manifest.failed:
+        if not failed:
             self.destination.delete(_kept_name(part))
         return manifest
 

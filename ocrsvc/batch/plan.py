@@ -22,7 +22,6 @@ CREATE TABLE IF NOT EXISTS file(first INTEGER PRIMARY KEY, part INTEGER, name TE
                                 size INTEGER, total INTEGER, pages TEXT, count INTEGER, kind TEXT, place BLOB);
 BEGIN;
 """
-_COLUMNS: Final = "first, name, address, version, size, total, pages, kind, place"
 
 
 class Plan:
@@ -31,15 +30,12 @@ class Plan:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._db = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+        self.close = self._db.close
         firsts = self._db.execute("SELECT min(first) FROM file GROUP BY part ORDER BY part")
         self._firsts = array("q", [row[0] for row in firsts])
         self.parts = len(self._firsts)
         totals = "SELECT count(*), coalesce(sum(count), 0), coalesce(sum(size), 0) FROM file"
         self.files, self.pages, self.bytes = self._db.execute(totals).fetchone()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
 
     def pages_of(self, part: int) -> range:
         """The numbers of a part's pages."""
@@ -65,18 +61,15 @@ class Plan:
         return (file for _, file in self._select(f"ORDER BY {order}"))
 
     def _select(self, which: str, *values: int) -> Iterator[tuple[int, SourceFile]]:
-        rows = self._db.execute(f"SELECT {_COLUMNS} FROM file {which}", values)  # noqa: S608  constants
-        for first, name, address, version, size, total, pages, kind, place in rows:
+        rows = self._db.execute(f"SELECT * FROM file {which}", values)  # noqa: S608  constants
+        for first, _, name, address, version, size, total, pages, _, kind, place in rows:
             numbers = range(1, max(1, total) + 1) if pages is None else tuple(orjson.loads(pages))
-            where, inside = name if address is None else os.fsdecode(address), os.fsdecode(place or b"")
-            yield first, SourceFile(name, where, version, size, total, numbers, kind or "", inside)
+            where = name if address is None else os.fsdecode(address)
+            yield first, SourceFile(name, where, version, size, total, numbers, kind, os.fsdecode(place))
 
 
 def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: Plan | None = None) -> Plan:
-    """Write a plan of these files; a part ends with the file that brings it to `part_pages`.
-
-    The parts of `after` come before those of the files.
-    """
+    """Write a plan of the parts of `after` and these files; a part ends with the file that makes it `part_pages`."""
     path.unlink(missing_ok=True)
     if after is not None:
         shutil.copyfile(after.path, path)
@@ -90,13 +83,13 @@ def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: 
 
 
 def _rows(files: Iterable[SourceFile], part_pages: int, part: int, first: int) -> Iterator[tuple[object, ...]]:
-    """A row for each file; what follows from other columns is null. Addresses and places need not be valid text."""
+    """A row for each file; the usual address and pages are null. Addresses and places need not be valid text."""
     begin = first
     for file in files:
         address = None if file.address == file.name else os.fsencode(file.address)
         pages = None if file.pages == range(1, max(1, file.total) + 1) else orjson.dumps(list(file.pages)).decode()
         own = (file.name, address, file.version, file.size, file.total, pages, len(file.pages))
-        yield first, part, *own, file.kind or None, os.fsencode(file.place) or None
+        yield first, part, *own, file.kind, os.fsencode(file.place)
         first += len(file.pages)
         if first - begin >= part_pages:
             part, begin = part + 1, first

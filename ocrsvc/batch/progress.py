@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,14 +22,12 @@ from ocrsvc.errors import BadOption
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-WINDOW: Final = 60
-"""Commits, about a second apart, over which rates and the time left are taken."""
-INTERVAL_S: Final = 10.0
-"""Between two lines."""
-_MOST_WORKERS: Final = 12
+# Commits, about a second apart, over which rates and the time left are taken.
+_WINDOW: Final = 60
+_LINES_S: Final = 10.0
 _ADDRESS: Final = re.compile(r"(?:\[?([0-9a-zA-Z.:-]+?)\]?:)?(\d{1,5})")
 _METRICS: Final = (
-    ("counter", "pages", "done_and_failed", "outcome", "Pages that are finished: done, or the failure's code."),
+    ("counter", "pages", "failed", "outcome", "Pages that are finished: done, or the failure's code."),
     ("counter", "lines", "lines", "", "Lines of text on the pages read."),
     ("counter", "source_bytes", "source_bytes", "", "Bytes of the pages' files."),
     ("counter", "result_bytes", "result_bytes", "", "Bytes of the results."),
@@ -47,7 +45,7 @@ _METRICS: Final = (
 
 @dataclass(slots=True)
 class RunCounts:
-    """What one command has done; the thread of its run counts, and any may look. `clock` gives monotonic seconds.
+    """What one command has done; the thread of its run counts, and any may look.
 
     `planned` are its pages, `done_before` and `failed_before` those with a result of earlier commands. Each page
     counts its share of its file's `source_bytes`; `committed` is Unix time; `worker_seconds` include waits for engines.
@@ -70,10 +68,10 @@ class RunCounts:
     committed: float = 0.0
     is_complete: bool = False
     worker_pages: Counter[str] = field(default_factory=Counter)
-    worker_seconds: dict[str, float] = field(default_factory=dict)
+    worker_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     began_s: float = 0.0
     # The moments of commits, with pages and lines at each.
-    _samples: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _samples: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
 
     @property
     def all_done(self) -> int:
@@ -84,11 +82,6 @@ class RunCounts:
     def all_failed(self) -> int:
         """Pages of the shard that have failed."""
         return self.failed_before + self.failed.total()
-
-    @property
-    def done_and_failed(self) -> dict[str, int]:
-        """Pages that this command has finished, by outcome: done, or the failure's code."""
-        return {"done": self.done, **self.failed}
 
     @property
     def left(self) -> int:
@@ -108,7 +101,7 @@ class RunCounts:
     def page(self, result: PageResult, *, is_tried_again: bool = False) -> None:
         """A page was read or has failed, and counts, unless it is tried again."""
         worker = without_secrets(result.worker)
-        self.worker_seconds[worker] = self.worker_seconds.get(worker, 0.0) + result.seconds
+        self.worker_seconds[worker] += result.seconds
         self.attempts += 1
         if is_tried_again:
             self.retried += 1
@@ -134,19 +127,10 @@ class RunCounts:
         span_s = max(now_s - then_s, 1e-3)
         return (self.done + self.failed.total() - pages) / span_s, (self.lines - lines) / span_s
 
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until the shard is finished; None without a rate."""
-        pages_per_s, _ = self.rates()
-        return self.left / pages_per_s if pages_per_s else None
-
 
 @contextmanager
 def showing(*, quiet: bool = False, metrics: str | None = None, output: TextIO | None = None) -> Iterator[RunCounts]:
-    """Counts for a run, shown on standard error or `output` while the block runs.
-
-    `metrics` is PORT or HOST:PORT at which Prometheus may ask. Raises BadOption where that cannot be opened.
-    """
+    """Counts for a run, shown on standard error or `output`, and to Prometheus at `metrics`. Raises BadOption."""
     counts, stream = RunCounts(), output or sys.stderr
     with ExitStack() as stack:
         if metrics is not None:
@@ -160,8 +144,8 @@ def showing(*, quiet: bool = False, metrics: str | None = None, output: TextIO |
 
 def line_of(now: RunCounts) -> str:
     """How a run stands, in one line."""
-    finished, left_s, (pages_per_s, lines_per_s) = now.planned - now.left, now.left_s, now.rates()
-    left = "" if left_s is None or not now.left else f", {duration_of(left_s)} left"
+    finished, (pages_per_s, lines_per_s) = now.planned - now.left, now.rates()
+    left = f", {duration_of(now.left / pages_per_s)} left" if now.left and pages_per_s else ""
     return (
         f"{finished:,} of {count_of(now.planned, 'page')} ({share_of(finished, now.planned)}), "
         f"{rate_of(pages_per_s)} pages/s, {rate_of(lines_per_s)} lines/s, {failures_of(dict(now.failed))}{left}"
@@ -176,7 +160,7 @@ def writing_lines(
     closed = threading.Event()
 
     def write() -> None:
-        while not wait(closed, INTERVAL_S):
+        while not wait(closed, _LINES_S):
             if counts.planned:
                 print(f"ocrsvc: {line_of(counts)}", file=output, flush=True)
 
@@ -194,8 +178,8 @@ def _drawing(counts: RunCounts, output: TextIO) -> Iterator[None]:
     from rich.console import Console
     from rich.live import Live
 
-    console, draw = Console(file=output), partial(drawn, counts)
-    with Live(get_renderable=draw, console=console, redirect_stdout=False):
+    console = Console(file=output)
+    with Live(get_renderable=partial(drawn, counts), console=console, redirect_stdout=False):
         # rich hides the cursor, and nothing would show it again when a second Ctrl-C ends the process.
         console.show_cursor()
         yield
@@ -212,7 +196,7 @@ def drawn(now: RunCounts) -> RenderableType:
         return Text("planning")
     more = f"{now.retried:,} tried again, {now.in_flight:,} being read, {count_of(now.parts, 'part')} written"
     workers = Table("worker", "pages", "s a page", box=None, pad_edge=False, header_style="dim")
-    for name, pages in Counter(now.worker_pages).most_common(_MOST_WORKERS):
+    for name, pages in Counter(now.worker_pages).most_common(12):
         workers.add_row(Text(name or "none"), f"{pages:,}", f"{now.worker_seconds[name] / pages:.2f}")
     bar = Table.grid(expand=True)
     bar.add_row(ProgressBar(total=now.planned, completed=now.planned - now.left))
@@ -238,7 +222,8 @@ def _serving_metrics(counts: RunCounts, host: str, port: int, output: TextIO) ->
         def collect(self) -> Iterator[Metric]:
             for kind, name, attribute, label, about in _METRICS:
                 metric, value = Metric(f"ocrsvc_batch_{name}", about, kind), getattr(counts, attribute)
-                for key, number in dict(value).items() if label else [("", value)]:
+                known = {"done": counts.done} if label == "outcome" else {}
+                for key, number in (known | value).items() if label else [("", value)]:
                     suffix = "_total" if kind == "counter" else ""
                     metric.add_sample(metric.name + suffix, {label: key} if label else {}, number)
                 yield metric

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,10 +19,10 @@ MOST_FILE_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """What is to be planned.
+    """What is to be planned; larger files fail unread.
 
     `pages` are those of each document ("1-3,7"), `column` is a table's column of images (None finds it), `include` and
-    `exclude` are patterns of names, `sample` is a number of pages or a share ("2.5%"). Larger files fail unread.
+    `exclude` are patterns of names, `sample` is a number of pages or a share ("2.5%").
     """
 
     sources: tuple[str, ...]
@@ -39,17 +39,13 @@ class SourceRequest:
         """What must stay the same during a run: the sources, and what chooses pages, as far as it was given."""
         # A folder's name has not the slash that shells add; an address differs by it.
         sources = [name if "://" in name else name.rstrip("/") or name for name in self.sources]
-        given = {each.name: getattr(self, each.name) for each in fields(self)[1:-1]}
-        defaults = asdict(SourceRequest(()))
-        return {"sources": sources} | {name: value for name, value in given.items() if value != defaults[name]}
+        defaults = asdict(SourceRequest((), most_file_bytes=self.most_file_bytes))
+        return {name: value for name, value in asdict(self).items() if value != defaults[name]} | {"sources": sources}
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """How services are asked, as by `ocrsvc.client.Client`: `at_once` groups at each, until it refuses one.
-
-    The run stops after `patience_s` without an answer of any.
-    """
+    """How services are asked, `at_once` groups at each; the run stops after `patience_s` without an answer of any."""
 
     api_key: str | None = None
     ca: Path | None = None
@@ -62,8 +58,7 @@ class ServiceAccess:
 class ClusterRequest:
     """Actors, each with an engine of its own: None is as many as the nodes have room for, also later ones.
 
-    `cpus`, the number of engine threads, and `gpus` of each may be fractions; `options` are others of Ray's.
-    The run is given up after `wait_s` seconds without any.
+    `cpus` and `gpus` of each may be fractions; `options` are others of Ray's. `wait_s` seconds without any end the run.
     """
 
     actors: int | None = None
@@ -75,11 +70,10 @@ class ClusterRequest:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """A command's run.
+    """A command's run; see the options of `ocrsvc batch`.
 
     `options` say how pages are read, `on` names the reader, with the settings of `environment`. The shard has the parts
-    whose number leaves `shard` when divided by `shards`; `limit` pages end the command. See the options of
-    `ocrsvc batch` for the others.
+    whose number leaves `shard` when divided by `shards`; `limit` pages end the command.
     """
 
     sources: SourceRequest

@@ -1,7 +1,4 @@
-"""The run: hands pages to reading threads, keeps their results, and has parts written that are whole.
-
-One thread does all of it, event after event: it alone writes the work file and hands out pages.
-"""
+"""The run: one thread hands pages to reading threads, keeps their results, and has parts written that are whole."""
 
 from __future__ import annotations
 
@@ -31,15 +28,10 @@ MOST_FAILURES: Final = 100
 COMMIT_S: Final = 1.0
 _MOST_UNWRITTEN: Final = 4
 """Parts that may wait to be written before no further ones are begun."""
-_WAIT_S: Final = 1.0
-_MOST_THREADS: Final = 10_000
 
 
 class Run:
-    """Works on `parts` until all are in the output, the limit is reached, or `drain` is called.
-
-    `reopened` parts are in the output with failures that are tried again.
-    """
+    """Works on `parts` until all are in the output, the limit is reached, or it is drained; writes `reopened` anew."""
 
     def __init__(
         self,
@@ -58,7 +50,7 @@ class Run:
         self._todo, self._unwritten = iter(parts), len(parts)
         self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         # It starts threads as they are needed; as many read at once as the reader takes, and as many more wait.
-        self._reading = ThreadPoolExecutor(_MOST_THREADS, "batch-reading")
+        self._reading = ThreadPoolExecutor(10_000, "batch-reading")
         self._admission = GroupAdmission(sys.maxsize, lambda: reader.at_once)
         self._writing = ThreadPoolExecutor(1, "batch-output")
         self._in_writing = 0
@@ -81,10 +73,7 @@ class Run:
         self._events.put(lambda: self._writing.shutdown(wait=False, cancel_futures=True))
 
     def execute(self) -> RunCounts:
-        """Do all of it; what was committed stands in any case.
-
-        Raises OcrsvcError where the reader cannot go on, OSError and sqlite3.Error where nothing can be written.
-        """
+        """Do all of it. Raises OcrsvcError, OSError and sqlite3.Error; what was committed stands in any case."""
         self._counts.begin()
         try:
             self._loop()
@@ -106,7 +95,7 @@ class Run:
             if self._in_flight or self._in_writing:
                 # What came, waiting a little for the first.
                 with contextlib.suppress(queue.Empty):
-                    self._events.get(timeout=_WAIT_S)()
+                    self._events.get(timeout=COMMIT_S)()
                     while True:
                         self._events.get_nowait()()
                 # Also where the clock was set back.
@@ -143,7 +132,7 @@ class Run:
         for group in groups:
             self._counts.begun(group)
             reading = self._reading.submit(self._read, group, is_to_be_read=is_to_be_read)
-            reading.add_done_callback(partial(self._end, group))
+            reading.add_done_callback(partial(self._put, self._take_end, group))
 
     def _begin_part(self) -> bool:
         """Queue the pages of the next part; False where there is none, or many parts wait to be written."""
@@ -157,8 +146,8 @@ class Run:
             self._note(result, self._request.attempts)
         return True
 
-    def _end(self, group: PageGroup, reading: Future[tuple[bytes, int] | None]) -> None:
-        self._events.put(partial(self._take_end, group, reading))
+    def _put(self, take: Callable[..., None], *values: object) -> None:
+        self._events.put(partial(take, *values))
 
     def _take_end(self, group: PageGroup, reading: Future[tuple[bytes, int] | None]) -> None:
         if content := reading.result():
@@ -212,7 +201,7 @@ class Run:
         if not self._drain.is_set():
             self._in_writing += 1
             written = self._writing.submit(self._writer.write, part, is_reopened=part in self._reopened)
-            written.add_done_callback(lambda found: self._events.put(partial(self._take_part, part, found)))
+            written.add_done_callback(partial(self._put, self._take_part, part))
 
     def _take_part(self, part: int, written: Future[Manifest]) -> None:
         self._in_writing -= 1
@@ -225,15 +214,12 @@ class Run:
             self._work.forget(self._plan.pages_of(part))
 
     def _read(self, group: PageGroup, *, is_to_be_read: bool) -> tuple[bytes, int] | None:
-        """On a reading thread: read a group, unless another file has the same content and `is_to_be_read` is not set.
-
-        Gives the digest of the content and the first page of the first file that has it, if the run deduplicates.
-        """
+        """On a reading thread: read a group, unless another file has its content; gives that and its first page."""
         with self._admission.entered(0):
             content = None if self._contents is None or is_to_be_read else self._content_of(group, self._contents)
             if content is None or content[1] == first_page_of(group):
                 for result in self._reader.read(group):
-                    self._events.put(partial(self._take_page, group, result))
+                    self._put(self._take_page, group, result)
             return content
 
     def _content_of(self, group: PageGroup, contents: dict[bytes, int]) -> tuple[bytes, int] | None:
@@ -256,7 +242,7 @@ class Run:
                 self._begin([group.only(unread)], is_to_be_read=True)
 
     def _copy_group(self, group: PageGroup, first: int) -> tuple[list[int], list[int]]:
-        """Copy what can be copied; gives the pages that may be copied later, and those that have nothing to copy."""
+        """Gives the pages that may be copied later, and those that have nothing to copy."""
         source, _ = self._plan.page(first)
         later, unread = [], []
         for number, index in zip(group.pages, group.indexes, strict=True):

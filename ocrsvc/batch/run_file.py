@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import secrets
@@ -23,20 +22,20 @@ from ocrsvc.batch.plan import Plan, write_plan
 from ocrsvc.batch.request import BatchRequest
 from ocrsvc.batch.sources.plan_files import check_unchanged, find_sources
 from ocrsvc.batch.sources.source_files import PlanningCounts
+from ocrsvc.engines.model.files import digest_of
 from ocrsvc.errors import BadOption, DamagedLedger, RunChanged
 
 RUN_FILE: Final = "_ocrsvc/run.json"
 FORMAT: Final = 5
 """Of a run's folder. Earlier ones had a ledger, other manifests or other plans."""
-_MOST_SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """A run as its first command described it.
+    """A run as its first command described it; `asked` must stay the same.
 
-    `asked` must stay the same; `reader` are engine, model, version and settings; `plan` is the name of the plan's file,
-    and `plan_digest` its SHA-256. `id` is random; each --update makes a revision. `ocrsvc` is the first version.
+    `reader` are engine, model, version and settings; `plan` is the name of the plan's file, and `plan_digest` its
+    SHA-256. `id` is random; each --update makes a revision. `ocrsvc` is the first version.
     """
 
     asked: dict[str, Any]
@@ -77,7 +76,7 @@ class RunDescription:
                 draft = path.with_suffix(".draft")
                 draft.write_bytes(destination.read(self.plan))
                 draft.replace(path)
-            if _digest_of(path) == self.plan_digest:
+            if digest_of(path) == self.plan_digest:
                 return Plan(path)
         except (FileNotFoundError, sqlite3.DatabaseError):
             pass
@@ -86,15 +85,14 @@ class RunDescription:
     def check_same(self, asked: dict[str, Any], address: str) -> None:
         """Raises RunChanged, naming what differs, if a command asks for something else than this run."""
         differing = [name for name in self.asked | asked if self.asked.get(name) != asked.get(name)]
-        if not differing:
-            return
-        began, now = (
-            ", ".join(f"{name} {_shown(choices.get(name))}" for name in differing) for choices in (self.asked, asked)
-        )
-        remedy = "Repeat the first command to continue it, or choose another destination."
-        if differing == ["shards"]:
-            remedy = "Give each machine one of its shards, --shard I/N with the N that the run began with."
-        raise RunChanged(f"The run in {address} began with {began}; now it is {now}.", remedy)
+        if differing:
+            began, now = (
+                ", ".join(f"{name} {_shown(of.get(name))}" for name in differing) for of in (self.asked, asked)
+            )
+            remedy = "Repeat the first command to continue it, or choose another destination."
+            if differing == ["shards"]:
+                remedy = "Give each machine one of its shards, --shard I/N with the N that the run began with."
+            raise RunChanged(f"The run in {address} began with {began}; now it is {now}.", remedy)
 
     def check_reader(self, reader: Mapping[str, str]) -> None:
         """Raises RunChanged if another engine or model, or one with other settings, would read."""
@@ -118,10 +116,8 @@ def begin_run(
     destination: Destination, request: BatchRequest, reader: Mapping[str, str], folder: Path, counts: PlanningCounts
 ) -> RunDescription:
     """Plan a run; where another process has begun it meanwhile, its plan stands."""
-    new = RunDescription(request.asked(), reader)
-    described = _plan(destination, new, find_sources(request.sources, counts), folder) or RunDescription.read(
-        destination
-    )
+    new, files = RunDescription(request.asked(), reader), find_sources(request.sources, counts)
+    described = _plan(destination, new, files, folder) or RunDescription.read(destination)
     assert described is not None, "another process has written it"
     described.check_same(new.asked, destination.address)
     return described
@@ -152,16 +148,13 @@ def continue_run(
 def _plan(
     destination: Destination, run: RunDescription, files: Iterable[SourceFile], folder: Path, after: Plan | None = None
 ) -> RunDescription | None:
-    """Write the run down with a plan of these files, drafted in `folder`; None where another process was first.
-
-    After the plan `after`, which stays, it is the next revision.
-    """
+    """Write the run with a plan of these files, `after` a plan its next revision; None if another process was first."""
     draft = folder / f"plan-{os.getpid()}.draft"
     try:
         with closing(write_plan(draft, files, run.asked["part_pages"], after)) as plan:
             if after is not None and plan.pages == after.pages:
                 return run
-        digest, revision = _digest_of(draft), run.revision + (after is not None)
+        digest, revision = digest_of(draft), run.revision + (after is not None)
         planned = replace(run, plan=f"_ocrsvc/plan-{digest[:16]}.sqlite", plan_digest=digest, revision=revision)
         with destination.writing(planned.plan) as output, draft.open("rb") as file:
             shutil.copyfileobj(file, output, 1 << 20)
@@ -176,15 +169,10 @@ def _plan(
     return planned
 
 
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _file_of(revision: int) -> str:
     return RUN_FILE if revision == 1 else RUN_FILE.replace(".json", f"-{revision}.json")
 
 
 def _shown(value: object) -> str:
     shown = "not given" if value is None else orjson.dumps(value).decode()
-    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…"
+    return shown if len(shown) <= 200 else f"{shown[:200]}…"

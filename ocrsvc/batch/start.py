@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
 
 from ocrsvc.batch.destination import Destination, ObjectDestination
 from ocrsvc.batch.outputs.output_formats import check_formats
@@ -41,38 +40,23 @@ def open_reader(request: BatchRequest, load: Load) -> PageReader:
         try:
             from ocrsvc.batch.readers.service_reader import open_services
         except ModuleNotFoundError as error:
-            raise OperatorError(
-                f"--on needs the package {error.name}.", "Install the extra: ocrsvc[client]."
-            ) from error
+            what = f"--on needs the package {error.name}."
+            raise OperatorError(what, "Install the extra: ocrsvc[client].") from error
         return open_services(request, load)
-    raise BadOption(
-        f"--on is {request.on!r}: accepted are local, ray, ray://HOST:PORT, and addresses of services such as "
-        "http://host:8000."
-    )
-
-
-@contextmanager
-def opened_reader(request: BatchRequest) -> Iterator[PageReader]:
-    """A reader without a run, started. Raises OcrsvcError."""
-    with closing(SourceLoader(request.sources.most_file_bytes)) as load, closing(open_reader(request, load)) as reader:
-        reader.start()
-        yield reader
+    accepted = "local, ray, ray://HOST:PORT, and addresses of services such as http://host:8000"
+    raise BadOption(f"--on is {request.on!r}: accepted are {accepted}.")
 
 
 @contextmanager
 def open_run(
     destination: Destination, request: BatchRequest, progress: RunCounts, counts: PlanningCounts | None = None
 ) -> Iterator[Run]:
-    """This process's work on the run, ready to be executed; `counts` counts what planning leaves out.
-
-    Raises OcrsvcError, OSError and sqlite3.Error where it cannot begin.
-    """
+    """This process's work on the run, ready to be executed. Raises OcrsvcError, OSError and sqlite3.Error."""
     check_formats(request.outputs, request.options)
     shard, counts = f"{request.shard}-of-{request.shards}", counts or PlanningCounts()
     with ExitStack() as stack:
         load = stack.enter_context(closing(SourceLoader(request.sources.most_file_bytes, keeps_all=request.dedupe)))
-        reader = open_reader(request, load)
-        stack.callback(reader.close)
+        reader = stack.enter_context(closing(open_reader(request, load)))
         described = RunDescription.read(destination)
         # What the reader refuses is not written down as the options of a new run.
         identity = {} if described else dict(reader.start())
@@ -101,10 +85,7 @@ def open_run(
 def _settle(
     request: BatchRequest, writer: PartWriter, begun: BegunPages, counts: RunCounts
 ) -> tuple[list[int], frozenset[int]]:
-    """Compare what is known with the output, which decides.
-
-    Gives the parts to work on, in order, and those of them that are in the output with failures to try again.
-    """
+    """Compare what is known with the output; gives the parts to work on, and those of them that are written again."""
     destination, plan, work = writer.destination, writer.plan, writer.work
     own = range(request.shard, plan.parts, request.shards)
     todo, reopened = set(own), set()
@@ -138,9 +119,6 @@ def _settle(
     return sorted(todo), frozenset(reopened)
 
 
-_WORK: Final = "_ocrsvc/work"
-
-
 class ShardInUse(OperatorError):
     """Another process works on this shard, or may do so."""
 
@@ -151,13 +129,12 @@ class ShardInUse(OperatorError):
 
 def work_folder(destination: Destination) -> Path:
     """This machine's folder for what is not in the output yet, which is made: in a destination on a local disk."""
-    folder = None
-    if not isinstance(destination, ObjectDestination):
+    folder, address = destination.folder / "_ocrsvc/work", destination.address
+    is_folder = not isinstance(destination, ObjectDestination)
+    if is_folder:
         destination.folder.mkdir(parents=True, exist_ok=True)
-        if is_local_disk(destination.folder):
-            folder = destination.folder / _WORK
-    if folder is None:
-        address = destination.address if "://" in destination.address else os.path.realpath(destination.address)
+        address = os.path.realpath(address)
+    if not (is_folder and is_local_disk(destination.folder)):
         name = f"ocrsvc-batch-{os.getuid()}/{sha256(address.encode()).hexdigest()[:16]}"
         folder = Path(tempfile.gettempdir()) / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -166,10 +143,7 @@ def work_folder(destination: Destination) -> Path:
 
 @contextmanager
 def shard_lock(destination: Destination, shard: str, *, take_over: bool) -> Iterator[None]:
-    """Work on a shard, such as "0-of-8", alone while the block runs.
-
-    Raises ShardInUse: another process does, or did on another machine, and nothing shows that it has ended.
-    """
+    """Work on a shard, such as "0-of-8", alone while the block runs. Raises ShardInUse."""
     name, host = f"_ocrsvc/owners/{shard}", socket.gethostname()
     # Not in the folder of --work: commands that name different ones meet here.
     with (work_folder(destination) / f"{shard}.lock").open("w") as file:

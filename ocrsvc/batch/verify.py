@@ -38,7 +38,7 @@ class Verification:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to be read or written."""
+        """Whether every part is in the output."""
         return self.finished == self.parts
 
 
@@ -47,8 +47,7 @@ def verify(destination: Destination) -> Verification:
     with tempfile.TemporaryDirectory() as folder:
         _, plan = open_known_run(destination, Path(folder))
         with closing(plan):
-            found = Verification(plan.pages, parts=plan.parts)
-            names: set[str] = set()
+            found, names = Verification(plan.pages, parts=plan.parts), set[str]()
             for part in finished_parts(destination):
                 if part >= plan.parts:
                     found.problems.append(f"Part {part} is not of this run.")
@@ -89,9 +88,8 @@ def check_file(destination: Destination, name: str, size: int, sha256: str) -> s
             digest, found = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()  # type: ignore[arg-type]
     except FileNotFoundError:
         return f"{name} is not there."
-    if (found, digest) == (size, sha256):
-        return ""
-    return f"{name} is not what was written: it has {found} bytes, and {size} were written."
+    what = f"{name} is not what was written: it has {found} bytes, and {size} were written."
+    return what if (found, digest) != (size, sha256) else ""
 
 
 def _check_lines(destination: Destination, plan: Plan, manifest: Manifest, name: str) -> Iterator[str]:

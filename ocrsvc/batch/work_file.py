@@ -9,6 +9,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -57,9 +58,8 @@ class WorkFile:
                 raise
             LOGGER.warning("%s is damaged (%s): pages of unfinished parts are read again", path, error)
             for end in _SIDE_FILES:
-                beside = path.with_name(path.name + end)
-                if beside.exists():
-                    beside.replace(path.with_name(f"{path.name}.damaged{end}"))
+                with suppress(FileNotFoundError):
+                    path.with_name(path.name + end).replace(path.with_name(f"{path.name}.damaged{end}"))
             self._open(run_id)
 
     def add(self, result: PageResult, attempts: int, at: float) -> None:
@@ -98,10 +98,9 @@ class WorkFile:
 
     def facts(self, pages: range) -> Iterator[tuple[int, PageFacts]]:
         """What is known of each page of a range, in their order."""
-        columns = ", ".join(PageFacts._fields)
-        query = f"SELECT n, {columns} FROM page WHERE n >= ? AND n < ? ORDER BY n"  # noqa: S608  constants
-        for n, *rest in self._db.execute(query, (pages.start, pages.stop)).fetchall():
-            yield n, PageFacts(*rest)
+        query = "SELECT * FROM page WHERE n >= ? AND n < ? ORDER BY n"
+        for n, _, _, *facts in self._db.execute(query, (pages.start, pages.stop)).fetchall():
+            yield n, PageFacts(*facts)
 
     def forget(self, pages: Iterable[int]) -> None:
         """Forget the results of pages."""
@@ -113,7 +112,7 @@ class WorkFile:
 
     def remove(self) -> None:
         """Close the file, and remove it."""
-        self.close()
+        self._db.close()
         for end in _SIDE_FILES:
             self.path.with_name(self.path.name + end).unlink(missing_ok=True)
 
@@ -140,18 +139,16 @@ class WorkFile:
 def is_local_disk(folder: Path) -> bool:
     """Whether a folder lies on a disk of this machine, where SQLite's WAL works."""
     device = folder.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         mounts = Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines()
     except OSError:
         return True
-    kinds = [line.partition(" - ")[2].split(" ")[0] for line in mounts if line.split(" ")[2] == wanted]
-    return not any(_NETWORK.fullmatch(kind) for kind in kinds)
+    own = (line for line in mounts if line.split(" ")[2] == f"{os.major(device)}:{os.minor(device)}")
+    return not any(_NETWORK.fullmatch(line.partition(" - ")[2].split(" ")[0]) for line in own)
 
 
 def _crc(n: int, error: str, record: Any) -> int:
-    known = record if isinstance(record, bytes) else b""
-    return zlib.crc32(known, zlib.crc32(f"{n} {error}".encode()))
+    return zlib.crc32(record if isinstance(record, bytes) else b"", zlib.crc32(f"{n} {error}".encode()))
 
 
 class Deaths(NamedTuple):
@@ -162,7 +159,7 @@ class Deaths(NamedTuple):
 
 
 class BegunPages:
-    """One shard's note of begun pages in the destination; for one thread. `deaths` has pages over which processes died.
+    """A shard's note of begun pages in the destination; `deaths` are pages over which processes died. For one thread.
 
     Where a note costs a request, pages are noted every few seconds, and suspects at once. Methods raise OSError.
     """

@@ -65,10 +65,10 @@ _estimate: Final = partial(option, section="Estimate")
     "sources",
     nargs=-1,
     metavar="SOURCE...",
-    help="File, folder, pattern such as 'scans/**/*.png', list (@FILE, or - for standard input), tar, zip, Parquet "
-    "or Arrow file, here or at a URL such as s3://bucket/scans/.",
+    help="File, folder, pattern such as 'scans/**/*.png', list (@FILE, or - for standard input), tar, zip or "
+    "Parquet file, here or at a URL such as s3://bucket/scans/.",
 )
-@_source("--column", metavar="NAME", help="Column with the images in Parquet and Arrow files; detected by default.")
+@_source("--column", metavar="NAME", help="Column with the images in Parquet files; detected by default.")
 @_source("--include", multiple=True, metavar="PATTERN", help="Read only files named like '*.png'; repeatable.")
 @_source("--exclude", multiple=True, metavar="PATTERN", help="Skip files named like '*_old*'; repeatable.")
 @_source("--sample", metavar="N|P%", help="Read a random sample: this many pages, or this share of them.")

@@ -14,15 +14,11 @@ from ocrsvc.batch.pages import FileResults
 from ocrsvc.errors import BadOption
 from ocrsvc.plugins import text_formats
 
-_PACKING: Final = 6
-
-
 WritePart = Callable[..., WrittenFile]
 """Called with destination, part, an iterator of FileResults, and `replace`; gives the file that the manifest names.
 
 The same results give the same bytes. Raises OSError; FileExistsError for what must not be replaced.
 """
-
 BATCH_FORMATS: Final = {
     "jsonl": "one line of JSON for each page",
     "jsonl.gz": "the same, packed by gzip",
@@ -51,11 +47,9 @@ def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
 
 
 def open_writers(names: Sequence[str], reader: Mapping[str, str], below: str = "") -> Iterator[WritePart]:
-    """What writes these formats `below` a folder, of what `reader` has read.
-
-    Each of several formats has its own folder, and Parquet always: its readers take every file in a folder for Parquet.
-    """
+    """What writes these formats `below` a folder, of what `reader` has read."""
     for name in names:
+        # Readers of Parquet take every file in a folder for it.
         has_folder = len(names) > 1 or name.startswith("parquet")
         folder = f"{below}{name.replace(':', '-')}/" if has_folder else below
         if name.startswith("jsonl"):
@@ -77,7 +71,7 @@ def _write_lines(
     with destination.writing(name, replace=replace) as output, ExitStack() as packing:
         is_packed = ending.endswith(".gz")
         # Without a name and a time in it: the same pages give the same bytes.
-        lines = packing.enter_context(gzip.GzipFile("", "wb", _PACKING, output, 0)) if is_packed else output
+        lines = packing.enter_context(gzip.GzipFile("", "wb", 6, output, 0)) if is_packed else output
         for results in files:
             for page in results.pages:
                 lines.write(results.record(page) + b"\n")

@@ -12,10 +12,8 @@ import pyarrow.parquet as pq
 from ocrsvc.batch.destination import Destination, WrittenFile
 from ocrsvc.batch.pages import FileResults
 
-_GROUP_PAGES: Final = 1000
+# Of records; as Python objects they take about ten times as much memory.
 _GROUP_BYTES: Final = 4 << 20
-"""Of records; as Python objects they take about ten times as much memory."""
-_PACKING: Final = 3
 _BOX: Final = pa.list_(pa.list_(pa.float64()))
 _NUMBERS: Final = pa.list_(pa.int32())
 
@@ -82,7 +80,7 @@ def write_parquet(
     name, columns = f"{folder}{rows}s-{part:05d}.parquet", _COLUMNS[rows]
     with (
         destination.writing(name, replace=replace) as output,
-        pq.ParquetWriter(output, columns, compression="zstd", compression_level=_PACKING) as writer,
+        pq.ParquetWriter(output, columns, compression="zstd", compression_level=3) as writer,
     ):
         for group in _groups_of(files):
             found = [row for record in group for row in rows_of(orjson.loads(record), rows)]
@@ -98,7 +96,7 @@ def _groups_of(files: Iterator[FileResults]) -> Iterator[list[bytes]]:
         for page in results.pages:
             group.append(results.record(page))
             size += len(group[-1])
-            if len(group) == _GROUP_PAGES or size >= _GROUP_BYTES:
+            if size >= _GROUP_BYTES:
                 yield group
                 group, size = [], 0
     if group:

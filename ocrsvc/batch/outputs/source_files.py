@@ -40,8 +40,7 @@ def source_file_writer(name: str, folder: str, reader: Mapping[str, str]) -> Cal
     """What writes searchable PDFs, or the format of this name in the registry."""
     if name == "pdf":
         return partial(_write_part, name, folder, ".pdf", _write_pdf)
-    form = text_formats()[name]
-    engine = EngineInfo(reader["engine"], reader["model"], reader["version"], "", "", "")
+    form, engine = text_formats()[name], EngineInfo(reader["engine"], reader["model"], reader["version"], "", "", "")
     return partial(_write_part, name, folder, form.suffix, partial(_write_text, form, engine))
 
 
@@ -122,10 +121,7 @@ def _texts_of(results: FileResults, *, is_over_own: bool = False) -> Iterator[Nu
 
 ENDINGS: Final = (".txt", ".tsv", ".hocr", ".alto.xml", ".pdf")
 """Of the files that belong to one source each, by which they differ from its name."""
-
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+[A-Za-z0-9.+-]*)?://")
-_ROOT: Final = "@root"
-_UP: Final = "@up"
 # What Windows or a shell trips over, and "%" itself; "/" divides names.
 _UNSAFE: Final = re.compile(r'[\x00-\x1f\x7f"%*:<>?\\|\ud800-\udfff]')
 # And the names of what the destination has beside them: `_ocrsvc`, `_files` and `unfinished`.
@@ -145,9 +141,9 @@ def source_path(name: str, ending: str) -> str:
     """The name in the destination of the file of a source, as results call it, with one of ENDINGS."""
     first, rest = [], name
     if found := _SCHEME.match(name):
-        first, rest = [f"@{_escaped(name[: found.end() - 3])}"], name[found.end() :]
+        first, rest = [f"@{_UNSAFE.sub(_quoted, name[: found.end() - 3])}"], name[found.end() :]
     elif name.startswith("/"):
-        first, rest = [_ROOT], name[1:]
+        first, rest = ["@root"], name[1:]
     *folders, last = rest.split("/")
     parts = [*first, *(_FILE_ENDINGS.sub("%2E", _safe(folder)) for folder in folders)]
     parts = [_shortened(part, part) for part in parts]
@@ -159,19 +155,12 @@ def source_path(name: str, ending: str) -> str:
 
 def _safe(part: str) -> str:
     """One part of a name, with percent signs for what must not stand in it."""
-    if part in {"", "."}:
-        return "@" * (1 + len(part))
-    if part == "..":
-        return _UP
-    return _UNSAFE_ENDS.sub(lambda found: _quoted(found[0]), _escaped(part))
+    known = {"": "@", ".": "@@", "..": "@up"}.get(part)
+    return known or _UNSAFE_ENDS.sub(_quoted, _UNSAFE.sub(_quoted, part))
 
 
-def _escaped(text: str) -> str:
-    return _UNSAFE.sub(lambda found: _quoted(found[0]), text)
-
-
-def _quoted(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+def _quoted(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
 
 
 def _shortened(part: str, whole: str, *, always: bool = False) -> str:

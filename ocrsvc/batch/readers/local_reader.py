@@ -25,7 +25,6 @@ PAGE_LIMIT_S: Final = 120.0
 """A page that takes longer has failed, unless OCRSVC_DEADLINE_S is set."""
 OWN_SETTINGS: Final = {"OCRSVC_MAX_PAGES": "100000"}
 """The files are the operator's own, so all pages of them may be read."""
-_STOP_S: Final = 5.0
 _CONTEXT: Final = RequestContext(priority="batch")
 
 
@@ -35,18 +34,14 @@ class LocalReader:
     is_elsewhere = False
 
     def __init__(
-        self,
-        settings: Settings,
-        options: ReadOptions,
-        load: Load,
-        page_limit_s: float = PAGE_LIMIT_S,
+        self, settings: Settings, options: ReadOptions, load: Load, page_limit_s: float = PAGE_LIMIT_S
     ) -> None:
         self._plan = plan_for(settings, workers=1)
         self._reader = Reader(settings, self._plan)
         self._settings, self._options, self._load, self._page_limit_s = settings, options, load, page_limit_s
 
     def start(self) -> Mapping[str, str]:
-        """As PageReader.start. Raises UnknownModel, too: what the options name is not there, for no page."""
+        """Raises UnknownModel, too: what the options name is not there, for no page."""
         self._reader.start()
         with self._reader.one_version(self._options, self._page_limit_s, _CONTEXT):
             pass
@@ -55,18 +50,12 @@ class LocalReader:
         return {"engine": engine.name, "model": engine.model, "version": engine.version, "settings": chosen}
 
     @property
-    def computes_on(self) -> str:
-        """Device, precision and execution provider of the engine, for people; known once it was started."""
-        engine = self._reader.describe()
-        return f"{engine.device} {engine.precision} {engine.provider}"
-
-    @property
     def at_once(self) -> int:
-        """As PageReader.at_once: one more than engine threads, so that the next page is decoded meanwhile."""
+        """One more than engine threads, so that the next page is decoded meanwhile."""
         return self._plan.engine_threads + 1
 
     def read(self, group: PageGroup, data: bytes | None = None) -> Iterator[PageResult]:
-        """As PageReader.read; `data` are the bytes of the file, None if they are to be loaded."""
+        """`data` are the bytes of the file, None if they are to be loaded."""
         try:
             data = self._load(group.file) if data is None else data
             with self._reader.open_document(data, self._page_limit_s, _CONTEXT) as document:
@@ -84,7 +73,7 @@ class LocalReader:
             yield from (failure_of(group, number, error) for number in group.pages)
 
     def close(self) -> None:
-        self._reader.stop(_STOP_S)
+        self._reader.stop(5.0)
 
 
 def open_local(request: BatchRequest, load: Load) -> LocalReader:
@@ -92,5 +81,4 @@ def open_local(request: BatchRequest, load: Load) -> LocalReader:
     environment = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | OWN_SETTINGS
     settings = read_settings(environment)
     limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in environment else PAGE_LIMIT_S
-    options = read_options(request.options.items()).read
-    return LocalReader(settings, options, load, limit_s)
+    return LocalReader(settings, read_options(request.options.items()).read, load, limit_s)

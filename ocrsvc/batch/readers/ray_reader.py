@@ -1,4 +1,4 @@
-"""Reads pages by actors of a Ray cluster: this command starts them, hands out pages, and alone writes the output."""
+"""Reads pages by actors of a Ray cluster: the command starts them, hands out pages, and alone writes the output."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ocrsvc import __version__
 from ocrsvc.batch.page_queue import GroupAdmission
 from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of
-from ocrsvc.batch.readers.local_reader import OWN_SETTINGS, PAGE_LIMIT_S
-from ocrsvc.batch.readers.ray_actor import ActorArguments, ActorStarted, PageActor
+from ocrsvc.batch.readers.local_reader import OWN_SETTINGS, PAGE_LIMIT_S, LocalReader
 from ocrsvc.batch.request import RAY_ADDRESS, BatchRequest, ClusterRequest
-from ocrsvc.errors import BadOption, ClusterUnavailable, ImageCrashesEngine, OcrsvcError, RunChanged
+from ocrsvc.errors import BadOption, ClusterUnavailable, ImageCrashesEngine, OcrsvcError, OperatorError, RunChanged
 from ocrsvc.http.options import read_options
+from ocrsvc.results import ReadOptions
 from ocrsvc.settings.describe import is_secret, without_passwords
 from ocrsvc.settings.load import RawValue, check_settings, gather
 from ocrsvc.system.thread_plan import set_library_environment
@@ -36,21 +36,64 @@ DEATHS_TOGETHER: Final = 2
 """Actors that may end while they read a group, among others; then its pages are read one by one, alone."""
 DEATHS_ALONE: Final = 3
 """Actors that may end while they read a page and nothing else; then the page has failed."""
-_MORE_CALLS: Final = 4
-_GPU_CALLS: Final = 16
 _UPDATE_S: Final = 1.0
-_REPORT_S: Final = 20.0
 _PAUSE_S: Final = 30.0
 """Before another actor is started, after one could not be used."""
 _SPARE_S: Final = 120.0
 _STOP_S: Final = 5.0
-_CONNECT_S: Final = 10.0
 _ENVIRONMENT: Final = {
     # Ray reports its use to its makers by default.
     "RAY_USAGE_STATS_ENABLED": "0",
     # A line on every worker for each that has no GPU.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
+
+
+class ActorArguments(NamedTuple):
+    """How an actor reads: settings without secrets, options, the loader of files, and the command's folder."""
+
+    given: Mapping[str, RawValue]
+    options: ReadOptions
+    load: Load
+    page_limit_s: float
+    folder: str
+
+
+class ActorStarted(NamedTuple):
+    """The answer of an actor that is ready; `at_once` is the number of groups that it reads at once."""
+
+    identity: Mapping[str, str]
+    ocrsvc: str
+    at_once: int
+    host: str
+
+
+class PageActor:
+    """Its methods run in several threads of Ray."""
+
+    def __init__(self, arguments: ActorArguments) -> None:
+        self._arguments = arguments
+        self._host = f"{socket.gethostname()}/{os.getpid()}"
+
+    def start(self) -> ActorStarted:
+        """Open the engine. Raises OcrsvcError, which Ray carries to the command."""
+        arguments = self._arguments
+        with suppress(OSError):
+            os.chdir(arguments.folder)
+        secrets = {name: value for name, value in gather(os.environ).items() if is_secret(name)}
+        settings = check_settings(secrets | dict(arguments.given))
+        self._reader = reader = LocalReader(settings, arguments.options, arguments.load, arguments.page_limit_s)
+        return ActorStarted(reader.start(), __version__, reader.at_once, self._host)
+
+    def read(self, group: PageGroup, data: bytes | None) -> tuple[PageResult, ...] | None:
+        """A group's results, of a file that is loaded or given as `data`; None if this node cannot load it."""
+        try:
+            data = self._arguments.load(group.file) if data is None else data
+        except OperatorError:
+            return None
+        except OcrsvcError as error:
+            return tuple(failure_of(group, number, error, worker=self._host) for number in group.pages)
+        return tuple(replace(result, worker=self._host) for result in self._reader.read(group, data))
 
 
 @dataclass(slots=True, eq=False)
@@ -78,8 +121,7 @@ class RayReader:
         # Handles by the references to their answers.
         self._starting: dict[Any, Any] = {}
         self._start_after_s = 0.0
-        self._last_refusal = ""
-        self._without_actor_since_s = self._reported_s = clock()
+        self._without_actor_since_s = clock()
         self._changed = threading.Condition()
         self._waiting_alone = 0
         self._failure: BaseException | None = None
@@ -88,7 +130,7 @@ class RayReader:
         self._watcher = threading.Thread(target=self._watch, name="ray-actors", daemon=True)
 
     def start(self) -> Mapping[str, str]:
-        """As PageReader.start: returns when the first actor is ready."""
+        """Returns when the first actor is ready."""
         self.ray = connect(self._on)
         self._watcher.start()
         with self._changed:
@@ -99,7 +141,6 @@ class RayReader:
 
     @property
     def at_once(self) -> int:
-        """As PageReader.at_once: the number of groups that the actors read at once."""
         return max(1, sum(actor.started.at_once for actor in list(self.actors)))
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
@@ -110,7 +151,7 @@ class RayReader:
         return (self._read_alone(group.only([number])) for number in group.pages)
 
     def close(self) -> None:
-        """As PageReader.close; Ray ends the actors of a command that leaves the cluster."""
+        """Ray ends the actors of a command that leaves the cluster."""
         self._closed.set()
         self._fail(ClusterUnavailable("The run has ended.", "Give the same command again to continue."))
         if self.ray is not None:
@@ -121,11 +162,8 @@ class RayReader:
         for _ in range(DEATHS_ALONE):
             if results := self._read(page, alone=True):
                 return results[0]
-        error = ImageCrashesEngine(
-            f"{DEATHS_ALONE} actors ended while they read this page and nothing else.",
-            "Give actors more memory, or read it with OCRSVC_ISOLATION=process.",
-        )
-        return failure_of(page, page.pages[0], error)
+        what = f"{DEATHS_ALONE} actors ended while they read this page and nothing else."
+        return failure_of(page, page.pages[0], ImageCrashesEngine(what, "Give actors more memory, or convert it."))
 
     def _read(self, group: PageGroup, *, alone: bool = False) -> tuple[PageResult, ...]:
         """By an actor that loads the file, or gets it if its node lacks it; () if the actor has ended."""
@@ -147,14 +185,12 @@ class RayReader:
 
         limit_s = self._arguments.page_limit_s * len(group.pages) + _SPARE_S
         try:
-            results: tuple[PageResult, ...] | None
-            results = self.ray.get(actor.handle.read.remote(group, data), timeout=limit_s)
+            return self.ray.get(actor.handle.read.remote(group, data), timeout=limit_s)  # type: ignore[no-any-return]
         except RayTaskError:
             raise
         except RayError as error:
             self._remove(actor, first_line(error))
             return ()
-        return results
 
     @contextmanager
     def _taken(self, *, alone: bool) -> Iterator[Actor]:
@@ -210,35 +246,32 @@ class RayReader:
     def update(self) -> None:
         """Start missing actors, and take those that are ready. Raises RunChanged and ClusterUnavailable."""
         now_s = self._clock()
-        for _ in range(self._missing(now_s)):
+        for _ in range(self._missing() if now_s >= self._start_after_s else 0):
             handle = self._make()
             self._starting[handle.start.remote()] = handle
         starting = list(self._starting)
         for answer in self.ray.wait(starting, num_returns=len(starting), timeout=0)[0] if starting else ():
             self._admit(self._starting.pop(answer), answer)
         if not self.actors and now_s - self._without_actor_since_s > self._request.wait_s:
+            needs, free, total = needs_of(self._request), self.ray.available_resources(), self.ray.cluster_resources()
+            needed = ", ".join(f"{amount:g} {name}" for name, amount in needs.items())
+            shown = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name} free" for name in needs)
             raise ClusterUnavailable(
-                f"No actor was ready for {self._request.wait_s:g} s. {self._room()}",
-                "Give actors less, or the cluster more; then the same command goes on.",
+                f"No actor was ready for {self._request.wait_s:g} s. Each needs {needed}; the cluster has {shown}.",
+                "Give actors less, or the cluster or one of its nodes more; then the same command goes on.",
             )
-        if (self._starting or not self.actors) and now_s - self._reported_s > _REPORT_S:
-            self._reported_s = now_s
-            message = "%d actors read, and %d start or wait for room. %s"
-            LOGGER.warning(message, len(self.actors), len(self._starting), self._room())
 
     def _make(self) -> Any:
         return self.ray.remote(PageActor).options(**_actor_options(self._request)).remote(self._arguments)
 
-    def _missing(self, now_s: float) -> int:
+    def _missing(self) -> int:
         count = len(self.actors) + len(self._starting)
-        if now_s < self._start_after_s:
-            return 0
         if self._request.actors is not None:
             return max(0, self._request.actors - count)
         if self._starting:
             return 0
         # Ray's figure for free resources lags behind.
-        most = sum(room_in(self._request, node) for node in self._nodes())
+        most = sum(room_in(self._request, node["Resources"]) for node in self.ray.nodes() if node["Alive"])
         room = min(room_in(self._request, self.ray.available_resources()), most - count)
         return max(room, 0 if count else 1)
 
@@ -257,10 +290,6 @@ class RayReader:
             reason = f"Actor {started.host} reads with {other}, and this run with {own}."
             self._refuse(handle, RunChanged(reason, "Install the same version on every node."))
             return
-        first = self.actors[0].started if self.actors else started
-        if started.computes_on != first.computes_on:
-            warning = "Actor %s computes on %s, and %s on %s: confidences may differ. See OCRSVC_PROVIDER."
-            LOGGER.warning(warning, started.host, started.computes_on, first.host, first.computes_on)
         with self._changed:
             self._identity = started.identity
             self.actors.append(Actor(handle, started))
@@ -269,7 +298,7 @@ class RayReader:
     def _refuse(self, handle: Any, error: OcrsvcError) -> None:
         """End an actor. Raises the error if it is the first one: then settings or nodes are wrong."""
         self._kill(handle)
-        self._start_after_s, self._last_refusal = self._clock() + _PAUSE_S, error.detail
+        self._start_after_s = self._clock() + _PAUSE_S
         if not self._identity:
             raise error
         LOGGER.warning("An actor is not used: %s", error.detail)
@@ -278,19 +307,6 @@ class RayReader:
         # It may have ended already, or the whole cluster.
         with suppress(Exception):
             self.ray.kill(handle)
-
-    def _nodes(self) -> list[Mapping[str, float]]:
-        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-
-    def _room(self) -> str:
-        """What an actor needs, and what the cluster has."""
-        needs, nodes = needs_of(self._request), self._nodes()
-        total, free = self.ray.cluster_resources(), self.ray.available_resources()
-        needed = ", ".join(f"{amount:g} {name}" for name, amount in needs.items())
-        shown = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name} free" for name in needs)
-        text = f"Each needs {needed}; the cluster has {shown} on {len(nodes)} nodes."
-        too_large = "" if any(room_in(self._request, node) for node in nodes) else "No node is large enough."
-        return " ".join(filter(None, (text, too_large, self._last_refusal)))
 
 
 def needs_of(request: ClusterRequest) -> dict[str, float]:
@@ -314,20 +330,14 @@ def open_ray(request: BatchRequest, load: Load) -> RayReader:
     """The reader, not connected. Raises as `open_reader`."""
     given = settings_to_send(request.environment, request.cluster)
     limit_s = check_settings(given).deadline_s if "OCRSVC_DEADLINE_S" in request.environment else PAGE_LIMIT_S
-    options = read_options(request.options.items()).read
-    arguments = ActorArguments(given, options, load, limit_s, str(Path.cwd()))
+    arguments = ActorArguments(given, read_options(request.options.items()).read, load, limit_s, str(Path.cwd()))
     return RayReader(request.on, request.cluster, arguments)
 
 
 def settings_to_send(environment: Mapping[str, str], cluster: ClusterRequest) -> dict[str, RawValue]:
-    """Settings by name, also those of the file that OCRSVC_CONFIG names. Raises SettingsError.
-
-    Secrets and addresses with passwords are left out, as Ray stores them: nodes have their own.
-    """
-    own = {"OCRSVC_ISOLATION": "process"}
-    if not cluster.gpus:
-        own["OCRSVC_ENGINE_THREADS"] = str(max(1, round(cluster.cpus)))
-    given = gather(own | dict(environment) | OWN_SETTINGS)
+    """Settings, also of OCRSVC_CONFIG's file, without secrets and passwords, which Ray stores. Raises SettingsError."""
+    threads = {} if cluster.gpus else {"OCRSVC_ENGINE_THREADS": str(max(1, round(cluster.cpus)))}
+    given = gather({"OCRSVC_ISOLATION": "process"} | threads | dict(environment) | OWN_SETTINGS)
     check_settings(given)
     texts = {name: str(value.value) for name, value in given.items() if not is_secret(name)}
     return {name: given[name] for name, text in texts.items() if without_passwords(text) == text}
@@ -340,7 +350,8 @@ def _actor_options(request: ClusterRequest) -> dict[str, Any]:
         # So each death is seen and counted, and another actor may start wherever there is room.
         "max_restarts": 0,
         "max_task_retries": 0,
-        "max_concurrency": max(_GPU_CALLS, math.ceil(request.cpus) + _MORE_CALLS),
+        # More than engine threads, of which those of a GPU are few: Ray makes a thread for each.
+        "max_concurrency": max(16, math.ceil(request.cpus) + 4),
         "scheduling_strategy": "SPREAD",
     }
     runtime = dict(request.options.get("runtime_env", {}))
@@ -365,14 +376,10 @@ def connect(on: str) -> Any:
         with warnings.catch_warnings(action="ignore"):
             ray.init(address, namespace="ocrsvc", log_to_driver=False, logging_level=logging.ERROR)
     except (RuntimeError, ValueError, ImportError, OSError) as error:
-        name = f"The Ray cluster at {on}" if on != "ray" else "The Ray cluster of this machine"
         raise ClusterUnavailable(
-            f"{name} cannot be used: {first_line(error)}",
+            f"The Ray cluster of --on {on} cannot be used: {first_line(error)}",
             "Start one (`ray start --head`), or name it: --on ray://HOST:10001, or RAY_ADDRESS=HOST:6379.",
         ) from error
-    # Ray prints the last lines of a dead node's logs in spite of log_to_driver.
-    if (worker := sys.modules.get("ray._private.worker")) is not None:
-        vars(worker)["_worker_logs_enabled"] = False
     return ray
 
 
@@ -385,6 +392,6 @@ def check_listens(on: str) -> None:
     if not host or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
         raise ConnectionError(f"{host}:{port} does not answer ({error.strerror or error}).") from error

@@ -34,10 +34,10 @@ from ocrsvc.imaging.codecs.decode import no_bytes
 
 PAGE_LIMIT_S: Final = 600.0
 """A page that takes longer has failed."""
-MOST_HELD_BYTES: Final = 1 << 28
-"""Files that are on their way to services take so much memory at most, unless one alone is larger."""
+# Files that are on their way to services take so much memory at most, unless one alone is larger.
+_MOST_HELD_BYTES: Final = 1 << 28
+# How long services may be out of reach when the run begins.
 _UNREACHABLE_S: Final = 10.0
-"""How long services may be out of reach when the run begins."""
 _BLANK_LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
 # Services may have died over it by chance.
@@ -77,23 +77,22 @@ class ServiceReader:
         # A page that takes too long is no reason to lose those that are sent with it.
         self._query = query_of(options) | {"partial": "true"}
         self._patience_s, self._clock = patience_s, clock
-        self._admission = GroupAdmission(MOST_HELD_BYTES, services.capacity)
+        self._admission = GroupAdmission(_MOST_HELD_BYTES, services.capacity)
         self._closing = threading.Event()
         self._identity: Mapping[str, str] = {}
         self._answered_s = clock()
 
     def start(self) -> Mapping[str, str]:
-        """As PageReader.start: one of the services reads a blank page."""
+        """One of the services reads a blank page."""
         self._identity = self._read_blank().identity
         return self._identity
 
     @property
     def at_once(self) -> int:
-        """As PageReader.at_once: as many as the services have shown that they take."""
         return self._services.capacity()
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
-        """As PageReader.read: the file is sent once for all pages of the group."""
+        """The file is sent once for all pages of the group."""
         began_s = self._clock()
         with self._admission.entered(group.file.size):
             answer = self._answer(group)
@@ -131,10 +130,9 @@ class ServiceReader:
                     return error
                 waited_s = self._clock() - self._answered_s
                 if waited_s >= self._patience_s or self._closing.wait(_PAUSE_S):
-                    raise ServicesGone(
-                        f"No service has answered for {waited_s:.0f} seconds: {error.detail}",
-                        "Give the same command again when one does: what was read is kept.",
-                    ) from error
+                    what = f"No service has answered for {waited_s:.0f} seconds: {error.detail}"
+                    remedy = "Give the same command again when one does: what was read is kept."
+                    raise ServicesGone(what, remedy) from error
 
     def _is_left_unanswered(self, error: OcrsvcError) -> bool:
         """Whether services had the file and gave no answer, and then a blank page is read: that is the file's fault."""
@@ -214,8 +212,7 @@ class _Line(BaseModel, strict=True):
 
 
 class _Page(BaseModel, strict=True):
-    """What every page has: what else came would end the run where its output is written."""
-
+    # What else came would end the run where its output is written.
     text: str
     width: _Whole
     height: _Whole

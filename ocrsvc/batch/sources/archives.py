@@ -27,16 +27,14 @@ from ocrsvc.batch.sources.source_files import (
 )
 from ocrsvc.errors import BrokenArchive, SourceGone
 
+# What tarfile reads at once of a file are headers and long names; larger ones are bombs.
 _MOST_READ_BYTES: Final = 1024 * 1024
-"""What tarfile reads at once of a file are headers and long names; larger ones are bombs."""
 _PIECE_BYTES: Final = 256 * 1024
 _HISTORY_BYTES: Final = 16 * 1024 * 1024
-"""And up to twice as much."""
 _MOST_WINDOW_BYTES: Final = 128 * 1024 * 1024
+# What may be unpacked however small the archive is.
 _FREE_BYTES: Final = 1 << 30
-"""What may be unpacked however small the archive is."""
 _MOST_RATIO: Final = 1000
-_NO_FILE: Final = "It is no plain file, but a link, a sparse file or a device."
 _MOST_DIRECTORY_BYTES: Final = 128 * 1024 * 1024
 _ENCRYPTED, _UTF8 = 0x1, 0x800
 _ZIP_ERRORS: Final = (
@@ -53,11 +51,12 @@ class TarArchive:
         self.close = self._file.close
 
     def members(self, archive: Found) -> Iterator[Found]:
-        """As Archive.members, without folders. That one is cut off is found when it is loaded."""
+        """Without folders; that a tar is cut off in one is found when it is loaded."""
         names = MemberNames()
         try:
             for info in self._headers():
-                problem = "" if info.isreg() and not info.issparse() else _NO_FILE
+                is_plain = info.isreg() and not info.issparse()
+                problem = "" if is_plain else "It is no plain file, but a link, a sparse file or a device."
                 head = b"" if problem else self._read_at(info.offset_data, min(HEAD_BYTES, info.size))
                 name = names.name(info.name.encode(errors="surrogateescape"))
                 yield archive.member(name, f"{info.offset_data},{info.size}", info.size, head, problem)
@@ -104,16 +103,15 @@ class _HeaderFile:
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= _MOST_READ_BYTES:
-            raise BrokenArchive(
-                f"The tar is damaged: the header at byte {self.tell()} has {size} bytes.", "Make it again."
-            )
+            what = f"The tar is damaged: the header at byte {self.tell()} has {size} bytes."
+            raise BrokenArchive(what, "Make it again.")
         return read_fully(self._file, size)
 
 
 class _Unpacked:
     """What a packed file unpacks to, in one pass, which begins anew for what is further back than what is held.
 
-    What was unpacked last is held, so that threads need not ask quite in order. No bomb is unpacked to its end: a
+    The last 16 to 32 MiB are held, so that threads need not ask quite in order. No bomb is unpacked to its end: a
     megabyte of bzip2 may be a terabyte, which would take hours. Raises OSError, SourceGone and BrokenArchive.
     """
 
@@ -159,10 +157,8 @@ class _Unpacked:
                 raise
             raise BrokenArchive(f"The archive is cut off or damaged: {error}.", "Make it again.") from error
         if self._first + len(self._held) > max(_FREE_BYTES, _MOST_RATIO * self._file.tell()):
-            raise BrokenArchive(
-                f"The archive unpacks to more than {_MOST_RATIO} times its size, as no archive of images does.",
-                "Leave it out; or unpack it, and name its folder.",
-            )
+            what = f"The archive unpacks to more than {_MOST_RATIO} times its size, as no archive of images does."
+            raise BrokenArchive(what, "Leave it out; or unpack it, and name its folder.")
         return piece
 
 

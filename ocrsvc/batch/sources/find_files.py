@@ -29,18 +29,14 @@ _SPECIAL: Final = re.compile(r"[*?\[]")
 
 
 def find_all(sources: tuple[str, ...], counts: PlanningCounts, *, only_local: bool = False) -> Iterator[Found]:
-    """The files of all sources, each once; `only_local` leaves out standard input and other machines' files.
-
-    Raises SourceGone, and BadOption for a malformed list, or a file that is named twice with different pages.
-    """
+    """The files of all sources, each once; `only_local` are files of this machine. Raises SourceGone and BadOption."""
     seen: set[int] = set()
     has_ranges = False
     for source in sources:
         if only_local and (source in _STANDARD_INPUT or not is_local(source.removeprefix("@"))):
             continue
         is_list = _is_list(source)
-        files = _find_listed(source, counts, only_local=only_local) if is_list else _find_source(source, counts)
-        for found in files:
+        for found in _find_listed(source, counts, only_local=only_local) if is_list else _find_source(source, counts):
             has_ranges = has_ranges or found.ranges is not None
             if (key := hash(found.address)) not in seen:
                 seen.add(key)
@@ -85,9 +81,8 @@ def _find_source(source: str, counts: PlanningCounts) -> Iterator[Found]:
     try:
         return iter([_found(path, os.stat(path), is_named=True)])
     except OSError as error:
-        raise SourceGone(
-            f"{path_name(path)} cannot be read: {error.strerror}.", "Check its name and permissions."
-        ) from error
+        what = f"{path_name(path)} cannot be read: {error.strerror}."
+        raise SourceGone(what, "Check its name and permissions.") from error
 
 
 def _walk(top: str, counts: PlanningCounts, pattern: str = "**") -> Iterator[Found]:
@@ -175,9 +170,8 @@ def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> It
         with nullcontext(sys.stdin.buffer) if source in _STANDARD_INPUT else open_file(source[1:]) as file:
             data = file.read()
     except OSError as error:
-        raise SourceGone(
-            f"The list {path_name(source[1:])} cannot be read: {error.strerror or error}.", "Check its name."
-        ) from error
+        what = f"The list {path_name(source[1:])} cannot be read: {error.strerror or error}."
+        raise SourceGone(what, "Check its name.") from error
     entries = data.split(b"\0") if b"\0" in data else [line.rstrip(b"\r") for line in data.split(b"\n")]
     for number, entry in enumerate(filter(None, entries), 1):
         named, ranges = _parse(entry, f"entry {number} of {path_name(source)}")
@@ -211,7 +205,5 @@ def _parse(entry: bytes, where: str) -> tuple[str, Ranges | None]:
             raise ValueError(pages)
         return source, ranges
     except (ValueError, KeyError, TypeError) as error:
-        raise BadOption(
-            f"{where} is {entry[:80]!r}.",
-            f'Accepted are a path, a URL, or {{"source": "a.pdf", "pages": "1-3"}} with {ACCEPTED}.',
-        ) from error
+        remedy = f'Accepted are a path, a URL, or {{"source": "a.pdf", "pages": "1-3"}} with {ACCEPTED}.'
+        raise BadOption(f"{where} is {entry[:80]!r}.", remedy) from error

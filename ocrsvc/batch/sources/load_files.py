@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -21,20 +22,15 @@ FAILURE: Final = "failure"
 """The kind of what cannot be read: its place is the reason."""
 LINKED: Final = "linked"
 """The kind of a whole file that a table names: its place is the table's address."""
+# Archives that stay open while nothing is read from them.
 MOST_OPEN: Final = 8
-"""Archives that stay open while nothing is read from them."""
+# Of files that are kept; a larger one is kept alone.
 KEPT_BYTES: Final = 64 * 1024 * 1024
-"""Of files that are kept; a larger one is kept alone."""
 _LOCKS: Final = 64
-_LIMITS: Final = PixelLimits(1 << 40)
-_DPI: Final = 100
 
 
 class SourceLoader:
-    """Loads files, for any thread and, as it can be pickled, any process; `close` it.
-
-    It keeps documents that were loaded last, and with `keeps_all` other files, too, which deduplication loads twice.
-    """
+    """Loads files, for any thread and, pickled, any process; keeps the last documents, with `keeps_all` other files."""
 
     def __init__(self, most_bytes: int = MOST_FILE_BYTES, *, keeps_all: bool = False) -> None:
         self._most_bytes, self._keeps_all = most_bytes, keeps_all
@@ -51,20 +47,15 @@ class SourceLoader:
         return partial(SourceLoader, self._most_bytes, keeps_all=self._keeps_all), ()
 
     def __call__(self, file: SourceFile) -> bytes:
-        """The bytes of a file.
-
-        Raises SourceGone where it has changed, BrokenArchive, CallerError for what is too large or cannot be opened,
-        and ResourcesExhausted.
-        """
+        """The bytes of a file. Raises SourceGone, also where it has changed, CallerError and ResourcesExhausted."""
         if file.total == 1 and not self._keeps_all:
             return self._load_planned(file)
         key = file.address, file.place
         with self._loading[hash(key) % _LOCKS]:
-            data = self._kept.get(key)
-            if data is None:
-                data = self._load_planned(file)
             with self._lock:
-                self._kept.pop(key, None)
+                data = self._kept.pop(key, None)
+            data = self._load_planned(file) if data is None else data
+            with self._lock:
                 self._kept[key] = data
                 while len(self._kept) > 1 and sum(map(len, self._kept.values())) > KEPT_BYTES:
                     del self._kept[next(iter(self._kept))]
@@ -78,10 +69,8 @@ class SourceLoader:
         # Where the name alone was known at planning, or counting failed, no page of a document may be lost.
         is_counted = file.total > 1 or (file.total == 1 and extension_of(file.name) in DOCUMENTS)
         if not is_counted and (pages := count_pages(data)) != 1:
-            raise SourceGone(
-                f"{file.name} is a document of {pages} pages, of which 1 is planned.",
-                "Let its name end in .pdf or .tif, and choose another destination for it.",
-            )
+            what = f"{file.name} is a document of {pages} pages, of which 1 is planned."
+            raise SourceGone(what, "Let its name end in .pdf or .tif, and choose another destination for it.")
         return data
 
     def load(self, file: SourceFile | Found) -> bytes:
@@ -98,9 +87,8 @@ class SourceLoader:
             with open_file(file.address) as opened:
                 return read_fully(opened, now.size)
         except OSError as error:
-            raise SourceGone(
-                f"{file.name} cannot be read: {error.strerror or error}.", "Check it and its permissions."
-            ) from error
+            what = f"{file.name} cannot be read: {error.strerror or error}."
+            raise SourceGone(what, "Check it and its permissions.") from error
         except (SourceGone, CallerError) as error:
             raise type(error)(f"{file.name}: {error.detail}", error.remedy) from error
 
@@ -108,7 +96,7 @@ class SourceLoader:
         """The archive at an address, to be closed. Raises OSError, SourceGone and BrokenArchive."""
         if kind in {"tar", "packed_tar"}:
             return TarArchive(address, is_packed=kind == "packed_tar")
-        return ZipArchive(address) if kind == "zip" else TableArchive(kind, address, column, self._tables)
+        return ZipArchive(address) if kind == "zip" else TableArchive(address, column, self._tables)
 
     def close(self) -> None:
         """Close the archives that no thread reads any more; the others close after that."""
@@ -132,8 +120,5 @@ def count_pages(data: bytes) -> int:
     """The pages of a file, those of a PDF found in a child process. Raises CallerError and ResourcesExhausted."""
     if not may_have_pages(data):
         return 1
-    document = open_document(data, _LIMITS, _DPI, lambda: None, lambda _bytes: None)
-    try:
+    with closing(open_document(data, PixelLimits(1 << 40), 100, lambda: None, lambda _bytes: None)) as document:
         return document.count
-    finally:
-        document.close()

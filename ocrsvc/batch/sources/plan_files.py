@@ -32,15 +32,9 @@ from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, choose, parse_ranges
 
 _IMAGES: Final = re.compile("jpe?g|jpe|jfif|a?png|webp|gif|bmp|dib|p[bgnp]m|avif|hei[cf]|jp2|jpx|jxl|pdf|tiff?")
 """Also formats that are not read here: such a file fails, and says so, where skipping it would hide it."""
-_ARCHIVES: Final = re.compile(
-    r".*\.((?P<packed_tar>tar\.(gz|bz2|xz|zst)|tgz|tbz2?|txz|tzst)|(?P<tar>tar)|(?P<zip>zip|cbz)|(?P<parquet>parquet)|"
-    r"(?P<arrow>arrow|feather))",
-    re.DOTALL | re.IGNORECASE,
-)
+_PACKED_TARS: Final = "(?P<packed_tar>tar[.](gz|bz2|xz|zst)|tgz|tbz2?|txz|tzst)"
+_ARCHIVES: Final = re.compile(f"(?si).*[.]({_PACKED_TARS}|(?P<tar>tar)|(?P<zip>zip|cbz)|(?P<parquet>parquet))")
 _FIRST: Final = range(1, 2)
-_OUTSIDE: Final = (
-    "It names a file outside the table's folder, which is read only where --column names the column with the paths."
-)
 # Archives may say any size.
 _MOST_SIZE_BYTES: Final = 1 << 40
 # Each has a document of 64 MiB at most, and its child has it a second time.
@@ -53,10 +47,7 @@ _MOST_EXAMPLES: Final = 3
 def find_sources(
     request: SourceRequest, counts: PlanningCounts, planned: Iterable[SourceFile] = ()
 ) -> Iterator[SourceFile]:
-    """The files of all sources in the order of the output, with the pages to read; not those that are `planned`.
-
-    Raises SourceGone and BadOption.
-    """
+    """The files of all sources in the order of the output, but those `planned`. Raises SourceGone and BadOption."""
     known = {key for key, _, _ in _versions(planned)}
     with closing(_Planner(request, counts)) as planner:
         found = find_all(request.sources, counts)
@@ -122,7 +113,9 @@ class _Planner:
         try:
             # A table that others made must not choose what else of this machine and its network is read.
             if not (is_trusted or is_below(table.address.rpartition("/")[0], address)):
-                raise BadOption(_OUTSIDE)
+                raise BadOption(
+                    "It names a file outside the table's folder: name the column with the paths by --column."
+                )
             if not is_trusted and is_local(address):
                 # A link that is changed later leads nowhere else.
                 address = str(Path(address).resolve())
@@ -144,7 +137,9 @@ class _Planner:
             # What cannot be read is not skipped: it may be an image. Its version is not known, nor compared.
             self._counts.unreadable += 1
             yield SourceFile(found.name, found.address, "", 0, 0, _FIRST, found.kind, found.place)
-        elif not (found.is_named or _is_image_name(found.name) or _is_image_data(head)):
+        elif not (
+            found.is_named or _is_image_name(found.name) or is_pdf(head) or any(f.match(head) for f, _ in FORMATS)
+        ):
             extension = extension_of(found.name)
             self._counts.skip(f".{extension[:16]}" if extension else "no extension")
         elif found.problem:
@@ -203,10 +198,6 @@ def _is_image_name(name: str) -> bool:
     return _IMAGES.fullmatch(extension_of(name)) is not None
 
 
-def _is_image_data(head: bytes) -> bool:
-    return is_pdf(head) or any(form.match(head) for form, _ in FORMATS)
-
-
 def _read_head(found: Found) -> bytes | None:
     """The first bytes of a file; none where they cost a request and its name says enough, None where unreadable."""
     address = found.address
@@ -254,8 +245,7 @@ def check_unchanged(
 ) -> None:
     """Raises RunChanged with numbers of files where sources differ from the plan, and SourceGone.
 
-    Object stores, whose listing takes minutes, and standard input are left out: what has changed there fails when it is
-    read. A sample is not asked for new files.
+    Object stores, whose listing takes minutes, and standard input are left out: what has changed there fails when read.
     """
     known = {key: version for key, version, is_here in _versions(planned) if is_here}
     changes, examples, counts = Counter(new=0, changed=0, missing=0), list[str](), PlanningCounts()
@@ -284,5 +274,4 @@ def _versions(planned: Iterable[SourceFile]) -> Iterator[tuple[int, int, bool]]:
     for file in planned:
         is_linked = file.kind == LINKED
         address = file.place if is_linked else file.address
-        is_known = bool(file.version) and not is_linked
-        yield hash(address), hash(file.version) if is_known else 0, is_local(address)
+        yield hash(address), hash(file.version) if file.version and not is_linked else 0, is_local(address)

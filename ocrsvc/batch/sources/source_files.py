@@ -18,7 +18,6 @@ HEAD_BYTES: Final = 64
 """What of a file says what it is."""
 DOCUMENTS: Final = frozenset({"pdf", "tif", "tiff"})
 _MOST_KINDS: Final = 200
-_MOST_SHOWN: Final = 8
 # What looks as if it had been escaped here.
 _LOOKS_ESCAPED: Final = re.compile(r"\\x[89a-f][0-9a-f]")
 
@@ -37,16 +36,16 @@ class PlanningCounts:
 
     def to_sentences(self) -> list[str]:
         """What people should know of it; nothing of what did not happen."""
-        kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common(_MOST_SHOWN))
-        kinds += ", and others" if len(self.skipped) > _MOST_SHOWN else ""
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common(8))
+        kinds += ", and others" if len(self.skipped) > 8 else ""
         such_as = f", such as {self.first_unreadable}" if self.first_unreadable else ""
-        counted = [
+        counted = (
             (self.skipped.total(), f"no image by name and content, left out ({kinds})"),
             (self.unreadable, f"cannot be read, counted as a page that fails{such_as}"),
             (self.named_twice, "named twice, read once"),
             (self.without_pages, "without the pages asked for"),
             (self.left_out, "left out by --include or --exclude"),
-        ]
+        )
         sentences = [f"{count} {'files' if count > 1 else 'file'}: {what}" for count, what in counted if count]
         return sentences + ([f"{self.not_sampled} pages are not in the sample"] if self.not_sampled else [])
 
@@ -60,9 +59,8 @@ class PlanningCounts:
 class Found:
     """A file, a member of an archive or a row of a table, that may be planned; see SourceFile.
 
-    `size` is 0 where unknown. `head` are the first bytes: None where they are to be read, "" where the name decides.
-    If it `is_named` it is planned even if it is no image; `problem` says why it cannot be read; `path` is a row's.
-    `ranges` are the pages that a list asks for.
+    `size` is 0 where unknown. `head` are the first bytes: None where they are to be read, "" where the name decides. If
+    it `is_named` it is planned even if it is no image. `path` is a row's, `ranges` are the pages that a list asks for.
     """
 
     name: str
@@ -79,9 +77,8 @@ class Found:
 
     def member(self, name: str, place: str, size: int, head: bytes, problem: str, path: str = "") -> Found:
         """What lies at a place of this archive; its name begins with what is between the names."""
-        own = self.name + name
+        own, is_row = self.name + name, name.startswith("#")
         problem = f"{own}: {problem}" if problem else ""
-        is_row = name.startswith("#")
         return Found(own, self.address, size, self.version, head, is_row, problem, self.kind, place, path, self.ranges)
 
 
@@ -141,9 +138,8 @@ def extension_of(name: str) -> str:
 
 def too_large(size: int, most_bytes: int) -> BodyTooLarge:
     """The error of a file or member that holds too much."""
-    return BodyTooLarge(
-        f"It has {size} bytes; the limit is {most_bytes} (OCRSVC_MAX_BODY_BYTES).", "Raise the limit, or split it."
-    )
+    what = f"It has {size} bytes; the limit is {most_bytes} (OCRSVC_MAX_BODY_BYTES)."
+    return BodyTooLarge(what, "Raise the limit, or split it.")
 
 
 def too_many_members(found: str) -> BrokenArchive:

@@ -1,6 +1,6 @@
-"""Parquet and Arrow files of images, read in one child process with a memory limit.
+"""Parquet files of images, read in one child process with a memory limit.
 
-The process is this file as a program. It gets JSON objects: `table` (kind, address, version, column), `row`, and
+The process is this file as a program. It gets JSON objects: `table` (address, version, column), `row`, and
 `most_bytes` for that row's image, or null to list the rows from there on. It answers with a JSON object: `error`, a
 class with its arguments, or `size`, the number of bytes that follow.
 """
@@ -28,22 +28,20 @@ from ocrsvc.errors import BadOption, BodyTooLarge, BrokenArchive, OcrsvcError, S
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.sandbox import end_with_parent, limit_resources
 
-MEMORY_BYTES: Final = 400_000_000
-"""A row of 64 MiB takes up to 260 MB while it is unpacked, Python and pyarrow 60 MB."""
+# A row of 64 MiB takes up to 260 MB while it is unpacked, Python and pyarrow 60 MB.
+_MEMORY_BYTES: Final = 400_000_000
+# The most that one message holds: sockets that keep messages apart take 200 kB at most.
 _CHUNK_BYTES: Final = 64 * 1024
-"""The most that one message holds: sockets that keep messages apart take 200 kB at most."""
 _ANSWER_S: Final = 300.0
 # Other allocators of pyarrow's reserve more address space than the limit.
 _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 _ERRORS: Final = {kind.__name__: kind for kind in (BadOption, BodyTooLarge, BrokenArchive, OSError, SourceGone)}
 _MOST_OPEN: Final = 4
-_OPEN_FILES: Final = 256
 _MOST_ROWS: Final = 1000
 _PATHS_AT_ONCE: Final = 16
-_BUFFER_BYTES: Final = 1024 * 1024
 _WINDOW_BYTES: Final = 24 * 1024 * 1024
+# That may be empty, or the same.
 _FREE_ROWS: Final = 1_000_000
-"""That may be empty, or the same."""
 _IMAGES: Final = ("image", "img", "bytes", "content")
 _PATHS: Final = ("path", "image_path", "file_name", "file", "image")
 # PDF and TIFF, as `imaging.document` knows them, whose libraries take the process half a second to load.
@@ -74,10 +72,9 @@ class Tables:
                     kind, *said = answer["error"]
                     raise _ERRORS.get(kind, BrokenArchive)(*said)
                 return data
-        raise BrokenArchive(f"Reading it takes more than {MEMORY_BYTES // 1_000_000} MB or 5 minutes, or crashes.")
+        raise BrokenArchive(f"Reading it takes more than {_MEMORY_BYTES // 1_000_000} MB or 5 minutes, or crashes.")
 
     def close(self) -> None:
-        """End the process."""
         with self._lock:
             self._end()
 
@@ -91,7 +88,7 @@ class Tables:
             self._program = Program(__name__, (os.getpid(),), environ=environ)
             self._program.wire.settimeout(_ANSWER_S)
         self._program.wire.send(request)
-        pieces, missing = [self._program.wire.recv(_CHUNK_BYTES)], 0
+        pieces = [self._program.wire.recv(_CHUNK_BYTES)]
         answer = orjson.loads(pieces[0] or b"{}")
         missing = answer.get("size", 0)
         while missing and pieces[-1]:
@@ -108,17 +105,17 @@ class Tables:
 
 
 class TableArchive:
-    """A table; see load_files.Archive. Its members are called by their rows, from 0."""
+    """A table; see Archive. Its members are called by their rows, from 0."""
 
-    def __init__(self, kind: str, address: str, column: str | None, tables: Tables) -> None:
+    def __init__(self, address: str, column: str | None, tables: Tables) -> None:
         if find_spec("pyarrow") is None:
-            raise SourceGone("Parquet and Arrow files need pyarrow.", "Install the extra: ocrsvc[parquet].")
+            raise SourceGone("Parquet files need pyarrow.", "Install the extra: ocrsvc[parquet].")
         self._tables, self._column = tables, column
         # A file that is replaced is another table.
-        self._table = (kind, address, look_at(address).version)
+        self._table = (address, look_at(address).version)
 
     def members(self, archive: Found) -> Iterator[Found]:
-        """As Archive.members; reads the column where it has paths or documents, whose pages are to be counted."""
+        """Reads the column where it has paths or documents, whose pages are to be counted."""
         row = 0
         while found := orjson.loads(self._tables.ask((*self._table, self._column), row)):
             for size, head, path, problem in found:
@@ -127,13 +124,11 @@ class TableArchive:
                 row += 1
 
     def load(self, place: str, most_bytes: int) -> bytes:
-        """As Archive.load; the place is the row, and the column if one was named."""
         row, _, column = place.partition(" ")
         return self._tables.ask((*self._table, column or None), int(row), most_bytes)
 
-    @staticmethod
-    def close() -> None:
-        """As Archive.close: the process closes what it has not used for long."""
+    def close(self) -> None:
+        """The process closes what it has not used for long."""
 
 
 class _Table:
@@ -143,14 +138,20 @@ class _Table:
     callers do not ask quite in order.
     """
 
-    def __init__(self, kind: str, address: str, column: str | None) -> None:
-        self._file = open_file(address)
-        self._size = self._file.seek(0, os.SEEK_END)
-        self._is_parquet = kind == "parquet"
-        self._starts = [0]
-        schema = self._open_parquet() if self._is_parquet else self._open_arrow(None).schema
-        self._name, self._field, self._has_paths = _find_column(schema, column)
-        self._number = schema.get_field_index(self._name)
+    def __init__(self, address: str, column: str | None) -> None:
+        from pyarrow import parquet
+
+        file = open_file(address)
+        self._size = file.seek(0, os.SEEK_END)
+        # A column's pages one after another, and not whole chunks, which may have gigabytes.
+        self._parquet = parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
+        about = self._parquet.metadata
+        # 40 kB may hold 20 million rows of nothing.
+        if not 0 <= about.num_rows <= max(_FREE_ROWS, self._size):
+            raise BrokenArchive(f"It says that it has {about.num_rows} rows in {self._size} bytes.")
+        groups = map(about.row_group, range(about.num_row_groups))
+        self._starts = list(accumulate((group.num_rows for group in groups), initial=0))
+        self._name, self._field, self._has_paths = _find_column(self._parquet.schema_arrow, column)
         self._values: Iterator[Any] = iter(())
         self._kept: deque[Any] = deque()
         self._kept_bytes, self._next = 0, -1
@@ -189,7 +190,7 @@ class _Table:
     @cached_property
     def _is_listed_unread(self) -> bool:
         """Whether the rows are listed by the table's own numbers: it has images, and the first is no document."""
-        if not self._is_parquet or self._has_paths:
+        if self._has_paths:
             return False
         first = self._value(0) if self._starts[-1] else None
         return first is None or not first.is_valid or not _DOCUMENT.match(bytes(first.as_buffer()[:HEAD_BYTES]))
@@ -199,8 +200,7 @@ class _Table:
         group = max(0, bisect_right(self._starts, row) - 1)
         if row < self._next - len(self._kept) or self._starts[group] > self._next or self._next < 0:
             self._values, self._next = self._read(group), self._starts[group]
-            self._kept.clear()
-            self._kept_bytes = 0
+            self._kept, self._kept_bytes = deque(), 0
         while self._next <= row:
             if (value := next(self._values, None)) is None:
                 return None
@@ -212,46 +212,12 @@ class _Table:
         return self._kept[row - self._next]
 
     def _read(self, group: int) -> Iterator[Any]:
-        """The values of the column, from a row group on; of an Arrow file, all."""
-        for array in self._read_parquet(group) if self._is_parquet else self._read_arrow():
-            yield from array.field(self._field) if self._field else array
-
-    def _open_parquet(self) -> Any:
-        """The schema. Raises BrokenArchive for more rows than bytes: 40 kB may hold 20 million rows of nothing."""
-        from pyarrow import parquet
-
-        # A column's pages one after another, and not whole chunks, which may have gigabytes.
-        self._parquet = parquet.ParquetFile(self._file, pre_buffer=False, buffer_size=_BUFFER_BYTES)
-        about = self._parquet.metadata
-        if not 0 <= about.num_rows <= max(_FREE_ROWS, self._size):
-            raise BrokenArchive(f"It says that it has {about.num_rows} rows in {self._size} bytes.")
-        groups = map(about.row_group, range(about.num_row_groups))
-        self._starts = list(accumulate((group.num_rows for group in groups), initial=0))
-        return self._parquet.schema_arrow
-
-    def _read_parquet(self, begin: int) -> Iterator[Any]:
+        """The values of the column, from a row group on."""
         at_once, path = _PATHS_AT_ONCE if self._has_paths else 1, ".".join(filter(None, (self._name, self._field)))
-        for group in range(begin, len(self._starts) - 1):
-            for batch in self._parquet.iter_batches(at_once, row_groups=[group], columns=[path], use_threads=False):
-                yield batch.column(0)
-
-    def _open_arrow(self, columns: list[int] | None) -> Any:
-        from pyarrow import ipc
-
-        self._file.seek(0)
-        is_file = self._file.read(6) == b"ARROW1"
-        self._file.seek(0)
-        options = ipc.IpcReadOptions(use_threads=False, included_fields=columns)
-        return (ipc.open_file if is_file else ipc.open_stream)(self._file, options=options)
-
-    def _read_arrow(self) -> Iterator[Any]:
-        opened = self._open_arrow([self._number])
-        is_file = hasattr(opened, "get_batch")
-        for batch in map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened:
-            values = batch.column(0)
-            # Arrow does not look whether offsets are inside it, and would read any memory or crash.
-            values.validate(full=True)
-            yield values
+        for number in range(group, len(self._starts) - 1):
+            for batch in self._parquet.iter_batches(at_once, row_groups=[number], columns=[path], use_threads=False):
+                values = batch.column(0)
+                yield from values.field(self._field) if self._field else values
 
 
 def _bytes_of(value: Any) -> int:
@@ -279,8 +245,8 @@ def _find_column(schema: Any, wanted: str | None) -> tuple[str, str, bool]:
 
 
 @lru_cache(maxsize=_MOST_OPEN)
-def _open_table(kind: str, address: str, _version: str, column: str | None) -> _Table:
-    return _Table(kind, address, column)
+def _open_table(address: str, _version: str, column: str | None) -> _Table:
+    return _Table(address, column)
 
 
 def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -300,7 +266,7 @@ def _error_of(error: Exception) -> list[Any]:
     if isinstance(error, OSError) and error.errno is not None:
         return ["OSError", error.errno, error.strerror]
     if isinstance(error, MemoryError):
-        error = BrokenArchive(f"Reading it takes more memory than {MEMORY_BYTES // 1_000_000} MB.")
+        error = BrokenArchive(f"Reading it takes more memory than {_MEMORY_BYTES // 1_000_000} MB.")
     elif not isinstance(error, OcrsvcError):
         # pyarrow says so what is wrong with the content.
         error = BrokenArchive(f"The table is cut off or damaged: {str(error)[:200]}.")
@@ -310,7 +276,7 @@ def _error_of(error: Exception) -> list[Any]:
 def main() -> None:
     """Answer until the parent closes the connection."""
     end_with_parent(int(sys.argv[1]))
-    limit_resources(MEMORY_BYTES, 0, _OPEN_FILES)
+    limit_resources(_MEMORY_BYTES, 0, 256)
     with socket.socket(fileno=0) as wire:
         while request := wire.recv(_CHUNK_BYTES):
             answer, data = _answer(orjson.loads(request))
