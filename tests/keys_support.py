@@ -22,13 +22,7 @@ WRONG = "ocr_0123456789ab_" + "A" * 43
 
 @dataclass(slots=True)
 class Keys:
-    """A store of keys and a gate over it.
-
-    Attributes:
-        address: As OCRSVC_KEYS names the store.
-        secrets: Of the keys that were added, by name.
-        now_s, monotonic_s: What the gate's clocks say.
-    """
+    """A store, its address, the secrets of keys by name, and a gate with the clocks `now_s` and `monotonic_s`."""
 
     address: str
     store: KeyStore

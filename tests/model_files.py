@@ -40,14 +40,7 @@ def recognizer(
     shape: Shape | None = None,
     characters: str | None = None,
 ) -> bytes:
-    """A model that gives so many classes for each column of a line.
-
-    Args:
-        classes: What comes out.
-        height: What its input says of lines; a text says nothing. It takes those of 48 px only.
-        shape: What its output says.
-        characters: Its property.
-    """
+    """A model that gives so many classes for each column of a line of 48 px; `height` and `shape` are what it says."""
     weights = np.linspace(-1, 1, 3 * classes, dtype=np.float32).reshape(3, classes)
     nodes = [
         # As PP-OCR's recognizers, it fails at lines of another height.

@@ -36,12 +36,7 @@ def make_fake(
     languages: Sequence[str] = (),
     **settings: object,
 ) -> ModelVersion:
-    """A version of the fake engine that says which one it is: it reads the line `NAME/NUMBER` on every page.
-
-    Args:
-        languages: Those of its one recognizer.
-        settings: Of the engine.
-    """
+    """A version of the fake engine that reads the line `NAME/NUMBER` on every page; `settings` are the engine's."""
     lines = ['engine = "fake"', *([f'tier = "{tier}"'] if tier else [])]
     if languages:
         lines += ["[[recognition]]", 'file = "rec.onnx"', f"languages = {list(languages)}"]
@@ -68,13 +63,9 @@ def built_in() -> tuple[ModelPart, ModelPart]:
 
 
 def make_several(folder: Path) -> dict[str, str]:
-    """A repository of accepted versions of the fake engine that say which one they are, and the variables for it.
+    """A repository of accepted versions of the fake engine, with its state, and the variables for it.
 
-    east/1 and east/2 read zh and en and are small, east/1 is labelled stable and east/2 canary; north/1 reads ru and th
-    and is tiny. The default model is east.
-
-    Args:
-        folder: For the repository and its state.
+    east/1 (stable, the default) and east/2 (canary) read zh and en and are small; north/1 reads ru and th and is tiny.
     """
     repository = folder / "models"
     for name, number, tier, languages in (

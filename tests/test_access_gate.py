@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from keys_support import Keys, answer, keys_in
-from support import wait_until
 
 from ocrsvc.access.api_keys import KeyLimits, digest_of, make_secret
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.key_store import Usage
-from ocrsvc.access.manage_keys import change_key, key_named, revoke_key, rotate_key
-from ocrsvc.access.sqlite_store import SqliteStore
+from ocrsvc.access.manage_keys import change_key, key_named, rotate_key
 from ocrsvc.errors import (
     KeyMissing,
     KeyRefused,
     KeysUnavailable,
     OcrsvcError,
-    OperatorError,
     PagesOverQuota,
     QuotaExceeded,
 )
@@ -108,22 +104,6 @@ def test_a_changed_key_is_noticed_at_the_next_refresh(keys: Keys) -> None:
     keys.gate.refresh()
     answer(keys.enter())
     assert isinstance(refusal(keys, secret), QuotaExceeded)
-
-
-def test_a_revoked_key_ends_within_a_second_of_a_running_gate(keys: Keys, tmp_path: Path) -> None:
-    secret, gate = keys.add(), AccessGate(SqliteStore(tmp_path / "keys.db"))
-
-    def is_known() -> bool:
-        with suppress(KeyRefused):
-            return bool(gate.check(secret))
-        return False
-
-    gate.start()
-    wait_until(lambda: gate.is_ready, "the keys are known")
-    assert is_known()
-    revoke_key(keys.store, "anna", NOW_S)
-    wait_until(lambda: not is_known(), "it is refused")
-    gate.stop()
 
 
 def test_reached_quota_returns_429_with_retry_after(keys: Keys) -> None:
@@ -265,16 +245,6 @@ def test_pages_are_settled_after_the_store_recovers(
                 keys.gate.refresh()
     # The key is not used again.
     assert keys.usage() == Usage(today=3, this_month=3)
-
-
-def test_a_revoked_keys_name_can_be_reused(keys: Keys) -> None:
-    old = keys.add()
-    with pytest.raises(OperatorError, match="A key named anna exists"):
-        keys.add()
-    keys.revoke()
-    keys.add()
-    assert isinstance(refusal(keys, old), KeyRefused)
-    keys.enter()
 
 
 def test_the_store_holds_no_secret(keys: Keys, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import string
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -130,13 +131,12 @@ def test_a_part_that_is_written_again_with_more_pages_replaces_what_was_there(tm
     assert (tmp_path / "a.pdf.txt").read_text() == "one\n\ftwo\n\f"
 
 
-def test_row_groups_are_bounded_by_pages_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.batch.outputs.parquet_files._GROUP_PAGES", 3)
+def test_row_groups_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocrsvc.batch.outputs.parquet_files._GROUP_BYTES", 4000)
     large = page("x" * 5000)
     write(tmp_path, "parquet", results("a.tif", [page("x")] * 7 + [large, page("x")]))
     found = pyarrow.parquet.ParquetFile(tmp_path / "parquet/pages-00000.parquet").metadata
-    assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [3, 3, 2, 1]
+    assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [8, 1]
 
 
 def test_several_formats_have_a_folder_each_and_that_of_parquet_is_a_dataset(tmp_path: Path) -> None:
@@ -281,9 +281,7 @@ def test_a_source_that_cannot_be_a_pdf_costs_itself_alone_and_is_named(
 
 
 def test_what_the_machine_lacks_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lay(*_arguments: object) -> None:
-        raise ResourcesExhausted("No process.", "Try again.")
-
+    lay = Mock(side_effect=ResourcesExhausted("No process.", "Try again."))
     monkeypatch.setattr("ocrsvc.formats.pdf.searchable._lay_text", lay)
     with pytest.raises(OcrsvcError, match="No process"):
         write(tmp_path, "pdf", results("a.pdf", [READ], pdf(GRAY)))

@@ -9,7 +9,8 @@ import hmac
 import json
 import threading
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from jobs_support import SECRET, done_job, receiver, send_due, sender_of, verified
@@ -104,24 +105,15 @@ def test_pauses_grow_up_to_an_hour_and_a_clock_that_was_set_back_keeps_nothing_w
 def test_unsendable_callbacks_count_as_tries(jobs: JobStore, error: Exception) -> None:
     job = done_job(jobs)
 
-    def post(*_: object) -> int:
-        raise error
-
-    send_due(sender_of(jobs, post, 1))
+    send_due(sender_of(jobs, Mock(side_effect=error), 1))
     assert state_of(job) == ("given up", 1)
 
 
 def test_a_process_that_dies_while_it_sends_leaves_a_try_and_the_next_one_due(jobs: JobStore, clock: Clock) -> None:
     job = done_job(jobs)
 
-    class Killed(BaseException):
-        """Nothing more happens in this process."""
-
-    def post(*_: object) -> int:
-        raise Killed
-
-    with pytest.raises(Killed):
-        sender_of(jobs, post).send_next()
+    with pytest.raises(KeyboardInterrupt):
+        sender_of(jobs, Mock(side_effect=KeyboardInterrupt)).send_next()
     assert state_of(job) == ("waiting", 1)
     sent, post = receiver()
     for wait_s, expected in ((0, 0), (14.9, 0), (0.2, 1)):
@@ -134,10 +126,7 @@ def test_without_room_to_note_it_nothing_is_sent(jobs: JobStore, monkeypatch: py
     done_job(jobs)
     sent, post = receiver()
 
-    def full() -> NoReturn:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(jobs.database, "transaction", full)
+    monkeypatch.setattr(jobs.database, "transaction", Mock(side_effect=OSError(errno.ENOSPC, "No space")))
     with pytest.raises(OSError, match="No space"):
         sender_of(jobs, post).send_next()
     assert sent == []

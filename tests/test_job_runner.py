@@ -9,7 +9,8 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
+from unittest.mock import Mock
 
 import pytest
 from documents import GRAY, pdf
@@ -74,10 +75,7 @@ def test_a_job_whose_end_cannot_be_written_waits_again(
     job = jobs.add(DOCUMENT, replace(ASKED, numbers=numbers))
     begun(job, 1, 1)
 
-    def finish(*_: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Job, "finish", finish)
+    monkeypatch.setattr(Job, "finish", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     if not numbers:
         monkeypatch.setattr(Reader, "open_document", lambda *_: 1 / 0)
     with pytest.raises(StorageFull):
@@ -109,12 +107,8 @@ def test_a_page_that_was_given_up_in_good_order_is_as_suspect_as_before(
     reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner_module, "POLL_S", 0.01)
-    outcomes = iter([QueueFull("full"), NeverStarted("behind"), DeadlineExceeded("late")])
-
-    def read(*_: object) -> NoReturn:
-        raise next(outcomes)
-
-    monkeypatch.setattr(reader, "_begin", read)
+    outcomes = [QueueFull("full"), NeverStarted("behind"), DeadlineExceeded("late")]
+    monkeypatch.setattr(reader, "_begin", Mock(side_effect=outcomes))
     job = jobs.add(DOCUMENT, ASKED)
     begun(job, 1, 2)
     JobRunner(jobs, reader, 10.0, bool).read_all()
@@ -146,14 +140,11 @@ def test_a_job_waits_while_its_database_cannot_be_used(
 ) -> None:
     job = jobs.add(DOCUMENT, ASKED)
 
-    def broken() -> NoReturn:
-        raise sqlite3.OperationalError("disk I/O error")
-
     waiting = jobs.all("NOT is_done")
     with monkeypatch.context() as patched:
         patched.setattr(jobs, "all", lambda _: waiting)
         patched.setattr(runner_module, "_SYNC_S", 0.0)
-        patched.setattr(jobs.database, "_connection", broken)
+        patched.setattr(jobs.database, "_connection", Mock(side_effect=sqlite3.OperationalError("disk I/O error")))
         JobRunner(jobs, reader, 10.0, bool).read_all()
     assert not job.is_done()
     JobRunner(jobs, reader, 10.0, bool).read_all()

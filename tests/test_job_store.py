@@ -16,6 +16,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pytest
 from documents import GRAY, pdf
@@ -354,11 +355,8 @@ def test_a_service_starts_on_a_full_disk_and_gives_what_was_read(
     error = sqlite3.OperationalError("database or disk is full")
     error.sqlite_errorcode = sqlite3.SQLITE_FULL
 
-    def full(*_: object, **__: object) -> NoReturn:
-        raise error
-
     with monkeypatch.context() as patched:
-        patched.setattr(JobStore, "_match_rows", full)
+        patched.setattr(JobStore, "_match_rows", Mock(side_effect=error))
         jobs = open_jobs(settings)
     job = jobs.find(job_id)
     assert job is not None

@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -174,11 +175,8 @@ def test_pages_for_which_there_is_no_memory_are_told_later(place: Place, monkeyp
     job = place.umi()
     add_pages(job, 2)
 
-    def refuse(_share: Share, _size_bytes: int, _part: float = 1.0) -> None:
-        raise QueueFull("no memory")
-
     with monkeypatch.context() as patched:
-        patched.setattr(Share, "take", refuse)
+        patched.setattr(Share, "take", Mock(side_effect=QueueFull("no memory")))
         refused = place.client.post("/api/doc/result", json={"id": job.id, "is_data": True})
     assert (refused.status_code, len(place.ask_umi(job)["data"])) == (503, 2)
 

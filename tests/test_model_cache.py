@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -71,10 +71,7 @@ def test_unwritable_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyP
     keep(ModelCache(tmp_path / "file"))
     assert ModelCache(tmp_path / "file").find("model", "key") is None
 
-    def refuse(*_args: object) -> Any:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     keep(ModelCache(tmp_path / "new"))
     assert list((tmp_path / "new").iterdir()) == []
 

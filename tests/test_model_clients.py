@@ -16,7 +16,7 @@ import pytest
 from fetch_clients import MIN_TFS, TRITON, Environment, NotAtHandError, at_hand
 from image_support import png
 from models_support import accept, make_fake, make_version
-from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
+from support import ROOT, Server, clean_environment, run_server, wait_until
 from web_support import as_base64
 
 from ocrsvc.models.state import ModelState, StateStore
@@ -122,11 +122,3 @@ def test_every_worker_follows_at_once(server: Server) -> None:
     assert _post(server, "/v2/repository/models/fake/unload")[0] == 200
     # Both workers close what they had loaded.
     wait_until(lambda: "unloaded" in _post(server, "/v2/repository/index")[1], "fake is closed")
-
-
-def test_invalid_policies_stop_the_start(tmp_path: Path) -> None:
-    make_fake(tmp_path, 1)
-    (tmp_path / "models.toml").write_text("[fake]\nversions = 0\n")
-    with start_server({"OCRSVC_MODELS": str(tmp_path)}) as started:
-        assert started.wait_for_exit() == 78
-        assert "models.toml: fake.versions" in started.log

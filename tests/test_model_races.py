@@ -1,10 +1,13 @@
-"""What comes in between while versions of models are loaded, proved and drained harms no request and no version."""
+"""What fails or dies while versions are loaded, proved and drained harms no request and no other version."""
 
 from __future__ import annotations
 
 import errno
+import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -20,16 +23,18 @@ import pytest
 from models_support import make_fake
 from support import wait_until
 from test_loaded_models import FAR_S, MIB, serving, version
-from test_model_proof import a_fake, prover
-from test_model_watcher import serving_worker
+from test_model_watcher import a_fake, prover, serving_worker
 
-from ocrsvc.errors import ClientGone, ModelUnavailable, NotReady, OperatorError
+from ocrsvc.engines.model.version import built_in_model
+from ocrsvc.errors import ClientGone, EngineUnavailable, ModelUnavailable, NotReady, OperatorError
 from ocrsvc.models.model_control import CHECK_S, open_control
 from ocrsvc.models.proof.prover import Judgement
+from ocrsvc.models.proof.verdicts import LOADS_FOLDER, MOST_CRASHES, CrashGuard, Verdicts
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.state import FILE, StateStore, Verdict
 from ocrsvc.models.version_loader import LoadState
 from ocrsvc.models.watcher import MOST_FAILURES
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.child_process import Program
 
 T = TypeVar("T")
@@ -250,3 +255,91 @@ def test_watcher_survives_an_unexpected_error(models: Path, monkeypatch: pytest.
     worker.watcher.start()
     wait_until(lambda: len(looks) > 2)
     worker.watcher.stop()
+
+
+REFUSED = 9
+IN_ORDER = """
+import sys, threading
+from pathlib import Path
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.proof.verdicts import CrashGuard
+from ocrsvc.models.proof.verdicts import Verdicts
+from ocrsvc.settings.settings import Settings
+from ocrsvc.models.state import StateStore
+folder = Path(sys.argv[2])
+guard = CrashGuard(folder, Verdicts(Settings(), StateStore(folder)))
+begun = threading.Event()
+def load():
+    with guard.loading(ModelRepository(Path(sys.argv[1])).open("fake", 1)):
+        begun.set()
+        threading.Event().wait()
+threading.Thread(target=load, daemon=True).start()
+begun.wait()
+assert list(Path(sys.argv[2]).glob("loading/*"))
+sys.exit(0)
+"""
+
+
+def guard_of(folder: Path) -> CrashGuard:
+    """The guard of a machine whose state is in the folder."""
+    return CrashGuard(folder / "state", Verdicts(Settings(), StateStore(folder / "state")))
+
+
+def in_child(call: Callable[[], None]) -> int:
+    """The exit code of a process that makes the call, and is not ended by it; minus the signal of one that is."""
+    child = os.fork()
+    if not child:
+        try:
+            call()
+        except EngineUnavailable:
+            os._exit(REFUSED)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_version_that_crashes_its_workers_is_refused(tmp_path: Path) -> None:
+    version, store = make_fake(tmp_path / "models", 1), StateStore(tmp_path / "state")
+    guard = guard_of(tmp_path)
+
+    def load_and_die() -> None:
+        with guard.loading(version):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for _ in range(MOST_CRASHES):
+        assert in_child(load_and_die) == -signal.SIGKILL
+    assert in_child(load_and_die) == REFUSED
+    verdict = store.read().verdicts[version.digest]
+    assert (verdict.accepted, verdict.kind) == (False, "crash")
+    # It was forgotten, say: it begins anew.
+    assert in_child(load_and_die) == -signal.SIGKILL
+
+
+def test_crash_of_the_whole_service_does_not_count(tmp_path: Path) -> None:
+    version, guard = make_fake(tmp_path / "models", 1), guard_of(tmp_path)
+
+    def die() -> None:
+        with guard.loading(version):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def service() -> None:
+        for _ in range(MOST_CRASHES):
+            in_child(die)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    in_child(service)
+    assert len(list((tmp_path / "state" / LOADS_FOLDER).iterdir())) == MOST_CRASHES
+    with guard.loading(version):
+        pass
+    assert not list((tmp_path / "state" / LOADS_FOLDER).iterdir())
+
+
+def test_orderly_exit_during_a_load_leaves_no_mark(tmp_path: Path) -> None:
+    make_fake(tmp_path / "models", 1)
+    subprocess.run([sys.executable, "-c", IN_ORDER, tmp_path / "models", tmp_path / "state"], check=True, timeout=60)
+    assert not list((tmp_path / "state" / LOADS_FOLDER).iterdir())
+
+
+def test_built_in_model_has_no_load_marks(tmp_path: Path) -> None:
+    with guard_of(tmp_path).loading(built_in_model()):
+        assert not (tmp_path / "state").exists()

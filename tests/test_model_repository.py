@@ -16,7 +16,7 @@ from models_support import make_version
 
 from ocrsvc.engines.model.files import MANIFEST, write_manifest
 from ocrsvc.engines.model.version import built_in_model
-from ocrsvc.errors import BadModel
+from ocrsvc.errors import BadModel, SettingsError
 from ocrsvc.models.repository import ModelRepository
 
 MODEL = """
@@ -113,6 +113,8 @@ def test_number_of_the_built_in_version_is_reserved(tmp_path: Path) -> None:
 def test_missing_repository_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match="OCRSVC_MODELS"):
         ModelRepository(tmp_path / "none").scan()
+    with pytest.raises(SettingsError, match=r"OCRSVC_MODELS is .*/none, which is not a folder\. Name an existing"):
+        ModelRepository(tmp_path / "none").check_key()
 
 
 def test_unlistable_model_does_not_affect_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

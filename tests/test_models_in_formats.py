@@ -1,11 +1,13 @@
-"""Every format over a model repository: which version reads a request, and what is answered where none can."""
+"""Every format over a model repository: the options model, tier and lang, and which version reads a request."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from documents import GRAY, pdf
@@ -13,19 +15,28 @@ from flask.testing import FlaskClient
 from image_support import png
 from models_support import make_several
 from test_adapters import SENT
-from web_support import as_base64, json_of, running_reader
+from web_support import as_base64, json_of, running_app, running_reader
 
-from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
+from ocrsvc.adapters.model_protocols.ocr_model import options_from_parameters
+from ocrsvc.adapters.ocr_space.http import LANGUAGES
+from ocrsvc.adapters.ocr_space.http import read_options as read_ocr_space
 from ocrsvc.adapters.umi_ocr.answers import OPTIONS, ImageOptions, options_for
 from ocrsvc.app import create_app
 from ocrsvc.client.response import Response, model_list_of
 from ocrsvc.engines.model.languages import AUTO, is_tag
-from ocrsvc.errors import BadModel
+from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
+from ocrsvc.errors import BadModel, BadOption, UnknownModel
+from ocrsvc.http.options import read_options
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.models.model_control import ModelList
+from ocrsvc.models.model_control import ModelControl, ModelList
+from ocrsvc.models.model_name import WantedModel
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.version_selection import VersionSelector
 from ocrsvc.models.worker_models import WorkerModels
+from ocrsvc.results import ReadOptions
 from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
 
 PAGE = png()
 BASE64 = as_base64(PAGE)
@@ -195,10 +206,8 @@ def test_the_parameters_of_a_tensor_choose_tier_and_language(client: FlaskClient
 
 
 def test_a_repository_that_cannot_be_listed_names_no_path(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_models: WorkerModels) -> ModelList:
-        raise BadModel("The model repository /srv/models cannot be read: Stale file handle.")
-
-    monkeypatch.setattr(WorkerModels, "list", fail)
+    failure = BadModel("The model repository /srv/models cannot be read: Stale file handle.")
+    monkeypatch.setattr(WorkerModels, "list", Mock(side_effect=failure))
     response = client.get("/v1/ocr/models")
     assert (response.status_code, json_of(response)["code"]) == (503, "not_ready")
     assert "/srv" not in response.text
@@ -207,7 +216,73 @@ def test_a_repository_that_cannot_be_listed_names_no_path(client: FlaskClient, m
 def test_the_languages_of_ocr_space_are_tags_and_mean_nothing_without_a_repository() -> None:
     assert all(tag == AUTO or is_tag(tag) for tag in LANGUAGES.values())
     sent = Content(fields=(("language", "CHT"),))
-    assert read_options(sent, has_models=True).lang == "zh-hant"
-    assert read_options(sent, has_models=False).lang is None
+    assert read_ocr_space(sent, has_models=True).lang == "zh-hant"
+    assert read_ocr_space(sent, has_models=False).lang is None
     assert ImageOptions.from_values({"ocr.language": ["what", "ever"]}).read_options(has_models=False).lang is None
     assert options_for(ModelList("gone", ())) == OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "value"),
+    [
+        ("model", "ppocr", "ppocr"),
+        ("model", " PPOCR/1 ", "ppocr/1"),
+        ("model", "Invoices:Canary", "invoices:Canary"),
+        ("model", "pp-ocr_v6.tiny", "pp-ocr_v6.tiny"),
+        ("tier", "Tiny", "tiny"),
+        ("lang", "ZH_Hant", "zh-hant"),
+        ("lang", "zh-TW", "zh-hant"),
+        ("lang", "zh_CN", "zh"),
+        ("lang", "sr-Latn", "sr-latn"),
+        ("lang", "AUTO", "auto"),
+        ("lang", "ch", "zh"),
+        ("lang", "chinese_cht", "zh-hant"),
+        ("lang", "Japan", "ja"),
+        ("model", "ppocr/12", "ppocr/12"),
+    ],
+)
+def test_option_is_parsed(name: str, sent: str, value: str) -> None:
+    assert getattr(read_options([(name, sent)]).read, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        *(
+            ("model", text)
+            for text in ("", "..", "ppocr/0", "ppocr/x", "ppocr/99999999999", "a:b/1", "ppocr/1:x", "模")
+        ),
+        *(("model", text) for text in ("a" * 65, "../../etc/passwd", "ppocr/", "ppocr:")),
+        *(("tier", text) for text in ("huge", "")),
+        *(("lang", text) for text in ("", "e", "english", "en-", "zh--tw", "en;fr", "e1", "x" * 5000)),
+    ],
+)
+def test_invalid_option_is_refused(name: str, sent: str) -> None:
+    with pytest.raises(BadOption, match=f"The option '{name}'"):
+        read_options([(name, sent)])
+
+
+def test_the_list_of_models_has_what_there_is() -> None:
+    with running_app() as app:
+        listed = json_of(app.test_client().get("/v1/ocr/models"))
+    assert listed["default"] == "ppocr"
+    (only,) = listed["models"]
+    assert (only["name"], only["version"], only["state"], only["tier"]) == ("ppocr", 1, "AVAILABLE", "small")
+    assert only["languages"] == list(BUILT_IN_DESCRIPTION.languages)
+
+
+def test_an_engine_with_its_own_model_lists_none_and_leaves_nothing_to_choose() -> None:
+    with running_app(Settings(engine="tr")) as app:
+        assert json_of(app.test_client().get("/v1/ocr/models")) == {"default": None, "models": []}
+    control = ModelControl(ModelRepository(None, engine="fake"), None)
+    selector = VersionSelector(control, WantedModel(control.catalogue().available[0].name))
+    for asked in ({"model": "fake"}, {"tier": "small"}, {"lang": "en"}):
+        with pytest.raises(UnknownModel, match="The engine fake has its own model"):
+            selector.select(replace(ReadOptions(), **asked))  # type: ignore[arg-type]  # texts are what they are
+    selector.select(ReadOptions(lang="auto"))
+
+
+def test_models_as_tensors_take_tier_and_language_as_parameters_where_there_are_several() -> None:
+    sent = {"tier": "Small", "lang": "EN", "model": "what belongs to somebody else"}
+    assert options_from_parameters(sent) == ReadOptions()
+    assert options_from_parameters(sent, has_models=True) == ReadOptions(tier="small", lang="en")

@@ -21,8 +21,15 @@ from support import clean_environment, wait_until
 
 from ocrsvc import __version__
 from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of
-from ocrsvc.batch.readers.ray_actor import ActorArguments, ActorStarted
-from ocrsvc.batch.readers.ray_reader import Actor, RayReader, check_listens, room_in, settings_to_send
+from ocrsvc.batch.readers.ray_reader import (
+    Actor,
+    ActorArguments,
+    ActorStarted,
+    RayReader,
+    check_listens,
+    room_in,
+    settings_to_send,
+)
 from ocrsvc.batch.request import ClusterRequest
 from ocrsvc.cli.batch import actor_options_of
 from ocrsvc.cli.main import run
@@ -93,7 +100,7 @@ class Cluster(RayReader):
 
 def ready(host: str = "a", at_once: int = 2, model: str = "m", version: str = __version__) -> ActorStarted:
     identity = {"engine": "fake", "model": model, "version": "1"}
-    return ActorStarted(identity, version, "cpu none none", at_once, host)
+    return ActorStarted(identity, version, at_once, host)
 
 
 def cluster_of(*at_once: int, answers: Sequence[Any] = ()) -> Cluster:
@@ -264,14 +271,6 @@ def batch(
 
 def written(out: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in out.glob("*.jsonl")}
-
-
-def test_actors_that_no_node_has_room_for_are_named_with_what_there_is(cluster: TwoNodes, tmp_path: Path) -> None:
-    process = batch(cluster, [str(tmp_path)], tmp_path / "out", "--gpus-per-actor", "0.5", "--actor-wait", "1")
-    said = process.communicate(timeout=_SOON_S)[1]
-    assert process.returncode == 69, said
-    assert "Each needs 1 CPU, 0.5 GPU; the cluster has" in said
-    assert "No node is large enough." in said
 
 
 def test_a_node_that_dies_costs_nothing_and_the_output_is_as_of_one_process(
