@@ -24,7 +24,7 @@ from playwright.sync_api import Browser, FilePayload, Page, Route, expect
 from support import ROOT, run_server
 from web_support import client_raising, json_of
 
-from ocrsvc.api.native import MAX_PICTURE_SIDE_PX
+from ocrsvc.api.page_pictures import MAX_PICTURE_SIDE_PX
 from ocrsvc.api.web_page import FILES, FOLDER, TABS
 from ocrsvc.errors import ClientGone, NotReady
 from ocrsvc.plugins import OutputFormat, output_formats, text_formats
@@ -71,7 +71,7 @@ def test_every_file_of_the_page_is_served_with_its_type_and_a_strict_policy(unre
         assert "default-src 'self'" in policy
         assert "unsafe" not in policy
     assert (answers["page.js"].mimetype, answers["page.css"].mimetype) == ("text/javascript", "text/css")
-    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 90_000
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 110_000
     again = unready.get("/static/page.js", headers={"If-None-Match": answers["page.js"].headers["ETag"]})
     assert (again.status_code, again.data, again.headers["Cache-Control"]) == (304, b"", "no-cache")
 
@@ -402,11 +402,11 @@ def test_every_format_has_a_tab_that_asks_the_service_once(
     for tab in (form.label, "Text", form.label):
         page.get_by_role("tab", name=tab, exact=True).click()
     expect(page.locator("#panel pre")).to_contain_text("120x40")
-    query = {"format": name, "words": "true"}
+    query = {"format": name, "words": "true", "tables": "true"}
     written = httpx.post(f"{address}/v1/ocr", params=query, content=png_upload()["buffer"]).text
     assert saved(page, "#save") == (f"120{form.suffix}", written)
     assert page.locator("#panel pre").text_content() == written
-    assert asked == [f"{address}/v1/ocr?rotate=auto&words=true&format={name}"]
+    assert asked == [f"{address}/v1/ocr?rotate=auto&words=true&tables=true&format={name}"]
 
 
 def test_failed_format_is_reported_and_can_be_retried(opened: Open) -> None:
@@ -430,12 +430,12 @@ def test_a_format_is_asked_of_the_pages_that_were_read(opened: Open) -> None:
         answer["pages"][1] = {"page": 2, "error": {"title": "Broken", "code": "broken_image", "status": 422}}
         route.fulfill(json=answer)
 
-    page.route(re.compile(r"/v1/ocr\?rotate=auto&words=true$"), fail_one)
+    page.route(re.compile(r"/v1/ocr\?rotate=auto&words=true&tables=true$"), fail_one)
     put(page, {"name": "three.tif", "mimeType": "image/tiff", "buffer": tiff([120, 121, 122])})
     wait_for(page, "done")
     with page.expect_request("**/v1/ocr?*format=tsv") as asked:
         page.get_by_role("tab", name="TSV").click()
-    assert asked.value.url.endswith("?rotate=auto&words=true&pages=1%2C3&format=tsv")
+    assert asked.value.url.endswith("?rotate=auto&words=true&tables=true&pages=1%2C3&format=tsv")
     expect(page.locator("#panel pre")).to_contain_text("122x32")
 
 
@@ -473,7 +473,7 @@ def test_options_and_turns_reach_the_service(opened: Open) -> None:
     page.locator("[name=min_confidence]").fill("40")
     with page.expect_request("**/v1/ocr*") as first:
         put(page, png_upload())
-    assert first.value.url.endswith("?rotate=auto&words=true&max_side=500&min_confidence=0.4&detect=false")
+    assert first.value.url.endswith("?rotate=auto&words=true&max_side=500&min_confidence=0.4&detect=false&tables=true")
     wait_for(page, "done")
     with page.expect_request("**/v1/ocr*") as second:
         page.get_by_label("Rotate right").click()

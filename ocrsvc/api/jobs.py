@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 from flask import Blueprint, Response
 
+from ocrsvc.api.page_pictures import respond_with_picture
 from ocrsvc.api.request_files import option_fields, request_files
 from ocrsvc.errors import BadOption, JobFailed, JobNotDone, KeysNeeded, OcrsvcError, UnknownJob
 from ocrsvc.formats.document import options_for
@@ -62,6 +63,7 @@ def add_jobs(api: Blueprint, settings: Settings, reader: Reader, jobs: JobStore 
     add("GET", "", "list", views.list_own)
     add("GET", "/<job_id>", "status", views.status)
     add("GET", "/<job_id>/pages", "pages", views.pages)
+    add("GET", "/<job_id>/picture", "picture", views.picture)
     add("GET", "/<job_id>/result", "result", views.result)
     add("DELETE", "/<job_id>", "delete", views.delete)
 
@@ -133,6 +135,17 @@ class _JobViews:
         if form not in {JSON, NDJSON}:
             raise BadOption(f"format is {form[:40]!r}: accepted are json and ndjson.")
         return self._respond(job, lambda: _pages_response(job, after, limit, form))
+
+    def picture(self, job_id: str) -> Response:
+        """One page of the document as a picture, for the web page."""
+        job, number = self._find(job_id), request.args.get("page", "")
+
+        def respond() -> Response:
+            check_format("pdf", unpack_options(job.record().options))
+            with request.share.holding(job.document_bytes()):
+                return respond_with_picture(self._reader, job.data(), number)
+
+        return self._respond(job, respond)
 
     def result(self, job_id: str) -> Response:
         """A file of all pages."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,11 +11,11 @@ from flask import Blueprint, Response
 from werkzeug.datastructures import MIMEAccept
 
 from ocrsvc.api.document_responses import DocumentResponses, RequestFile
+from ocrsvc.api.page_pictures import respond_with_picture
 from ocrsvc.api.request_files import file_names, option_fields, request_files
 from ocrsvc.api.streaming import respond_by_page
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError
 from ocrsvc.formats.document import options_for, page_without_words
-from ocrsvc.formats.drawing import draw_page, drawing_bytes
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.formats.output_files import JSON, JSON_TYPE, ZIP_TYPE
 from ocrsvc.http.error_responses import failure_of, problem_dict
@@ -24,23 +23,18 @@ from ocrsvc.http.options import STREAM_FORMS, RequestedOptions, read_options
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_pages
 from ocrsvc.http.url_files import UrlFiles
-from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.plugins import output_formats
-from ocrsvc.results import Image, Page, Reading, total_of
+from ocrsvc.results import Reading, total_of
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 
 MODELS_PATH: Final = "/v1/ocr/models"
 """Not /v1/models, which belongs to KServe and TensorFlow Serving."""
 
-MAX_PICTURE_SIDE_PX: Final = 1600
-"""Longest side of a page picture: twice its size on most screens."""
-
-_PAGE_NUMBER: Final = re.compile("[1-9][0-9]{0,6}")
 Outcome = Reading | OcrsvcError
 
 
@@ -69,13 +63,9 @@ def make_api(reader: Reader, url_files: UrlFiles, settings: Settings) -> Bluepri
     @api.post("/v1/ocr/picture")
     def page_picture() -> Response:
         """One page of the body as a JPEG, for the web page: browsers cannot show PDF or TIFF."""
-        data, number = _picture_request()
-        with reader.decoded_image(
-            data, number if may_have_pages(data) else None, request.left_s, request.context
-        ) as image:
-            response = Response(_picture_of(image), content_type="image/jpeg")
-        response.headers["Cache-Control"] = "no-store"
-        return response
+        if request.content.raw is None:
+            raise NothingSent("The request has no file.", "Send the file as the body.")
+        return respond_with_picture(reader, request.content.raw, request.content.text("page") or "")
 
     @api.get(MODELS_PATH)
     def models() -> Response:
@@ -83,25 +73,6 @@ def make_api(reader: Reader, url_files: UrlFiles, settings: Settings) -> Bluepri
         return as_json({"default": listed.default, "models": [_version(one) for one in listed.versions]})
 
     return api
-
-
-def _picture_request() -> tuple[bytes, int]:
-    """The body and the page number in the query, from 1. Raises NothingSent, BadOption."""
-    content = request.content
-    if content.raw is None:
-        raise NothingSent("The request has no file.", "Send the file as the body.")
-    text = content.text("page") or "1"
-    if not _PAGE_NUMBER.fullmatch(text):
-        raise BadOption(f"'page' is {text[:40]!r}: accepted is a page number from 1.")
-    return content.raw, int(text)
-
-
-def _picture_of(image: Image) -> bytes:
-    """The page as a JPEG, shrunk if it is larger. Raises QueueFull, BodyTooLarge."""
-    scale = min(1.0, MAX_PICTURE_SIDE_PX / max(image.width, image.height))
-    page = Page(max(1, round(image.width * scale)), max(1, round(image.height * scale)), 0, ())
-    with request.share.part() as held, held.holding(drawing_bytes(image.pixels, page)):
-        return draw_page(image.pixels, page)
 
 
 def _version(status: VersionStatus) -> dict[str, object]:

@@ -98,6 +98,10 @@ class Job:
         """The document as sent."""
         return (self.folder / "file").read_bytes()
 
+    def document_bytes(self) -> int:
+        """The size of the document."""
+        return (self.folder / "file").stat().st_size
+
     def started_at_s(self) -> float | None:
         """When reading began (Unix time); None before that."""
         lock = self.folder / "lock"

@@ -1,4 +1,4 @@
-// Sends one image to the service, with retries.
+// Sends one file to the service, with retries.
 
 import { isStream, Stream, TYPE } from './stream.js';
 
@@ -15,21 +15,22 @@ export class Problem extends Error {
 }
 
 /**
- * The native API's answer for one image, as text if `options.format` is not JSON. A busy service is retried when it
- * says so, unless the API key has no pages left for today.
+ * The service's answer for one file. A busy service is retried when it says so, unless the API key has no pages left
+ * for today.
  *
  * @param file the body
  * @param options query parameters
  * @param signal aborts it with an AbortError
  * @param tell called with ('sending', share), ('reading', seconds of the upload) and ('busy', seconds)
  * @param take called with the partial answer when pages arrive; without it the answer is not streamed
- * @param isFile whether to return a Blob
+ * @param as 'json', 'text' or 'blob'
+ * @param path where the file is sent
  * @throws Problem
  */
-export async function ask(file, options, signal, tell, { take, isFile } = {}) {
+export async function ask(file, options, signal, tell, { take, as = 'json', path = 'v1/ocr' } = {}) {
   for (let attempt = 1; ; attempt += 1) {
     try {
-      return await send(file, options, signal, tell, { take, isFile });
+      return await send(file, options, signal, tell, { take, as, path });
     } catch (error) {
       if (!error.waitS || error.hasPages || attempt === TRIES) throw error;
       tell('busy', Math.ceil(error.waitS));
@@ -39,17 +40,17 @@ export async function ask(file, options, signal, tell, { take, isFile } = {}) {
   }
 }
 
-function send(file, options, signal, tell, { take, isFile }) {
+function send(file, options, signal, tell, { take, as, path }) {
   return new Promise((resolve, reject) => {
     // fetch has no upload progress.
     const request = new XMLHttpRequest();
     const stop = () => request.abort();
-    const url = new URL('v1/ocr', document.baseURI);
+    const url = new URL(path, document.baseURI);
     const stream = new Stream();
     const began = performance.now();
     url.search = new URLSearchParams(options);
     request.open('POST', url);
-    if (isFile) request.responseType = 'blob';
+    if (as === 'blob') request.responseType = as;
     if (take) request.setRequestHeader('Accept', `${TYPE}, application/json;q=0.5`);
     request.setRequestHeader('Content-Type', file.type.startsWith('image/') ? file.type : 'application/octet-stream');
     request.upload.onprogress = (event) => tell('sending', event.loaded / (event.total || 1));
@@ -57,7 +58,7 @@ function send(file, options, signal, tell, { take, isFile }) {
     request.onprogress = () => {
       if (take && isStream(request) && stream.take(request.responseText)) take(stream.answer);
     };
-    request.onload = () => settle(request, options, stream, resolve, reject);
+    request.onload = () => settle(request, as, stream, resolve, reject);
     request.onerror = () => reject(new Problem({ code: 'offline' }));
     request.onabort = () => reject(new DOMException('cancelled', 'AbortError'));
     request.onloadend = () => signal.removeEventListener('abort', stop);
@@ -67,18 +68,14 @@ function send(file, options, signal, tell, { take, isFile }) {
   });
 }
 
-async function settle(request, options, stream, resolve, reject) {
-  const isGood = request.status === 200;
-  if (request.responseType === 'blob') {
-    if (isGood) return resolve(request.response);
-  } else if (isGood && isStream(request)) {
-    return settleStream(request, stream, resolve, reject);
-  } else if (isGood && options.format) {
-    return resolve(request.responseText);
-  }
-  const body = parse(request.responseType === 'blob' ? await request.response.text() : request.responseText);
-  if (isGood && Array.isArray(body?.pages)) return resolve(body);
-  return reject(problemOf(request, body));
+async function settle(request, as, stream, resolve, reject) {
+  const isGood = request.status === 200 || request.status === 202;
+  if (isGood && isStream(request)) return settleStream(request, stream, resolve, reject);
+  if (isGood && as !== 'json') return resolve(request.response);
+  const body = parse(as === 'blob' ? await request.response.text() : request.responseText);
+  // An answer of the service has pages, or the links of a job.
+  if (isGood && (Array.isArray(body?.pages) || body?.links)) return resolve(body);
+  return reject(problemOf(request.status, (name) => request.getResponseHeader(name), body));
 }
 
 function settleStream(request, stream, resolve, reject) {
@@ -89,17 +86,17 @@ function settleStream(request, stream, resolve, reject) {
   return reject(problem);
 }
 
-function problemOf(request, body) {
-  const id = body?.id ?? request.getResponseHeader('X-Request-Id');
-  const members = body?.title ? body : { code: 'strange', status: request.status };
-  const busy = request.status === 429 || request.status === 503;
-  const waitS = busy ? waitOf(request.getResponseHeader('Retry-After')) : 0;
+/** The problem in an answer; `header` returns a header by name. */
+export function problemOf(status, header, body) {
+  const id = body?.id ?? header('X-Request-Id');
+  const members = body?.title ? body : { code: 'strange', status };
+  const waitS = status === 429 || status === 503 ? waitOf(header('Retry-After')) : 0;
   // Do not wait for tomorrow's quota.
   const isOver = members.code === 'quota_exceeded' && waitS > LONGEST_WAIT_S;
   return new Problem({ ...members, id }, isOver ? 0 : Math.min(waitS, LONGEST_WAIT_S));
 }
 
-function parse(text) {
+export function parse(text) {
   try { return JSON.parse(text); } catch { return null; }
 }
 
@@ -109,7 +106,8 @@ function waitOf(header) {
   return Math.max(Number.isNaN(seconds) ? 1 : seconds, 0.5);
 }
 
-function pause(seconds, signal) {
+/** Wait, until the signal aborts it. */
+export function pause(seconds, signal) {
   return new Promise((resolve, reject) => {
     const stop = () => { clearTimeout(timer); reject(new DOMException('cancelled', 'AbortError')); };
     const timer = setTimeout(() => { signal.removeEventListener('abort', stop); resolve(); }, seconds * 1000);

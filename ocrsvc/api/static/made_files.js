@@ -1,6 +1,7 @@
 // Lets the service create other files of a document from the pages that were read.
 
 import { ask } from './ask.js';
+import { resultOf } from './jobs.js';
 import { save, stem } from './keep.js';
 import { t, titleOf } from './words.js';
 
@@ -10,7 +11,7 @@ let making = null;
 export const wholePages = (answer) => ({ ...answer, pages: answer.pages.filter((page) => !page.error) });
 
 /** The option `pages` without pages that failed or were not read. */
-export function pagesOf({ answer, state }) {
+function pagesOf({ answer, state }) {
   if (state === 'done' && !answer.pages.some((page) => page.error)) return {};
   const parts = [];
   for (const { page } of wholePages(answer).pages) {
@@ -20,18 +21,22 @@ export function pagesOf({ answer, state }) {
   return { pages: parts.map((part) => part.join('-')).join() };
 }
 
+/** A file of a document in an output format, as 'text' or 'blob'. */
+export function fileOf(item, format, as, signal) {
+  if (item.job) return resultOf(item.job, format, as, signal);
+  return ask(item.file, { ...item.options, ...pagesOf(item), format }, signal, () => {}, { as });
+}
+
 /** Let the service create a file of the document, and save it; pressing the button again cancels. */
 export async function makeFile(item, button, say) {
   if (making) return making.abort();
-  const { file, name, options } = item;
   const { file: format, suffix, type } = button.dataset;
   const words = button.textContent;
   making = new AbortController();
   button.textContent = t('making');
   button.setAttribute('aria-busy', 'true');
   try {
-    const asked = { ...options, ...pagesOf(item), format };
-    save(`${stem(name)}${suffix}`, await ask(file, asked, making.signal, () => {}, { isFile: true }), type);
+    save(`${stem(item.name)}${suffix}`, await fileOf(item, format, 'blob', making.signal), type);
     say(t('saved'));
   } catch (error) {
     const { code, title } = error.members ?? {};

@@ -1,6 +1,7 @@
-// Manages the images: their list, their states, and which is read next.
+// Manages the files: their list, their states, and which is read next.
 
 import { ask, Problem } from './ask.js';
+import * as jobs from './jobs.js';
 import { copy, jsonOf, save, textsOf } from './keep.js';
 import { findModels, showModels } from './models.js';
 import { forget, isDocument } from './pictures.js';
@@ -18,7 +19,10 @@ let ids = 0;
 // Adding images
 
 function add(files) {
-  const fresh = [...files].map(newItem);
+  addItems([...files].map((file) => newItem(file)));
+}
+
+function addItems(fresh) {
   if (!fresh.length) return;
   items.push(...fresh);
   $('items').append(...fresh.map((item) => item.element));
@@ -30,11 +34,12 @@ function add(files) {
   next();
 }
 
-function newItem(file) {
+/** An item for a file, or for a job whose file only the service has. */
+function newItem(file, job = null, name = file.name) {
   ids += 1;
-  const item = { id: ids, file, url: URL.createObjectURL(file), rotate: null, state: 'waiting', share: 0, waitS: 0, answer: null, problem: null, controller: null, options: null, texts: {} };
+  const item = { id: ids, file, job, url: file && URL.createObjectURL(file), rotate: null, state: 'waiting', share: 0, waitS: 0, answer: null, problem: null, controller: null, options: null, texts: {} };
   // Pasted images have no name or always the same one.
-  item.name = file.name && file.name !== 'image.png' ? file.name : `${t('pasted')}-${ids}.png`;
+  item.name = name && name !== 'image.png' ? name : `${t('pasted')}-${ids}.png`;
   item.element = $('item').content.cloneNode(true).firstElementChild;
   item.element.querySelector('.file').textContent = item.name;
   item.element.querySelector('.pick').onclick = () => choose(item);
@@ -45,7 +50,7 @@ function newItem(file) {
 
 /** One after the other: decoding a hundred photos at once exhausts the browser's memory. */
 async function drawThumbnails(fresh) {
-  for (const item of fresh) {
+  for (const item of fresh.filter(({ file }) => file)) {
     try {
       const picture = await createImageBitmap(item.file, { resizeHeight: 168, resizeQuality: 'medium' });
       const canvas = item.element.querySelector('canvas');
@@ -75,14 +80,35 @@ async function read(item) {
   Object.assign(item, { controller, answer: null, problem: null, share: 0, options: optionsFor(item), texts: {} });
   put(item, 'sending');
   try {
-    const take = isDocument(item) ? (answer) => grow(item, controller, answer) : undefined;
-    const told = (state, value) => tell(item, controller, state, value);
-    item.answer = await ask(item.file, item.options, controller.signal, told, { take });
+    item.answer = await (item.job ? followJob(item, controller) : readFile(item, controller));
     settle(item, controller, 'done');
   } catch (error) {
     if (error.name !== 'AbortError') item.problem = error instanceof Problem ? error : new Problem({ code: 'strange', status: error.name });
     settle(item, controller, error.name === 'AbortError' ? 'cancelled' : 'failed');
   }
+}
+
+async function readFile(item, controller) {
+  const { signal } = controller;
+  const take = isDocument(item) ? (answer) => grow(item, controller, answer) : undefined;
+  const told = (state, value) => tell(item, controller, state, value);
+  try {
+    return await ask(item.file, item.options, signal, told, { take });
+  } catch (error) {
+    if (!take || !jobs.isTooLong(error)) throw error;
+    item.job = await jobs.submit(item, signal, told).catch((refused) => { throw refused.members?.code === 'jobs_off' ? error : refused; });
+  }
+  refreshAddress();
+  return followJob(item, controller);
+}
+
+function followJob(item, controller) {
+  put(item, 'reading');
+  return jobs.follow(item.job, controller.signal, (answer) => grow(item, controller, answer));
+}
+
+function refreshAddress() {
+  jobs.putInAddress(items.flatMap(({ job }) => job ?? []));
 }
 
 function tell(item, controller, state, value) {
@@ -114,14 +140,25 @@ function settle(item, controller, state) {
 
 function again(item) {
   item.controller?.abort();
+  if (item.file) endJob(item);
   Object.assign(item, { controller: null, answer: null, problem: null });
   put(item, 'waiting');
   next();
 }
 
 function cancel(item) {
+  if (!isOpen(item)) return;
+  endJob(item);
   if (item.controller) item.controller.abort();
-  else if (item.state === 'waiting') put(item, 'cancelled');
+  else put(item, 'cancelled');
+}
+
+/** Delete the item's job, if it has one. */
+function endJob(item) {
+  if (!item.job) return;
+  jobs.remove(item.job);
+  item.job = null;
+  refreshAddress();
 }
 
 function turn(degrees) {
@@ -138,7 +175,9 @@ function optionsFor(item) {
   if (form.get('pages').trim() && isDocument(item)) options.pages = form.get('pages');
   for (const name of ['lang', 'model']) if (form.get(name)) options[name] = form.get(name);
   if (form.has('line')) options.detect = 'false';
-  if (form.has('upright_boxes')) options.upright_boxes = 'true';
+  for (const name of ['upright_boxes', 'tables', 'barcodes', 'layout']) if (form.has(name)) options[name] = 'true';
+  if (form.has('mask')) options.mask = form.getAll('mask').join();
+  if (form.get('text_layer') && isDocument(item)) options.text_layer = form.get('text_layer');
   return options;
 }
 
@@ -158,7 +197,7 @@ function refresh(item) {
 function refreshItem(item) {
   const { element, state } = item;
   element.dataset.state = state;
-  element.querySelector('.state').textContent = view.stateOf(item);
+  element.querySelector('.state').textContent = element.title = view.stateOf(item);
   const bar = element.querySelector('progress');
   bar.hidden = !UNDER_WAY.has(state);
   if (state === 'sending' && item.share < 1) bar.value = item.share;
@@ -228,7 +267,8 @@ function clear() {
 }
 
 function letGo(item) {
-  URL.revokeObjectURL(item.url);
+  endJob(item);
+  if (item.url) URL.revokeObjectURL(item.url);
   view.stopAsking(item);
   forget(item);
 }
@@ -259,7 +299,8 @@ function say(words, { quietly } = {}) {
 // Start
 
 function begin() {
-  view.open({ turn, retry: () => again(current), say });
+  const changeOptions = () => { $('options').open = true; $('options').scrollIntoView(); $('again').focus(); };
+  view.open({ turn, acts: { retry: () => again(current), choose: () => $('files').click(), options: changeOptions }, say });
   for (const [button, input] of [['choose', 'files'], ['photo', 'camera']]) {
     $(button).onclick = () => $(input).click();
     $(input).onchange = () => { add($(input).files); $(input).value = ''; };
@@ -279,7 +320,17 @@ function begin() {
     button.onclick = () => { remember(button.dataset.language); change(button.dataset.language); };
   change(preferred());
   refreshTray();
+  openJobs();
+  addEventListener('hashchange', openJobs);
   if ('models' in $('settings').dataset) findModels($('settings'));
+}
+
+/** Open the jobs that the page's address names. */
+async function openJobs() {
+  const { signal } = new AbortController();
+  const known = new Set(items.map(({ job }) => job));
+  const named = jobs.idsInAddress().filter((id) => !known.has(id)).map(async (id) => newItem(null, id, await jobs.statusOf(id, signal).then(({ name }) => name, () => id)));
+  addItems(await Promise.all(named));
 }
 
 const answered = () => items.filter((item) => item.answer && !item.controller);

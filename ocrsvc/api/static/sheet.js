@@ -81,7 +81,8 @@ export function showBoxes(page, turnedBy) {
   const svg = document.createElementNS(SVG, 'svg');
   svg.setAttribute('viewBox', `0 0 ${page.width} ${page.height}`);
   svg.setAttribute('aria-hidden', 'true');
-  svg.append(...lines.flatMap(boxOf));
+  svg.append(...(page.regions ?? []).flatMap((region) => areaOf(region, page.width)), ...lines.flatMap(boxOf));
+  svg.append(...(page.barcodes ?? []).flatMap((code) => areaOf(code, page.width)));
   sheet.append(svg);
   return fit();
 }
@@ -94,10 +95,28 @@ export function clear() {
   forgetWords();
 }
 
+/** The frame of a region or bar code, with its type. */
+function areaOf({ box, type }, width) {
+  const polygon = polygonOf(box);
+  polygon.setAttribute('class', 'area');
+  const text = document.createElementNS(SVG, 'text');
+  text.setAttribute('class', 'area');
+  text.setAttribute('x', box[0][0]);
+  text.setAttribute('y', box[0][1]);
+  text.setAttribute('font-size', width / 70);
+  text.textContent = type.replace('_', ' ');
+  return [polygon, text];
+}
+
+function polygonOf(box) {
+  const polygon = document.createElementNS(SVG, 'polygon');
+  polygon.setAttribute('points', box.map((point) => point.join()).join(' '));
+  return polygon;
+}
+
 /** A line's frame, with its text if there is no picture. */
 function boxOf(line, index) {
-  const polygon = document.createElementNS(SVG, 'polygon');
-  polygon.setAttribute('points', line.box.map((point) => point.join()).join(' '));
+  const polygon = polygonOf(line.box);
   polygon.dataset.i = index;
   shade(polygon, line.confidence);
   const [[x0, y0], [x1, y1], , [x3, y3]] = line.box;

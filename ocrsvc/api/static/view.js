@@ -1,10 +1,11 @@
 // Shows one image beside its text.
 
-import { ask, Problem } from './ask.js';
+import { Problem } from './ask.js';
 import { copy, draw, save, stem, textOf } from './keep.js';
-import { makeFile, pagesOf, wholePages } from './made_files.js';
+import { fileOf, makeFile, wholePages } from './made_files.js';
 import * as pointing from './pointing.js';
 import * as paper from './sheet.js';
+import { csvOf, drawTables } from './tables.js';
 import { label, t, titleOf } from './words.js';
 
 // Browsers need seconds to lay out megabytes of text.
@@ -28,10 +29,10 @@ const asking = {};
  * Connect the view's buttons.
  *
  * @param turn called with the clockwise degrees of a user's rotation
- * @param retry called when the user retries
+ * @param acts what the buttons of problems do: retry, choose another file, change options
  * @param say announces a text, also to screen readers
  */
-export function open({ turn, retry, say }) {
+export function open({ turn, acts, say }) {
   $('left').onclick = () => turn(-90);
   $('right').onclick = () => turn(90);
   paper.open();
@@ -46,7 +47,12 @@ export function open({ turn, retry, say }) {
   document.querySelector('.tabs').onkeydown = moveTab;
   for (const button of document.querySelectorAll('[data-file]')) button.onclick = () => makeFile(shown, button, say);
   pointing.open((index) => pick(index, say), say);
-  $('panel').addEventListener('click', (event) => event.target.closest('.problem button') && tryAgain(retry));
+  $('panel').addEventListener('click', (event) => {
+    const { act, code, table } = event.target.dataset;
+    if (act) actOn(act, acts);
+    if (code !== undefined) toClipboard(pageOf(shown.answer).barcodes[code].text, say);
+    if (table !== undefined) toClipboard(csvOf([pageOf(shown.answer).tables[table]]), say);
+  });
 }
 
 /** Show an image in its current state: waiting, done or failed. */
@@ -105,7 +111,7 @@ function leafTo(other) {
     drawn = null;
     paper.clear();
     showPage();
-    if (tab === 'lines') showPanel();
+    if (tab === 'lines' || tab === 'tables') showPanel();
     $('panel').scrollTop = 0;
   }
   refreshLeaves();
@@ -133,6 +139,8 @@ export function refresh() {
   for (const id of ['copy', 'save']) $(id).disabled = !hasContent();
   for (const button of document.querySelectorAll('[data-file]')) button.disabled = !isRead();
   $('boxes').disabled = !shown.answer;
+  // Only the service has the file of a job from the page's address.
+  for (const id of ['left', 'right']) $(id).disabled = !shown.file;
   refreshLeaves();
   paper.fit();
 }
@@ -144,6 +152,7 @@ function showPanel() {
 
 /** Index of the shown page in the answer, and the page. */
 function refreshLeaves() {
+  $('no-picture').textContent = shown.problem && !shown.answer ? titleOfProblem(shown.problem.members) : '';
   const pages = shown.answer?.pages ?? [];
   const [before, after] = [$('page-before'), $('page-after')];
   $('leaves').hidden = pages.length < 2;
@@ -176,13 +185,16 @@ export function stateOf(item) {
   if (item.state === 'reading' && item.answer) return t('reading_page', item.answer.pages.length + 1, item.answer.pages_wanted);
   if (item.state === 'done') return readOf(item.answer);
   if (item.answer?.pages.length) return `${t(item.state)} · ${readOf(item.answer)}`;
-  return t(item.state);
+  return item.problem ? titleOfProblem(item.problem.members) : t(item.state);
 }
 
-/** Keep the focus near a pressed button that disappears. */
-function tryAgain(retry) {
+/** The pressed button may disappear, so move the focus to the tab. */
+function actOn(act, acts) {
   $(`tab-${tab}`).focus();
-  retry();
+  const isFormat = act === 'retry' && shown.texts[tab] instanceof Problem;
+  if (!isFormat) return acts[act]();
+  delete shown.texts[tab];
+  return refresh();
 }
 
 const pageOf = (answer) => answer?.pages[leaf];
@@ -201,6 +213,7 @@ function facts(answer) {
   if (answer.timing) parts.push(`${answer.timing.total_s.toFixed(2)} s`);
   if (page.width) parts.push(`${page.width} × ${page.height}`);
   if (page.angle) parts.push(t('turned', page.angle));
+  if (page.masked) parts.push(t('masked', page.masked.length));
   if (answer.engine) parts.push(answer.engine.model === 'none' ? answer.engine.name : answer.engine.model);
   return parts.join(' · ');
 }
@@ -224,9 +237,30 @@ function body() {
 }
 
 function bodyOfPage() {
-  if (tab !== 'lines') return written();
-  if (pageOf(shown.answer).error) return problemOf({ members: pageOf(shown.answer).error });
-  return linesOf(shown.answer).length ? listOf(linesOf(shown.answer)) : paragraph(t('no_lines'));
+  if (tab !== 'lines' && tab !== 'tables') return written();
+  const page = pageOf(shown.answer);
+  if (page.error) return problemOf({ members: page.error });
+  if (tab === 'tables') return page.tables?.length ? drawTables(page.tables) : paragraph(t(page.tables ? 'no_tables' : 'tables_off'));
+  const all = document.createDocumentFragment();
+  if (page.barcodes?.length) all.append(codesOf(page.barcodes));
+  all.append(linesOf(shown.answer).length ? listOf(linesOf(shown.answer)) : paragraph(t('no_lines')));
+  return all;
+}
+
+/** Bar codes as a list of buttons that copy their text. */
+function codesOf(codes) {
+  const list = document.createElement('ul');
+  list.className = 'codes';
+  codes.forEach(({ type, text }, index) => {
+    const [element, button, kind] = ['li', 'button', 'small'].map((name) => document.createElement(name));
+    button.type = 'button';
+    button.dataset.code = index;
+    kind.textContent = type;
+    button.append(text, kind);
+    element.append(button);
+    list.append(element);
+  });
+  return list;
 }
 
 /** The answer in the tab's format, or the problem. */
@@ -272,10 +306,13 @@ function listOf(lines) {
   const list = document.createElement('ol');
   list.className = 'lines';
   list.append(...lines.map(lineOf));
-  if (!isUnseen) return list;
-  const both = document.createDocumentFragment();
-  both.append(list, paragraph(t('not_shown')));
-  return both;
+  const head = document.createElement('p');
+  head.className = 'head muted';
+  head.textContent = t('confidence');
+  const all = document.createDocumentFragment();
+  all.append(head, list);
+  if (isUnseen) all.append(paragraph(t('not_shown')));
+  return all;
 }
 
 function lineOf(line, index) {
@@ -284,7 +321,7 @@ function lineOf(line, index) {
   button.dataset.i = index;
   button.tabIndex = index ? -1 : 0;
   text.textContent = line.text;
-  share.textContent = Math.floor(line.confidence * 100);
+  share.textContent = `${Math.floor(line.confidence * 100)} %`;
   share.title = `${t('confidence')} ${line.confidence}`;
   paper.shade(button, line.confidence);
   button.append(text, share);
@@ -292,14 +329,22 @@ function lineOf(line, index) {
   return element;
 }
 
+const OWN_PROBLEMS = new Set(['offline', 'strange']);
+
+const titleOfProblem = ({ code, title }) => (OWN_PROBLEMS.has(code) ? t(`${code}_title`) : titleOf(code, title));
+
 function problemOf({ members }) {
   const card = $('problem').content.cloneNode(true);
-  const own = { offline: 'offline', strange: 'strange' }[members.code];
-  const [title, detail, id] = [card.querySelector('h3'), card.querySelector('.detail'), card.querySelector('.id')];
-  title.textContent = own ? t(`${own}_title`) : titleOf(members.code, members.title);
-  detail.textContent = own === 'strange' ? t('status', members.status) : own ? t('offline_detail') : members.detail;
-  card.querySelector('.remedy').textContent = own ? t(`${own}_remedy`) : (members.remedy ?? '');
-  id.textContent = members.id ? t('request', members.id) : '';
+  const { code, detail, id, remedy, status } = members;
+  const isOwn = OWN_PROBLEMS.has(code);
+  const put = (selector, words) => { card.querySelector(selector).textContent = words ?? ''; };
+  put('h3', titleOfProblem(members));
+  put('.detail', isOwn ? t(`${code}_detail`, status) : detail);
+  put('.remedy', isOwn ? t(`${code}_remedy`) : remedy);
+  put('.id', id ? t('request', id) : '');
+  const button = card.querySelector('button');
+  button.dataset.act = button.dataset.t = isOwn || members.retryable ? 'retry' : code === 'bad_option' ? 'options' : 'choose';
+  if (button.dataset.act !== 'retry') button.dataset.t = { options: 'change_options', choose: 'choose_other' }[button.dataset.act];
   label(card);
   return card;
 }
@@ -312,6 +357,7 @@ const OWN = {
   text: { write: textOf, suffix: '.txt', type: 'text/plain;charset=utf-8' },
 };
 OWN.lines = OWN.text;
+OWN.tables = { write: ({ pages }) => csvOf(pages.flatMap((page) => page.tables ?? [])), suffix: '.csv', type: 'text/csv;charset=utf-8' };
 
 /** The answer in the chosen tab's format; null until it is available. The service writes other formats. */
 function content() {
@@ -327,12 +373,12 @@ const preview = () =>
 
 /** Request a tab's format from the service once; `texts` of the image then has the text or the Problem. */
 async function askFor(format) {
-  const { id, file, options, answer, texts } = shown;
+  const { id, texts } = shown;
   if (OWN[format] || !isRead() || texts[format] !== undefined) return;
   texts[format] = null;
   const { signal } = (asking[id] ??= new AbortController());
   try {
-    texts[format] = await ask(file, { ...options, ...pagesOf(shown), format }, signal, () => {});
+    texts[format] = await fileOf(shown, format, 'text', signal);
   } catch (error) {
     texts[format] = error instanceof Problem ? error : new Problem({ code: 'strange', status: error.name });
   }

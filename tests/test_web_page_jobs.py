@@ -1,0 +1,205 @@
+"""The web page in a real browser: documents with too many pages for one request, tables, and its layout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from browser_support import Open, in_browser, launched_browser, opening
+from documents import tiff
+from image_support import png
+from playwright.sync_api import Browser, FilePayload, Page, Route, expect
+from support import run_server
+
+DOCUMENT: FilePayload = {"name": "book.tif", "mimeType": "image/tiff", "buffer": tiff([120, 130, 140])}
+IMAGE: FilePayload = {"name": "a.png", "mimeType": "image/png", "buffer": png(120, 40, 255)}
+WIDTHS_PX = (390, 768, 1366, 1920)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_MAX_PAGES": "2"}) as server:
+        yield server.url
+
+
+@pytest.fixture
+def opened(browser: Browser, address: str) -> Iterator[Open]:
+    with opening(browser, address) as open_page:
+        yield open_page
+
+
+def read_document(page: Page) -> None:
+    """Read a document of three pages, one more than a request may have."""
+    page.set_input_files("#files", [DOCUMENT])
+    expect(page.locator("#items [data-state=done]")).to_have_count(1)
+    expect(page.locator("#leaf-of")).to_have_text("/ 3")
+
+
+@in_browser
+def test_a_long_document_becomes_a_job_that_survives_closing_the_tab(opened: Open) -> None:
+    page = opened()
+    read_document(page)
+    assert re.search(r"#jobs=[0-9a-f-]{36}$", page.url)
+    other = page.context.new_page()
+    other.goto(page.url)
+    page.close()
+    expect(other.locator("#name")).to_have_text("book.tif")
+    expect(other.locator("#leaf-of")).to_have_text("/ 3")
+    other.wait_for_function("() => document.querySelector('.sheet img')?.naturalWidth === 120")
+    other.get_by_role("button", name="Next page").click()
+    expect(other.locator(".lines button").first).to_contain_text("130x32")
+    other.wait_for_function("() => document.querySelector('.sheet img')?.naturalWidth === 130")
+    expect(other.get_by_label("Rotate right")).to_be_disabled()
+
+
+@in_browser
+def test_files_of_a_job_are_made_without_reading_it_again(opened: Open) -> None:
+    page = opened()
+    read_document(page)
+    posted: list[str] = []
+    page.on("request", lambda request: posted.append(request.url) if request.method == "POST" else None)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Searchable PDF").click()
+    assert download.value.suggested_filename == "book.pdf"
+    page.get_by_role("tab", name="TSV").click()
+    expect(page.locator("#panel pre")).to_contain_text("140x32")
+    assert posted == []
+
+
+@in_browser
+def test_removed_job_is_deleted_and_a_missing_one_is_reported(opened: Open) -> None:
+    page = opened()
+    read_document(page)
+    url = page.url
+    with page.expect_response(lambda response: response.request.method == "DELETE") as deleted:
+        page.locator("#clear").click()
+    assert deleted.value.status == 204
+    assert "#" not in page.url
+    page.goto(url)
+    expect(page.get_by_role("alert")).to_contain_text("You have no job")
+    expect(page.get_by_role("alert").get_by_role("button")).to_have_text("Choose another file")
+
+
+@in_browser
+def test_a_job_is_followed_while_the_service_cannot_be_reached(opened: Open) -> None:
+    page = opened()
+    failures = [1]
+
+    def fail_once(route: Route) -> None:
+        if failures.pop():
+            failures.append(0)
+            route.abort()
+        else:
+            failures.append(0)
+            route.continue_()
+
+    page.route("**/v1/jobs/*/pages*", fail_once)
+    read_document(page)
+
+
+@in_browser
+def test_document_is_refused_where_jobs_are_off(opened: Open) -> None:
+    page = opened()
+    page.route(
+        re.compile("/v1/jobs"),
+        lambda route: route.fulfill(status=501, json={"title": "Jobs are off", "code": "jobs_off", "status": 501}),
+    )
+    page.set_input_files("#files", [DOCUMENT])
+    expect(page.get_by_role("alert")).to_contain_text("The document has too many pages")
+
+
+@in_browser
+def test_tables_and_bar_codes_are_shown_and_copied(opened: Open) -> None:
+    page = opened()
+    box = [[0, 0], [60, 0], [60, 20], [0, 20]]
+    cell = {"box": box, "lines": [], "row_span": 1, "column_span": 1}
+    cells = [
+        {**cell, "row": 0, "column": 0, "column_span": 2, "text": 'A "b", c'},
+        {**cell, "row": 1, "column": 0, "text": "1"},
+        {**cell, "row": 1, "column": 1, "text": "2\n3"},
+    ]
+
+    def add_table(route: Route) -> None:
+        answer = route.fetch().json()
+        answer["pages"][0]["tables"] = [{"box": box, "rows": 2, "columns": 2, "cells": cells}]
+        answer["pages"][0]["barcodes"] = [{"type": "QRCode", "text": "https://example.org", "box": box}]
+        route.fulfill(json=answer)
+
+    page.route("**/v1/ocr*", add_table)
+    page.set_input_files("#files", [IMAGE])
+    page.locator(".codes button").click()
+    assert page.evaluate("() => navigator.clipboard.readText()") == "https://example.org"
+    page.get_by_role("tab", name="Tables").click()
+    expect(page.locator("#panel td")).to_have_text(['A "b", c', "1", "2\n3"])
+    assert page.locator("#panel td").first.get_attribute("colspan") == "2"
+    page.get_by_role("button", name="Copy as CSV").click()
+    assert page.evaluate("() => navigator.clipboard.readText()") == '"A ""b"", c",\r\n1,"2\n3"\r\n'
+
+
+@in_browser
+def test_options_for_tables_codes_regions_text_layer_and_masks_are_sent(opened: Open) -> None:
+    page = opened()
+    page.locator("summary").click()
+    for name in ("Bar codes", "Regions of the layout", "phone numbers", "bank cards"):
+        page.get_by_label(name).check()
+    page.get_by_label("Text of PDF pages").select_option("auto")
+    with page.expect_request("**/v1/ocr*") as asked:
+        page.set_input_files("#files", [DOCUMENT])
+    sent = "tables=true&barcodes=true&layout=true&mask=phone%2Ccard&text_layer=auto"
+    assert asked.value.url.endswith(sent)
+
+
+def overlaps(page: Page, root: str) -> list[str]:
+    """Visible controls below an element that overlap another or leave the element."""
+    found: list[str] = page.evaluate(
+        """(root) => {
+            const card = document.querySelector(root).getBoundingClientRect();
+            const controls = [...document.querySelectorAll(`${root} :is(button, input, select, summary)`)]
+                .filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.matches('.drop-one'));
+            const boxes = controls.map((one) => one.getBoundingClientRect()).map((box) => [box.left, box.top, box.right, box.bottom]);
+            const name = (one) => one.id || one.name || one.textContent;
+            const wrong = [];
+            boxes.forEach(([l, t, r, b], i) => {
+                if (l < card.left - 1 || r > card.right + 1) wrong.push(`${name(controls[i])} leaves ${root}`);
+                boxes.slice(i + 1).forEach(([l2, t2, r2, b2], j) => {
+                    if (Math.min(r, r2) - Math.max(l, l2) > 1 && Math.min(b, b2) - Math.max(t, t2) > 1)
+                        wrong.push(`${name(controls[i])} overlaps ${name(controls[i + 1 + j])}`);
+                });
+            });
+            return wrong;
+        }""",
+        root,
+    )
+    return found
+
+
+@in_browser
+@pytest.mark.parametrize("language", ["en-GB", "zh-CN"])
+@pytest.mark.parametrize("width_px", WIDTHS_PX)
+def test_controls_neither_overlap_nor_leave_their_card(opened: Open, width_px: int, language: str) -> None:
+    page = opened(viewport={"width": width_px, "height": 900}, locale=language)
+    page.locator("summary").click()
+    assert overlaps(page, "#drop") == []
+    page.set_input_files("#files", [IMAGE, DOCUMENT, {**IMAGE, "buffer": b"text"}])
+    expect(page.locator("#items [data-state=done]")).to_have_count(2)
+    for number in range(3):
+        page.locator("#items .pick").nth(number).click()
+        for tab in ("lines", "tables", "json"):
+            page.locator(f"#tab-{tab}").click()
+            assert [
+                wrong for root in ("#settings", "#tray .bar", "#picture", "#result") for wrong in overlaps(page, root)
+            ] == []
+    assert page.evaluate("() => document.documentElement.scrollWidth") == width_px
+
+
+@in_browser
+def test_without_scripts_only_the_form_is_offered(opened: Open) -> None:
+    page = opened(java_script_enabled=False)
+    assert page.locator("button:visible").all_text_contents() == ["Read"]
