@@ -163,7 +163,8 @@ def overlaps(page: Page, root: str) -> list[str]:
             const card = document.querySelector(root).getBoundingClientRect();
             const controls = [...document.querySelectorAll(`${root} :is(button, input, select, summary)`)]
                 .filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.matches('.drop-one'));
-            const boxes = controls.map((one) => one.getBoundingClientRect()).map((box) => [box.left, box.top, box.right, box.bottom]);
+            const boxes = controls.map((one) => one.getBoundingClientRect())
+                .map((box) => [box.left, box.top, box.right, box.bottom]);
             const name = (one) => one.id || one.name || one.textContent;
             const wrong = [];
             boxes.forEach(([l, t, r, b], i) => {
