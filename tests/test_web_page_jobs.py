@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from browser_support import Open, in_browser, launched_browser, opening
+from browser_support import Open, opening
 from documents import tiff
 from image_support import png
 from playwright.sync_api import Browser, FilePayload, Page, Route, expect
@@ -14,13 +14,8 @@ from support import run_server
 
 DOCUMENT: FilePayload = {"name": "book.tif", "mimeType": "image/tiff", "buffer": tiff([120, 130, 140])}
 IMAGE: FilePayload = {"name": "a.png", "mimeType": "image/png", "buffer": png(120, 40, 255)}
+BROKEN: FilePayload = {"name": "b.png", "mimeType": "image/png", "buffer": b"text"}
 WIDTHS_PX = (390, 768, 1366, 1920)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +37,6 @@ def read_document(page: Page) -> None:
     expect(page.locator("#leaf-of")).to_have_text("/ 3")
 
 
-@in_browser
 def test_a_long_document_becomes_a_job_that_survives_closing_the_tab(opened: Open) -> None:
     page = opened()
     read_document(page)
@@ -59,7 +53,6 @@ def test_a_long_document_becomes_a_job_that_survives_closing_the_tab(opened: Ope
     expect(other.get_by_label("Rotate right")).to_be_disabled()
 
 
-@in_browser
 def test_files_of_a_job_are_made_without_reading_it_again(opened: Open) -> None:
     page = opened()
     read_document(page)
@@ -73,7 +66,6 @@ def test_files_of_a_job_are_made_without_reading_it_again(opened: Open) -> None:
     assert posted == []
 
 
-@in_browser
 def test_removed_job_is_deleted_and_a_missing_one_is_reported(opened: Open) -> None:
     page = opened()
     read_document(page)
@@ -87,7 +79,6 @@ def test_removed_job_is_deleted_and_a_missing_one_is_reported(opened: Open) -> N
     expect(page.get_by_role("alert").get_by_role("button")).to_have_text("Choose another file")
 
 
-@in_browser
 def test_a_job_is_followed_while_the_service_cannot_be_reached(opened: Open) -> None:
     page = opened()
     failures = [1]
@@ -104,7 +95,6 @@ def test_a_job_is_followed_while_the_service_cannot_be_reached(opened: Open) -> 
     read_document(page)
 
 
-@in_browser
 def test_document_is_refused_where_jobs_are_off(opened: Open) -> None:
     page = opened()
     page.route(
@@ -115,7 +105,6 @@ def test_document_is_refused_where_jobs_are_off(opened: Open) -> None:
     expect(page.get_by_role("alert")).to_contain_text("The document has too many pages")
 
 
-@in_browser
 def test_tables_and_bar_codes_are_shown_and_copied(opened: Open) -> None:
     page = opened()
     box = [[0, 0], [60, 0], [60, 20], [0, 20]]
@@ -143,7 +132,6 @@ def test_tables_and_bar_codes_are_shown_and_copied(opened: Open) -> None:
     assert page.evaluate("() => navigator.clipboard.readText()") == '"A ""b"", c",\r\n1,"2\n3"\r\n'
 
 
-@in_browser
 def test_options_for_tables_codes_regions_text_layer_and_masks_are_sent(opened: Open) -> None:
     page = opened()
     page.locator("summary").click()
@@ -181,14 +169,13 @@ def overlaps(page: Page, root: str) -> list[str]:
     return found
 
 
-@in_browser
 @pytest.mark.parametrize("language", ["en-GB", "zh-CN"])
 @pytest.mark.parametrize("width_px", WIDTHS_PX)
 def test_controls_neither_overlap_nor_leave_their_card(opened: Open, width_px: int, language: str) -> None:
     page = opened(viewport={"width": width_px, "height": 900}, locale=language)
     page.locator("summary").click()
     assert overlaps(page, "#drop") == []
-    page.set_input_files("#files", [IMAGE, DOCUMENT, {**IMAGE, "buffer": b"text"}])
+    page.set_input_files("#files", [IMAGE, DOCUMENT, BROKEN])
     expect(page.locator("#items [data-state=done]")).to_have_count(2)
     for number in range(3):
         page.locator("#items .pick").nth(number).click()
@@ -200,7 +187,6 @@ def test_controls_neither_overlap_nor_leave_their_card(opened: Open, width_px: i
     assert page.evaluate("() => document.documentElement.scrollWidth") == width_px
 
 
-@in_browser
 def test_without_scripts_only_the_form_is_offered(opened: Open) -> None:
     page = opened(java_script_enabled=False)
     assert page.locator("button:visible").all_text_contents() == ["Read"]
