@@ -15,10 +15,11 @@ from pydantic_core import PydanticCustomError
 
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.connections.fetching import FetchedFile
-from ocrsvc.errors import BadOption, CallerError
+from ocrsvc.errors import BadOption, CallerError, OcrsvcError
 from ocrsvc.formats.boxes import Boxed, to_boxes, to_scores, whole
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.protobuf import Messages
+from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.field_values import as_text, shown
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import read_pages
@@ -77,14 +78,14 @@ class GrpcService:
 
 
 def make_blueprint(
-    name: str, failure: Callable[[Exception], Response], routes: Iterable[Route] = (), job_routes: Iterable[Route] = ()
+    name: str, answer: Callable[[OcrsvcError], Response], routes: Iterable[Route] = (), job_routes: Iterable[Route] = ()
 ) -> Blueprint:
-    """Make an adapter's blueprint; `failure` turns exceptions into responses.
+    """Make an adapter's blueprint; `answer` makes the response to an error.
 
     Views of `job_routes` use stored jobs and take no place in the engine's queue.
     """
     blueprint = Blueprint(name, __name__)
-    blueprint.register_error_handler(Exception, failure)
+    blueprint.register_error_handler(Exception, lambda error: answer(failure_of(error)))
     for method, path, view in (*routes, *((method, path, job_view(view)) for method, path, view in job_routes)):
         blueprint.add_url_rule(path, f"{method} {path}", view, methods=[method])
     return blueprint
@@ -131,7 +132,7 @@ class CodedError(CallerError):
         self.original_code: Any = code
 
 
-def original_code_of(codes: Sequence[tuple[type[Exception], Any]], error: BaseException, not_json: Any) -> Any:
+def original_code_of(codes: Sequence[tuple[type[OcrsvcError], Any]], error: OcrsvcError, not_json: Any) -> Any:
     """The original API's code for an error: the first match in `codes`, None without one."""
     if isinstance(error, CodedError):
         return error.original_code

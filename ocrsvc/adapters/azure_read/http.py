@@ -23,7 +23,6 @@ from ocrsvc.adapters.context import (
 )
 from ocrsvc.errors import CallerError, NothingSent, OcrsvcError, UnsupportedImage
 from ocrsvc.http.base64text import decode_base64
-from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, as_json, is_url
@@ -175,8 +174,7 @@ def _camel_case(code: str) -> str:
     return _WORD.sub(lambda match: match[1].upper(), code)
 
 
-def _failure(error: Exception) -> Response:
-    failure = failure_of(error)
+def _failure(failure: OcrsvcError) -> Response:
     code = _CODES.get(failure.status) or ("InvalidRequest" if failure.status < 500 else "InternalServerError")
     inner = {"code": _camel_case(failure.code), "message": str(failure)}
     response = as_json({"error": {"code": code, "message": str(failure), "innererror": inner}}, failure.status)

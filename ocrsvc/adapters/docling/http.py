@@ -153,8 +153,7 @@ def _failure_of_task(why: str) -> dict[str, object]:
     return {"category": "backend_failure", "message": why, "retryable": False, "phase": "execution", "details": {}}
 
 
-def _failure(error: Exception) -> Response:
+def _failure(failure: OcrsvcError) -> Response:
     """An error as FastAPI writes it."""
-    failure = failure_of(error)
     is_bad_request = isinstance(failure, CallerError) and failure.status == CallerError.status
     return as_json({"detail": str(failure)}, 422 if is_bad_request else failure.status)

@@ -11,12 +11,11 @@ from pydantic import Field, PlainValidator
 
 from ocrsvc.adapters.context import AdapterContext, RequestValues, make_blueprint
 from ocrsvc.adapters.mistral.uploaded_files import NoSuchFile, UploadedFiles
-from ocrsvc.errors import BadOption, NothingSent
+from ocrsvc.errors import BadOption, NothingSent, OcrsvcError
 from ocrsvc.formats.blocks import Block, Kind, blocks_of
 from ocrsvc.formats.markdown import markdown_by_page
 from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.http.base64text import decode_base64
-from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_url
@@ -122,9 +121,8 @@ def _read(context: AdapterContext, data: bytes, options: OcrRequest) -> FileRead
     return read
 
 
-def _failure(error: Exception) -> Response:
+def _failure(failure: OcrsvcError) -> Response:
     """An error as Mistral writes it; a 422 has the list that its clients expect."""
-    failure = failure_of(error)
     status, text, code = failure.status, str(failure), failure.code
     detail = {"detail": [{"loc": ["body"], "msg": text, "type": code}]} if status == _UNPROCESSABLE else {}
     about = {"param": None, "code": str(status), "raw_status_code": status}

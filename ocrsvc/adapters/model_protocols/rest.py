@@ -10,12 +10,12 @@ from typing import Any, Final, TypeVar
 from flask import Blueprint, Response
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
+from ocrsvc.adapters.context import make_blueprint
 from ocrsvc.adapters.model_protocols.tensors import NotOffered
-from ocrsvc.errors import BodyTooLarge, CallerError, NotReady
-from ocrsvc.http.error_responses import failure_of
+from ocrsvc.errors import BodyTooLarge, CallerError, NotReady, OcrsvcError
 from ocrsvc.http.parsed_body import limited_parsing
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json
+from ocrsvc.http.responses import as_json, is_wrong_path
 from ocrsvc.serving.decompression import Damaged, TooLarge, decompress
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH")
@@ -47,18 +47,14 @@ def serve_paths(name: str, roots: Sequence[str], routes: Sequence[Route], flags:
             raise MethodNotAllowed([method for method, _, _ in matches])
         raise NotFound
 
-    blueprint = Blueprint(name, __name__)
+    blueprint = make_blueprint(name, _failure)
     for root in roots:
         blueprint.add_url_rule(root, root, view, methods=METHODS)
-    blueprint.register_error_handler(Exception, failure)
     return blueprint
 
 
-def failure(error: Exception) -> Response:
-    """An exception as {"error": …} with its HTTP status."""
-    reported = failure_of(error)
-    text = error.name if isinstance(error, NotFound | MethodNotAllowed) else str(reported)
-    return as_json({"error": text}, reported.status)
+def _failure(failure: OcrsvcError) -> Response:
+    return as_json({"error": failure.title if is_wrong_path(failure) else str(failure)}, failure.status)
 
 
 def json_answer(answer: object, status: int = 200) -> Response:

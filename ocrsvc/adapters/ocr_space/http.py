@@ -145,12 +145,11 @@ def _placed(texts: Sequence[Line | Word]) -> list[dict[str, object]]:
     ]
 
 
-def _failure(error: Exception) -> Response:
-    failure = failure_of(error)
-    message, details, exit_code = str(failure), failure.title, FAILED if isinstance(error, CallerError) else FATAL
-    if isinstance(error, NothingSent):
+def _failure(failure: OcrsvcError) -> Response:
+    message, details, exit_code = str(failure), failure.title, FAILED if isinstance(failure, CallerError) else FATAL
+    if isinstance(failure, NothingSent):
         message = "No file uploaded or URL provided"
-    if isinstance(error, UnknownModel):
+    if isinstance(failure, UnknownModel):
         # In this API only the language selects a model.
         message, details, exit_code = NO_LANGUAGE, message, INVALID_PARAMETER
     answer = {
@@ -160,4 +159,4 @@ def _failure(error: Exception) -> Response:
         "ErrorDetails": details,
         "ProcessingTimeInMilliseconds": "0",
     }
-    return as_json(answer, 200 if is_reported_in_a_200(error) else failure.status)
+    return as_json(answer, 200 if is_reported_in_a_200(failure) else failure.status)

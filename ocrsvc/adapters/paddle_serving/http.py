@@ -12,10 +12,9 @@ from typing import Final
 import orjson
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint, texts_with_corners
-from ocrsvc.errors import CallerError, NothingSent
+from ocrsvc.adapters.context import AdapterContext, CodedError, make_blueprint, original_code_of, texts_with_corners
+from ocrsvc.errors import CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.base64text import decode_base64
-from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_reported_in_a_200, is_wrong_path
@@ -35,28 +34,18 @@ GRPC_CODES: Final[Mapping[int, int]] = {401: 16, 403: 7, 408: 4, 429: 8, 503: 14
 _REMEDY: Final = 'Send {"key": ["image"], "value": ["<base64>"]}.'
 
 
-class _WrongType(CallerError):
-    """A member of the body has the wrong type."""
-
-
-class _NoService(CallerError):
-    """The path names a service other than ocr."""
-
-
 def make_paddle_serving(context: AdapterContext) -> Blueprint:
     """Make POST /ocr/{anything} and /{service}/prediction."""
-    blueprint = make_blueprint("paddle_serving", _failure)
 
-    @blueprint.post("/ocr/<_method>")
     def inference(_method: str) -> Response:
         data = image_in(*to_lists(request.content), request.share)
         return _answer(OK, "", result=[to_result(context.read(data).page)])
 
-    @blueprint.post("/<_service>/prediction")
     def no_service(_service: str) -> Response:
-        raise _NoService(NO_SERVICE_TEXT)
+        raise CodedError(NO_SERVICE, NO_SERVICE_TEXT)
 
-    return blueprint
+    routes = (("POST", "/ocr/<_method>", inference), ("POST", "/<_service>/prediction", no_service))
+    return make_blueprint("paddle_serving", _failure, routes)
 
 
 def to_lists(content: Content) -> tuple[list[str], list[str]]:
@@ -64,7 +53,7 @@ def to_lists(content: Content) -> tuple[list[str], list[str]]:
     keys, values = (content.members.get(name) or [] for name in ("key", "value"))
     for items in (keys, values):
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise _WrongType("The member 'key' or 'value' is not a list of strings.", _REMEDY)
+            raise CallerError("The member 'key' or 'value' is not a list of strings.", _REMEDY)
     return keys, values  # type: ignore[return-value]  # checked above
 
 
@@ -94,14 +83,11 @@ def _answer(number: int, message: str, result: Iterable[str] = (), status: int =
     return response
 
 
-def _failure(error: Exception) -> Response:
-    failure = failure_of(error)
+def _failure(failure: OcrsvcError) -> Response:
     message = str(failure)
     if is_wrong_path(failure):
         return Response(f"{failure.title}\n", failure.status, content_type="text/plain; charset=utf-8")
-    if isinstance(error, _NoService):
-        return _answer(NO_SERVICE, NO_SERVICE_TEXT)
-    if type(error) not in {CallerError, _WrongType} and is_reported_in_a_200(error):
-        return _answer(BAD_INPUT, message)
-    code = GRPC_CODES.get(failure.status, INVALID_ARGUMENT if isinstance(error, CallerError) else UNKNOWN)
+    if type(failure) is not CallerError and is_reported_in_a_200(failure):
+        return _answer(original_code_of((), failure, None) or BAD_INPUT, message)
+    code = GRPC_CODES.get(failure.status, INVALID_ARGUMENT if isinstance(failure, CallerError) else UNKNOWN)
     return as_json({"error": message, "code": code, "message": message, "details": []}, failure.status)

@@ -7,9 +7,8 @@ from typing import Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint, texts_with_corners
-from ocrsvc.errors import CallerError, OcrsvcError
-from ocrsvc.http.error_responses import failure_of
+from ocrsvc.adapters.context import AdapterContext, CodedError, make_blueprint, original_code_of, texts_with_corners
+from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, read_images
 from ocrsvc.results import Line, Reading, ReadOptions
@@ -19,23 +18,17 @@ OK, FAILED, NO_MODULE, NOT_JSON = "000", "101", "111", "112"
 Items = list[dict[str, object]]
 
 
-class _NoModule(CallerError):
-    """The path names an unknown module."""
-
-
 def make_paddlehub(context: AdapterContext) -> Blueprint:
     """Make POST /predict/{module}."""
-    blueprint = make_blueprint("paddlehub", _failure)
 
-    @blueprint.post("/predict/<module>")
     def predict(module: str) -> Response:
         if module not in MODULES:
-            raise _NoModule(f"Module {module} is not available.")
+            raise CodedError(NO_MODULE, f"Module {module} is not available.")
         images, options = request.content.images(("images",), ("images",)), ReadOptions(detect=module != "ocr_rec")
         pages = [_lines(outcome) for outcome in read_images(context.reader, images, options)]
         return as_json({"msg": "", "results": MODULES[module](pages), "status": OK})
 
-    return blueprint
+    return make_blueprint("paddlehub", _failure, [("POST", "/predict/<module>", predict)])
 
 
 def _lines(outcome: Reading | OcrsvcError) -> tuple[Line, ...]:
@@ -54,10 +47,6 @@ def to_system(lines: Sequence[Line]) -> Items:
     ]
 
 
-def _to_regions(lines: Sequence[Line]) -> Items:
-    return [{"text_region": region} for _, _, region in texts_with_corners(lines)]
-
-
 def _to_text(lines: Sequence[Line]) -> dict[str, object]:
     items = ({"text": text, "confidence": score} for text, score, _ in texts_with_corners(lines))
     return next(items, {"text": "", "confidence": 0.0})
@@ -65,15 +54,13 @@ def _to_text(lines: Sequence[Line]) -> dict[str, object]:
 
 MODULES: Final[Mapping[str, Callable[[Sequence[Sequence[Line]]], list[Items]]]] = {
     "ocr_system": lambda pages: [to_system(lines) for lines in pages],
-    "ocr_det": lambda pages: [_to_regions(lines) for lines in pages],
+    "ocr_det": lambda pages: [[{"text_region": box} for _, _, box in texts_with_corners(lines)] for lines in pages],
     # One list for all images; each image is one line.
     "ocr_rec": lambda pages: [[_to_text(lines) for lines in pages]],
 }
 """Converts the lines of all images to the `results` of each module."""
 
 
-def _failure(error: Exception) -> Response:
-    failure = failure_of(error)
-    status = NO_MODULE if isinstance(error, _NoModule) else NOT_JSON if type(error) is CallerError else FAILED
-    answer = {"msg": str(failure), "results": "", "status": status}
-    return as_json(answer, 200 if is_reported_in_a_200(error) else failure.status)
+def _failure(failure: OcrsvcError) -> Response:
+    answer = {"msg": str(failure), "results": "", "status": original_code_of((), failure, NOT_JSON) or FAILED}
+    return as_json(answer, 200 if is_reported_in_a_200(failure) else failure.status)

@@ -35,7 +35,6 @@ from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_chec
 
 # PaddleX's default; it drops further pages silently.
 MAX_PAGES: Final = 10
-Envelope = dict[str, object]
 INVALID_FILE: Final = "Invalid input file"
 UNPROCESSABLE: Final = 422
 MAX_TEXT: Final = 1024
@@ -140,9 +139,7 @@ def make_paddlex(context: AdapterContext) -> Blueprint:
     """Make POST /ocr and GET /health."""
     url_files = context.url_files
     fetch = (lambda url: url_files.fetch(url).data) if url_files.is_on else None
-    blueprint = make_blueprint("paddlex", _failure)
 
-    @blueprint.post("/ocr")
     def ocr() -> Response:
         raw, members = request.content.raw, request.content.members
         g.log_id = members.get("logId")
@@ -152,17 +149,15 @@ def make_paddlex(context: AdapterContext) -> Blueprint:
         answer = success(data, parsed, context.reader, request.left_s, request.context)
         return Response(answer, content_type=JSON_TYPE)
 
-    @blueprint.get("/health")
     def health() -> Response:
         # Clients of other servers with this path read `status`.
         return as_json({"logId": request.id, "errorCode": 0, "errorMsg": "Healthy", "status": "ok"})
 
-    return blueprint
+    return make_blueprint("paddlex", _failure, [("POST", "/ocr", ocr), ("GET", "/health", health)])
 
 
-def _failure(error: Exception) -> Response:
-    failure = failure_of(error)
-    status, envelope = failure_envelope(error, failure, g.get("log_id"))
+def _failure(failure: OcrsvcError) -> Response:
+    status, envelope = failure_envelope(failure, g.get("log_id"))
     return as_json(envelope, status)
 
 
@@ -180,7 +175,7 @@ def infer(
         parsed = parse_members(members)
         return 200, success(file_of(parsed, context.share), parsed, reader, limit_s, context, model)
     except Exception as error:  # noqa: BLE001  an edge of the web: every error becomes a response
-        status, envelope = failure_envelope(error, failure_of(error), log_id)
+        status, envelope = failure_envelope(failure_of(error), log_id)
         return status, orjson.dumps(envelope)
 
 
@@ -217,12 +212,12 @@ def _info(kind: str, pages: Sequence[Page]) -> dict[str, object]:
     return {"numPages": len(pages), "pages": sizes, "type": kind.lower()}
 
 
-def failure_envelope(error: Exception, failure: OcrsvcError, log_id: object = None) -> tuple[int, Envelope]:
-    """HTTP status and response for an exception and its `failure_of`; `log_id` is the client's."""
+def failure_envelope(failure: OcrsvcError, log_id: object) -> tuple[int, dict[str, object]]:
+    """HTTP status and response for an error; `log_id` is the client's."""
     status, message = failure.status, str(failure)
-    if isinstance(error, NO_IMAGE):
+    if isinstance(failure, NO_IMAGE):
         status, message = UNPROCESSABLE, f"{INVALID_FILE}. {message}"
-    elif type(error) is CallerError:
+    elif type(failure) is CallerError:
         status, message = UNPROCESSABLE, json.dumps([validation_error("json_invalid", "body", message)])
     elif responses.is_wrong_path(failure):
         message = failure.title

@@ -7,8 +7,7 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext, make_blueprint, texts_with_corners
-from ocrsvc.errors import BadOption
-from ocrsvc.http.error_responses import failure_of
+from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
@@ -29,29 +28,25 @@ class _BadField(BadOption, status=422):
 
 def make_rapidocr_api(context: AdapterContext) -> Blueprint:
     """Make POST /ocr and GET /."""
-    blueprint = make_blueprint("rapidocr_api", _failure)
 
-    @blueprint.post("/ocr")
     def ocr() -> Response:
         options = _options(request.content)
         data = request.content.first_image((FILE_FIELD,), ("image_data",))
         return as_json(to_answer(context.read(data, options).page))
 
-    @blueprint.get("/")
     def banner() -> Response:
         return as_json({"message": "Welcome to RapidOCR API Server!"})
 
-    return blueprint
+    return make_blueprint("rapidocr_api", _failure, [("POST", "/ocr", ocr), ("GET", "/", banner)])
 
 
 def to_answer(page: Page) -> dict[str, dict[str, object]]:
     """The lines under "0", "1", and so on; those with words with them, as RapidOCR has them."""
     answer = {}
-    for number, (line, (text, score, box)) in enumerate(
-        zip(page.lines, texts_with_corners(page.lines, 1), strict=True)
-    ):
-        words = {} if line.words is None else {"word_results": list(texts_with_corners(line.words, 1))}
-        answer[str(number)] = {"rec_txt": text, "dt_boxes": box, "score": score, **words}
+    for number, (text, score, box) in enumerate(texts_with_corners(page.lines, 1)):
+        words = page.lines[number].words
+        more = {} if words is None else {"word_results": list(texts_with_corners(words, 1))}
+        answer[str(number)] = {"rec_txt": text, "dt_boxes": box, "score": score, **more}
     return answer
 
 
@@ -63,8 +58,7 @@ def _options(content: Content) -> ReadOptions:
             message = "Value error, Expected UploadFile, received: <class 'str'>"
             raise _BadField("value_error", name, message, as_text(value)[:100])
     if flags["use_rec"] is False:
-        message = "Value error, use_rec must be true"
-        raise _BadField("value_error", "use_rec", message, "false")
+        raise _BadField("value_error", "use_rec", "Value error, use_rec must be true", "false")
     words = flags["return_word_box"] is True
     return ReadOptions(rotate=rotate_option(flags["use_cls"]), detect=flags["use_det"] is not False, words=words)
 
@@ -77,8 +71,7 @@ def _flag(content: Content, name: str) -> bool | None:
         raise _BadField("bool_parsing", name, message, str(error)[:100]) from error
 
 
-def _failure(error: Exception) -> Response:
-    failure = failure_of(error)
+def _failure(failure: OcrsvcError) -> Response:
     # FastAPI's router answers with the bare title.
     detail = failure.title if is_wrong_path(failure) else str(failure)
-    return as_json({"detail": [error.item] if isinstance(error, _BadField) else detail}, failure.status)
+    return as_json({"detail": [failure.item] if isinstance(failure, _BadField) else detail}, failure.status)

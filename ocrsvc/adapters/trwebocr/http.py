@@ -19,9 +19,8 @@ from flask import Blueprint, Response
 from numpy.typing import NDArray
 
 from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.errors import BadOption, CallerError, NothingSent
+from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
 from ocrsvc.formats.boxes import Boxes, to_boxes
-from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import NO_IMAGE, drawn_page
 from ocrsvc.pipeline.read import Reader
@@ -105,9 +104,8 @@ def _success(began_s: float, picture: bytes, raw_out: bytes, *, is_drawn_first: 
     return Response(b"".join([head, b', "data": {', *members, b"}}"]), content_type="application/json")
 
 
-def _failure(error: Exception) -> Response:
-    failure = failure_of(error)
-    message = NOTHING_SENT if isinstance(error, NothingSent) else str(failure)
+def _failure(failure: OcrsvcError) -> Response:
+    message = NOTHING_SENT if isinstance(failure, NothingSent) else str(failure)
     # As in the original: JSON of the standard library, with spaces and ASCII only.
     answer = json.dumps({"code": failure.status, "msg": message})
     return Response(answer, failure.status, content_type="application/json")
@@ -170,14 +168,13 @@ def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
     return blueprint
 
 
-def _cpp_failure(error: Exception) -> Response:
+def _cpp_failure(failure: OcrsvcError) -> Response:
     """An error, with the original's message if it has one."""
-    failure = failure_of(error)
     text = str(failure)
-    if isinstance(error, NothingSent):
+    if isinstance(failure, NothingSent):
         text = "Missing file or img_base64 parameter"
-    elif isinstance(error, NO_IMAGE):
+    elif isinstance(failure, NO_IMAGE):
         text = "Failed to load image"
-    elif type(error) is CallerError:
+    elif type(failure) is CallerError:
         text = "Invalid JSON data"
     return Response(text, failure.status, content_type=TEXT_TYPE)

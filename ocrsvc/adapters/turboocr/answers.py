@@ -6,15 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
-from flask import Response
 
 from ocrsvc import errors
 from ocrsvc.adapters.context import original_code_of, texts_with_corners
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, Mode, PageParameters
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.markup import to_html
-from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.geometry import restore_page
 from ocrsvc.results import Box, Page, Region, RegionType, Table
 
@@ -35,7 +32,7 @@ CLASSES: Final[Mapping[RegionType, tuple[str, int]]] = {
 # The original's class for lines outside all regions.
 _REMAINDER: Final = ("SupplementaryRegion", -1)
 
-CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
+CODES: Final[tuple[tuple[type[OcrsvcError], str], ...]] = (
     (errors.NothingSent, "MISSING_IMAGE"),
     (errors.BadBase64, "BASE64_DECODE_FAILED"),
     (errors.UnsupportedImage, "IMAGE_DECODE_FAILED"),
@@ -97,11 +94,9 @@ def mode_of(page: Page, requested: Mode) -> Mode:
 def _lines(page: Page, parameters: PageParameters, scale: float) -> list[dict[str, object]]:
     regions = {line: number for number, region in enumerate(page.regions) for line in region.lines}
     items = []
-    for number, (line, (text, score, box)) in enumerate(
-        zip(page.lines, texts_with_corners(page.lines, scale=scale), strict=True)
-    ):
+    for number, (text, score, box) in enumerate(texts_with_corners(page.lines, scale=scale)):
         item: dict[str, object] = {"text": text, "confidence": score, "bounding_box": box}
-        if line.source == "text_layer":
+        if page.lines[number].source == "text_layer":
             item["source"] = "pdf"
         if parameters.has_layout:
             item = {"id": number, **item, **({"layout_id": regions[number]} if number in regions else {})}
@@ -163,9 +158,9 @@ def _corners(box: Box, scale: float) -> list[list[int]]:
     return [[round(x * scale), round(y * scale)] for x, y in box]
 
 
-def code_of(error: BaseException) -> str:
+def code_of(error: OcrsvcError) -> str:
     """The original's code for an error, else this service's in upper case."""
-    default = error.code.upper() if isinstance(error, OcrsvcError) else "INFERENCE_ERROR"
+    default = error.code.upper() if type(error) is not OcrsvcError else "INFERENCE_ERROR"
     return str(original_code_of(CODES, error, "INVALID_JSON") or default)
 
 
@@ -174,12 +169,6 @@ def status_of(failure: OcrsvcError) -> int:
     return 400 if isinstance(failure, _BAD_FILES) and not isinstance(failure, errors.BodyTooLarge) else failure.status
 
 
-def error_members(error: Exception, failure: OcrsvcError | None = None) -> dict[str, object]:
-    """An error's JSON members; `failure` is its `failure_of`."""
-    return {"error": {"code": code_of(error), "message": str(failure or failure_of(error))}}
-
-
-def answer_failure(error: Exception) -> Response:
-    """An exception as the original's error response, for Flask's `errorhandler`."""
-    failure = failure_of(error)
-    return as_json(error_members(error, failure), status_of(failure))
+def error_members(failure: OcrsvcError) -> dict[str, object]:
+    """The JSON members of an error."""
+    return {"error": {"code": code_of(failure), "message": str(failure)}}

@@ -72,7 +72,7 @@ def batch_answer(outcomes: Sequence[Outcome], parameters: PageParameters) -> lis
     return [
         (to_results(outcome.page, parameters), None)
         if isinstance(outcome, Reading)
-        else ({"results": [], **error_members(outcome)}, code_of(outcome))
+        else ({"results": [], **error_members(failure_of(outcome))}, code_of(outcome))
         for outcome in outcomes
     ]
 
@@ -126,7 +126,7 @@ def page_of(call: DocumentCall, number: int, outcome: Outcome) -> dict[str, Any]
         return to_document_page(replace(outcome.page, number=number), call.parameters, drawn_dpi)
     upright = call.parameters.model_copy(update={"autorotate": False})
     empty = to_document_page(Page(0, 0, 0, (), number), upright, drawn_dpi)
-    return {**empty, "width": 0, "height": 0, **error_members(outcome)}
+    return {**empty, "width": 0, "height": 0, **error_members(failure_of(outcome))}
 
 
 def _searchable_pdf(call: DocumentCall, read: FileRead) -> bytes:

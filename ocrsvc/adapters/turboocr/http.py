@@ -9,7 +9,7 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext, CodedError, Route, make_blueprint
 from ocrsvc.adapters.turboocr import parameters
-from ocrsvc.adapters.turboocr.answers import answer_failure, to_results
+from ocrsvc.adapters.turboocr.answers import error_members, status_of, to_results
 from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer, respond_by_page
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, PageParameters, first_values, page_parameters
 from ocrsvc.errors import NothingSent, NotReady
@@ -36,7 +36,7 @@ def make_turboocr(context: AdapterContext) -> Blueprint:
     routes: list[Route] = [("POST", "/ocr", views.ocr), *(("POST", f"/ocr/{view.__name__}", view) for view in posts)]
     routes += [("GET", path, views.health) for path in ("/health", "/health/live")]
     routes += [("GET", "/health/ready", views.ready), ("GET", "/capabilities", views.capabilities)]
-    return make_blueprint("turboocr", answer_failure, routes)
+    return make_blueprint("turboocr", lambda failure: as_json(error_members(failure), status_of(failure)), routes)
 
 
 class _Views:

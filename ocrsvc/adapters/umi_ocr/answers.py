@@ -14,7 +14,7 @@ import orjson
 from pydantic import Field
 
 from ocrsvc.adapters.context import CodedError, RequestValues, texts_with_corners
-from ocrsvc.errors import BadBase64, BadOption, BrokenImage, NothingSent, UnknownModel, UnsupportedImage
+from ocrsvc.errors import BadBase64, BadOption, BrokenImage, NothingSent, OcrsvcError, UnknownModel, UnsupportedImage
 from ocrsvc.formats.boxes import to_boxes, to_frames
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.options import read_options
@@ -54,7 +54,7 @@ DOCUMENT_OPTIONS: Final[Mapping[str, Any]] = _DESCRIPTIONS["document"]
 OK, NO_TEXT = 100, 101
 NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
 ENGINE_FAILED, REFUSED = 902, 903
-CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
+CODES: Final[tuple[tuple[type[OcrsvcError], int], ...]] = (
     (NothingSent, NO_BASE64),
     (BadOption, BAD_OPTION),
     (UnknownModel, BAD_OPTION),

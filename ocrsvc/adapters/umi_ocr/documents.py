@@ -35,7 +35,7 @@ PATH: Final = "/api/doc/"
 NOT_JSON, NO_ID, UNKNOWN_ID, NOT_THERE = 101, 102, 103, 101
 NO_FILE, BAD_KIND, BAD_OPTIONS, BAD_VALUE = 101, 103, 107, 108
 BAD_DOCUMENT, ENCRYPTED, NO_SUCH_PAGE = 201, 202, 204
-CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
+CODES: Final[tuple[tuple[type[errors.OcrsvcError], int], ...]] = (
     (errors.EncryptedDocument, ENCRYPTED),
     (errors.BrokenImage, BAD_DOCUMENT),
     (errors.UnsupportedImage, BAD_DOCUMENT),

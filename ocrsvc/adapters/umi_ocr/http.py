@@ -19,7 +19,6 @@ from ocrsvc.adapters.umi_ocr import answers, documents
 from ocrsvc.adapters.umi_ocr.answers import ImageOptions
 from ocrsvc.adapters.umi_ocr.documents import PATH, document_routes
 from ocrsvc.errors import BadOption, OcrsvcError
-from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, is_wrong_path
@@ -81,15 +80,14 @@ def _no_documents(_rest: str) -> Response:
     raise _NotServed("The operator has switched documents off.")
 
 
-def _failure(error: Exception) -> Response:
-    failure = failure_of(error)
+def _failure(failure: OcrsvcError) -> Response:
     if is_wrong_path(failure):
         return Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
     # The original reports an engine failure in a 200 too; refusals keep their status for clients that retry.
-    in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
+    in_a_200 = is_reported_in_a_200(failure) or failure.code == "engine_failed"
     is_document = request.path.startswith(PATH)
-    code = original_code_of(documents.CODES, error, documents.NOT_JSON) if is_document else None
-    code = code or original_code_of(answers.CODES, error, answers.NOT_JSON)
+    code = original_code_of(documents.CODES, failure, documents.NOT_JSON) if is_document else None
+    code = code or original_code_of(answers.CODES, failure, answers.NOT_JSON)
     code = code or (answers.ENGINE_FAILED if failure.code in _ENGINE_FAILURES else answers.REFUSED)
     if request.path == QR_CODES and code in answers.UNREADABLE_IMAGES:
         code = UNREADABLE
