@@ -15,17 +15,9 @@ from pydantic import BaseModel
 from ocrsvc.adapters.context import AdapterContext, parse_as
 from ocrsvc.adapters.kserve import v2_models
 from ocrsvc.adapters.kserve.v2_models import InferRequest, find_model
-from ocrsvc.adapters.model_protocols import tensors
+from ocrsvc.adapters.model_protocols import rest, tensors
 from ocrsvc.adapters.model_protocols.ocr_model import Inference, OcrModel, ServedModel
 from ocrsvc.adapters.model_protocols.operators import caller_of_request
-from ocrsvc.adapters.model_protocols.rest import (
-    View,
-    answer_ready,
-    compressed,
-    json_answer,
-    parse_received,
-    serve_paths,
-)
 from ocrsvc.adapters.model_protocols.tensors import IMAGE, Array, BadTensor
 from ocrsvc.errors import CallerError
 from ocrsvc.http.base64text import decode_base64
@@ -89,37 +81,37 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
     """Make the routes below /v2."""
     model = context.model
 
-    def for_model(answer: Callable[[ServedModel], Response]) -> View:
+    def for_model(answer: Callable[[ServedModel], Response]) -> rest.View:
         return lambda name, version: answer(find_model(model, name, version or ""))
 
     def infer(served: ServedModel) -> Response:
         header_length = request.headers.get(HEADER_LENGTH)
-        parsed = parse_received(lambda body: _parse_request(body, header_length, request.share))
+        parsed = rest.parse_received(lambda body: _parse_request(body, header_length, request.share))
         return _answer(parsed, *v2_models.infer_arrays(model, served, parsed.infer, request.left_s, request.context))
 
     def model_ready(served: ServedModel) -> Response:
-        return answer_ready({"name": served.name, "ready": model.ready}, ready=model.ready)
+        return rest.answer_ready({"name": served.name, "ready": model.ready}, ready=model.ready)
 
     def statistics(name: str = "", version: str | None = None) -> Response:
-        return json_answer(v2_models.statistics_of(model, name, version or ""))
+        return rest.json_answer(v2_models.statistics_of(model, name, version or ""))
 
     def index() -> Response:
-        only_ready = parse_received(lambda body: bool(body) and parse_json(body, request.share).get("ready") is True)
-        return json_answer(v2_models.repository_index(model, only_ready=only_ready))
+        asked = rest.parse_received(lambda body: parse_json(body, request.share) if body else {})
+        return rest.json_answer(v2_models.repository_index(model, only_ready=asked.get("ready") is True))
 
-    return serve_paths(
+    return rest.serve_paths(
         "kserve_v2",
         # A separate rule, because these paths need the scope `operate`.
         ("/v2", "/v2/<path:rest>", "/v2/repository/models/<path:rest>"),
         (
-            ("GET", r"/v2/?", lambda: json_answer(v2_models.server_metadata(has_repository=model.has_repository))),
-            ("GET", r"/v2/health/live", lambda: answer_ready({"live": True}, ready=True)),
-            ("GET", r"/v2/health/ready", lambda: answer_ready({"ready": model.ready}, ready=model.ready)),
-            ("GET", r"/v2/models", lambda: json_answer({"models": model.names()})),
+            ("GET", r"/v2/?", lambda: rest.json_answer(v2_models.server_metadata(has_repository=model.has_repository))),
+            ("GET", r"/v2/health/live", lambda: rest.answer_ready({"live": True}, ready=True)),
+            ("GET", r"/v2/health/ready", lambda: rest.answer_ready({"ready": model.ready}, ready=model.ready)),
+            ("GET", r"/v2/models", lambda: rest.json_answer({"models": model.names()})),
             ("GET", r"/v2/models/stats", statistics),
-            ("GET", _MODEL, for_model(lambda served: json_answer(v2_models.model_metadata(served)))),
+            ("GET", _MODEL, for_model(lambda served: rest.json_answer(v2_models.model_metadata(served)))),
             ("GET", _MODEL + "/ready", for_model(model_ready)),
-            ("GET", _MODEL + "/config", for_model(lambda served: json_answer(v2_models.model_config(served)))),
+            ("GET", _MODEL + "/config", for_model(lambda served: rest.json_answer(v2_models.model_config(served)))),
             ("GET", _MODEL + "/stats", statistics),
             ("POST", _MODEL + "/infer", for_model(infer)),
             ("POST", r"/v2/repository/index", index),
@@ -132,7 +124,7 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
 def _load(model: OcrModel, name: str) -> Response:
     names: list[str] = []
     if model.has_repository:
-        members = parse_received(lambda body: parse_json(body, request.share) if body else {})
+        members = rest.parse_received(lambda body: parse_json(body, request.share) if body else {})
         names = list(parse_as(_LoadRequest, members, _REMEDY).parameters or ())
     v2_models.load_model(model, name, names, caller_of_request)
     return Response(content_type=JSON_TYPE)
@@ -217,10 +209,10 @@ def _answer(parsed: _HttpRequest, outputs: Sequence[Array], inference: Inference
     head["outputs"] = [_output(array, raw, binary=parsed.outputs.get(array.name, parsed.binary)) for array in outputs]
     members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if not raw:
-        return compressed(Response(members, content_type=JSON_TYPE))
+        return rest.compressed(Response(members, content_type=JSON_TYPE))
     response = Response(b"".join([members, *raw]), content_type=BINARY_TYPE)
     response.headers[HEADER_LENGTH] = str(len(members))
-    return compressed(response)
+    return rest.compressed(response)
 
 
 def _output(array: Array, raw: list[bytes], *, binary: bool) -> dict[str, object]:

@@ -12,7 +12,7 @@ from pydantic import Field, PlainValidator
 from ocrsvc.adapters.context import AdapterContext, RequestValues, make_blueprint
 from ocrsvc.adapters.mistral.uploaded_files import NoSuchFile, UploadedFiles
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError
-from ocrsvc.formats.blocks import Block, Kind, blocks_of
+from ocrsvc.formats.blocks import Kind, blocks_of
 from ocrsvc.formats.markdown import markdown_by_page
 from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.http.base64text import decode_base64
@@ -131,17 +131,16 @@ def _failure(failure: OcrsvcError) -> Response:
 
 def page_members(page: Page, markdown: str, options: OcrRequest, dpi: int) -> dict[str, object]:
     """One page and its Markdown; PDF pages are rendered at `dpi`."""
-    members: dict[str, object] = {
-        "index": page.number - 1,
-        "markdown": markdown,
-        "images": [],
-        "dimensions": {"dpi": dpi, "height": page.height, "width": page.width},
-        "hyperlinks": [],
-        "header": None,
-        "footer": None,
-    }
+    dimensions = {"dpi": dpi, "height": page.height, "width": page.width}
+    members: dict[str, object] = {"index": page.number - 1, "markdown": markdown, "images": []}
+    members |= {"dimensions": dimensions, "hyperlinks": [], "header": None, "footer": None}
     if options.include_blocks:
-        members["blocks"] = [_block(block, page) for block in blocks_of(page)]
+        blocks = members["blocks"] = list[dict[str, object]]()
+        for block in blocks_of(page):
+            (left, top), _, (right, bottom), _ = block.frame(page)
+            place = {"top_left_x": round(left), "top_left_y": round(top)}
+            place |= {"bottom_right_x": round(right), "bottom_right_y": round(bottom)}
+            blocks.append({"type": _BLOCK_TYPES[block.kind], "content": block.text, **place})
     if options.table_format:
         write, suffix = _TABLE_FORMATS[options.table_format]
         members["tables"] = [
@@ -158,18 +157,6 @@ def page_members(page: Page, markdown: str, options: OcrRequest, dpi: int) -> di
             **({"word_confidence_scores": words} if by_word else {}),
         }
     return members
-
-
-def _block(block: Block, page: Page) -> dict[str, object]:
-    (left, top), _, (right, bottom), _ = block.frame(page)
-    return {
-        "type": _BLOCK_TYPES[block.kind],
-        "content": block.text,
-        "top_left_x": round(left),
-        "top_left_y": round(top),
-        "bottom_right_x": round(right),
-        "bottom_right_y": round(bottom),
-    }
 
 
 def _words(page: Page, markdown: str) -> list[dict[str, Any]]:

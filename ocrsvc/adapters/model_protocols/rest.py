@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+import orjson
 from flask import Blueprint, Response
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
@@ -15,7 +16,7 @@ from ocrsvc.adapters.model_protocols.tensors import NotOffered
 from ocrsvc.errors import BodyTooLarge, CallerError, NotReady, OcrsvcError
 from ocrsvc.http.parsed_body import limited_parsing
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json, is_wrong_path
+from ocrsvc.http.responses import JSON_TYPE, as_json, is_wrong_path
 from ocrsvc.serving.decompression import Damaged, TooLarge, decompress
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH")
@@ -58,8 +59,9 @@ def _failure(failure: OcrsvcError) -> Response:
 
 
 def json_answer(answer: object, status: int = 200) -> Response:
-    """A JSON response, compressed if the client accepts it."""
-    return compressed(as_json(answer, status))
+    """A JSON response, compressed if the client accepts it; members may be numpy arrays."""
+    body = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return compressed(Response(body, status, content_type=JSON_TYPE))
 
 
 def compressed(response: Response) -> Response:

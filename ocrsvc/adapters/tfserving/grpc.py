@@ -23,7 +23,6 @@ from ocrsvc.results import Page, ReadOptions
 FILES: Final = ("tensorflow.proto", "tensorflow_serving.proto")
 PREDICTION: Final = "/tensorflow.serving.PredictionService/"
 MODEL: Final = "/tensorflow.serving.ModelService/"
-TYPE_URL: Final = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 DT_STRING: Final = 7
 _VALUES: Final = {"FP32": "float_val", "INT32": "int_val"}
@@ -89,9 +88,7 @@ class _Service:
         response = self._response("GetModelMetadataResponse")
         _set_model_spec(response.model_spec, served.name, str(served.number), "")
         signatures = {"signature_def": {http.SIGNATURE: http.signature_of()}}
-        packed = response.metadata["signature_def"]
-        packed.type_url = TYPE_URL
-        packed.value = json_format.ParseDict(signatures, self._response("SignatureDefMap")).SerializeToString()
+        response.metadata["signature_def"].Pack(json_format.ParseDict(signatures, self._response("SignatureDefMap")))
         return response
 
     def status(self, request: Any, _call: Call) -> Any:

@@ -7,27 +7,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.model_protocols import tensors
+from ocrsvc.adapters.model_protocols import rest, tensors
 from ocrsvc.adapters.model_protocols.ocr_model import MAX_DIGITS, OcrModel, ServedModel
-from ocrsvc.adapters.model_protocols.rest import (
-    Route,
-    answer_ready,
-    compressed,
-    json_answer,
-    parse_received,
-    serve_paths,
-)
 from ocrsvc.adapters.model_protocols.tensors import IMAGE, MAX_BATCH, BadTensor, NotOffered, Tensor, image_of
 from ocrsvc.errors import CallerError, UnknownModel
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.results import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
@@ -49,14 +39,14 @@ def make_tfserving(context: AdapterContext) -> Blueprint:
     def malformed() -> Response:
         raise CallerError(f"Malformed request: {request.method} {request.path[:200]}")
 
-    routes: list[Route] = [
+    routes: list[rest.Route] = [
         ("POST", _MODEL + ":predict", partial(_predict, model)),
         ("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model)),
         ("GET", _MODEL, partial(_status, model)),
         ("GET", _MODEL + "/metadata", partial(_metadata, model)),
         *((method, ".*", malformed) for method in ("GET", "POST")),
     ]
-    return serve_paths("tfserving", ("/v1/models/<path:rest>",), routes, re.IGNORECASE)
+    return rest.serve_paths("tfserving", ("/v1/models/<path:rest>",), routes, re.IGNORECASE)
 
 
 def make_kserve_v1(context: AdapterContext) -> Blueprint:
@@ -67,8 +57,8 @@ def make_kserve_v1(context: AdapterContext) -> Blueprint:
         find_servable(model, name)
         raise NotOffered("Explanations are not supported.", "Use :predict.")
 
-    routes: list[Route] = [
-        ("GET", "/v1/models", lambda: json_answer({"models": model.names()})),
+    routes: list[rest.Route] = [
+        ("GET", "/v1/models", lambda: rest.json_answer({"models": model.names()})),
         ("GET", path, partial(_status, model)),
         ("POST", path + ":predict", partial(_predict, model)),
         ("POST", path + ":explain", explain),
@@ -76,7 +66,7 @@ def make_kserve_v1(context: AdapterContext) -> Blueprint:
     if "tfserving" in context.settings.adapters:
         # Where both adapters serve a path, Flask picks this one's rule, so it must answer for TensorFlow Serving too.
         routes.append(("POST", path + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model)))
-    return serve_paths("kserve_v1", ("/v1/models", "/v1/models/<name>"), routes)
+    return rest.serve_paths("kserve_v1", ("/v1/models", "/v1/models/<name>"), routes)
 
 
 def _metadata(model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
@@ -84,17 +74,17 @@ def _metadata(model: OcrModel, name: str, version: str | None, label: str | None
     served = find_servable(model, name, version, label)
     spec = {"name": served.name, "signature_name": "", "version": str(served.number)}
     signatures = {"signature_def": {"signature_def": {SIGNATURE: signature_of()}}}
-    return json_answer({"model_spec": spec, "metadata": signatures})
+    return rest.json_answer({"model_spec": spec, "metadata": signatures})
 
 
 def _predict(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
     """Predict by rows (instances) or by columns (inputs), as the request does. Raises OcrsvcError."""
     served = find_servable(model, name, version, label)
-    by_rows, images = parse_received(lambda body: _parse_request(body, request.share))
+    by_rows, images = rest.parse_received(lambda body: _parse_request(body, request.share))
     options = ReadOptions(model=served.option)
     pages = model.infer(images, options, request.left_s, request.context, served).pages
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
-    return compressed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
+    return rest.json_answer(answer)
 
 
 def _status(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
@@ -107,7 +97,7 @@ def _status(model: OcrModel, name: str, version: str | None = None, label: str |
     ready = any(status.state == "AVAILABLE" for status in statuses)
     members = {"name": statuses[0].name, "ready": ready, "model_version_status": versions}
     names_version = model.has_repository and (version or label) is not None
-    return answer_ready(members, ready=ready or names_version)
+    return rest.answer_ready(members, ready=ready or names_version)
 
 
 def _wrong_method(
