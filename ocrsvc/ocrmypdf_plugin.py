@@ -105,10 +105,13 @@ class OcrsvcEngine(OcrEngine):
     @staticmethod
     def generate_pdf(input_file: Path, output_pdf: Path, output_text: Path, options: Any) -> None:
         """Write the page's text as an invisible layer on a blank page of its size."""
-        page, text_pdf = read_image(input_file, options), io.BytesIO()
-        blank = DocumentResult(_blank_pdf(page, _dpi_of(input_file)), [page], 1, _ENGINE)
+        page, blank, text_pdf = read_image(input_file, options), io.BytesIO(), io.BytesIO()
+        dpi = _dpi_of(input_file)
+        with pikepdf.new() as pdf:
+            pdf.add_blank_page(page_size=(page.width * _POINTS_PER_INCH / dpi, page.height * _POINTS_PER_INCH / dpi))
+            pdf.save(blank)
         try:
-            write_document("pdf", blank, text_pdf, _PAGE_S, no_check)
+            write_document("pdf", DocumentResult(blank.getvalue(), [page], 1, _ENGINE), text_pdf, _PAGE_S, no_check)
         except OcrsvcError as error:
             raise to_ocrmypdf_error(error) from error
         output_pdf.write_bytes(_with_tesseract_font(text_pdf))
@@ -188,14 +191,6 @@ def _engine_reader(jobs: int, lang: str | None) -> Callable[[bytes], Page]:
 
 def _text_of(page: Page) -> str:
     return f"{page.text}\n" if page.lines else ""
-
-
-def _blank_pdf(page: Page, dpi: float) -> bytes:
-    whole = io.BytesIO()
-    with pikepdf.new() as pdf:
-        pdf.add_blank_page(page_size=(page.width * _POINTS_PER_INCH / dpi, page.height * _POINTS_PER_INCH / dpi))
-        pdf.save(whole)
-    return whole.getvalue()
 
 
 def _with_tesseract_font(text_pdf: io.BytesIO) -> bytes:

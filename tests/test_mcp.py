@@ -27,9 +27,10 @@ from web_support import TEXT, KnownEngine, as_base64, running_reader
 
 from ocrsvc.cli.main import run
 from ocrsvc.connections.policy import OutgoingPolicy
+from ocrsvc.imaging.page_ranges import format_ranges
 from ocrsvc.integrations import mcp_server
 from ocrsvc.integrations.mcp_files import EnginePages, PageResult, Sources
-from ocrsvc.integrations.mcp_server import DocumentText, Limits, cut, make_server, ranges_text
+from ocrsvc.integrations.mcp_server import DocumentText, cut, make_server
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import Page
 from ocrsvc.settings.settings import Settings
@@ -86,7 +87,7 @@ def sources(folder: Path) -> Sources:
 
 @pytest.fixture(scope="module")
 def server(reader: Reader, sources: Sources) -> MCPServer:
-    return make_server(EnginePages(lambda: reader), sources, Limits(2, 1000))
+    return make_server(EnginePages(lambda: reader), sources, 2, 1000)
 
 
 def test_tools_describe_their_parameters(server: MCPServer) -> None:
@@ -102,7 +103,7 @@ def test_an_image_is_read_by_path_as_base64_and_where_the_operator_allows_it_by_
     for sent in ({"path": "page.png"}, {"path": "in.png"}, {"base64": as_base64(PNG)}):
         assert call(server, "read_image", **sent) == (False, [f"{TEXT}\n64x32 auto True False None\n"])
     with serving(response(PNG)) as host:
-        asked = make_server(EnginePages(lambda: reader), replace(sources, policy=local_policy()), Limits(1, 100))
+        asked = make_server(EnginePages(lambda: reader), replace(sources, policy=local_policy()), 1, 100)
         assert call(asked, "read_image", url=f"{host.url}/a.png")[0] is False
 
 
@@ -171,7 +172,7 @@ def test_pages_that_do_not_fit_are_listed_and_not_read() -> None:
     assert whole.text().endswith("[4 more of the requested pages were not read; call again with pages='2-5'.]")
     assert cut("abc", 3) == "abc"
     assert cut("abcd", 3).startswith("abc\n[Truncated to 3 of 4 characters")
-    assert ranges_text([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
+    assert format_ranges([1, 2, 3, 7, 9, 10]) == ["1-3", "7", "9-10"]
 
 
 def test_a_call_that_is_cancelled_ends_within_a_page(sources: Sources) -> None:
@@ -200,7 +201,7 @@ def test_a_call_that_is_cancelled_ends_within_a_page(sources: Sources) -> None:
             await task
         assert await asyncio.to_thread(ended.wait, 30)
 
-    ask(make_server(Endless(), sources, Limits(9, 1000)), give_up)
+    ask(make_server(Endless(), sources, 9, 1000), give_up)
 
 
 def test_over_stdio_nothing_but_the_protocol_is_printed(folder: Path) -> None:

@@ -29,6 +29,7 @@ from ocrsvc.formats.output_files import (
 from ocrsvc.http.options import RequestedOptions
 from ocrsvc.http.request import request
 from ocrsvc.imaging.document import is_pdf
+from ocrsvc.imaging.page_ranges import format_ranges
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import EngineInfo, Reading
@@ -127,15 +128,10 @@ def _failed_pages(files: Sequence[RequestFile]) -> str:
         numbers = [number for number, _ in files[0].read.errors]
     else:
         numbers = [at for at, outcome in enumerate(outcomes, start=1) if isinstance(outcome, OcrsvcError)]
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    written = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MAX_RANGES]]
+    ranges = format_ranges(numbers)
     # To keep the header short, the last range is open and may include pages that did not fail.
-    return ",".join([*written, *(f"{first}-" for first, _ in ranges[_MAX_RANGES : _MAX_RANGES + 1])])
+    rest = [f"{more.partition('-')[0]}-" for more in ranges[_MAX_RANGES : _MAX_RANGES + 1]]
+    return ",".join([*ranges[:_MAX_RANGES], *rest])
 
 
 def _picture_bytes(files: Sequence[RequestFile]) -> int:

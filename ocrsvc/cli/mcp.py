@@ -63,13 +63,13 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
     # Must run before the numeric libraries load.
     set_library_environment(os.environ)
     try:
-        from ocrsvc.integrations.mcp_server import PATH, Limits, listen, make_server, serve
+        from ocrsvc.integrations.mcp_server import PATH, listen, make_server, serve
     except ModuleNotFoundError as error:
         raise OperatorError(f"ocrsvc mcp needs the package {error.name}.", "Install the extra: ocrsvc[mcp].") from error
     source = _page_source(url, access, engine)
     try:
         files = _sources(folders or ([Path.cwd()] if http is None else []), most_bytes)
-        server = make_server(source, files, Limits(most_pages, most_letters))
+        server = make_server(source, files, most_pages, most_letters)
         if http is None:
             server.run("stdio")
             return

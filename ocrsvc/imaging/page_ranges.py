@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Final
 
 Ranges = tuple[tuple[int, int | None], ...]
@@ -29,6 +30,13 @@ def parse_ranges(text: str) -> Ranges:
     if len(ranges) < len(matches) or any(last is not None and last < first for first, last in ranges):
         raise ValueError(text)
     return ranges
+
+
+def format_ranges(numbers: Iterable[int]) -> list[str]:
+    """Ascending page numbers as ranges, such as ["1-3", "7"]."""
+    runs = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ends = ((run[0], run[-1]) for run in ([number for _, number in run] for _, run in runs))
+    return [str(first) if first == last else f"{first}-{last}" for first, last in ends]
 
 
 def choose(ranges: Ranges, count: int) -> Sequence[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -28,7 +28,7 @@ from ocrsvc.errors import BadOption, OcrsvcError, OperatorError
 from ocrsvc.formats.document import text_parts
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http.origins import is_loopback
-from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, parse_ranges
+from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, format_ranges, parse_ranges
 from ocrsvc.integrations.mcp_files import PageRequest, PageResult, PageSource, Sources
 from ocrsvc.plugins import output_formats
 from ocrsvc.results import EngineInfo, Page
@@ -58,18 +58,10 @@ T = TypeVar("T")
 Progress = Callable[[int, int], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Maximum pages and result characters per call."""
-
-    pages: int
-    characters: int
-
-
-def make_server(source: PageSource, files: Sources, limits: Limits) -> MCPServer:
-    """Make the server, whose tools read files by `source` within the limits per call."""
+def make_server(source: PageSource, files: Sources, max_pages: int, max_characters: int) -> MCPServer:
+    """Make the server, whose tools read files by `source`, at most this much per call."""
     server = MCPServer("ocrsvc", version=__version__, instructions=_INSTRUCTIONS)
-    tools = _Tools(source, files, limits)
+    tools = _Tools(source, files, max_pages, max_characters)
     how = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     server.add_tool(tools.read_image, annotations=how, structured_output=False)
     server.add_tool(tools.read_document, annotations=how, structured_output=False)
@@ -79,8 +71,8 @@ def make_server(source: PageSource, files: Sources, limits: Limits) -> MCPServer
 class _Tools:
     """The tools; calls wait so that only a few files are in memory at once."""
 
-    def __init__(self, source: PageSource, files: Sources, limits: Limits) -> None:
-        self._source, self._files, self._limits = source, files, limits
+    def __init__(self, source: PageSource, files: Sources, max_pages: int, max_characters: int) -> None:
+        self._source, self._files, self._max_pages, self._max_characters = source, files, max_pages, max_characters
         self._permits = anyio.Semaphore(_CALLS_AT_ONCE)
 
     async def read_image(
@@ -105,7 +97,7 @@ class _Tools:
                 page = next(pages)
             if isinstance(page.outcome, OcrsvcError):
                 raise page.outcome
-            texts = [cut(_page_text(page.outcome, "text"), self._limits.characters)]
+            texts = [cut(_page_text(page.outcome, "text"), self._max_characters)]
             if page.total > 1:
                 texts[0] += f"[This is page 1 of {page.total}; read_document reads the others.]\n"
             if lines or words:
@@ -131,10 +123,9 @@ class _Tools:
 
         def read(progress: Progress, is_gone: Callable[[], bool]) -> str:
             ranges = _ranges_of(pages)
-            request = PageRequest(
-                self._files.load(path, base64, url), ranges, self._limits.pages, tables=format == "md"
-            )
-            document = DocumentText(format, self._limits.characters, ranges)
+            data = self._files.load(path, base64, url)
+            request = PageRequest(data, ranges, self._max_pages, tables=format == "md")
+            document = DocumentText(format, self._max_characters, ranges)
             with closing(self._source.pages(request, is_gone)) as results:
                 for count, page in enumerate(results, start=1):
                     progress(count, page.chosen)
@@ -200,7 +191,8 @@ class DocumentText:
     def text(self) -> str:
         """All pages, with a note on the remaining ones."""
         left = [number for number in choose(self.ranges, self.total) if number not in set(self.read)]
-        note = f"[{len(left)} more of the requested pages were not read; call again with pages={ranges_text(left)!r}.]"
+        rest = ",".join(format_ranges(left)[:_MAX_RANGES])
+        note = f"[{len(left)} more of the requested pages were not read; call again with pages={rest!r}.]"
         return "\n".join([*self.parts, *([note] if left else [])])
 
 
@@ -218,17 +210,6 @@ def cut(text: str, max_characters: int) -> str:
     if len(text) <= max_characters:
         return text
     return f"{text[:max_characters]}\n[Truncated to {max_characters} of {len(text)} characters (--most-letters).]\n"
-
-
-def ranges_text(numbers: Sequence[int]) -> str:
-    """Page numbers as ranges in the syntax of `pages`, at most a hundred ranges."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MAX_RANGES])
 
 
 def _lines_json(page: Page, *, words: bool) -> str:

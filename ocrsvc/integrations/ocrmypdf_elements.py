@@ -87,9 +87,5 @@ def _to_word(parts: Sequence[PlacedText]) -> OcrElement:
 
 
 def _box(parts: Sequence[PlacedText]) -> BoundingBox:
-    return BoundingBox(
-        left=min(part.left for part in parts),
-        top=min(part.top for part in parts),
-        right=max(part.right for part in parts),
-        bottom=max(part.bottom for part in parts),
-    )
+    lefts, tops, rights, bottoms = zip(*((part.left, part.top, part.right, part.bottom) for part in parts), strict=True)
+    return BoundingBox(left=min(lefts), top=min(tops), right=max(rights), bottom=max(bottoms))
