@@ -34,7 +34,6 @@ from ocrsvc.results import Check, Reading, ReadOptions
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.settings.settings import Settings
 
-B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
 
 _SHOWN_CHARACTERS: Final = 40
@@ -178,16 +177,6 @@ NotServed = Annotated[bool, AfterValidator(_refuse_true)]
 
 CommaSeparated = BeforeValidator(lambda text: [part.strip() for part in text.split(",") if part.strip()])
 """Splits a comma-separated text into a list."""
-
-
-def parse_as(kind: type[B], value: object, remedy: str) -> B:
-    """Validate a JSON object as a model. Raises CallerError, which names the wrong member."""
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        why = "Input should be an object" if first["type"] == "model_type" else first["msg"]
-        raise CallerError(f"{'.'.join(map(str, first['loc']))}: {why}.", remedy) from None
 
 
 def texts_with_corners(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from flask import Blueprint, Response
 from pydantic import Field, PlainValidator
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_pascal
 
 from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, AnalyzeOptions, moment
 from ocrsvc.adapters.context import (
@@ -40,7 +39,6 @@ STATES: Final[dict[State, str]] = {"waiting": "notStarted", "running": "running"
 _RETRY: Final = {"Retry-After": "1"}
 # Azure's codes by status; the inner code is this service's in camel case.
 _CODES: Final = {401: "401", 403: "403", 404: "NotFound", 409: "Conflict", 429: "429", 503: "ServiceUnavailable"}
-_WORD: Final = re.compile(r"(?:^|_)([a-z])")
 # The first three have no effect here.
 _Feature = Literal["ocrHighResolution", "languages", "styleFont", "barcodes"]
 
@@ -162,21 +160,16 @@ def _status_of(job: Job) -> tuple[str, dict[str, Any] | None]:
     """The status, and the error of a document that failed or of which no page could be read."""
     progress = job.progress()
     if progress.state == "failure":
-        return FAILED, {"code": _camel_case(progress.code or OcrsvcError.code), "message": progress.why}
+        return FAILED, {"code": to_pascal(progress.code or OcrsvcError.code), "message": progress.why}
     first = next(job.pages(), None) if progress.state == "success" else None
     if first is not None and len(job.failed_pages()) == job.page_count():
-        return FAILED, {"code": _camel_case(first["code"]), "message": first["error"]}
+        return FAILED, {"code": to_pascal(first["code"]), "message": first["error"]}
     return STATES[progress.state], None
-
-
-def _camel_case(code: str) -> str:
-    """Write bad_option as BadOption."""
-    return _WORD.sub(lambda match: match[1].upper(), code)
 
 
 def _failure(failure: OcrsvcError) -> Response:
     code = _CODES.get(failure.status) or ("InvalidRequest" if failure.status < 500 else "InternalServerError")
-    inner = {"code": _camel_case(failure.code), "message": str(failure)}
+    inner = {"code": to_pascal(failure.code), "message": str(failure)}
     response = as_json({"error": {"code": code, "message": str(failure), "innererror": inner}}, failure.status)
     response.headers["x-ms-error-code"] = code
     return response

@@ -122,9 +122,8 @@ def _elements(request: Any, tensor: Any, count: int) -> list[bytes]:
             raise BadTensor("The input must be in raw_input_contents or in contents, not in both.", "Send it once.")
         return unpack_elements(request.raw_input_contents[0], count)
     if len(typed) != count:
-        raise BadTensor(
-            f"The shape has {count} elements, but bytes_contents has {len(typed)}.", f"Send {count} elements."
-        )
+        text = f"The shape has {count} elements, but bytes_contents has {len(typed)}."
+        raise BadTensor(text, f"Send {count} elements.")
     return list(typed)
 
 

@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 from flask import Blueprint, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from ocrsvc.adapters.context import AdapterContext, parse_as
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.kserve import v2_models
 from ocrsvc.adapters.kserve.v2_models import InferRequest, find_model
 from ocrsvc.adapters.model_protocols import rest, tensors
@@ -36,6 +36,7 @@ _REMEDY: Final = "See the Open Inference Protocol."
 _MODEL: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
 _REPOSITORY: Final = r"/v2/repository/models/(?P<name>[^/]+)"
 _DIGITS: Final = re.compile(r"[0-9]{1,12}")
+B = TypeVar("B", bound=BaseModel)
 
 
 class _LoadRequest(BaseModel):
@@ -125,7 +126,7 @@ def _load(model: OcrModel, name: str) -> Response:
     names: list[str] = []
     if model.has_repository:
         members = rest.parse_received(lambda body: parse_json(body, request.share) if body else {})
-        names = list(parse_as(_LoadRequest, members, _REMEDY).parameters or ())
+        names = list(_validated(_LoadRequest, members).parameters or ())
     v2_models.load_model(model, name, names, caller_of_request)
     return Response(content_type=JSON_TYPE)
 
@@ -133,6 +134,16 @@ def _load(model: OcrModel, name: str) -> Response:
 def _unload(model: OcrModel, name: str) -> Response:
     v2_models.unload_model(model, name, caller_of_request)
     return Response(content_type=JSON_TYPE)
+
+
+def _validated(kind: type[B], value: object) -> B:
+    """Validate a JSON object. Raises CallerError, which names the wrong member."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        why = "Input should be an object" if first["type"] == "model_type" else first["msg"]
+        raise CallerError(f"{'.'.join(map(str, first['loc']))}: {why}.", _REMEDY) from None
 
 
 def _parse_request(body: bytes, header_length: str | None, share: Share) -> _HttpRequest:
@@ -143,7 +154,7 @@ def _parse_request(body: bytes, header_length: str | None, share: Share) -> _Htt
         # An image file, with or without a length prefix.
         is_prefixed = not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4
         return _HttpRequest(InferRequest(IMAGE.name, [bytes(raw[4 if is_prefixed else 0 :])], (1,), (), {}))
-    head = parse_as(_Head, parse_json(head_bytes, share), _REMEDY)
+    head = _validated(_Head, parse_json(head_bytes, share))
     if isinstance(head.id, str) and len(head.id) > MAX_ID:
         raise CallerError(f"'id' is longer than {MAX_ID} characters.", _REMEDY)
     tensor, parameters = v2_models.single_input(head.inputs), head.parameters or {}

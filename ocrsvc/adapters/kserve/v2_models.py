@@ -113,11 +113,9 @@ def model_statistics(series: Series) -> Node:
         return {"count": int(sum(counts)), "ns": round(seconds * 1e9)}
 
     success, fail = (duration(model_metrics.MODEL_SECONDS.of(outcome)) for outcome in ("success", "fail"))
-    queue, decode, engine = (
-        duration(model_metrics.MODEL_STAGE_SECONDS.of(stage)) for stage in ("queue", "decode", "engine")
-    )
+    stages = [duration(model_metrics.MODEL_STAGE_SECONDS.of(stage)) for stage in ("queue", "decode", "engine")]
     last_ms = int(series.get(model_metrics.MODEL_LAST.of(), (0.0,))[0] * 1000)
-    return {"model_stats": [_statistics(SINGLE_MODEL, success, fail, (queue, decode, engine), last_ms)]}
+    return {"model_stats": [_statistics(SINGLE_MODEL, success, fail, stages, last_ms)]}
 
 
 def _version_statistics(series: Series, model: ServedModel) -> Node:
@@ -129,12 +127,12 @@ def _version_statistics(series: Series, model: ServedModel) -> Node:
 
     images, requests = counted(model_metrics.VERSION_IMAGES), model_metrics.VERSION_REQUESTS
     success, fail = (spent(outcome, counted(requests, outcome)) for outcome in ("success", "fail"))
-    stages = (spent("queue", images), spent("decode", images), spent("engine", images))
+    stages = [spent(stage, images) for stage in ("queue", "decode", "engine")]
     # The time of a version's last request is not recorded.
     return _statistics(model, success, fail, stages, 0)
 
 
-def _statistics(model: ServedModel, success: Node, fail: Node, stages: tuple[Node, Node, Node], last_ms: int) -> Node:
+def _statistics(model: ServedModel, success: Node, fail: Node, stages: list[Node], last_ms: int) -> Node:
     queue, decode, engine = stages
     images, nothing = engine["count"], {"count": 0, "ns": 0}
     steps: Node = {"compute_input": decode, "compute_infer": engine, "compute_output": {"count": images, "ns": 0}}

@@ -141,8 +141,7 @@ class ModelOperations:
                 raise ModelRefused(f"The version {version} was refused: {verdict.reason}"[:1000])
         for name in names:
             if name not in catalogue.models or not (available := catalogue.models[name].available):
-                reasons = [
-                    f"{one.name}/{one.number}: {one.reason}" for one in models.control.status(name) if one.reason
-                ]
+                failed = [one for one in models.control.status(name) if one.reason]
+                reasons = [f"{one.name}/{one.number}: {one.reason}" for one in failed]
                 raise ModelRefused(f"No version of {name} may serve.", " ".join(reasons)[:1000])
             models.loaded.preload(available[0], end_s)

@@ -75,10 +75,8 @@ def requested_outputs(names: Sequence[str], input_name: str = IMAGE.name) -> lis
     outputs = (JSON_OUT,) if input_name == JSON_IN else OUTPUT_NAMES
     for name in names:
         if name not in outputs:
-            raise BadTensor(
-                f"unexpected inference output '{name[:100]}' for model '{NAME}'.",
-                f"Its outputs are: {', '.join(outputs)}.",
-            )
+            text = f"unexpected inference output '{name[:100]}' for model '{NAME}'."
+            raise BadTensor(text, f"Its outputs are: {', '.join(outputs)}.")
     # Duplicates would multiply the response.
     return list(dict.fromkeys(names)) or list(outputs)
 
@@ -106,9 +104,8 @@ def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:
         raise BadTensor(f"The shape of '{name}' is not a list of at most {_MAX_RANK} lengths.", "Send [1].")
     count = math.prod(shape)
     if not 1 <= count <= MAX_BATCH:
-        raise BadTensor(
-            f"The shape of '{name}' has {count} images; accepted are 1 to {MAX_BATCH}.", "Send several requests."
-        )
+        text = f"The shape of '{name}' has {count} images; accepted are 1 to {MAX_BATCH}."
+        raise BadTensor(text, "Send several requests.")
     return tuple(shape)
 
 

@@ -42,9 +42,8 @@ def _lines(outcome: Reading | OcrsvcError) -> tuple[Line, ...]:
 
 def to_system(lines: Sequence[Line]) -> Items:
     """Confidence, text and corners of each line."""
-    return [
-        {"confidence": score, "text": text, "text_region": region} for text, score, region in texts_with_corners(lines)
-    ]
+    placed = texts_with_corners(lines)
+    return [{"confidence": score, "text": text, "text_region": region} for text, score, region in placed]
 
 
 def _to_text(lines: Sequence[Line]) -> dict[str, object]:

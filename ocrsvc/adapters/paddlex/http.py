@@ -114,9 +114,8 @@ def parse_members(members: Mapping[str, Any]) -> Members:
         return Members.model_validate(values)
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)
-        raise WrongMembers(
-            *(validation_error(each["type"], f"body.{each['loc'][0]}", each["msg"]) for each in wrong)
-        ) from None
+        refused = [validation_error(each["type"], f"body.{each['loc'][0]}", each["msg"]) for each in wrong]
+        raise WrongMembers(*refused) from None
 
 
 def file_of(members: Members, share: Share, fetch: Callable[[str], bytes] | None = None) -> bytes:

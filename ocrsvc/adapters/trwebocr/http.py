@@ -18,8 +18,8 @@ import numpy as np
 from flask import Blueprint, Response
 from numpy.typing import NDArray
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
+from ocrsvc.adapters.context import AdapterContext, make_blueprint, original_code_of
+from ocrsvc.errors import BadOption, NothingSent, OcrsvcError
 from ocrsvc.formats.boxes import Boxes, to_boxes
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import NO_IMAGE, drawn_page
@@ -170,11 +170,7 @@ def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
 
 def _cpp_failure(failure: OcrsvcError) -> Response:
     """An error, with the original's message if it has one."""
-    text = str(failure)
-    if isinstance(failure, NothingSent):
-        text = "Missing file or img_base64 parameter"
-    elif isinstance(failure, NO_IMAGE):
-        text = "Failed to load image"
-    elif type(failure) is CallerError:
-        text = "Invalid JSON data"
+    unreadable = ((kind, "Failed to load image") for kind in NO_IMAGE)
+    texts = ((NothingSent, "Missing file or img_base64 parameter"), *unreadable)
+    text = original_code_of(texts, failure, "Invalid JSON data") or str(failure)
     return Response(text, failure.status, content_type=TEXT_TYPE)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ocrsvc import errors
 from ocrsvc.adapters.context import original_code_of, texts_with_corners
-from ocrsvc.adapters.turboocr.parameters import DocumentParameters, Mode, PageParameters
+from ocrsvc.adapters.turboocr.parameters import DocumentParameters, PageParameters
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.markup import to_html
 from ocrsvc.imaging.geometry import restore_page
@@ -70,6 +70,9 @@ def to_document_page(page: Page, parameters: DocumentParameters, drawn_dpi: floa
         sides = (page.height, page.width) if turned in {90, 270} else (page.width, page.height)
         page = restore_page(page, turned, *sides)
     scale = parameters.dpi / drawn_dpi if drawn_dpi else 1.0
+    mode, sources = parameters.mode, {line.source for line in page.lines}
+    if mode not in {"ocr", "geometric"} and not {"text_layer", "ocr"} <= sources:
+        mode = "geometric" if "text_layer" in sources else "ocr"
     answer: dict[str, object] = {
         "page": page.number,
         "page_index": page.number - 1,
@@ -77,18 +80,11 @@ def to_document_page(page: Page, parameters: DocumentParameters, drawn_dpi: floa
         "width": max(1, round(page.width * scale)),
         "height": max(1, round(page.height * scale)),
         **to_results(page, parameters, scale),
-        "mode": mode_of(page, parameters.mode),
-        "text_layer_quality": "trusted" if any(line.source == "text_layer" for line in page.lines) else "absent",
+        # How the page was read: from its text layer, by the engine, or both.
+        "mode": mode,
+        "text_layer_quality": "trusted" if "text_layer" in sources else "absent",
     }
     return answer | ({"orientation_deg": turned} if turned else {})
-
-
-def mode_of(page: Page, requested: Mode) -> Mode:
-    """How a page was read: from its text layer, by the engine, or both."""
-    sources = {line.source for line in page.lines}
-    if requested in {"ocr", "geometric"} or {"text_layer", "ocr"} <= sources:
-        return requested
-    return "geometric" if "text_layer" in sources else "ocr"
 
 
 def _lines(page: Page, parameters: PageParameters, scale: float) -> list[dict[str, object]]:

@@ -158,9 +158,8 @@ def to_answer(page: Page, options: ImageOptions, spent_s: float) -> dict[str, ob
 
 
 def _items(texts: Sequence[Line | Word]) -> list[dict[str, Any]]:
-    return [
-        {"text": text, "score": score, "box": box} for text, score, box in texts_with_corners(texts, score_digits=4)
-    ]
+    placed = texts_with_corners(texts, score_digits=4)
+    return [{"text": text, "score": score, "box": box} for text, score, box in placed]
 
 
 def to_ends(lines: Sequence[Line], parser: str) -> list[str]:

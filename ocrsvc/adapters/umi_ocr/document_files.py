@@ -37,8 +37,7 @@ ENDINGS: Final[Mapping[str, str]] = {
 }
 """The file suffix of each downloadable format."""
 
-_LAYERED, _ONE_LAYER = _PDFS = ("pdfLayered", "pdfOneLayer")
-_WITH_BLANK: Final = ("txt", "csv")
+_LAYERED, _ONE_LAYER = "pdfLayered", "pdfOneLayer"
 # East Asian spreadsheets accept full-width characters too, and skip white space.
 _FORMULA_BEGINS: Final = (*"=+-@\t\r\n", *"＝＋－＠")
 
@@ -79,12 +78,12 @@ class FileRequest:
     @property
     def has_pdf(self) -> bool:
         """Whether a PDF is requested."""
-        return any(kind in _PDFS for kind in self.kinds)
+        return not {_LAYERED, _ONE_LAYER}.isdisjoint(self.kinds)
 
     @property
     def is_named_fully(self) -> bool:
         """Whether the name determines the content, so that an existing file can be reused."""
-        return len(self.kinds) == 1 and self.kinds[0] not in _WITH_BLANK
+        return len(self.kinds) == 1 and self.kinds[0] not in {"txt", "csv"}
 
 
 def parse_file_request(job: Job, members: Mapping[str, Any]) -> FileRequest:

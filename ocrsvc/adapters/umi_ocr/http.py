@@ -15,6 +15,7 @@ from flask import Blueprint, Response
 from pydantic import Field
 
 from ocrsvc.adapters.context import AdapterContext, CodedError, RequestValues, Route, make_blueprint, original_code_of
+from ocrsvc.adapters.model_protocols.tensors import NotOffered
 from ocrsvc.adapters.umi_ocr import answers, documents
 from ocrsvc.adapters.umi_ocr.answers import ImageOptions
 from ocrsvc.adapters.umi_ocr.documents import PATH, document_routes
@@ -34,10 +35,6 @@ _ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "r
 NOT_DRAWN, UNREADABLE = 200, 202
 _LEVELS: Final = {1: "L", 0: "M", 3: "Q", 2: "H"}
 _Side = Annotated[float, Field(ge=-1, le=4096)]
-
-
-class _NotServed(OcrsvcError, status=501, code="not_served", title="Not served"):
-    """The service lacks this part of the original."""
 
 
 def make_umi_ocr(context: AdapterContext) -> Blueprint:
@@ -70,14 +67,14 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
 
     routes: list[Route] = [("GET", path, banner) for path in ("/", "/umiocr")]
     routes += [("POST", "/api/ocr", ocr), ("GET", "/api/ocr/get_options", get_options), ("POST", QR_CODES, qr_codes)]
+
+    def no_documents(_rest: str) -> Response:
+        raise NotOffered("The operator has switched documents off.")
+
     if context.jobs is not None:
         return make_blueprint("umi_ocr", _failure, routes, document_routes(context))
-    routes += [(method, f"{PATH}<path:_rest>", _no_documents) for method in ("GET", "POST")]
+    routes += [(method, f"{PATH}<path:_rest>", no_documents) for method in ("GET", "POST")]
     return make_blueprint("umi_ocr", _failure, routes)
-
-
-def _no_documents(_rest: str) -> Response:
-    raise _NotServed("The operator has switched documents off.")
 
 
 def _failure(failure: OcrsvcError) -> Response:
