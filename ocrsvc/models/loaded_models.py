@@ -278,13 +278,10 @@ class LoadedModels(VersionLoader):
 
     def _forget_old(self) -> None:
         """Forget all but a few retired versions. Call it under the lock."""
-        retired = [key for key, entry in self._entries.items() if self._is_forgettable(entry)]
-        for key in retired[:-MOST_RETIRED]:
+        retired = [(key, entry) for key, entry in self._entries.items() if entry.is_retired and not entry.waiters]
+        closed = [key for key, entry in retired if entry.state is LoadState.CLOSED and entry not in self._wanted]
+        for key in closed[:-MOST_RETIRED]:
             del self._entries[key]
-
-    def _is_forgettable(self, entry: Entry) -> bool:
-        is_unused = entry.is_retired and entry.state is LoadState.CLOSED and not entry.waiters
-        return is_unused and entry not in self._wanted
 
 
 def _not_loaded(entry: Entry) -> NotReady:

@@ -184,11 +184,6 @@ class ModelMemory:
         self._largest[engine] = max(load.peak_bytes, self._largest.get(engine, 0))
         return _held_bytes(known)
 
-    def measure_again(self, loaded: LoadedVersion, size_bytes: int) -> int:
-        """The current memory of a version if its engine measures it, else the earlier `size_bytes`."""
-        engine = loaded.engine
-        return engine.memory_bytes() if isinstance(engine, MeasuredEngine) else size_bytes
-
     def _load_memory(self, loaded: LoadedVersion, before_bytes: int) -> _LoadMemory:
         if isinstance(loaded.engine, MeasuredEngine):
             now_bytes = loaded.engine.memory_bytes()
@@ -204,8 +199,6 @@ def _held_bytes(known: Iterable[_LoadMemory]) -> int:
 
 def _file_bytes(version: ModelVersion) -> int:
     """Size of a version's files, without its reference pages."""
-    pages = f"{version.description.reference.folder}/"
-    paths = (
-        version.folder / name for name in version.digests or version.description.files if not name.startswith(pages)
-    )
+    pages, names = f"{version.description.reference.folder}/", version.digests or version.description.files
+    paths = (version.folder / name for name in names if not name.startswith(pages))
     return sum(path.stat().st_size for path in paths if path.is_file())

@@ -175,19 +175,17 @@ class ModelControl:
     def load(self, name: str, number: int | None = None) -> None:
         """Want a model or a version, whatever the policy says. Raises UnknownModel, OperatorError."""
         key = self._checked(name, number)
-        allowed = {name, key}
-        self._change(lambda state: state.updated(loads=state.loads | {key}, unloads=state.unloads - allowed))
+        self._change(lambda state: state.updated(loads=state.loads | {key}, unloads=state.unloads - {name, key}))
 
     def unload(self, name: str, number: int | None = None) -> None:
         """Stop a model or a version from serving. Raises UnknownModel, OperatorError."""
         key = self._checked(name, number)
 
-        def is_other(load: str) -> bool:
-            return load != key and (number is not None or load.partition("/")[0] != name)
+        def edit(state: ModelState) -> ModelState:
+            others = (load for load in state.loads if number is not None or load.partition("/")[0] != name)
+            return state.updated(loads=frozenset(others) - {key}, unloads=state.unloads | {key})
 
-        self._change(
-            lambda state: state.updated(loads=frozenset(filter(is_other, state.loads)), unloads=state.unloads | {key})
-        )
+        self._change(edit)
 
     def set_labels(self, name: str, labels: Mapping[str, int | None]) -> None:
         """Set labels of a model, or remove those whose number is None. Raises UnknownModel, BadOption."""

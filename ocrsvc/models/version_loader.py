@@ -17,7 +17,7 @@ from typing import Final
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import EngineFailed, EngineUnavailable, ModelUnavailable, NotReady, OcrsvcError
-from ocrsvc.models.loaded_version import EngineThreads, LoadedVersion, ModelMemory, VersionKey
+from ocrsvc.models.loaded_version import EngineThreads, LoadedVersion, MeasuredEngine, ModelMemory, VersionKey
 from ocrsvc.models.model_name import without_paths
 from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 from ocrsvc.telemetry.metric import Metric
@@ -149,7 +149,8 @@ class VersionLoader:
 
     def _work_if_needed(self) -> None:
         """Start the loading thread if there is work and it is not running. Call it under the lock."""
-        if not self._is_working and self._has_work():
+        has_work = bool(self._wanted) or any(entry.is_to_close for entry in self._entries.values())
+        if has_work and not self._is_working:
             self._is_working = True
             try:
                 threading.Thread(target=self._work, name="models", daemon=True).start()
@@ -157,9 +158,6 @@ class VersionLoader:
                 # Waiting requests are refused at their deadline; the next request or lease tries again.
                 self._is_working = False
                 LOG.exception("No thread can be started to load or close models")
-
-    def _has_work(self) -> bool:
-        return bool(self._wanted) or any(entry.is_to_close for entry in self._entries.values())
 
     def _work(self) -> None:
         while (entry := self._next()) is not None:
@@ -192,8 +190,7 @@ class VersionLoader:
         try:
             self._open(entry)
         except BaseException as error:  # noqa: BLE001  the loading thread must survive, for all versions need it
-            failure = _as_failure(version, error)
-            self._note_failure(entry, failure)
+            self._note_failure(entry, _as_failure(version, error))
             self._count(MODEL_LOADS, version, "fail")
             return
         seconds = self._clock() - began_s
@@ -231,8 +228,9 @@ class VersionLoader:
         end_s = self._clock() + ROOM_S
         # Versions may have grown since they were loaded. Only this thread opens and closes versions.
         for other in list(self._entries.values()):
-            if other is not entry and other.loaded is not None:
-                other.size_bytes = self._memory.measure_again(other.loaded, other.size_bytes)
+            engine = other.loaded.engine if other.loaded is not None else None
+            if other is not entry and isinstance(engine, MeasuredEngine):
+                other.size_bytes = engine.memory_bytes()
         while (victim := self._victim_for(entry, needed_bytes)) is not None:
             if self._is_closed:
                 raise NotReady("This worker is shutting down.", "Send the request again.")

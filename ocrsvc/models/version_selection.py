@@ -131,10 +131,8 @@ def _refuse(selector: VersionSelector, catalogue: Catalogue, options: ReadOption
     descriptions = [version.description for version in versions]
     tiers = sorted({description.tier for description in descriptions if description.tier})
     languages = dict.fromkeys(tag for description in descriptions for tag in description.languages)
-    raise UnknownModel(
-        f"{subject} {words[:100]}.",
-        f"Tiers: {_listed(tiers)}. Languages: {_listed(languages)}, {AUTO}.",
-    )
+    remedy = f"Tiers: {_listed(tiers)}. Languages: {_listed(languages)}, {AUTO}."
+    raise UnknownModel(f"{subject} {words[:100]}.", remedy)
 
 
 def _list_versions(catalogue: Catalogue, name: str) -> str:

@@ -30,8 +30,6 @@ from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 
 LOG: Final = logging.getLogger("ocrsvc.models")
-_ALL: Final = "all"
-_DEFAULT: Final = "default"
 _MEMORY_SHARE: Final = 0.5
 _SELECTIONS: Final = 3  # tries to select another version before waiting for the selected one
 
@@ -103,14 +101,10 @@ class WorkerModels:
         if not self.loaded.is_loaded(serving):
             raise failures[0] if failures else NotReady(f"The model {serving} is not loaded.")
         for version in self._preloaded_versions():
-            if self.loaded.is_loaded(version):
-                continue
-            if self.loaded.has_room_for(version):
+            if not self.loaded.is_loaded(version) and self.loaded.has_room_for(version):
                 self._try_to_load(version)
-            else:
-                LOG.error(
-                    "The model %s is not loaded at the start: it does not fit into OCRSVC_MODELS_MEMORY.", version
-                )
+            elif not self.loaded.is_loaded(version):
+                LOG.error("The model %s is not loaded at the start: OCRSVC_MODELS_MEMORY has no room for it.", version)
 
     def describe(self) -> EngineInfo:
         """The default model's engine, or the last one known if it is not loaded. Raises NotReady."""
@@ -146,14 +140,14 @@ class WorkerModels:
             yield version
 
     def _preloaded_versions(self) -> Iterator[ModelVersion]:
-        if _ALL in self._preloads:
+        if "all" in self._preloads:
             yield from self.control.catalogue().available
             return
-        for name in self._preloads:
-            version = None if name == _DEFAULT else self.selector.serving(parse_wanted_model(name))
+        for name in (name for name in self._preloads if name != "default"):
+            version = self.selector.serving(parse_wanted_model(name))
             if version is not None:
                 yield version
-            elif name != _DEFAULT:
+            else:
                 LOG.error("OCRSVC_MODELS_LOAD names the model %s, which is not available.", name)
 
     def _try_to_load(self, version: ModelVersion) -> OcrsvcError | None:
@@ -190,12 +184,7 @@ def open_worker_models(
     # The other threads are for requests to loaded models.
     max_waiting = max(1, min(settings.queue_size, plan.threads) // 2)
     loaded = LoadedModels(
-        open_version,
-        threads,
-        memory,
-        load_limit_s=settings.boot_limit_s,
-        max_waiting=max_waiting,
-        metrics=metrics,
+        open_version, threads, memory, load_limit_s=settings.boot_limit_s, max_waiting=max_waiting, metrics=metrics
     )
     if folder is None:
         control = ModelControl(ModelRepository(None, engine=settings.engine), None, loaded.is_loaded)

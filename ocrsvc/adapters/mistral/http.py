@@ -20,7 +20,6 @@ from ocrsvc.http.field_values import as_text
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_url
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.results import Page, ReadOptions
 
 _MAX_RANGES: Final = 1000
@@ -97,7 +96,14 @@ def make_mistral(context: AdapterContext) -> Blueprint:
         members = request.content.members
         options = OcrRequest.from_values(members)
         data = document_data(members.get("document"), files, context)
-        read = _read(context, data, options)
+        read_options = options.read_options(has_models=context.reader.has_models)
+        if options.pages == ALL:
+            read = context.read_pages(data, read_options)
+        else:
+            read = context.reader.read_files([data], read_options, request.left_s, request.context, options.pages)[0]
+        for _, error in read.errors:
+            # The response has no field for the error of a page.
+            raise error
         pages = [
             page_members(page, markdown, options, context.settings.pdf_dpi)
             for page, markdown in markdown_by_page(reading.page for reading in read.readings)
@@ -107,18 +113,6 @@ def make_mistral(context: AdapterContext) -> Blueprint:
         return as_json({"pages": pages, "model": model, "usage_info": usage, "document_annotation": None})
 
     return make_blueprint("mistral", _failure, [("POST", "/v1/ocr", ocr)], files.routes() if files else ())
-
-
-def _read(context: AdapterContext, data: bytes, options: OcrRequest) -> FileRead:
-    """The document's pages. Raises the first page error, because the response has no field for it."""
-    read_options = options.read_options(has_models=context.reader.has_models)
-    if options.pages == ALL:
-        read = context.read_pages(data, read_options)
-    else:
-        read = context.reader.read_files([data], read_options, request.left_s, request.context, options.pages)[0]
-    for _, error in read.errors:
-        raise error
-    return read
 
 
 def _failure(failure: OcrsvcError) -> Response:

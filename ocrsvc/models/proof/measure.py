@@ -25,7 +25,7 @@ from ocrsvc.engines.model.encryption import ModelKey, parse_key
 from ocrsvc.engines.model.files import digest_of
 from ocrsvc.engines.model.version import ModelVersion, VersionName
 from ocrsvc.errors import BadModel, OcrsvcError
-from ocrsvc.models.proof.prover import FailureKind, Judgement, Measurement, PageMeasurement, pack
+from ocrsvc.models.proof.prover import FailureKind, Judgement, Measurement, PageMeasurement
 from ocrsvc.models.proof.reference_pages import ReferencePage, find_reference_pages
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas, release_free_memory
@@ -181,7 +181,7 @@ def main() -> None:
         outcome: Measurement | Judgement = measure(settings, plan, *names, key)
     except Refusal as refusal:
         outcome = refusal.judgement
-    os.pwrite(result, pack(outcome), 0)
+    os.pwrite(result, orjson.dumps(outcome), 0)
 
 
 if __name__ == "__main__":

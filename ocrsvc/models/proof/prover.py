@@ -146,14 +146,9 @@ class Prover:
 
     def _message(self, version: ModelVersion, pages_of: ModelVersion) -> bytes:
         key = version.key or pages_of.key
-        fields: Mapping[str, object] = {
-            "settings": self.settings.model_dump(mode="json"),
-            "plan": asdict(self.plan),
-            "version": asdict(VersionName.of(version)),
-            "pages_of": asdict(VersionName.of(pages_of)),
-            "model_key": None if key is None else key.expose(),
-        }
-        return orjson.dumps(fields)
+        names = {"version": asdict(VersionName.of(version)), "pages_of": asdict(VersionName.of(pages_of))}
+        fields = {"settings": self.settings.model_dump(mode="json"), "plan": asdict(self.plan), **names}
+        return orjson.dumps({**fields, "model_key": None if key is None else key.expose()})
 
     def _wait(self, program: Program, max_bytes: int) -> Judgement | None:
         """Wait until the process ends; returns a refusal if it exceeds a limit. Raises Stopped."""
@@ -195,13 +190,8 @@ def _outcome(code: int, message: bytes) -> Measurement | Judgement:
     return Judgement(_SENT_BY_OTHERS.get(-code, "crash"), f"The trial process ended with {describe_exit(code)}.")
 
 
-def pack(outcome: Measurement | Judgement) -> bytes:
-    """Pack an outcome into a message."""
-    return orjson.dumps(outcome)
-
-
 def unpack(message: bytes) -> Measurement | Judgement:
-    """Unpack the outcome of a message. Raises ValueError, TypeError or KeyError if it is invalid."""
+    """Unpack the JSON of an outcome. Raises ValueError, TypeError or KeyError if it is invalid."""
     fields: dict[str, Any] = orjson.loads(message)
     if "pages" not in fields:
         return Judgement(**fields)

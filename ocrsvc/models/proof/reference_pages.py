@@ -67,11 +67,9 @@ def _pages_in(folder: Path) -> list[ReferencePage]:
 def _paired(names: list[str], reader_of: Callable[[str], Callable[[], bytes]]) -> list[ReferencePage]:
     """Pair images with their texts. Raises BadModel: a text has no image."""
     texts = {name.removesuffix(".txt"): name for name in names if name.endswith(".txt")}
-    images = {name: _stem(name) for name in names if Path(name).suffix.lower() in _IMAGES}
-    if unpaired := sorted(set(texts) - set(images.values())):
-        raise BadModel(
-            f"The reference page {unpaired[0]} is missing: there is only {texts[unpaired[0]]}.", "Add its image."
-        )
+    images = {name: name.removesuffix(suffix) for name in names if (suffix := Path(name).suffix).lower() in _IMAGES}
+    for stem in sorted(set(texts) - set(images.values())):
+        raise BadModel(f"The reference page {stem} is missing: there is only {texts[stem]}.", "Add its image.")
     chosen = list(images.items())[:_MOST_PAGES]
     read = {stem: reader_of(texts[stem])().decode("utf-8", "replace") for _, stem in chosen if stem in texts}
     return [ReferencePage(name, reader_of(name), read.get(stem)) for name, stem in chosen]
@@ -83,10 +81,6 @@ def _packaged_page(version: ModelVersion) -> ReferencePage:
     if set(version.description.languages) >= _OWN_LANGUAGES:
         expected = files("ocrsvc.models.proof").joinpath("reference_page.txt").read_text("utf-8")
     return ReferencePage("reference_page.png", _OWN_PAGE.read_bytes, expected)
-
-
-def _stem(name: str) -> str:
-    return name[: -len(suffix)] if (suffix := Path(name).suffix) else name
 
 
 def _read_file(file: Path) -> bytes:
