@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits, StoredKey
@@ -53,12 +52,8 @@ class Usage(NamedTuple):
 
 def usage_to_dict(entry: KeyEntry, usage: Usage, now_s: float) -> dict[str, Any]:
     """A key with its state and usage as JSON values, for operators."""
-    used = {
-        "pages_today": usage.today,
-        "pages_this_month": usage.this_month,
-        "pages_reserved": usage.reserved,
-        "requests_under_way": usage.requests,
-    }
+    used = {"pages_today": usage.today, "pages_this_month": usage.this_month, "pages_reserved": usage.reserved}
+    used |= {"requests_under_way": usage.requests}
     return {**entry.as_dict(), "state": entry.state(now_s), "usage": used}
 
 
@@ -72,12 +67,7 @@ class LimitReached(Exception):
 
 def day_of(now_s: float) -> str:
     """The UTC day of a Unix time, such as 2027-03-31; its first seven characters are the month."""
-    return _day_text(int(now_s // _DAY_S))
-
-
-@lru_cache(maxsize=2)
-def _day_text(number: int) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(number * _DAY_S))
+    return time.strftime("%Y-%m-%d", time.gmtime(now_s))
 
 
 def oldest_day(days: int = _USAGE_DAYS) -> str:

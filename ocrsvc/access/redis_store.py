@@ -10,18 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from ocrsvc.access import key_store
 from ocrsvc.access.api_keys import KeyLimits, StoredKey, read_keys, write_key
-from ocrsvc.access.key_store import (
-    LEASE_S,
-    LIMIT_NAMES,
-    SETTLED_DAYS,
-    Hold,
-    LimitReached,
-    Need,
-    Usage,
-    burst_s,
-    oldest_day,
-)
+from ocrsvc.access.key_store import Hold, LimitReached, Need, Usage
 from ocrsvc.errors import KeysUnavailable, SettingsError
 
 TRY_S: Final = 0.5
@@ -53,19 +44,19 @@ class RedisStore:
         return Usage._make([*used, full_us / 1e6])
 
     def begin_worker(self, worker: str) -> None:
-        self._run("begin_worker", worker, oldest_day())
+        self._run("begin_worker", worker, key_store.oldest_day())
 
     def keep_alive(self, worker: str) -> None:
-        self._run("keep_alive", worker, LEASE_S)
+        self._run("keep_alive", worker, key_store.LEASE_S)
 
     def reserve(self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, day: str) -> None:
         rate, counts = limits.requests_per_s, (limits.concurrency, limits.pages_a_day, limits.pages_a_month)
-        steps = (rate and 1 / rate, rate and burst_s(rate))
+        steps = (rate and 1 / rate, rate and key_store.burst_s(rate))
         if limit := self._run("reserve", name, worker, day, *held, *need, spare, *counts, *steps):
-            raise LimitReached(LIMIT_NAMES[limit - 1])
+            raise LimitReached(key_store.LIMIT_NAMES[limit - 1])
 
     def settle(self, name: str, worker: str, held: Hold, series: int = 0, total: int = 0, day: str = "") -> None:
-        self._run("settle", name, worker, day, *held, series, total, SETTLED_DAYS * _DAY_S)
+        self._run("settle", name, worker, day, *held, series, total, key_store.SETTLED_DAYS * _DAY_S)
 
     def close(self) -> None:
         self._client.close()

@@ -17,19 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
+from ocrsvc.access import key_store
 from ocrsvc.access.api_keys import KeyLimits, StoredKey, read_keys, write_key
-from ocrsvc.access.key_store import (
-    LEASE_S,
-    LIMIT_NAMES,
-    SETTLED_DAYS,
-    Hold,
-    LimitName,
-    LimitReached,
-    Need,
-    Usage,
-    burst_s,
-    oldest_day,
-)
+from ocrsvc.access.key_store import Hold, LimitName, LimitReached, Need, Usage
 from ocrsvc.errors import KeysUnavailable
 
 LIMIT_S: Final = 1.0
@@ -89,14 +79,14 @@ class SqliteStore:
 
     def begin_worker(self, worker: str) -> None:
         self._for_upkeep.run("DELETE FROM held WHERE worker = ?", (worker,))
-        self._for_upkeep.run("DELETE FROM usage WHERE period < ?", (oldest_day(),))
-        self._for_upkeep.run("DELETE FROM series_total WHERE day < ?", (oldest_day(SETTLED_DAYS),))
+        self._for_upkeep.run("DELETE FROM usage WHERE period < ?", (key_store.oldest_day(),))
+        self._for_upkeep.run("DELETE FROM series_total WHERE day < ?", (key_store.oldest_day(key_store.SETTLED_DAYS),))
 
     def keep_alive(self, worker: str) -> None:
         """See KeyStore. This also checkpoints a large log."""
         run, now_s = self._for_upkeep.run, self._clock()
         run("INSERT OR REPLACE INTO worker VALUES (?, ?)", (worker, now_s))
-        run("DELETE FROM worker WHERE seen NOT BETWEEN ? AND ?", (now_s - LEASE_S, now_s + LEASE_S))
+        run("DELETE FROM worker WHERE seen NOT BETWEEN ? AND ?", (now_s - key_store.LEASE_S, now_s + key_store.LEASE_S))
         run("DELETE FROM held WHERE worker NOT IN (SELECT worker FROM worker)")
         with suppress(FileNotFoundError):
             if Path(f"{self._path}-wal").stat().st_size > _MAX_LOG_BYTES:
@@ -107,7 +97,7 @@ class SqliteStore:
     def reserve(self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, day: str) -> None:
         rate = limits.requests_per_s
         counts = (limits.concurrency, day, limits.pages_a_day, limits.pages_a_month)
-        steps = (rate and 1 / rate, rate and burst_s(rate))
+        steps = (rate and 1 / rate, rate and key_store.burst_s(rate))
         self._for_requests.run(_RESERVE, (name, worker, *held, *need, spare, self._clock(), *steps, *counts))
 
     def settle(self, name: str, worker: str, held: Hold, series: int = 0, total: int = 0, day: str = "") -> None:
@@ -140,7 +130,7 @@ class _Connection:
                 self._file = _identity(self._path)
             return self._opened.execute(statement, values).fetchall()
         except (sqlite3.Error, OSError) as error:
-            if str(error) in LIMIT_NAMES:
+            if str(error) in key_store.LIMIT_NAMES:
                 raise LimitReached(cast("LimitName", str(error))) from None
             raise _unavailable(self._path, reason_of(error)) from error
         finally:
