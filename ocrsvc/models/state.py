@@ -169,13 +169,9 @@ class StateStore:
 
     def note_of(self, name: str) -> str:
         """The note of the process that holds a lock; "" if it is free."""
-        try:
-            with (self.folder / name).open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return (self.folder / name).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
+        with contextlib.suppress(OSError):
+            file = self.folder / name
+            return "" if is_unlocked(file) else file.read_text(encoding="utf-8", errors="replace")
         return ""
 
     def _load(self) -> tuple[Generation, ModelState]:
@@ -243,6 +239,16 @@ def _bounded(state: ModelState) -> ModelState:
         return state
     newest = sorted(state.verdicts.items(), key=lambda item: (item[1].accepted, item[1].at))[-MOST_VERDICTS:]
     return state.updated(verdicts=dict(newest))
+
+
+def is_unlocked(file: Path) -> bool:
+    """Whether no process holds a file's lock; False for a file that cannot be opened."""
+    try:
+        with file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _try_lock(opened: int) -> bool:

@@ -36,7 +36,7 @@ from ocrsvc.models.catalogue import Catalogue
 from ocrsvc.models.model_control import PROOF_LOCK, ModelControl
 from ocrsvc.models.proof.prover import Judgement, Stopped
 from ocrsvc.models.proof.reference_pages import reference_folders
-from ocrsvc.models.state import StateStore, Verdict
+from ocrsvc.models.state import StateStore, Verdict, is_unlocked
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
@@ -190,7 +190,7 @@ class CrashGuard:
     def _crashed_loads(self, version: ModelVersion) -> list[Path]:
         """Marks of this arbiter's processes that died while loading a version; removes those of other arbiters."""
         with contextlib.suppress(OSError):
-            left = [mark for mark in self._folder.glob(f"{version.digest}.*") if _is_unlocked(mark)]
+            left = [mark for mark in self._folder.glob(f"{version.digest}.*") if is_unlocked(mark)]
             ours = [mark for mark in left if mark.name.split(".")[1] == _arbiter()]
             _remove([mark for mark in left if mark not in ours])
             return ours
@@ -234,15 +234,6 @@ def _arbiter() -> str:
     with contextlib.suppress(OSError):
         return f"{parent}-{Path(f'/proc/{parent}/stat').read_text().rpartition(')')[2].split()[19]}"
     return str(parent)
-
-
-def _is_unlocked(mark: Path) -> bool:
-    try:
-        with mark.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _remove(marks: list[Path]) -> None:
