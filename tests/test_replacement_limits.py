@@ -12,7 +12,6 @@ from ocrsvc.telemetry.worker_table import Reason
 from ocrsvc.worker.replacement_limits import (
     Bounds,
     Limits,
-    MemoryTrend,
     Readings,
     Usage,
     calibrate,
@@ -30,31 +29,21 @@ KINDS = ("rss", "gpu")
 
 
 def readings(kind: str, usage: Usage | None = None, *, requests: int = 10, age_s: float = 10.0) -> Readings:
-    """Readings far from all limits, except those given; a successor takes 15 s."""
-    return Readings(requests, age_s, 15.0, **{kind: usage or at(FOOTPRINT)})
-
-
-def at(now_bytes: int, max_step_bytes: int = 0, growth_bytes_per_s: float = 0.0) -> Usage:
-    return Usage(now_bytes, FOOTPRINT, max_step_bytes, growth_bytes_per_s)
+    """Readings far from all limits, except those given."""
+    return Readings(requests, age_s, **{kind: usage or Usage(FOOTPRINT)})
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
-        (at(FOOTPRINT), "none"),
-        (at(800 * MB - 1), "none"),
-        (at(800 * MB), "soft"),
-        (at(1000 * MB), "hard"),
+        (Usage(FOOTPRINT), "none"),
+        (Usage(800 * MB - 1), "none"),
+        (Usage(800 * MB), "soft"),
+        (Usage(1000 * MB), "hard"),
         # The next batch like the largest so far would reach the hard limit.
-        (at(750 * MB, max_step_bytes=249 * MB), "none"),
-        (at(750 * MB, max_step_bytes=250 * MB), "growth"),
-        # 20 MB/s for the 15 s that a successor needs are 300 MB.
-        (at(700 * MB, growth_bytes_per_s=20 * MB), "growth"),
-        (at(690 * MB, growth_bytes_per_s=20 * MB), "none"),
-        # The same trend in a young worker says nothing yet: half of the room, up to 650 MB, is still free.
-        (at(600 * MB, growth_bytes_per_s=50 * MB), "none"),
-        (at(700 * MB, growth_bytes_per_s=-50 * MB), "none"),
+        (Usage(750 * MB, max_step_bytes=249 * MB), "none"),
+        (Usage(750 * MB, max_step_bytes=250 * MB), "growth"),
     ],
 )
 def test_memory_reasons(kind: str, found: Usage, reason: str) -> None:
@@ -71,25 +60,26 @@ def test_request_and_age_reasons(requests: int, age_s: float, reason: Reason) ->
 
 
 def test_worker_without_limits_is_never_replaced() -> None:
-    much = Usage(10**15, 0, 10**15, 1e15)
-    assert reason_to_replace(Readings(10**9, 10.0**9, 1e9, rss=much, gpu=much), Limits()) is Reason.NONE
+    much = Usage(10**15, 10**15)
+    assert reason_to_replace(Readings(10**9, 10.0**9, rss=much, gpu=much), Limits()) is Reason.NONE
 
 
-def test_trend_covers_the_last_seconds_and_the_step_all_time() -> None:
-    trend = MemoryTrend(90)
-    for second, now in enumerate([100, 400, 410, 420, 430, 440, 450]):
-        trend.add(float(second), now)
-    # From second 2 (410) to second 7 (460).
-    assert trend.add(7.0, 460) == Usage(460, 90, 300, 10.0)
+def test_largest_step_is_kept_and_neither_the_first_check_nor_loading_a_model_is_one() -> None:
+    usage = Usage()
+    for now_bytes in (100, 400, 390, 450):
+        usage = usage.then(now_bytes)
+    assert usage == Usage(450, 300)
+    assert usage.then(950, is_step=False) == Usage(950, 300)
 
 
 def life(kind: str, growths: list[int], bounds: Bounds, footprint: int) -> Iterator[tuple[int, Reason]]:
     """Memory and reason at each check of a worker that grows by `growths` between checks, ten per second."""
     limits, now = Limits(rss=bounds) if kind == "rss" else Limits(gpu=bounds), footprint
-    trend = MemoryTrend(footprint)
-    for check, growth in enumerate(growths):
+    usage = Usage()
+    for growth in growths:
         now += growth
-        yield now, reason_to_replace(Readings(1, 1.0, 1.0, **{kind: trend.add(check / 10, now)}), limits)
+        usage = usage.then(now)
+        yield now, reason_to_replace(Readings(1, 1.0, **{kind: usage}), limits)
 
 
 @given(
@@ -122,8 +112,8 @@ def test_steady_worker_is_never_replaced(
 ) -> None:
     rss = calibrate(soft, hard, footprint_bytes=footprint, memory_bytes=memory, workers=workers)
     gpu = calibrate_gpu(soft, hard, footprint_bytes=footprint, gpu_memory_bytes=memory, workers=workers)
-    found = Usage(footprint, footprint)
-    assert reason_to_replace(Readings(10**6, 1e6, 60.0, rss=found, gpu=found), Limits(rss=rss, gpu=gpu)) is Reason.NONE
+    found = Usage(footprint)
+    assert reason_to_replace(Readings(10**6, 1e6, rss=found, gpu=found), Limits(rss=rss, gpu=gpu)) is Reason.NONE
 
 
 @given(footprint=st.integers(50 * MB, 4 * GB), memory=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))
@@ -171,15 +161,6 @@ def test_set_limits_are_kept_and_zero_is_no_limit(calibrated: Callable[..., Boun
     given = {"footprint_bytes": 100 * MB, whole: 10 * GB, "workers": 2}
     assert calibrated(500 * MB, 0, **given) == Bounds(500 * MB, 0)
     assert calibrated(None, None, **given) == bounds
-
-
-def test_loading_a_model_is_no_growth() -> None:
-    trend = MemoryTrend(100)
-    trend.add(0.0, 100)
-    trend.add(0.5, 110)
-    trend.reset()
-    assert trend.add(2.0, 900) == Usage(900, 100, 10, 0.0)
-    assert trend.add(4.0, 920).growth_bytes_per_s == 10.0
 
 
 def test_calibrated_limits_leave_room_for_the_models_of_all_workers() -> None:

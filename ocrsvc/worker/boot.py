@@ -52,7 +52,7 @@ _FLUSH_LOG_S: Final = 1.0
 
 
 def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
-    """Right after the fork: create everything that the application depends on. Exits the process on failure."""
+    """After the fork: create what the application depends on. Exits the process on failure."""
     # Until gunicorn installs the worker's own handlers, the handler inherited from the arbiter would swallow SIGTERM.
     signal.signal(signal.SIGTERM, worker.handle_exit)
     service.controller.in_worker(worker)
@@ -60,8 +60,8 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     service.worker.slot = worker.slot_number
     service.worker.error_recorder = service.errors.recorder(worker.slot_number)
     # From here on a background thread writes this worker's log.
-    metrics = service.worker.metrics
-    background = log_in_background(worker.log, worker.slot_number, lambda: metrics.count(LINES_DROPPED))
+    on_drop = partial(service.worker.metrics.count, LINES_DROPPED)
+    background = log_in_background(worker.log, worker.slot_number, on_drop)
     worker.flush_log = partial(background.wait, _FLUSH_LOG_S)
     service.worker.closing.callback(background.stop, _FLUSH_LOG_S)
     limit_arenas()
@@ -88,12 +88,8 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
     guard = RequestGuard(service.in_flight.recorder(worker.slot_number), service.request_denylist)
     limits = service.worker.limits = shared_limits_of(settings, worker.cfg.workers, guard)
     worker.limits = RequestLimits(
-        limits.memory,
-        settings.max_body_bytes,
-        settings.deadline_s,
-        quick_paths(settings.adapters),
-        service.head_check(),
-        settings.caller_header,
+        *(limits.memory, settings.max_body_bytes, settings.deadline_s, quick_paths(settings.adapters)),
+        *(service.head_check(), settings.caller_header),
     )
 
 
@@ -109,24 +105,18 @@ def load(service: ServiceContext, worker: RecyclingWorker) -> None:
         if service.worker.access_log is not None:
             closing.callback(service.worker.access_log.stop, _FLUSH_LOG_S)
         closing.callback(reader.stop, _STOP_S)
-        gauge, waited_s = _open_engine(service, worker, reader)
+        gauge = _open_engine(service, worker, reader)
         _start_samplers(service, reader)
         if (watcher := service.worker.models_watcher) is not None:
             watcher.start()
             closing.callback(watcher.stop)
         _start_runner(service, worker, reader)
         _start_grpc(service, worker, reader)
-        _note_ready(service, worker, reader, gauge, waited_s)
+        _note_ready(service, worker, reader, gauge)
 
 
-def _open_engine(
-    service: ServiceContext, worker: RecyclingWorker, reader: Reader
-) -> tuple[GpuMemoryReader | None, float]:
-    """Load and warm the engine when it is this worker's turn.
-
-    Returns the reader of the engine's GPU (None on the CPU), and the seconds waited for other workers to load.
-    """
-    called_s = time.monotonic()
+def _open_engine(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> GpuMemoryReader | None:
+    """Load and warm the engine when it is this worker's turn; returns its GPU's reader, None on the CPU."""
     with _heartbeat(worker):
         gauge = _open_gauge(service, worker)
     began_s = time.monotonic()
@@ -138,9 +128,11 @@ def _open_engine(
         "READY in %.1f s: engine=%s model=%s device=%s provider=%s",
         *(time.monotonic() - began_s, engine.name, engine.model, engine.device, engine.provider),
     )
-    if engine.device == "cuda" and gauge is None:
+    if engine.device != "cuda":
+        return None
+    if gauge is None:
         worker.log.warning("The engine's GPU cannot be read: only RSS limits apply to this worker.")
-    return gauge if engine.device == "cuda" else None, began_s - called_s
+    return gauge
 
 
 def _start_samplers(service: ServiceContext, reader: Reader) -> None:
@@ -174,12 +166,11 @@ def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryRe
         return None
     gauge = open_gpu_memory_reader(worker.log, worker.siblings())
     # Workers also take turns if the GPU cannot be read: they share it, and the folder of TensorRT's engines.
-    on_gpu = gauge is not None or device_for(settings) == "cuda"
-    if not on_gpu or is_next_to_load(worker.slot_number, table.live()):
-        return gauge
-    while not is_next_to_load(worker.slot_number, table.live()):
+    has_waited, on_gpu = False, gauge is not None or device_for(settings) == "cuda"
+    while on_gpu and not is_next_to_load(worker.slot_number, table.live()):
         time.sleep(_TURN_CHECK_S)
-    return open_gpu_memory_reader(worker.log, worker.siblings())
+        has_waited = True
+    return open_gpu_memory_reader(worker.log, worker.siblings()) if has_waited else gauge
 
 
 def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> None:
@@ -239,9 +230,9 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
 
 
 def _note_ready(
-    service: ServiceContext, worker: RecyclingWorker, reader: Reader, gauge: GpuMemoryReader | None, waited_s: float
+    service: ServiceContext, worker: RecyclingWorker, reader: Reader, gauge: GpuMemoryReader | None
 ) -> None:
-    """Start the watch, and enter READY; `waited_s` is how long other workers were waited for before loading."""
+    """Start the watch, serve TLS, and enter READY."""
     settings, head, entry = service.settings, service.controller.worker_table.head, worker.entry
     entry.rss_bytes = read_rss_bytes()
     loaded = reader.worker_models.loaded
@@ -256,10 +247,8 @@ def _note_ready(
     entry.rss_hard_bytes = limits.rss.hard_bytes
     head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, entry.gpu_bytes)
     entry.ready_s = time.monotonic()
-    boot_s = entry.ready_s - entry.forked_s - waited_s
-    on_check = _begin_tls(service, worker)
     # Before READY: if its thread cannot start, this worker exits.
-    Watch(worker, limits, boot_s, gauge, reader.stuck_threads, on_check, models).start()
+    Watch(worker, limits, gauge, reader.stuck_threads, _begin_tls(service, worker), models).start()
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     # SIGTERM may have set DRAINING during the load.
     if entry.state != State.DRAINING:
@@ -280,8 +269,7 @@ def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[],
 
 
 def _handshakes(service: ServiceContext, context: Callable[[], ssl.SSLContext]) -> Handshakes:
-    log = logging.getLogger("gunicorn.error")
-    return Handshakes(context, service.settings.tls_names, service.worker.metrics, log)
+    return Handshakes(context, service.settings.tls_names, service.worker.metrics, logging.getLogger("gunicorn.error"))
 
 
 @contextmanager
@@ -314,9 +302,8 @@ def _heartbeat(worker: RecyclingWorker, limit_s: float = math.inf) -> Iterator[N
         while not done.wait(min(_HEARTBEAT_S, limit_s)):
             worker.notify()
             if time.monotonic() >= end_s:
-                worker.log.error(
-                    "The engine has not loaded within %g s: this worker exits. Its stacks follow.", limit_s
-                )
+                message = "The engine has not loaded within %g s: this worker exits. Its stacks follow."
+                worker.log.error(message, limit_s)
                 worker.flush_log()
                 faulthandler.dump_traceback(file=_STDERR)
                 os._exit(BOOT_FAILED)

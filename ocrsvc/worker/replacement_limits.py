@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,8 +21,6 @@ _HARD_SHARE: Final = 0.9
 # Shares of the GPU's memory, less what other processes hold.
 _GPU_SOFT_SHARE: Final = 0.85
 _GPU_HARD_SHARE: Final = 0.95
-# Long enough for a trend over a few large images, short enough to notice a new leak.
-_TREND_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +33,15 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One kind of memory at one check: now, after warm-up, the largest step between checks, and the recent growth."""
+    """One kind of memory at one check, and its largest step between two checks so far."""
 
     now_bytes: int = 0
-    footprint_bytes: int = 0
     max_step_bytes: int = 0
-    growth_bytes_per_s: float = 0.0
+
+    def then(self, now_bytes: int, *, is_step: bool = True) -> Usage:
+        """The usage at the next check; loading and closing models is no step, nor is the first check."""
+        step_bytes = now_bytes - self.now_bytes if self.now_bytes and is_step else 0
+        return Usage(now_bytes, max(self.max_step_bytes, step_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,49 +60,25 @@ class Readings:
 
     requests: int
     age_s: float
-    # Seconds from the request for a successor until it serves.
-    replacement_lead_s: float = 0.0
     rss: Usage = field(default_factory=Usage)
     gpu: Usage = field(default_factory=Usage)
 
 
-class MemoryTrend:
-    """The growth of one kind of memory in the last five seconds; used by one thread."""
-
-    def __init__(self, footprint_bytes: int) -> None:
-        self._footprint_bytes, self._max_step_bytes = footprint_bytes, 0
-        self._samples: deque[tuple[float, int]] = deque()
-
-    def add(self, now_s: float, now_bytes: int) -> Usage:
-        """Add a sample, later than the one before."""
-        if self._samples:
-            self._max_step_bytes = max(self._max_step_bytes, now_bytes - self._samples[-1][1])
-        self._samples.append((now_s, now_bytes))
-        while now_s - self._samples[0][0] > _TREND_S:
-            self._samples.popleft()
-        first_s, first_bytes = self._samples[0]
-        # Less than a second of samples shows no trend.
-        growth_bytes_per_s = (now_bytes - first_bytes) / (now_s - first_s) if now_s - first_s >= 1.0 else 0.0
-        return Usage(now_bytes, self._footprint_bytes, self._max_step_bytes, growth_bytes_per_s)
-
-    def reset(self) -> None:
-        """Forget the samples: loading and closing models is no growth."""
-        self._samples.clear()
-
-
 def reason_to_replace(readings: Readings, limits: Limits) -> Reason:
     """The most pressing reason to replace the worker; NONE to keep it."""
+    gpu, rss = readings.gpu, readings.rss
     rules = (
-        (Reason.GPU_HARD, _is_over(readings.gpu, limits.gpu.hard_bytes)),
-        (Reason.RSS_HARD, _is_over(readings.rss, limits.rss.hard_bytes)),
-        (Reason.GPU_SOFT, _is_over(readings.gpu, limits.gpu.soft_bytes)),
-        (Reason.RSS_SOFT, _is_over(readings.rss, limits.rss.soft_bytes)),
-        (Reason.GPU_GROWTH, _will_be_over(readings.gpu, limits.gpu, readings.replacement_lead_s)),
-        (Reason.RSS_GROWTH, _will_be_over(readings.rss, limits.rss, readings.replacement_lead_s)),
-        (Reason.MAX_REQUESTS, 0 < limits.max_requests <= readings.requests),
-        (Reason.MAX_AGE, 0 < limits.max_age_s <= readings.age_s),
+        (Reason.GPU_HARD, limits.gpu.hard_bytes, gpu.now_bytes),
+        (Reason.RSS_HARD, limits.rss.hard_bytes, rss.now_bytes),
+        (Reason.GPU_SOFT, limits.gpu.soft_bytes, gpu.now_bytes),
+        (Reason.RSS_SOFT, limits.rss.soft_bytes, rss.now_bytes),
+        # Another step like the largest one would reach the hard limit.
+        (Reason.GPU_GROWTH, limits.gpu.hard_bytes, gpu.now_bytes + gpu.max_step_bytes),
+        (Reason.RSS_GROWTH, limits.rss.hard_bytes, rss.now_bytes + rss.max_step_bytes),
+        (Reason.MAX_REQUESTS, limits.max_requests, readings.requests),
+        (Reason.MAX_AGE, limits.max_age_s, readings.age_s),
     )
-    return next((reason for reason, applies in rules if applies), Reason.NONE)
+    return next((reason for reason, limit, value in rules if 0 < limit <= value), Reason.NONE)
 
 
 def request_replacement(entry: WorkerEntry, reason: Reason) -> None:
@@ -110,20 +86,6 @@ def request_replacement(entry: WorkerEntry, reason: Reason) -> None:
     if reason.pressure > Reason(entry.reason).pressure:
         entry.wanted_s = entry.wanted_s or time.monotonic()
         entry.reason = reason
-
-
-def _is_over(usage: Usage, limit_bytes: int) -> bool:
-    return 0 < limit_bytes <= usage.now_bytes
-
-
-def _will_be_over(usage: Usage, bounds: Bounds, replacement_lead_s: float) -> bool:
-    """Whether the hard limit may be reached before the next check, or before a successor could serve.
-
-    The trend counts only above half of the headroom: every worker grows quickly at first.
-    """
-    halfway = 2 * usage.now_bytes >= usage.footprint_bytes + bounds.hard_bytes
-    trend_bytes = round(usage.growth_bytes_per_s * replacement_lead_s) if halfway else 0
-    return 0 < bounds.hard_bytes <= usage.now_bytes + max(usage.max_step_bytes, trend_bytes, 0)
 
 
 def calibrate(

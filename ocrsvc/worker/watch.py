@@ -21,14 +21,7 @@ from ocrsvc.system.allocator import release_free_memory
 from ocrsvc.system.gpu import GpuMemoryReader
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, Granted, Reason, State
-from ocrsvc.worker.replacement_limits import (
-    Limits,
-    MemoryTrend,
-    Readings,
-    Usage,
-    reason_to_replace,
-    request_replacement,
-)
+from ocrsvc.worker.replacement_limits import Limits, Readings, Usage, reason_to_replace, request_replacement
 
 if TYPE_CHECKING:
     # Imports numpy, which the arbiter must not load.
@@ -74,8 +67,6 @@ class Watch:
 
     worker: Any
     limits: Limits
-    # Seconds from the fork to READY, without the wait for other workers.
-    boot_s: float = 0.0
     gauge: GpuMemoryReader | None = None
     stuck_threads: Callable[[], int] = lambda: 0
     # Called at each check.
@@ -93,51 +84,43 @@ class Watch:
     def _run(self) -> None:
         """Watch, and restart after an error: without a watch the worker would never be replaced."""
         entry = self.worker.entry
-        warm_bytes = entry.rss_bytes, entry.gpu_bytes
+        warm_bytes = entry.rss_bytes
         while entry.state == State.BOOTING:
             time.sleep(CHECK_S)
         while entry.state == State.READY:
             try:
-                self._watch(*warm_bytes)
+                self._watch(warm_bytes)
             except Exception:
                 self.worker.log.exception("The watch over this worker has failed; it restarts")
                 time.sleep(_RETRY_S)
 
-    def _watch(self, rss_bytes: int, gpu_bytes: int) -> None:
-        rss, gpu = MemoryTrend(rss_bytes), MemoryTrend(gpu_bytes)
-        entry = self.worker.entry
+    def _watch(self, warm_bytes: int) -> None:
+        rss, gpu, entry = Usage(), Usage(), self.worker.entry
         while entry.state == State.READY:
             now_s = time.monotonic()
             # read_rss_bytes is 0 if no descriptor is free.
             entry.requests, entry.rss_bytes = self.worker.nr, read_rss_bytes() or entry.rss_bytes
             own_bytes = entry.rss_bytes - (0 if self.models is None else self.models.added_bytes())
-            if self.models is not None and not self.models.is_settled():
-                rss.reset()
-            readings = Readings(
-                requests=entry.requests,
-                age_s=now_s - entry.ready_s,
-                # A successor boots as long as this worker did, perhaps after the successors of all other workers.
-                replacement_lead_s=(1 + self.worker.cfg.workers) * self.boot_s,
-                rss=rss.add(now_s, own_bytes),
-                gpu=self._read_gpu(gpu, now_s),
-            )
+            rss = rss.then(own_bytes, is_step=self.models is None or self.models.is_settled())
+            gpu = self._read_gpu(gpu, now_s)
+            readings = Readings(entry.requests, now_s - entry.ready_s, rss, gpu)
             request_replacement(entry, reason_to_replace(readings, self.limits))
             self._note_stuck()
             self._request_successor(now_s)
             self.on_check()
-            self._give_back_memory(now_s, own_bytes - rss_bytes)
+            self._give_back_memory(now_s, own_bytes - warm_bytes)
             if self._must_drain():
                 self.worker.drain()
             time.sleep(CHECK_S)
 
-    def _read_gpu(self, trend: MemoryTrend, now_s: float) -> Usage:
+    def _read_gpu(self, before: Usage, now_s: float) -> Usage:
         """Read this worker's GPU memory, and report it in the worker table; an empty Usage without a GPU."""
         entry = self.worker.entry
         reading = self.gauge.read(self.worker.siblings()) if self.gauge is not None else None
         if self.gauge is None or reading is None:
             entry.gpu_read_s = entry.gpu_busy_read_s = 0.0
-            return Usage()
-        usage = trend.add(now_s, reading.own_bytes)
+            return Usage(max_step_bytes=before.max_step_bytes)
+        usage = before.then(reading.own_bytes)
         entry.gpu_bytes, entry.gpu_max_step_bytes = reading.own_bytes, usage.max_step_bytes
         entry.gpu_used_bytes, entry.gpu_total_bytes = reading.used_bytes, reading.total_bytes
         entry.gpu_free_bytes, entry.gpu_read_s = reading.free_bytes, now_s
