@@ -81,5 +81,6 @@ def create_app(
     keys = None
     if gate is not None:
         keys = KeyCheck(gate, Routes(settings.adapters, has_models=settings.models is not None), settings.cors)
-    Admission(app, settings, reader, limits.callers, Router(app, settings), keys)
+    router = Router(app, settings)
+    Admission(app, settings, reader, limits.callers, keys, router.by_head, router.by_body)
     return app

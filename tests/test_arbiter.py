@@ -47,7 +47,7 @@ def arbiter(pid: int = os.getpid(), pidfile: Path | None = None) -> LastingArbit
         controller=ReplacementController(WorkerTable()),
         hung_requests=HungRequests(InFlightTable(8), CrashDenylist(8, 60.0), server.log),
         each_second=bool,
-        close_grpc_listeners=bool,
+        grpc_listeners=(),
     )
     take_over(server, service, None if pidfile is None else str(pidfile))
     assert isinstance(server, LastingArbiter)
@@ -260,7 +260,9 @@ def test_only_an_engines_own_operator_error_is_final(cause: Exception | None, *,
 
 def test_worker_stopped_while_loading_records_its_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *_, **__: None)
-    worker = RecyclingWorker(1, os.getpid(), [], None, 30, Config(), logging.getLogger("test-arbiter"))
+    worker = RecyclingWorker(
+        1, os.getpid(), [SimpleNamespace(fileno=int)], None, 30, Config(), logging.getLogger("test-arbiter")
+    )
     worker.worker_table, worker.slot_number = WorkerTable(), 0
     worker.entry.state = State.BOOTING
     with closing(worker.tmp), pytest.raises(SystemExit):

@@ -66,6 +66,7 @@ class Loop(EventLoop):
         super().__init__(config, logging.getLogger("test"), [], self.load, limits, parser, lambda _: True)
 
     def enqueue(self, conn: Connection) -> None:
+        self._stop_listening(conn)
         self.ready.append(conn)
         self.load.count(1)
 
@@ -248,21 +249,21 @@ def test_slow_reader_is_disconnected() -> None:
     with loop_with_a_client() as (loop, client):
         reach(loop, client, GET)
         conn = loop.ready.pop()
-        conn.unsent.append(memoryview(bytes(64 << 20)))
+        conn.sender.unsent.append(memoryview(bytes(64 << 20)))
         loop.finish(conn, kept())
         loop.turn()
         assert conn in loop._waiting
         # What has gone into the kernels' buffers is little for a day.
         conn.pace.began_s -= 86_400
         loop.check_limits(conn, time.monotonic())
-        assert (loop.connections, len(loop._waiting), len(conn.unsent)) == (0, 0, 0)
+        assert (loop.connections, len(loop._waiting), len(conn.sender.unsent)) == (0, 0, 0)
 
 
 def test_slow_steady_reader_gets_the_whole_response() -> None:
     with loop_with_a_client() as (loop, client):
         reach(loop, client, GET)
         conn = loop.ready.pop()
-        conn.unsent.append(memoryview(bytes(8 << 20)))
+        conn.sender.unsent.append(memoryview(bytes(8 << 20)))
         loop.finish(conn, kept())
         taken, now_s, end_s = 0, time.monotonic(), time.monotonic() + _ANSWER_S
         while taken < 8 << 20 and time.monotonic() < end_s:
@@ -271,7 +272,7 @@ def test_slow_steady_reader_gets_the_whole_response() -> None:
                 got = len(client.recv(25_000, socket.MSG_DONTWAIT))
                 # 25 kB a second, as the loop's clock would have it.
                 taken, now_s = taken + got, now_s + got / 25_000
-            if conn.unsent:
+            if conn.sender.unsent:
                 loop.check_limits(conn, now_s)
         assert (taken, loop.connections) == (8 << 20, 1)
 
@@ -302,7 +303,7 @@ def test_request_memory_is_released_after_the_response() -> None:
         loop.parse(conn)
         assert conn.body is not None
         conn.body.share.take(32 << 20)
-        conn.unsent.append(memoryview(bytes(32 << 20)))
+        conn.sender.unsent.append(memoryview(bytes(32 << 20)))
         loop.finish(conn, kept())
         assert loop.limits.memory.held_bytes >= 32 << 20
         left = 32 << 20

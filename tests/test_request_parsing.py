@@ -16,10 +16,10 @@ from urllib3.filepost import encode_multipart_formdata
 from web_support import as_base64
 
 from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
+from ocrsvc.http.base64text import unquote_plus
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import MAX_PARTS, split_parts
 from ocrsvc.http.parsed_body import Content
-from ocrsvc.http.percent_encoding import unquote_plus
 from ocrsvc.http.request import Request, allowed_s, read_body
 from ocrsvc.serving.memory_budget import Budget, unlimited
 from ocrsvc.settings.settings import Settings

@@ -18,7 +18,7 @@ from tls_support import RSA, Authority, environment
 
 from ocrsvc.cli.check import describe_tls
 from ocrsvc.connections import certificates as certificates_module
-from ocrsvc.connections.certificates import Certificates, connect_in_memory, key_of, keys_by_name, names_of
+from ocrsvc.connections.certificates import Certificates, connect_in_memory, key_of, names_of
 from ocrsvc.connections.tls_contexts import (
     HTTP,
     TlsFiles,
@@ -32,7 +32,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.telemetry.metrics import TLS_NOT_AFTER, TLS_READS
 from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.telemetry.worker_table import WorkerTable
-from ocrsvc.worker.certificate_watch import CertificateWatch, follow, open_certificates
+from ocrsvc.worker.certificate_watch import CertificateWatch, follow
 
 _DAY_S = 86400
 
@@ -42,9 +42,13 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
+def unused_watch() -> CertificateWatch:
+    return CertificateWatch(WorkerTable().head, MetricsStore().common, logging.getLogger("test-tls"))
+
+
 def refusal(environ: dict[str, str]) -> str:
     with pytest.raises(SettingsError) as refused:
-        open_certificates(read_settings(environ), None, is_start=True)
+        unused_watch().open(read_settings(environ), is_start=True)
     return str(refused.value)
 
 
@@ -56,7 +60,7 @@ def key_with_password() -> bytes:
 
 def test_a_certificate_and_its_key_are_served_from_two_files_or_one(authority: Authority, tmp_path: Path) -> None:
     files = authority.issue()
-    found = open_certificates(read_settings(environment(files)), None, is_start=True)
+    found = unused_watch().open(read_settings(environment(files)), is_start=True)
     assert found is not None
     assert found.current.certificate.names == ("DNS=localhost", "IP=127.0.0.1")
     assert 89 * _DAY_S < found.left_s() < 91 * _DAY_S
@@ -120,7 +124,7 @@ def test_a_wrong_client_authority_stops_the_start(authority: Authority, tmp_path
 
 def test_tls_does_not_begin_while_the_service_runs(authority: Authority) -> None:
     with pytest.raises(SettingsError, match="SIGHUP cannot turn TLS"):
-        open_certificates(read_settings(environment(authority.issue())), None, is_start=False)
+        unused_watch().open(read_settings(environment(authority.issue())), is_start=False)
 
 
 def test_old_versions_and_weak_ciphers_are_refused(authority: Authority) -> None:
@@ -147,7 +151,7 @@ def test_certificate_names_map_to_keys() -> None:
     uri = "spiffe://cluster.local/ns/scan"
     found = names_of({"subjectAltName": (("DNS", "a.example"), ("URI", uri)), "subject": ((("commonName", "a"),),)})
     assert found == ("DNS=a.example", f"URI={uri}", "CN=a")
-    keys = keys_by_name((f"URI={uri}:scanner", "CN=a:nightly"))
+    keys = (f"URI={uri}:scanner", "CN=a:nightly")
     assert key_of(found, keys) == "scanner"
     assert key_of(("CN=a",), keys) == "nightly"
     assert key_of(("DNS=a",), keys) is None

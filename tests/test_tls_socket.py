@@ -233,7 +233,7 @@ def test_a_resumed_session_does_not_outlive_the_clients_certificate(authority: A
             client = Client(wires[1], asking, session)
             found = shake_hands(handshakes, wires, client)
             assert found.established
-            assert found.is_resumed == is_resumed
+            assert client.tls.session_reused == is_resumed
             client.step()
             session = client.tls.session
             found.close()

@@ -25,10 +25,9 @@ from ocrsvc.connections.tls_contexts import (
 )
 from ocrsvc.errors import SettingsError
 
+# TLS 1.2 sessions that OpenSSL may cache. The cache is not used, holds 20,000, and Python cannot switch it off.
 MAX_SESSIONS: Final = 1000
-"""TLS 1.2 sessions that OpenSSL may cache. The cache is not used, holds 20,000, and Python cannot switch it off."""
-
-# OpenSSL's X509_V_FLAG_NO_CHECK_TIME: `_check_time` has a better message.
+# OpenSSL's X509_V_FLAG_NO_CHECK_TIME: `Certificates` has a better message.
 _NO_CHECK_TIME: Final = 0x200000
 # Kinds of alternative names: as Python's ssl names them, and as the setting tls_names does.
 _ALTERNATIVE_KINDS: Final = {"DNS": "DNS", "URI": "URI", "email": "EMAIL", "IP Address": "IP"}
@@ -104,8 +103,14 @@ class Certificates:
         for role in ROLES:
             if getattr(files, role) is not None:
                 copy.write(role, files.read(role))
-        contexts = _open(replace(files, copy=copy))
-        _check_time(files, contexts.certificate, self._clock())
+        contexts, now_s = _open(replace(files, copy=copy)), self._clock()
+        begin_s, end_s = contexts.certificate.not_before_s, contexts.certificate.not_after_s
+        if not begin_s <= now_s < end_s:
+            raise SettingsError(
+                f"{files.describe('certificate')}: it is valid from {in_utc(begin_s)} to {in_utc(end_s)}, "
+                f"and it is {in_utc(now_s)} now.",
+                "Renew the certificate, or correct the clock.",
+            )
         return contexts
 
 
@@ -122,13 +127,9 @@ def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
     return tuple(f"{kind}={name}" for kind, name in (*alternative, *common) if kind)
 
 
-def keys_by_name(entries: Iterable[str]) -> dict[str, str]:
-    """The setting tls_names as a table: the key's name by the certificate's name."""
-    return {name: key for name, _, key in (entry.rpartition(":") for entry in entries)}
-
-
-def key_of(names: Iterable[str], keys: Mapping[str, str]) -> str | None:
-    """The name of the key for a certificate with these names; None if there is none."""
+def key_of(names: Iterable[str], entries: Iterable[str]) -> str | None:
+    """The key of a certificate with these names by `entries`, the setting tls_names; None if there is none."""
+    keys = {name: key for name, _, key in (entry.rpartition(":") for entry in entries)}
     return next((keys[name] for name in names if name in keys), None)
 
 
@@ -145,12 +146,7 @@ def connect_in_memory(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping
 
 
 def _open(files: TlsFiles) -> Contexts:
-    """Make both contexts and test the certificate. Raises SettingsError."""
-    return Contexts(make_context(files, HTTP), make_context(files, GRPC), _prove(files))
-
-
-def _prove(files: TlsFiles) -> Certificate:
-    """The first certificate in the file, tested in a handshake with a client in this process. Raises SettingsError.
+    """Make both contexts, and test the first certificate in the file in a handshake in memory. Raises SettingsError.
 
     Python parses only a peer's certificate. The handshake also shows that certificate and key work with our ciphers.
     """
@@ -165,17 +161,8 @@ def _prove(files: TlsFiles) -> Certificate:
             f"{files.describe('certificate')}: clients reject it: {reason}.", "Use a server certificate."
         ) from error
     begin_s, end_s = (ssl.cert_time_to_seconds(peer[name]) for name in ("notBefore", "notAfter"))
-    return Certificate(names_of(peer), begin_s, end_s)
-
-
-def _check_time(files: TlsFiles, certificate: Certificate, now_s: float) -> None:
-    """Raises SettingsError for a certificate that is expired or not valid yet; `now_s` is Unix time."""
-    if not certificate.not_before_s <= now_s < certificate.not_after_s:
-        begin, end = in_utc(certificate.not_before_s), in_utc(certificate.not_after_s)
-        raise SettingsError(
-            f"{files.describe('certificate')}: it is valid from {begin} to {end}, and it is {in_utc(now_s)} now.",
-            "Renew the certificate, or correct the clock.",
-        )
+    certificate = Certificate(names_of(peer), begin_s, end_s)
+    return Contexts(make_context(files, HTTP), make_context(files, GRPC), certificate)
 
 
 def _signature_of(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:

@@ -66,13 +66,6 @@ class Deadline:
             except TimeoutError:
                 continue
 
-    def wait_until_writable(self, wire: socket.socket) -> None:
-        """Wait until a non-blocking connect is done. Raises as `step_s`."""
-        poll = select.poll()
-        poll.register(wire, select.POLLOUT)
-        while not poll.poll(1000 * self.step_s()):
-            pass
-
 
 def connect(url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.socket:
     """Connect to the host of a URL, with TLS for https.
@@ -134,34 +127,29 @@ def _begin_look_up(look_up: LookUp, host: str) -> Future[list[IpAddress]]:
 
 
 def _connect(address: IpAddress, url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.socket:
-    """Connect to this address. Raises OSError, and as `Deadline.step_s`."""
+    """Connect to this address, with TLS for https. Raises OSError, UrlUnavailable, and as `Deadline.step_s`."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with ExitStack() as unfinished:
         wire = unfinished.enter_context(socket.socket(family, socket.SOCK_STREAM))
         wire.setblocking(False)
         code = wire.connect_ex((str(address), url.port))
         if code in (errno.EINPROGRESS, errno.EAGAIN):
-            deadline.wait_until_writable(wire)
+            poll = select.poll()
+            poll.register(wire, select.POLLOUT)
+            while not poll.poll(1000 * deadline.step_s()):
+                pass
             code = wire.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
         if url.scheme == "https":
-            wire = _with_tls(unfinished, wire, url, policy.tls(), deadline)
+            wire = secured = policy.tls().wrap_socket(wire, server_hostname=url.host, do_handshake_on_connect=False)
+            unfinished.enter_context(secured)
+            try:
+                deadline.repeat(secured, secured.do_handshake)
+            except ssl.CertificateError as error:
+                LOGGER.info("not reached: host=%s port=%s: %s", url.host, url.port, error)
+                raise UrlUnavailable(
+                    "The certificate of the URL's host is not valid.", "Check the address, or send the file itself."
+                ) from error
         unfinished.pop_all()
         return wire
-
-
-def _with_tls(
-    unfinished: ExitStack, wire: socket.socket, url: Url, context: ssl.SSLContext, deadline: Deadline
-) -> socket.socket:
-    """Start TLS and verify the certificate for the URL's host name. Raises OSError, UrlUnavailable."""
-    secured = context.wrap_socket(wire, server_hostname=url.host, do_handshake_on_connect=False)
-    unfinished.enter_context(secured)
-    try:
-        deadline.repeat(secured, secured.do_handshake)
-    except ssl.CertificateError as error:
-        LOGGER.info("not reached: host=%s port=%s: %s", url.host, url.port, error)
-        raise UrlUnavailable(
-            "The certificate of the URL's host is not valid.", "Check the address, or send the file itself."
-        ) from error
-    return secured

@@ -16,10 +16,9 @@ Role = Literal["certificate", "key", "client_ca"]
 
 ROLES: Final[tuple[Role, ...]] = ("certificate", "key", "client_ca")
 
+# The protocols offered to clients (ALPN), each on ports of its own.
 HTTP: Final = "http/1.1"
 GRPC: Final = "h2"
-"""The protocols offered to clients (ALPN), each on ports of its own."""
-
 # Forward secrecy and authenticated encryption, which all ciphers of TLS 1.3 have.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
@@ -123,7 +122,15 @@ def make_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
     context = make_plain_context(files)
     context.set_alpn_protocols([protocol])
     if files.client_ca is not None:
-        _ask_clients(context, files)
+        text = files.read("client_ca")
+        try:
+            # From the file, because Python ignores revocation lists in `cadata`.
+            context.load_verify_locations(cafile=files.source("client_ca"))
+        except OSError as error:
+            raise SettingsError(f"{files.describe('client_ca')}: it holds no certificate.", _PEM) from error
+        if _REVOCATION_LIST in text:
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        context.verify_mode = ssl.CERT_REQUIRED if files.required else ssl.CERT_OPTIONAL
     return context
 
 
@@ -164,18 +171,6 @@ def _refusal_of_pair(files: TlsFiles, error: ssl.SSLError) -> SettingsError:
         f"{files.describe('certificate')}: OpenSSL refuses it with its key: {reason}.",
         "Use a certificate with a key of ECDSA, Ed25519, or RSA of at least 2048 bits.",
     )
-
-
-def _ask_clients(context: ssl.SSLContext, files: TlsFiles) -> None:
-    text = files.read("client_ca")
-    try:
-        # From the file, because Python ignores revocation lists in `cadata`.
-        context.load_verify_locations(cafile=files.source("client_ca"))
-    except OSError as error:
-        raise SettingsError(f"{files.describe('client_ca')}: it holds no certificate.", _PEM) from error
-    if _REVOCATION_LIST in text:
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    context.verify_mode = ssl.CERT_REQUIRED if files.required else ssl.CERT_OPTIONAL
 
 
 def client_context(

@@ -14,31 +14,24 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from ocrsvc.connections.certificates import key_of, keys_by_name, names_of
+from ocrsvc.connections.certificates import key_of, names_of
 from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 
+# Memory of TLS per connection: measured were 49 kB during the handshake, 18 kB after it.
 CONNECTION_BYTES: Final = 1 << 16
-"""Memory of TLS per connection: measured were 49 kB during the handshake, 18 kB after it."""
-
+# The largest record of TLS.
 RECORD_BYTES: Final = 1 << 14
-"""The largest record of TLS."""
-
+# Bytes received and decrypted at once: up to 3000 records of a single byte, which take some milliseconds.
 MAX_RECEIVED_BYTES: Final = 1 << 16
-"""Bytes received and decrypted at once: up to 3000 records of a single byte, which take some milliseconds."""
-
+# Encrypted bytes that may wait for the kernel, plus one record.
 MAX_UNSENT_BYTES: Final = 1 << 16
-"""Encrypted bytes that may wait for the kernel, plus one record."""
-
+# Longest ClientHello; OpenSSL would allocate up to 128 KiB for a declared length.
 HELLO_BYTES: Final = 1 << 14
-"""Longest ClientHello; OpenSSL would allocate up to 128 KiB for a declared length."""
-
+# Most bytes that a client may send for its handshake, certificates included.
 HANDSHAKE_BYTES: Final = 1 << 17
-"""Most bytes that a client may send for its handshake, certificates included."""
-
+# Time for handshakes per turn of an event loop; with an RSA key each takes a millisecond.
 TURN_S: Final = 0.005
-"""Time for handshakes per turn of an event loop; with an RSA key each takes a millisecond."""
-
 _LOG_INTERVAL_S: Final = 10.0
 _HANDSHAKE_RECORD: Final = 22
 # A record's header (5 bytes), then the message's type and length.
@@ -117,14 +110,14 @@ class TlsSocket:
             raise ssl.SSLError("the ClientHello is too long, or its fragments are too small")
         return True
 
-    def peer_certificate(self) -> dict[str, Any] | None:
-        """The client's verified certificate, as from `SSLSocket.getpeercert`; None without one."""
-        return self._tls.getpeercert() if self._tls is not None and self.established else None
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the client has resumed a session, whose certificate OpenSSL does not check again."""
-        return self._tls is not None and self._tls.session_reused is True
+    def certificate(self, now_s: float) -> dict[str, Any]:
+        """After the handshake: the client's verified certificate, if any; `now_s` is Unix time. Raises ssl.SSLError."""
+        assert self._tls is not None, "only after the handshake"
+        certificate: dict[str, Any] = self._tls.getpeercert() or {}
+        # OpenSSL does not check the certificate of a resumed session again.
+        if self._tls.session_reused and certificate and ssl.cert_time_to_seconds(certificate["notAfter"]) <= now_s:
+            raise ssl.SSLError("the certificate of a resumed session has expired")
+        return certificate
 
     def recv(self, max_bytes: int) -> bytes:
         """Decrypted bytes; empty at the end. Raises BlockingIOError, OSError."""
@@ -261,7 +254,7 @@ class Handshakes:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._context, self._keys = context, keys_by_name(names)
+        self._context, self._names = context, names
         self._metrics, self._log = metrics, log
         self._clock, self._wall_clock = clock, wall_clock
         self._left_s = TURN_S
@@ -283,11 +276,7 @@ class Handshakes:
         try:
             if not sock.handshake():
                 return False
-            certificate = sock.peer_certificate()
-            expired = certificate and ssl.cert_time_to_seconds(certificate["notAfter"]) <= self._wall_clock()
-            if sock.is_resumed and expired:
-                raise ssl.SSLError("the certificate of a resumed session has expired")
-            sock.client_name = key_of(names_of(certificate), self._keys)
+            sock.client_name = key_of(names_of(sock.certificate(self._wall_clock())), self._names)
         except OSError as error:
             self._note_failure(sock, error, client)
             raise

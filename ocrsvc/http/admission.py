@@ -1,15 +1,14 @@
-"""Request admission: the checks that every request passes before its view runs, in order.
+"""Request admission, in the request's thread: checks host, route, key, caller, queue and body before the view runs.
 
-Host, route, key, caller, queue, body. For large bodies the event loop has already checked the key in the head, with
-the same KeyCheck, and counted the memory of the body as it arrived (`received_body.py`). Admission runs in the
-request's thread, which knows the adapter that formats a refusal and may wait for the key store.
+For large bodies the event loop has already checked the key in the head, with the same KeyCheck, and counted the memory
+of the body as it arrived (`received_body.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import unquote
 
 from flask import Flask
@@ -31,9 +30,8 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.telemetry.loggable import loggable_path
 
+# Views with this attribute set to true do not use the engine, so they are admitted when its queue is full.
 WITHOUT_ENGINE: Final = "is_without_engine"
-"""Views with this attribute set to true do not use the engine, so they are admitted when its queue is full."""
-
 HeadCheck = Callable[[Any, str | None], OcrsvcError | None]
 """From gunicorn's request and the name of the certificate's key: why the body is refused, or None to receive it."""
 
@@ -44,23 +42,24 @@ _MAX_ACCEPT_CHARS: Final = 4096
 _NO_FORMAT: Final = frozenset({"", "operators", "ops", "page"})
 
 
-class Router(Protocol):
-    """Chooses the adapter where several share a path; see `ocrsvc.url_routes.Router`."""
-
-    def by_head(self, request: Request) -> None:
-        """Choose by port, headers, and the key where it is known."""
-
-    def by_body(self, request: Request) -> None:
-        """Choose by the body if several adapters are left."""
-
-
 class Admission:
-    """Admits or refuses every request of an application. Create it after all adapters are registered."""
+    """Admits or refuses every request of an application. Create it after all adapters are registered.
+
+    Where several adapters share a path, `route_by_head` chooses one, and `route_by_body` if several are left.
+    """
 
     def __init__(
-        self, app: Flask, settings: Settings, reader: Reader, callers: Callers, router: Router, keys: KeyCheck | None
+        self,
+        app: Flask,
+        settings: Settings,
+        reader: Reader,
+        callers: Callers,
+        keys: KeyCheck | None,
+        route_by_head: Callable[[Request], None],
+        route_by_body: Callable[[Request], None],
     ) -> None:
-        self._views, self._reader, self._router, self._keys = app.view_functions, reader, router, keys
+        self._views, self._reader, self._keys = app.view_functions, reader, keys
+        self._route_by_head, self._route_by_body = route_by_head, route_by_body
         self._hosts = frozenset(settings.hosts)
         self._callers = callers if settings.caller_requests else None
         app.before_request(self.admit)
@@ -69,13 +68,16 @@ class Admission:
     def admit(self) -> None:
         """Run all checks on this thread's request. Raises OcrsvcError."""
         request, keys = current_request(), self._keys
-        _truncate_accept_headers(request.environ)
+        for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"):
+            # Parsing 64 KiB takes 0.2 s.
+            if len(value := request.environ.get(name, "")) > _MAX_ACCEPT_CHARS:
+                request.environ[name] = value[:_MAX_ACCEPT_CHARS].rpartition(",")[0]
         # First, because the adapter formats refusals.
-        self._router.by_head(request)
+        self._route_by_head(request)
         check_host(request, self._hosts)
         if keys is not None:
             keys.check_head(request)
-            self._router.by_head(request)
+            self._route_by_head(request)
             keys.check_format(request)
         is_counted = request.method == "POST" and request.routing_exception is None
         if is_counted:
@@ -83,7 +85,7 @@ class Admission:
         # The steps below may parse the body, so they come after the checks that need only the head.
         if keys is not None:
             keys.check_body(request)
-        self._router.by_body(request)
+        self._route_by_body(request)
         # Last, because it may wait for the key store.
         if keys is not None and is_counted:
             keys.enter(request, pages=int(self._needs_engine(request)))
@@ -135,7 +137,9 @@ class KeyCheck:
 
         Health checks need no key, nor do CORS preflight requests, in which browsers never send one.
         """
-        if self._routes.is_open(request.environ.get("PATH_INFO", "")) or self._is_preflight(request):
+        is_preflight = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+        is_from_site = ANY in self._sites or request.headers.get("Origin", "") in self._sites
+        if self._routes.is_open(request.environ.get("PATH_INFO", "")) or (is_preflight and is_from_site):
             return
         credential = _key_in_head(request, self._routes.key_field_of(request.blueprint))
         if credential.secret or request.client_name or not self._may_come_in_body(request):
@@ -143,9 +147,17 @@ class KeyCheck:
 
     def check_body(self, request: Request) -> None:
         """Check the key in the body, where a form may have one. Raises OcrsvcError."""
-        if request.key is None and self._may_come_in_body(request):
-            self._check(request, credential_of("", _key_in_body(request, self._routes.key_field_of(request.blueprint))))
-            self.check_format(request)
+        if request.key is not None or not self._may_come_in_body(request):
+            return
+        try:
+            secret = request.content.text(self._routes.key_field_of(request.blueprint)) or ""
+        except CallerError as error:
+            # Only callers with a key learn that the body is malformed.
+            if not is_reported_in_a_200(error):
+                raise
+            secret = ""
+        self._check(request, credential_of("", secret))
+        self.check_format(request)
 
     def check_format(self, request: Request) -> None:
         """Raises ScopeMissing if the request's key is not for the chosen wire format."""
@@ -179,11 +191,6 @@ class KeyCheck:
         values = (request.environ.get(name, "") for name in ("PATH_INFO", "REQUEST_METHOD", "CONTENT_TYPE"))
         return self._routes.may_have_key_in_body(*values)
 
-    def _is_preflight(self, request: Request) -> bool:
-        if not self._sites or request.method != "OPTIONS" or "Access-Control-Request-Method" not in request.headers:
-            return False
-        return ANY in self._sites or request.headers.get("Origin", "") in self._sites
-
 
 def _key_in_head(request: Request, field: str) -> Credential:
     """The key in a header, or in a GET's query; `field` is the wire format's own name for it."""
@@ -195,16 +202,6 @@ def _key_in_head(request: Request, field: str) -> Credential:
     return credential_of(*values)
 
 
-def _key_in_body(request: Request, field: str) -> str:
-    """A field of the body; empty if the body is malformed, which only callers with a key learn. Raises OcrsvcError."""
-    try:
-        return request.content.text(field) or ""
-    except CallerError as error:
-        if is_reported_in_a_200(error):
-            return ""
-        raise
-
-
 def _rule_of(request: Request) -> str:
     """The path of the matched route, or the path as sent if no route matched."""
     return request.url_rule.rule if request.url_rule is not None else request.path
@@ -214,14 +211,6 @@ def _format_of(request: Request) -> str | None:
     """The request's wire format as keys name it; None for the service's own routes."""
     name = request.blueprint or ""
     return None if name in _NO_FORMAT else name
-
-
-def _truncate_accept_headers(environ: Environ) -> None:
-    """Truncate oversized Accept headers: parsing 64 KiB takes 0.2 s."""
-    for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"):
-        value = environ.get(name, "")
-        if len(value) > _MAX_ACCEPT_CHARS:
-            environ[name] = value[:_MAX_ACCEPT_CHARS].rpartition(",")[0]
 
 
 def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) -> Callable[..., Iterable[bytes]]:

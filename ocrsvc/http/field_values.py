@@ -11,9 +11,8 @@ import orjson
 
 from ocrsvc.errors import BadOption
 
+# Longest field, in characters, other than images.
 MAX_TEXT: Final = 1 << 20
-"""Longest field, in characters, other than images."""
-
 _DECIMAL: Final = re.compile(r"(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 # JSON has no integer type, so 640.0 is read as 640; above 2**53 floats are not exact integers.
 _EXACT: Final = 2**53

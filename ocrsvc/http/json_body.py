@@ -19,7 +19,6 @@ _BOUNDS: Final = (
 )
 
 BOM: Final = b"\xef\xbb\xbf"
-_ESCAPES: Final = b"\\u"
 # Characters above U+FFFF, as UTF-8 or as a pair of escapes.
 _WIDEST: Final = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]")
 
@@ -41,8 +40,11 @@ def parse_any_json(body: bytes, share: Share | None = None) -> object:
     for character, name, limit in _BOUNDS:
         if _has_more(body, character, limit):
             raise BodyTooLarge(f"The JSON body has more than {limit} {name}.", "Send several requests.")
+    # Bytes per character of Python's strings, which the widest character decides. Most bodies have no backslash, and
+    # searching for one byte is much faster than for two.
+    is_narrow = body.isascii() and (b"\\" not in body or b"\\u" not in body)
     share = share or unlimited()
-    share.take(len(body) * _bytes_per_character(body))
+    share.take(len(body) * (1 if is_narrow else 4 if _WIDEST.search(body) else 2))
     # The parser copies its input.
     with share.holding(len(body)):
         try:
@@ -63,11 +65,3 @@ def _has_more(body: bytes, character: bytes, limit: int) -> bool:
         if at < 0:
             return False
     return True
-
-
-def _bytes_per_character(body: bytes) -> int:
-    """Bytes per character of Python's strings, which the widest character decides."""
-    # Searching for one byte is much faster than for two, and most bodies have no backslash.
-    if body.isascii() and (b"\\" not in body or _ESCAPES not in body):
-        return 1
-    return 4 if _WIDEST.search(body) else 2

@@ -62,7 +62,13 @@ class _Decoder(MultipartDecoder):
 
 def split_parts(body: bytes, content_type: str) -> list[Part]:
     """Split a complete body into its parts, in order. Raises CallerError, BodyTooLarge."""
-    decoder = _Decoder(_boundary(content_type), 2 * _STEP_BYTES, max_parts=MAX_PARTS)
+    boundary = parse_options_header(content_type)[1].get("boundary", "").encode("latin-1", "replace")
+    if not 0 < len(boundary) <= _MAX_BOUNDARY_BYTES:
+        raise CallerError(
+            f"The multipart Content-Type has no boundary of 1 to {_MAX_BOUNDARY_BYTES} characters.",
+            "Let the HTTP client set Content-Type itself, with the boundary that it uses.",
+        )
+    decoder = _Decoder(boundary, 2 * _STEP_BYTES, max_parts=MAX_PARTS)
     parts: list[Part] = []
     data = io.BytesIO()
     try:
@@ -86,34 +92,19 @@ def split_parts(body: bytes, content_type: str) -> list[Part]:
 
 def _events(decoder: MultipartDecoder, body: bytes) -> Iterator[Event]:
     """The decoder's events. Raises ValueError, and RequestEntityTooLarge if the decoder would buffer too much."""
-    at = 0
-    while at < len(body):
-        begin, at = at, _end_of_step(body, at, b"--" + decoder.boundary)
-        decoder.receive_data(body[begin:at])
+    end, marker = 0, b"--" + decoder.boundary
+    while end < len(body):
+        begin, end = end, min(end + _STEP_BYTES, len(body))
+        if end < len(body):
+            # End before a delimiter's line break, because the decoder takes half a delimiter for data.
+            last = body.rfind(marker, end - _MAX_DELIMITER_BYTES, end + len(marker) - 1)
+            end = end if last < 0 else last - len(b"\r\n")
+        decoder.receive_data(body[begin:end])
         while not isinstance(event := decoder.next_event(), NeedData):
             yield event
         if decoder.state == State.EPILOGUE:
             return
     raise ValueError(_ENDS.get(decoder.state, "it ends before its closing boundary"))
-
-
-def _end_of_step(body: bytes, begin: int, marker: bytes) -> int:
-    """End a step before a delimiter's line break, because the decoder takes half a delimiter for data."""
-    end = begin + _STEP_BYTES
-    if end >= len(body):
-        return len(body)
-    last = body.rfind(marker, end - _MAX_DELIMITER_BYTES, end + len(marker) - 1)
-    return end if last < 0 else last - len(b"\r\n")
-
-
-def _boundary(content_type: str) -> bytes:
-    boundary = parse_options_header(content_type)[1].get("boundary", "").encode("latin-1", "replace")
-    if not 0 < len(boundary) <= _MAX_BOUNDARY_BYTES:
-        raise CallerError(
-            f"The multipart Content-Type has no boundary of 1 to {_MAX_BOUNDARY_BYTES} characters.",
-            "Let the HTTP client set Content-Type itself, with the boundary that it uses.",
-        )
-    return boundary
 
 
 def _malformed(what: str) -> CallerError:

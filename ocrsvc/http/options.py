@@ -22,14 +22,12 @@ from ocrsvc.masking.rules import parse_kinds
 from ocrsvc.models import model_name
 from ocrsvc.models.model_name import parse_wanted_model
 from ocrsvc.plugins import output_formats
-from ocrsvc.results import MAX_SIDE_PX, MIN_SIDE_PX, Barcodes, ModelChoice, ReadOptions, Rotate, TextLayer, Words
+from ocrsvc.results import MAX_SIDE_PX, MIN_SIDE_PX, ModelChoice, ReadOptions, Rotate, TextLayer, Words
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
 _FORMATS: Final = ("json", *output_formats())
 _TRUTHS: Final = "true or false (also 1, 0, yes, no, on, off)"
 FORMAT_ALIASES: Final = {"txt": "text"}
-SEGMENTED: Final = "segmented"
-ONLY: Final = "only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +39,16 @@ class StreamForm:
     piece: Callable[[str, bytes], bytes]
 
 
-def _server_sent_event(kind: str, part: bytes) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), part)
-
-
 # By the value of the option `format`.
 STREAM_FORMS: Final = {
     "ndjson": StreamForm(
         "application/x-ndjson", "JSON lines, each page as soon as it is read", lambda _kind, part: part + b"\n"
     ),
-    "sse": StreamForm("text/event-stream", "the same as server-sent events", _server_sent_event),
+    "sse": StreamForm(
+        "text/event-stream",
+        "the same as server-sent events",
+        lambda kind, part: b"event: %b\ndata: %b\n\n" % (kind.encode(), part),
+    ),
 }
 
 
@@ -90,19 +88,14 @@ def _parse_share(text: str) -> float:
 
 def parse_words(text: str) -> Words:
     """The option `words`. Raises ValueError, and BadOption if the segmenter is not installed."""
-    if text.lower() != SEGMENTED:
+    if text.lower() != "segmented":
         return parse_flag(text)
     if find_spec("jieba") is None:
         raise BadOption(
             "words=segmented needs the package jieba, which is not installed.",
             "Install the extra ocrsvc[segment], or use words=true, which returns single Chinese characters.",
         )
-    return SEGMENTED
-
-
-def parse_barcodes(text: str) -> Barcodes:
-    """The option `barcodes`. Raises ValueError."""
-    return "only" if text.lower() == ONLY else parse_flag(text)
+    return "segmented"
 
 
 def parse_formats(text: str) -> tuple[str, ...]:
@@ -116,7 +109,7 @@ def parse_formats(text: str) -> tuple[str, ...]:
 
 
 def _parse_model(text: str) -> str:
-    """The option `model`: model names are lower case, labels may not be. Raises ValueError."""
+    # Model names are lower case, labels may not be.
     name, colon, label = text.partition(":")
     return str(parse_wanted_model(name.lower() + colon + label))
 
@@ -141,7 +134,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "decoder": _choice(("greedy", "beam"), "greedy or beam"),
     "unwarp": _FLAG,
     "layout": _FLAG,
-    "barcodes": Option(parse_barcodes, f"{_TRUTHS}, or only"),
+    "barcodes": Option(lambda text: "only" if text.lower() == "only" else parse_flag(text), f"{_TRUTHS}, or only"),
     "region": Option(parse_region, REGION_ACCEPTED),
     "text_layer": _choice(get_args(TextLayer), "ignore, auto, only or merge"),
     "tables": _FLAG,
@@ -164,8 +157,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
 }
 
 
+# Options that choose the model; every wire format accepts them in the query.
 CHOICE_OPTIONS: Final = tuple(field.name for field in fields(ModelChoice))
-"""Options that choose the model; every wire format accepts them in the query."""
 
 
 def choice_of(values: Iterable[tuple[str, object]]) -> ModelChoice:

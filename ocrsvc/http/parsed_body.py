@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ocrsvc.errors import BadBase64, BodyTooLarge, CallerError, NothingSent, OcrsvcError
-from ocrsvc.http.base64text import decode_base64
+from ocrsvc.http.base64text import decode_base64, unquote_plus
 from ocrsvc.http.field_values import as_text, parse_flag
 from ocrsvc.http.json_body import BOM, parse_json
 from ocrsvc.http.multipart import MAX_PARTS, Part, split_parts
-from ocrsvc.http.percent_encoding import unquote_plus
 from ocrsvc.imaging.codecs.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.serving.memory_budget import Share, unlimited
@@ -174,11 +173,7 @@ def _texts(name: str, value: object) -> list[str | bytes]:
     values: Sequence[object] = value if isinstance(value, list) else [value]
     if not all(isinstance(item, str | bytes | None) for item in values):
         raise CallerError(f"The field {name!r} is not text.", "Send base64 text, or a list of base64 texts.")
-    return [item for item in values if isinstance(item, str | bytes) and not _is_blank(item)]
-
-
-def _is_blank(text: str | bytes) -> bool:
-    return len(text) < 64 and not text.strip()
+    return [item for item in values if isinstance(item, str | bytes) and (len(item) >= 64 or item.strip())]
 
 
 def _image_of(text: str | bytes, share: Share) -> bytes | OcrsvcError:

@@ -17,33 +17,25 @@ from typing import Any, Final
 from ocrsvc.errors import BodyTimeout, BodyTooLarge, CallerError, OcrsvcError
 from ocrsvc.serving.memory_budget import Share
 
+# Longest pause between bytes. TCP resends after 0.2, 0.6, 1.4, 3 and 6.2 s: five losses in a row are tolerated.
 STALL_S: Final = 10.0
-"""Longest pause between bytes. TCP resends after 0.2, 0.6, 1.4, 3 and 6.2 s: five losses in a row are tolerated."""
-
+# The same for a client receiving a response while memory is plentiful: its kernel reports space only when a sixteenth
+# of its buffer is free, which may be half a megabyte.
 READER_STALL_S: Final = 60.0
-"""The same for a client receiving a response while memory is plentiful: its kernel reports space only when a sixteenth
-of its buffer is free, which may be half a megabyte."""
-
+# After this time the mean transfer rate must reach the minimum, so that single bytes do not keep a request alive.
 GRACE_S: Final = 10.0
-"""After this time the mean transfer rate must reach the minimum, so that single bytes do not keep a request alive."""
-
+# Minimum rates, normally and while most of the memory is held: then slow clients give way to others.
 MIN_BYTES_PER_S: Final = 1000
 SCARCE_BYTES_PER_S: Final = 1 << 17
-"""Minimum rates, normally and while most of the memory is held: then slow clients give way to others."""
-
 SCARCE_GRACE_S: Final = 2.0
+# Share of the request memory that large arriving bodies may fill: small bodies and parsing need the rest.
 ARRIVING_SHARE: Final = 0.6
-"""Share of the request memory that large arriving bodies may fill: small bodies and parsing need the rest."""
-
 LARGE_BYTES: Final = 1 << 20
-
+# Longest chunk-size or trailer line.
 MAX_LINE_BYTES: Final = 4096
-"""Longest chunk-size or trailer line."""
-
+# Chunks of any size that are accepted, and the minimum mean size beyond: a chunk costs as much time as a kilobyte.
 FREE_CHUNKS: Final = 4096
 MIN_CHUNK_BYTES: Final = 64
-"""Chunks of any size that are accepted, and the minimum mean size beyond: a chunk costs as much time as a kilobyte."""
-
 _MAX_TRAILER_LINES: Final = 100
 # Fields that affect message parsing may not be trailers (RFC 9110 section 6.5.1).
 _NO_TRAILERS: Final = (b"host:", b"content-length:", b"transfer-encoding:", b"trailer:", b"authorization:", b"te:")
@@ -193,10 +185,10 @@ class ReceivedBody:
             rest = self._feed(piece)
             # They are held until this request is answered.
             self.share.take(len(rest))
+            return rest
         except OcrsvcError as error:
             self.fail(error)
             return b""
-        return rest
 
     def _feed(self, piece: bytes) -> bytes:
         own = piece if self._length is None else piece[: self._length - self._size_bytes]
@@ -218,10 +210,8 @@ class ReceivedBody:
     def end(self) -> None:
         """Fail an incomplete body: the client sends no more."""
         if not self.settled:
-            expected = "" if self._length is None else f" of {self._length}"
-            self.fail(
-                CallerError(f"The body ended after {self._size_bytes}{expected} bytes.", "Send the request again.")
-            )
+            size = self._size_bytes if self._length is None else f"{self._size_bytes} of {self._length}"
+            self.fail(CallerError(f"The body ended after {size} bytes.", "Send the request again."))
 
     def check_pace(self, now_s: float, *, scarce: bool) -> None:
         """Fail a body that is late or arrives too slowly."""
@@ -242,15 +232,12 @@ class ReceivedBody:
     def discard(self) -> None:
         """Drop what is left of the body, and release its memory."""
         self.share.give_back(self._size_bytes)
-        self._taken()
+        self._data, self._size_bytes = io.BytesIO(), 0
 
     def take(self) -> bytes:
         """The complete body, once; its bytes stay counted. Raises its error."""
         if self.error is not None:
             raise self.error
-        return self._taken()
-
-    def _taken(self) -> bytes:
         body = self._data.getvalue()
         self._data, self._size_bytes = io.BytesIO(), 0
         return body

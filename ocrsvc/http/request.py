@@ -148,7 +148,10 @@ class Request(flask.Request):
         """The body, parsed at the first use. Raises as `take_body` and `parse_body`."""
         if self._content is None:
             try:
-                self._content = self._parse()
+                deadline, body, query = self.deadline, self.take_body(), self.environ.get("QUERY_STRING", "")
+                fields = tuple(parse_qsl(query, keep_blank_values=True))
+                content_type = self.environ.get("CONTENT_TYPE", "")
+                self._content = parse_body(body, content_type, fields, self.share, deadline)
             except OcrsvcError as error:
                 self._content = error
         if isinstance(self._content, OcrsvcError):
@@ -174,11 +177,6 @@ class Request(flask.Request):
         if self.received is None:
             self.share.release()
 
-    def _parse(self) -> Content:
-        deadline = self.deadline
-        query = tuple(parse_qsl(self.environ.get("QUERY_STRING", ""), keep_blank_values=True))
-        return parse_body(self.take_body(), self.environ.get("CONTENT_TYPE", ""), query, self.share, deadline)
-
 
 request: Final = cast(Request, flask.request)
 """This thread's request, through Flask's proxy."""
@@ -192,6 +190,7 @@ def current_request() -> Request:
 def read_body(environ: Environ, max_bytes: int, share: Share) -> bytes:
     """Read the body from `wsgi.input`, under other WSGI servers. Raises as `take_body`."""
     pieces: list[bytes] = []
+    length = get_content_length(environ.get("CONTENT_LENGTH"), environ.get("HTTP_TRANSFER_ENCODING"))
     try:
         stream = get_input_stream(environ, max_content_length=max_bytes + 1)
         while piece := stream.read(_STEP_BYTES):
@@ -200,18 +199,14 @@ def read_body(environ: Environ, max_bytes: int, share: Share) -> bytes:
     except (QueueFull, BodyTooLarge):
         raise
     except RequestEntityTooLarge:
-        raise too_large(_length_of(environ), max_bytes) from None
+        raise too_large(length, max_bytes) from None
     except Exception as error:
         # Servers raise errors of their own for malformed chunks and closed connections, which are the client's fault.
         raise CallerError("The body cannot be read completely.", "Send the request again.") from error
     body = b"".join(pieces)
     if len(body) > max_bytes:
-        raise too_large(_length_of(environ), max_bytes)
+        raise too_large(length, max_bytes)
     return body
-
-
-def _length_of(environ: Environ) -> int | None:
-    return get_content_length(environ.get("CONTENT_LENGTH"), environ.get("HTTP_TRANSFER_ENCODING"))
 
 
 def allowed_s(timeout: str | None, limit_s: float, elapsed: str | None = None) -> float:

@@ -18,9 +18,8 @@ from ocrsvc.errors import ClientGone, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import Request, current_request
 
+# Key in the WSGI environ: true if the response is produced while it is sent.
 STREAMS: Final = "ocrsvc.streams"
-"""Key in the WSGI environ: true if the response is produced while it is sent."""
-
 # Time to send a piece; for a slow client the rest is sent with the next piece.
 _PUSH_S: Final = 0.1
 # Share of the request memory that pieces for slow clients may fill.

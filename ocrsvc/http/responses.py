@@ -22,9 +22,8 @@ from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import RequestContext
 
 JSON_TYPE: Final = "application/json"
+# Errors of uploads that are no readable image.
 NO_IMAGE: Final = (BadBase64, UnsupportedImage, BrokenImage)
-"""Errors of uploads that are no readable image."""
-
 _SHORT_FILE_BYTES: Final = 1 << 16
 
 

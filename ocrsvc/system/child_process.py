@@ -28,9 +28,8 @@ LOGGER: Final = logging.getLogger("ocrsvc.imaging")
 Check = Callable[[], object]
 """Raises an error if the request is cancelled or past its deadline."""
 
+# Time for a process to load its libraries: usually 45 ms, much more on a busy machine.
 START_LIMIT_S: Final = 30.0
-"""Time for a process to load its libraries: usually 45 ms, much more on a busy machine."""
-
 _POLL_S: Final = 0.25
 _END_S: Final = 5.0
 _RETRY_AFTER_S: Final = 2

@@ -15,9 +15,8 @@ from typing import Final
 
 from ocrsvc.system.sandbox import end_with_parent, limit_resources, raise_oom_score, restrict
 
+# Longest request or answer.
 MESSAGE_BYTES: Final = 256
-"""Longest request or answer."""
-
 _CONNECTION: Final = 0
 _OPEN_FILES: Final = 64
 # The parent kills a late program. If the parent is stopped itself, the program ends this much later.

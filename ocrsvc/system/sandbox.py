@@ -314,9 +314,8 @@ def _load(argument: int) -> _Instruction:
 
 NO_NEW_PRIVILEGES: Final = 38
 """prctl option: executed programs gain no privileges; required before Landlock and seccomp."""
+# prctl option: the signal that this process gets when the thread that started it ends.
 PARENT_DEATH_SIGNAL: Final = 1
-"""prctl option: the signal that this process gets when the thread that started it ends."""
-
 _GET_DUMPABLE: Final = 3
 _SET_DUMPABLE: Final = 4
 

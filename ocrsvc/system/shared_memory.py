@@ -11,9 +11,8 @@ import mmap
 import os
 from typing import Final, TypeVar
 
+# Seals that make a memory file immutable.
 READ_ONLY: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""Seals that make a memory file immutable."""
-
 _T = TypeVar("_T", bound=ctypes.Structure)
 
 

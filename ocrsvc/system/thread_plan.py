@@ -14,9 +14,8 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cgroup import read_cpus
 from ocrsvc.system.gpu import find_gpus
 
+# Threads within one call of a numeric library: the engine threads already use all CPUs.
 LIBRARY_THREADS: Final = 1
-"""Threads within one call of a numeric library: the engine threads already use all CPUs."""
-
 _ON_CPU: Final = ("cpu", "openvino")
 _CPUS_PER_WORKER: Final = 4
 _MAX_WORKERS: Final = 8

@@ -23,7 +23,7 @@ from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.gpu import VISIBLE, GpuMemoryReader, open_gpu_memory_reader, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.system.sandbox import forbid_core_dumps
-from ocrsvc.system.thread_plan import device_for
+from ocrsvc.system.thread_plan import device_for, plan_for
 from ocrsvc.telemetry.metrics import JOBS, LINES_DROPPED, STUCK, WAITING
 from ocrsvc.telemetry.metrics_store import Sampler
 from ocrsvc.telemetry.worker_table import Head, State
@@ -55,7 +55,8 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     """After the fork: create what the application depends on. Exits the process on failure."""
     # Until gunicorn installs the worker's own handlers, the handler inherited from the arbiter would swallow SIGTERM.
     signal.signal(signal.SIGTERM, worker.handle_exit)
-    service.controller.in_worker(worker)
+    service.controller.restore_config(worker.cfg)
+    worker.entry.pid = os.getpid()
     service.worker.metrics = service.metrics.worker_metrics(worker.slot_number)
     service.worker.slot = worker.slot_number
     service.worker.error_recorder = service.errors.recorder(worker.slot_number)
@@ -71,8 +72,8 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
         pin_gpu(os.environ, service.controller.gpu_name(worker.entry.gpu))
         worker.log.info("Slot %s computes on GPU %s", worker.slot_number, os.environ[VISIBLE])
     with _exiting_on_failure(worker, service.controller.worker_table.head):
-        end_with_arbiter(worker)
-        plan = service.plan(worker.cfg.workers, worker.cfg.threads)
+        threading.Thread(target=end_with_arbiter, args=(worker,), name="orphan", daemon=True).start()
+        plan = plan_for(service.settings, workers=worker.cfg.workers, threads=worker.cfg.threads)
         service.start_gate(worker.slot_number)
         _limit_requests(service, worker)
         service.worker.reader = service.make_reader(plan)
@@ -81,15 +82,16 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
 
 def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
     """Set the limits of requests; the event loop and the request threads share one memory budget."""
-    from ocrsvc.http.admission import shared_limits_of
+    from ocrsvc.http.admission import KeyCheck, shared_limits_of
     from ocrsvc.serving.request_guard import RequestGuard
 
     settings = service.settings
     guard = RequestGuard(service.in_flight.recorder(worker.slot_number), service.request_denylist)
     limits = service.worker.limits = shared_limits_of(settings, worker.cfg.workers, guard)
+    gate, routes = service.worker.gate, Routes(settings.adapters, has_models=settings.models is not None)
     worker.limits = RequestLimits(
         *(limits.memory, settings.max_body_bytes, settings.deadline_s, quick_paths(settings.adapters)),
-        *(service.head_check(), settings.caller_header),
+        *(None if gate is None else KeyCheck(gate, routes).refusal_of_head, settings.caller_header),
     )
 
 

@@ -21,17 +21,6 @@ _EXPIRES_SOON_S: Final = 14 * _DAY_S
 _LAST_SHARE: Final = 0.25
 
 
-def open_certificates(settings: Settings, before: Certificates | None, *, is_start: bool) -> Certificates | None:
-    """Arbiter, at the start and at each SIGHUP: read the certificates; None without TLS. Raises SettingsError."""
-    files = files_of(settings)
-    if not is_start and (files is None) != (before is None):
-        raise SettingsError("OCRSVC_TLS_CERTIFICATE: SIGHUP cannot turn TLS on or off.", "Restart the service.")
-    if files is None or before is None:
-        return None if files is None else Certificates(files)
-    before.read_again(files)
-    return before
-
-
 class CertificateWatch:
     """The arbiter's part: reads changed files, lets the workers follow, and warns before a certificate expires."""
 
@@ -44,12 +33,18 @@ class CertificateWatch:
         self._warned_s = -_DAY_S
 
     def open(self, settings: Settings, *, is_start: bool) -> Certificates | None:
-        """Call `open_certificates`, and count a failure."""
+        """At the start and at each SIGHUP: read the certificates; None without TLS. Raises SettingsError."""
         try:
-            return open_certificates(settings, self.certificates, is_start=is_start)
+            files, before = files_of(settings), self.certificates
+            if not is_start and (files is None) != (before is None):
+                raise SettingsError("OCRSVC_TLS_CERTIFICATE: SIGHUP cannot turn TLS on or off.", "Restart the service.")
+            if files is None or before is None:
+                return None if files is None else Certificates(files)
+            before.read_again(files)
         except SettingsError:
             self._metrics.count(TLS_READS, "failed")
             raise
+        return before
 
     def begin(self, certificates: Certificates | None) -> None:
         """Serve with these certificates from now on; called at the start and after each SIGHUP."""
@@ -64,7 +59,12 @@ class CertificateWatch:
             return
         if self.certificates.have_changed():
             self._read_again(self.certificates)
-        self._warn_of_expiry(self.certificates)
+        current, left_s = self.certificates.current.certificate, self.certificates.left_s()
+        soon_s = min(_EXPIRES_SOON_S, _LAST_SHARE * (current.not_after_s - current.not_before_s))
+        if left_s < soon_s and self._clock() >= self._warned_s + _DAY_S:
+            self._warned_s = self._clock()
+            state = "expires at" if left_s > 0 else "has expired: clients have refused it since"
+            self._log.warning("The service's certificate %s %s.", state, in_utc(current.not_after_s))
 
     def _read_again(self, certificates: Certificates) -> None:
         try:
@@ -78,14 +78,6 @@ class CertificateWatch:
         self._warned_s = -_DAY_S
         current = certificates.current.certificate
         self._log.info("New certificate: %s, until %s", ", ".join(current.names), in_utc(current.not_after_s))
-
-    def _warn_of_expiry(self, certificates: Certificates) -> None:
-        current, left_s = certificates.current.certificate, certificates.left_s()
-        soon_s = min(_EXPIRES_SOON_S, _LAST_SHARE * (current.not_after_s - current.not_before_s))
-        if left_s < soon_s and self._clock() >= self._warned_s + _DAY_S:
-            self._warned_s = self._clock()
-            state = "expires at" if left_s > 0 else "has expired: clients have refused it since"
-            self._log.warning("The service's certificate %s %s.", state, in_utc(current.not_after_s))
 
 
 def follow(certificates: Certificates, head: Head, log: logging.Logger) -> None:

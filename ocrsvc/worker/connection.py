@@ -26,13 +26,11 @@ from ocrsvc.worker.request_threads import is_quick
 if TYPE_CHECKING:
     from ocrsvc.http.admission import HeadCheck
 
+# Unsent bytes that the kernel may buffer per connection: enough for an ordinary response, and few enough that clients
+# which do not read cannot fill memory that no budget counts.
 UNSENT_BYTES: Final = 1 << 17
-"""Unsent bytes that the kernel may buffer per connection: enough for an ordinary response, and few enough that clients
-which do not read cannot fill memory that no budget counts."""
-
+# Bodies up to this size are received even if they will be refused: a new connection would cost both sides more.
 SMALL_BODY_BYTES: Final = 1 << 16
-"""Bodies up to this size are received even if they will be refused: a new connection would cost both sides more."""
-
 _PIECES_AT_ONCE: Final = 64
 _FILE_PIECE_BYTES: Final = 1 << 18
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -93,11 +91,6 @@ class Connection:
         self.limit_s = self.close_s = 0.0
         self.close_bytes = 0
 
-    @property
-    def unsent(self) -> deque[memoryview]:
-        """Pieces of the response that the kernel has not accepted; the rest of a file follows them."""
-        return self.sender.unsent
-
     def receive(self, max_bytes: int) -> bytes | None:
         """Bytes from the client; empty when it has closed its side, None when nothing has arrived."""
         try:
@@ -122,20 +115,15 @@ class Connection:
         if self.tls is not None:
             self.body.client_name = self.tls.client_name
         self.ahead = head.rest if head.body_bytes == 0 else self.body.feed(head.rest)
-        if limits.check_head is not None and self._is_worth_a_check(self.body):
+        # A refusal ends the connection, so a small body is received first, unless the client waits before sending it.
+        is_worth_it = head.expects_continue or (self.body.wanted_bytes or sys.maxsize) > SMALL_BODY_BYTES
+        if limits.check_head is not None and is_worth_it and not self.body.settled:
             refusal = limits.check_head(request, self.body.client_name)
             if refusal is not None:
                 self.body.fail(refusal)
         if head.expects_continue and not self.body.settled:
             with suppress(OSError):
                 self.sock.send(_CONTINUE)
-
-    def _is_worth_a_check(self, body: ReceivedBody) -> bool:
-        """Whether to check the API key before the body: not for a small one, since a refusal ends the connection."""
-        left_bytes = body.wanted_bytes
-        is_small = left_bytes is not None and left_bytes <= SMALL_BODY_BYTES
-        # With "Expect: 100-continue" no body has been sent, so the connection can be kept.
-        return not body.settled and (not is_small or self.head.expects_continue)
 
     def send_more(self, max_bytes: int) -> None:
         """Send what the kernel accepts of the response, about `max_bytes` at most. Raises OSError."""
@@ -172,44 +160,24 @@ class Connection:
             self.sock.close()
 
 
-class FilePart:
-    """The unsent rest of a file that is a response body, read in pieces as the client accepts them."""
-
-    def __init__(self, descriptor: int, offset: int, count: int) -> None:
-        self._descriptor = os.dup(descriptor)
-        self._offset, self.left_bytes = offset, count
-
-    def read(self) -> memoryview:
-        """Read the next piece. Raises OSError, also if the file was truncated."""
-        piece = os.pread(self._descriptor, min(self.left_bytes, _FILE_PIECE_BYTES), self._offset)
-        if not piece:
-            raise OSError("The file of a response was truncated.")
-        self._offset += len(piece)
-        self.left_bytes -= len(piece)
-        return memoryview(piece)
-
-    def close(self) -> None:
-        """Close the duplicated descriptor. Call it once."""
-        os.close(self._descriptor)
-
-
 class Sender:
     """Sends one response without ever waiting for the client; gunicorn's Response uses it as its socket.
 
     The head is sent with the first piece of the body: if a worker were killed in between, a proxy would have half a
-    response and could not retry. The event loop sends `unsent` and the rest of `file`.
+    response and could not retry. The event loop sends the pieces in `unsent`, and then the rest of a file.
     """
 
     def __init__(self, sock: Any) -> None:
         self._sock, self._tls = sock, sock if isinstance(sock, TlsSocket) else None
         self._head: bytes | None = None
         self.unsent: deque[memoryview] = deque()
-        self.file: FilePart | None = None
+        # The descriptor of a file that is the response's body, and the part of it that is not read yet.
+        self._file, self._at, self._end = -1, 0, 0
 
     @property
     def is_left(self) -> bool:
         """Whether the kernel has not accepted the whole response."""
-        return self._left_bytes > 0 or (self.file is not None and self.file.left_bytes > 0)
+        return self._left_bytes > 0 or self._at < self._end
 
     @property
     def _left_bytes(self) -> int:
@@ -227,8 +195,15 @@ class Sender:
 
     def sendfile(self, file: BinaryIO, offset: int, count: int) -> None:
         """Send a file's first piece, and leave the others to the event loop. Raises OSError."""
-        self.file = FilePart(file.fileno(), offset, count)
-        self.sendall(self.file.read())
+        self._file, self._at, self._end = os.dup(file.fileno()), offset, offset + count
+        self.sendall(self._read_file())
+
+    def _read_file(self) -> memoryview:
+        piece = os.pread(self._file, min(self._end - self._at, _FILE_PIECE_BYTES), self._at)
+        if not piece:
+            raise OSError("The file of a response was truncated.")
+        self._at += len(piece)
+        return memoryview(piece)
 
     def flush(self) -> None:
         """Send the head of a response without a body. Raises OSError."""
@@ -256,8 +231,8 @@ class Sender:
 
         Raises BlockingIOError if the kernel accepts nothing now, and OSError.
         """
-        if not self.unsent and self.file is not None and self.file.left_bytes:
-            self.unsent.append(self.file.read())
+        if not self.unsent and self._at < self._end:
+            self.unsent.append(self._read_file())
         pieces = list(islice(self.unsent, _PIECES_AT_ONCE))
         if not pieces:
             if self._tls is not None:
@@ -276,9 +251,9 @@ class Sender:
     def forget(self) -> None:
         """Discard what is unsent, and close the file."""
         self.unsent.clear()
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = self._at = self._end = -1
 
 
 def caller_of(request: Any, client: Any, header: str) -> str:

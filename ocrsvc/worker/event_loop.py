@@ -25,24 +25,18 @@ from ocrsvc.telemetry.loggable import loggable_error
 from ocrsvc.worker.connection import Connection, Head, RequestLimits
 from ocrsvc.worker.request_threads import LoadSharing, RequestThreads
 
+# Time for a request head or a TLS handshake. It counts from the connection for the first head, so that silent
+# connections are closed, and from the first byte for later ones.
 HEAD_S: Final = 10.0
-"""Time for a request head or a TLS handshake. It counts from the connection for the first head, so that silent
-connections are closed, and from the first byte for later ones."""
-
+# The same while the worker holds its maximum of connections.
 CROWDED_HEAD_S: Final = 1.0
-"""The same while the worker holds its maximum of connections."""
-
+# Longest head; longer ones are answered 431. gunicorn's own limits apply below it.
 HEAD_BYTES: Final = 1 << 16
-"""Longest head; longer ones are answered 431. gunicorn's own limits apply below it."""
-
+# How long a stopping worker keeps idle connections open, for requests that are already under way. Well below the 10 s
+# after which container runtimes kill a process.
 STOP_LINGER_S: Final = 5.0
-"""How long a stopping worker keeps idle connections open, for requests that are already under way.
-
-Well below the 10 s after which container runtimes kill a process."""
-
+# Share of the request memory above which slow clients get stricter limits.
 SCARCE_SHARE: Final = 0.75
-"""Share of the request memory above which slow clients get stricter limits."""
-
 _TURN_S: Final = 1.0
 _CHECK_S: Final = 0.25
 _CLOSE_S: Final = 2.0
@@ -109,7 +103,7 @@ class EventLoop:
         """Serve until `stop`, then finish open requests within the graceful timeout. Calls `notify` each turn."""
         while not self.is_stopping:
             notify()
-            self._set_accepting(self.connections < self._cfg.worker_connections)
+            self._set_accepting(not self._is_crowded)
             self.turn(_TURN_S)
         self._end_accepting()
         end_s = time.monotonic() + self._cfg.graceful_timeout
@@ -147,6 +141,10 @@ class EventLoop:
             self._calls.get()()
 
     # Accepting.
+
+    @property
+    def _is_crowded(self) -> bool:
+        return bool(self.connections >= self._cfg.worker_connections)
 
     def accept(self, listener: Any) -> None:
         """Accept waiting connections; only one if a sibling has fewer requests in flight."""
@@ -206,21 +204,17 @@ class EventLoop:
         self._set_accepting(enabled=False)
         listeners, self._listeners = list(self._listeners), []
         for listener in listeners:
-            if self.takes_rest:
-                self._accept_rest(listener)
+            for _ in range(self._cfg.backlog if self.takes_rest else 0):
+                try:
+                    self._begin_connection(listener, *listener.accept())
+                except ConnectionAbortedError:
+                    continue
+                except OSError:
+                    break
             listener.close()
         end_s = time.monotonic() + self._linger_s
         for conn in self._waiting:
             conn.limit_s = min(conn.limit_s, end_s)
-
-    def _accept_rest(self, listener: Any) -> None:
-        for _ in range(self._cfg.backlog):
-            try:
-                self._begin_connection(listener, *listener.accept())
-            except ConnectionAbortedError:
-                continue
-            except OSError:
-                return
 
     def balance(self, request: Any) -> None:
         """Request thread, before a request: ask its client to reconnect if others wait or a sibling is less busy.
@@ -304,7 +298,7 @@ class EventLoop:
         """The head is complete: receive the body; a small one often came with the head."""
         conn.parse_head(self.limits)
         if conn.body is None or conn.body.settled:
-            self._end_body(conn)
+            self.enqueue(conn)
         else:
             self._listen(conn, self._on_body)
             # Often the rest has arrived by now.
@@ -320,15 +314,11 @@ class EventLoop:
         elif piece is not None:
             body.end()
         if body.settled:
-            self._end_body(conn)
-
-    def _end_body(self, conn: Connection) -> None:
-        """Pass on a request whose body is complete or has failed."""
-        self._stop_listening(conn)
-        self.enqueue(conn)
+            self.enqueue(conn)
 
     def enqueue(self, conn: Connection) -> None:
-        """Give a request to a thread; a quick one to the reserved threads."""
+        """Give a request whose body is complete or has failed to a thread; a quick one to the reserved threads."""
+        self._stop_listening(conn)
         self._load.count(1)
         answer = partial(self._answer, conn)
         done = self.threads.add_quick(answer) if conn.is_quick else self.threads.add(conn.caller, answer)
@@ -338,12 +328,10 @@ class EventLoop:
         """A thread has served a request: send the rest of the response, then keep or close the connection."""
         self._load.count(-1)
         conn.is_kept = not done.cancelled() and done.exception() is None and done.result()
-        self._guarded(conn, self._send_rest if conn.sender.is_left else self._end_answer)
-
-    def _send_rest(self, conn: Connection) -> None:
         now_s = time.monotonic()
         conn.pace, conn.sent_bytes = Pace(now_s, now_s), 0
-        self._listen(conn, self._on_writable, selectors.EVENT_WRITE)
+        send_rest = partial(self._listen, act=self._on_writable, event=selectors.EVENT_WRITE)
+        self._guarded(conn, send_rest if conn.sender.is_left else self._end_answer)
 
     def _on_writable(self, conn: Connection) -> None:
         """Send more of a response."""
@@ -368,13 +356,10 @@ class EventLoop:
             # The client pipelines its requests.
             self._begin_head(conn)
         else:
-            self._keep(conn)
-
-    def _keep(self, conn: Connection) -> None:
-        """Wait for the next request on a connection; a stopping worker waits less."""
-        conn.limit_s = time.monotonic() + (self._linger_s if self.is_stopping else self._cfg.keepalive)
-        self._listen(conn, self._on_kept)
-        self.kept.add(conn)
+            # Wait for the next request; a stopping worker waits less.
+            conn.limit_s = time.monotonic() + (self._linger_s if self.is_stopping else self._cfg.keepalive)
+            self._listen(conn, self._on_kept)
+            self.kept.add(conn)
 
     def _on_kept(self, conn: Connection) -> None:
         """Begin the next request of a kept connection, or see it closed."""
@@ -422,10 +407,6 @@ class EventLoop:
 
     # Limits on time and rate.
 
-    @property
-    def _is_crowded(self) -> bool:
-        return bool(self.connections >= self._cfg.worker_connections)
-
     def end_late(self, now_s: float) -> None:
         """End connections over a limit: handshakes, heads, idle time, slow bodies, slow readers, long closes."""
         if now_s - self._checked_s < _CHECK_S and not self.is_stopping:
@@ -447,17 +428,13 @@ class EventLoop:
         elif conn.body is not None:
             conn.body.check_pace(now_s, scarce=scarce)
             if conn.body.settled:
-                self._end_body(conn)
+                self.enqueue(conn)
         elif conn.close_s:
             if conn.close_s <= now_s:
                 self._drop(conn)
-        elif conn.limit_s <= now_s + self._early_s(conn):
-            # The head is incomplete, or has not begun.
-            if conn.received:
-                self._refuse(conn, _TOO_LATE)
-            else:
-                self._drop(conn)
-
-    def _early_s(self, conn: Connection) -> float:
-        """Seconds by which a crowded worker shortens the wait for a head, to make room for new connections."""
-        return (self._cfg.keepalive if conn in self.kept else HEAD_S) - CROWDED_HEAD_S if self._is_crowded else 0.0
+        else:
+            # A crowded worker waits less for a head, to make room for new connections.
+            wait_s = self._cfg.keepalive if conn in self.kept else HEAD_S
+            if conn.limit_s <= now_s + (wait_s - CROWDED_HEAD_S if self._is_crowded else 0.0):
+                # The head is incomplete, or has not begun.
+                self._refuse(conn, _TOO_LATE) if conn.received else self._drop(conn)

@@ -49,7 +49,7 @@ _PAUSE_S: Final = 1.0
 # A turn of the arbiter's main loop takes about a second.
 _STANDSTILL_S: Final = 2.0
 _SIGNAL_AGAIN_S: Final = 1.0
-# Matches no exit status of a process; if a process exits with it, its status is BOOT_FAILED.
+# No exit status; a process that exits with it has BOOT_FAILED.
 _NEVER: Final = 256 + BOOT_FAILED
 # Share of the graceful timeout after which stacks are dumped; at its end the arbiter kills the worker.
 _STACKS_SHARE: Final = 0.9
@@ -70,7 +70,9 @@ class HeadParser:
         parsed = Head()
         try:
             request = next(self._parser)
-            _check_host(request)
+            # RFC 9112 section 3.2.
+            if request.version >= (1, 1) and all(name != "HOST" for name, _ in request.headers):
+                raise InvalidHeader("HOST is missing", req=request)
         except Exception as error:  # noqa: BLE001  the request's thread lets gunicorn answer it
             parsed.error = error
         else:
@@ -84,55 +86,29 @@ class HeadParser:
         return parsed
 
 
-def _check_host(request: Any) -> None:
-    """Raises InvalidHeader if the Host header is missing (RFC 9112 section 3.2)."""
-    if request.version >= (1, 1) and all(name != "HOST" for name, _ in request.headers):
-        raise InvalidHeader("HOST is missing", req=request)
-
-
-class Heartbeat:
-    """A worker's heartbeat, kept in the worker table; gunicorn's file mixes the wall clock with the monotonic one."""
-
-    def __init__(self, worker: RecyclingWorker) -> None:
-        self._worker = worker
-
-    def last_update(self) -> float:
-        """Arbiter: the time of the last heartbeat, monotonic seconds."""
-        return float(self._worker.entry.alive_s)
-
-    def notify(self) -> None:
-        """Worker: record a heartbeat."""
-        self._worker.entry.alive_s = time.monotonic()
-
-    def fileno(self) -> int:
-        """Return a descriptor for gunicorn to mark close-on-exec: the listener's, which is so already."""
-        return int(self._worker.sockets[0].fileno())
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""
-
-
 class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     """The worker class: gunicorn's signals, hooks and WSGI around our event loop, request threads and watch.
 
     It uses only gthread's `handle_request`, which runs the application. gthread's loop blocks up to 2 s for each
     lingering close, gives threads to silent connections, and never moves kept connections to a less busy worker.
+    The controller sets table and slot before the fork, boot.py the limits after it.
     """
 
-    # Set before the fork.
     worker_table: WorkerTable
     slot_number: int
-    # Set after the fork, see boot.py.
     limits: RequestLimits
-    # Set before the application is imported.
     loop: EventLoop
     load: LoadSharing
     tmp: Any
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        file, self.tmp = self.tmp, Heartbeat(self)
-        file.close()
+        self.tmp.close()
+        # Heartbeats are in the worker table, as gunicorn's file mixes the wall clock with the monotonic one. gunicorn
+        # marks the descriptor close-on-exec; the listener's is so already.
+        self.tmp = SimpleNamespace(
+            last_update=lambda: self.entry.alive_s, fileno=self.sockets[0].fileno, close=lambda: None
+        )
         # max_requests with its jitter; 0 is no limit. gunicorn itself would stop the worker without a successor.
         self.replace_after_requests: int = 0 if self.max_requests == sys.maxsize else self.max_requests
         self.max_requests: int = sys.maxsize
@@ -202,11 +178,15 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         with suppress(RuntimeError):
             faulthandler.dump_traceback_later(max(_STACKS_SHARE * self.cfg.graceful_timeout, 0.1), file=_STDERR)
 
+    def notify(self) -> None:
+        """Record a heartbeat."""
+        self.entry.alive_s = time.monotonic()
+
     def run(self) -> None:
         """Serve until stopped and the gRPC server has finished."""
         self.loop.run(self.notify)
-        end_s = (self.entry.drained_s or time.monotonic()) + self.cfg.graceful_timeout
         if self.grpc_server is not None:
+            end_s = (self.entry.drained_s or time.monotonic()) + self.cfg.graceful_timeout
             self.grpc_server.drain()
             while time.monotonic() < end_s and not self.grpc_server.wait(_WAIT_S):
                 self.notify()
@@ -242,10 +222,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
 
 
 class PidFile:
-    """The service's pid file, written atomically; gunicorn calls `unlink` on a reload and at the end.
-
-    gunicorn's own ends the service if the file cannot be written or read, or holds no valid process id.
-    """
+    """The pid file, written atomically; gunicorn's own ends the service if that fails or the file holds no valid id."""
 
     def __init__(self, name: str) -> None:
         self.path, self._pid, self._is_written = Path(name), os.getpid(), False
@@ -262,14 +239,12 @@ class PidFile:
             fresh.write_text(f"{self._pid}\n", encoding="ascii")
             fresh.chmod(0o644)
             fresh.replace(self.path)
-        except OSError:
-            with suppress(OSError):
-                fresh.unlink()
-            raise
+        finally:
+            fresh.unlink(missing_ok=True)
         self._is_written = True
 
     def unlink(self) -> None:
-        """Remove the file, if it is this service's."""
+        """Remove the file, if it is this service's; gunicorn calls this on a reload and at the end."""
         self._is_written = False
         with suppress(OSError):
             if _living_process(self.path) == self._pid:
@@ -305,6 +280,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     """
 
     service: ServiceContext
+    controller: ReplacementController
     pid: int
     LISTENERS: list[Any]
 
@@ -313,16 +289,11 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def begin(self, service: ServiceContext, pidfile: str | None) -> None:
         """Initialise the added attributes; gunicorn's constructor has already run."""
-        self.service = service
+        self.service, self.controller = service, service.controller
         self._stop_at_s = self._signal_again_s = math.inf
         self._logged_s: dict[str, float] = {}
         self._last_turn_s = time.monotonic()
         self.pidfile = PidFile(pidfile) if pidfile else None
-
-    @property
-    def controller(self) -> ReplacementController:
-        """The service's replacement controller."""
-        return self.service.controller
 
     @property
     def APP_LOAD_ERROR(self) -> int:  # noqa: N802  gunicorn's name
@@ -340,7 +311,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
                 before.unlink()
 
     def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
-        """Return the signals that arrived, after a second at most."""
+        """The signals that arrived within a second."""
         with self._logging_errors("Signals cannot be read; retrying in a second"):
             return list(super().wait_for_signals(timeout))
         time.sleep(_PAUSE_S)
@@ -351,10 +322,9 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         if self.controller.is_backing_off():
             return None
         # gunicorn changes the umask to make a temporary file, and does not restore it if that fails.
-        umask = os.umask(0o077)
-        os.umask(umask)
+        os.umask(umask := os.umask(0o077))
         try:
-            pid: int = super().spawn_worker()
+            return int(super().spawn_worker())
         except Exception as error:  # noqa: BLE001  the other workers keep serving
             if os.getpid() != self.pid:
                 # The forked worker, which could not log its error.
@@ -362,7 +332,6 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             os.umask(umask)
             self.controller.fork_refused(self, error)
             return None
-        return pid
 
     def manage_workers(self) -> None:
         """Fork missing workers, end surplus ones, and write the pid file if that failed before."""
@@ -374,9 +343,13 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def murder_workers(self) -> None:
         """Once a second: reap workers, replace one, kill those without a heartbeat. Raises StopIteration to stop."""
-        if time.monotonic() >= self._stop_at_s:
+        now_s = time.monotonic()
+        if now_s >= self._stop_at_s:
             raise StopIteration
-        self._reset_after_standstill()
+        # After a standstill, as of a frozen container, no worker could send a heartbeat.
+        if now_s - self._last_turn_s > max(self.timeout / 2, _STANDSTILL_S):
+            self.controller.reset_heartbeats()
+        self._last_turn_s = now_s
         self.reap_workers()
         with self._logging_errors("Replacements cannot be checked; retrying in a second"):
             self.controller.run_once(self)
@@ -404,8 +377,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             try:
                 os.kill(pid, sig)
             except ProcessLookupError:
-                worker = self.WORKERS.pop(pid, None)
-                if worker is not None:
+                if worker := self.WORKERS.pop(pid, None):
                     self.cfg.child_exit(self, worker)
 
     def handle_usr1(self) -> None:
@@ -425,7 +397,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     def reexec(self) -> None:
         """SIGUSR2: refuse to start a second arbiter."""
         self.log.error(
-            "SIGUSR2 to the arbiter is refused: a second arbiter would load all models twice. Send SIGHUP instead."
+            "SIGUSR2 to the arbiter is refused: a second one would load all models twice. Send SIGHUP instead."
         )
 
     def reload(self) -> None:
@@ -444,17 +416,12 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         for listener in listeners:
             with self._logging_errors("A listener cannot be closed"):
                 sock.close_sockets([listener], not self.systemd)
-        self.service.close_grpc_listeners()
+        # The workers keep theirs.
+        for listener in self.service.grpc_listeners:
+            listener.close()
         if graceful:
             self._signal_again_s = time.monotonic() + _SIGNAL_AGAIN_S
         super().stop(graceful)
-
-    def _reset_after_standstill(self) -> None:
-        """Reset the heartbeats if the whole service was stopped (a frozen container): no worker could send any."""
-        now_s = time.monotonic()
-        if now_s - self._last_turn_s > max(self.timeout / 2, _STANDSTILL_S):
-            self.controller.reset_heartbeats()
-        self._last_turn_s = now_s
 
     @contextmanager
     def _logging_errors(self, consequence: str) -> Iterator[None]:
@@ -467,7 +434,5 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             now_s = time.monotonic()
             if now_s >= self._logged_s.get(consequence, -_LOG_INTERVAL_S) + _LOG_INTERVAL_S:
                 self._logged_s[consequence] = now_s
-                expected = isinstance(error, (OSError, SystemExit))
-                self.log.error(
-                    "%s: %s: %s", consequence, type(error).__name__, error, exc_info=None if expected else error
-                )
+                trace = None if isinstance(error, (OSError, SystemExit)) else error
+                self.log.error("%s: %s: %s", consequence, type(error).__name__, error, exc_info=trace)

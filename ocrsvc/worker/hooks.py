@@ -28,7 +28,7 @@ from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.jobs.job_folder import open_jobs
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import gpus_for, set_library_environment
+from ocrsvc.system.thread_plan import gpus_for, plan_for, set_library_environment
 from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics import BOOT_FAILURES, LINES_DROPPED
 from ocrsvc.telemetry.tracing import check_tracing
@@ -74,17 +74,19 @@ def configuration_or_exit() -> Mapping[str, object]:
     [service] = _services
     # In the arbiter, because each worker sees only its own GPU.
     service.gpus = gpus_for(service.settings)
-    gunicorns = dict(configuration(service.settings, service.plan()))
+    gunicorns = dict(configuration(service.settings, plan_for(service.settings)))
     # gunicorn would fail to bind new addresses while the workers hold the old ones, and end the service.
     service.addresses = service.addresses or gunicorns["bind"]
     if gunicorns["bind"] != service.addresses:
         _write_line("ocrsvc keeps its addresses: restart the service to change them.")
         gunicorns["bind"] = service.addresses
-    hooks = (
-        *(on_starting, nworkers_changed, on_reload, pre_fork, post_fork, post_worker_init),
-        *(pre_request, worker_exit, child_exit, on_exit),
-    )
-    return {**gunicorns, **{hook.__name__: hook for hook in hooks}}
+    hooks = (on_starting, nworkers_changed, on_reload, pre_fork, pre_request, worker_exit, child_exit, on_exit)
+    return {
+        **gunicorns,
+        **{hook.__name__: hook for hook in hooks},
+        "post_fork": lambda _server, worker: boot.prepare(service, worker),
+        "post_worker_init": lambda worker: boot.load(service, worker),
+    }
 
 
 def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: bool) -> ModelKey | None:
@@ -142,7 +144,7 @@ def on_starting(server: LastingArbiter) -> None:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
     _raise_open_files_limit()
-    plan = service.plan(server.cfg.workers, server.cfg.threads)
+    plan = plan_for(settings, workers=server.cfg.workers, threads=server.cfg.threads)
     for listener in service.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
@@ -179,13 +181,16 @@ def nworkers_changed(server: LastingArbiter, count: int, before: int | None) -> 
 
 def on_reload(server: LastingArbiter) -> None:
     """Arbiter, on SIGHUP, after the new configuration is read."""
-    installed = _installed_version()
-    if installed != __version__:
+    # An upgrade may have replaced the package on disk.
+    try:
+        match = re.search(r'__version__ = "([^"]+)"', Path(ocrsvc.__file__).read_text(encoding="utf-8"))
+    except OSError:
+        match = None
+    if (installed := match[1] if match else "nothing") != __version__:
         server.log.warning(
             "ocrsvc %s is installed, but this arbiter runs %s: new workers use new code only for modules that the "
             "arbiter has not loaded. Restart the service to use all of it.",
-            installed,
-            __version__,
+            *(installed, __version__),
         )
     service = current_service()
     service.controller.reload(server)
@@ -193,15 +198,6 @@ def on_reload(server: LastingArbiter) -> None:
         audit_log_of(service.settings).write("signal:SIGHUP", "service.reload", time.time())
     except OcrsvcError as error:
         server.log.error("The reload is not in the audit log: %s", error)
-
-
-def _installed_version() -> str:
-    """The version of the package on disk, which an upgrade may have replaced since this process loaded it."""
-    try:
-        match = re.search(r'__version__ = "([^"]+)"', Path(ocrsvc.__file__).read_text(encoding="utf-8"))
-    except OSError:
-        match = None
-    return match[1] if match else "nothing"
 
 
 def pre_fork(_server: LastingArbiter, worker: RecyclingWorker) -> None:
@@ -232,16 +228,6 @@ def on_exit(server: LastingArbiter) -> None:
             settle_rest(service.settings.keys, service.page_counts)
         except OcrsvcError as error:
             server.log.error("The last page counts of API keys are lost: %s", error)
-
-
-def post_fork(_server: LastingArbiter, worker: RecyclingWorker) -> None:
-    """Worker, before it imports the application."""
-    boot.prepare(current_service(), worker)
-
-
-def post_worker_init(worker: RecyclingWorker) -> None:
-    """Worker, before it accepts requests."""
-    boot.load(current_service(), worker)
 
 
 def pre_request(worker: RecyclingWorker, request: Any) -> None:

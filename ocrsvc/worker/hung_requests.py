@@ -17,9 +17,8 @@ from typing import Final
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.request_guard import InFlight, InFlightTable
 
+# CPU time as a share of the timeout from which a thread is suspected of holding the interpreter.
 CPU_SHARE: Final = 0.1
-"""CPU time as a share of the timeout from which a thread is suspected of holding the interpreter."""
-
 # A thread with at least this share of the largest CPU time is suspected too.
 _TIE_SHARE: Final = 0.5
 _MAX_LOGGED: Final = 10
@@ -35,20 +34,19 @@ class HungRequests:
 
     def __init__(self, table: InFlightTable, denylist: CrashDenylist, log: logging.Logger) -> None:
         self._table, self._denylist, self._log = table, denylist, log
-        # Process ids of workers that were killed for their heartbeat, and that were sent another ending signal.
-        self._killed: set[int] = set()
-        self._signalled: set[int] = set()
+        # What gunicorn's log should say of workers that were sent an ending signal, by process id.
+        self._signalled: dict[object, str] = {}
 
     def note_signal(self, pid: int, worker: int, sig: int, timeout_s: float) -> None:
         """Call before a signal is sent to a worker; gunicorn sends SIGABRT only for a missing heartbeat."""
         if sig == signal.SIGABRT:
             self.note_kill(pid, worker, timeout_s)
         elif sig in _ENDING_SIGNALS:
-            self._signalled.add(pid)
+            self._signalled.setdefault(pid, " It did not end on a signal.")
 
     def note_kill(self, pid: int, worker: int, timeout_s: float) -> None:
         """Call before a worker is killed for its missing heartbeat: its threads are still there to be measured."""
-        self._killed.add(pid)
+        self._signalled[pid] = " It sent no heartbeat."
         in_flight = self._table.read(worker)
         used_s = [read_cpu_s(pid, request.thread) - request.cpu_s for request in in_flight]
         suspects = find_suspects(in_flight, used_s, timeout_s)
@@ -62,9 +60,7 @@ class HungRequests:
 
     def note_exit(self, pid: int, worker: int, *, expected: bool) -> None:
         """Call after a worker has ended; `expected` if it had not begun to serve."""
-        is_known = expected or pid in self._killed or pid in self._signalled
-        self._killed.discard(pid)
-        self._signalled.discard(pid)
+        is_known = self._signalled.pop(pid, None) is not None or expected
         if is_known or not (in_flight := self._table.read(worker)):
             return
         self._log.error("DIED worker %s, with %s requests in flight.", pid, len(in_flight))
@@ -74,11 +70,8 @@ class HungRequests:
     def replace_memory_guess(self, record: logging.LogRecord) -> bool:
         """Logging filter: replace gunicorn's guess "out of memory" for workers that the arbiter has killed."""
         if isinstance(record.msg, str) and record.msg.endswith(_GUESS) and isinstance(record.args, tuple):
-            pid, fact = record.args[0], record.msg.removesuffix(_GUESS)
-            if pid in self._killed:
-                record.msg = f"{fact} It sent no heartbeat."
-            elif pid in self._signalled:
-                record.msg = f"{fact} It did not end on a signal."
+            cause = self._signalled.get(record.args[0], _GUESS)
+            record.msg = record.msg.removesuffix(_GUESS) + cause
         return True
 
     def _deny_if_alone(self, suspects: Sequence[InFlight], crashes: int, cause: str) -> None:

@@ -7,7 +7,6 @@ oldest surplus worker.
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -17,22 +16,18 @@ from gunicorn.errors import HaltServer
 
 from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, SLOTS, Granted, Head, Reason, Snapshot, State, WorkerTable
 
+# Exit code of a service that never had a ready worker; the value of gunicorn's WORKER_BOOT_ERROR.
 BOOT_ERROR: Final = 3
-"""Exit code of a service that never had a ready worker; the value of gunicorn's WORKER_BOOT_ERROR."""
-
+# Exit code of a worker that could not boot; gunicorn replaces it like any other worker that died.
 BOOT_FAILED: Final = 70
-"""Exit code of a worker that could not boot; gunicorn replaces it like any other worker that died."""
-
 _FIRST_BACKOFF_S: Final = 1.0
-LONGEST_BACKOFF_S: Final = 60.0
-"""Longest wait between two tries to start a worker."""
-
+# Longest waits between two tries to start a worker: while others serve, and while none does.
+_LONGEST_BACKOFF_S: Final = 60.0
+_ALONE_BACKOFF_S: Final = 4.0
 # Grace beyond the graceful timeout, in which the worker closes its engine.
 _KILL_AFTER_S: Final = 5.0
 # Failed boots after which a service without any ready worker ends.
 _BOOT_TRIES: Final = 3
-# Longest wait while no worker serves.
-_ALONE_BACKOFF_S: Final = 4.0
 _CHANGED_AT_RELOAD: Final = ("workers", "graceful_timeout")
 
 
@@ -73,11 +68,6 @@ def is_next_to_load(own: int, workers: Sequence[Snapshot]) -> bool:
     """
     loading = [worker for worker in workers if worker.state is State.BOOTING]
     return not loading or own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot
-
-
-def backoff_s(failures: int) -> float:
-    """Seconds before the next try after `failures` failed boots in a row: 1, 2, 4, … 60."""
-    return min(_FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
 
 
 class ReplacementController:
@@ -126,11 +116,6 @@ class ReplacementController:
         )
         self._set_count(arbiter)
         self._give_up_if_hopeless()
-
-    def in_worker(self, worker: Any) -> None:
-        """Worker, after its fork: record its process id, and restore the settings that a reload has set to 0."""
-        self.restore_config(worker.cfg)
-        self.worker_table.entry(worker.slot_number).pid = os.getpid()
 
     def gpu_name(self, gpu: int) -> str:
         """The name, for CUDA_VISIBLE_DEVICES, of the GPU with this number."""
@@ -264,15 +249,15 @@ class ReplacementController:
                 entry.successor, entry.granted = NO_SUCCESSOR, Granted.NOTHING
 
     def _back_off(self) -> float:
-        """Count a failed boot; returns the seconds until the next try."""
+        """Count a failed boot; returns the seconds until the next try: 1, 2, 4, and so on."""
         self._head.boot_failures += 1
-        wait_s = min(backoff_s(self._head.boot_failures), self._longest_back_off_s())
+        wait_s: float = min(_FIRST_BACKOFF_S * 2.0 ** min(self._head.boot_failures - 1, 16), self._longest_back_off_s())
         self._head.backoff_until_s = self._clock() + wait_s
         return wait_s
 
     def _longest_back_off_s(self) -> float:
         serves = any(worker.state is State.READY for worker in self.worker_table.live())
-        return LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S
+        return _LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S
 
     def _after_change(self) -> None:
         """Shorten the wait if no worker serves any more; end a hopeless service."""

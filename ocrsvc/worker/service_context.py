@@ -9,9 +9,9 @@ import socket
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.access.key_routes import Routes
 from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.jobs.job_store import JobStore
@@ -35,14 +35,11 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from ocrsvc.access.gate import AccessGate
-    from ocrsvc.http.admission import HeadCheck
     from ocrsvc.models.loaded_version import EngineThreads
     from ocrsvc.models.watcher import ModelWatcher
     from ocrsvc.models.worker_models import WorkerModels
     from ocrsvc.pipeline.read import Reader
-    from ocrsvc.results import Reading
     from ocrsvc.serving.memory_budget import SharedLimits
-    from ocrsvc.serving.work_queue import RequestContext
 
 # Limit for an unreachable trace collector when a worker ends.
 _LAST_SPANS_S: Final = 1.0
@@ -85,15 +82,6 @@ class ServiceContext:
         if self.history.is_due(now_s):
             self.history.add(observe(self.metrics, self.controller.worker_table, now_s))
 
-    def close_grpc_listeners(self) -> None:
-        """Arbiter: close its copies; the workers keep theirs."""
-        for listener in self.grpc_listeners:
-            listener.close()
-
-    def plan(self, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
-        """The thread plan, with gunicorn's workers and threads if they are given."""
-        return plan_for(self.settings, workers=workers, threads=threads)
-
     def make_reader(self, plan: ThreadPlan) -> Reader:
         """Create a reader without starting it; never in the arbiter, as it imports numeric libraries."""
         from ocrsvc.pipeline.read import Reader
@@ -103,7 +91,10 @@ class ServiceContext:
             self.settings,
             plan,
             models_opener=lambda threads: self._open_models(plan, threads),
-            on_reading=self._note_reading,
+            # With the request's trace if that is sampled.
+            on_reading=lambda reading, context: count_reading(
+                self.worker.metrics, reading, context.ledger.trace_id, context.source
+            ),
         )
         reader.is_leaving = lambda: bool(head.leaving)
         return reader
@@ -130,10 +121,6 @@ class ServiceContext:
         self.worker.gate.start()
         self.worker.closing.callback(self.worker.gate.stop)
 
-    def _note_reading(self, reading: Reading, context: RequestContext) -> None:
-        """Count a page that was read, with its request's trace if that is sampled."""
-        count_reading(self.worker.metrics, reading, context.ledger.trace_id, context.source)
-
     def make_app(self) -> Flask:
         """Create the WSGI application over this worker's reader, which may be started later. Loads no model."""
         from ocrsvc.app import create_app
@@ -143,36 +130,18 @@ class ServiceContext:
         settings, worker = self.settings, self.worker
         metrics = worker.metrics
         if settings.access_log != "off":
-            origin = Origin(os.getpid(), worker.slot)
-            worker.access_log = AccessLog(
-                settings.access_log, on_drop=lambda: metrics.count(EVENTS_DROPPED), origin=origin
-            )
+            origin, on_drop = Origin(os.getpid(), worker.slot), partial(metrics.count, EVENTS_DROPPED)
+            worker.access_log = AccessLog(settings.access_log, on_drop=on_drop, origin=origin)
         worker.limits = worker.limits or shared_limits_of(settings)
         self.start_gate()
-        worker.reader = worker.reader or self.make_reader(self.plan())
+        worker.reader = worker.reader or self.make_reader(plan_for(settings))
         image_denylist = self.image_denylist if settings.isolation == "process" else None
         requests = RequestMetrics(
-            self.metrics,
-            metrics,
-            self.controller.worker_table,
-            worker.access_log,
-            image_denylist,
-            self.request_denylist,
-            self.errors,
-            worker.error_recorder,
-            self.history,
-            self._start_tracer(),
+            *(self.metrics, metrics, self.controller.worker_table, worker.access_log),
+            *(image_denylist, self.request_denylist, self.errors, worker.error_recorder),
+            *(self.history, self._start_tracer()),
         )
         return create_app(settings, worker.reader, requests, worker.limits, self.jobs, worker.gate)
-
-    def head_check(self) -> HeadCheck | None:
-        """The check of API keys that the event loop runs before it receives a body; None without OCRSVC_KEYS."""
-        if self.worker.gate is None:
-            return None
-        from ocrsvc.http.admission import KeyCheck
-
-        routes = Routes(self.settings.adapters, has_models=self.settings.models is not None)
-        return KeyCheck(self.worker.gate, routes).refusal_of_head
 
     def _start_tracer(self) -> Tracer:
         """Start this worker's tracer if traces are on; it stops with the worker."""

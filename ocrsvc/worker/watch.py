@@ -177,11 +177,7 @@ class Watch:
 
 
 def end_with_arbiter(worker: Any) -> None:
-    """From the fork on, end this process when the arbiter is gone, even while it loads. Raises RuntimeError."""
-    threading.Thread(target=_end_with_arbiter, args=(worker,), name="orphan", daemon=True).start()
-
-
-def _end_with_arbiter(worker: Any) -> None:
+    """A thread's function, from the fork on: end this process when the arbiter is gone, even while it loads."""
     while os.getppid() == worker.ppid:
         time.sleep(_PARENT_CHECK_S)
     worker.log.error("The arbiter is gone: this worker exits within %.1f s.", _ORPHAN_S)
