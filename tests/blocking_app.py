@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from flask import Response
+from flask import Flask, Response
 
 from ocrsvc.http.request import request
 from ocrsvc.worker.hooks import build_app
@@ -12,7 +12,7 @@ from ocrsvc.worker.hooks import build_app
 HOLDS = b"holds the worker"
 DIES = b"ends the worker"
 
-app = build_app()
+app: Flask = build_app()
 
 
 @app.post("/hold")

@@ -104,7 +104,7 @@ def test_failed_boot_does_not_end_the_service_while_another_worker_loads(
     server = arbiter()
     server.cfg.child_exit = lambda server, worker: server.controller.after_exit(server, worker)
     server._num_workers = 2
-    server.cfg.nworkers_changed = server.controller.count_changed
+    server.cfg.nworkers_changed = lambda server, _count, _before: server.controller.set_count(server)
     server.controller.worker_table.head.base = 2
     for pid in (11, 12):
         server.WORKERS[pid] = SimpleNamespace(

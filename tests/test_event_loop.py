@@ -15,8 +15,9 @@ import pytest
 import requests
 from support import Server, run_server, start_server
 
+from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker.event_loop import HEAD_S
-from ocrsvc.worker.request_threads import is_busier
+from ocrsvc.worker.request_threads import LoadSharing
 
 _ANSWER_S = 30.0
 # Stock gthread holds its loop for 2 s per slow closer and one of its four threads for 5 s per silent socket: 50 s for
@@ -59,7 +60,13 @@ def seconds_of_a_request(server: Server) -> float:
 def test_worker_is_busier_if_requests_wait_and_a_sibling_has_clearly_fewer(
     own: int, others: list[int], engine_threads: int, *, busier: bool
 ) -> None:
-    assert is_busier(own, others, engine_threads) is busier
+    table = WorkerTable()
+    for in_flight in (0, *others):
+        entry = table.entry(table.allocate(0.0))
+        entry.state, entry.in_flight = State.READY, in_flight
+    load = LoadSharing(table, 0, engine_threads)
+    load.count(own)
+    assert load.is_busier() is busier
 
 
 def test_silent_connections_use_no_thread(server: Server) -> None:

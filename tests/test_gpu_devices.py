@@ -145,7 +145,7 @@ def test_gpu_numbers_stay_valid_after_a_reload_with_other_gpus() -> None:
     old = [crowd.fork() for _ in range(2)]
     crowd.gpus = ["GPU-1", "GPU-7"]
     new = [crowd.fork() for _ in range(2)]
-    names = [crowd.controller.gpu_name(crowd.gpu(place)) for place in (*old, *new)]
+    names = [crowd.controller.gpus[crowd.gpu(place)] for place in (*old, *new)]
     # GPU-1 has a worker already, which stays, and GPU-0 is of no use any more.
     assert names == ["GPU-0", "GPU-1", "GPU-7", "GPU-1"]
     for place in (*old, *new):

@@ -12,7 +12,6 @@ from ocrsvc.telemetry.worker_table import Reason
 from ocrsvc.worker.replacement_limits import (
     Bounds,
     Limits,
-    Readings,
     Usage,
     calibrate,
     calibrate_gpu,
@@ -22,15 +21,18 @@ from ocrsvc.worker.replacement_limits import (
 MB = 10**6
 GB = 10**9
 FOOTPRINT = 300 * MB
+SMALL = Usage(FOOTPRINT)
 
 
 ALL = Limits(1000, 3600.0, rss=Bounds(800 * MB, 1000 * MB), gpu=Bounds(800 * MB, 1000 * MB))
 KINDS = ("rss", "gpu")
 
 
-def readings(kind: str, usage: Usage | None = None, *, requests: int = 10, age_s: float = 10.0) -> Readings:
-    """Readings far from all limits, except those given."""
-    return Readings(requests, age_s, **{kind: usage or Usage(FOOTPRINT)})
+def reason_of(
+    limits: Limits, kind: str = "rss", usage: Usage = SMALL, *, requests: int = 10, age_s: float = 10.0
+) -> Reason:
+    """The reason for measurements far from all limits, except those given."""
+    return reason_to_replace(limits, requests, age_s, **{"rss": Usage(), "gpu": Usage()} | {kind: usage})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -48,7 +50,7 @@ def readings(kind: str, usage: Usage | None = None, *, requests: int = 10, age_s
 )
 def test_memory_reasons(kind: str, found: Usage, reason: str) -> None:
     expected = Reason.NONE if reason == "none" else Reason[f"{kind}_{reason}".upper()]
-    assert reason_to_replace(readings(kind, found), ALL) is expected
+    assert reason_of(ALL, kind, found) is expected
 
 
 @pytest.mark.parametrize(
@@ -56,12 +58,12 @@ def test_memory_reasons(kind: str, found: Usage, reason: str) -> None:
     [(999, 3599.9, Reason.NONE), (1000, 0.0, Reason.MAX_REQUESTS), (0, 3600.0, Reason.MAX_AGE)],
 )
 def test_request_and_age_reasons(requests: int, age_s: float, reason: Reason) -> None:
-    assert reason_to_replace(readings("rss", requests=requests, age_s=age_s), ALL) is reason
+    assert reason_of(ALL, requests=requests, age_s=age_s) is reason
 
 
 def test_worker_without_limits_is_never_replaced() -> None:
     much = Usage(10**15, 10**15)
-    assert reason_to_replace(Readings(10**9, 10.0**9, rss=much, gpu=much), Limits()) is Reason.NONE
+    assert reason_to_replace(Limits(), 10**9, 10.0**9, much, much) is Reason.NONE
 
 
 def test_largest_step_is_kept_and_neither_the_first_check_nor_loading_a_model_is_one() -> None:
@@ -79,7 +81,7 @@ def life(kind: str, growths: list[int], bounds: Bounds, footprint: int) -> Itera
     for growth in growths:
         now += growth
         usage = usage.then(now)
-        yield now, reason_to_replace(Readings(1, 1.0, **{kind: usage}), limits)
+        yield now, reason_of(limits, kind, usage)
 
 
 @given(
@@ -113,7 +115,7 @@ def test_steady_worker_is_never_replaced(
     rss = calibrate(soft, hard, footprint_bytes=footprint, memory_bytes=memory, workers=workers)
     gpu = calibrate_gpu(soft, hard, footprint_bytes=footprint, gpu_memory_bytes=memory, workers=workers)
     found = Usage(footprint)
-    assert reason_to_replace(Readings(10**6, 1e6, rss=found, gpu=found), Limits(rss=rss, gpu=gpu)) is Reason.NONE
+    assert reason_to_replace(Limits(rss=rss, gpu=gpu), 10**6, 1e6, found, found) is Reason.NONE
 
 
 @given(footprint=st.integers(50 * MB, 4 * GB), memory=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))

@@ -233,7 +233,7 @@ def test_a_body_is_denied_at_once_if_no_other_request_computed(
             requests.enter_context(service.guard.request("/v1/ocr"))
             take_body(body)
         for pid in (PID, PID + 1):
-            service.suspects.note_kill(pid, 1, timeout_s=30.0)
+            service.suspects.note_signal(pid, 1, signal.SIGABRT, timeout_s=30.0)
         assert [entry.hash for entry in service.denylist.entries()] == [digest_of(BODY).hex()] * denied
     assert service.lines.getvalue().count("HELD") == 2 * len(bodies)
 
@@ -259,7 +259,7 @@ def test_killing_an_idle_or_stopping_worker_makes_no_body_suspect(service: Servi
         service.suspects.note_exit(PID, 1, expected=True)
         assert service.lines.getvalue() == ""
         for pid in (PID, PID + 1):
-            service.suspects.note_kill(pid, 1, timeout_s=1e6)
+            service.suspects.note_signal(pid, 1, signal.SIGABRT, timeout_s=1e6)
     assert "LOST with worker 4712: id=an-id" in service.lines.getvalue()
     assert service.denylist.entries() == []
 
@@ -293,7 +293,7 @@ def test_a_request_can_be_blamed_while_its_worker_drains(
 
 @pytest.mark.parametrize(("pid", "said"), [(PID, "sent no heartbeat"), (1, "out of memory")])
 def test_the_log_suggests_memory_only_without_another_cause(service: Service, pid: int, said: str) -> None:
-    service.suspects.note_kill(PID, 1, timeout_s=30.0)
+    service.suspects.note_signal(PID, 1, signal.SIGABRT, timeout_s=30.0)
     service.log.addFilter(service.suspects.replace_memory_guess)
     service.log.error("Worker (pid:%s) was sent %s! Perhaps out of memory?", pid, "SIGKILL")
     assert said in service.lines.getvalue().splitlines()[-1]

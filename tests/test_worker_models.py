@@ -31,7 +31,6 @@ from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.model_metrics import MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
-from ocrsvc.worker.watch import ModelsInProcess
 
 PLAN = ThreadPlan(1, 4, 1)
 FAR_S = 30.0
@@ -145,14 +144,12 @@ def test_what_is_loaded_later_counts_as_added(tmp_path: Path, open_models: Opene
     models = open_models(*versions, model="a", models_memory="100MiB")
     models.load_ahead()
     ready_bytes = models.loaded.held_bytes()
-    in_process = ModelsInProcess(models.loaded)
-    assert (in_process.added_bytes(), in_process.room_bytes) == (0, 100 * MIB - ready_bytes)
     with leased(models, model="b"):
-        assert in_process.added_bytes() == pytest.approx(20 * MIB, rel=0.1)
+        assert models.loaded.held_bytes() - ready_bytes == pytest.approx(20 * MIB, rel=0.1)
     found = dict(models.loaded.gauges())
     assert (found[MODELS_LOADED], found[MODELS_LIMIT]) == (2, 100 * MIB)
     assert found[MODELS_BYTES] == models.loaded.held_bytes()
-    wait_until(in_process.is_settled)
+    wait_until(lambda: models.loaded.is_settled)
 
 
 def test_failed_start_of_a_reader_leaves_no_thread(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPResponse
 from typing import Any, Final, cast
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin
 
 from ocrsvc.connections.connecting import Deadline, connect, unavailable
 from ocrsvc.connections.policy import REDIRECTS, OutgoingPolicy
-from ocrsvc.connections.url import Url, join_url
+from ocrsvc.connections.url import MAX_URL_CHARS, Url, parse_url
 from ocrsvc.errors import BodyTooLarge, UrlRefused, UrlUnavailable
 from ocrsvc.results import Check, no_check
 
@@ -42,11 +42,7 @@ class FetchedFile:
 
 
 def fetch_file(
-    url: str,
-    policy: OutgoingPolicy,
-    limit_s: float,
-    check: Check = no_check,
-    take: Callable[[int], object] = bool,
+    url: str, policy: OutgoingPolicy, limit_s: float, check: Check = no_check, take: Callable[[int], object] = bool
 ) -> FetchedFile:
     """Fetch the file at a URL, within `limit_s` and the policy's own time limit.
 
@@ -65,12 +61,7 @@ def fetch_file(
 
 
 def post(
-    url: str,
-    body: bytes,
-    headers: Mapping[str, str],
-    policy: OutgoingPolicy,
-    limit_s: float,
-    check: Check = no_check,
+    url: str, body: bytes, headers: Mapping[str, str], policy: OutgoingPolicy, limit_s: float, check: Check = no_check
 ) -> int:
     """Post a body with ASCII headers; returns the response's status. Follows no redirects. Raises as `connect`."""
     deadline = Deadline(limit_s, policy.max_s, check)
@@ -83,7 +74,12 @@ def _next_url(at: Url, response: HTTPResponse) -> Url:
     location = response.getheader("Location")
     if not location:
         raise UrlUnavailable("The URL redirects without a Location.", "Send the file's own URL.")
-    target = join_url(at, location)
+    if len(location) > MAX_URL_CHARS:
+        raise UrlRefused("The URL redirects to a URL that is too long.", "Send the file's own URL.")
+    try:
+        target = parse_url(urljoin(str(at), location))
+    except ValueError as error:
+        raise UrlRefused("The URL redirects to a malformed URL.", "Send the file's own URL.") from error
     if at.scheme == "https" and target.scheme == "http":
         raise UrlRefused("The URL redirects from https to http.", "Send the file's own URL.")
     return target

@@ -6,7 +6,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
@@ -44,10 +44,8 @@ def look_up(host: str) -> list[IpAddress]:
     return list(dict.fromkeys(ip_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in rows))
 
 
-@cache
-def public_authorities() -> ssl.SSLContext:
-    """A client context that trusts the system's authorities, or those in SSL_CERT_FILE."""
-    return ssl.create_default_context()
+# A client context that trusts the system's authorities, or those in SSL_CERT_FILE.
+_public_authorities: Final = cache(ssl.create_default_context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +59,8 @@ class OutgoingPolicy:
     private: tuple[Network, ...] = ()
     max_bytes: int = 64 << 20
     max_s: float = 20.0
-    look_up: LookUp = field(default=look_up)
-    tls: Callable[[], ssl.SSLContext] = field(default=public_authorities)
+    look_up: LookUp = look_up
+    tls: Callable[[], ssl.SSLContext] = _public_authorities
 
     @property
     def is_on(self) -> bool:

@@ -85,16 +85,10 @@ class TlsFiles:
 
 
 def files_of(settings: Settings) -> TlsFiles | None:
-    """The files that the settings name; None without TLS. Raises SettingsError."""
-    _check_settings(settings)
-    if settings.tls_certificate is None:
-        return None
-    key = settings.tls_key or settings.tls_certificate
-    return TlsFiles(settings.tls_certificate, key, settings.tls_client_ca, settings.tls_clients == "required")
+    """The files that the settings name; None without TLS.
 
-
-def _check_settings(settings: Settings) -> None:
-    """Raises SettingsError for a setting that has no effect without another one."""
+    Raises SettingsError for a setting that has no effect without another one.
+    """
     names = [name for name in ("tls_key", "tls_client_ca", "tls_names") if getattr(settings, name)]
     if settings.tls_certificate is None and names:
         raise SettingsError(
@@ -111,6 +105,10 @@ def _check_settings(settings: Settings) -> None:
             "OCRSVC_TLS_NAMES is set, but OCRSVC_KEYS is not: there are no API keys to map certificates to.",
             "Set OCRSVC_KEYS, and add the keys with `ocrsvc keys add`.",
         )
+    if settings.tls_certificate is None:
+        return None
+    key = settings.tls_key or settings.tls_certificate
+    return TlsFiles(settings.tls_certificate, key, settings.tls_client_ca, settings.tls_clients == "required")
 
 
 def make_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:

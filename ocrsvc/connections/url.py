@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
-from urllib.parse import quote, urljoin
+from urllib.parse import quote
 
 from ocrsvc.errors import UrlRefused
 
@@ -72,16 +72,6 @@ def parse_url(text: str) -> Url:
     host, port = _parse_authority(match[2], PORTS[scheme])
     target = quote(match[3], safe=_SAFE)
     return Url(scheme, host, port, target if target.startswith("/") else "/" + target)
-
-
-def join_url(base: Url, location: str) -> Url:
-    """Parse the target of a redirect. Raises UrlRefused."""
-    if len(location) > MAX_URL_CHARS:
-        raise UrlRefused("The URL redirects to a URL that is too long.", "Send the file's own URL.")
-    try:
-        return parse_url(urljoin(str(base), location))
-    except ValueError as error:
-        raise UrlRefused("The URL redirects to a malformed URL.", "Send the file's own URL.") from error
 
 
 def _parse_authority(text: str, implied_port: int) -> tuple[str, int]:

@@ -141,7 +141,13 @@ class KeyCheck:
         is_from_site = ANY in self._sites or request.headers.get("Origin", "") in self._sites
         if self._routes.is_open(request.environ.get("PATH_INFO", "")) or (is_preflight and is_from_site):
             return
-        credential = _key_in_head(request, self._routes.key_field_of(request.blueprint))
+        # In a header, or in a GET's query, where the wire format has a name of its own for it.
+        environ, field = request.environ, self._routes.key_field_of(request.blueprint)
+        values = [environ.get("HTTP_AUTHORIZATION", ""), environ.get("HTTP_X_API_KEY", "")]
+        if field:
+            values.append(environ.get("HTTP_" + field.upper().replace("-", "_"), ""))
+            values.append(request.args.get(field, "") if request.method == "GET" else "")
+        credential = credential_of(*values)
         if credential.secret or request.client_name or not self._may_come_in_body(request):
             self._check(request, credential)
 
@@ -190,16 +196,6 @@ class KeyCheck:
     def _may_come_in_body(self, request: Request) -> bool:
         values = (request.environ.get(name, "") for name in ("PATH_INFO", "REQUEST_METHOD", "CONTENT_TYPE"))
         return self._routes.may_have_key_in_body(*values)
-
-
-def _key_in_head(request: Request, field: str) -> Credential:
-    """The key in a header, or in a GET's query; `field` is the wire format's own name for it."""
-    environ = request.environ
-    values = [environ.get("HTTP_AUTHORIZATION", ""), environ.get("HTTP_X_API_KEY", "")]
-    if field:
-        values.append(environ.get("HTTP_" + field.upper().replace("-", "_"), ""))
-        values.append(request.args.get(field, "") if request.method == "GET" else "")
-    return credential_of(*values)
 
 
 def _rule_of(request: Request) -> str:

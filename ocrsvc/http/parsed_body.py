@@ -80,24 +80,26 @@ class Content:
         texts = [text for name, value in self.fields if name in text_fields for text in _texts(name, value)]
         if len(texts) > MAX_IMAGES:
             raise BodyTooLarge(f"The request holds more than {MAX_IMAGES} images.", "Send several requests.")
-        images += [_image_of(text, self.share) for text in texts]
-        if not images:
-            raise self._nothing_sent(file_fields)
-        return images
+        for text in texts:
+            try:
+                data = text if isinstance(text, bytes) and is_image(text) else decode_base64(text, self.share)
+                images.append(data)
+            except (BadBase64, NothingSent) as error:
+                images.append(error.without_frames())
+        if images:
+            return images
+        names = {part.name for part in self.files} | {name for name, _ in self.fields}
+        seen = ", ".join(repr(name[:40]) for name in sorted(names)[:10]) or "none"
+        raise NothingSent(
+            f"The request has no image. Its fields: {seen}.",
+            f"Send a multipart file in the field {' or '.join(map(repr, file_fields))}, base64 text, "
+            "or the image as body.",
+        )
 
     def file_names(self, file_fields: Collection[str]) -> list[str]:
         """The file names of the first of `images`: "" for a raw body; base64 texts have none."""
         files = [part.filename or "" for part in self.files if part.name in file_fields and part.data]
         return [*([] if self.raw is None else [""]), *files]
-
-    def _nothing_sent(self, file_fields: Collection[str]) -> NothingSent:
-        names = {part.name for part in self.files} | {name for name, _ in self.fields}
-        seen = ", ".join(repr(name[:40]) for name in sorted(names)[:10]) or "none"
-        return NothingSent(
-            f"The request has no image. Its fields: {seen}.",
-            f"Send a multipart file in the field {' or '.join(map(repr, file_fields))}, base64 text, "
-            "or the image as body.",
-        )
 
 
 def parse_body(body: bytes, content_type: str, query: Fields, share: Share, deadline: float) -> Content:
@@ -174,12 +176,3 @@ def _texts(name: str, value: object) -> list[str | bytes]:
     if not all(isinstance(item, str | bytes | None) for item in values):
         raise CallerError(f"The field {name!r} is not text.", "Send base64 text, or a list of base64 texts.")
     return [item for item in values if isinstance(item, str | bytes) and (len(item) >= 64 or item.strip())]
-
-
-def _image_of(text: str | bytes, share: Share) -> bytes | OcrsvcError:
-    if isinstance(text, bytes) and is_image(text):
-        return text
-    try:
-        return decode_base64(text, share)
-    except (BadBase64, NothingSent) as error:
-        return error.without_frames()

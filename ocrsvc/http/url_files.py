@@ -11,7 +11,7 @@ from typing import Final
 from ocrsvc.connections.fetching import FetchedFile, fetch_file
 from ocrsvc.connections.policy import OutgoingPolicy
 from ocrsvc.errors import ClientGone, QueueFull, TooManyAtOnce
-from ocrsvc.http.request import Request, current_request
+from ocrsvc.http.request import current_request
 from ocrsvc.serving.request_guard import waiting
 
 _OFF: Final = OutgoingPolicy(())
@@ -40,9 +40,14 @@ class UrlFiles:
     def fetch(self, url: str) -> FetchedFile:
         """Fetch the file at a URL for this thread's request. Raises QueueFull, TooManyAtOnce, and as `fetch_file`."""
         request = current_request()
+
+        def check() -> None:
+            if request.is_gone():
+                raise ClientGone("The client closed its connection while its file was fetched.")
+
         self._policy.check_url(url)
         with self._permit(request.caller), waiting(), request.ledger.during("wait"):
-            return fetch_file(url, self._policy, request.left_s, lambda: _check(request), request.share.take)
+            return fetch_file(url, self._policy, request.left_s, check, request.share.take)
 
     @contextmanager
     def _permit(self, caller: str) -> Iterator[None]:
@@ -66,9 +71,3 @@ class UrlFiles:
                 self._fetching[caller] -= 1
                 # Drop callers whose count is 0.
                 self._fetching += Counter()
-
-
-def _check(request: Request) -> None:
-    """Raises ClientGone."""
-    if request.is_gone():
-        raise ClientGone("The client closed its connection while its file was fetched.")

@@ -119,9 +119,7 @@ class ChildProcess:
             # The exit code, or the negative number of the signal that ended it.
             _log_once("A process of %s did not start: code %s", module, self._program.process.returncode)
             raise ResourcesExhausted(
-                "The service could not start a process that reads documents.",
-                "Send the request again.",
-                _RETRY_AFTER_S,
+                "The service could not start a process that reads documents.", "Send the request again.", _RETRY_AFTER_S
             ) from failure
 
     def ask(self, request: str, limit_s: float, check: Check) -> tuple[str, list[float]]:

@@ -35,7 +35,7 @@ from ocrsvc.worker.replacement_controller import BOOT_FAILED, is_next_to_load
 from ocrsvc.worker.replacement_limits import Limits, gpu_bounds, rss_bounds
 from ocrsvc.worker.request_threads import quick_paths
 from ocrsvc.worker.service_context import ServiceContext
-from ocrsvc.worker.watch import ModelsInProcess, Watch, end_with_arbiter
+from ocrsvc.worker.watch import Watch, end_with_arbiter
 
 if TYPE_CHECKING:
     # Imports numpy, which the arbiter must not load.
@@ -69,7 +69,7 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     sys.setswitchinterval(_SWITCH_S)
     # With several GPUs, or a named one, this worker sees only the GPU that the arbiter chose for it.
     if len(service.gpus) > 1 or (service.gpus and service.settings.gpus):
-        pin_gpu(os.environ, service.controller.gpu_name(worker.entry.gpu))
+        pin_gpu(os.environ, service.controller.gpus[worker.entry.gpu])
         worker.log.info("Slot %s computes on GPU %s", worker.slot_number, os.environ[VISIBLE])
     with _exiting_on_failure(worker, service.controller.worker_table.head):
         threading.Thread(target=end_with_arbiter, args=(worker,), name="orphan", daemon=True).start()
@@ -237,20 +237,20 @@ def _note_ready(
     """Start the watch, serve TLS, and enter READY."""
     settings, head, entry = service.settings, service.controller.worker_table.head, worker.entry
     entry.rss_bytes = read_rss_bytes()
-    loaded = reader.worker_models.loaded
     # With isolation the child processes hold the models.
-    models = None if settings.isolation == "process" else ModelsInProcess(loaded)
+    models = None if settings.isolation == "process" else reader.worker_models.loaded
+    models_bytes, budget_bytes = (models.held_bytes(), models.budget_bytes or 0) if models is not None else (0, 0)
     limits = Limits(
         max_requests=worker.replace_after_requests,
         max_age_s=settings.max_age_s,
-        rss=rss_bounds(worker, settings, 0 if models is None else models.room_bytes),
+        rss=rss_bounds(worker, settings, max(0, budget_bytes - models_bytes)),
         gpu=gpu_bounds(worker, settings, gauge, len(service.gpus)),
     )
     entry.rss_hard_bytes = limits.rss.hard_bytes
     head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, entry.gpu_bytes)
     entry.ready_s = time.monotonic()
     # Before READY: if its thread cannot start, this worker exits.
-    Watch(worker, limits, gauge, reader.stuck_threads, _begin_tls(service, worker), models).start()
+    Watch(worker, limits, gauge, reader.stuck_threads, _begin_tls(service, worker), models, models_bytes).start()
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     # SIGTERM may have set DRAINING during the load.
     if entry.state != State.DRAINING:

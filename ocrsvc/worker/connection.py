@@ -33,7 +33,6 @@ UNSENT_BYTES: Final = 1 << 17
 SMALL_BODY_BYTES: Final = 1 << 16
 _PIECES_AT_ONCE: Final = 64
 _FILE_PIECE_BYTES: Final = 1 << 18
-_RESET: Final = struct.pack("ii", 1, 0)
 _TIMEOUT_HEADER: Final = "X-REQUEST-TIMEOUT"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -125,13 +124,6 @@ class Connection:
             with suppress(OSError):
                 self.sock.send(_CONTINUE)
 
-    def send_more(self, max_bytes: int) -> None:
-        """Send what the kernel accepts of the response, about `max_bytes` at most. Raises OSError."""
-        end_bytes = self.sent_bytes + max_bytes
-        with suppress(BlockingIOError):
-            while self.sender.is_left and self.sent_bytes < end_bytes:
-                self.sent_bytes += self.sender.send(max_bytes)
-
     def note_taken(self, now_s: float) -> None:
         """Update the pace by the bytes that the client has acknowledged; those in the kernel's buffer do not count."""
         with suppress(OSError):
@@ -139,11 +131,6 @@ class Connection:
             acknowledged_bytes = self.sent_bytes - buffered_bytes - self.pace.moved_bytes
             if acknowledged_bytes > 0:
                 self.pace.move(acknowledged_bytes, now_s)
-
-    def cut_off(self) -> None:
-        """Make the close a TCP reset, so that the kernel discards unsent bytes."""
-        with suppress(OSError):
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     def forget_request(self) -> None:
         """Free the request's memory and its response, sent or not."""

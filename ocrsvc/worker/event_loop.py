@@ -11,6 +11,7 @@ import os
 import re
 import selectors
 import socket
+import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -37,6 +38,7 @@ HEAD_BYTES: Final = 1 << 16
 STOP_LINGER_S: Final = 5.0
 # Share of the request memory above which slow clients get stricter limits.
 SCARCE_SHARE: Final = 0.75
+_RESET: Final = struct.pack("ii", 1, 0)
 _TURN_S: Final = 1.0
 _CHECK_S: Final = 0.25
 _CLOSE_S: Final = 2.0
@@ -180,7 +182,6 @@ class EventLoop:
         self._set_accepting(enabled=False)
 
     def _set_accepting(self, enabled: bool) -> None:  # noqa: FBT001  the new state
-        """Accept connections, or leave them in the kernel's queue."""
         enabled = enabled and time.monotonic() >= self._paused_until_s
         if enabled == self._is_accepting:
             return
@@ -255,7 +256,6 @@ class EventLoop:
         self._listen(conn, act)
 
     def _on_handshake(self, conn: Connection) -> None:
-        """Continue a handshake."""
         assert self.handshakes is not None, "only with TLS"
         assert conn.tls is not None, "only with TLS"
         try:
@@ -281,7 +281,6 @@ class EventLoop:
             self._on_head(conn)
 
     def _on_head(self, conn: Connection) -> None:
-        """Receive more of a head, or the client's close."""
         piece = conn.receive(_HEAD_PIECE_BYTES)
         if piece is None:
             return
@@ -305,7 +304,6 @@ class EventLoop:
             self._on_body(conn)
 
     def _on_body(self, conn: Connection) -> None:
-        """Receive more of a body, or its end."""
         body = conn.body
         assert body is not None, "only requests with one get here"
         piece = conn.receive(min(_RECEIVE_BYTES, body.wanted_bytes or _RECEIVE_BYTES))
@@ -334,9 +332,12 @@ class EventLoop:
         self._guarded(conn, send_rest if conn.sender.is_left else self._end_answer)
 
     def _on_writable(self, conn: Connection) -> None:
-        """Send more of a response."""
+        """Send what the kernel accepts of the response, about `_SEND_BYTES` at most."""
+        end_bytes = conn.sent_bytes + _SEND_BYTES
         try:
-            conn.send_more(_SEND_BYTES)
+            with suppress(BlockingIOError):
+                while conn.sender.is_left and conn.sent_bytes < end_bytes:
+                    conn.sent_bytes += conn.sender.send(_SEND_BYTES)
         except OSError:
             self._drop(conn)
             return
@@ -362,7 +363,6 @@ class EventLoop:
             self.kept.add(conn)
 
     def _on_kept(self, conn: Connection) -> None:
-        """Begin the next request of a kept connection, or see it closed."""
         self.kept.remove(conn)
         self._begin_head(conn)
 
@@ -397,7 +397,6 @@ class EventLoop:
             self._drop(conn)
 
     def _drop(self, conn: Connection) -> None:
-        """Close now."""
         self._stop_listening(conn)
         self.kept.discard(conn)
         if self.handshakes is not None and conn.tls is not None:
@@ -423,7 +422,9 @@ class EventLoop:
             conn.note_taken(now_s)
             if conn.pace.is_too_slow(now_s, scarce=scarce, stall_s=READER_STALL_S):
                 self._log.info("Cut off a client that reads its response too slowly: %s", conn.client)
-                conn.cut_off()
+                # The close becomes a TCP reset, so that the kernel discards unsent bytes.
+                with suppress(OSError):
+                    conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 self._drop(conn)
         elif conn.body is not None:
             conn.body.check_pace(now_s, scarce=scarce)

@@ -298,7 +298,8 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     @property
     def APP_LOAD_ERROR(self) -> int:  # noqa: N802  gunicorn's name
         """Like WORKER_BOOT_ERROR for an application that cannot be loaded; it ends the service only at its start."""
-        return _NEVER if self.controller.is_past_startup else int(Arbiter.APP_LOAD_ERROR)
+        is_past_start = self.controller.has_ended or self.controller.worker_table.head.ever_ready
+        return _NEVER if is_past_start else int(Arbiter.APP_LOAD_ERROR)
 
     def setup(self, app: Any) -> None:
         """Take over the configuration on a reload, without the pid file: gunicorn would end if it cannot write that."""
@@ -411,7 +412,8 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def stop(self, graceful: bool = True) -> None:  # noqa: FBT001, FBT002  gunicorn's signature
         """Stop all workers. gunicorn calls `reap_workers` while it waits for them."""
-        self.controller.stop(self.cfg)
+        self.controller.has_ended = True
+        self.controller.restore_config(self.cfg)
         listeners, self.LISTENERS = self.LISTENERS, []
         for listener in listeners:
             with self._logging_errors("A listener cannot be closed"):

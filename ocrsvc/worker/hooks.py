@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import ocrsvc
 from ocrsvc import __version__
@@ -38,9 +38,6 @@ from ocrsvc.worker.config import address_of, check_server, configuration, listen
 from ocrsvc.worker.gunicorn_internals import LastingArbiter, RecyclingWorker, take_over
 from ocrsvc.worker.logger import count_lost_lines
 from ocrsvc.worker.service_context import ServiceContext
-
-if TYPE_CHECKING:
-    from flask import Flask
 
 _MAX_FILES: Final = 65_536
 
@@ -115,8 +112,8 @@ def current_service() -> ServiceContext:
     return _services[0] if _services else ServiceContext(read_settings())
 
 
-def build_app() -> Flask:
-    """The application for wsgi.py, over this process's reader. Loads no model."""
+def build_app() -> Any:
+    """The Flask application over this process's reader, for gunicorn's command line. Loads no model."""
     return current_service().make_app()
 
 
@@ -176,7 +173,9 @@ def nworkers_changed(server: LastingArbiter, count: int, before: int | None) -> 
         # gunicorn would write the pid file now, and end the service if it cannot.
         service.pidfile = server.cfg.pidfile
         server.cfg.set("pidfile", None)
-    service.controller.count_changed(server, count, before)
+        service.controller.worker_table.head.base = count
+    else:
+        service.controller.set_count(server)
 
 
 def on_reload(server: LastingArbiter) -> None:

@@ -38,14 +38,12 @@ class HungRequests:
         self._signalled: dict[object, str] = {}
 
     def note_signal(self, pid: int, worker: int, sig: int, timeout_s: float) -> None:
-        """Call before a signal is sent to a worker; gunicorn sends SIGABRT only for a missing heartbeat."""
-        if sig == signal.SIGABRT:
-            self.note_kill(pid, worker, timeout_s)
-        elif sig in _ENDING_SIGNALS:
+        """Call before a signal is sent to a worker: its threads are still there to be measured."""
+        if sig in _ENDING_SIGNALS:
             self._signalled.setdefault(pid, " It did not end on a signal.")
-
-    def note_kill(self, pid: int, worker: int, timeout_s: float) -> None:
-        """Call before a worker is killed for its missing heartbeat: its threads are still there to be measured."""
+        # gunicorn sends it only for a missing heartbeat.
+        if sig != signal.SIGABRT:
+            return
         self._signalled[pid] = " It sent no heartbeat."
         in_flight = self._table.read(worker)
         used_s = [read_cpu_s(pid, request.thread) - request.cpu_s for request in in_flight]

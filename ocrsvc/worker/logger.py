@@ -50,14 +50,11 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
                 handler.__class__ = ReadyStreamHandler
         # A reload may choose another logger class.
         if getattr(cfg.logger_class, "form", self.form) == "json":
-            self._write_json()
-
-    def _write_json(self) -> None:
-        """Write logging, warnings and uncaught errors of all code as JSON."""
-        _set_json(self.error_log.handlers, None)
-        logging.captureWarnings(capture=True)
-        logging.getLogger().handlers[:] = self.error_log.handlers
-        log_uncaught()
+            # Logging, warnings and uncaught errors of all code.
+            _set_json(self.error_log.handlers, None)
+            logging.captureWarnings(capture=True)
+            logging.getLogger().handlers[:] = self.error_log.handlers
+            log_uncaught()
 
     def reopen_files(self) -> None:
         """Reopen the files; runs in the arbiter and, in a signal handler, in each worker."""

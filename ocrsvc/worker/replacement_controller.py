@@ -76,14 +76,10 @@ class ReplacementController:
     def __init__(self, worker_table: WorkerTable, clock: Callable[[], float] = time.monotonic) -> None:
         self.worker_table, self._head, self._clock = worker_table, worker_table.head, clock
         self._saved_config: dict[str, object] = {}
-        self._ended = False
-        # All GPUs ever used, so that a number keeps its meaning when a reload names other GPUs.
-        self._gpus: list[str] = []
-
-    @property
-    def is_past_startup(self) -> bool:
-        """Whether failed boots no longer end the service: a worker was ready, or the service is ending."""
-        return bool(self._head.ever_ready) or self._ended
+        # Set when the service is ending: failed boots no longer matter.
+        self.has_ended = False
+        # All GPUs ever used, for CUDA_VISIBLE_DEVICES: a number keeps its meaning when a reload names other GPUs.
+        self.gpus: list[str] = []
 
     # Forks.
 
@@ -114,21 +110,17 @@ class ReplacementController:
             "No worker can be started: %s: %s. The next try is in %.0f s; the other workers keep serving.",
             *(type(error).__name__, error, wait_s),
         )
-        self._set_count(arbiter)
+        self.set_count(arbiter)
         self._give_up_if_hopeless()
-
-    def gpu_name(self, gpu: int) -> str:
-        """The name, for CUDA_VISIBLE_DEVICES, of the GPU with this number."""
-        return self._gpus[gpu]
 
     def _gpu_for(self, slot_number: int, gpus: Sequence[str]) -> int:
         """The number of the GPU with the fewest workers, not counting workers that are being replaced."""
         if not gpus:
             return 0
-        self._gpus += [gpu for gpu in gpus if gpu not in self._gpus]
+        self.gpus += [gpu for gpu in gpus if gpu not in self.gpus]
         live = [worker for worker in self.worker_table.live() if worker.slot != slot_number]
         staying = [worker for worker in live if not worker.granted and worker.state is not State.DRAINING]
-        return self._gpus.index(min(gpus, key=[self._gpus[worker.gpu] for worker in staying].count))
+        return self.gpus.index(min(gpus, key=[self.gpus[worker.gpu] for worker in staying].count))
 
     # Each turn of the arbiter's loop.
 
@@ -140,7 +132,7 @@ class ReplacementController:
         workers = self.worker_table.live()
         if grant := next_grant(self._head, workers, self._clock()):
             self._grant(arbiter, *grant)
-        self._set_count(arbiter)
+        self.set_count(arbiter)
         limit_s = arbiter.cfg.graceful_timeout + _KILL_AFTER_S
         for worker in workers:
             drains_s = self._clock() - worker.drained_s if worker.state is State.DRAINING else 0.0
@@ -148,14 +140,8 @@ class ReplacementController:
                 arbiter.log.error("Worker %s has drained for more than %.0f s: it is killed.", worker.pid, limit_s)
                 arbiter.kill_worker(worker.pid, signal.SIGKILL)
 
-    def count_changed(self, arbiter: Any, count: int, before: int | None) -> None:
-        """gunicorn has set its number of workers: take it as the base at the start, correct it later."""
-        if before is None:
-            self._head.base = count
-        else:
-            self._set_count(arbiter)
-
-    def _set_count(self, arbiter: Any) -> None:
+    def set_count(self, arbiter: Any) -> None:
+        """Set gunicorn's number of workers: the base, and granted successors."""
         granted = sum(worker.granted is Granted.SUCCESSOR for worker in self.worker_table.live())
         count = min(self._head.base + granted, SLOTS)
         if arbiter.num_workers != count:
@@ -204,11 +190,6 @@ class ReplacementController:
             entry = self.worker_table.entry(snapshot.slot)
             entry.alive_s = max(entry.alive_s, self._clock())
 
-    def stop(self, cfg: Any) -> None:
-        """The service is ending: failed boots no longer matter."""
-        self._ended = True
-        self.restore_config(cfg)
-
     # Exits and failed boots.
 
     def after_exit(self, arbiter: Any, worker: Any) -> None:
@@ -230,7 +211,7 @@ class ReplacementController:
             )
         self._free(worker.slot_number)
         self._head.exited_s = self._clock()
-        self._set_count(arbiter)
+        self.set_count(arbiter)
         self._after_change()
 
     def _free_missing(self, arbiter: Any) -> None:
@@ -273,9 +254,9 @@ class ReplacementController:
         """Raises HaltServer, which ends a hopeless service; only once, since HaltServer reaps the other workers."""
         # A worker that is loading may still succeed.
         loads = any(worker.state is State.BOOTING for worker in self.worker_table.live())
-        if self._ended or loads or not self._is_hopeless():
+        if self.has_ended or loads or not self._is_hopeless():
             return
-        self._ended = True
+        self.has_ended = True
         message = "The engine cannot be opened, and no worker was ever ready; the lines above explain why."
         if not self._head.unusable:
             failures = self._head.boot_failures

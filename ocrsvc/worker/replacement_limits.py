@@ -54,19 +54,8 @@ class Limits:
     gpu: Bounds = field(default_factory=Bounds)
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """The measurements of one check of a worker."""
-
-    requests: int
-    age_s: float
-    rss: Usage = field(default_factory=Usage)
-    gpu: Usage = field(default_factory=Usage)
-
-
-def reason_to_replace(readings: Readings, limits: Limits) -> Reason:
-    """The most pressing reason to replace the worker; NONE to keep it."""
-    gpu, rss = readings.gpu, readings.rss
+def reason_to_replace(limits: Limits, requests: int, age_s: float, rss: Usage, gpu: Usage) -> Reason:
+    """The most pressing reason to replace a worker by its measurements; NONE to keep it."""
     rules = (
         (Reason.GPU_HARD, limits.gpu.hard_bytes, gpu.now_bytes),
         (Reason.RSS_HARD, limits.rss.hard_bytes, rss.now_bytes),
@@ -75,8 +64,8 @@ def reason_to_replace(readings: Readings, limits: Limits) -> Reason:
         # Another step like the largest one would reach the hard limit.
         (Reason.GPU_GROWTH, limits.gpu.hard_bytes, gpu.now_bytes + gpu.max_step_bytes),
         (Reason.RSS_GROWTH, limits.rss.hard_bytes, rss.now_bytes + rss.max_step_bytes),
-        (Reason.MAX_REQUESTS, limits.max_requests, readings.requests),
-        (Reason.MAX_AGE, limits.max_age_s, readings.age_s),
+        (Reason.MAX_REQUESTS, limits.max_requests, requests),
+        (Reason.MAX_AGE, limits.max_age_s, age_s),
     )
     return next((reason for reason, limit, value in rules if 0 < limit <= value), Reason.NONE)
 

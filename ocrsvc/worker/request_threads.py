@@ -97,8 +97,15 @@ class RequestThreads:
     def add(self, caller: str, run: Callable[[], T]) -> Future[T]:
         """Event loop: run a function on a request thread when it is the caller's turn."""
         done: Future[T] = Future()
+
+        def settle() -> None:
+            try:
+                done.set_result(run())
+            except BaseException as error:  # noqa: BLE001  as a pool does: the error is the result
+                done.set_exception(error)
+
         with self._lock:
-            self._waiting.put(caller, lambda: _settle(done, run))
+            self._waiting.put(caller, settle)
         self._pool.submit(self._run_next)
         return done
 
@@ -119,13 +126,6 @@ class RequestThreads:
             self._starts.end(token)
 
 
-def _settle(done: Future[T], run: Callable[[], T]) -> None:
-    try:
-        done.set_result(run())
-    except BaseException as error:  # noqa: BLE001  as a pool does: the error is the result
-        done.set_exception(error)
-
-
 def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
     """A pool whose threads all run: a thread refused later would fail a request. Raises RuntimeError."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -139,11 +139,6 @@ def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
         together.abort()
         raise
     return pool
-
-
-def is_busier(own: int, others: Iterable[int], engine_threads: int) -> bool:
-    """Whether requests wait for this worker's engine while a sibling has clearly fewer requests in flight."""
-    return own > engine_threads and own - min(others, default=own) >= max(2, own // 8)
 
 
 class LoadSharing:
@@ -173,12 +168,12 @@ class LoadSharing:
         return self.in_flight > self._engine_threads
 
     def is_busier(self) -> bool:
-        """Whether requests wait here while a sibling has clearly fewer in flight."""
-        return is_busier(self.in_flight, self._others(), self._engine_threads)
+        """Whether requests wait for the engine here while a sibling has clearly fewer in flight."""
+        return self.has_waiting and self.in_flight - self._fewest_elsewhere() >= max(2, self.in_flight // 8)
 
     def may_accept_another(self, accepted: int) -> bool:
         """Whether no sibling has fewer requests; just `accepted` connections count as requests."""
-        return self.in_flight + accepted <= min(self._others(), default=sys.maxsize)
+        return self.in_flight + accepted <= self._fewest_elsewhere()
 
-    def _others(self) -> Iterable[int]:
-        return self._table.requests_in_flight(excluding=self._slot_number)
+    def _fewest_elsewhere(self) -> int:
+        return min(self._table.requests_in_flight(excluding=self._slot_number), default=sys.maxsize)

@@ -21,7 +21,7 @@ from ocrsvc.system.allocator import release_free_memory
 from ocrsvc.system.gpu import GpuMemoryReader
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, Granted, Reason, State
-from ocrsvc.worker.replacement_limits import Limits, Readings, Usage, reason_to_replace, request_replacement
+from ocrsvc.worker.replacement_limits import Limits, Usage, reason_to_replace, request_replacement
 
 if TYPE_CHECKING:
     # Imports numpy, which the arbiter must not load.
@@ -44,23 +44,6 @@ _UTILIZATION_S: Final = 1.0
 _RETRY_S: Final = 1.0
 
 
-class ModelsInProcess:
-    """The models that a ready worker loads and closes; their memory does not count against its limits."""
-
-    def __init__(self, models: LoadedModels) -> None:
-        self._models, self._ready_bytes = models, models.held_bytes()
-        # Bytes that models may take beyond those loaded at READY.
-        self.room_bytes = max(0, (models.budget_bytes or 0) - self._ready_bytes)
-
-    def added_bytes(self) -> int:
-        """Bytes that models hold beyond those at READY; may be negative."""
-        return self._models.held_bytes() - self._ready_bytes
-
-    def is_settled(self) -> bool:
-        """Whether no model is being loaded or closed."""
-        return self._models.is_settled
-
-
 @dataclass(slots=True)
 class Watch:
     """Watches one worker from READY until it drains."""
@@ -71,8 +54,9 @@ class Watch:
     stuck_threads: Callable[[], int] = lambda: 0
     # Called at each check.
     on_check: Callable[[], object] = lambda: None
-    # None if models are in child processes.
-    models: ModelsInProcess | None = None
+    # Models that the ready worker loads and closes do not count against its limits; None if child processes hold them.
+    models: LoadedModels | None = None
+    ready_models_bytes: int = 0
     _woken_s: float = field(default=0.0, init=False)
     _gave_back_s: float = field(default=0.0, init=False)
     _stuck: int = field(default=0, init=False)
@@ -100,11 +84,12 @@ class Watch:
             now_s = time.monotonic()
             # read_rss_bytes is 0 if no descriptor is free.
             entry.requests, entry.rss_bytes = self.worker.nr, read_rss_bytes() or entry.rss_bytes
-            own_bytes = entry.rss_bytes - (0 if self.models is None else self.models.added_bytes())
-            rss = rss.then(own_bytes, is_step=self.models is None or self.models.is_settled())
+            added_bytes = 0 if self.models is None else self.models.held_bytes() - self.ready_models_bytes
+            own_bytes = entry.rss_bytes - added_bytes
+            rss = rss.then(own_bytes, is_step=self.models is None or self.models.is_settled)
             gpu = self._read_gpu(gpu, now_s)
-            readings = Readings(entry.requests, now_s - entry.ready_s, rss, gpu)
-            request_replacement(entry, reason_to_replace(readings, self.limits))
+            reason = reason_to_replace(self.limits, entry.requests, now_s - entry.ready_s, rss, gpu)
+            request_replacement(entry, reason)
             self._note_stuck()
             self._request_successor(now_s)
             self.on_check()
