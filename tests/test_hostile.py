@@ -31,15 +31,14 @@ from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.tfserving.http import check_signature
 from ocrsvc.adapters.umi_ocr import answers as umi_ocr
 from ocrsvc.adapters.umi_ocr.answers import DocumentOptions, ImageOptions
-from ocrsvc.connections.url import MAX_URL_CHARS, parse_url
+from ocrsvc.connections.policy import MAX_URL_CHARS, parse_url
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.messages import escaped, timeout_s
 from ocrsvc.grpc_server.method import CallFailed
 from ocrsvc.http.base64text import decode_base64, unquote_plus
 from ocrsvc.http.field_values import parse_decimal
-from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import read_options
-from ocrsvc.http.parsed_body import Content, is_image, parse_body
+from ocrsvc.http.parsed_body import Content, is_image, parse_body, split_parts
 from ocrsvc.http.request import Request, allowed_s, parse_priority
 from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document

@@ -19,8 +19,14 @@ from outgoing_support import local_policy, open_policy, redirect, response, serv
 from support import read_data
 
 from ocrsvc.connections.fetching import FetchedFile, fetch_file, post
-from ocrsvc.connections.policy import OutgoingPolicy, is_public, look_up, policy_of_callbacks, policy_of_files
-from ocrsvc.connections.url import parse_url
+from ocrsvc.connections.policy import (
+    OutgoingPolicy,
+    is_public,
+    look_up,
+    parse_url,
+    policy_of_callbacks,
+    policy_of_files,
+)
 from ocrsvc.errors import BodyTooLarge, ClientGone, DeadlineExceeded, OcrsvcError, QueueFull, UrlRefused, UrlUnavailable
 from ocrsvc.settings.load import read_settings
 

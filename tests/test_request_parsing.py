@@ -18,8 +18,7 @@ from web_support import as_base64
 from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.base64text import unquote_plus
 from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.multipart import MAX_PARTS, split_parts
-from ocrsvc.http.parsed_body import Content
+from ocrsvc.http.parsed_body import MAX_PARTS, Content, split_parts
 from ocrsvc.http.request import Request, allowed_s, read_body
 from ocrsvc.serving.memory_budget import Budget, unlimited
 from ocrsvc.settings.settings import Settings

@@ -18,14 +18,17 @@ from tls_support import RSA, Authority, environment
 
 from ocrsvc.cli.check import describe_tls
 from ocrsvc.connections import certificates as certificates_module
-from ocrsvc.connections.certificates import Certificates, connect_in_memory, key_of, names_of
-from ocrsvc.connections.tls_contexts import (
+from ocrsvc.connections.certificates import (
     HTTP,
+    Certificates,
     TlsFiles,
     client_context,
+    connect_in_memory,
     context_of_own_service,
     files_of,
+    key_of,
     make_context,
+    names_of,
 )
 from ocrsvc.errors import OperatorError, SettingsError
 from ocrsvc.settings.load import read_settings

@@ -32,7 +32,7 @@ from ocrsvc.cli import tune
 from ocrsvc.cli.main import run
 from ocrsvc.cli.service import fetch
 from ocrsvc.client.client import Client
-from ocrsvc.connections.tls_contexts import TlsFiles
+from ocrsvc.connections.certificates import TlsFiles
 
 _ANSWER_S = 30.0
 # A handshake has 10 s.

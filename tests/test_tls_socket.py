@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tls_support import Authority
 
-from ocrsvc.connections.tls_contexts import HTTP, TlsFiles, make_context
+from ocrsvc.connections.certificates import HTTP, TlsFiles, make_context
 from ocrsvc.connections.tls_socket import HANDSHAKE_BYTES, MAX_UNSENT_BYTES, Handshakes, NotTls, TlsSocket
 from ocrsvc.telemetry.metrics_store import MetricsStore
 

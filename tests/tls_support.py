@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ocrsvc.connections.tls_contexts import TlsFiles
+from ocrsvc.connections.certificates import TlsFiles
 
 _DAY = timedelta(days=1)
 EC, RSA = trustme.KeyType.ECDSA, trustme.KeyType.RSA

@@ -16,8 +16,7 @@ from typing import Final
 from ocrsvc import __version__
 from ocrsvc.access.manage_keys import open_store, path_of
 from ocrsvc.cli.options import command, option
-from ocrsvc.connections.certificates import Certificates, in_utc
-from ocrsvc.connections.tls_contexts import files_of
+from ocrsvc.connections.certificates import Certificates, files_of, in_utc
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
 from ocrsvc.models.repository import ModelRepository

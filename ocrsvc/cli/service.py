@@ -58,7 +58,7 @@ class Access:
 
     def find(self, url: str | None) -> tuple[str, ssl.SSLContext | None]:
         """The address (default: the service of these settings) and its TLS context. Raises OperatorError."""
-        from ocrsvc.connections.tls_contexts import client_context, context_of_own_service
+        from ocrsvc.connections.certificates import client_context, context_of_own_service
 
         context = client_context(self.ca, self.cert, self.cert_key)
         if url is not None:

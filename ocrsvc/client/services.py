@@ -21,7 +21,7 @@ from ocrsvc.client.attempts import Attempts
 from ocrsvc.client.balancer import Balancer, Place, Rules
 from ocrsvc.client.request import Priority, Request, common_headers, headers_of
 from ocrsvc.client.response import Response, StreamedPage, pages_of
-from ocrsvc.connections.tls_contexts import client_context
+from ocrsvc.connections.certificates import client_context
 from ocrsvc.errors import NotConnected, OcrsvcError, ServerError, Unreachable
 
 T = TypeVar("T")

@@ -60,11 +60,8 @@ class TlsSocket:
         self._unsent = memoryview(b"")
         self._is_closing = False
         sock.setblocking(False)
-
-    @property
-    def family(self) -> int:
-        """See `socket.socket`."""
-        return self._sock.family
+        # As of a plain socket.
+        self.family, self.fileno, self.setsockopt = sock.family, sock.fileno, sock.setsockopt
 
     @property
     def unsent_bytes(self) -> int:
@@ -182,9 +179,8 @@ class TlsSocket:
             self.flush()
         return taken_bytes
 
-    def sendall(self, data: bytes) -> None:
-        """Send a short response. Raises BlockingIOError, OSError."""
-        self.send(data)
+    # gunicorn calls it for short responses.
+    sendall = send
 
     def send_plain(self, data: bytes) -> None:
         """Send unencrypted bytes to a client that does not speak TLS. Raises OSError."""
@@ -219,14 +215,6 @@ class TlsSocket:
             # SSLWantReadError: the client's close_notify is not awaited. Other errors: the connection is broken.
             with suppress(ssl.SSLError):
                 self._tls.unwrap()
-
-    def fileno(self) -> int:
-        """See `socket.socket`."""
-        return self._sock.fileno()
-
-    def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
-        """See `socket.socket`."""
-        self._sock.setsockopt(level, option, value)
 
     def setblocking(self, _flag: bool) -> None:  # noqa: FBT001  a socket's signature
         """Do nothing: it never blocks. gunicorn calls this before a request."""

@@ -42,35 +42,30 @@ class RouterRefused(OcrsvcError):
 
 def failure_of(error: BaseException) -> OcrsvcError:
     """The error to report for any exception of a request; the service's own faults are logged with the request id."""
+    is_in_request = has_request_context()
+    where = (request.id, request.method[:20], loggable_path(request.path)) if is_in_request else ("-", "-", "-")
     if isinstance(error, OcrsvcError):
         failure = error
         if error.status == OcrsvcError.status:
-            line = (*_id_method_path(), error.code, error.detail)
+            line = (*where, error.code, error.detail)
             LOGGER.error("failed id=%s %s %s code=%s: %s", *line, exc_info=loggable_error(error))
     elif isinstance(error, HTTPException):
         failure = RouterRefused(error)
     else:
-        LOGGER.error("unexpected error id=%s %s %s", *_id_method_path(), exc_info=loggable_error(error))
+        LOGGER.error("unexpected error id=%s %s %s", *where, exc_info=loggable_error(error))
         failure = OcrsvcError(
             "An unexpected error occurred; the service's log has it under this response's id.",
             "If it happens again, send the operator the id.",
         )
-    if has_request_context():
+    if is_in_request:
         request.failures.append(failure)
     return failure
 
 
 def problem_dict(failure: OcrsvcError, request_id: str) -> dict[str, object]:
     """The members of a problem (RFC 9457)."""
-    members: dict[str, object] = {
-        "type": TYPE_PREFIX + failure.code,
-        "title": failure.title,
-        "status": failure.status,
-        "detail": failure.detail,
-        "code": failure.code,
-        "retryable": failure.retryable,
-        "id": request_id,
-    }
+    names = ("title", "status", "detail", "code", "retryable")
+    members = {"type": TYPE_PREFIX + failure.code, **{name: getattr(failure, name) for name in names}, "id": request_id}
     return members | ({"remedy": failure.remedy} if failure.remedy else {})
 
 
@@ -134,10 +129,3 @@ def _add_headers(response: Response, failure: OcrsvcError) -> None:
         wrong = ', error="invalid_token"' if isinstance(failure, KeyRefused) else ""
         response.headers.add("WWW-Authenticate", f'Bearer realm="ocrsvc"{wrong}')
         response.headers.add("WWW-Authenticate", 'Basic realm="ocrsvc", charset="UTF-8"')
-
-
-def _id_method_path() -> tuple[str, str, str]:
-    """Id, method and path for the log; dashes outside a request."""
-    if not has_request_context():
-        return "-", "-", "-"
-    return request.id, request.method[:20], loggable_path(request.path)

@@ -80,8 +80,7 @@ def _parse_side(text: str) -> int:
 
 
 def _parse_share(text: str) -> float:
-    share = parse_decimal(text)
-    if share > 1:
+    if (share := parse_decimal(text)) > 1:
         raise ValueError(text)
     return share
 

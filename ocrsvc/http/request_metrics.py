@@ -36,11 +36,9 @@ _MAX_BYTES: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Where requests are counted and logged.
+    """Where requests are counted and logged: `worker_metrics` and `error_recorder` are a process's parts of the others.
 
-    `store` has the metrics of the whole service and `errors` its recent errors; `worker_metrics` and `error_recorder`
-    are this process's parts of them. The denylists hold images that crashed isolated engines, and request bodies that
-    stopped workers.
+    The denylists hold images that crashed isolated engines, and request bodies that stopped workers.
     """
 
     store: MetricsStore
@@ -93,31 +91,26 @@ class RequestCounter:
 
     def _count(self, request: Request, response: Response) -> None:
         seconds, adapter = time.monotonic() - request.taken_s, request.blueprint or _NO_ADAPTER
-        status = response.status_code
-        code = self._count_failures(request, status)
+        status, code = response.status_code, request.stream_code or _SUCCESS
+        if response.status_code >= _FAILED:
+            code = request.failures[-1].code if request.failures else f"http_{status}"
         if request.failures or status >= _FAILED:
             self._note_failures(request, status, code, adapter)
         counts = (_ENDED, (REQUESTS.of(adapter, str(status), code), 1))
         self._worker_metrics.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),), request.ledger.trace_id)
         if request.ledger.trace_id:
             error, attributes = code if status >= 500 else "", _attributes(request, status, adapter, code)
-            name, ledger = _span_name(request), request.ledger
-            put_request(self._metrics.tracer, request.trace, ledger, request.began_s, name, attributes, error)
+            where = (request.trace, request.ledger, request.began_s, _span_name(request))
+            put_request(self._metrics.tracer, *where, attributes, error)
         if self._metrics.access_log is not None:
             self._metrics.access_log.put(_event(request, response, adapter, code, seconds))
 
-    def _count_failures(self, request: Request, status: int) -> str:
-        """Count the failures of a request; returns the request's own code."""
+    def _note_failures(self, request: Request, status: int, code: str, adapter: str) -> None:
+        """Count the failures, and record them for operators, each code once, as all images may fail the same way."""
         for failure in request.failures:
             self._worker_metrics.count(FAILURES, failure.code)
             if isinstance(failure, Refused):
                 self._worker_metrics.count(REFUSED, failure.code)
-        if status < _FAILED:
-            return request.stream_code or _SUCCESS
-        return request.failures[-1].code if request.failures else f"http_{status}"
-
-    def _note_failures(self, request: Request, status: int, code: str, adapter: str) -> None:
-        """Record the request's failures for operators, each code once, as all images may fail the same way."""
         recorder = self._metrics.error_recorder
         if recorder is None:
             return

@@ -27,15 +27,12 @@ class UrlFiles:
 
     def __init__(self, policy: OutgoingPolicy = _OFF, max_fetches: int = 1) -> None:
         self._policy, self._max_fetches = policy, max_fetches
+        # If no host is allowed, each adapter refuses URLs in its own words.
+        self.is_on = policy.is_on
         self._max_of_caller = (max_fetches + 1) // 2
         # Number of fetches by caller.
         self._fetching: Counter[str] = Counter()
         self._lock = threading.Lock()
-
-    @property
-    def is_on(self) -> bool:
-        """Whether any host is allowed; if not, each adapter refuses URLs in its own words."""
-        return self._policy.is_on
 
     def fetch(self, url: str) -> FetchedFile:
         """Fetch the file at a URL for this thread's request. Raises QueueFull, TooManyAtOnce, and as `fetch_file`."""

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ocrsvc.connections.certificates import Certificates, in_utc
-from ocrsvc.connections.tls_contexts import files_of
+from ocrsvc.connections.certificates import Certificates, files_of, in_utc
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import TLS_NOT_AFTER, TLS_READS

@@ -153,12 +153,12 @@ class ReplacementController:
             arbiter.log.info("Worker %s gets a successor: %s", worker.pid, reason)
             return
         self._head.drain_first += 1
-        alone = "it is the only worker, so requests wait during the load"
+        alone, others = "it is the only worker, so requests wait during the load", "the other workers keep serving"
         arbiter.log.warning(
             "Worker %s must DRAIN FIRST: %s. Another model (%s bytes and the largest step) does not fit on the GPU, "
             "which has %s bytes free. Its successor loads after its exit; %s.",
             *(worker.pid, reason, self._head.gpu_footprint_bytes, worker.gpu_free_bytes),
-            alone if self._head.base == 1 else "the other workers keep serving",
+            alone if self._head.base == 1 else others,
         )
 
     # Reloads, standstills and the end.
@@ -257,8 +257,6 @@ class ReplacementController:
         if self.has_ended or loads or not self._is_hopeless():
             return
         self.has_ended = True
-        message = "The engine cannot be opened, and no worker was ever ready; the lines above explain why."
-        if not self._head.unusable:
-            failures = self._head.boot_failures
-            message = f"{failures} workers could not start, and none was ever ready; the lines above explain why."
-        raise HaltServer(message, BOOT_ERROR)
+        failed = f"{self._head.boot_failures} workers could not start, and none"
+        fact = "The engine cannot be opened, and no worker" if self._head.unusable else failed
+        raise HaltServer(f"{fact} was ever ready; the lines above explain why.", BOOT_ERROR)
