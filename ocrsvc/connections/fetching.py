@@ -68,10 +68,8 @@ class Deadline:
         if left_s > 0:
             return min(left_s, _STEP_S)
         if self._is_callers:
-            raise DeadlineExceeded(
-                "The deadline passed while the URL was fetched.",
-                "Allow the request more time, or send the file itself.",
-            )
+            detail = "The deadline passed while the URL was fetched."
+            raise DeadlineExceeded(detail, "Allow the request more time, or send the file itself.")
         raise UrlUnavailable("The URL could not be fetched in time.", "Send the file itself, or try again later.")
 
     def repeat(self, wire: socket.socket, act: Callable[[], T]) -> T:

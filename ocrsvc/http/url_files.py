@@ -21,8 +21,7 @@ _REMEDY: Final = "Send the request again after the time that Retry-After names."
 class UrlFiles:
     """Fetches files for requests, in their threads. By default no host is allowed.
 
-    Each fetch blocks a request thread, and one caller may have half of all fetches, so that hosts that never answer
-    delay only their own caller.
+    One caller may have half of all fetches, so that hosts that never answer delay only their own caller.
     """
 
     def __init__(self, policy: OutgoingPolicy = _OFF, max_fetches: int = 1) -> None:

@@ -159,10 +159,7 @@ def _start_samplers(service: ServiceContext, reader: Reader) -> None:
 
 
 def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:
-    """Wait for this worker's turn to load, and open its GPU's reader; None without a GPU.
-
-    If two workers loaded at once, their memory could not be told apart, and the GPU would need room for both peaks.
-    """
+    """Wait for this worker's turn to load, as memory of two loads cannot be told apart; returns its GPU's reader."""
     settings, table = service.settings, service.controller.worker_table
     if "cpu" in (settings.device, settings.provider):
         return None

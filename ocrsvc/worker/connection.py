@@ -39,30 +39,27 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of requests while they are received; all of them share `memory`."""
+    """Limits of requests while they are received; all of them share `memory`.
+
+    The reserved threads serve `quick_paths`; the nearest proxy names the caller in `caller_header`.
+    """
 
     memory: Budget
     most_body_bytes: int = sys.maxsize
     deadline_s: float = 3600.0
-    # Paths that the reserved threads serve.
     quick_paths: frozenset[str] = frozenset()
-    # Returns why a request is refused before its body is received; None if no API keys are required.
     check_head: HeadCheck | None = None
-    # The header in which the nearest proxy names the caller; empty for none.
     caller_header: str = ""
 
 
 @dataclass(slots=True)
 class Head:
-    """A request head as gunicorn's parser has read it: the request, or the error in it."""
+    """gunicorn's request, or the error in its head; bytes after the head; and the body's length, None if chunked."""
 
     request: Any = None
     error: BaseException | None = None
-    # Bytes received after the head.
     rest: bytes = b""
-    # Length of the body that the head announces; None for a chunked one.
     body_bytes: int | None = 0
-    # Whether the client waits for "100 Continue" before it sends the body.
     expects_continue: bool = False
 
 
@@ -198,10 +195,7 @@ class Sender:
             self.sendall(b"")
 
     def push(self, limit_s: float) -> int:
-        """Send queued pieces, waiting at most `limit_s` for the client; returns the bytes left. Raises ClientGone.
-
-        For a streamed response: bytes that are left are sent with the next piece.
-        """
+        """Send pieces of a streamed response for at most `limit_s`; returns the bytes left. Raises ClientGone."""
         end_s = time.monotonic() + limit_s
         poll = select.poll()
         poll.register(self._sock, select.POLLOUT)
@@ -214,10 +208,7 @@ class Sender:
         return self._left_bytes
 
     def send(self, max_bytes: int = sys.maxsize) -> int:
-        """Send what the kernel accepts in one call, at most `max_bytes` of a long piece; returns the bytes sent.
-
-        Raises BlockingIOError if the kernel accepts nothing now, and OSError.
-        """
+        """Send what the kernel accepts, at most `max_bytes` of a long piece. Raises BlockingIOError, OSError."""
         if not self.unsent and self._at < self._end:
             self.unsent.append(self._read_file())
         pieces = list(islice(self.unsent, _PIECES_AT_ONCE))

@@ -218,10 +218,7 @@ class EventLoop:
             conn.limit_s = min(conn.limit_s, end_s)
 
     def balance(self, request: Any) -> None:
-        """Request thread, before a request: ask its client to reconnect if others wait or a sibling is less busy.
-
-        Otherwise kept connections would stay with a busy worker.
-        """
+        """Request thread: ask a client to reconnect if others wait or a sibling is less busy than this worker."""
         if not self._load.has_waiting:
             return
         # Connections in the kernel's queue, where it reports them (Linux, TCP).

@@ -126,7 +126,11 @@ def on_starting(server: LastingArbiter) -> None:
     count_lost_lines(server.log, lambda: service.metrics.common.count(LINES_DROPPED))
     try:
         check_server(server.cfg, settings)
-        _write_pidfile(server)
+        try:
+            if server.pidfile is not None:
+                server.pidfile.write()
+        except OSError as error:
+            raise SettingsError(f"The pid file cannot be written: {error}.", "Choose another one.") from error
         service.grpc_listeners = tuple(map(listen, settings.grpc_bind))
         if settings.keys is not None:
             check_store(settings.keys)
@@ -147,15 +151,6 @@ def on_starting(server: LastingArbiter) -> None:
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
     if service.jobs is not None and settings.jobs_dir is None:
         server.log.info("Jobs and uploaded files are kept until the service ends: OCRSVC_JOBS_DIR is not set.")
-
-
-def _write_pidfile(server: LastingArbiter) -> None:
-    """Raises SettingsError if the pid file cannot be written, or belongs to another service."""
-    try:
-        if server.pidfile is not None:
-            server.pidfile.write()
-    except OSError as error:
-        raise SettingsError(f"The pid file cannot be written: {error}.", "Choose another one.") from error
 
 
 def _raise_open_files_limit() -> None:

@@ -46,10 +46,7 @@ def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[S
 
 
 def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
-    """Whether one more model and the largest step so far fit on these workers' GPU.
-
-    NOTHING until the GPU was read after the last worker's exit.
-    """
+    """Whether one more model and the largest step fit on these workers' GPU; NOTHING until it is read anew."""
     measured = [worker for worker in workers if worker.state is State.READY and worker.gpu_read_s]
     fresh = [worker for worker in measured if worker.gpu_read_s > head.exited_s]
     if not measured:
@@ -62,10 +59,7 @@ def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
 
 
 def is_next_to_load(own: int, workers: Sequence[Snapshot]) -> bool:
-    """Whether the worker in this slot was forked first of those that load; on GPUs workers load one by one.
-
-    This includes workers on different GPUs: they share the folder of TensorRT's engines, which the first one builds.
-    """
+    """Whether this worker was forked first of all that load; those on other GPUs share TensorRT's engines, too."""
     loading = [worker for worker in workers if worker.state is State.BOOTING]
     return not loading or own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot
 
@@ -95,7 +89,13 @@ class ReplacementController:
         worker.worker_table, worker.slot_number = self.worker_table, self.worker_table.allocate(self._clock())
         entry = self.worker_table.entry(worker.slot_number)
         entry.alive_s = self._clock() + boot_limit_s
-        entry.gpu = self._gpu_for(worker.slot_number, gpus)
+        if gpus:
+            # The GPU with the fewest workers, not counting those that are being replaced.
+            self.gpus += [gpu for gpu in gpus if gpu not in self.gpus]
+            live = [other for other in self.worker_table.live() if other.slot != worker.slot_number]
+            staying = [other for other in live if not other.granted and other.state is not State.DRAINING]
+            fewest = min(gpus, key=[self.gpus[other.gpu] for other in staying].count)
+            entry.gpu = self.gpus.index(fewest)
         for snapshot in self.worker_table.live():
             lacks_successor = snapshot.granted is Granted.SUCCESSOR and snapshot.successor == NO_SUCCESSOR
             if lacks_successor and snapshot.state is State.READY:
@@ -112,15 +112,6 @@ class ReplacementController:
         )
         self.set_count(arbiter)
         self._give_up_if_hopeless()
-
-    def _gpu_for(self, slot_number: int, gpus: Sequence[str]) -> int:
-        """The number of the GPU with the fewest workers, not counting workers that are being replaced."""
-        if not gpus:
-            return 0
-        self.gpus += [gpu for gpu in gpus if gpu not in self.gpus]
-        live = [worker for worker in self.worker_table.live() if worker.slot != slot_number]
-        staying = [worker for worker in live if not worker.granted and worker.state is not State.DRAINING]
-        return self.gpus.index(min(gpus, key=[self.gpus[worker.gpu] for worker in staying].count))
 
     # Each turn of the arbiter's loop.
 

@@ -53,9 +53,8 @@ class ServiceContext:
         self.settings = settings
         # Names of the GPUs that the workers share, listed before a worker is pinned to one.
         self.gpus: tuple[str, ...] = ()
-        # From gunicorn's configuration at the start; see gunicorn_internals.PidFile.
+        # gunicorn's pid file and addresses at the start.
         self.pidfile: str | None = None
-        # Where gunicorn has listened since the start.
         self.addresses: object = None
         self.controller = ReplacementController(WorkerTable())
         # Images that killed an engine's child process, and request bodies that hung or killed a worker.
@@ -167,7 +166,6 @@ class WorkerContext:
 
     metrics: WorkerMetrics
     error_recorder: ErrorRecorder
-    # Number of the entry in the worker table.
     slot: int | None = None
     reader: Reader | None = None
     limits: SharedLimits | None = None

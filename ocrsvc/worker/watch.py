@@ -52,7 +52,6 @@ class Watch:
     limits: Limits
     gauge: GpuMemoryReader | None = None
     stuck_threads: Callable[[], int] = lambda: 0
-    # Called at each check.
     on_check: Callable[[], object] = lambda: None
     # Models that the ready worker loads and closes do not count against its limits; None if child processes hold them.
     models: LoadedModels | None = None
