@@ -193,7 +193,9 @@ def client_context(
         return None
     try:
         context = ssl.create_default_context(cafile=ca)
-        _show(context, certificate, key)
+        if certificate is not None:
+            # An empty password keeps OpenSSL from prompting for one.
+            context.load_cert_chain(certificate, key, password="")
     except OSError as error:
         raise _unusable(error, ca, certificate, key) from error
     return context
@@ -203,7 +205,8 @@ def context_of_own_service(service: Path, certificate: Path | None = None, key: 
     """A client context that trusts only the certificate in this file, at any address; else as `client_context`."""
     try:
         context = context_trusting(service.read_text(encoding="utf-8"))
-        _show(context, certificate, key)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
         raise _unusable(error, service, certificate, key) from error
     return context
@@ -217,13 +220,6 @@ def context_trusting(text: str) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cadata=text[begin : text.index(_END, begin) + len(_END)])
     return context
-
-
-def _show(context: ssl.SSLContext, certificate: Path | None, key: Path | None) -> None:
-    """Load the client's certificate, if it has one. Raises OSError."""
-    if certificate is not None:
-        # An empty password keeps OpenSSL from prompting for one.
-        context.load_cert_chain(certificate, key, password="")
 
 
 def _unusable(error: Exception, *paths: Path | None) -> OperatorError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -87,23 +86,22 @@ def _bad_character(character: str, position: int) -> BadBase64:
 
 def unquote(text: bytes) -> bytes:
     """Decode percent escapes like urllib's `unquote_to_bytes`, which for 60 MB takes 6 to 20 s, this 0.3 s."""
-    return text if b"%" not in text else b"".join(map(_unquote_slice, _slices(text)))
+    if b"%" not in text:
+        return text
+    pieces, begin = list[bytes](), 0
+    while begin < len(text):
+        # A slice does not cut an escape.
+        end = begin + _SLICE_BYTES
+        cut = text.rfind(b"%", end - 2, end) if end < len(text) else -1
+        end = cut if cut >= 0 else end
+        pieces.append(_unquote_slice(text[begin:end]))
+        begin = end
+    return b"".join(pieces)
 
 
 def unquote_plus(text: bytes) -> bytes:
     """Decode percent escapes, and "+" as a space."""
     return unquote(text.replace(b"+", b" "))
-
-
-def _slices(text: bytes) -> Iterator[bytes]:
-    """Slices of the text that do not cut an escape."""
-    begin = 0
-    while begin < len(text):
-        end = begin + _SLICE_BYTES
-        cut = text.rfind(b"%", end - 2, end) if end < len(text) else -1
-        end = cut if cut >= 0 else end
-        yield text[begin:end]
-        begin = end
 
 
 def _unquote_slice(text: bytes) -> bytes:

@@ -10,7 +10,7 @@ from flask import Flask, Response, current_app, has_request_context
 from werkzeug.exceptions import HTTPException
 
 from ocrsvc.errors import KeyRefused, OcrsvcError, QuotaExceeded, Refused
-from ocrsvc.http.request import ID_HEADER, TIMING_HEADER, Request, current_request, request
+from ocrsvc.http.request import ID_HEADER, TIMING_HEADER, current_request, request
 from ocrsvc.telemetry.ledger import server_timing
 from ocrsvc.telemetry.loggable import loggable_error, loggable_path
 
@@ -77,9 +77,20 @@ def problem(error: Exception) -> Response:
 
 
 def finish(response: Response) -> Response:
-    """Flask `after_request` hook: add the request id, the error's headers, and Cache-Control: no-store."""
+    """Flask `after_request` hook: count memory and pages, or answer an error if that fails; and add headers."""
     request = current_request()
-    response = _settle(request, response)
+    size_bytes = response.calculate_content_length() or 0
+    try:
+        if size_bytes > _SMALL_RESPONSE_BYTES:
+            request.share.take(size_bytes)
+        # The pages of a streamed response are counted at its end.
+        if request.pages is not None and not request.is_streaming:
+            request.pages.settle(succeeded=response.status_code < 400)
+    except OcrsvcError as error:
+        response.close()
+        response = current_app.make_response(current_app.handle_user_exception(error))
+    if request.pages is not None:
+        response.headers.extend(request.pages.headers)
     if response.status_code >= 400 and request.failures:
         _add_headers(response, request.failures[-1])
     response.headers[ID_HEADER] = request.id
@@ -89,25 +100,6 @@ def finish(response: Response) -> Response:
         response.headers[TIMING_HEADER] = server_timing(request.ledger.seconds())
     response.headers.setdefault("Cache-Control", "no-store")
     request.response = response
-    return response
-
-
-def _settle(request: Request, response: Response) -> Response:
-    """The response, with its memory and its key's pages counted, or an error response if either fails.
-
-    The pages of a streamed response are counted at its end.
-    """
-    size_bytes = response.calculate_content_length() or 0
-    try:
-        if size_bytes > _SMALL_RESPONSE_BYTES:
-            request.share.take(size_bytes)
-        if request.pages is not None and not request.is_streaming:
-            request.pages.settle(succeeded=response.status_code < 400)
-    except OcrsvcError as error:
-        response.close()
-        response = current_app.make_response(current_app.handle_user_exception(error))
-    if request.pages is not None:
-        response.headers.extend(request.pages.headers)
     return response
 
 

@@ -60,8 +60,17 @@ def install_browser_headers(app: Flask, settings: Settings) -> None:
     def add_headers(response: Response) -> Response:
         for name, value in headers.items():
             response.headers.setdefault(name, value)
-        if settings.cors:
-            _open_to_pages(current_request(), response, settings.cors)
+        request = current_request()
+        origin, may_any = request.headers.get("Origin", ""), ANY in settings.cors
+        if origin and (may_any or origin in settings.cors):
+            response.headers["Access-Control-Allow-Origin"] = ANY if may_any else origin
+            if not may_any:
+                response.headers.add("Vary", "Origin")
+            if request.method == "OPTIONS":
+                response.headers["Access-Control-Allow-Methods"] = _METHODS
+                if asked := request.headers.get("Access-Control-Request-Headers", ""):
+                    response.headers["Access-Control-Allow-Headers"] = asked
+                response.headers["Access-Control-Max-Age"] = _PREFLIGHT_S
         return response
 
 
@@ -103,18 +112,3 @@ def is_local(environ: Mapping[str, object]) -> bool:
         return False
     peer = str(environ.get("REMOTE_ADDR") or "")
     return not peer or is_loopback_address(peer)
-
-
-def _open_to_pages(request: Request, response: Response, sites: Collection[str]) -> None:
-    """Add CORS headers if the request's Origin is one of these sites."""
-    origin = request.headers.get("Origin", "")
-    if not origin or not (ANY in sites or origin in sites):
-        return
-    response.headers["Access-Control-Allow-Origin"] = ANY if ANY in sites else origin
-    if ANY not in sites:
-        response.headers.add("Vary", "Origin")
-    if request.method == "OPTIONS":
-        response.headers["Access-Control-Allow-Methods"] = _METHODS
-        if headers := request.headers.get("Access-Control-Request-Headers", ""):
-            response.headers["Access-Control-Allow-Headers"] = headers
-        response.headers["Access-Control-Max-Age"] = _PREFLIGHT_S

@@ -181,30 +181,25 @@ class ReceivedBody:
         if self.error is not None:
             return b""
         self._pace.move(len(piece), self._clock())
+        own, before_bytes = piece[: self.wanted_bytes], self._size_bytes
+        rest = piece[len(own) :]
         try:
-            rest = self._feed(piece)
+            self.share.take(len(own), ARRIVING_SHARE if before_bytes + len(own) > LARGE_BYTES else 1.0)
+            try:
+                if self._chunks is None:
+                    self._data.write(own)
+                else:
+                    rest = self._chunks.feed(own, self._data)
+            finally:
+                self._size_bytes = self._data.tell()
+                self.share.give_back(len(own) - (self._size_bytes - before_bytes))
+            if self._size_bytes > self._max_bytes:
+                raise too_large(self._length, self._max_bytes)
             # They are held until this request is answered.
             self.share.take(len(rest))
-            return rest
         except OcrsvcError as error:
             self.fail(error)
             return b""
-
-    def _feed(self, piece: bytes) -> bytes:
-        own = piece if self._length is None else piece[: self._length - self._size_bytes]
-        before_bytes = self._size_bytes
-        self.share.take(len(own), ARRIVING_SHARE if before_bytes + len(own) > LARGE_BYTES else 1.0)
-        rest = piece[len(own) :]
-        try:
-            if self._chunks is None:
-                self._data.write(own)
-            else:
-                rest = self._chunks.feed(own, self._data)
-        finally:
-            self._size_bytes = self._data.tell()
-            self.share.give_back(len(own) - (self._size_bytes - before_bytes))
-        if self._size_bytes > self._max_bytes:
-            raise too_large(self._length, self._max_bytes)
         return rest
 
     def end(self) -> None:
