@@ -58,7 +58,10 @@ class Processes:
     @num_workers.setter
     def num_workers(self, count: int) -> None:
         before, self._count = self._count, count
-        self.controller.count_changed(self, count, before)
+        if before is None:
+            self.controller.worker_table.head.base = count
+        else:
+            self.controller.set_count(self)
 
     def turn(self) -> None:
         """One turn of the arbiter's loop: murder_workers, which checks the worker table first, then manage_workers."""

@@ -17,8 +17,7 @@ from web_support import as_base64
 
 from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.base64text import unquote_plus
-from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.parsed_body import MAX_PARTS, Content, split_parts
+from ocrsvc.http.parsed_body import MAX_PARTS, Content, parse_json, split_parts
 from ocrsvc.http.request import Request, allowed_s, read_body
 from ocrsvc.serving.memory_budget import Budget, unlimited
 from ocrsvc.settings.settings import Settings

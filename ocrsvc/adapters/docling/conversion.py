@@ -14,8 +14,7 @@ from ocrsvc.engines.model.languages import AUTO, parse_language
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text
-from ocrsvc.http.json_body import parse_any_json
-from ocrsvc.http.parsed_body import Content
+from ocrsvc.http.parsed_body import Content, parse_any_json
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.results import ReadOptions, TextLayer
 

@@ -22,8 +22,7 @@ from ocrsvc.adapters.model_protocols.tensors import IMAGE, Array, BadTensor
 from ocrsvc.errors import CallerError
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import shown
-from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.parsed_body import is_image
+from ocrsvc.http.parsed_body import is_image, parse_json
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.serving.memory_budget import Share

@@ -23,8 +23,7 @@ from ocrsvc.http import responses
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.field_values import as_text
-from ocrsvc.http.json_body import parse_any_json
-from ocrsvc.http.parsed_body import is_image
+from ocrsvc.http.parsed_body import is_image, parse_any_json
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, NO_IMAGE, as_json, drawn_page, is_url
 from ocrsvc.imaging.document import is_pdf

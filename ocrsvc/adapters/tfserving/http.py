@@ -16,7 +16,7 @@ from ocrsvc.adapters.model_protocols.tensors import IMAGE, MAX_BATCH, BadTensor,
 from ocrsvc.errors import CallerError, UnknownModel
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import shown
-from ocrsvc.http.json_body import parse_json
+from ocrsvc.http.parsed_body import parse_json
 from ocrsvc.http.request import request
 from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.results import Page, ReadOptions

@@ -23,7 +23,7 @@ from ocrsvc.errors import CallerError
 from ocrsvc.formats.document import Output
 from ocrsvc.formats.json_stream import JsonText, write_list
 from ocrsvc.http.field_values import as_text
-from ocrsvc.http.json_body import parse_json
+from ocrsvc.http.parsed_body import parse_json
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, as_json, file_response
 from ocrsvc.imaging.document import is_pdf
