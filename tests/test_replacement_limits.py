@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc.telemetry.worker_table import Reason
-from ocrsvc.worker.replacement_limits import (
+from ocrsvc.worker.watch import (
     Bounds,
     Limits,
     Usage,

@@ -264,10 +264,8 @@ class Certificates:
         self.current = self._read(files, 0)
 
     def have_changed(self) -> bool:
-        """Arbiter: whether the files have changed since they were read, but not since the last call.
-
-        Certificate and key are written one after the other; in between they do not match.
-        """
+        """Arbiter: whether the files have changed since they were read, but not since the last call."""
+        # Certificate and key are written one after the other; in between they do not match.
         before, self._seen_signature = self._seen_signature, _signature_of(self._files)
         return before == self._seen_signature != self._read_signature
 

@@ -228,21 +228,18 @@ class TlsSocket:
 
 
 class Handshakes:
-    """The TLS handshakes of one event loop, for its thread: limits their time, counts them, and logs failures.
-
-    `context` gives the context for new connections; `names` is the setting tls_names.
-    """
+    """The TLS handshakes of one event loop, for its thread: limits their time, counts them, and logs failures."""
 
     def __init__(
         self,
         context: Callable[[], ssl.SSLContext],
-        names: Iterable[str],
+        tls_names: Iterable[str],
         metrics: WorkerMetrics,
         log: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._context, self._names = context, names
+        self._context, self._names = context, tls_names
         self._metrics, self._log = metrics, log
         self._clock, self._wall_clock = clock, wall_clock
         self._left_s = TURN_S

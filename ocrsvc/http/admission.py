@@ -133,10 +133,8 @@ class KeyCheck:
         return None
 
     def check_head(self, request: Request) -> None:
-        """Check the key in the head, unless the key may be in the body. Raises OcrsvcError.
-
-        Health checks need no key, nor do CORS preflight requests, in which browsers never send one.
-        """
+        """Check the key in the head, unless the key may be in the body. Raises OcrsvcError."""
+        # Health checks need no key, nor do CORS preflight requests, in which browsers never send one.
         is_preflight = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
         is_from_site = ANY in self._sites or request.headers.get("Origin", "") in self._sites
         if self._routes.is_open(request.environ.get("PATH_INFO", "")) or (is_preflight and is_from_site):

@@ -66,12 +66,10 @@ class Pace:
 
 
 class Chunks:
-    """Decoder of the chunked transfer coding (RFC 9112 section 7.1), incremental and in linear time.
-
-    `done` is set after the last chunk and its trailers.
-    """
+    """Decoder of the chunked transfer coding (RFC 9112 section 7.1), incremental and in linear time."""
 
     def __init__(self) -> None:
+        # Set after the last chunk and its trailers.
         self.done = False
         self._line = bytearray()
         # Handler of the next line, and bytes of data that come before it.

@@ -51,10 +51,7 @@ def ended_pieces(
     last_piece: Callable[[], bytes],
     error_piece: Callable[[OcrsvcError], bytes],
 ) -> Iterator[bytes]:
-    """The pieces, then the last piece, or a piece with the error that ended them, as the status was already sent.
-
-    For the request's thread. Pages count for the key even if the response ends early.
-    """
+    """The pieces, then the last piece, or a piece with the error that ended them, as the status was already sent."""
     sent = SentPieces(request)
     try:
         for piece in pieces:
@@ -75,7 +72,7 @@ def ended_pieces(
 
 
 def _end(request: Request, code: str) -> None:
-    """Record the code that ended the response, and count its pages."""
+    """Record the code that ended the response, and count its pages even if it ended early."""
     request.stream_code = code
     if request.pages is not None:
         with suppress(OcrsvcError):
@@ -96,10 +93,8 @@ def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable
 
 
 def _keep_context() -> Callable[[], object]:
-    """Keep Flask's context, and put off its teardown, which counts the request, until the returned function is called.
-
-    Flask's own stream_with_context runs the teardown twice, before the first piece and after the last.
-    """
+    """Keep Flask's context, and put off its teardown, which counts the request, to the returned function's call."""
+    # Flask's own stream_with_context runs the teardown twice, before the first piece and after the last.
     context = cast(RequestContext, request_ctx._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001
     request = context.request
     # `push` matches the path again, which would undo the router's choice of an adapter.

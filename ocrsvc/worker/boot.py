@@ -32,10 +32,9 @@ from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.gunicorn_internals import RecyclingWorker
 from ocrsvc.worker.logger import log_in_background
 from ocrsvc.worker.replacement_controller import BOOT_FAILED, is_next_to_load
-from ocrsvc.worker.replacement_limits import Limits, gpu_bounds, rss_bounds
 from ocrsvc.worker.request_threads import quick_paths
 from ocrsvc.worker.service_context import ServiceContext
-from ocrsvc.worker.watch import Watch, end_with_arbiter
+from ocrsvc.worker.watch import Limits, Watch, end_with_arbiter, gpu_bounds, rss_bounds
 
 if TYPE_CHECKING:
     # Imports numpy, which the arbiter must not load.
@@ -185,7 +184,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
 
     def count(change: int) -> None:
         worker.nr += max(0, change)
-        worker.load.count_beside(change)
+        worker.load.count(change, is_grpc=True)
 
     settings, own, certificates = service.settings, service.worker, service.certificate_watch.certificates
     gate, routes = own.gate, Routes(settings.adapters, has_models=settings.models is not None)
@@ -237,12 +236,9 @@ def _note_ready(
     # With isolation the child processes hold the models.
     models = None if settings.isolation == "process" else reader.worker_models.loaded
     models_bytes, budget_bytes = (models.held_bytes(), models.budget_bytes or 0) if models is not None else (0, 0)
-    limits = Limits(
-        max_requests=worker.replace_after_requests,
-        max_age_s=settings.max_age_s,
-        rss=rss_bounds(worker, settings, max(0, budget_bytes - models_bytes)),
-        gpu=gpu_bounds(worker, settings, gauge, len(service.gpus)),
-    )
+    rss = rss_bounds(worker, settings, max(0, budget_bytes - models_bytes))
+    gpu = gpu_bounds(worker, settings, gauge, len(service.gpus))
+    limits = Limits(worker.replace_after_requests, settings.max_age_s, rss, gpu)
     entry.rss_hard_bytes = limits.rss.hard_bytes
     head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, entry.gpu_bytes)
     entry.ready_s = time.monotonic()

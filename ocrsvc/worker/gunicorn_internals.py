@@ -35,8 +35,8 @@ from ocrsvc.telemetry.worker_table import Reason, State, WorkerEntry, WorkerTabl
 from ocrsvc.worker.connection import Connection, Head, RequestLimits, Sender
 from ocrsvc.worker.event_loop import EventLoop
 from ocrsvc.worker.replacement_controller import BOOT_FAILED, ReplacementController
-from ocrsvc.worker.replacement_limits import request_replacement
 from ocrsvc.worker.request_threads import LoadSharing
+from ocrsvc.worker.watch import request_replacement
 
 if TYPE_CHECKING:
     # Imported only if gRPC is served.
@@ -225,14 +225,14 @@ class PidFile:
     """The pid file, written atomically; gunicorn's own ends the service if that fails or the file holds no valid id."""
 
     def __init__(self, name: str) -> None:
-        self.path, self._pid, self._is_written = Path(name), os.getpid(), False
+        self.path, self._pid = Path(name), os.getpid()
 
     def write(self) -> None:
-        """Write the file, once. Raises OSError, also if it belongs to another living process."""
-        if self._is_written:
-            return
+        """Write the file, if that is not done. Raises OSError, also if it belongs to another living process."""
         other = _living_process(self.path)
-        if other not in (None, self._pid):
+        if other == self._pid:
+            return
+        if other is not None:
             raise FileExistsError(f"{self.path} is the pid file of the running process {other}")
         fresh = self.path.with_name(f"{self.path.name}.{self._pid}")
         try:
@@ -241,11 +241,9 @@ class PidFile:
             fresh.replace(self.path)
         finally:
             fresh.unlink(missing_ok=True)
-        self._is_written = True
 
     def unlink(self) -> None:
         """Remove the file, if it is this service's; gunicorn calls this on a reload and at the end."""
-        self._is_written = False
         with suppress(OSError):
             if _living_process(self.path) == self._pid:
                 self.path.unlink()

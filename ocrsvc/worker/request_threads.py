@@ -150,15 +150,10 @@ class LoadSharing:
         self.in_threads = self.in_flight = 0
         self._counting = threading.Lock()
 
-    def count(self, change: int) -> None:
-        """Add requests that use a request thread; negative when they end."""
+    def count(self, change: int, *, is_grpc: bool = False) -> None:
+        """Add requests, negative when they end; gRPC uses no request thread."""
         with self._counting:
-            self.in_threads += change
-        self.count_beside(change)
-
-    def count_beside(self, change: int) -> None:
-        """Add requests that use the engine without a request thread (gRPC); negative when they end."""
-        with self._counting:
+            self.in_threads += 0 if is_grpc else change
             self.in_flight += change
             self._table.entry(self._slot_number).in_flight = self.in_flight
 

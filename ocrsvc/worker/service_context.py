@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from ocrsvc.models.watcher import ModelWatcher
     from ocrsvc.models.worker_models import WorkerModels
     from ocrsvc.pipeline.read import Reader
+    from ocrsvc.results import Reading
     from ocrsvc.serving.memory_budget import SharedLimits
+    from ocrsvc.serving.work_queue import RequestContext
 
 # Limit for an unreachable trace collector when a worker ends.
 _LAST_SPANS_S: Final = 1.0
@@ -83,31 +85,24 @@ class ServiceContext:
 
     def make_reader(self, plan: ThreadPlan) -> Reader:
         """Create a reader without starting it; never in the arbiter, as it imports numeric libraries."""
-        from ocrsvc.pipeline.read import Reader
-
-        head = self.controller.worker_table.head
-        reader = Reader(
-            self.settings,
-            plan,
-            models_opener=lambda threads: self._open_models(plan, threads),
-            # With the request's trace if that is sampled.
-            on_reading=lambda reading, context: count_reading(
-                self.worker.metrics, reading, context.ledger.trace_id, context.source
-            ),
-        )
-        reader.is_leaving = lambda: bool(head.leaving)
-        return reader
-
-    def _open_models(self, plan: ThreadPlan, threads: EngineThreads) -> WorkerModels:
-        """Open this worker's models with its metrics, and the watcher of a model repository."""
         from ocrsvc.models.watcher import watch_models
         from ocrsvc.models.worker_models import open_worker_models
+        from ocrsvc.pipeline.read import Reader
 
-        settings, metrics = self.settings, self.worker.metrics
-        models = open_worker_models(settings, plan, threads, self.image_denylist, metrics, self.model_key)
-        if settings.models is not None:
-            self.worker.models_watcher = watch_models(settings, plan, models, metrics)
-        return models
+        settings, metrics, head = self.settings, self.worker.metrics, self.controller.worker_table.head
+
+        def open_models(threads: EngineThreads) -> WorkerModels:
+            models = open_worker_models(settings, plan, threads, self.image_denylist, metrics, self.model_key)
+            if settings.models is not None:
+                self.worker.models_watcher = watch_models(settings, plan, models, metrics)
+            return models
+
+        def note_reading(reading: Reading, context: RequestContext) -> None:
+            count_reading(metrics, reading, context.ledger.trace_id, context.source)
+
+        reader = Reader(settings, plan, models_opener=open_models, on_reading=note_reading)
+        reader.is_leaving = lambda: bool(head.leaving)
+        return reader
 
     def start_gate(self, slot_number: int = 0) -> None:
         """Worker, once: start to check API keys, if OCRSVC_KEYS is set."""
