@@ -28,7 +28,7 @@ from ocrsvc.client.client import AsyncClient, Client
 from ocrsvc.client.response import pages_of
 from ocrsvc.errors import BadOption, DeadlineExceeded, QueueFull, ServerError, Unreachable, UnsupportedImage
 from ocrsvc.http.request import current_request
-from ocrsvc.http.response_stream import SentPieces
+from ocrsvc.http.responses import SentPieces
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.settings.settings import Settings
 from ocrsvc.worker.connection import Sender
@@ -186,7 +186,7 @@ def test_pages_read_count_for_the_key_when_the_stream_ends_or_its_client_goes(tm
 
 
 def test_unread_pages_count_in_the_requests_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.http.response_stream._PUSH_S", 0.01)
+    monkeypatch.setattr("ocrsvc.http.responses._PUSH_S", 0.01)
     budget, piece = Budget(8 << 20), bytes(1 << 20)
     here, there = socket.socketpair()
     with here, there, running_app(Settings()) as app, app.test_request_context(), Share(budget) as share:

@@ -15,7 +15,7 @@ from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_d
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions, StreamForm
 from ocrsvc.http.request import Request, current_request
-from ocrsvc.http.response_stream import ended_pieces, stream_response
+from ocrsvc.http.responses import ended_pieces, stream_response
 from ocrsvc.pipeline.documents import PageRead
 from ocrsvc.results import EngineInfo, Reading, Timing
 

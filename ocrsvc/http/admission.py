@@ -20,8 +20,7 @@ from ocrsvc.access.key_routes import Routes
 from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.http.origins import ANY, check_host, check_origin
 from ocrsvc.http.request import Environ, Request, current_request
-from ocrsvc.http.response_stream import STREAMS
-from ocrsvc.http.responses import is_reported_in_a_200
+from ocrsvc.http.responses import STREAMS, is_reported_in_a_200
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
 from ocrsvc.serving.request_guard import RequestGuard

@@ -18,7 +18,7 @@ from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, Unsupporte
 from ocrsvc.formats.document import DocumentResult, options_for, write_document
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import current_request
-from ocrsvc.http.response_stream import ended_pieces, stream_response
+from ocrsvc.http.responses import ended_pieces, stream_response
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.documents import FileRead, PageRead
 from ocrsvc.pipeline.read import Reader
