@@ -31,7 +31,7 @@ from ocrsvc.telemetry.worker_table import WorkerTable
 from ocrsvc.worker import request_threads
 from ocrsvc.worker.connection import Connection, RequestLimits, Sender
 from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S, EventLoop
-from ocrsvc.worker.gunicorn_internals import HeadParser
+from ocrsvc.worker.gunicorn_internals import head_parser
 from ocrsvc.worker.request_threads import LoadSharing, quick_paths
 
 _ANSWER_S = 30.0
@@ -62,7 +62,7 @@ class Loop(EventLoop):
         self.ready: list[Connection] = []
         self.table = WorkerTable()
         self.load = LoadSharing(self.table, 0, config.threads)
-        parser, limits = partial(HeadParser, config), RequestLimits(Budget(1 << 30))
+        parser, limits = partial(head_parser, config), RequestLimits(Budget(1 << 30))
         super().__init__(config, logging.getLogger("test"), [], self.load, limits, parser, lambda _: True)
 
     def enqueue(self, conn: Connection) -> None:

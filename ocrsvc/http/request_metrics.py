@@ -71,8 +71,7 @@ class RequestCounter:
         """Flask `before_request` hook."""
         self._worker_metrics.record(((IN_FLIGHT.of(), 1),))
         request = current_request()
-        environ = request.environ
-        caller = read_trace_context(environ.get("HTTP_TRACEPARENT", ""), environ.get("HTTP_TRACESTATE", ""))
+        caller = read_trace_context(*(request.environ.get(f"HTTP_TRACE{name}", "") for name in ("PARENT", "STATE")))
         may_start_trace = request.blueprint not in _UNTRACED
         request.trace = self._metrics.tracer.begin(caller, _span_name(request), may_start_trace=may_start_trace)
         if request.trace is not None:

@@ -50,15 +50,13 @@ class UrlFiles:
         """Count a fetch for this caller within the block. Raises QueueFull, TooManyAtOnce."""
         with self._lock:
             if self._fetching.total() >= self._max_fetches:
-                raise QueueFull(
-                    f"This worker is fetching {self._max_fetches} files, its limit (OCRSVC_URL_FETCHES).", _REMEDY
-                )
+                detail = f"This worker is fetching {self._max_fetches} files, its limit (OCRSVC_URL_FETCHES)."
+                raise QueueFull(detail, _REMEDY)
             if self._fetching[caller] >= self._max_of_caller:
-                raise TooManyAtOnce(
-                    f"This worker is fetching {self._max_of_caller} files for this caller, the limit for one caller "
-                    "(half of OCRSVC_URL_FETCHES).",
-                    _REMEDY,
+                detail = (
+                    f"This worker is fetching {self._max_of_caller} files for this caller, the limit for one caller"
                 )
+                raise TooManyAtOnce(f"{detail} (half of OCRSVC_URL_FETCHES).", _REMEDY)
             self._fetching[caller] += 1
         try:
             yield

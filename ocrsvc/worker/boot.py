@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
-import logging
 import math
 import os
 import signal
-import ssl
 import sys
 import threading
 import time
@@ -124,11 +122,9 @@ def _open_engine(service: ServiceContext, worker: RecyclingWorker, reader: Reade
     worker.log.info("Loading the engine %s", service.settings.engine)
     with _heartbeat(worker, service.settings.boot_limit_s):
         reader.start()
-    engine = reader.describe()
-    worker.log.info(
-        "READY in %.1f s: engine=%s model=%s device=%s provider=%s",
-        *(time.monotonic() - began_s, engine.name, engine.model, engine.device, engine.provider),
-    )
+    engine, seconds = reader.describe(), time.monotonic() - began_s
+    facts = (seconds, engine.name, engine.model, engine.device, engine.provider)
+    worker.log.info("READY in %.1f s: engine=%s model=%s device=%s provider=%s", *facts)
     if engine.device != "cuda":
         return None
     if gauge is None:
@@ -199,7 +195,10 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         on_call=count,
         access=CallAccess(gate, routes) if gate is not None else None,
     )
-    handshakes = _handshakes(service, lambda: certificates.current.grpc) if certificates is not None else None
+    handshakes = None
+    if certificates is not None:
+        shared = (settings.tls_names, own.metrics, worker.log.error_log)
+        handshakes = Handshakes(lambda: certificates.current.grpc, *shared)
     worker.grpc_server = RpcServer(service.grpc_listeners, state, handshakes)
     worker.grpc_server.start()
     own.closing.callback(worker.grpc_server.stop, 0.0)
@@ -242,8 +241,9 @@ def _note_ready(
     entry.rss_hard_bytes = limits.rss.hard_bytes
     head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, entry.gpu_bytes)
     entry.ready_s = time.monotonic()
+    watch = Watch(worker, limits, gauge, reader.stuck_threads, _begin_tls(service, worker), models, models_bytes)
     # Before READY: if its thread cannot start, this worker exits.
-    Watch(worker, limits, gauge, reader.stuck_threads, _begin_tls(service, worker), models, models_bytes).start()
+    threading.Thread(target=watch.run, name="watch", daemon=True).start()
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     # SIGTERM may have set DRAINING during the load.
     if entry.state != State.DRAINING:
@@ -256,15 +256,12 @@ def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[],
     certificates, log = service.certificate_watch.certificates, worker.log.error_log
     if certificates is None:
         return lambda: None
-    worker.loop.handshakes = _handshakes(service, lambda: certificates.current.http)
+    shared = (service.settings.tls_names, service.worker.metrics, log)
+    worker.loop.handshakes = Handshakes(lambda: certificates.current.http, *shared)
     on_check = partial(follow, certificates, service.controller.worker_table.head, log)
     # The files may have changed since the fork.
     on_check()
     return on_check
-
-
-def _handshakes(service: ServiceContext, context: Callable[[], ssl.SSLContext]) -> Handshakes:
-    return Handshakes(context, service.settings.tls_names, service.worker.metrics, logging.getLogger("gunicorn.error"))
 
 
 @contextmanager

@@ -26,7 +26,6 @@ class CertificateWatch:
     def __init__(
         self, head: Head, metrics: WorkerMetrics, log: logging.Logger, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        # None without TLS.
         self.certificates: Certificates | None = None
         self._head, self._metrics, self._log, self._clock = head, metrics, log, clock
         self._warned_s = -_DAY_S
@@ -74,8 +73,7 @@ class CertificateWatch:
             return
         self._metrics.count(TLS_READS, "ok")
         self.begin(certificates)
-        self._warned_s = -_DAY_S
-        current = certificates.current.certificate
+        self._warned_s, current = -_DAY_S, certificates.current.certificate
         self._log.info("New certificate: %s, until %s", ", ".join(current.names), in_utc(current.not_after_s))
 
 

@@ -142,8 +142,6 @@ class EventLoop:
         for _ in range(self._calls.qsize()):
             self._calls.get()()
 
-    # Accepting.
-
     @property
     def _is_crowded(self) -> bool:
         return bool(self.connections >= self._cfg.worker_connections)
@@ -226,8 +224,6 @@ class EventLoop:
         others_wait = is_full and any(listener.get_backlog() > 0 for listener in self._listeners)
         if others_wait or self._load.is_busier():
             request.force_close()
-
-    # One connection: handshake, head, body, response and close.
 
     def _guarded(self, conn: Connection, act: Callable[[Connection], None]) -> None:
         """Act on a connection; an error closes this connection and leaves the loop running."""
@@ -400,8 +396,6 @@ class EventLoop:
             self.handshakes.note_end(conn.tls)
         self.connections -= 1
         conn.close()
-
-    # Limits on time and rate.
 
     def end_late(self, now_s: float) -> None:
         """End connections over a limit: handshakes, heads, idle time, slow bodies, slow readers, long closes."""

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from ocrsvc.grpc_server.server import RpcServer
     from ocrsvc.worker.service_context import ServiceContext
 
-# Interval at which a repeated error is logged.
 _LOG_INTERVAL_S: Final = 10.0
 _PAUSE_S: Final = 1.0
 # A turn of the arbiter's main loop takes about a second.
@@ -54,22 +53,18 @@ _NEVER: Final = 256 + BOOT_FAILED
 # Share of the graceful timeout after which stacks are dumped; at its end the arbiter kills the worker.
 _STACKS_SHARE: Final = 0.9
 _STDERR: Final = 2
-# Between two heartbeats, while the gRPC server finishes.
-_WAIT_S: Final = 1.0
 
 
-class HeadParser:
-    """gunicorn's parser for one connection; it gets complete heads from the event loop, and never reads the socket."""
+def head_parser(cfg: Any, client: Any) -> Callable[[bytes], Head]:
+    """gunicorn's parser for one connection, as a function from a complete head, and what follows it, to a Head."""
+    # The event loop reads the socket.
+    parser = RequestParser(cfg, iter(()), client)
 
-    def __init__(self, cfg: Any, client: Any) -> None:
-        self._parser = RequestParser(cfg, iter(()), client)
-
-    def __call__(self, head: bytes) -> Head:
-        """Parse a head, or return the error in it, with the bytes that follow it."""
-        self._parser.unreader.unread(head)
+    def parse(head: bytes) -> Head:
+        parser.unreader.unread(head)
         parsed = Head()
         try:
-            request = next(self._parser)
+            request = next(parser)
             # RFC 9112 section 3.2.
             if request.version >= (1, 1) and all(name != "HOST" for name, _ in request.headers):
                 raise InvalidHeader("HOST is missing", req=request)
@@ -82,8 +77,10 @@ class HeadParser:
             elif isinstance(reader, LengthReader):
                 parsed.body_bytes = int(reader.length)
             parsed.expects_continue, request._expected_100_continue = request._expected_100_continue, False  # noqa: SLF001
-        parsed.rest = self._parser.unreader.take_buffered()
+        parsed.rest = parser.unreader.take_buffered()
         return parsed
+
+    return parse
 
 
 class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
@@ -131,7 +128,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
     def init_process(self) -> None:
         """After the fork: make the event loop, then do what every gunicorn worker does; this ends with `run`."""
         self.load = LoadSharing(self.worker_table, self.slot_number, self.engine_threads)
-        parser = partial(HeadParser, self.cfg)
+        parser = partial(head_parser, self.cfg)
         self.loop = EventLoop(self.cfg, self.log, self.sockets, self.load, self.limits, parser, self.answer)
         # gthread's `handle_request` compares their number with its limit.
         self.keepalived_conns = self.loop.kept
@@ -188,7 +185,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         if self.grpc_server is not None:
             end_s = (self.entry.drained_s or time.monotonic()) + self.cfg.graceful_timeout
             self.grpc_server.drain()
-            while time.monotonic() < end_s and not self.grpc_server.wait(_WAIT_S):
+            while time.monotonic() < end_s and not self.grpc_server.wait(_PAUSE_S):
                 self.notify()
 
     def answer(self, conn: Connection) -> bool:

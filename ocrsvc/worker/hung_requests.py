@@ -110,7 +110,5 @@ def read_cpu_s(pid: int, thread: int) -> float:
 
 
 def _described(request: InFlight) -> str:
-    digest = request.digest.hex() or "-"
-    return (
-        f"id={request.id} route={request.route} bytes={request.size} hash={digest} stage={request.stage.name.lower()}"
-    )
+    digest, stage = request.digest.hex() or "-", request.stage.name.lower()
+    return f"id={request.id} route={request.route} bytes={request.size} hash={digest} stage={stage}"

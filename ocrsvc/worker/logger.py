@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, ClassVar, Literal
 
 from gunicorn import glogging
@@ -19,10 +20,8 @@ class LastingFileHandler(logging.FileHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the line, or lose it: an error would reach the caller that logs."""
-        try:
+        with suppress(OSError):
             super().emit(record)
-        except OSError:
-            return
 
 
 class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no types

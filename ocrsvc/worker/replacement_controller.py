@@ -75,8 +75,6 @@ class ReplacementController:
         # All GPUs ever used, for CUDA_VISIBLE_DEVICES: a number keeps its meaning when a reload names other GPUs.
         self.gpus: list[str] = []
 
-    # Forks.
-
     def is_backing_off(self) -> bool:
         """Whether no worker may be forked now: the wait is not over, or the service will end."""
         return self._is_hopeless() or self._clock() < self._head.backoff_until_s
@@ -112,8 +110,6 @@ class ReplacementController:
         )
         self.set_count(arbiter)
         self._give_up_if_hopeless()
-
-    # Each turn of the arbiter's loop.
 
     def run_once(self, arbiter: Any) -> None:
         """Grant replacements, set the number of workers, and kill workers that drain too long. Idempotent."""
@@ -152,8 +148,6 @@ class ReplacementController:
             alone if self._head.base == 1 else others,
         )
 
-    # Reloads, standstills and the end.
-
     def reload(self, arbiter: Any) -> None:
         """SIGHUP: request a successor for every worker; they are replaced one by one.
 
@@ -180,8 +174,6 @@ class ReplacementController:
         for snapshot in self.worker_table.live():
             entry = self.worker_table.entry(snapshot.slot)
             entry.alive_s = max(entry.alive_s, self._clock())
-
-    # Exits and failed boots.
 
     def after_exit(self, arbiter: Any, worker: Any) -> None:
         """A worker was reaped: free its entry, and revoke the grant if it was a successor that was never ready."""
@@ -238,8 +230,7 @@ class ReplacementController:
 
     def _is_hopeless(self) -> bool:
         """Whether no worker was ever ready, and the tries are used up or the engine cannot be opened."""
-        tried = self._head.unusable or self._head.boot_failures >= _BOOT_TRIES
-        return not self._head.ever_ready and bool(tried)
+        return not self._head.ever_ready and bool(self._head.unusable or self._head.boot_failures >= _BOOT_TRIES)
 
     def _give_up_if_hopeless(self) -> None:
         """Raises HaltServer, which ends a hopeless service; only once, since HaltServer reaps the other workers."""

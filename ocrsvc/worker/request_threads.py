@@ -18,10 +18,10 @@ from ocrsvc.plugins import adapters
 from ocrsvc.serving.limiter import CallerTurns
 from ocrsvc.telemetry.worker_table import WorkerTable
 
+# Requests that start at once: more computing threads only take the interpreter from each other.
 AT_ONCE: Final = 3
-"""Requests that start at once: more computing threads only take the interpreter from each other."""
+# How long a request counts as starting: by then most are finished, or wait for the engine, a process or the disk.
 SETTLED_S: Final = 0.005
-"""How long a request counts as starting: by then most are finished, or wait for the engine, a process or the disk."""
 # Threads that stay free for health checks and operators when all others wait for the engine.
 _RESERVED: Final = 2
 # Paths answered from memory. All others count as slow, so that a new route cannot delay a health check; /ops/keys is

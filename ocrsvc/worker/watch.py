@@ -11,7 +11,6 @@ import faulthandler
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -49,7 +48,6 @@ _GROWN_BYTES: Final = 48 << 20
 _IDLE_SHARE: Final = 0.1
 # NVML updates the utilization every 1/6 s to 1 s.
 _UTILIZATION_S: Final = 1.0
-# Pause after an error of the watch.
 _RETRY_S: Final = 1.0
 
 
@@ -217,12 +215,8 @@ class Watch:
     _gave_back_s: float = field(default=0.0, init=False)
     _stuck: int = field(default=0, init=False)
 
-    def start(self) -> None:
-        """Start the thread. Raises RuntimeError if the system refuses it."""
-        threading.Thread(target=self._run, name="watch", daemon=True).start()
-
-    def _run(self) -> None:
-        """Watch, and restart after an error: without a watch the worker would never be replaced."""
+    def run(self) -> None:
+        """A thread's function: watch, and restart after an error, else the worker would never be replaced."""
         entry = self.worker.entry
         warm_bytes = entry.rss_bytes
         while entry.state == State.BOOTING:
