@@ -53,10 +53,8 @@ class UrlFiles:
                 detail = f"This worker is fetching {self._max_fetches} files, its limit (OCRSVC_URL_FETCHES)."
                 raise QueueFull(detail, _REMEDY)
             if self._fetching[caller] >= self._max_of_caller:
-                detail = (
-                    f"This worker is fetching {self._max_of_caller} files for this caller, the limit for one caller"
-                )
-                raise TooManyAtOnce(f"{detail} (half of OCRSVC_URL_FETCHES).", _REMEDY)
+                detail = f"This worker is fetching {self._max_of_caller} files for this caller, the limit"
+                raise TooManyAtOnce(f"{detail} for one caller (half of OCRSVC_URL_FETCHES).", _REMEDY)
             self._fetching[caller] += 1
         try:
             yield
