@@ -16,6 +16,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,19 +35,11 @@ def find_gpus(setting: Sequence[str], environ: Mapping[str, str], devices: Path 
         return tuple(setting)
     visible = environ.get(VISIBLE)
     if visible is not None and not setting:
-        return _seen_by_cuda(visible)
+        # CUDA stops at the first invalid name (-1, NoDevFiles) too.
+        names = (part.strip() for part in visible.split(","))
+        return tuple(dict.fromkeys(takewhile(lambda name: name.isdigit() or name.startswith(("GPU-", "MIG-")), names)))
     # A container may have only /dev/nvidia3, which CUDA and NVML number 0 there.
     return tuple(str(number) for number, _ in enumerate(devices.glob("nvidia[0-9]*")))
-
-
-def _seen_by_cuda(visible: str) -> tuple[str, ...]:
-    """The names in CUDA_VISIBLE_DEVICES before the first invalid one (-1, NoDevFiles), where CUDA stops too."""
-    names: list[str] = []
-    for name in (part.strip() for part in visible.split(",")):
-        if not (name.isdigit() or name.startswith(("GPU-", "MIG-"))):
-            break
-        names.append(name)
-    return tuple(dict.fromkeys(names))
 
 
 def pin_gpu(environ: MutableMapping[str, str], gpu: str) -> None:
@@ -121,7 +114,10 @@ class GpuMemoryReader:
         own_bytes = self._listed_bytes()
         self.is_listed = own_bytes is not None
         if own_bytes is None:
-            own_bytes = self._estimated_bytes(used_bytes, siblings)
+            # Memory that no other process accounts for; the last value while a sibling loads or drains.
+            own_bytes = None if siblings.settled else self._last_own_bytes
+        if own_bytes is None:
+            own_bytes = max(0, used_bytes - self._foreign_bytes - siblings.gpu_bytes)
         self._last_own_bytes = own_bytes
         return MemoryReading(own_bytes, used_bytes, max(0, total_bytes - used_bytes), total_bytes)
 
@@ -135,12 +131,6 @@ class GpuMemoryReader:
             fresh = set(listed) - self._before
             self._listed_as = fresh.pop() if len(fresh) == 1 else None
         return listed.get(self._listed_as) if self._listed_as is not None else None
-
-    def _estimated_bytes(self, used_bytes: int, siblings: Siblings) -> int:
-        """Memory that no other process accounts for; the last value while a sibling loads or drains."""
-        if self._last_own_bytes is not None and not siblings.settled:
-            return self._last_own_bytes
-        return max(0, used_bytes - self._foreign_bytes - siblings.gpu_bytes)
 
 
 def open_gpu_memory_reader(

@@ -62,7 +62,7 @@ def lower_priority(pid: int, by: int = _NICE) -> None:
 def raise_oom_score() -> None:
     """Let the kernel kill this process first when memory runs out, if that is permitted."""
     with suppress(OSError):
-        dumpable = read_dumpable()
+        dumpable = _check(int(_LIBC.prctl(_GET_DUMPABLE, *[ctypes.c_ulong(0)] * 4)))
         # After `forbid_core_dumps` the file belongs to root.
         prctl(_SET_DUMPABLE, 1)
         try:
@@ -277,7 +277,10 @@ def _filter_for(audit: int, column: int, process: int) -> Iterator[_Instruction]
     yield from _where(numbers(_ABSENT), [(_ANSWER, 0, 0, _FAIL | errno.ENOSYS)])
     yield from _where(numbers(_OWN), _if_equal(0, [process]))
     yield from _where(numbers(_OWN_OR_ZERO), _if_equal(0, [process, 0]))
-    yield from _where(numbers(_LIMIT), _if_zero(2))
+    refuse, allow = (_ANSWER, 0, 0, _REFUSE), (_ANSWER, 0, 0, _ALLOW)
+    low, high = ((_LOAD, 0, 0, _ARGUMENTS_AT + 8 * 2 + at) for at in (0, 4))
+    tests = [low, (_JUMP_EQUAL, 0, 2, 0), high, (_JUMP_EQUAL, 1, 0, 0)]
+    yield from _where(numbers(_LIMIT), [*tests, refuse, allow])
     yield from _where(numbers(_OPEN), _if_bits(1, _CHANGES, then=_REFUSE, otherwise=_ALLOW))
     yield from _where(numbers(_OPENAT), _if_bits(2, _CHANGES, then=_REFUSE, otherwise=_ALLOW))
     yield from _where(numbers(_CLONE), _if_bits(0, _THREAD, then=_ALLOW, otherwise=_REFUSE))
@@ -293,12 +296,6 @@ def _where(numbers: Sequence[int], block: Sequence[_Instruction]) -> Iterator[_I
 def _if_equal(argument: int, values: Sequence[int]) -> list[_Instruction]:
     tests = [(_JUMP_EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
     return [_load(argument), *tests, (_ANSWER, 0, 0, _REFUSE), (_ANSWER, 0, 0, _ALLOW)]
-
-
-def _if_zero(argument: int) -> list[_Instruction]:
-    words = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument + at) for at in (0, 4)]
-    refuse, allow = (_ANSWER, 0, 0, _REFUSE), (_ANSWER, 0, 0, _ALLOW)
-    return [words[0], (_JUMP_EQUAL, 0, 2, 0), words[1], (_JUMP_EQUAL, 1, 0, 0), refuse, allow]
 
 
 def _if_bits(argument: int, bits: int, *, then: int, otherwise: int) -> list[_Instruction]:
@@ -325,11 +322,6 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 def prctl(option: int, value: int, more: int = 0) -> None:
     """Set an option of this process; pass addresses as numbers. Raises OSError."""
     _check(_LIBC.prctl(option, *map(ctypes.c_ulong, (value, more, 0, 0))))
-
-
-def read_dumpable() -> int:
-    """1 if this process may be dumped and its user may read its memory in /proc; else 0 or 2."""
-    return _check(int(_LIBC.prctl(_GET_DUMPABLE, *[ctypes.c_ulong(0)] * 4)))
 
 
 def system_call(number: int, *arguments: int) -> int:
