@@ -85,7 +85,6 @@ class ServiceContext:
 
     def make_reader(self, plan: ThreadPlan) -> Reader:
         """Create a reader without starting it; never in the arbiter, as it imports numeric libraries."""
-        from ocrsvc.models.watcher import watch_models
         from ocrsvc.models.worker_models import open_worker_models
         from ocrsvc.pipeline.read import Reader
 
@@ -94,6 +93,8 @@ class ServiceContext:
         def open_models(threads: EngineThreads) -> WorkerModels:
             models = open_worker_models(settings, plan, threads, self.image_denylist, metrics, self.model_key)
             if settings.models is not None:
+                from ocrsvc.models.watcher import watch_models
+
                 self.worker.models_watcher = watch_models(settings, plan, models, metrics)
             return models
 
