@@ -216,15 +216,14 @@ class TlsSocket:
             with suppress(ssl.SSLError):
                 self._tls.unwrap()
 
-    def setblocking(self, _flag: bool) -> None:  # noqa: FBT001  a socket's signature
+    def setblocking(self, _flag: object) -> None:
         """Do nothing: it never blocks. gunicorn calls this before a request."""
+
+    settimeout = setblocking
 
     def gettimeout(self) -> float:
         """See `socket.socket`: it never blocks."""
         return 0.0
-
-    def settimeout(self, _value_s: float | None) -> None:
-        """Do nothing, as `setblocking`."""
 
 
 class Handshakes:

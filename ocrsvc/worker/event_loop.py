@@ -266,6 +266,7 @@ class EventLoop:
 
     def _begin_head(self, conn: Connection) -> None:
         """Receive a request head; often it has arrived completely."""
+        self.kept.discard(conn)
         conn.received, conn.ahead = bytearray(conn.ahead), b""
         self._wait_for_head(conn, self._on_head)
         if _HEAD_END.search(conn.received):
@@ -352,12 +353,8 @@ class EventLoop:
         else:
             # Wait for the next request; a stopping worker waits less.
             conn.limit_s = time.monotonic() + (self._linger_s if self.is_stopping else self._cfg.keepalive)
-            self._listen(conn, self._on_kept)
+            self._listen(conn, self._begin_head)
             self.kept.add(conn)
-
-    def _on_kept(self, conn: Connection) -> None:
-        self.kept.remove(conn)
-        self._begin_head(conn)
 
     def _refuse(self, conn: Connection, answer: bytes) -> None:
         """Answer without parsing the head, and close."""
