@@ -28,10 +28,9 @@ from test_model_watcher import a_fake, prover, serving_worker
 from ocrsvc.engines.model.version import built_in_model
 from ocrsvc.errors import ClientGone, EngineUnavailable, ModelUnavailable, NotReady, OperatorError
 from ocrsvc.models.model_control import CHECK_S, open_control
-from ocrsvc.models.proof.prover import Judgement
 from ocrsvc.models.proof.verdicts import LOADS_FOLDER, MOST_CRASHES, CrashGuard, Verdicts
 from ocrsvc.models.repository import ModelRepository
-from ocrsvc.models.state import FILE, StateStore, Verdict
+from ocrsvc.models.state import FILE, Judgement, StateStore, Verdict
 from ocrsvc.models.version_loader import LoadState
 from ocrsvc.models.watcher import MOST_FAILURES
 from ocrsvc.settings.settings import Settings

@@ -16,22 +16,14 @@ from models_support import make_fake, make_version
 
 from ocrsvc.engines.model.description import Reference
 from ocrsvc.engines.model.files import write_manifest
-from ocrsvc.engines.model.version import ModelVersion, VersionName
+from ocrsvc.engines.model.version import ModelVersion, find_version
 from ocrsvc.errors import BadModel, EngineUnavailable, OcrsvcError
 from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.model_control import ModelControl, open_control
-from ocrsvc.models.proof.prover import (
-    Judgement,
-    Measurement,
-    PageMeasurement,
-    Prover,
-    RefusalKind,
-    Stopped,
-    judge,
-    words_f1,
-)
+from ocrsvc.models.proof.prover import Measurement, PageMeasurement, Prover, judge, words_f1
 from ocrsvc.models.proof.reference_pages import find_reference_pages
 from ocrsvc.models.proof.verdicts import machine_cache_key
+from ocrsvc.models.state import Judgement, RefusalKind, Stopped
 from ocrsvc.models.watcher import LOAD_LOCK, MOST_FAILURES, ModelWatcher
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -414,7 +406,7 @@ def test_reference_pages_are_the_versions_then_the_operators_then_built_in(tmp_p
     assert (page.name, page.expected, page.read()) == ("own.png", "text", PAGE)
     own = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', {"reference/of_it.png": PAGE})
     assert [page.name for page in find_reference_pages(tmp_path, own)] == ["reference/of_it.png"]
-    assert VersionName.of(own).find(tmp_path) == own
+    assert find_version(tmp_path, *own.reference) == own
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,9 @@ def test_plan_is_logged_and_gunicorns_flags_override_settings() -> None:
         (
             {"OCRSVC_ENGINE": "fake", "OCRSVC_OPS": "open"},
             "wsgi, ocrsvc.worker.boot, ocrsvc.worker.service_context, ocrsvc.grpc_services",
-            tuple(f"ocrsvc.models.{name}" for name in ("watcher", "proof.measure", "importers.find_model")),
+            tuple(
+                f"ocrsvc.models.{name}" for name in ("watcher", "proof.prover", "proof.measure", "importers.find_model")
+            ),
         ),
     ],
     ids=["engine", "repository"],

@@ -30,8 +30,8 @@ from ocrsvc.errors import OperatorError, UnknownModel
 from ocrsvc.models.importers.write_version import ADDING, REMOVING, remove_version
 from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.models.model_name import WantedModel
-from ocrsvc.models.proof.prover import Judgement
 from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.state import Judgement
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
 

@@ -111,7 +111,7 @@ class ModelRepository:
 
     def open(self, name: str, number: int) -> ModelVersion:
         """Open a version. Raises BadModel: it is missing or unusable."""
-        return find_version(self.folder, name, number, self.key)
+        return find_version(self.folder, name, number, key=self.key)
 
     def check_key(self) -> None:
         """Raises SettingsError: the folder does not exist, or a wanted version cannot be decrypted.

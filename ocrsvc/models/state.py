@@ -14,9 +14,10 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -36,6 +37,13 @@ _LOCK_POLL_S: Final = 0.01
 # The file's modification time (ns), inode and size, which change when it is replaced.
 Generation = tuple[int, int, int]
 _NONE: Final = (0, 0, 0)
+# Why a version is refused: files do not match the manifest; a reference page is missing or unreadable; it does not
+# open; it fails on a page; it returns invalid results; it reads too little; it is too slow; it takes too much memory;
+# its process crashed; it exceeded the time limit.
+RefusalKind = Literal["files", "reference", "open", "failed", "nonsense", "text", "slow", "memory", "crash", "late"]
+# Not the version's fault, so it is tried again: it was removed or replaced; the machine prevented the measurement; its
+# process was killed (if twice, it is refused).
+FailureKind = RefusalKind | Literal["gone", "unknown", "killed"]
 
 
 class _Record(BaseModel):
@@ -45,7 +53,7 @@ class _Record(BaseModel):
 class Verdict(_Record):
     """Whether a version may take traffic, and the reason or summary of its proof; `at` is in Unix seconds.
 
-    `kind` is a refusal's kind (proof/prover.py); `basis` is its cache key: if it changes, the version is proved again.
+    `kind` is a RefusalKind; `basis` is its cache key: if it changes, the version is proved again.
     """
 
     accepted: bool
@@ -54,6 +62,19 @@ class Verdict(_Record):
     at: float = 0.0
     kind: str = ""
     basis: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The outcome of a proof; `kind` is None if the version may take traffic. Figures have units in their names."""
+
+    kind: FailureKind | None
+    reason: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+class Stopped(Exception):
+    """The worker stops, so the proof was aborted."""
 
 
 class ModelState(_Record):

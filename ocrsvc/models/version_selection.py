@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NoReturn
 
-from ocrsvc.engines.model.languages import AUTO, with_language
+from ocrsvc.engines.model.description import AUTO, with_language
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import UnknownModel
 from ocrsvc.models.catalogue import Catalogue, Model

@@ -21,9 +21,10 @@ from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.models.catalogue import Catalogue, Model
 from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.model_control import CHECK_S, ModelControl
-from ocrsvc.models.proof.prover import Judgement, Prover
+from ocrsvc.models.proof.prover import Prover
 from ocrsvc.models.proof.verdicts import MOST_REASON, CandidateProver, Verdicts
 from ocrsvc.models.repository import BadVersion
+from ocrsvc.models.state import Judgement
 from ocrsvc.models.worker_models import WorkerModels
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

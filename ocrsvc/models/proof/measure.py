@@ -23,10 +23,11 @@ import orjson
 
 from ocrsvc.engines.model.encryption import ModelKey, parse_key
 from ocrsvc.engines.model.files import digest_of
-from ocrsvc.engines.model.version import ModelVersion, VersionName
+from ocrsvc.engines.model.version import ModelVersion, Named, find_version
 from ocrsvc.errors import BadModel, OcrsvcError
-from ocrsvc.models.proof.prover import FailureKind, Judgement, Measurement, PageMeasurement
+from ocrsvc.models.proof.prover import Measurement, PageMeasurement
 from ocrsvc.models.proof.reference_pages import ReferencePage, find_reference_pages
+from ocrsvc.models.state import FailureKind, Judgement
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas, release_free_memory
 from ocrsvc.system.memory import forget_peak_rss, read_peak_rss_bytes, read_private_bytes, read_rss_bytes
@@ -55,13 +56,13 @@ class Refusal(Exception):
 
 
 def measure(
-    settings: Settings, plan: ThreadPlan, wanted: VersionName, pages_of: VersionName, key: ModelKey | None = None
+    settings: Settings, plan: ThreadPlan, wanted: Named, pages_of: Named, key: ModelKey | None = None
 ) -> Measurement:
     """Verify and open a version, and read the reference pages of the version `pages_of`. Raises Refusal."""
     from ocrsvc.engines.open_engine import open_engine_in_process
 
     try:
-        version, owner = wanted.find(settings.models, key), pages_of.find(settings.models, key)
+        version, owner = (find_version(settings.models, *named, key) for named in (wanted, pages_of))
     except BadModel as error:
         raise Refusal("gone", str(error)) from error
     _verify(version)
@@ -176,9 +177,8 @@ def main() -> None:
     if key is not None:
         forbid_core_dumps()
     settings, plan = settings_class().model_validate(message["settings"]), ThreadPlan(**message["plan"])
-    names = VersionName(**message["version"]), VersionName(**message["pages_of"])
     try:
-        outcome: Measurement | Judgement = measure(settings, plan, *names, key)
+        outcome: Measurement | Judgement = measure(settings, plan, message["version"], message["pages_of"], key)
     except Refusal as refusal:
         outcome = refusal.judgement
     os.pwrite(result, orjson.dumps(outcome), 0)

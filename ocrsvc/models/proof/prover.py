@@ -14,14 +14,15 @@ import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import orjson
 
 from ocrsvc.engines.model.description import Reference
-from ocrsvc.engines.model.version import ModelVersion, VersionName
+from ocrsvc.engines.model.version import ModelVersion
+from ocrsvc.models.state import FailureKind, Judgement, Stopped
 from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.child_process import Program, describe_exit
@@ -44,13 +45,6 @@ _SLACK_S: Final = 0.005
 _SLACK_BYTES: Final = 16 << 20
 _CJK: Final = "㐀-鿿豈-﫿぀-ヿ가-힯"
 _WORD: Final = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])[^\W_])+")
-# Why a version is refused: files do not match the manifest; a reference page is missing or unreadable; it does not
-# open; it fails on a page; it returns invalid results; it reads too little; it is too slow; it takes too much memory;
-# its process crashed; it exceeded the time limit.
-RefusalKind = Literal["files", "reference", "open", "failed", "nonsense", "text", "slow", "memory", "crash", "late"]
-# Not the version's fault, so it is tried again: it was removed or replaced; the machine prevented the measurement; its
-# process was killed (if twice, it is refused).
-FailureKind = RefusalKind | Literal["gone", "unknown", "killed"]
 # A stopping service sends these signals to all its processes; the kernel kills any process when memory runs out.
 _SENT_BY_OTHERS: Final[Mapping[int, FailureKind]] = {
     **dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT), "unknown"),
@@ -89,19 +83,6 @@ class Measurement:
         """Mean time per page: CPU time, or on a GPU wall time."""
         times_s = [page.wall_s if self.device == "cuda" else page.cpu_s for page in self.pages]
         return sum(times_s) / max(1, len(times_s))
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The outcome of a proof; `kind` is None if the version may take traffic. Figures have units in their names."""
-
-    kind: FailureKind | None
-    reason: str
-    figures: Mapping[str, float] = field(default_factory=dict)
-
-
-class Stopped(Exception):
-    """The worker stops, so the proof was aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +127,7 @@ class Prover:
 
     def _message(self, version: ModelVersion, pages_of: ModelVersion) -> bytes:
         key = version.key or pages_of.key
-        names = {"version": asdict(VersionName.of(version)), "pages_of": asdict(VersionName.of(pages_of))}
+        names = {"version": version.reference, "pages_of": pages_of.reference}
         fields = {"settings": self.settings.model_dump(mode="json"), "plan": asdict(self.plan), **names}
         return orjson.dumps({**fields, "model_key": None if key is None else key.expose()})
 

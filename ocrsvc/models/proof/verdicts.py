@@ -34,9 +34,8 @@ from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.models.catalogue import Catalogue
 from ocrsvc.models.model_control import PROOF_LOCK, ModelControl
-from ocrsvc.models.proof.prover import Judgement, Stopped
 from ocrsvc.models.proof.reference_pages import reference_folders
-from ocrsvc.models.state import StateStore, Verdict, is_unlocked
+from ocrsvc.models.state import Judgement, StateStore, Stopped, Verdict, is_unlocked
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
