@@ -41,8 +41,7 @@ from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 
 from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, built_in_model
-from ocrsvc.engines.ppocr.engine import PpocrEngine
-from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.recognizer import SURE
 from ocrsvc.engines.ppocr.runtime.model_parts import read_dictionary, read_parts
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig

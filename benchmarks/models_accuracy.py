@@ -25,7 +25,7 @@ from bench.results import write_result
 from bench.service import ROOT
 
 from ocrsvc.engines.contract import Engine
-from ocrsvc.engines.isolated.fork_server import read_tasks
+from ocrsvc.engines.isolated.fork_server import read_file
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.imaging.codecs.decode import PixelLimits
@@ -68,7 +68,7 @@ def make_reader(one: Measured, settings: Settings) -> Callable[[Path], str | Non
 
     def read(file: Path) -> str | None:
         task = FileTask(file.read_bytes(), ReadOptions(), math.inf, no_check)
-        (page,) = read_tasks(handle, [task], limits, gray=gray)
+        page = read_file(handle, task, limits, gray=gray)
         return page.text if isinstance(page, Page) else None
 
     return read

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 STAGES: Mapping[str, Sequence[str]] = {
     "parse": ("http.request:Request._parse", "api.native:read_options", "http.parsed_body:Content.images"),
     "decode": ("imaging.document:open_encoded_image", "pipeline.decode_job:decode_pixels"),
-    "resize": ("engines.ppocr.handle:find_lines", "engines.ppocr.pipeline.detector:model_input"),
+    "resize": ("engines.ppocr.engine:find_lines", "engines.ppocr.pipeline.detector:model_input"),
     "detect": ("engines.ppocr.pipeline.detector:Detector.run",),
     "post": ("engines.ppocr.pipeline.db_postprocess:lines_from_map",),
     "crop": ("engines.ppocr.pipeline.page:cut", "engines.ppocr.pipeline.recognition_batches:to_tensor"),
     "recognize": (
         "engines.ppocr.pipeline.recognition_batches:SingleLineRunner._run",
-        "engines.ppocr.pipeline.recognition_batches:TwoStageRunner._features",
-        "engines.ppocr.pipeline.recognition_batches:TwoStageRunner._choose",
+        "engines.ppocr.runtime.openvino_session:OpenVinoRecognizer.features",
+        "engines.ppocr.runtime.openvino_session:OpenVinoRecognizer.classify",
     ),
     "decode text": (
         "engines.ppocr.pipeline.recognizer:Recognizer._best_path",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from support import Server
 
-    from ocrsvc.engines.ppocr.handle import PageHandle
+    from ocrsvc.engines.ppocr.engine import PageHandle
     from ocrsvc.pipeline.read import Reader
 
 _LEAVING_S = 30.0

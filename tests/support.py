@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.handle import PageHandle
+    from ocrsvc.engines.ppocr.engine import PageHandle
 
 T = TypeVar("T")
 

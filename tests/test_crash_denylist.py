@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import Clock
 
-from ocrsvc.engines.isolated.crash_handling import digest_of
+from ocrsvc.engines.isolated.child import digest_of
 from ocrsvc.results import Image, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist, Entry
 

@@ -8,11 +8,12 @@ from typing import cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import first_scale, input_size
 from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, COMMON_PX, Detector
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
-from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
+from ocrsvc.engines.ppocr.runtime.session import Session
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.results import Pixels
@@ -35,7 +36,7 @@ class Watched:
         self.entered = threading.Semaphore(0)
         self.go_on = threading.Event()
 
-    def run(self, tensor: Tensor) -> list[Tensor]:
+    def run(self, tensor: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         self.inside += 1
         self.runs += 1
         self.most = max(self.most, self.inside)

@@ -27,12 +27,11 @@ from strict_arrays import OnGpu, StrictArrays, on_gpu
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.model.version import built_in_model
 from ocrsvc.engines.ppocr import engine as engine_file
-from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine
 from ocrsvc.engines.ppocr.gpu import arrays
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, find_backend
 from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, MAX_SAMPLES, drawn_pages, find_fault, pack_map, unpack_map
 from ocrsvc.engines.ppocr.gpu.resampling import crop_lines, detector_input, resize, samples
-from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, lines_from_map, lines_from_mask
 from ocrsvc.engines.ppocr.pipeline.detector import SIDES_PX
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, to_tensor

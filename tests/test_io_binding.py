@@ -100,7 +100,7 @@ def test_non_contiguous_array_is_refused(doubling: onnxruntime.InferenceSession)
 
 
 def test_outputs_are_arrays_of_the_inputs_kind(doubling: onnxruntime.InferenceSession) -> None:
-    session = Session([(doubling, None)], SessionConfig("cuda"), CpuContext())
+    session = Session([(doubling, None)], SessionConfig("cuda"), CpuContext(), precision="fp32")
     assert session.run(ROWS, ["place"])[0].tolist() == [1, 0]
     twice, place = session.run(OnGpu(ROWS))
     assert (twice.array.tolist()[0], place.array.tolist()) == ([2, 10, 4], [1, 0])

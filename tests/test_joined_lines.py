@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from ppocr_support import rectangle
 
-from ocrsvc.engines.ppocr.pipeline.joined_lines import split_joined_lines
+from ocrsvc.engines.ppocr.pipeline.page import split_joined_lines
 
 LEFT, RIGHT, TOPS = (20, 280), (320, 580), range(20, 220, 30)
 

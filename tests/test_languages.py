@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from ocrsvc.engines.model.description import parse_description
-from ocrsvc.engines.model.languages import with_language
+from ocrsvc.engines.model.description import parse_description, with_language
 from ocrsvc.engines.model.version import LANGUAGES, RECOGNITION, built_in_model
 from ocrsvc.models.importers.dictionaries import languages_of, letters_of_languages
 

@@ -14,8 +14,16 @@ from numpy.typing import NDArray
 from ppocr_support import give_up_at
 from table_pages import Sheet, draw_paragraph, draw_table, finish
 
-from ocrsvc.engines.layout.layout_model import LAYOUT_MODEL, REACH, STRIDES_PX, TYPES, decode, find_regions
-from ocrsvc.engines.layout.regions import FoundRegion, assign_lines
+from ocrsvc.engines.layout.regions import (
+    LAYOUT_MODEL,
+    REACH,
+    STRIDES_PX,
+    TYPES,
+    FoundRegion,
+    assign_lines,
+    decode,
+    find_regions,
+)
 from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import DeadlineExceeded, EngineFailed

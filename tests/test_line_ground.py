@@ -14,9 +14,9 @@ from PIL import ImageDraw, ImageFont
 from ppocr_support import read, rectangle
 from strict_arrays import StrictArrays
 
+from ocrsvc.engines.ppocr.engine import PageHandle
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
 from ocrsvc.engines.ppocr.gpu.resampling import crop_lines
-from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, level_ground, to_tensor
 from ocrsvc.imaging.geometry import crop
 from ocrsvc.results import Pixels

@@ -17,7 +17,7 @@ from image_support import box
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 
-from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.engine import PageHandle
 from ocrsvc.formats.blocks import join_lines
 from ocrsvc.formats.letter_sizes import BodySize
 from ocrsvc.formats.markdown import markdown_by_page, markdown_parts

@@ -23,7 +23,7 @@ from ocrsvc.adapters.ocr_space.http import read_options as read_ocr_space
 from ocrsvc.adapters.umi_ocr.answers import OPTIONS, ImageOptions, options_for
 from ocrsvc.app import create_app
 from ocrsvc.client.response import Response, model_list_of
-from ocrsvc.engines.model.languages import AUTO, is_tag
+from ocrsvc.engines.model.description import AUTO, is_tag
 from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
 from ocrsvc.errors import BadModel, BadOption, UnknownModel
 from ocrsvc.http.options import read_options

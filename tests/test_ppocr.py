@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from ppocr_support import LINE, give_up_at, load, read, text_of
 
-from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine
 from ocrsvc.engines.ppocr.graph import rewrite
-from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import prepare_model

@@ -22,7 +22,7 @@ from ocrsvc.engines.model.description import Detection
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.engines.ppocr.engine import PpocrEngine
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import USUAL_THRESHOLDS, Thresholds, lines_from_map
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import USUAL, Thresholds, lines_from_map
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, model_input, to_tensor
 from ocrsvc.engines.ppocr.runtime import openvino_session, prepare_model
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
@@ -247,7 +247,7 @@ def test_shades_become_what_the_model_takes() -> None:
 def test_openvino_makes_the_same_tensor_of_pixels(tmp_path: Path) -> None:
     version = a_version(tmp_path, det=make_detector(sharpness=0.5))
     described = Detection(file="det.onnx", mean=IMAGENET.mean, std=IMAGENET.std)
-    part = ModelPart.read(version, described)
+    part = ModelPart(version, described, version.read(described.file))
     maps = []
     for provider in ("cpu", "openvino"):
         runner = open_model(part, SessionConfig("cpu", provider=provider, precision="fp32"), ModelCache(None))
@@ -263,7 +263,7 @@ def test_thresholds_say_what_is_a_line_and_how_far_it_reaches() -> None:
         found = lines_from_map(probabilities, 320, 96, thresholds).outlines
         return [float(outline[2, 1] - outline[0, 1]) for outline in found]
 
-    (usual,) = heights(USUAL_THRESHOLDS)
+    (usual,) = heights(USUAL)
     (farther,) = heights(Thresholds(unclip_ratio=3.0))
     assert farther > usual + 10
     assert heights(Thresholds(of_box=0.6)) == heights(Thresholds(of_map=0.6)) == []

@@ -16,8 +16,7 @@ from stand_in_scripts import ARABIC, COLUMNS, CYRILLIC, Frame, StandIn
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.model.description import Direction
 from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, built_in_model
-from ocrsvc.engines.ppocr.engine import PpocrEngine
-from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.recognizer import (
     MAX_EXTRA_SHARE,
     MIN_EXTRA_PX,

@@ -12,7 +12,7 @@ import pytest
 from ppocr_support import load, read, rectangle, text_of
 
 from ocrsvc.engines.line_recognizer import LineText, Path, ScriptGaps
-from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.engine import PageHandle
 from ocrsvc.engines.ppocr.pipeline.spaces import blank_columns, decide_spaces, measure_gaps
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.results import Pixels, Spaces

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ppocr_support import give_up_at, read, rectangle
 
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.engine import PageHandle
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask, LineField, find_pieces, fit_field
 from ocrsvc.engines.ppocr.pipeline.unwarp import UNWARPING_MODEL, PageGrid, find_grid, make_grid, read_unwarped
 from ocrsvc.errors import DeadlineExceeded
@@ -99,7 +99,7 @@ def test_straighten_makes_rows_straight_and_parallel() -> None:
 
 def test_pieces_drops_the_mask_and_returns_pixels_of_the_page() -> None:
     mask, last = page_of_bars(100), LastMask()
-    last.keep(mask)
+    last.mask = mask
     pieces, here = last.pieces(2 * WIDTH, 2 * HEIGHT), find_pieces(mask)
     assert np.allclose(pieces.x, 2 * here.x)
     assert np.allclose(pieces.length, 2 * here.length)
@@ -205,7 +205,7 @@ class BarReader:
     def find(self) -> list[Quad]:
         dark = np.asarray((self.pixels > 50) & (self.pixels < 120), np.uint8)
         if self.mask is not None:
-            self.mask.keep(dark)
+            self.mask.mask = dark
         contours = cv2.findContours(dark, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)[0]
         boxes = [cv2.boundingRect(contour) for contour in contours]
         return [rectangle(x, y, x + w, y + h) for x, y, w, h in boxes if w > 8 and h > 4]
@@ -359,14 +359,14 @@ def test_a_page_reads_the_same_alone_and_beside_a_bent_one(handle: PageHandle) -
         assert list(pool.map(lambda picture: read(handle, picture), pictures)) == alone
 
 
-def test_detect_false_never_flattens(handle: PageHandle, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+def test_detect_false_never_flattens(handle: PageHandle) -> None:
+    def refuse(*_: object) -> NDArray[np.float32]:
         raise AssertionError("no lines were asked for")
 
-    monkeypatch.setattr(handle, "_find_grid", refuse)
+    never = replace(handle, find_grid=refuse)
     picture = bent(flat_page()[0], SAG_PX)[0]
-    assert read(handle, picture, detect=False).width == picture.shape[1]
-    assert read(handle, picture, unwarp=False).lines
+    assert read(never, picture, detect=False).width == picture.shape[1]
+    assert read(never, picture, unwarp=False).lines
 
 
 @pytest.mark.parametrize(("sent", "unwarp"), [([], True), ([("unwarp", "false")], False), ([("unwarp", True)], True)])

@@ -14,7 +14,7 @@ from ppocr_support import frame_of, load, read
 from support import read_data
 
 from ocrsvc.engines.line_recognizer import Path
-from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.engine import PageHandle
 from ocrsvc.engines.ppocr.pipeline.words import ink_columns, place_characters
 from ocrsvc.imaging.word_split import open_jieba, word_begins
 from ocrsvc.results import Decoder, Line, Page, Pixels, Word
@@ -156,8 +156,7 @@ def placed(path: Path, crop: Pixels) -> list[tuple[int, ...]]:
     """The characters' sides in pixels: left, top, right, bottom."""
     (found,) = place_characters([(path, ink_columns(crop))], HEIGHT)
     assert found is not None
-    shares = np.stack([found.left, found.top, found.right, found.bottom], axis=1)
-    return [tuple(map(round, sides)) for sides in (shares * [WIDTH, HEIGHT, WIDTH, HEIGHT]).tolist()]
+    return [tuple(map(round, sides)) for sides in (found.boxes * [WIDTH, HEIGHT, WIDTH, HEIGHT]).tolist()]
 
 
 @pytest.mark.parametrize("colours", [(20, 240), (240, 20), (120, 160)])
@@ -218,9 +217,8 @@ def test_a_line_gets_the_same_boxes_alone_and_in_a_group() -> None:
         (alone,) = place_characters([line], HEIGHT)
         assert alone is not None
         assert beside is not None
-        assert np.array_equal(alone.left, beside.left)
-        assert np.array_equal(alone.right, beside.right)
-        assert (alone.line_top, alone.line_bottom) == (beside.line_top, beside.line_bottom)
+        assert np.array_equal(alone.boxes, beside.boxes)
+        assert np.array_equal(alone.line, beside.line)
 
 
 @pytest.mark.parametrize("seed", range(30))

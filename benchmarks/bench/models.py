@@ -55,7 +55,7 @@ class Models:
 
     def record(self, images: Sequence[bytes]) -> list[Inputs]:
         """What the engine feeds the models for each image file."""
-        from ocrsvc.engines.ppocr.handle import PageHandle
+        from ocrsvc.engines.ppocr.engine import PageHandle
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import SingleLineRunner
         from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, Script

@@ -17,22 +17,11 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.results import (
-    Box,
-    Character,
-    Check,
-    EngineInfo,
-    EngineTimes,
-    Line,
-    Page,
-    Pixels,
-    ReadOptions,
-    ReadTask,
-    Word,
-)
+from ocrsvc.results import Box, Character, Check, EngineInfo, EngineTimes, Line, Page, ReadOptions, ReadTask, Word
 from ocrsvc.settings.engine import FakeEngineSettings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -63,24 +52,24 @@ class FakeHandle:
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
         began_s = time.monotonic()
         digest = hash_text(task.image.pixels)
+        is_faulty = not self._settings.fake_fault_on or digest in self._settings.fake_fault_on
         try:
             self._use_resources(task.check)
-            if self._is_faulty(digest):
+            if is_faulty:
                 self._inject_fault(digest)
         except OcrsvcError as error:
             return error
         found_s = time.monotonic()
         page = _page(task, digest, self._settings)
-        if self._settings.fake_fault == "nonsense" and self._is_faulty(digest):
+        if is_faulty and self._settings.fake_fault == "nonsense":
             page = replace(page, lines=tuple(replace(line, confidence=math.nan) for line in page.lines))
         return replace(page, times=EngineTimes(began_s, found_s, time.monotonic()))
 
-    def _is_faulty(self, digest: str) -> bool:
-        return not self._settings.fake_fault_on or digest in self._settings.fake_fault_on
-
     def _use_resources(self, check: Check) -> None:
         """Wait, use CPU time (without the GIL, as native code does) and leak memory. Raises what `check` raises."""
-        self._wait(check)
+        end = time.monotonic() + self._settings.fake_latency_s
+        while (left_s := end - time.monotonic()) > 0 and not self._closed.wait(min(left_s, _CHECK_S)):
+            check()
         end = time.thread_time() + self._settings.fake_burn_s
         while time.thread_time() < end:
             check()
@@ -89,13 +78,7 @@ class FakeHandle:
             # Not bytes(n): the kernel counts pages only after a write.
             self._leaked.append(b"\1" * self._settings.fake_leak_bytes)
 
-    def _wait(self, check: Check) -> None:
-        end = time.monotonic() + self._settings.fake_latency_s
-        while (left_s := end - time.monotonic()) > 0 and not self._closed.wait(min(left_s, _CHECK_S)):
-            check()
-
     def _inject_fault(self, digest: str) -> None:
-        """Cause the configured fault. Raises EngineFailed."""
         if self._settings.fake_fault == "fail":
             raise EngineFailed(f"OCRSVC_FAKE_FAULT makes the fake engine fail on the image {digest}.")
         if self._settings.fake_fault in _SIGNALS:
@@ -129,7 +112,7 @@ class FakeEngine:
         self.leaked.clear()
 
 
-def hash_text(pixels: Pixels) -> str:
+def hash_text(pixels: NDArray[np.uint8]) -> str:
     """CRC-32 of the pixels, row by row, as eight hexadecimal digits."""
     return f"{zlib.crc32(np.ascontiguousarray(pixels).data):08x}"
 
@@ -157,7 +140,6 @@ def _lines(task: ReadTask, digest: str, settings: FakeEngineSettings) -> list[Li
 
 
 def _with_words(line: Line, options: ReadOptions) -> Line:
-    """Add the words, split at spaces, and their characters if the options request them."""
     if not options.wants_words:
         return line
     every = [Character(text, line.confidence, _part(line, place, place + 1)) for place, text in enumerate(line.text)]

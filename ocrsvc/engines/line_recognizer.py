@@ -55,10 +55,7 @@ class LineReader(Protocol):
     """Reads straightened line images."""
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
-        """The crop size (width, height) in pixels for a line `along` pixels long and `across` pixels tall.
-
-        It depends on that line alone, so a line reads the same alone and in a batch.
-        """
+        """Width and height of the crop of a line `along` px long and `across` px tall; it depends on nothing else."""
         ...
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -17,27 +17,21 @@ from ocrsvc.results import Check, no_check
 _CHECK_S: Final = 0.1  # interval between calls of `check` while a page waits for its turn
 
 
+@dataclass(eq=False, slots=True)
 class OnDemandModel:
-    """A model with one input that most processes never need. Threads may share it; they take turns.
+    """A model with one input that most processes never need. Threads may share it.
 
-    One run at a time keeps memory independent of the number of threads. A run uses one thread, so a page reads the same
-    alone and beside others. `request_option` is the option that needs the model, for error messages.
+    They take turns, so memory does not grow with their number, and a page reads the same alone and beside others.
     """
 
-    def __init__(
-        self, file: Path, request_option: str, session_options: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        self._file = file
-        self._request_option = request_option
-        self._session_options = session_options
-        self._session: Any = None
-        self._turn = threading.Lock()
+    _file: Path
+    _request_option: str  # the option that needs the model, for error messages
+    _session_options: Mapping[str, str] = field(default_factory=dict)
+    _session: Any = None
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, tensor: NDArray[np.float32], check: Check = no_check) -> list[Any]:
-        """All outputs for one (1, 3, H, W) input, without their first axis; calls `check` while it waits.
-
-        Raises EngineFailed: ONNX Runtime is not installed.
-        """
+        """All outputs for one (1, 3, H, W) input, without their first axis; checks in a wait. Raises EngineFailed."""
         check()
         while not self._turn.acquire(timeout=_CHECK_S):
             check()

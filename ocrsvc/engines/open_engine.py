@@ -52,7 +52,12 @@ def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
     try:
         return type(settings).model_validate(vars(settings) | given)
     except ValidationError as error:
-        raise _refusal(model, error) from error
+        problem = error.errors(include_url=False)[0]
+        name = str(problem["loc"][0])
+        if name not in model.description.settings:
+            raise _bad(model, name, "conflicts with the service's settings", problem["msg"]) from error
+        value = model.description.settings[name]
+        raise _bad(model, name, f"is {value!r}", f"Accepted is {accepted(name)}.") from error
 
 
 def own_settings(entry: EngineEntry) -> frozenset[str]:
@@ -81,16 +86,6 @@ def _value_of(model: ModelVersion, name: str, value: Any) -> object:
     return str(Path(model.folder / path))
 
 
-def _refusal(model: ModelVersion, error: ValidationError) -> BadModel:
-    problem = error.errors(include_url=False)[0]
-    name = str(problem["loc"][0])
-    if name not in model.description.settings:
-        # The model's values conflict with the service's settings.
-        return _bad(model, name, "conflicts with the service's settings", problem["msg"])
-    value = model.description.settings[name]
-    return _bad(model, name, f"is {value!r}", f"Accepted is {accepted(name)}.")
-
-
 def _bad(model: ModelVersion, name: str, fault: str, remedy: str) -> BadModel:
     return BadModel(f"{model}: model.toml: settings.{name} {fault}.", remedy)
 
@@ -98,11 +93,7 @@ def _bad(model: ModelVersion, name: str, fault: str, remedy: str) -> BadModel:
 def open_engine(
     settings: Settings, plan: ThreadPlan, denylist: CrashDenylist | None = None, model: ModelVersion | None = None
 ) -> Engine:
-    """Open a model's engine, or that of OCRSVC_ENGINE with its built-in model, as OCRSVC_ISOLATION says.
-
-    Call it after the fork. `denylist` is shared by all workers, for isolated engines. Raises EngineUnavailable,
-    BadModel.
-    """
+    """Open a model's engine, or that of OCRSVC_ENGINE, after the fork. Raises EngineUnavailable, BadModel."""
     if settings.isolation == "thread":
         return open_engine_in_process(settings, plan, model)
     from ocrsvc.engines.isolated.engine import IsolatedEngine

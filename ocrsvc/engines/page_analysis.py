@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ocrsvc.engines.contract import Engine, Handle
-from ocrsvc.engines.layout.layout_model import find_regions
-from ocrsvc.engines.layout.regions import assign_lines
+from ocrsvc.engines.layout.regions import assign_lines, find_regions
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.barcodes import find_barcodes
@@ -57,7 +56,6 @@ def _known_page(task: ReadTask) -> Page | None:
 
 
 def _without_own(task: ReadTask) -> ReadTask:
-    """The task with the document's own text removed from its image."""
     if task.own is None:
         return task
     return replace(task, image=without_text(task.image, task.own) if task.own.lines else task.image, own=None)

@@ -10,9 +10,7 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Final, get_args
 
-from ocrsvc.engines.model import languages
-from ocrsvc.engines.model.description import Tier
-from ocrsvc.engines.model.languages import parse_language
+from ocrsvc.engines.model.description import ACCEPTED_LANGUAGE, Tier, parse_language
 from ocrsvc.errors import BadOption
 from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
 from ocrsvc.imaging.engine_input import REGION_ACCEPTED, parse_region
@@ -143,7 +141,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "mask": Option(parse_kinds, masking.ACCEPTED),
     "model": Option(_parse_model, model_name.ACCEPTED),
     "tier": _choice(get_args(Tier)),
-    "lang": Option(parse_language, languages.ACCEPTED),
+    "lang": Option(parse_language, ACCEPTED_LANGUAGE),
     "lines": _FLAG,
     "format": Option(
         parse_formats,

@@ -14,8 +14,7 @@ from ocrsvc.results import Line, Page, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
-MAX_LOGGED_CHARACTERS: Final = 2000
-"""Characters of a page's text in the log."""
+MAX_LOGGED_CHARACTERS: Final = 2000  # characters of a page's text in the log
 
 
 class AnswerMasking:

@@ -34,13 +34,12 @@ from ocrsvc.serving.request_guard import GuardedRequest, current_request, decodi
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Job, RequestContext, make_check
 from ocrsvc.telemetry.ledger import Segment
 
-MAX_BATCH: Final = 64
-"""Upper limit on the jobs of one batch; an engine's `best_batch` may be lower."""
+MAX_BATCH: Final = 64  # upper limit on the jobs of one batch; an engine's `best_batch` may be lower
 _ROTATIONS: Final[dict[int, Rotate]] = {0: "0", 90: "90", 180: "180", 270: "270"}
 
+# An image file whose header is within the limits; an image drawn from a document, whose bytes are accounted already; or
+# the file itself, for an engine that decodes.
 PageSource = EncodedImage | Image | bytes
-"""An image file whose header is within the limits; an image drawn from a document, whose bytes are accounted already;
-or the file itself, for an engine that decodes."""
 
 
 @dataclass(frozen=True, slots=True)

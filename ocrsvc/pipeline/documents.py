@@ -81,11 +81,7 @@ class Documents:
         request: ReadRequest,
         chosen: list[tuple[str, int, Sequence[int]]],
     ) -> Generator[DocumentPage | OcrsvcError, None, None]:
-        """Yield the pages of all files, or a file's error; one file is open at a time. `close` the generator.
-
-        Takes the files of `Reader.read_files`, and appends each file's kind, total and page numbers to `chosen` (see
-        FileRead).
-        """
+        """Yield the files' pages or errors, one file open at a time; adds its kind, total and numbers to `chosen`."""
         allowed = self._settings.max_pages
         for file in files:
             kind, total = "image", 1

@@ -21,21 +21,11 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 _FAILED_STOP_S: Final = 5.0
 
-ModelsOpener = Callable[[Executor[DecodeJob]], WorkerModels]
-"""Opens the models of a worker, given its engine threads."""
-
-
-def _is_never_leaving() -> bool:
-    return False
+ModelsOpener = Callable[[Executor[DecodeJob]], WorkerModels]  # opens the models of a worker, given its engine threads
 
 
 class EngineLifecycle:
-    """Engine threads with their queue, their models and a result cache; `start` opens them.
-
-    `engine_opener` opens the only engine; if it is None, `models_opener` opens the models: by default those of the
-    model repository in the settings, or the engine's own. `is_leaving` says whether the service is about to end: then
-    it is not ready, although it still reads.
-    """
+    """Engine threads with queue, models and cache. `engine_opener` opens the only engine, else `models_opener` all."""
 
     def __init__(
         self,
@@ -51,7 +41,7 @@ class EngineLifecycle:
         self._models: WorkerModels | None = None
         self._executor: Executor[DecodeJob] | None = None
         self._is_open = False
-        self.is_leaving: Callable[[], bool] = _is_never_leaving
+        self.is_leaving: Callable[[], bool] = lambda: False  # whether the service is about to end, but still reads
 
     @property
     def settings(self) -> Settings:

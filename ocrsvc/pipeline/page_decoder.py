@@ -20,8 +20,8 @@ from ocrsvc.results import DecodedPage, Image
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 
+# Images are decoded ahead while queued jobs hold no more bytes than this: several pages of ordinary size.
 AHEAD_BYTES: Final = 16 * 2**20
-"""Images are decoded ahead while queued jobs hold no more bytes than this: several pages of ordinary size."""
 
 
 class PageDecoder:

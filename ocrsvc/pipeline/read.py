@@ -36,12 +36,10 @@ _PDFS_AT_ONCE = 2  # PDFs that are created at once, each in a child process
 _MAKING_WAITING = 16
 _JOB_AHEAD_BYTES: Final = 64 << 20  # memory of a job's pages beyond which no further page is begun
 
+# An image file, a page of a document, or the error of a file that is neither.
 Source = bytes | DocumentPage | OcrsvcError
-"""An image file, a page of a document, or the error of a file that is neither."""
-
+# A queued or running page, a finished one (cached, or read from the page's own text), or the error that ended it.
 Begun = DecodeJob | Reading | OcrsvcError
-"""A queued or running page, a finished one (cached, or read from the page's own text), or the error that ended it."""
-
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -79,11 +77,7 @@ class Reader(EngineLifecycle):
         context: RequestContext = DEFAULT_CONTEXT,
         lease: Lease | None = None,
     ) -> Reading:
-        """Read one image file, or a page of an open document, within `limit_s` seconds.
-
-        The lease, from `one_version`, selects the model version; without one the options do. Raises any OcrsvcError
-        that errors.py lists for a step of a request.
-        """
+        """Read an image file, or a page of an open document, with a leased model version or that of the options."""
         with self._request(options, limit_s, context, lease) as request:
             return self._finish(self._begin(request, data))
 
@@ -261,11 +255,7 @@ class Reader(EngineLifecycle):
     def _outcomes(
         self, pages: Iterable[Source], request: ReadRequest, *, partial: bool = False
     ) -> list[Reading | OcrsvcError]:
-        """Collect all outcomes.
-
-        Raises DeadlineExceeded unless `partial`: most formats cannot show a missing page, so a client would take the
-        other pages for the whole document.
-        """
+        """All outcomes. Raises DeadlineExceeded unless `partial`: most formats cannot show that a page is missing."""
         collected: list[Reading | OcrsvcError] = []
         with closing(self._each_outcome(pages, request)) as outcomes:
             for outcome in outcomes:
@@ -316,10 +306,7 @@ class Reader(EngineLifecycle):
         limit_s: float = math.inf,
         context: RequestContext = DEFAULT_CONTEXT,
     ) -> Iterator[Image]:
-        """Decode a page of a file (default: the first) in colour, for adapters that draw on it.
-
-        Limits and errors as for `read`.
-        """
+        """Decode a page of a file (default: the first) in colour, for adapters that draw on it; errors as `read`."""
         executor = self._running()
         # The wait for an engine needs a deadline, even with an infinite limit.
         with (
@@ -331,10 +318,7 @@ class Reader(EngineLifecycle):
             yield image
 
     def picture_maker(self, file: bytes, deadline: float, context: RequestContext) -> PictureOf:
-        """Make a function that draws a page of a document as a picture, with masked parts in black.
-
-        Until the deadline, on `time.monotonic`. It raises DeadlineExceeded, ClientGone, QueueFull, and decoding errors.
-        """
+        """A function that draws pages as pictures until the deadline, masked parts black. Raises OcrsvcError."""
         check = make_check(context, deadline, time.monotonic)
 
         def picture_of(page: Page) -> bytes:

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 LOGGER: Final = logging.getLogger("ocrsvc.cache")
-ENTRY_BYTES: Final = 256
-"""Overhead of an entry beside key and value, in CPython's objects."""
-
+ENTRY_BYTES: Final = 256  # overhead of an entry beside key and value, in CPython's objects
 # A healthy Redis answers within a millisecond; a slow one must not cost more time than decoding a page.
 _REDIS_LIMIT_S: Final = 0.05
 _REDIS_PAUSE_S: Final = 5.0  # after a failure
@@ -83,11 +81,7 @@ def _size(key: bytes, value: bytes) -> int:
 
 
 class RedisCache:
-    """A cache in Redis, shared by workers and hosts; Redis limits its own memory (`maxmemory`). Thread-safe.
-
-    Connects on first use. Raises EngineUnavailable if the package redis is not installed, or if the URL is not a Redis
-    URL (redis://, rediss:// or unix://).
-    """
+    """A cache in Redis, shared by workers and hosts, connected on first use. Raises EngineUnavailable."""
 
     def __init__(self, url: str, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = _open_client(url)
@@ -148,11 +142,7 @@ class ResultCache:
         self.close = cache.close
 
     def key_of(self, page: DocumentPage, options: ReadOptions, engine: EngineInfo, digest: str = "") -> bytes:
-        """The key of a page, from its bytes, the options, the engine and the version of this service.
-
-        `digest` is that of the model's files, because they may change under the same version number; empty without
-        OCRSVC_MODELS.
-        """
+        """A page's key: its bytes, options, engine, this version, and with OCRSVC_MODELS the model files' digest."""
         inputs = (astuple(options), astuple(engine))
         if digest:
             # The digest identifies the model, whichever way the request named it.

@@ -41,11 +41,7 @@ class _Item(Generic[W, A]):
 
 
 class Batcher(Generic[B, W, A]):
-    """Collects work items and runs them in `runners` threads of its own.
-
-    `run` returns one answer per item of a bucket, in order. If it raises, the items of the batch are run again one by
-    one, so that only the item that caused the failure fails.
-    """
+    """Runs work in `runners` threads; if a batch raises, its items run again one by one, so that only one fails."""
 
     def __init__(self, run: Callable[[B, Sequence[W]], Sequence[A]], limits: Limits, *, runners: int = 1) -> None:
         self._run = run

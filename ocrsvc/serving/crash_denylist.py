@@ -16,9 +16,7 @@ from typing import Final
 
 from ocrsvc.system.shared_memory import shared_array
 
-CRASHES: Final = 2
-"""Crashes after which an image is refused; with fewer it is suspect."""
-
+CRASHES: Final = 2  # crashes after which an image is refused; with fewer it is suspect
 _CAUSE_BYTES: Final = 16
 
 

@@ -20,11 +20,7 @@ class Damaged(Exception):
 
 
 def decompress(data: bytes | memoryview, window_bits: int, max_bytes: int, share: Share | None = None) -> bytes:
-    """Decompress data, taking memory from the share before each step; the share keeps what it took.
-
-    `window_bits` selects the container format, as in zlib. Raises TooLarge, Damaged, and QueueFull if other requests
-    hold the memory.
-    """
+    """Decompress zlib data (`window_bits`: container), charging the share. Raises TooLarge, Damaged, QueueFull."""
     decompressor, out, size = zlib.decompressobj(window_bits), BytesIO(), 0
     # Feed slices, because zlib copies the input that it did not consume.
     rest, at, part = memoryview(data), 0, memoryview(b"")

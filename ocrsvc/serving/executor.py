@@ -20,8 +20,8 @@ from ocrsvc.serving.request_guard import waiting
 from ocrsvc.serving.work_queue import CLIENT_CHECK_S, J, NeverStarted, WorkQueue, client_gone, deadline_passed
 
 IDLE_S = 1.0
+# A thread counts as stuck this long after its job's deadline; engines check the deadline only between lines.
 STUCK_S = 5.0
-"""A thread counts as stuck this long after its job's deadline; engines check the deadline only between lines."""
 
 
 def ignore() -> None:
@@ -75,11 +75,7 @@ class Executor(Generic[J]):
             raise
 
     def wait(self, job: J) -> Any:
-        """Block until the job is done, and return its result or raise its error.
-
-        Raises DeadlineExceeded at its deadline (NeverStarted if it was still in the queue), and ClientGone if the
-        client disconnects while the job is in the queue.
-        """
+        """The job's result. Raises its error, DeadlineExceeded, or in the queue NeverStarted and ClientGone."""
         try:
             with waiting():
                 return self._wait(job)
@@ -123,10 +119,7 @@ class Executor(Generic[J]):
         return sum(due < latest for due in list(self._due.values()))
 
     def stop(self, timeout_s: float) -> bool:
-        """Refuse new jobs, finish queued ones, and after `timeout_s` answer the rest with NotReady.
-
-        Returns whether every thread has ended; a thread inside a native call cannot be interrupted.
-        """
+        """Refuse new jobs, run queued ones until `timeout_s`, fail the rest; returns whether all threads have ended."""
         self.queue.close()
         deadline = self._clock() + timeout_s
         for thread in self._threads:

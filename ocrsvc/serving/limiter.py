@@ -56,10 +56,7 @@ class CallerTurns(Generic[T]):
 
 
 class Limiter:
-    """A semaphore for `at_once` requests with at most `waiting` waiting, whose callers take turns; thread-safe.
-
-    At most `waiting_each` requests of one named caller may wait; None sets no such limit.
-    """
+    """At most `at_once` requests run, `waiting` wait, `waiting_each` of one caller; they take turns. Thread-safe."""
 
     def __init__(self, at_once: int, waiting: int, waiting_each: int | None = None) -> None:
         self._free = at_once

@@ -26,9 +26,7 @@ from ocrsvc.errors import RequestStopsWorker
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.system.shared_memory import shared_array
 
-ROWS: Final = 128
-"""Requests recorded per worker; requests beyond that are served without a record."""
-
+ROWS: Final = 128  # requests recorded per worker; requests beyond that are served without a record
 _ID_BYTES: Final = 128
 _ROUTE_BYTES: Final = 96
 _NO_DIGEST: Final = bytes(16)
@@ -228,10 +226,7 @@ _CURRENT: Final[ContextVar[GuardedRequest | None]] = ContextVar("guarded request
 
 
 def take_body(body: bytes | memoryview, name: str = "") -> None:
-    """Call this when the body of this thread's request is complete, before parsing it. Raises RequestStopsWorker.
-
-    `name` is the request's id. Does nothing in a thread without a RequestGuard.
-    """
+    """Call this before parsing a complete body, in a request's thread; `name` is its id. Raises RequestStopsWorker."""
     if request := _CURRENT.get():
         request.begin(body, name)
 

@@ -23,18 +23,15 @@ from ocrsvc.telemetry.metrics import PageSource
 
 A = TypeVar("A")
 
+# Interactive: a person waits for the answer. Batch: a program that sends many pages and can wait.
 Priority = Literal["interactive", "batch"]
-"""Interactive: a person waits for the answer. Batch: a program that sends many pages and can wait."""
-
 PRIORITIES: Final[tuple[Priority, ...]] = ("interactive", "batch")
 
 PACE_WEIGHT = 0.1  # weight of the newest job in the running mean of service times
-BATCH_EVERY: Final = 5
-"""While both priorities wait, every fifth job is a batch job, so that batch never starves."""
+BATCH_EVERY: Final = 5  # while both priorities wait, every fifth job is a batch job, so that batch never starves
+# Largest share of the places that batch jobs may take; the rest is reserved for interactive requests.
 BATCH_SHARE: Final = 0.75
-"""Largest share of the places that batch jobs may take; the rest is reserved for interactive requests."""
-CLIENT_CHECK_S: Final = 0.25
-"""Interval of the checks whether the client of a waiting or running job is still connected."""
+CLIENT_CHECK_S: Final = 0.25  # interval of the checks whether the client of a waiting or running job is still connected
 
 
 class PageAccount(Protocol):
@@ -119,11 +116,7 @@ class WorkQueue(Generic[J]):
     """
 
     def __init__(
-        self,
-        places: int,
-        servers: int,
-        clock: Callable[[], float],
-        may_join: Callable[[J, int, J], bool] | None = None,
+        self, places: int, servers: int, clock: Callable[[], float], may_join: Callable[[J, int, J], bool] | None = None
     ) -> None:
         self._places = {"interactive": places, "batch": max(1, int(places * BATCH_SHARE))}
         self._servers = servers
@@ -141,10 +134,7 @@ class WorkQueue(Generic[J]):
         self._mean_run_s = 0.0
 
     def check_capacity(self, priority: Priority = "interactive") -> None:
-        """Raises QueueFull if no place is free for this priority, NotReady if the queue is closed.
-
-        Takes no lock, because every request calls it and lock contention here cost more than the check.
-        """
+        """Raises QueueFull without a free place, NotReady if closed. Takes no lock, whose contention cost more."""
         if self._closed:
             raise _shutting_down()
         if self.waiting() >= self._places["interactive"]:

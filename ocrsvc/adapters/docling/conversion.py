@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
 from ocrsvc.adapters.context import AdapterContext, NotServed, RequestValues
-from ocrsvc.engines.model.languages import AUTO, parse_language
+from ocrsvc.engines.model.description import AUTO, parse_language
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text

@@ -1,5 +1,7 @@
 """The worker's side of its child processes: starts them through a fork server, sends tasks, receives answers.
 
+Images whose child crashed are retried, and those that crash it twice are refused with 422.
+
 The fork server (fork_server.py) is a small process without threads that has imported the modules and forks on demand.
 A worker has threads and native libraries and must not fork itself; a new interpreter would cost 0.5 s of CPU time per
 child. The fork server and its children end when the worker's end of its socket closes, however the worker ends.
@@ -15,10 +17,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from typing import Any, Final
 
+import numpy as np
 import orjson
 
 from ocrsvc.engines.isolated.messages import (
@@ -31,10 +35,11 @@ from ocrsvc.engines.isolated.messages import (
     unpack_message,
     unpack_ready,
 )
-from ocrsvc.engines.model.version import ModelVersion, VersionName
-from ocrsvc.errors import EngineFailed, OcrsvcError
+from ocrsvc.engines.model.version import ModelVersion
+from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, ImageCrashesEngine, OcrsvcError
 from ocrsvc.formats.page_serialization import InvalidData
-from ocrsvc.results import Page, Task
+from ocrsvc.results import FileTask, Page, Task
+from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.child_process import Program, describe_exit
@@ -42,19 +47,24 @@ from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
 
 LOG: Final = logging.getLogger("ocrsvc.isolation")
 
+HANG: Final = "hang"
+INVALID_ANSWER: Final = "nonsense"
+CLOSE_S: Final = 10.0  # time limit for an engine to close before its process is killed
+
 _PROGRAM: Final = "ocrsvc.engines.isolated.fork_server"
 _END_S: Final = 5.0
+_EXIT_WAIT_S: Final = 1.5  # a killed process should free its memory, on a GPU too, before the next one opens
+_TRIES: Final = 4  # includes children that died before they began with the image
+# Options that select the code that an image runs through.
+_CHOOSING_OPTIONS: Final = ("rotate", "detect", "upright_boxes", "unwarp", "layout", "tables", "barcodes", "region")
 
 
 class Spawner:
-    """Starts and ends children through a worker's fork server, and restarts a dead fork server. Thread-safe.
-
-    The children open `model`, or the engine's built-in one if it is None. The key of an encrypted model is sent over
-    the fork server's socket.
-    """
+    """Starts and ends children, for a model or the built-in one, by a fork server that it restarts. Thread-safe."""
 
     def __init__(self, settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> None:
-        named = None if model is None else asdict(VersionName.of(model))
+        named = None if model is None else model.reference
+        # Sent over the fork server's socket only.
         key = None if model is None or model.key is None else model.key.expose()
         self._first_message = orjson.dumps(
             {"settings": settings.model_dump(mode="json"), "plan": asdict(plan), "model": named, "model_key": key}
@@ -67,8 +77,7 @@ class Spawner:
     @property
     def pid(self) -> int:
         """Process id of the fork server; 0 while none runs."""
-        server = self._server
-        return 0 if server is None else server.process.pid
+        return 0 if (server := self._server) is None else server.process.pid
 
     def spawn(self, end: socket.socket, area_fd: int) -> int:
         """Fork a child that communicates over `end`, which also reports its exit; returns the key for `kill`."""
@@ -108,20 +117,8 @@ class Spawner:
             self._server = None
 
 
-HANG: Final = "hang"
-INVALID_ANSWER: Final = "nonsense"
-
-CLOSE_S: Final = 10.0  # time limit for an engine to close before its process is killed
-
-_EXIT_WAIT_S: Final = 1.5  # a killed process should free its memory, on a GPU too, before the next one opens
-
-
 class ChildLost(Exception):
-    """A child died, hung or sent an invalid answer.
-
-    `cause` is for example "SIGSEGV", "hang" or "exit code 1". If `is_blamed`, the request that it was reading may be
-    the cause.
-    """
+    """A child died ("SIGSEGV", "exit code 1"), hung or sent nonsense; if `is_blamed`, its request may be the cause."""
 
     def __init__(self, cause: str, *, is_blamed: bool) -> None:
         super().__init__(cause)
@@ -150,34 +147,23 @@ class Child:
         except OSError as error:
             raise ChildLost(f"not started: {error.strerror}", is_blamed=False) from error
         self._open_until_s = time.monotonic() + open_s
-        self.ready: Ready | None = None
-        self.images = 0
-        self.private_bytes = 0
-        self.gpu_bytes = 0
-
-    @property
-    def opened(self) -> Ready:
-        """The child's first message; only call this after `wait_ready` returned True."""
-        assert self.ready is not None, "the child is open"
-        return self.ready
+        self.ready: Ready  # set by `wait_ready`
+        self.images = self.private_bytes = self.gpu_bytes = 0
 
     def wait_ready(self, until_s: float) -> bool:
-        """Wait until the engine is open and warm, or until `until_s` (monotonic); returns whether it is.
-
-        Raises ChildLost, or the engine's error, mostly EngineUnavailable.
-        """
+        """Whether the engine is open and warm by `until_s` (monotonic). Raises ChildLost, or the engine's own error."""
         try:
             message = self._receive(min(until_s, self._open_until_s))
             if "failed" in message:
                 raise unpack_failure(message["failed"])
-            self.ready = ready = unpack_ready(message.get("ready"))
+            self.ready = unpack_ready(message.get("ready"))
         except TimeoutError:
             if time.monotonic() >= self._open_until_s:
                 raise self._lost(HANG) from None
             return False
         except InvalidData:
             raise self._lost(INVALID_ANSWER) from None
-        self.private_bytes, self.gpu_bytes = ready.private_bytes, ready.gpu_bytes
+        self.private_bytes, self.gpu_bytes = self.ready.private_bytes, self.ready.gpu_bytes
         return True
 
     def read(self, tasks: Sequence[Task], until_s: float) -> list[Page | OcrsvcError]:
@@ -238,7 +224,10 @@ class Child:
         """The next message. Raises ChildLost, InvalidData, TimeoutError, OSError."""
         self._socket.settimeout(None if math.isinf(until_s) else max(0.0, until_s - time.monotonic()))
         try:
-            data = self._recv()
+            data = self._socket.recv(MESSAGE_BYTES)
+        except ConnectionResetError:
+            # The child died before it took our message; the fork server's report follows.
+            return self._receive(until_s)
         except BlockingIOError:
             raise TimeoutError from None
         if not data:
@@ -249,13 +238,6 @@ class Child:
             status = message["died"]
             raise self._lost(describe_exit(status) if isinstance(status, int) else str(status))
         return message
-
-    def _recv(self) -> bytes:
-        try:
-            return self._socket.recv(MESSAGE_BYTES)
-        except ConnectionResetError:
-            # The child died before it took our message; the fork server's report follows.
-            return self._socket.recv(MESSAGE_BYTES)
 
     def _lost(self, cause: str) -> ChildLost:
         return ChildLost(cause, is_blamed=self._area.has_begun)
@@ -278,3 +260,78 @@ def _memory_errors_translated() -> Iterator[None]:
         raise EngineFailed(
             f"Shared memory for this image cannot be allocated ({error.strerror}).", "Send it again in a moment."
         ) from error
+
+
+@dataclass(slots=True)
+class _Trial:
+    """One image and the number of crashes while it was read alone; the denylist has `noted_crashes` of them."""
+
+    task: Task
+    noted_crashes: int
+    crashes: int
+    answer: Page | OcrsvcError | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CrashHandling:
+    """Reads images in a child process. For one thread."""
+
+    _read_in_child: Callable[[list[Task]], list[Page | OcrsvcError]]  # raises ChildLost when the process ended
+    _denylist: CrashDenylist
+    _model: str = ""  # digest of the model for which crashes count; "" without OCRSVC_MODELS
+
+    def read(self, tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
+        """Answer each task. After a crash in a batch, which blames none of its images, each is read alone."""
+        trials = [self._begin(task) for task in tasks]
+        waiting = [trial for trial in trials if trial.answer is None]
+        if len(waiting) > 1:
+            with contextlib.suppress(OcrsvcError, ChildLost):
+                for trial, answer in zip(waiting, self._read_in_child([trial.task for trial in waiting]), strict=True):
+                    trial.answer = self._clear_if_noted(trial, answer)
+        return [trial.answer or self._read_alone(trial) for trial in trials]
+
+    def _begin(self, task: Task) -> _Trial:
+        crashes = 0 if self._denylist.is_empty() else self._denylist.crashes(digest_of(task, self._model))
+        return _Trial(task, crashes, crashes, _refusal() if crashes >= CRASHES else None)
+
+    def _read_alone(self, trial: _Trial) -> Page | OcrsvcError:
+        for _ in range(_TRIES):
+            try:
+                return self._clear_if_noted(trial, *self._read_in_child([trial.task]))
+            except OcrsvcError as error:
+                return error
+            except ChildLost as lost:
+                trial.crashes += lost.is_blamed
+                if trial.crashes >= CRASHES or time.monotonic() >= trial.task.deadline:
+                    return self._give_up(trial, lost)
+        return EngineFailed(f"The engine's process ended {_TRIES} times before it began with this image.")
+
+    def _clear_if_noted(self, trial: _Trial, answer: Page | OcrsvcError) -> Page | OcrsvcError:
+        if trial.noted_crashes and not isinstance(answer, DeadlineExceeded | ClientGone):
+            self._denylist.clear(digest_of(trial.task, self._model))
+        return answer
+
+    def _give_up(self, trial: _Trial, lost: ChildLost) -> OcrsvcError:
+        digest = digest_of(trial.task, self._model)
+        if trial.crashes > trial.noted_crashes:
+            self._denylist.note(digest, trial.crashes, lost.cause)
+        if trial.crashes < CRASHES:
+            return DeadlineExceeded(f"The engine's process ended ({lost.cause}), and no time was left for a retry.")
+        LOG.error("DENYLISTED image %s: %s", digest.hex(), lost.cause)
+        return _refusal()
+
+
+def _refusal() -> ImageCrashesEngine:
+    return ImageCrashesEngine(
+        "This image crashed the engine's process twice.",
+        "Send another image, or convert this one again; it is retried after OCRSVC_CRASH_DENYLIST_S.",
+    )
+
+
+def digest_of(task: Task, model: str = "") -> bytes:
+    """Denylist digest of the file or pixels, the model and the relevant options; 1 ms per megabyte."""
+    options, shape = task.options, () if isinstance(task, FileTask) else task.image.pixels.shape
+    chosen = (shape, options and tuple(getattr(options, name) for name in _CHOOSING_OPTIONS))
+    digest = blake2b(repr(chosen).encode(), digest_size=16, key=model.encode()[:64])
+    digest.update(task.data if isinstance(task, FileTask) else np.ascontiguousarray(task.image.pixels).data)
+    return digest.digest()

@@ -16,8 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.engines.isolated.child import HANG, LOG, Child, ChildLost, Spawner
-from ocrsvc.engines.isolated.crash_handling import CrashHandling
+from ocrsvc.engines.isolated.child import HANG, LOG, Child, ChildLost, CrashHandling, Spawner
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import BadModel, DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError
 from ocrsvc.results import EngineInfo, Page, Task
@@ -34,31 +33,29 @@ _LONGEST_BACKOFF_S: Final = 60.0
 _MIN_LIMIT_RATIO: Final = 1.1
 # Share of the memory, and of the GPU, for all children at their limit and one successor.
 _MEMORY_SHARE: Final = 0.8
+# A hang shorter than this, because of a short deadline, does not blame the image.
+_HANG_S: Final = 10.0
 # Causes of death of a child that opens too slowly: this worker's limit, or the child's own timer.
 _TOO_LATE: Final = (HANG, "SIGALRM")
 
 
 class ChildPool:
-    """State shared by a worker's handles: starting children, back-off after failures, replacement. Thread-safe.
+    """Starts a worker's children, backs off after failures, decides on replacement. Thread-safe.
 
-    `children` counts those of the whole service, which share its memory and perhaps a GPU. A handle holds
-    `replacement_lock` while its successor starts, so only one handle has two children. `info` describes the child that
-    opened last.
+    `children` counts those of the whole service, which share its memory and perhaps a GPU.
     """
 
     def __init__(self, spawner: Spawner, settings: Settings, children: int = 1) -> None:
-        self._spawner = spawner
-        self._settings = settings
-        self._children = children
+        self._spawner, self._settings, self._children = spawner, settings, children
         self.deadline_s = settings.deadline_s
         self._memory_limit_bytes = self._share_of(read_memory_bytes(), settings.child_memory_bytes)
+        # Held while a handle's successor starts, so only one handle has two children.
         self.replacement_lock = threading.Lock()
-        self._failures = 0
-        self._reason = ""
+        self._failures, self._reason = 0, ""
         self._failure: Exception | None = None
         self._retry_at_s = 0.0
         self._logged: set[str] = set()
-        self.info: EngineInfo | None = None
+        self.info: EngineInfo | None = None  # of the child that opened last
 
     def start_child(self) -> Child:
         """Start a child, which begins to open. Raises EngineFailed during a back-off, ChildLost."""
@@ -71,7 +68,7 @@ class ChildPool:
     def note_opened(self, child: Child) -> None:
         """Reset the back-off: a child is ready."""
         self._failures = 0
-        self.info = child.opened.info
+        self.info = child.ready.info
 
     def note_failure(self, failure: ChildLost | OcrsvcError) -> None:
         """A child did not open: back off for 1, 2, 4, … 60 s. The first deaths may be chance: retry at once."""
@@ -79,54 +76,44 @@ class ChildPool:
         is_late = isinstance(failure, ChildLost) and failure.cause in _TOO_LATE
         if is_late or isinstance(failure, OcrsvcError):
             self._failures = max(self._failures, _TRIES_BEFORE_BACKOFF)
-        self._reason, self._failure = self._reason_of(failure), failure.with_traceback(None)
+        if isinstance(failure, OcrsvcError):
+            self._reason = failure.detail
+        elif is_late:
+            self._reason = f"it did not open within {self._settings.boot_limit_s:g} s (OCRSVC_BOOT_LIMIT_S)."
+        else:
+            self._reason = f"its process ended ({failure.cause})."
+        self._failure = failure.with_traceback(None)
         if (late := self._failures - _TRIES_BEFORE_BACKOFF) >= 0:
             self._retry_at_s = time.monotonic() + min(2.0 ** min(late, 16), _LONGEST_BACKOFF_S)
         LOG.error("The engine did not open in a child: %s", self._reason)
-
-    def _reason_of(self, failure: ChildLost | OcrsvcError) -> str:
-        if isinstance(failure, OcrsvcError):
-            return failure.detail
-        if failure.cause in _TOO_LATE:
-            return f"it did not open within {self._settings.boot_limit_s:g} s (OCRSVC_BOOT_LIMIT_S)."
-        return f"its process ended ({failure.cause})."
 
     def replacement_reason(self, child: Child) -> str:
         """Why a child should be replaced; empty if it should not."""
         max_images = self._settings.child_max_images
         if max_images and child.images >= max_images:
             return "images"
-        ready, limit_bytes = child.opened, self._memory_limit_bytes
+        ready = child.ready
         given_bytes = bytes_of(self._settings.child_gpu_bytes, ready.gpu_total_bytes)
         gpu_limit_bytes = self._share_of(ready.gpu_total_bytes, given_bytes)
-        if 0 < limit_bytes <= child.private_bytes and self._is_above_footprint(
-            "OCRSVC_CHILD_MEMORY_BYTES", limit_bytes, ready.private_bytes
+        for reason, variable, limit_bytes, used_bytes, footprint_bytes in (
+            ("memory", "OCRSVC_CHILD_MEMORY_BYTES", self._memory_limit_bytes, child.private_bytes, ready.private_bytes),
+            ("GPU memory", "OCRSVC_CHILD_GPU_BYTES", gpu_limit_bytes, child.gpu_bytes, ready.gpu_bytes),
         ):
-            return "memory"
-        if 0 < gpu_limit_bytes <= child.gpu_bytes and self._is_above_footprint(
-            "OCRSVC_CHILD_GPU_BYTES", gpu_limit_bytes, ready.gpu_bytes
-        ):
-            return "GPU memory"
+            if not 0 < limit_bytes <= used_bytes:
+                continue
+            if limit_bytes >= _MIN_LIMIT_RATIO * footprint_bytes:
+                return reason
+            if variable not in self._logged:
+                self._logged.add(variable)
+                LOG.error(
+                    "%s is %s, but a child uses %s after its warm-up: this limit is ignored, for replacing is no help.",
+                    *(variable, limit_bytes, footprint_bytes),
+                )
         return ""
 
     def _share_of(self, total_bytes: int, given_bytes: int | None) -> int:
         """A memory limit per child: the operator's, or an equal share of the total; 0: no limit."""
         return int(_MEMORY_SHARE * total_bytes) // (self._children + 1) if given_bytes is None else given_bytes
-
-    def _is_above_footprint(self, variable: str, limit_bytes: int, footprint_bytes: int) -> bool:
-        if limit_bytes >= _MIN_LIMIT_RATIO * footprint_bytes:
-            return True
-        if variable not in self._logged:
-            self._logged.add(variable)
-            LOG.error(
-                "%s is %s, but a child uses %s after its warm-up: this limit is ignored, for replacing would not help.",
-                *(variable, limit_bytes, footprint_bytes),
-            )
-        return False
-
-
-# A hang shorter than this, because of a short deadline, does not blame the image.
-_HANG_S: Final = 10.0
 
 
 class IsolatedHandle:
@@ -137,9 +124,8 @@ class IsolatedHandle:
     """
 
     def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0, model: str = "") -> None:
-        self._pool = pool
+        self._pool, self._grace_s = pool, grace_s
         self._crash_handling = CrashHandling(self._read_in_child, denylist, model)
-        self._grace_s = grace_s
         self._hang_s = min(_HANG_S, pool.deadline_s)
         self._successor: Child | None = None
         self._child: Child | None = None
@@ -183,28 +169,23 @@ class IsolatedHandle:
         except ChildLost as lost:
             if lost.cause == HANG and time.monotonic() - began_s < self._hang_s:
                 lost.is_blamed = False
-            self._replace_lost_child(child, lost)
+            LOG.warning("CHILD %s LOST: %s, after %s images", child.ready.pid, lost.cause, child.images)
+            self._child = None
+            child.end()
+            if self._successor is None:
+                with contextlib.suppress(EngineFailed, ChildLost):
+                    self._successor = self._pool.start_child()
             raise
         self._start_replacement(child)
         return answers
 
-    def _replace_lost_child(self, child: Child, lost: ChildLost) -> None:
-        """End a lost child, and start the next one at once."""
-        LOG.warning("CHILD %s LOST: %s, after %s images", child.opened.pid, lost.cause, child.images)
-        self._child = None
-        child.end()
-        if self._successor is None:
-            with contextlib.suppress(EngineFailed, ChildLost):
-                self._successor = self._pool.start_child()
-
     def _ready_child(self, until_s: float) -> Child:
-        """The current child, or its successor if that is ready."""
         if self._child is None:
             self._child = self._open(until_s)
         elif self._successor is not None and (successor := self._take_if_ready(self._successor, 0.0)):
             old, self._child = self._child, successor
             LOG.info(
-                "CHILD %s RECYCLED: %s, after %s images", old.opened.pid, self._pool.replacement_reason(old), old.images
+                "CHILD %s RECYCLED: %s, after %s images", old.ready.pid, self._pool.replacement_reason(old), old.images
             )
             old.end(kill=False)
         return self._child
@@ -272,7 +253,7 @@ class IsolatedEngine:
             self._spawner.close()
             raise
         # An engine that opens one handle at a time in a process may open several in several.
-        self.traits = replace(self._spare.child.opened.traits, serial_open=False, decodes=True, any_thread=True)
+        self.traits = replace(self._spare.child.ready.traits, serial_open=False, decodes=True, any_thread=True)
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine. Describes the child that opened last."""

@@ -3,10 +3,8 @@
 It imports an engine's modules, but starts no thread (a fork copies only the calling thread), loads no model and does
 not touch CUDA. It receives commands over its standard input: "spawn" forks a child, "kill" kills one. It reaps
 children, and reports each exit on the dead child's socket. It ends when the worker closes the connection; then it, or
-the kernel if it was killed, kills the children.
-
-A child opens the engine and one handle, and serves one thread of a worker from its only thread. It decodes image files
-too, so that a decoder's crash affects that image only.
+the kernel if it was killed, kills the children. A child opens the engine and one handle, and serves one thread of a
+worker from its only thread. It decodes image files too, so that a decoder's crash affects that image only.
 """
 
 from __future__ import annotations
@@ -23,29 +21,23 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import orjson
 
 from ocrsvc.engines.contract import Handle
-from ocrsvc.engines.isolated.messages import (
-    MESSAGE_BYTES,
-    Ready,
-    SharedArea,
-    pack_answers,
-    pack_failure,
-    unpack_tasks,
-)
+from ocrsvc.engines.isolated.messages import MESSAGE_BYTES, Ready, SharedArea, pack_answers, pack_failure, unpack_tasks
 from ocrsvc.engines.model.encryption import ModelKey, parse_key
-from ocrsvc.engines.model.version import VersionName
+from ocrsvc.engines.model.version import Named, find_version
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels, open_encoded_image
 from ocrsvc.imaging.engine_input import EngineInput
 from ocrsvc.plugins import engines
-from ocrsvc.results import DecodedPage, FileTask, Page, ReadTask, Task
+from ocrsvc.results import DecodedPage, FileTask, Page, ReadTask
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas, release_free_memory
 from ocrsvc.system.gpu import Siblings, open_gpu_memory_reader
@@ -63,9 +55,6 @@ _FAILED: Final = 70
 _IDLE_S: Final = 1.0
 _GPU_EVERY_S: Final = 1.0
 
-Serve = Callable[[socket.socket, SharedArea], None]
-"""A child's main function, with its end of the connection; the child ends when it returns."""
-
 
 @dataclass(slots=True)
 class _RunningChild:
@@ -77,31 +66,33 @@ class _RunningChild:
 
 
 class ForkServer:
-    """The fork server's loop, in one thread: commands arrive over `control`, and each child runs `serve`."""
+    """The fork server's loop, in one thread: commands come over `control`; each child runs `serve` with its own end."""
 
-    def __init__(self, control: socket.socket, serve: Serve) -> None:
+    def __init__(self, control: socket.socket, serve: Callable[[socket.socket, SharedArea], None]) -> None:
         self._control, self._serve = control, serve
         self._children: dict[int, _RunningChild] = {}
         self._wake_receiver, self._wake_sender = socket.socketpair()
 
     def run(self) -> None:
         """Run until the worker closes the connection."""
-        self._wake_on_child_exit()
+        self._wake_sender.setblocking(False)
+        signal.set_wakeup_fd(self._wake_sender.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)
         is_connected = True
         while is_connected:
-            ready, _, _ = select.select([self._control, self._wake_receiver], [], [], self._wait_s())
+            kill_at_s = min((child.kill_at_s for child in self._children.values()), default=math.inf)
+            wait_s = None if kill_at_s == math.inf else max(0.0, kill_at_s - time.monotonic())
+            ready, _, _ = select.select([self._control, self._wake_receiver], [], [], wait_s)
             self._kill_overdue()
             if self._wake_receiver in ready:
                 self._wake_receiver.recv(4096)
                 self._reap()
             if self._control in ready:
                 is_connected = self._handle_command()
-        self._kill_all()
-
-    def _wake_on_child_exit(self) -> None:
-        self._wake_sender.setblocking(False)
-        signal.set_wakeup_fd(self._wake_sender.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            os.waitpid(pid, 0)
 
     def _handle_command(self) -> bool:
         """Execute one command; returns False once the worker has closed the connection."""
@@ -159,32 +150,19 @@ class ForkServer:
             # Skips destructors of native libraries; the engine has closed its resources.
             os._exit(code)
 
-    def _wait_s(self) -> float | None:
-        """Seconds until the next child is due to be killed; None without one."""
-        kill_at_s = min((child.kill_at_s for child in self._children.values()), default=math.inf)
-        return None if kill_at_s == math.inf else max(0.0, kill_at_s - time.monotonic())
-
     def _kill_overdue(self) -> None:
-        """Kill the children whose time is up."""
         for pid, child in self._children.items():
             if child.kill_at_s <= time.monotonic():
                 os.kill(pid, signal.SIGKILL)
                 child.kill_at_s = math.inf
 
     def _reap(self) -> None:
-        """Reap all dead children, and report their exit codes."""
         while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
             child = self._children.pop(pid)
             _report_exit(child.end, os.waitstatus_to_exitcode(status))
-
-    def _kill_all(self) -> None:
-        for pid in self._children:
-            os.kill(pid, signal.SIGKILL)
-        for pid in self._children:
-            os.waitpid(pid, 0)
 
 
 def _report_exit(end: socket.socket, status: int | str) -> None:
@@ -214,63 +192,52 @@ class _GpuMemory:
         return self._last_reading
 
 
-@dataclass(frozen=True, slots=True)
-class ChildEngine:
-    """The engine that a child opens and serves: that of the settings, with a repository model or the built-in one."""
-
-    settings: Settings
-    plan: ThreadPlan
-    model: VersionName | None
-    key: ModelKey | None
-
-    def serve(self, wire: socket.socket, area: SharedArea) -> None:
-        """Open the engine, report that it is ready, and answer requests until the worker closes its end."""
-        faulthandler.enable()
-        raise_oom_score()
-        # Kills a child that opens too slowly, even in native code or while no worker thread waits for it.
-        signal.setitimer(signal.ITIMER_REAL, self.settings.boot_limit_s)
-        gpu_memory = _GpuMemory(self.settings)
+def serve(
+    settings: Settings, plan: ThreadPlan, name: Named | None, key: ModelKey | None, end: socket.socket, area: SharedArea
+) -> None:
+    """Open the settings' engine with a repository model or the built-in one, and answer until the worker closes."""
+    faulthandler.enable()
+    raise_oom_score()
+    # Kills a child that opens too slowly, even in native code or while no worker thread waits for it.
+    signal.setitimer(signal.ITIMER_REAL, settings.boot_limit_s)
+    gpu_memory = _GpuMemory(settings)
+    try:
+        model = None if name is None else find_version(settings.models, *name, key)
+        # One thread: a child cannot borrow cores, for it does not know which other children are idle.
+        engine = open_engine_in_process(settings, replace(plan, engine_threads=1), model)
+        handle = engine.open_handle()
+        handle.warm_up()
+    except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits
+        if not isinstance(failure, OcrsvcError):
+            failure = EngineFailed(f"The engine cannot be opened: {type(failure).__name__}: {failure}.")
+        _send(end, {"failed": pack_failure(failure)})
+        return
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    ready = Ready(os.getpid(), engine.describe(), engine.traits, read_private_bytes(), *gpu_memory.read())
+    _send(end, {"ready": ready})
+    limits, gray = PixelLimits(settings.max_pixels, settings.format_max_pixels), engine.traits.wants_gray
+    while message := _receive(end):
+        area.has_begun = True
         try:
-            model = None if self.model is None else self.model.find(self.settings.models, self.key)
-            # One thread: a child cannot borrow cores, for it does not know which other children are idle.
-            engine = open_engine_in_process(self.settings, replace(self.plan, engine_threads=1), model)
-            handle = engine.open_handle()
-            handle.warm_up()
-        except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits
-            if not isinstance(failure, OcrsvcError):
-                failure = EngineFailed(f"The engine cannot be opened: {type(failure).__name__}: {failure}.")
-            _send(wire, {"failed": pack_failure(failure)})
-            return
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        _send(
-            wire,
-            {"ready": Ready(os.getpid(), engine.describe(), engine.traits, read_private_bytes(), *gpu_memory.read())},
-        )
-        limits = PixelLimits(self.settings.max_pixels, self.settings.format_max_pixels)
-        while message := _receive(wire):
-            area.has_begun = True
-            try:
-                tasks = unpack_tasks(message, area)
-                place = pack_answers(read_tasks(handle, tasks, limits, gray=engine.traits.wants_gray), area)
-            except Exception as failure:  # noqa: BLE001  the batch loop survives any error of an engine
-                _send(wire, {"failed": pack_failure(failure)})
-                continue
-            memory = {"private_bytes": read_private_bytes(), "gpu_bytes": gpu_memory.read()[0]}
-            _send(wire, {"answer": place, **memory})
-        # The fork server kills a child that takes too long to close.
-        handle.close()
-        engine.close()
+            tasks = unpack_tasks(message, area)
+            # One at a time, so at most one decoded image is in memory.
+            answers = [
+                read_file(handle, task, limits, gray=gray) if isinstance(task, FileTask) else handle.read([task])[0]
+                for task in tasks
+            ]
+            place = pack_answers(answers, area)
+        except Exception as failure:  # noqa: BLE001  the batch loop survives any error of an engine
+            _send(end, {"failed": pack_failure(failure)})
+            continue
+        memory = {"private_bytes": read_private_bytes(), "gpu_bytes": gpu_memory.read()[0]}
+        _send(end, {"answer": place, **memory})
+    # The fork server kills a child that takes too long to close.
+    handle.close()
+    engine.close()
 
 
-def read_tasks(handle: Handle, tasks: Sequence[Task], limits: PixelLimits, *, gray: bool) -> list[Page | OcrsvcError]:
-    """One answer per task, files included; one at a time, so at most one decoded image is in memory."""
-    return [
-        _read_file(handle, task, limits, gray=gray) if isinstance(task, FileTask) else handle.read([task])[0]
-        for task in tasks
-    ]
-
-
-def _read_file(handle: Handle, task: FileTask, limits: PixelLimits, *, gray: bool) -> Page | OcrsvcError:
+def read_file(handle: Handle, task: FileTask, limits: PixelLimits, *, gray: bool) -> Page | OcrsvcError:
+    """Decode a file and read it; without options the answer is the decoded image."""
     began_s, options = time.perf_counter(), task.options
     try:
         task.check()
@@ -333,8 +300,7 @@ def main() -> None:
     if settings.log_format == "json":
         log_as_json()
     preload(settings.engine)
-    model = None if first["model"] is None else VersionName(**first["model"])
-    ForkServer(control, ChildEngine(settings, plan, model, key).serve).run()
+    ForkServer(control, partial(serve, settings, plan, first["model"], key)).run()
 
 
 if __name__ == "__main__":

@@ -45,13 +45,12 @@ _ALIGN: Final = 64
 _FIRST_BYTES: Final = 1 << 20
 # Memory beyond this is freed after each request; the file keeps its length, with a hole there.
 _KEEP_BYTES: Final = 32 << 20
+MESSAGE_BYTES: Final = 1 << 15  # longest message; pages are not in messages
+_TEXT_CHARACTERS: Final = 2000
 
 
 class SharedArea:
-    """A mapping of the shared area, one per side. Takes over the file `fd` of another process, or creates one.
-
-    Raises OSError if memory or descriptors run out; nothing stays open.
-    """
+    """One side's mapping of the area: a new file, or another process's `fd`, which it takes over. Raises OSError."""
 
     def __init__(self, fd: int | None = None) -> None:
         self.fd = open_memory("ocrsvc-pixels", seals=fcntl.F_SEAL_SHRINK) if fd is None else fd
@@ -118,10 +117,6 @@ class SharedArea:
         self._map = mmap.mmap(self.fd, 0)
 
 
-MESSAGE_BYTES: Final = 1 << 15  # longest message; pages are not in messages
-_TEXT_CHARACTERS: Final = 2000
-
-
 @dataclass(frozen=True, slots=True)
 class Ready:
     """A child's message when its engine is open and warm."""
@@ -181,21 +176,16 @@ def _unpack_task(
     if kind is None:
         return FileTask(data.tobytes(), options, until_s, check)
     assert options is not None, "a decoded image has options"
-    own = _unpack_own(area.get(own_offset, (own_bytes,))) if own_bytes else None
+    own = None
+    if own_bytes:
+        is_all, row = orjson.loads(area.get(own_offset, (own_bytes,)).tobytes())
+        page = unpack_page(row)
+        own = OwnText(page.lines, page.angle, is_all)
     return ReadTask(Image(data, kind), options, until_s, check, own)
 
 
-def _unpack_own(packed: Pixels) -> OwnText:
-    is_all, row = orjson.loads(packed.tobytes())
-    page = unpack_page(row)
-    return OwnText(page.lines, page.angle, is_all)
-
-
 def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedArea) -> list[int]:
-    """Put images, then pages and errors as JSON into the area; returns offset and size of the JSON.
-
-    Non-finite numbers become null, which `unpack_answers` refuses.
-    """
+    """Put images, then JSON into the area; returns offset and size of the JSON. Non-finite numbers become null."""
     rows, offset = list[object](), 0
     for answer in answers:
         rows.append(_pack_answer(answer, offset))
@@ -232,10 +222,14 @@ def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError
     if isinstance(row, dict) and "code" in row:
         return unpack_failure(row)
     match row:
-        case {"page": packed, "times": times}:
-            page = replace(unpack_page(packed), times=_unpack_times(times))
+        case {"page": packed, "times": None}:
+            page = unpack_page(packed)
+        case {"page": packed, "times": [float(began_s), float(found_s), float(ended_s)]} if (
+            0.0 <= began_s <= found_s <= ended_s < math.inf
+        ):
+            page = replace(unpack_page(packed), times=EngineTimes(began_s, found_s, ended_s))
         case _:
-            raise InvalidData("not a page")
+            raise InvalidData("not a page, or its times are out of order")
     if isinstance(task, ReadTask):
         return page
     match row:
@@ -251,16 +245,6 @@ def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError
     if not 0.0 <= decode_s < math.inf:
         raise InvalidData("an invalid decoding time")
     return DecodedPage.of(page, decode_s, image)
-
-
-def _unpack_times(row: Any) -> EngineTimes | None:
-    """Unpack the engine's times. Raises InvalidData."""
-    match row:
-        case None:
-            return None
-        case [float(began_s), float(found_s), float(ended_s)] if 0.0 <= began_s <= found_s <= ended_s < math.inf:
-            return EngineTimes(began_s, found_s, ended_s)
-    raise InvalidData("times out of order")
 
 
 def _copied(area: SharedArea, offset: Any, shape: tuple[Any, ...]) -> Pixels:

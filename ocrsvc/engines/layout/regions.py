@@ -1,26 +1,44 @@
-"""Assigns the lines of a page to the regions that a layout model found.
+"""Finds the regions of a page with PP-PicoDet of PaddleOCR's PP-Structure, trained on CDLA, and assigns lines to them.
 
-Lines keep their geometric reading order: ordering them by region is worse (docs/design/layout.md).
+The model runs on the CPU. Its weights and their licence are in weights/; benchmarks/layout_model.py made the file. Head
+and decoding: G. Yu et al., "PP-PicoDet: A Better Real-Time Object Detector on Mobile Devices" (2021), after X. Li et
+al., "Generalized Focal Loss" (2020): the distance of a box's side from a point is a distribution over REACH + 1 whole
+strides. Lines keep their geometric reading order: ordering them by region is worse (docs/design/layout.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median_low
-from typing import Final
+from typing import Final, cast, get_args
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.geometry import as_box, turn_points
-from ocrsvc.results import Box, Page, Region, RegionType
+from ocrsvc.engines.on_demand_model import OnDemandModel
+from ocrsvc.imaging.geometry import as_box, turn, turn_points
+from ocrsvc.results import Box, Check, Page, Pixels, Region, RegionType
 
+STRIDES_PX: Final = (8, 16, 32, 64)
+REACH: Final = 7
+CONFIDENT: Final = 0.4  # as in the configurations of PaddleOCR and RapidLayout
+SAME: Final = 0.5  # intersection over union above which two boxes are the same region
+MOST: Final = 300  # candidates that are compared with each other, most confident first
+TYPES: Final[tuple[RegionType, ...]] = get_args(RegionType)  # in the order of the model's classes
+_FILE: Final = Path(__file__).parent / "weights" / "cdla.onnx"
+_INPUT_PX: Final = (608, 800)  # width and height
+_MEANS: Final = np.array([0.485, 0.456, 0.406], np.float32)  # red, green, blue, of ImageNet
+_DEVIATIONS: Final = np.array([0.229, 0.224, 0.225], np.float32)
+LAYOUT_MODEL: Final = OnDemandModel(_FILE, "layout")
 WITHIN: Final = 0.5  # smallest share of a line's frame inside its region
 NO_REGION: Final = -1
 
-Frames = NDArray[np.float32]
-"""(N, 4) left, top, right, bottom of lines on the upright page."""
+Floats = NDArray[np.float32]
+Indices = NDArray[np.intp]
+Frames = NDArray[np.float32]  # (N, 4) left, top, right, bottom of lines on the upright page
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +50,69 @@ class FoundRegion:
     frame: tuple[float, float, float, float]
 
 
-Group = tuple[FoundRegion, Sequence[int]]
-"""A region, and indices of its lines."""
+def decode(scores: Sequence[Floats], sides: Sequence[Floats], width: int, height: int) -> tuple[Floats, Indices]:
+    """Decode boxes, most confident first: (N, 5) left, top, right, bottom, confidence; (N,) classes.
+
+    Per stride: `scores` (points, classes) in [0, 1]; `sides` (points, 4 * (REACH + 1)), distributions of the distances
+    to left, top, right, bottom. `width` and `height` are the network's input size; boxes are in its pixels.
+    """
+    strides = [_decode_stride(*outputs, width) for outputs in zip(STRIDES_PX, scores, sides, strict=True)]
+    boxes = np.concatenate([boxes for boxes, _ in strides])
+    classes = np.concatenate([classes for _, classes in strides])
+    order = np.argsort(-boxes[:, 4], kind="stable")[:MOST]
+    kept = order[_suppress(boxes[order])]
+    boxes = boxes[kept]
+    boxes[:, :4] = boxes[:, :4].clip(0, [width, height, width, height])
+    return boxes, classes[kept]
+
+
+def _decode_stride(stride: int, scores: Floats, sides: Floats, width: int) -> tuple[Floats, Indices]:
+    confidences = scores.max(axis=1)
+    points = np.flatnonzero(confidences > CONFIDENT)
+    columns = -(-width // stride)
+    middles = (np.stack([points % columns, points // columns], axis=1) + 0.5) * stride
+    weights = np.exp(sides[points].reshape(-1, 4, REACH + 1).astype(np.float64))
+    distances = weights @ np.arange(REACH + 1) / weights.sum(axis=2) * stride
+    boxes = [middles - distances[:, :2], middles + distances[:, 2:], confidences[points, None]]
+    return np.concatenate(boxes, axis=1).astype(np.float32), scores[points].argmax(axis=1)
+
+
+def _suppress(boxes: Floats) -> Indices:
+    """Non-maximum suppression: indices of the boxes (N, 5), most confident first, to keep, whatever their classes."""
+    low, high = np.maximum(boxes[:, None, :2], boxes[:, :2]), np.minimum(boxes[:, None, 2:4], boxes[:, 2:4])
+    shared = (high - low).clip(0).prod(axis=2)
+    areas = (boxes[:, 2:4] - boxes[:, :2]).prod(axis=1)
+    same = shared > SAME * (areas[:, None] + areas - shared)
+    kept = np.ones(len(boxes), bool)
+    for number in range(len(boxes)):
+        if kept[number]:
+            kept[number + 1 :] &= ~same[number, number + 1 :]
+    return cast(Indices, np.flatnonzero(kept))
+
+
+def find_regions(pixels: Pixels, degrees: int, check: Check) -> list[FoundRegion]:
+    """Regions of a page, most confident first, on the page turned clockwise by `degrees`. Raises EngineFailed."""
+    outputs = LAYOUT_MODEL.run(_to_tensor(pixels, degrees), check)
+    boxes, classes = decode(outputs[: len(STRIDES_PX)], outputs[len(STRIDES_PX) :], *_INPUT_PX)
+    height, width = pixels.shape[:2][:: 1 if degrees % 180 == 0 else -1]
+    across, down = width / _INPUT_PX[0], height / _INPUT_PX[1]
+    return [
+        FoundRegion(TYPES[number], confidence, (left * across, top * down, right * across, bottom * down))
+        for number, (left, top, right, bottom, confidence) in zip(classes.tolist(), boxes.tolist(), strict=True)
+    ]
+
+
+def _to_tensor(pixels: Pixels, degrees: int) -> NDArray[np.float32]:
+    """(1, 3, 800, 608) float32, RGB, normalised as for ImageNet."""
+    size = _INPUT_PX if degrees % 180 == 0 else _INPUT_PX[::-1]
+    # Resize before turning, for a page may be large.
+    smaller = turn(cast(Pixels, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)), degrees)
+    colours = cv2.cvtColor(smaller, cv2.COLOR_GRAY2RGB if pixels.ndim == 2 else cv2.COLOR_BGR2RGB)
+    normal = (colours.astype(np.float32) / np.float32(255) - _MEANS) / _DEVIATIONS
+    return np.ascontiguousarray(np.moveaxis(normal, -1, 0)[None])
+
+
+Group = tuple[FoundRegion, Sequence[int]]  # a region, and indices of its lines
 
 
 def assign_lines(page: Page, found: Sequence[FoundRegion]) -> tuple[Region, ...]:
@@ -58,10 +137,12 @@ def _grouped(frames: Frames, found: Sequence[FoundRegion]) -> list[Group]:
     for number, owner in enumerate(owners):
         run += number > 0 and owner != owners[number - 1]
         lines_of.setdefault((owner, run if owner == NO_REGION else 0), []).append(number)
-    groups: list[Group] = [
-        (found[owner] if owner != NO_REGION else _text_around(frames[lines]), lines)
-        for (owner, _), lines in sorted(lines_of.items(), key=lambda item: median_low(item[1]))
-    ]
+    groups: list[Group] = []
+    for (owner, _), lines in sorted(lines_of.items(), key=lambda item: median_low(item[1])):
+        left, top = frames[lines, :2].min(axis=0).tolist()
+        right, bottom = frames[lines, 2:].max(axis=0).tolist()
+        around = FoundRegion("text", 0.0, (left, top, right, bottom))
+        groups.append((found[owner] if owner != NO_REGION else around, lines))
     for region in (region for number, region in enumerate(found) if (number, 0) not in lines_of):
         groups.insert(_place_of(region, groups), (region, ()))
     return groups
@@ -76,12 +157,6 @@ def _owners(frames: Frames, found: Sequence[FoundRegion]) -> list[int]:
     shared = (high - low).clip(0).prod(axis=2)
     holds = (shared >= WITHIN * (frames[:, 2:] - frames[:, :2]).prod(axis=1)[:, None]) & (shared > 0)
     return [int(owner) for owner in np.where(holds.any(axis=1), holds.argmax(axis=1), NO_REGION)]
-
-
-def _text_around(frames: Frames) -> FoundRegion:
-    left, top = frames[:, :2].min(axis=0).tolist()
-    right, bottom = frames[:, 2:].max(axis=0).tolist()
-    return FoundRegion("text", 0.0, (left, top, right, bottom))
 
 
 def _place_of(region: FoundRegion, groups: Sequence[Group]) -> int:

@@ -1,26 +1,61 @@
-"""The contents of `model.toml`: a model's engine, networks, input formats and languages."""
+"""The contents of `model.toml`: a model's engine, networks, input formats and languages, with their tags."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ocrsvc.engines.model.files import parse_toml
-from ocrsvc.engines.model.languages import is_tag
 from ocrsvc.errors import BadModel
 
 MOST_BYTES: Final = 1 << 16  # size limit of a `model.toml`
 IN_FOLDER: Final = "./"  # prefix of a setting's value that is a path in the version's folder
 Tier = Literal["tiny", "small", "medium"]
+# Writing direction: rightwards, leftwards, or downwards in columns from right to left.
 Direction = Literal["ltr", "rtl", "vertical"]
-"""Writing direction: rightwards, leftwards, or downwards in columns from right to left."""
 Triple = tuple[float, float, float]
-
+AUTO: Final = "auto"  # the engine chooses the language of each line
+ACCEPTED_LANGUAGE: Final = "a language, such as zh, zh-hant, en or ja, or auto"
+_TAG: Final = re.compile(r"[a-z]{2,3}(?:-[a-z0-9]{2,8}){0,2}")
+# Aliases: Chinese scripts by region, PaddleOCR's language names, Norwegian.
+_SAME: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("zh-hans", "zh-cn", "zh-sg", "zh-hans-cn", "zh-hans-sg"), "zh"),
+    **dict.fromkeys(("zh-tw", "zh-hk", "zh-mo", "zh-hant-tw", "zh-hant-hk", "zh-hant-mo"), "zh-hant"),
+    "ch": "zh",
+    "chinese-cht": "zh-hant",
+    "japan": "ja",
+    "korean": "ko",
+    "german": "de",
+    "french": "fr",
+    "no": "nb",
+}
 _PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,3}")
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+
+def is_tag(text: str) -> bool:
+    """Whether a text is a lower-case language tag such as zh, zh-hant or en."""
+    return _TAG.fullmatch(text) is not None
+
+
+def parse_language(text: str) -> str:
+    """A request's language as a lower-case tag or AUTO; accepts capitals, `_` and the aliases. Raises ValueError."""
+    tag = text.lower().replace("_", "-")
+    tag = _SAME.get(tag, tag)
+    if tag != AUTO and not is_tag(tag):
+        raise ValueError(text)
+    return tag
+
+
+def with_language(lang: str, of_each: Sequence[Collection[str]]) -> tuple[int, ...]:
+    """Indices of recognizers or models with a language of `parse_language`, not AUTO; pt-br falls back to pt."""
+    for tag in (lang, lang.partition("-")[0]):
+        if matches := tuple(index for index, tags in enumerate(of_each) if tag in tags):
+            return matches
+    return ()
 
 
 def _is(check: Callable[[str], object], fault: str) -> AfterValidator:

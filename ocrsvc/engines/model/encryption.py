@@ -13,7 +13,6 @@ import importlib.util
 import re
 import secrets
 import struct
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.errors import BadModel
@@ -29,23 +28,17 @@ _HEXADECIMAL: Final = re.compile(r"[0-9A-Fa-f]{64}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{43}=?")
 _ID_LABEL: Final = b"ocrsvc: id of a key of models"
 _LABELS: Final = b"ocrsvc: key of "
-
 _MAGIC: Final = b"OCRSVCE\x02"
 _SET_BYTES: Final = 16
 _SALT_BYTES: Final = 32
+# Magic and version; key id; set id; salt. The AES-GCM ciphertext with its tag follows.
 _HEAD: Final = struct.Struct(f">8s{_ID_BYTES}s{_SET_BYTES}s{_SALT_BYTES}s")
-"""Magic and version; key id; set id; salt. The AES-GCM ciphertext with its tag follows."""
-
 _NONCE: Final = bytes(12)
 _INFO: Final = b"ocrsvc: one file"
 
 
 class ModelKey:
-    """A 32-byte key that cannot leak by printing, comparing, pickling or JSON.
-
-    Not a dataclass, so code that serializes fields cannot find the secret. `id` is a labelled digest of the key in 16
-    hexadecimal digits.
-    """
+    """A 32-byte key that cannot leak by printing, comparing, pickling or serializing; `id` is a digest of it in hex."""
 
     __slots__ = ("_secret", "id")
 
@@ -148,10 +141,5 @@ def _cipher(key: ModelKey, salt: bytes) -> AESGCM:
 
 def check_installed() -> None:
     """Raises EncryptionMissing if the package cryptography is not installed, without importing it."""
-    if not _is_installed():
+    if importlib.util.find_spec("cryptography") is None:
         raise EncryptionMissing
-
-
-@cache
-def _is_installed() -> bool:
-    return importlib.util.find_spec("cryptography") is not None

@@ -17,25 +17,22 @@ from ocrsvc.engines.model.encryption import CannotDecrypt, ModelKey, check_insta
 from ocrsvc.engines.model.files import MANIFEST, read_file, read_manifest
 from ocrsvc.errors import BadModel, EngineUnavailable
 
-NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-"""A model's name: that of its folder, and in request URLs."""
-
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")  # a model's name: that of its folder, and in request URLs
 MOST_VERSION: Final = 2**31 - 1
 DESCRIPTION_FILE: Final = "model.toml"
 KEY_REMEDY: Final = "Set OCRSVC_MODELS_KEY, OCRSVC_MODELS_KEY_FD or OCRSVC_MODELS_KEY_COMMAND to that key."
-
+Named = tuple[str, int, str]  # a model's name, version number and digest
 BUILT_IN: Final = ("ppocr", 1)
 TITLE: Final = "PP-OCRv6 small"
 DETECTION: Final = "PP-OCRv6_det_small.onnx"
 RECOGNITION: Final = "PP-OCRv6_rec_small.onnx"
+# Languages that the built-in dictionary of 18,708 characters covers, without Slovak, Azerbaijani and Esperanto: of
+# their special letters, 75 %, 53 % and none are read in ordinary sentences (docs/design/languages.md).
 LANGUAGES: Final = (
     *("zh", "zh-hant", "ja", "en", "de", "fr", "es", "pt", "it", "nl", "sv", "da", "nb", "fi", "is", "et", "lv", "lt"),
     *("pl", "cs", "sl", "hr", "sr-latn", "hu", "ro", "tr", "id", "ms", "tl", "sw", "af", "sq", "eu", "ca", "gl", "ga"),
     *("mt",),
 )
-"""Languages that the built-in dictionary of 18,708 characters covers, without Slovak, Azerbaijani and Esperanto: of
-their special letters, 75 %, 53 % and none are read in ordinary sentences (docs/design/languages.md)."""
-
 BUILT_IN_DESCRIPTION: Final = Description(
     engine="ppocr",
     title=TITLE,
@@ -69,6 +66,11 @@ class ModelVersion:
         """Whether the model came with its engine, without a manifest."""
         return not self.digests
 
+    @property
+    def reference(self) -> Named:
+        """Its name for another process, which opens it by `find_version`."""
+        return self.name, self.number, self.digest
+
     def __str__(self) -> str:
         return f"{self.name}/{self.number}"
 
@@ -79,9 +81,7 @@ class ModelVersion:
         except OSError as error:
             raise BadModel(f"{self}: {file} cannot be read: {error.strerror}.", "Copy the version again.") from error
         if self.digests and hashlib.sha256(content).hexdigest() != self.digests.get(file):
-            raise BadModel(
-                f"{self}: {file} does not match the manifest.", "Copy the version again, its SHA256SUMS last."
-            )
+            raise BadModel(f"{self}: {file} does not match the manifest.", "Copy the version again, SHA256SUMS last.")
         # The description is plain, for it names the key.
         is_plain = self.description.encryption is None or file == DESCRIPTION_FILE
         return content if is_plain else self._decrypted(file, content)
@@ -100,10 +100,7 @@ class ModelVersion:
 
 @cache
 def built_in_model() -> ModelVersion:
-    """PP-OCRv6 small from the `rapidocr` wheel (Apache-2.0, PaddlePaddle authors), which is never imported.
-
-    Raises EngineUnavailable if the wheel is missing, or contains other models.
-    """
+    """PP-OCRv6 small of PaddlePaddle (Apache-2.0) from the wheel `rapidocr`, not imported. Raises EngineUnavailable."""
     spec = importlib.util.find_spec("rapidocr")
     if spec is None or not spec.submodule_search_locations:
         raise EngineUnavailable(
@@ -134,18 +131,24 @@ def open_version(folder: Path, key: ModelKey | None = None) -> ModelVersion:
     return ModelVersion(name, number, description, folder, digest, digests, _check_key(description, key))
 
 
-def find_version(repository: Path | None, name: str, number: int, key: ModelKey | None = None) -> ModelVersion:
-    """Open a version in a repository, or the built-in one. Raises BadModel: it is missing or unusable."""
-    if (name, number) == BUILT_IN:
-        return built_in_model()
-    if repository is None:
-        raise BadModel(f"There is no {name}/{number}: OCRSVC_MODELS is not set.", "Set it to the models' folder.")
+def find_version(
+    repository: Path | None, name: str, number: int, digest: str = "", key: ModelKey | None = None
+) -> ModelVersion:
+    """Open a repository's version or the built-in one. Raises BadModel: unusable, or of another digest than given."""
     try:
-        return open_version(repository / name / str(number), key)
+        if (name, number) == BUILT_IN:
+            version = built_in_model()
+        elif repository is not None:
+            version = open_version(repository / name / str(number), key)
+        else:
+            raise BadModel(f"There is no {name}/{number}: OCRSVC_MODELS is not set.", "Set it to the models' folder.")
     except OSError as error:
         raise BadModel(
             f"{name}/{number} cannot be read in {repository}: {error.strerror}.", "Copy the version there again."
         ) from error
+    if digest and version.digest != digest:
+        raise BadModel(f"{version} has changed since the worker chose it.", "Publish changes under a new number.")
+    return version
 
 
 def version_digest(folder: Path, manifest_digest: str) -> str:
@@ -179,24 +182,3 @@ def _check_key(description: Description, key: ModelKey | None) -> ModelKey | Non
             "Do not encrypt models of this engine.",
         )
     return key
-
-
-@dataclass(frozen=True, slots=True)
-class VersionName:
-    """A reference to a version, sent between processes: the receiver opens it, and checks the digest."""
-
-    name: str
-    number: int
-    digest: str
-
-    @classmethod
-    def of(cls, version: ModelVersion) -> VersionName:
-        """The reference to a version."""
-        return cls(version.name, version.number, version.digest)
-
-    def find(self, repository: Path | None, key: ModelKey | None = None) -> ModelVersion:
-        """See `find_version`. Raises BadModel if the digest differs."""
-        version = find_version(repository, self.name, self.number, key)
-        if version.digest != self.digest:
-            raise BadModel(f"{version} has changed since the worker chose it.", "Publish changes under a new number.")
-        return version

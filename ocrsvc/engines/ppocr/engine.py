@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,15 +15,18 @@ import cv2
 import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
+from ocrsvc.engines.line_recognizer import LineReader
 from ocrsvc.engines.model.description import Recognition
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, Imaging, find_backend
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu, find_fault
-from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.pipeline.detector import open_detector
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, find_lines
+from ocrsvc.engines.ppocr.pipeline.detector import Detector, open_detector
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
+from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, PageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, make_line_runner, profiles
-from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer, Script
-from ocrsvc.engines.ppocr.pipeline.unwarp import find_grid
+from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer, Script, open_page
+from ocrsvc.engines.ppocr.pipeline.unwarp import FindGrid, OpenPage, find_grid, read_unwarped
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
 from ocrsvc.engines.ppocr.runtime.model_parts import ModelParts, read_dictionary, read_parts
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
@@ -31,7 +35,8 @@ from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import LENDER, SharedThreads
 from ocrsvc.engines.ppocr.runtime_proof import Runtime, RuntimeChoice, choose_runtime
-from ocrsvc.results import Decoder, EngineInfo
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.results import Decoder, EngineInfo, Page, Pixels, ReadTask
 from ocrsvc.serving.batcher import Limits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -39,17 +44,81 @@ from ocrsvc.system.thread_plan import ThreadPlan
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 MOST_LINES: Final = 64  # largest batch of lines, however narrow: more gain nothing, and each waits for all
+# Limits of a batch of lines on a GPU: the pixels of 32 lines 320 px wide, and a wait of 2 ms.
 BATCH: Final = Limits(max_cost=32 * 48 * 320, max_items=MOST_LINES, max_wait_s=0.002)
-"""Limits of a batch of lines on a GPU: the pixels of 32 lines 320 px wide, and a wait of 2 ms."""
-
+# Largest line width for which OpenVINO's kernels are compiled when the engine opens; each takes 20 ms and 5 MB.
 WARM_PX: Final = 1280
-"""Largest line width for which OpenVINO's kernels are compiled when the engine opens; each takes 20 ms and 5 MB."""
-
+WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: one word, and half a page's width
 DISTRUSTED: Final = (
     "Pixels are prepared on the CPU instead of by %s: on a test page %s. Results are correct, but fewer pages are read "
     "per second. Check that driver, CUDA and cupy versions match, and report this line. OCRSVC_IMAGING=cpu skips the "
     "attempt."
 )
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PageHandle:
+    """Reads pages; see engines.contract.Handle."""
+
+    detector: Detector
+    scripts: Sequence[Script[LineReader]]  # the model's recognizers, the default first
+    shared_threads: SharedThreads  # lets idle threads help with other pages
+    close: Callable[[], None] = lambda: None
+    gpu_pipeline: GpuPipeline | None = None  # prepares pixels on the GPU
+    find_grid: FindGrid | None = None  # finds a curved page's shape; None: pages are not flattened
+
+    def warm_up(self) -> None:
+        """Run each model once at ordinary sizes, so that no request pays for the first allocations."""
+        self.detector.warm_up()
+        for script in self.scripts:
+            reader = script.readers["greedy"]
+            sizes = (reader.crop_size(*line) for line in WARM_UP_LINES_PX)
+            reader.read([np.full((height, width), 255, np.uint8) for width, height in sizes])
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        """See engines.contract.Handle."""
+        return [self._answer(task) for task in tasks]
+
+    def _answer(self, task: ReadTask) -> Page | OcrsvcError:
+        try:
+            with self.shared_threads.page():
+                if self.gpu_pipeline is None:
+                    return self._read(task, self.open_in_memory)
+                try:
+                    return self._read(task, self.gpu_pipeline.open)
+                except MemoryError as full:
+                    size = f"{task.image.width} x {task.image.height}"
+                    LOG.warning("A page of %s pixels does not fit into the GPU (%s): the CPU prepares it.", size, full)
+                return self._read(task, self.open_in_memory)
+        except OcrsvcError as error:
+            return error
+
+    def _read(self, task: ReadTask, open_page: OpenPage) -> Page:
+        began_s = time.monotonic()
+        if self.find_grid is None or not (task.options.unwarp and task.options.detect):
+            page = read_page(task, open_page(task, None))
+        else:
+            page = read_unwarped(task, open_page, self.find_grid)
+        assert page.times is not None, "read_page sets them"
+        return replace(page, times=replace(page.times, began_s=began_s))
+
+    def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
+        """A page reader that prepares pixels on the CPU; `last_mask` receives each text mask of the detector."""
+        thresholds = self.detector.thresholds
+
+        def detect(pixels: Pixels) -> ProbabilityMap:
+            probabilities = self.detector.run(pixels, task.check)
+            if last_mask is not None:
+                last_mask.mask = (probabilities > thresholds.of_map).view(np.uint8)
+            return probabilities
+
+        find = partial(find_lines, run=detect, thresholds=thresholds)
+        in_batches, with_ink = self.detector.device != "cpu", task.options.wants_words
+
+        def open_reader(reader: LineReader) -> InMemoryPageReader:
+            return InMemoryPageReader(task.image.pixels, find, reader, task.check, in_batches, with_ink)
+
+        return open_page(self.scripts, task.options, open_reader)
 
 
 class PpocrEngine:
@@ -74,7 +143,7 @@ class PpocrEngine:
     ) -> None:
         cv2.setNumThreads(config.threads)
         parts = parts or read_parts(built_in_model())
-        cache = ModelCache(model_cache, parts.key)
+        cache = ModelCache(model_cache, parts.detection.version.key)
         opened = _open_recognition(parts, replace(config, sessions=engine_threads), choices, batch, cache)
         first = next(iter(opened.values()))
         self._line_runners: list[LineRunner] = []
@@ -90,9 +159,12 @@ class PpocrEngine:
             self._gpu_pipeline = self._open_gpu_pipeline(backend, parts, opened, batch) if backend else None
             self._closing = closing.pop_all()
         precision = _of_both(self._detector.precision, first.precision)
-        provider = self._with_imaging(_of_both(self._detector.provider, first.provider))
-        title, version = parts.names
-        self._info = EngineInfo("ppocr", title, version, self._detector.device, precision, provider)
+        provider = _of_both(self._detector.provider, first.provider)
+        if self._detector.device != "cpu" or self._gpu_pipeline is not None:
+            provider += f", pixels prepared by {self._gpu_pipeline.backend.name if self._gpu_pipeline else 'the CPU'}"
+        model = parts.detection.version
+        title, number = model.description.title or model.name, model.digest if model.is_built_in else str(model.number)
+        self._info = EngineInfo("ppocr", title, number, self._detector.device, precision, provider)
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine."""
@@ -100,9 +172,8 @@ class PpocrEngine:
 
     def open_handle(self) -> PageHandle:
         """See engines.contract.Engine."""
-        gpu_pipeline = self._gpu_pipeline
         return PageHandle(
-            self._detector, self._scripts, self._shared_threads, gpu_pipeline=gpu_pipeline, find_grid=find_grid
+            self._detector, self._scripts, self._shared_threads, gpu_pipeline=self._gpu_pipeline, find_grid=find_grid
         )
 
     def close(self) -> None:
@@ -132,12 +203,6 @@ class PpocrEngine:
             runner.close()
         LOG.warning(DISTRUSTED, backend.name, fault)
         return None
-
-    def _with_imaging(self, provider: str) -> str:
-        """The provider's name and, on a GPU, what prepares pixels for it."""
-        imaging = self._gpu_pipeline.backend.name if self._gpu_pipeline else "the CPU"
-        on_cpu = self._detector.device == "cpu" and self._gpu_pipeline is None
-        return provider if on_cpu else f"{provider}, pixels prepared by {imaging}"
 
 
 def _of_both(detection: str, recognition: str) -> str:
@@ -172,11 +237,8 @@ def _open_recognition(
     opened = {}
     for index, (name, part) in enumerate(parts.recognition.items()):
         part_config = _with_runtime(config, choices[index].recognition) if choices else config
-        gpu = replace(
-            part_config.gpu,
-            arena_values=3 * batch.max_cost,
-            profiles=profiles(batch, part.input_format.height_px),
-        )
+        line_profiles = profiles(batch, part.input_format.height_px)
+        gpu = replace(part_config.gpu, arena_values=3 * batch.max_cost, profiles=line_profiles)
         opened[name] = open_model(part, replace(part_config, gpu=gpu), cache)
         # Fails early on a wrong dictionary, before anything else is opened.
         read_dictionary(part, opened[name].metadata)
@@ -208,14 +270,15 @@ def open_ppocr(settings: Settings, plan: ThreadPlan, model: ModelVersion | None 
     cache = settings.model_cache or default_folder()
     parts = read_parts(model or built_in_model())
     open_engine = partial(PpocrEngine, config, plan.engine_threads, cache, batch, settings.imaging, parts=parts)
-    choices = _choose_runtimes(parts, config, ModelCache(cache, parts.key))
+    models = ModelCache(cache, parts.detection.version.key)
+    choices = _choose_runtimes(parts, config, models)
     engine = open_engine(choices)
     if choices or engine.describe().device != "cpu":
         return engine
     # The GPU does not work: open again with the fastest CPU runtime.
     engine.close()
     del engine
-    return open_engine(_choose_runtimes(parts, replace(config, device="cpu"), ModelCache(cache, parts.key)))
+    return open_engine(_choose_runtimes(parts, replace(config, device="cpu"), models))
 
 
 def _choose_runtimes(parts: ModelParts, config: SessionConfig, cache: ModelCache) -> list[RuntimeChoice]:

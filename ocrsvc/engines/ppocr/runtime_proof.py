@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,8 +26,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from ocrsvc import __version__
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, find_lines
-from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, model_input
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_lines
+from ocrsvc.engines.ppocr.pipeline.network_input import model_input
 from ocrsvc.engines.ppocr.pipeline.page import MIN_CONFIDENCE
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import make_line_runner
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width
@@ -44,12 +45,10 @@ from ocrsvc.system.allocator import release_free_memory
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
+# Smallest speedup over fp32 for a candidate to be chosen; smaller ones are within the noise of timings.
 LEAST_GAIN: Final = 1.1
-"""Smallest speedup over fp32 for a candidate to be chosen; smaller ones are within the noise of timings."""
-
+# Smallest share of the user's lines found in the same place, and of their characters read alike; 1 on our page.
 LEAST_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
-"""Smallest share of the user's lines found in the same place, and of their characters read alike; 1 on our page."""
-
 FEWEST_LINES: Final = 5  # readable lines (with fp32) that a recognizer's proof needs
 MOST_CONFIDENCE_GAP: Final = 0.05
 _SHIFT: Final = 0.15  # largest shift of a line's corners from fp32's, in line heights
@@ -87,11 +86,11 @@ BF16: Final = Runtime("openvino", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:
-    """The chosen runtimes, and why."""
+    """The chosen runtimes."""
 
     detection: Runtime
     recognition: Runtime
-    reason: str
+    reason: str  # why
 
     def __str__(self) -> str:
         return f"detection by {self.detection}, recognition by {self.recognition}: {self.reason}"
@@ -124,10 +123,7 @@ def choose_runtime(
     cache: ModelCache,
     prove: Callable[[Parts, SessionConfig, ModelCache], Sequence[Proof]] | None = None,
 ) -> RuntimeChoice | None:
-    """The runtimes of the settings, else of the cache, else of a proof made now; None if a GPU is to be used.
-
-    Raises EngineUnavailable: requested settings contradict each other, or are not available.
-    """
+    """The runtimes of the settings, the cache or a proof made now; None: use a GPU. Raises EngineUnavailable."""
     provider = choose_provider(config.device, config.provider, ort.get_available_providers())
     means_openvino = config.precision == "bf16" and config.provider == "auto" and provider == "cpu"
     check_precision(config.precision, "openvino" if means_openvino else provider)
@@ -205,11 +201,11 @@ def prove_runtimes(
     parts: Parts, config: SessionConfig, cache: ModelCache, pages: Iterable[Pixels] | None = None
 ) -> list[Proof]:
     """Read pages, by default our own, with all candidates for `config.provider` ("cpu" or "auto"), and time them."""
-    is_own_page = pages is None
+    is_own_page, height = pages is None, parts[1].input_format.height_px
     detection, recognition = (_Comparison(part, open_candidates(part, config, cache)) for part in parts)
     for page in [np.asarray(cv2.imread(str(_PAGE), cv2.IMREAD_COLOR), np.uint8)] if pages is None else pages:
         outlines = detection.add(partial(_find, page), _misplaced)
-        crops = [cut_line(page, outline, parts[1].input_format.height_px) for outline in outlines]
+        crops = [cut(page, outline, input_width(*extent(outline), height), height) for outline in outlines]
         # Spaces between Chinese and Latin depend on the whole page; our page was drawn for our model.
         differ = partial(_misread, ignored="" if parts[1].version.is_built_in else " ")
         recognition.add(partial(read_lines, parts[1], crops), differ)
@@ -241,8 +237,6 @@ def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -
 
 @dataclass(slots=True)
 class _Tally:
-    """Results of one candidate over all pages."""
-
     spent_s: float = 0.0
     differing: int = 0
     gaps: list[float] = field(default_factory=list)  # difference in confidence of each line
@@ -268,8 +262,8 @@ class _Comparison:
                 continue
             tally.differing += differing
             tally.gaps += gaps
-        working = [runtime for runtime, tally in self._tallies.items() if not tally.failure]
-        for runtime, spent_s in time_in_turn({key: partial(read, self._runners[key]) for key in working}).items():
+        working = {one: partial(read, self._runners[one]) for one, tally in self._tallies.items() if not tally.failure}
+        for runtime, spent_s in time_in_turn(working).items():
             self._tallies[runtime].spent_s += spent_s
         return single
 
@@ -309,44 +303,26 @@ def time_in_turn(
 
 def read_lines(part: ModelPart, crops: Sequence[Pixels], runner: ModelRunner) -> list[LineText]:
     """Read the text of line crops."""
-    threads = SharedThreads(1)
-    try:
+    with closing(SharedThreads(1)) as threads:
         line_runner, characters = make_line_runner(runner, threads), read_dictionary(part, runner.metadata)
         return Recognizer(line_runner, characters, height_px=part.input_format.height_px).read(crops)
-    finally:
-        threads.close()
-
-
-def cut_line(pixels: Pixels, outline: Outline, height: int = HEIGHT_PX) -> Pixels:
-    """Cut a line out of (H, W, 3) pixels, straightened, for a recognizer of lines of `height` pixels."""
-    along, across = extent(outline)
-    return cut(pixels, outline, input_width(along, across, height), height)
 
 
 def _find(page: Pixels, runner: ModelRunner) -> list[Outline]:
-    def detect(pixels: Pixels) -> ProbabilityMap:
-        probabilities: ProbabilityMap = runner.run(model_input(runner, pixels))[0][0, 0]
-        return probabilities
-
-    return find_lines(page, detect)
+    return find_lines(page, lambda pixels: runner.run(model_input(runner, pixels))[0][0, 0])
 
 
 def _misplaced(single: Sequence[Outline], other: Sequence[Outline]) -> Difference:
     """Compare line positions: number of fp32's lines; of moved, missing and extra lines; no confidences."""
-    alike = 0
-    if other:
-        places = np.stack([corners(line) for line in other])
-        for line in single:
-            shift_px = np.abs(places - corners(line)).max(axis=(1, 2)).min()
-            alike += bool(shift_px <= max(_LEAST_SHIFT_PX, _SHIFT * extent(line)[1]))
+    alike, places = 0, [corners(line) for line in other]
+    for line in single:
+        shift_px = min((float(np.abs(place - corners(line)).max()) for place in places), default=math.inf)
+        alike += shift_px <= max(_LEAST_SHIFT_PX, _SHIFT * extent(line)[1])
     return len(single), max(len(single), len(other)) - alike, []
 
 
 def _misread(single: Sequence[LineText], other: Sequence[LineText], *, ignored: str = "") -> Difference:
-    """Compare texts of lines that fp32 reads with confidence: characters, edits, differences in confidence.
-
-    Other lines, such as those of unknown scripts, are noise.
-    """
+    """Characters, edits and differences in confidence of lines that fp32 reads confidently; the others are noise."""
     pairs = [pair for pair in zip(single, other, strict=True) if pair[0].confidence >= MIN_CONFIDENCE]
     texts = [[line.text.replace(ignored, "") if ignored else line.text for line in pair] for pair in pairs]
     edits = sum(count_edits(*text) for text in texts)

@@ -17,7 +17,7 @@ import mmap
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
@@ -32,45 +32,33 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 WARM_UP_PAGE: Final = (480, 640)
 WARM_UP_LINE: Final = (32, 256)
-
 LIBRARY: Final = "libtr.so"
 DETECTION_MODEL: Final = "ctpn.bin"
 RECOGNITION_MODEL: Final = "crnn.bin"
-
 MAX_LINES: Final = 512
 MAX_STEPS: Final = 512
 MAX_SESSIONS: Final = 256
-
 UPRIGHT: Final = 1
 ROTATED: Final = 2
-
 _GRAY_8: Final = 0
 _BGR_8: Final = 16
 _BLANK: Final = -1
 _LAST_CODE_POINT: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
-
 _REMEDY: Final = "Set OCRSVC_TR_HOME to the folder of Tr 2.3 that holds libtr.so, ctpn.bin and crnn.bin."
 _LOAD_REMEDIES: Final = (
     # The same words with a path mean a library built for another processor.
-    (
-        r"^[^/]+: cannot open shared object file",
-        "Put the missing library beside libtr.so, or on LD_LIBRARY_PATH.",
-    ),
+    (r"^[^/]+: cannot open shared object file", "Put the missing library beside libtr.so, or on LD_LIBRARY_PATH."),
     ("undefined symbol", "Take libtr.so and the libraries beside it from the same release of Tr 2.3."),
     ("", "Use a libtr.so that was built for this machine's system and processor."),
 )
 
 
-Sessions = tuple[int, int]
-"""Session numbers of the line finder and the line reader."""
+Sessions = tuple[int, int]  # session numbers of the line finder and the line reader
 
 
 class TrLibrary:
-    """The library loaded from a folder. Sessions may be opened and released from any thread.
-
-    Raises EngineUnavailable: OCRSVC_TR_HOME is not set, a file is missing, or the library does not load.
-    """
+    """The library loaded from a folder; any thread may open and release sessions. Raises EngineUnavailable."""
 
     def __init__(self, home: Path | None) -> None:
         self._home = _check_home(home)
@@ -87,8 +75,8 @@ class TrLibrary:
                     f"All {MAX_SESSIONS} sessions of Tr are open.", "Set OCRSVC_TR_SHARED_SESSIONS=true."
                 )
             finder, reader = self._free.pop(0), self._free.pop(0)
-            self._init(finder, DETECTION_MODEL)
-            self._init(reader, RECOGNITION_MODEL)
+            for number, model in ((finder, DETECTION_MODEL), (reader, RECOGNITION_MODEL)):
+                self.calls.tr_init(0, number, os.fsencode(self._home / model), None)
             return finder, reader
 
     def release(self, sessions: Sessions) -> None:
@@ -97,9 +85,6 @@ class TrLibrary:
             for number in sessions:
                 self.calls.tr_release(number)
                 self._free.append(number)
-
-    def _init(self, number: int, model: str) -> None:
-        self.calls.tr_init(0, number, os.fsencode(self._home / model), None)
 
 
 class TrHandle:
@@ -110,6 +95,7 @@ class TrHandle:
         self._rects = np.zeros((MAX_LINES, 6), np.float32)
         self._codes = np.zeros((MAX_LINES, MAX_STEPS), np.int32)
         self._probabilities = np.zeros((MAX_LINES, MAX_STEPS), np.float32)
+        self._results = self._codes.ctypes.data, self._probabilities.ctypes.data, MAX_STEPS
 
     def warm_up(self) -> None:
         """Run a blank page and a blank line. Raises EngineUnavailable."""
@@ -146,34 +132,17 @@ class TrHandle:
         return Page(task.image.width, task.image.height, 0, kept)
 
     def _run(self, image: Pixels, flag: int) -> list[Line]:
-        """Read a (H, W[, 3]) gray or BGR uint8 page, with UPRIGHT or ROTATED boxes.
-
-        Raises EngineFailed: Tr reports an error or returns invalid results.
-        """
+        """Read a (H, W[, 3]) gray or BGR uint8 page, with UPRIGHT or ROTATED boxes. Raises EngineFailed."""
         self._clear_buffers()
         count = self._library.calls.tr_run(
-            *self._sessions,
-            *_image_arguments(image),
-            flag,
-            self._rects.ctypes.data,
-            MAX_LINES,
-            self._codes.ctypes.data,
-            self._probabilities.ctypes.data,
-            MAX_STEPS,
+            *self._sessions, *_image_arguments(image), flag, self._rects.ctypes.data, MAX_LINES, *self._results
         )
         _check_count(count, MAX_LINES, "lines", image)
         return [self._take_line(index, image) for index in range(count)]
 
     def _recognize(self, image: Pixels) -> list[Line]:
-        """Read an image of a single line. Raises EngineFailed."""
         self._clear_buffers()
-        steps = self._library.calls.tr_recognize(
-            self._sessions[1],
-            *_image_arguments(image),
-            self._codes.ctypes.data,
-            self._probabilities.ctypes.data,
-            MAX_STEPS,
-        )
+        steps = self._library.calls.tr_recognize(self._sessions[1], *_image_arguments(image), *self._results)
         _check_count(steps, MAX_STEPS, "steps", image)
         height, width = image.shape[:2]
         self._rects[0] = (width / 2, height / 2, width, height, 0, steps)
@@ -186,11 +155,7 @@ class TrHandle:
         self._probabilities[:] = 0
 
     def _take_line(self, index: int, image: Pixels) -> Line:
-        """Validate and convert one line of the buffers. Raises EngineFailed.
-
-        Its rect is (cx, cy, w, h, angle) in pixels and degrees, as for OpenCV's boxPoints. Lists take a fifth of
-        numpy's time for a few dozen steps.
-        """
+        """Validate and convert one line; its rect is (cx, cy, w, h, degrees), as for boxPoints. Raises EngineFailed."""
         cx, cy, width, height, angle, count = rect = self._rects[index].tolist()
         if not math.isfinite(sum(rect)) or width < 0 or height < 0:
             raise _invalid_result(f"the box {rect}", image)
@@ -198,16 +163,19 @@ class TrHandle:
         _check_count(steps, MAX_STEPS, "steps", image)
         codes: list[int] = self._codes[index, :steps].tolist()
         probabilities: list[float] = self._probabilities[index, :steps].tolist()
-        if not _is_text(codes) or not math.isfinite(sum(probabilities)):
+        # Surrogates are no text, for UTF-8 cannot encode them.
+        is_text = max(codes, default=0) <= _LAST_CODE_POINT and not any(code in _SURROGATES for code in codes)
+        if not is_text or not math.isfinite(sum(probabilities)):
             raise _invalid_result("invalid characters or probabilities", image)
-        return to_line(codes, probabilities, to_box((cx, cy, width, height, angle)))
+        # Blanks and repeats are no text; confidence is the mean over the other steps.
+        text = "".join([chr(code) for before, code in pairwise([_BLANK, *codes]) if code >= 0 and code != before])
+        not_blank = [probability for code, probability in zip(codes, probabilities, strict=True) if code >= 0]
+        confidence = min(1.0, max(0.0, sum(not_blank) / len(not_blank))) if not_blank else 0.0
+        return Line(text, confidence, to_box((cx, cy, width, height, angle)))
 
 
 class TrEngine:
-    """The loaded library. With `shared_sessions` all handles use one pair of sessions, else each opens its own.
-
-    Raises EngineUnavailable: Tr is missing, does not load, or was not built for `device`.
-    """
+    """The loaded library, with one pair of sessions, or one for each handle. Raises EngineUnavailable."""
 
     traits = EngineTraits(serial_open=True, best_batch=1, wants_gray=True)
 
@@ -236,19 +204,8 @@ class TrEngine:
             self._shared = None
 
 
-def to_line(codes: Sequence[int], probabilities: Sequence[float], box: Box) -> Line:
-    """Decode text (without blanks and repeats) and confidence (mean over the non-blank steps; 0 without any)."""
-    text = "".join([chr(code) for before, code in pairwise([_BLANK, *codes]) if code >= 0 and code != before])
-    not_blank = [probability for code, probability in zip(codes, probabilities, strict=True) if code >= 0]
-    confidence = min(1.0, max(0.0, sum(not_blank) / len(not_blank))) if not_blank else 0.0
-    return Line(text, confidence, box)
-
-
 def to_box(rect: tuple[float, float, float, float, float]) -> Box:
-    """Corners of (cx, cy, w, h, clockwise degrees), clockwise from the top left corner of the unrotated rect.
-
-    The rect can be recovered: w and the angle from the first side, h from the second.
-    """
+    """Corners of (cx, cy, w, h, clockwise degrees), clockwise from the top left one before it is turned."""
     cx, cy, width, height, angle = rect
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
 
@@ -262,11 +219,6 @@ def to_box(rect: tuple[float, float, float, float, float]) -> Box:
 def _image_arguments(image: Pixels) -> tuple[int, int, int, int]:
     """Address, rows, columns and type code."""
     return image.ctypes.data, image.shape[0], image.shape[1], _GRAY_8 if image.ndim == 2 else _BGR_8
-
-
-def _is_text(codes: list[int]) -> bool:
-    """Whether each code is blank or a character; surrogates are not, for UTF-8 cannot encode them."""
-    return max(codes, default=0) <= _LAST_CODE_POINT and not any(code in _SURROGATES for code in codes)
 
 
 def _check_count(count: int, limit: int, noun: str, image: Pixels) -> None:
@@ -295,15 +247,13 @@ def _check_home(home: Path | None) -> Path:
 
 def _read_device(home: Path) -> Literal["cpu", "cuda"]:
     """The device of the build: in a GPU build, Tr or the ONNX Runtime beside it refers to the CUDA runtime."""
-    paths = [home / LIBRARY, *sorted(home.glob("libonnxruntime.so*"))]
-    return "cuda" if any(_names_cuda(path) for path in paths) else "cpu"
-
-
-def _names_cuda(path: Path) -> bool:
-    if not path.stat().st_size:  # an empty file cannot be mapped; loading it fails later with a message
-        return False
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(b"libcudart.so") != -1
+    for path in (home / LIBRARY, *home.glob("libonnxruntime.so*")):
+        # An empty file cannot be mapped; loading it fails later with a message.
+        if path.stat().st_size:
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                if content.find(b"libcudart.so") != -1:
+                    return "cuda"
+    return "cpu"
 
 
 def _load(home: Path) -> ctypes.CDLL:
@@ -323,15 +273,16 @@ def _load(home: Path) -> ctypes.CDLL:
 def _declare(calls: ctypes.CDLL) -> ctypes.CDLL:
     number, address = ctypes.c_int, ctypes.c_void_p
     image = (address, number, number, number)
-    _set_signature(calls.tr_init, None, number, number, ctypes.c_char_p, address)
-    _set_signature(calls.tr_release, None, number)
-    _set_signature(calls.tr_run, number, number, number, *image, number, address, number, address, address, number)
-    _set_signature(calls.tr_recognize, number, number, *image, address, address, number)
+    signatures: tuple[tuple[str, type | None, *tuple[type, ...]], ...] = (
+        ("tr_init", None, number, number, ctypes.c_char_p, address),
+        ("tr_release", None, number),
+        ("tr_run", number, number, number, *image, number, address, number, address, address, number),
+        ("tr_recognize", number, number, *image, address, address, number),
+    )
+    for name, returns, *arguments in signatures:
+        function = getattr(calls, name)
+        function.restype, function.argtypes = returns, arguments
     return calls
-
-
-def _set_signature(function: Callable[..., object], returns: type | None, *arguments: type) -> None:
-    function.restype, function.argtypes = returns, arguments  # type: ignore[attr-defined]
 
 
 def open_tr(settings: Settings, _plan: ThreadPlan) -> TrEngine:

@@ -15,13 +15,10 @@ from numpy.typing import NDArray
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
+# Where pixels are prepared: on the GPU if the models run there, in memory, or in memory with the GPU code.
 Imaging = Literal["auto", "cpu", "numpy"]
-"""Where pixels are prepared: on the GPU if the models run there, in memory, or in memory with the GPU code."""
-
 Array = Any  # an array of the GPU's array module
-MAX_FREE_BYTES: Final = 256 << 20
-"""Free GPU memory that the pool may keep for the next page."""
-
+MAX_FREE_BYTES: Final = 256 << 20  # free GPU memory that the pool may keep for the next page
 MAX_FREE_PINNED_BLOCKS: Final = 16
 
 
@@ -72,9 +69,7 @@ def find_backend(imaging: Imaging, device: str) -> ArrayBackend | None:
     if imaging == "cpu" or device == "cpu":
         return None
     if importlib.util.find_spec("cupy") is None:
-        LOG.warning(
-            "cupy is not installed, so pixels are prepared on the CPU; install ocrsvc[gpu-cuda12] or [gpu-cuda13]."
-        )
+        LOG.warning("cupy is not installed, so the CPU prepares pixels; install ocrsvc[gpu-cuda12] or [gpu-cuda13].")
         return None
     try:
         return CupyBackend()

@@ -2,12 +2,9 @@
 
 Contours are found in memory from the mask; a box is scored by the mean probability inside its rectangle. The mask is
 computed on the GPU in single precision, bit-identical to the CPU's. The probability shares its byte, in seven bits, so
-that one copy of a quarter of the map's bytes transfers both; rounding changes a mean by 1/254 at most, and by far less
-in practice, because nearly all probabilities are close to 0 or 1. Scoring on the GPU would need a second copy in each
-direction for a difference that hardly ever crosses a box's threshold.
-
-Tests run the GPU code with numpy. At each start pages drawn here check that the driver, the GPU and the version of cupy
-give the same results; this takes a tenth of a second.
+that one copy of a quarter of the map's bytes transfers both; rounding changes a mean by 1/254 at most, and hardly ever
+crosses a box's threshold. Tests run the GPU code with numpy. At each start pages drawn here check in a tenth of a
+second that driver, GPU and cupy give the same results.
 """
 
 from __future__ import annotations
@@ -48,9 +45,9 @@ def unpack_map(packed: NDArray[np.uint8]) -> tuple[Pixels, Pixels]:
     return packed >> np.uint8(7), packed & np.uint8(CERTAIN)
 
 
+# Largest number of samples per pixel of a line cropped on the GPU; each sample is a pass there. Larger lines (type of
+# more than 200 px, or a whole page read as one line) are cropped in memory, which takes a millisecond.
 MAX_SAMPLES: Final = 36
-"""Largest number of samples per pixel of a line cropped on the GPU; each sample is a pass there. Larger lines (type of
-more than 200 px, or a whole page read as one line) are cropped in memory, which takes a millisecond."""
 
 
 class GpuCrop(LineImage):
@@ -77,11 +74,7 @@ class GpuPipeline:
     def open(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
         """Open a reader of the task's image that stores masks in `last_mask`. Raises MemoryError if the GPU is full."""
         page = self.backend.upload(task.image.pixels)
-
-        def open_reader(recognizer: Recognizer) -> GpuPageReader:
-            return GpuPageReader(self, page, task, recognizer, last_mask)
-
-        return open_page(self.scripts, task.options, open_reader)
+        return open_page(self.scripts, task.options, lambda one: GpuPageReader(self, page, task, one, last_mask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +105,12 @@ class GpuPageReader:
         backend, detector = self.pipeline.backend, self.pipeline.detector
         height, width = self.task.image.height, self.task.image.width
         size = input_size(height, width, scale)
-        padded, input_format = detector.padded_size(size), detector.input_format
-        tensor = detector_input(backend.xp, self.page, size, padded, shrink=scale < 1, input_format=input_format)
+        padded, taken = detector.padded_size(size), detector.input_format
+        tensor = detector_input(backend.xp, self.page, size, padded, shrink=scale < 1, taken=taken)
         probabilities = detector.run_arrays(tensor)[0, 0, : size[1], : size[0]]
         mask, likely = unpack_map(backend.download(pack_map(backend.xp, probabilities, detector.thresholds.of_map)))
         if self.last_mask is not None:
-            self.last_mask.keep(mask)
+            self.last_mask.mask = mask
         return lines_from_mask(mask, likely, width, height, certain=CERTAIN, thresholds=detector.thresholds)
 
 
@@ -154,8 +147,8 @@ def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int, i
 
 OpenPage = Callable[[ReadTask], PageReader]
 
+# A third of the thickness, scale and text of each line: letters of 20 to 110 px, to cover every way of sampling.
 LINES: Final = ((1, 2.0, "Proof 4711"), (2, 5.0, "BIG 38"), (3, 1.0, "small letters, one line of them"))
-"""A third of the thickness, scale and text of each line: letters of 20 to 110 px, to cover every way of sampling."""
 
 
 def find_fault(on_gpu: OpenPage, in_memory: OpenPage) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from ocrsvc.engines.ppocr.gpu.arrays import Array, ArrayBackend
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, InputFormat, find_noisy_ground
 from ocrsvc.imaging.geometry import Quad
+
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,7 @@ class ResamplingWeights:
 
 
 def area_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
-    """INTER_AREA: averages over the covered pixels, for N axes that shrink from `sources` to `targets` pixels.
-
-    Each axis gets `count` output pixels; those beyond its target are undefined.
-    """
+    """INTER_AREA for N axes that shrink from `sources` to `targets` of `count` pixels; further ones are undefined."""
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
     low = np.arange(count) * scale
@@ -66,13 +65,11 @@ def mixed_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> Resampl
     return _between(first, np.where(share <= 0, 0, share - np.floor(share)), source)
 
 
-def _between(first: NDArray[np.float64], share: NDArray[np.float64], source: NDArray[np.float64]) -> ResamplingWeights:
+def _between(first: Values, share: Values, source: Values) -> ResamplingWeights:
     return _clipped(np.stack([first, first + 1], axis=-1), np.stack([1 - share, share], axis=-1), source)
 
 
-def _clipped(
-    places: NDArray[np.float64], weights: NDArray[np.float64], source: NDArray[np.float64]
-) -> ResamplingWeights:
+def _clipped(places: Values, weights: Values, source: Values) -> ResamplingWeights:
     return ResamplingWeights(np.clip(places, 0, source[..., None] - 1).astype(np.int64), weights.astype(np.float32))
 
 
@@ -80,13 +77,7 @@ FIXED: Final = 2048  # 1.0 in OpenCV's fixed point
 
 
 def detector_input(
-    xp: Any,
-    page: Array,
-    size: tuple[int, int],
-    padded: tuple[int, int],
-    *,
-    shrink: bool,
-    input_format: InputFormat = USUAL,
+    xp: Any, page: Array, size: tuple[int, int], padded: tuple[int, int], *, shrink: bool, taken: InputFormat = USUAL
 ) -> Array:
     """Convert a (H, W[, 3]) uint8 page to the model's (1, 3, h', w') float32; gray fills all channels.
 
@@ -99,7 +90,7 @@ def detector_input(
             levels = xp.take(levels, xp.asarray(np.minimum(np.arange(whole), side - 1)), axis=axis)
     planes = levels[None] if levels.ndim == 2 else levels.transpose(2, 0, 1)
     tensor = xp.empty((1, 3, padded[1], padded[0]), np.float32)
-    factor, offset = scaling(xp, input_format)
+    factor, offset = scaling(xp, taken)
     tensor[0] = planes * factor[:, None, None] - offset[:, None, None]
     return tensor
 
@@ -112,20 +103,12 @@ def scaling(xp: Any, input_format: InputFormat) -> tuple[Array, Array]:
 
 def resize(xp: Any, page: Array, size: tuple[int, int], *, shrink: bool) -> Array:
     """Resize to (h, w[, 3]) float32, rounded to whole gray levels; arguments as for `detector_input`."""
-    return _shrink(xp, page, size) if shrink else _enlarge(xp, page, size)
-
-
-def _shrink(xp: Any, page: Array, size: tuple[int, int]) -> Array:
-    """Weighted sums over rows, then over columns."""
     height, width = page.shape[:2]
-    make = area_weights if size[1] <= height and size[0] <= width else mixed_weights
-    rows = sum(_parts(xp, page, make([height], [size[1]], size[1]), 0, np.float32))
-    return xp.rint(sum(_parts(xp, rows, make([width], [size[0]], size[0]), 1, np.float32)))
-
-
-def _enlarge(xp: Any, page: Array, size: tuple[int, int]) -> Array:
-    """Interpolate in OpenCV's fixed point, whose truncation makes one pixel in eight a level darker."""
-    height, width = page.shape[:2]
+    if shrink:
+        make = area_weights if size[1] <= height and size[0] <= width else mixed_weights
+        rows = sum(_parts(xp, page, make([height], [size[1]], size[1]), 0, np.float32))
+        return xp.rint(sum(_parts(xp, rows, make([width], [size[0]], size[0]), 1, np.float32)))
+    # OpenCV's fixed point, whose truncation makes one pixel in eight a level darker.
     columns = sum(_parts(xp, page, linear_weights([width], [size[0]], size[0]), 1, np.int32))
     upper, lower = _parts(xp, columns >> 4, linear_weights([height], [size[1]], size[1]), 0, np.int32)
     return (((upper >> 16) + (lower >> 16) + 2) >> 2).astype(np.float32)
@@ -135,15 +118,8 @@ def _parts(xp: Any, pixels: Array, table: ResamplingWeights, axis: int, kind: ty
     """The weighted neighbours along an axis: one gather and one product for each column of the table."""
     shape = [-1 if number == axis else 1 for number in range(pixels.ndim)]
     weights = table.weights if kind is np.float32 else np.rint(table.weights * np.float32(FIXED)).astype(kind)
-    return [
-        xp.take(pixels, xp.asarray(places), axis=axis) * xp.asarray(share).reshape(shape)
-        for places, share in zip(_columns(table.places), _columns(weights), strict=True)
-    ]
-
-
-def _columns(table: NDArray[Any]) -> list[NDArray[Any]]:
-    """The (count,) columns of a table (1, count, k)."""
-    return [np.ascontiguousarray(table[0, :, column]) for column in range(table.shape[2])]
+    columns = zip(table.places[0].T.copy(), weights[0].T.copy(), strict=True)
+    return [xp.take(pixels, xp.asarray(at), axis=axis) * xp.asarray(share).reshape(shape) for at, share in columns]
 
 
 Sizes = NDArray[np.int64]
@@ -152,20 +128,11 @@ _LEVELS: Final = 256
 
 
 def crop_lines(
-    backend: ArrayBackend,
-    page: Array,
-    quads: Sequence[Quad],
-    widths: Sequence[int],
-    padded: int,
-    input_format: InputFormat,
+    backend: ArrayBackend, page: Array, quads: Sequence[Quad], widths: Sequence[int], padded: int, taken: InputFormat
 ) -> Array:
-    """Crop lines to the model's (N, 3, height, padded) float32, padded with 0; gray fills all channels.
-
-    `page` is (H, W[, 3]) uint8 on the GPU; `quads` (4, 2) float32 in its pixels, in memory; `widths` are those of the
-    crops.
-    """
-    xp, height = backend.xp, input_format.height_px
-    factor, offset = scaling(xp, input_format)
+    """Crop lines of a (H, W[, 3]) page on the GPU to the model's (N, 3, height, padded) float32, padded with 0."""
+    xp, height = backend.xp, taken.height_px
+    factor, offset = scaling(xp, taken)
     lines = xp.zeros((len(quads), 3, height, padded), np.float32)
     for group in _groups(np.stack(quads), np.asarray(widths, np.int64), padded, height):
         inside = xp.arange(padded) < xp.asarray(group.widths)[:, None]
@@ -176,10 +143,7 @@ def crop_lines(
 
 
 def _with_level_grounds(backend: ArrayBackend, levels: Array, inside: Array) -> Array:
-    """Remove background noise from lines (n, height, padded, channels), as `network_input.level_ground`.
-
-    `inside` (n, padded) is false for padding. Histograms are counted on the GPU and evaluated in memory.
-    """
+    """Remove background noise from lines (n, height, padded, channels), as `network_input.level_ground` does."""
     xp, (count, _, _, channels) = backend.xp, levels.shape
     # One more counter than there are levels, for the padding.
     counters = xp.where(inside[:, None, :, None], levels, np.float32(_LEVELS)).astype(np.int64)
@@ -190,8 +154,8 @@ def _with_level_grounds(backend: ArrayBackend, levels: Array, inside: Array) -> 
     if not noisy:
         return levels
     rows = xp.asarray(np.array([row for row, _ in noisy]))
-    tones = backend.upload(np.array([ground.tones for _, ground in noisy], np.float32))[:, None, None, :]
-    reach = backend.upload(np.array([ground.reach for _, ground in noisy], np.float32))[:, None, None, None]
+    tones = backend.upload(np.array([tones for _, (tones, _) in noisy], np.float32))[:, None, None, :]
+    reach = backend.upload(np.array([reach for _, (_, reach) in noisy], np.float32))[:, None, None, None]
     lines = levels[rows]
     near = (xp.abs(lines - tones) <= reach).all(axis=3, keepdims=True)
     levels[rows] = xp.where(near, tones, lines)
@@ -242,11 +206,8 @@ def own_sizes(quads: NDArray[np.float32], widths: Sizes, height: int) -> tuple[S
 
 
 def homographies(quads: NDArray[np.float32], widths: Sizes, heights: Sizes) -> NDArray[np.float64]:
-    """(N, 9) homographies, row by row, that map width x height lines to their quads on the page.
-
-    P. Heckbert, "Fundamentals of Texture Mapping and Image Warping" (1989), section 2.2.3: from the unit square to a
-    quad.
-    """
+    """(N, 9) homographies, row by row, that map width x height lines to their quads on the page."""
+    # P. Heckbert, "Fundamentals of Texture Mapping and Image Warping" (1989), 2.2.3: from the unit square to a quad.
     (x0, y0), (x1, y1), (x2, y2), (x3, y3) = (quads[:, corner].T.astype(np.float64) for corner in range(4))
     bent_x, bent_y = x0 - x1 + x2 - x3, y0 - y1 + y2 - y3
     determinant = (x1 - x2) * (y3 - y2) - (x3 - x2) * (y1 - y2)
@@ -256,16 +217,13 @@ def homographies(quads: NDArray[np.float32], widths: Sizes, heights: Sizes) -> N
     h = ((x1 - x2) * bent_y - bent_x * (y1 - y2)) / divisor
     one = np.ones_like(g)
     unit = np.stack([x1 - x0 + g * x1, x3 - x0 + h * x3, x0, y1 - y0 + g * y1, y3 - y0 + h * y3, y0, g, h, one], axis=1)
-    matrices: NDArray[np.float64] = unit / np.stack([widths, heights, one] * 3, axis=1)
-    return matrices
+    return cast("NDArray[np.float64]", unit / np.stack([widths, heights, one] * 3, axis=1))
 
 
 def _cut(xp: Any, page: Array, group: _Group) -> Array:
     """Crop a group of lines to (n, height, padded, channels) float32, rounded to whole gray levels."""
     matrices = xp.asarray(group.matrices)
-    across, along = (
-        [xp.asarray(part) for part in (table.places, table.weights)] for table in (group.across, group.along)
-    )
+    across, along = ([xp.asarray(part) for part in (axis.places, axis.weights)] for axis in (group.across, group.along))
     total = None
     for down, right in product(range(across[0].shape[2]), range(along[0].shape[2])):
         x, y = _places(along[0][:, None, :, right], across[0][:, :, None, down], matrices)

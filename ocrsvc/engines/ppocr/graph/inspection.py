@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal
 
 from ocrsvc.errors import BadModel
@@ -22,14 +23,9 @@ if TYPE_CHECKING:
 
 def has_external_weights(model: onnx.ModelProto) -> bool:
     """Whether any tensor of a model is in another file."""
-    return any(tensor.data_location or tensor.external_data for tensor in _tensors(model))
-
-
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    yield from _tensors_of(model.graph)
-    for function in model.functions:
-        for node in function.node:
-            yield from _tensors_of_node(node)
+    of_functions = (_tensors_of_node(node) for function in model.functions for node in function.node)
+    tensors = chain(_tensors_of(model.graph), *of_functions)
+    return any(tensor.data_location or tensor.external_data for tensor in tensors)
 
 
 def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

@@ -7,8 +7,6 @@ convolutions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -19,11 +17,6 @@ from onnx import helper, numpy_helper
 _DECONVOLUTIONS: Final = ("ConvTranspose", "Add", "Relu", "ConvTranspose", "Add", "Sigmoid")
 
 Weights = NDArray[np.float32]
-
-
-def detector_rewrites(block: int) -> tuple[Callable[[onnx.ModelProto], None], ...]:
-    """The detector's rewrites for blocks of `block` channels, in order; they raise ValueError for other graphs."""
-    return average_by_pooling, add_one_before_scaling, deconvolve_in_phases, partial(pad_stem_channels, block=block)
 
 
 def drop_identities(proto: onnx.ModelProto) -> None:
@@ -65,7 +58,8 @@ def add_one_before_scaling(proto: onnx.ModelProto) -> None:
 def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
     """Replace the detector's final two deconvolutions by two 1 x 1 convolutions and an interleaving (DepthToSpace).
 
-    A 2 x 2 deconvolution with stride 2 computes its four output pixels from one input pixel alone.
+    A 2 x 2 deconvolution with stride 2 computes its four output pixels from one input pixel alone. Raises ValueError
+    for other graphs.
     """
     nodes = list(proto.graph.node)
     begin = len(nodes) - len(_DECONVOLUTIONS)
@@ -96,7 +90,8 @@ def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
 def pad_stem_channels(proto: onnx.ModelProto, block: int) -> None:
     """Pad the channels of the first four convolutions and the pooling to whole blocks, and remove the concatenation.
 
-    Added channels are zero. The convolution of two concatenated inputs becomes the sum of two convolutions.
+    Added channels are zero. The convolution of two concatenated inputs becomes the sum of two convolutions. Raises
+    ValueError, StopIteration and KeyError for other graphs.
     """
     graph = _Graph(proto)
     joined = next(node for node in proto.graph.node if node.op_type == "Concat")
@@ -108,7 +103,10 @@ def pad_stem_channels(proto: onnx.ModelProto, block: int) -> None:
     if weights.shape[1] != 2 * split or len(joined.input) != 2:
         raise ValueError("the model's stem does not end in the concatenation of two branches")
     for convolution in (first, inner, outer):
-        graph.pad_channels(convolution, block, input_too=convolution is not first)
+        padded = padded_channels(graph.value(convolution.input[1]), 0, block)
+        graph.replace(convolution.input[1], padded if convolution is first else padded_channels(padded, 1, block))
+        (added,) = graph.readers[convolution.output[0]]
+        graph.replace(added.input[1], padded_channels(graph.value(added.input[1]), 1, block))
     branches = []
     for number, name in enumerate(joined.input):
         part = padded_channels(weights[:, number * split : (number + 1) * split], 1, block)
@@ -142,8 +140,7 @@ class _Graph:
 
     def value(self, name: str) -> Weights:
         """The value of a constant."""
-        value: Weights = numpy_helper.to_array(self._constants[name])
-        return value
+        return numpy_helper.to_array(self._constants[name])
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
         """Add a float32 constant; returns its name."""
@@ -153,13 +150,6 @@ class _Graph:
             self._graph.initializer.append(tensor)
             self._constants[name] = tensor
         return name
-
-    def pad_channels(self, convolution: onnx.NodeProto, block: int, *, input_too: bool) -> None:
-        """Pad a convolution's channels, and its bias, to whole blocks."""
-        weights = padded_channels(self.value(convolution.input[1]), 0, block)
-        self._replace(convolution.input[1], padded_channels(weights, 1, block) if input_too else weights)
-        (bias,) = self.readers[convolution.output[0]]
-        self._replace(bias.input[1], padded_channels(self.value(bias.input[1]), 1, block))
 
     def scaled_summand(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
         """The node of the product, if the node is an addition x + x * s."""
@@ -173,7 +163,8 @@ class _Graph:
                 return producer
         return None
 
-    def _replace(self, name: str, value: Weights) -> None:
+    def replace(self, name: str, value: Weights) -> None:
+        """Change the value of a constant."""
         self._constants[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value), name))
 
 

@@ -1,9 +1,9 @@
 """Converts a model to half precision, or its large matrix products to int8.
 
-**Half precision** uses ONNX Runtime's converter (onnxruntime/transformers/float16.py, maintained, unlike the package
-onnxconverter-common that it came from). Inputs, outputs and the recognizer's end (the product with 18,710 classes,
-argmax and softmax) stay float32: fp16 scores have eleven bits, so many classes would tie. The converter casts values
-between two float32 nodes to half precision and back, where squares would overflow; these pairs of casts are removed.
+**Half precision** uses ONNX Runtime's converter (onnxruntime/transformers/float16.py). Inputs, outputs and the
+recognizer's end (the product with 18,710 classes, argmax and softmax) stay float32: fp16 scores have eleven bits, so
+many classes would tie. The converter casts values between two float32 nodes to half precision and back, where squares
+would overflow; these pairs of casts are removed.
 
 **Int8** quantises the 1 x 1 convolutions over whole planes, which are matrix products with channels last, and the
 product that scores the classes: together two thirds of the recognizer's time. Weights are rounded once per output
@@ -14,7 +14,6 @@ float32 in the same layout, which avoids transposes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -37,34 +36,27 @@ _OF_POOLED: Final = frozenset({"Conv", "Add", "Relu", "HardSigmoid", "Sigmoid"})
 Weights = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class _DetachedHead:
-    """Nodes removed from the end of a graph, to be added again."""
-
-    nodes: list[onnx.NodeProto]
-    weights: list[onnx.TensorProto]
-    outputs: list[onnx.ValueInfoProto]
-
-
 def to_fp16(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
     """Convert a model to half precision, except from the product that makes `scores` on. Changes `proto`."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     head = _detach_head(proto.graph, scores)
-    converted: onnx.ModelProto = convert_float_to_float16(
-        proto, keep_io_types=True, op_block_list=list(_FP32_OPERATORS)
-    )
-    _remove_cast_pairs(converted.graph)
+    half: onnx.ModelProto = convert_float_to_float16(proto, keep_io_types=True, op_block_list=list(_FP32_OPERATORS))
+    _remove_cast_pairs(half.graph)
     if head is not None:
-        converted.graph.node.extend(head.nodes)
-        converted.graph.initializer.extend(head.weights)
-        del converted.graph.output[:]
-        converted.graph.output.extend(head.outputs)
-    return converted
+        nodes, weights, outputs = head
+        half.graph.node.extend(nodes)
+        half.graph.initializer.extend(weights)
+        del half.graph.output[:]
+        half.graph.output.extend(outputs)
+    return half
 
 
-def _detach_head(graph: onnx.GraphProto, scores: str) -> _DetachedHead | None:
-    """Remove the nodes from the final product on, with their weights; their inputs become the graph's outputs."""
+Head = tuple[list[onnx.NodeProto], list[onnx.TensorProto], list[onnx.ValueInfoProto]]  # nodes, weights, outputs
+
+
+def _detach_head(graph: onnx.GraphProto, scores: str) -> Head | None:
+    """Remove and return the part from the final product on; its inputs become the graph's outputs."""
     producers = {output: node for node in graph.node for output in node.output}
     if scores not in producers:
         return None
@@ -78,9 +70,9 @@ def _detach_head(graph: onnx.GraphProto, scores: str) -> _DetachedHead | None:
             reached.update(node.output)
             nodes.append(node)
     read = {name for node in nodes for name in node.input}
-    head = _DetachedHead(nodes, [weight for weight in graph.initializer if weight.name in read], list(graph.output))
+    weights, outputs = [weight for weight in graph.initializer if weight.name in read], list(graph.output)
     inputs = sorted(name for name in read - reached if name in producers)
-    for weight in head.weights:
+    for weight in weights:
         graph.initializer.remove(weight)
     for node in nodes:
         graph.node.remove(node)
@@ -89,7 +81,7 @@ def _detach_head(graph: onnx.GraphProto, scores: str) -> _DetachedHead | None:
         graph.value_info.remove(value)
     del graph.output[:]
     graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in inputs)
-    return head
+    return nodes, weights, outputs
 
 
 def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
@@ -108,10 +100,7 @@ def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
 
 
 def quantize(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> int:
-    """Convert the model's large 1 x 1 convolutions and its Gemm to int8, in place; returns their number.
-
-    `proto` has opset 11 or later, no Identity nodes, and a batch size of one.
-    """
+    """Convert the large products of a model (opset 11, no Identity, one line) to int8 in place; returns how many."""
     del proto.graph.value_info[:]
     rewriter = _Int8Rewriter(proto, least_channels)
     rewriter.run()
@@ -130,14 +119,17 @@ class _Int8Rewriter:
     """Writes a graph's nodes again, in order, and tracks the layouts in which each tensor exists."""
 
     def __init__(self, proto: onnx.ModelProto, least_channels: int) -> None:
-        self._proto = proto
-        self._least = least_channels
+        self._proto, self._least = proto, least_channels
         self._constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
         self._readers: dict[str, list[onnx.NodeProto]] = {}
         for node in proto.graph.node:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
-        self._pooled = self._find_pooled()
+        # Tensors with one value per channel, whose products are cheap.
+        self._pooled: set[str] = set()
+        for node in proto.graph.node:
+            if node.op_type in _POOLS or (node.op_type in _OF_POOLED and node.input[0] in self._pooled):
+                self._pooled.update(node.output)
         self._last: dict[str, str] = {}  # by tensor, the name of its copy with channels last
         self._only_last: set[str] = set()  # tensors that exist with channels last only
         self._written: list[onnx.NodeProto] = []
@@ -167,14 +159,6 @@ class _Int8Rewriter:
         for output in self._proto.graph.output:
             self._to_first(output.name)
         replace_nodes(self._proto, self._written)
-
-    def _find_pooled(self) -> set[str]:
-        """Tensors with one value per channel, whose products are cheap."""
-        pooled: set[str] = set()
-        for node in self._proto.graph.node:
-            if node.op_type in _POOLS or (node.op_type in _OF_POOLED and node.input[0] in pooled):
-                pooled.update(node.output)
-        return pooled
 
     def _is_quantizable(self, node: onnx.NodeProto) -> bool:
         if node.op_type != "Conv" or node.input[1] not in self._constants or node.input[0] in self._pooled:

@@ -20,16 +20,13 @@ PROBABILITIES: Final = "sure"
 LOGITS: Final = "logits"
 FEATURES: Final = "features"
 BEGINS: Final = "begins"
-
 IMPOSSIBLE: Final = -1e30  # score of padding classes
-
 # Far above the subnormal range (1.2e-38), and far below any weight that can change a float32 output.
 NEGLIGIBLE: Final = 1e-30
 _BLOCK: Final = 4096
 _MOST_BLOCKS: Final = 64
+# Opset since which a node's axes are an input, not an attribute.
 _AXES_ARE_INPUTS: Final = {"Squeeze": 13, "Unsqueeze": 13, "ReduceMax": 18}
-"""Opset since which a node's axes are an input, not an attribute."""
-
 # Classes per block, if padded: a multiple of the vector size, and about the square root of 18,710.
 _CLASSES: Final = 128
 
@@ -66,7 +63,6 @@ def add_argmax(proto: onnx.ModelProto) -> None:
     best = head.two_stage_argmax(logits, classes, _blocks_of(classes))
     head.add_probabilities(logits, best)
     _put_outputs(proto, _outputs(batched=False))
-    _remove_unused_nodes(proto)
 
 
 def keep_features(proto: onnx.ModelProto) -> None:
@@ -74,7 +70,6 @@ def keep_features(proto: onnx.ModelProto) -> None:
     product, _ = _find_head(proto)
     _Head(proto).add_along("Squeeze", product.input[0], 0, output=FEATURES)
     _put_outputs(proto, ((FEATURES, TensorProto.FLOAT, 2),))
-    _remove_unused_nodes(proto)
 
 
 def make_classifier(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
@@ -122,14 +117,10 @@ def add_argmax_batched(proto: onnx.ModelProto) -> None:
     head.add("ArgMax", shares, output=BEST, axis=2, keepdims=0)
     head.add_along("ReduceMax", shares, 2, output=PROBABILITIES, keepdims=0)
     _put_outputs(proto, _outputs(batched=True))
-    _remove_unused_nodes(proto)
 
 
 def add_argmax_to_scores(proto: onnx.ModelProto, classes: int, *, shares: bool, batched: bool) -> None:
-    """Like `add_argmax`, or `add_argmax_batched`, for any recognizer whose first output is (N, T, classes).
-
-    With `shares` these are probabilities, otherwise scores before a softmax.
-    """
+    """Like `add_argmax[_batched]` for any output (N, T, classes): `shares`, or scores before a softmax."""
     head = _Head(proto)
     scores = _scores_before_softmax(proto) or proto.graph.output[0].name
     if shares and scores == proto.graph.output[0].name:
@@ -143,7 +134,6 @@ def add_argmax_to_scores(proto: onnx.ModelProto, classes: int, *, shares: bool, 
         logits = head.add_along("Squeeze", scores, 0, output=LOGITS)
         head.add_probabilities(logits, head.two_stage_argmax(logits, classes, _blocks_of(classes)))
     _put_outputs(proto, _outputs(batched=batched))
-    _remove_unused_nodes(proto)
 
 
 def _scores_before_softmax(proto: onnx.ModelProto) -> str | None:
@@ -158,7 +148,6 @@ def _scores_before_softmax(proto: onnx.ModelProto) -> str | None:
 
 
 def _outputs(*, batched: bool) -> tuple[tuple[str, int, int], ...]:
-    """The outputs of a recognizer that chooses its classes."""
     ranks = (2, 2, 3) if batched else (1, 1, 2)
     kinds = (TensorProto.INT64, TensorProto.FLOAT, TensorProto.FLOAT)
     return tuple(zip((BEST, PROBABILITIES, LOGITS), kinds, ranks, strict=True))
@@ -175,22 +164,10 @@ def _blocks_of(classes: int) -> int:
 
 
 def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) -> None:
-    """Replace the graph's outputs; `kinds` are name, element type and number of dimensions."""
+    """Replace the graph's outputs, given by name, element type and number of dimensions, and drop unused nodes."""
     del proto.graph.output[:]
     for name, kind, dims in kinds:
         proto.graph.output.append(helper.make_tensor_value_info(name, kind, [None] * dims))
-
-
-def _find_head(proto: onnx.ModelProto) -> tuple[onnx.NodeProto, onnx.NodeProto]:
-    """The final product and the addition of its bias, which a softmax must follow. Raises ValueError."""
-    producers = {output: node for node in proto.graph.node for output in node.output}
-    softmax = _producer(producers, proto.graph.output[0].name, "Softmax")
-    add_bias = _producer(producers, softmax.input[0], "Add")
-    return _producer(producers, add_bias.input[0], "MatMul"), add_bias
-
-
-def _remove_unused_nodes(proto: onnx.ModelProto) -> None:
-    """Remove nodes that do not contribute to an output; ONNX Runtime would run them."""
     used = {output.name for output in proto.graph.output}
     kept = []
     for node in reversed(proto.graph.node):  # in reverse topological order
@@ -199,6 +176,14 @@ def _remove_unused_nodes(proto: onnx.ModelProto) -> None:
             kept.append(node)
     del proto.graph.node[:]
     proto.graph.node.extend(reversed(kept))
+
+
+def _find_head(proto: onnx.ModelProto) -> tuple[onnx.NodeProto, onnx.NodeProto]:
+    """The final product and the addition of its bias, which a softmax must follow. Raises ValueError."""
+    producers = {output: node for node in proto.graph.node for output in node.output}
+    softmax = _producer(producers, proto.graph.output[0].name, "Softmax")
+    add_bias = _producer(producers, softmax.input[0], "Add")
+    return _producer(producers, add_bias.input[0], "MatMul"), add_bias
 
 
 def _producer(producers: dict[str, onnx.NodeProto], name: str, kind: str) -> onnx.NodeProto:
@@ -255,15 +240,12 @@ class _Head:
         return self.add("Add", before, inside, output=BEST)
 
     def add_probabilities(self, scores: str, best: str, begins: str | None = None) -> None:
-        """Add PROBABILITIES: softmax of the scores (T, C) at the first step of each character; see `first_steps`."""
-        shares = self.add("Softmax", self.add("Gather", scores, self.first_steps(best, begins), axis=0), axis=1)
-        self.add_along("ReduceMax", shares, 1, output=PROBABILITIES, keepdims=0)
-
-    def first_steps(self, best: str, begins: str | None) -> str:
-        """(N,) first steps of the runs of equal classes other than blank (0); `begins` also starts runs."""
+        """Add PROBABILITIES of the runs of equal classes except blank (0); `begins` (T,) also starts runs."""
         all_but_last = self.add("Slice", best, self.constant([0]), self.constant([-1]))
         before = self.add("Concat", self.constant([0]), all_but_last, axis=0)
         changed = self.add("Not", self.add("Equal", best, before))
         changed = self.add("Or", changed, begins) if begins is not None else changed
         not_blank = self.add("Greater", best, self.constant(0))
-        return self.add_along("Squeeze", self.add("NonZero", self.add("And", changed, not_blank)), 0)
+        first = self.add_along("Squeeze", self.add("NonZero", self.add("And", changed, not_blank)), 0)
+        shares = self.add("Softmax", self.add("Gather", scores, first, axis=0), axis=1)
+        self.add_along("ReduceMax", shares, 1, output=PROBABILITIES, keepdims=0)

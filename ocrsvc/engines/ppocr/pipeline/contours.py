@@ -3,11 +3,9 @@
 Rows of a tight table touch on the map, and a column of short numbers is one tall shape. Probabilities are slightly
 lower between two lines than inside them, so at a higher threshold the shape splits, as regions do in the component tree
 of an image (R. Jones, "Connected Filtering and Segmentation Using Component Trees", 1999). A shape that may be one line
-is split only if its parts are arranged as rows, because a line with a gap splits as well.
-
-A line on a bent page, a bottle or a banner fills little of its minimum-area rectangle. Its centre line is fitted to the
-contour's points by least squares, as a cubic over the position along that rectangle; in a strip, these points are half
-its thickness away from the curve. The cost is linear in the length of each contour.
+is split only if its parts are arranged as rows, because a line with a gap splits as well. A curved line fills little of
+its minimum-area rectangle; its centre line is fitted to the contour's points by least squares, as a cubic over the
+position along that rectangle. The cost is linear in the length of each contour.
 """
 
 from __future__ import annotations
@@ -28,33 +26,28 @@ from ocrsvc.results import Pixels
 Contour = NDArray[np.int32]
 Values = NDArray[np.float64]
 Box = tuple[int, int, int, int]
+# The parts of a contour, none if it stays whole, and the levels left for splitting them further.
 Division = tuple[list[Contour], tuple[float, ...]]
-"""The parts of a contour, none if it stays whole, and the levels left for splitting them further."""
-
 LEVELS: Final = (0.3, 0.5, 0.7, 0.85)  # thresholds of probability, tried in this order
 MIN_SHAPE_PX: Final = 3  # shortest side of a part; smaller ones are dropped
 MAX_PARTS: Final = 24  # more parts are noise
+# Limit on the area of all bounding boxes scanned on one map, in areas of the map; usually they hardly overlap.
 MAX_SCANNED_AREA: Final = 4.0
-"""Limit on the area of all bounding boxes scanned on one map, in areas of the map; usually they hardly overlap."""
-
+# Limit on the area of the parts' bounding boxes, in areas of the shape's bounding box; 1.2 at most on the corpus.
+# Nested shapes have more, because their boxes contain each other.
 MAX_SCANNED_PART_AREA: Final = 2.0
-"""Limit on the area of the parts' bounding boxes, in areas of the shape's bounding box; 1.2 at most on the corpus.
-Nested shapes have more, because their boxes contain each other."""
-
 SQUAT_ASPECT: Final = 1.25  # height / width of the least tall part of a column, at most
 MAX_ASPECT: Final = 2.5  # height / width of the tallest part, at most; sideways words are taller
 
 MIN_FILL: Final = 0.75  # share of its minimum-area rectangle that a straight line's contour fills
 MIN_BEND: Final = 0.5  # distance of curve and chord from which a line counts as curved, in thicknesses
+# Largest root mean square distance between contour and curve, in thicknesses of the strip. It is 0.5 in an even strip,
+# more in two touching lines, in a cross or in a ring.
 MAX_SPREAD: Final = 0.75
-"""Largest root mean square distance between contour and curve, in thicknesses of the strip. It is 0.5 in an even strip,
-more in two touching lines, in a cross or in a ring."""
-
 MIN_LENGTH: Final = 5.0  # minimum length of a curved line, in thicknesses; shorter shapes are as likely blots
 MAX_DEVIATION: Final = 0.1  # largest distance of a piece of the outline from the curve, in thicknesses
 MAX_PIECES: Final = 16
-MAX_BORDER: Final = 3.0
-"""Longest contour of a curved line, in sums of its rectangle's two sides; half a ring has 2.1."""
+MAX_BORDER: Final = 3.0  # longest contour of a curved line, in sums of its rectangle's two sides; half a ring has 2.1
 
 
 def within_scan_limit(contours: Sequence[Contour], size: int, max_areas: float = MAX_SCANNED_AREA) -> list[bool]:
@@ -63,21 +56,13 @@ def within_scan_limit(contours: Sequence[Contour], size: int, max_areas: float =
     return cast("list[bool]", (frames.prod(axis=1).cumsum() <= max_areas * size).tolist())
 
 
-def split_rows(contour: Contour, probabilities: NDArray[Any], levels: tuple[float, ...]) -> Division:
-    """Split a contour into parts that are arranged as rows; no parts if it is one line.
-
-    `levels` are ascending thresholds on the map's values (float32 or uint8); the first is that of the mask.
-    """
-    return split_parts(contour, probabilities, levels, _are_rows)
-
-
 def split_parts(
     contour: Contour,
     probabilities: NDArray[Any],
     levels: tuple[float, ...],
     accept: Callable[[Sequence[Box], Box], bool] = lambda _boxes, _frame: True,
 ) -> Division:
-    """Split a contour at the lowest level at which `accept` accepts its parts; see `split_rows`."""
+    """Split a contour at the first of ascending `levels` whose parts `accept` accepts; the lowest is the mask's."""
     left, top, width, height = frame = cast(Box, cv2.boundingRect(contour))
     here = probabilities[top : top + height, left : left + width]
     own = _own_pixels(contour - np.array([left, top], np.int32), here > levels[0])
@@ -105,7 +90,7 @@ def _own_pixels(contour: Contour, above: NDArray[np.bool_]) -> Pixels:
     return cast(Pixels, (labels == labels[row, column]).astype(np.uint8))
 
 
-def _are_rows(boxes: Sequence[Box], frame: Box) -> bool:
+def are_rows(boxes: Sequence[Box], frame: Box) -> bool:
     """Whether parts, as (left, top, width, height), lie one above the other, and in a column are not too tall."""
     *_, width, height = frame
     if height >= width:
@@ -168,10 +153,7 @@ def fills_rectangle(contour: Contour, across: float, along: float) -> bool:
 
 
 def curved_outline(contour: Contour, probabilities: NDArray[Any], least: float, unclip: float) -> Outline | None:
-    """The grown outline of a curved line, in pixels of the map; None for other shapes.
-
-    `least` is the minimum of the mean probability along the curve.
-    """
+    """The grown outline of a curved line on the map, if its curve has `least` mean probability; None otherwise."""
     strip = _fit(contour)
     if strip is None or _mean_along(strip, probabilities) < least:
         return None
@@ -180,7 +162,6 @@ def curved_outline(contour: Contour, probabilities: NDArray[Any], least: float, 
 
 
 def _fit(contour: Contour) -> _Strip | None:
-    """Fit a strip to a contour; None if the contour is not a strip."""
     (x, y), (width, height), degrees = cv2.minAreaRect(contour)
     radians = math.radians(degrees if width >= height else degrees + 90)
     half = max(width, height) / 2
@@ -212,7 +193,6 @@ def _every_pixel(corners: Contour) -> Values:
 
 
 def _mean_along(strip: _Strip, probabilities: NDArray[Any]) -> float:
-    """Mean probability along the curve."""
     places = np.linspace(-1, 1, max(2, round(strip.length)))
     columns, rows = np.rint(strip.on_map(strip.points(places))).astype(int).T
     height, width = probabilities.shape

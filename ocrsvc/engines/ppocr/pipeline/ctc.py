@@ -27,10 +27,7 @@ BLANK: Final = 0
 
 
 def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], classes: Sequence[str]) -> Path:
-    """Decode (T,) `best`, the likeliest class of each step: collapse repeats and drop blanks (class 0).
-
-    `probabilities` (N,) are those of each character at its first step.
-    """
+    """Decode (T,) classes by collapsing repeats and dropping blanks; `probabilities` (N,) are those of characters."""
     begins = np.flatnonzero(np.concatenate(([True], best[1:] != best[:-1])))
     ends = np.append(begins[1:], len(best)) - 1
     not_blank = best[begins] != BLANK
@@ -113,7 +110,10 @@ def pad(parts: Sequence[Steps]) -> Steps:
 
 def beam_search(steps: Steps, width: int, check: Check = no_check) -> list[Ints]:
     """The likeliest text of each line, as classes, with a beam of `width` prefixes; calls `check` before each step."""
-    beam = _empty_beam(len(steps.blank), width)
+    # Only the empty prefix, of probability 1.
+    known, parent = np.zeros((2, len(steps.blank), width), np.uint64)
+    beam = _Beam(known, parent, np.full(known.shape, -1), *np.full((2, *known.shape), -np.inf))
+    beam.known[:, 0], beam.ends_blank[:, 0] = _ROOT, 0.0
     every = zip(*(np.moveaxis(part, 1, 0) for part in (steps.classes, steps.scores, steps.blank)), strict=True)
     history = []
     for step in every:
@@ -192,14 +192,6 @@ class _Beam:
         self.last = np.where(stays, of_source(self.last), added)
         self.ends_blank = np.where(stays, of_source(stay), -np.inf)
         self.ends_not_blank = np.where(stays, of_source(not_blank), scores)
-
-
-def _empty_beam(lines: int, width: int) -> _Beam:
-    """A beam with only the empty prefix, of probability 1."""
-    known, parent = np.zeros((2, lines, width), np.uint64)
-    beam = _Beam(known, parent, np.full((lines, width), -1), *np.full((2, lines, width), -np.inf))
-    beam.known[:, 0], beam.ends_blank[:, 0] = _ROOT, 0.0
-    return beam
 
 
 def _spell(final: Ints, history: Sequence[tuple[Ints, Ints]]) -> list[Ints]:

@@ -22,10 +22,10 @@ from ocrsvc.engines.ppocr.pipeline.contours import (
     MIN_SHAPE_PX,
     Contour,
     Division,
+    are_rows,
     curved_outline,
     fills_rectangle,
     split_parts,
-    split_rows,
     within_scan_limit,
 )
 from ocrsvc.engines.ppocr.pipeline.perspective import follow_perspective
@@ -49,15 +49,14 @@ class Thresholds:
     # unclip distance, in units of the shape's area / perimeter
     unclip_ratio: float = UNCLIP_RATIO
 
+    @classmethod
+    def of(cls, part: Detection | None) -> Thresholds:
+        """Those in a model's description; the usual ones for those it leaves out."""
+        stated = (part.map_threshold, part.box_threshold, part.unclip_ratio) if part is not None else (None,) * 3
+        return cls(stated[0] or MAP_THRESHOLD, stated[1] or BOX_THRESHOLD, stated[2] or UNCLIP_RATIO)
 
-USUAL_THRESHOLDS: Final = Thresholds()
 
-
-def thresholds_of(part: Detection | None) -> Thresholds:
-    """The thresholds in a model's description; the usual ones for those it leaves out."""
-    stated = (part.map_threshold, part.box_threshold, part.unclip_ratio) if part is not None else (None,) * 3
-    return Thresholds(stated[0] or MAP_THRESHOLD, stated[1] or BOX_THRESHOLD, stated[2] or UNCLIP_RATIO)
-
+USUAL: Final = Thresholds()
 
 STRIDE = 32  # the network's input sides must be multiples of this
 COARSE_PX = 960  # longest side of the first pass
@@ -87,7 +86,7 @@ class FoundLines:
 
 
 def find_lines(
-    pixels: Pixels, run: Callable[[Pixels], ProbabilityMap], thresholds: Thresholds = USUAL_THRESHOLDS
+    pixels: Pixels, run: Callable[[Pixels], ProbabilityMap], thresholds: Thresholds = USUAL
 ) -> list[Outline]:
     """Find the lines of an image, in no particular order.
 
@@ -141,15 +140,14 @@ def second_scale(found: FoundLines, scale: float, longest: float) -> float:
 
 def input_size(height: int, width: int, scale: float) -> tuple[int, int]:
     """(width, height) of the network's input for an image at a scale: multiples of STRIDE."""
-    return _to_stride(width * scale), _to_stride(height * scale)
+    across, down = (max(STRIDE, round(side * scale / STRIDE) * STRIDE) for side in (width, height))
+    return across, down
 
 
-def lines_from_map(
-    probabilities: ProbabilityMap, width: int, height: int, thresholds: Thresholds = USUAL_THRESHOLDS
-) -> FoundLines:
+def lines_from_map(found: ProbabilityMap, width: int, height: int, thresholds: Thresholds = USUAL) -> FoundLines:
     """Find the lines of an (h, w) probability map; outlines are in pixels of the width x height image."""
-    mask = (probabilities > thresholds.of_map).astype(np.uint8)
-    return lines_from_mask(mask, probabilities, width, height, thresholds=thresholds)
+    mask = (found > thresholds.of_map).astype(np.uint8)
+    return lines_from_mask(mask, found, width, height, thresholds=thresholds)
 
 
 def lines_from_mask(
@@ -159,13 +157,15 @@ def lines_from_mask(
     height: int,
     *,
     certain: float = 1.0,
-    thresholds: Thresholds = USUAL_THRESHOLDS,
+    thresholds: Thresholds = USUAL,
 ) -> FoundLines:
     """As `lines_from_map`, with a given mask of text (1) and background (0).
 
     `probabilities` are (h, w) float32 or uint8, with `certain` for 1; `width` and `height` are the image's.
     """
-    contours = _contours(mask)
+    every = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
+    # OpenCV follows the contours of holes in the opposite direction.
+    contours = [contour for contour in every if cv2.contourArea(contour, oriented=True) < 0][:MAX_BOXES]
     sizes = np.sort(np.array([cv2.minAreaRect(contour)[1] for contour in contours]).reshape(-1, 2), axis=1)
     large, long = (sizes >= MIN_SHAPE_PX).T
     usual = float(np.median(sizes[large, 0])) if large.any() else 0.0
@@ -174,44 +174,27 @@ def lines_from_mask(
     lowest = thresholds.of_map
     levels = tuple(level * certain for level in (lowest, *(level for level in LEVELS if level > lowest)))
     found = [read.lines(contour, levels if divide else ()) for contour, divide in zip(contours, allowed, strict=True)]
-    every = [outline for outlines in found for outline in outlines][:MAX_BOXES]
-    straight = np.array([outline for outline in every if not is_curved(outline)], np.float32).reshape(-1, 4, 2)
+    outlines = [outline for outlines in found for outline in outlines][:MAX_BOXES]
+    straight = np.array([outline for outline in outlines if not is_curved(outline)], np.float32).reshape(-1, 4, 2)
     scale = np.array([width / probabilities.shape[1], height / probabilities.shape[0]], np.float32)
     limit = np.array([width, height], np.float32)
     quads = np.clip(order_clockwise(straight) * scale, 0, limit)
-    curved = [np.clip(outline * scale, 0, limit) for outline in every if is_curved(outline)]
-    outlines = [*quads[_are_large_enough(quads)], *curved]
-    return FoundLines(outlines, _unclaimed(contours, found), int((long & ~large).sum()))
-
-
-def _contours(mask: Pixels) -> list[Contour]:
-    """The outer contours of the text on a mask; MAX_BOXES at most."""
-    every = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
-    # OpenCV follows the contours of holes in the opposite direction.
-    return [contour for contour in every if cv2.contourArea(contour, oriented=True) < 0][:MAX_BOXES]
-
-
-def _unclaimed(contours: list[Contour], found: list[list[Outline]]) -> float:
-    """Share of the contours' area in no line."""
+    curved = [np.clip(outline * scale, 0, limit) for outline in outlines if is_curved(outline)]
     areas = np.array([cv2.contourArea(contour) for contour in contours])
-    lost = np.array([not outlines for outlines in found], bool)
-    return float(areas[lost].sum() / areas.sum()) if areas.any() else 0.0
+    lost = np.array([not lines for lines in found], bool)
+    unclaimed = float(areas[lost].sum() / areas.sum()) if areas.any() else 0.0
+    return FoundLines([*quads[_are_large_enough(quads)], *curved], unclaimed, int((long & ~large).sum()))
 
 
 @dataclass(frozen=True, slots=True)
 class _MapReader:
-    """Converts contours to lines."""
-
     probabilities: NDArray[Any]  # (h, w) the map
     certain: float  # value on the map of a probability of 1
     usual: float  # median thickness of the map's contours, in its pixels
     thresholds: Thresholds
 
     def lines(self, contour: Contour, levels: tuple[float, ...]) -> list[Outline]:
-        """The lines in a contour, in pixels of the map: usually one, none in a speck.
-
-        `levels` are as in `contours.rows_of`; without them the contour is not split.
-        """
+        """The lines in a contour on the map: usually one, none in a speck. Without `levels` it is not split."""
         around = cv2.minAreaRect(contour)
         across, along = around[1]
         if min(across, along) < MIN_SHAPE_PX:
@@ -222,7 +205,7 @@ class _MapReader:
         *_, width, height = cv2.boundingRect(contour)
         is_tall = height > width
         if levels and (not is_rectangle or min(across, along) > THICK_RATIO * self.usual or is_tall):
-            rows = split_rows(contour, self.probabilities, levels)
+            rows = split_parts(contour, self.probabilities, levels, are_rows)
             if rows[0]:
                 return self._all_lines(contour, rows)
         if is_rectangle:
@@ -268,7 +251,6 @@ def order_clockwise(corners: NDArray[np.float32]) -> Quad:
 
 
 def _sorted_by(points: NDArray[np.float32], column: int) -> NDArray[np.float32]:
-    """Sort points (..., N, 2) by a column."""
     order = np.argsort(points[..., column], axis=-1, kind="stable")
     return np.take_along_axis(points, order[..., None], axis=-2)
 
@@ -278,7 +260,3 @@ def _are_large_enough(quads: NDArray[np.float32]) -> NDArray[np.bool_]:
     along, across = quads[:, 1] - quads[:, 0], quads[:, 3] - quads[:, 0]
     lengths = np.hypot(along[:, 0], along[:, 1]), np.hypot(across[:, 0], across[:, 1])
     return cast("NDArray[np.bool_]", (lengths[0] > MIN_SHAPE_PX) & (lengths[1] > MIN_SHAPE_PX))
-
-
-def _to_stride(side: float) -> int:
-    return max(STRIDE, round(side / STRIDE) * STRIDE)

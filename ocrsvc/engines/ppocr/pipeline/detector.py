@@ -14,15 +14,7 @@ from typing import Any, Final, cast
 
 import cv2
 
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
-    COARSE_PX,
-    FINE_PX,
-    STRIDE,
-    USUAL_THRESHOLDS,
-    ProbabilityMap,
-    Thresholds,
-    thresholds_of,
-)
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import COARSE_PX, FINE_PX, USUAL, ProbabilityMap, Thresholds
 from ocrsvc.engines.ppocr.pipeline.network_input import blank_input, model_input
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart
@@ -38,32 +30,24 @@ ARENA_VALUES: Final = 3 * 960 * 768
 _CHECK_S: Final = 0.25
 OPENVINO_ARENA_VALUES: Final = 3 * 1536 * 1280  # covers most second passes; a run pages in 190 MB per megapixel
 WIDE_ARENA_VALUES: Final = 1  # the session with many threads keeps no memory
-
-
 SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)  # sides to which a page is padded on a GPU
-
 # Longer sides, which only strips have, are padded to multiples of this.
 _STRIP_STEP_PX: Final = 1024
 
+# TensorRT shapes of first and second passes; CUDA runs all other shapes.
 PROFILES: Final = (
     Profile((1, 3, 160, 160), (1, 3, 960, 800), (1, 3, COARSE_PX, COARSE_PX)),
     Profile((1, 3, 160, 160), (1, 3, 1600, 1280), (1, 3, FINE_PX, FINE_PX)),
 )
-"""TensorRT shapes of first and second passes; CUDA runs all other shapes."""
-
+# Sizes to warm up: all first passes, and second passes of pages with common proportions.
 _WARM_PX: Final = (
     *((height, width) for height in SIDES_PX for width in SIDES_PX if max(height, width) in (640, 960)),
     *((1280, 960), (960, 1280), (1600, 1280), (1280, 1600), (2048, 1600), (1600, 2048), (2048, 2048)),
 )
-"""Sizes to warm up: all first passes, and second passes of pages with common proportions."""
 
 
-COMMON_PX: Final = (
-    (COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX),
-    *((COARSE_PX, short) for short in (672, 704)),
-    *((short, COARSE_PX) for short in (672, 704)),
-)
-"""Height and width of common first passes: half a page, and A4 and 4 : 3 pages in portrait and landscape."""
+# Height and width of common first passes: half a page, and A4 and 4 : 3 pages in portrait and landscape.
+COMMON_PX: Final = ((480, COARSE_PX), (COARSE_PX, 672), (COARSE_PX, 704), (672, COARSE_PX), (704, COARSE_PX))
 
 
 class Detector:
@@ -83,22 +67,16 @@ class Detector:
         shared_threads: SharedThreads | None = None,
         *,
         one_at_a_time: bool = False,
-        thresholds: Thresholds = USUAL_THRESHOLDS,
+        thresholds: Thresholds = USUAL,
     ) -> None:
-        self.thresholds = thresholds
-        self.input_format = narrow.input_format
-        self._narrow = narrow
-        self._wide = wide
-        self._shared_threads = shared_threads
-        self._one_at_a_time = one_at_a_time
+        self.thresholds, self.input_format = thresholds, narrow.input_format
+        self._narrow, self._wide = narrow, wide
+        self._shared_threads, self._one_at_a_time = shared_threads, one_at_a_time
         self._large_runs = threading.Lock()
         self.device, self.provider, self.precision = narrow.device, narrow.provider, narrow.precision
 
     def run(self, pixels: Pixels, check: Check = no_check) -> ProbabilityMap:
-        """Run the model on (h, w[, 3]) uint8 whose sides are multiples of STRIDE; returns (h, w) probabilities.
-
-        Calls `check` before the model runs, and while it waits for a turn.
-        """
+        """(h, w) probabilities of (h, w[, 3]) uint8 whose sides are multiples of STRIDE; checks while it waits."""
         height, width = pixels.shape[:2]
         check()
         if self.device != "cpu":
@@ -155,14 +133,10 @@ def padded_side(side: int) -> int:
 
 
 def open_detector(
-    part: ModelPart,
-    config: SessionConfig,
-    cache: ModelCache | None = None,
-    shared_threads: SharedThreads | None = None,
+    part: ModelPart, config: SessionConfig, cache: ModelCache | None = None, shared_threads: SharedThreads | None = None
 ) -> Detector:
     """Load a detection model; idle `shared_threads` help if a page is alone. Raises EngineUnavailable, BadModel."""
-    thresholds = thresholds_of(part.version.description.detection)
-    narrow_config = replace(config, arena_values=ARENA_VALUES)
+    thresholds = Thresholds.of(part.version.description.detection)
     if config.provider == "openvino":
         threads = max(config.threads, shared_threads.count if shared_threads is not None else 1)
         config = replace(config, threads=threads, sessions=1, arena_values=OPENVINO_ARENA_VALUES)
@@ -170,7 +144,7 @@ def open_detector(
         return Detector(narrow, shared_threads=shared_threads, one_at_a_time=True, thresholds=thresholds)
     # Only strips free their memory: cudaFree waits for the whole GPU, and second passes are common.
     gpu = replace(config.gpu, arena_values=3 * FINE_PX * FINE_PX, profiles=PROFILES)
-    narrow = open_model(part, replace(narrow_config, gpu=gpu), cache)
+    narrow = open_model(part, replace(config, arena_values=ARENA_VALUES, gpu=gpu), cache)
     if narrow.device != "cpu":
         for height, width in _WARM_PX:
             narrow.warm_up(blank_input(narrow, height, width))
@@ -182,5 +156,4 @@ def open_detector(
 
 def _probabilities(session: ModelRunner, pixels: Pixels) -> ProbabilityMap:
     """Run the model. Creates the input tensor only here, so that a waiting page does not hold 12 bytes per pixel."""
-    probabilities: ProbabilityMap = session.run(model_input(session, pixels))[0][0, 0]
-    return probabilities
+    return cast(ProbabilityMap, session.run(model_input(session, pixels))[0][0, 0])

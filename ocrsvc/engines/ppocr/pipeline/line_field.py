@@ -116,31 +116,28 @@ def _turning(factors: Values, x: Values, y: Values, aspect: float) -> Values:
     return cast(Values, by_x + 2 * by_xx * x + by_xy * y + climb * (by_y + by_xy * x + 2 * by_yy * y))
 
 
-MAX_SAMPLES: Final = 60_000
-"""Text pixels sampled: enough for directions within a tenth of a degree, for any page size."""
-
+MAX_SAMPLES: Final = 60_000  # text pixels sampled: enough for directions within a tenth of a degree, for any page size
 PIECE_LENGTH: Final = 6.0  # length of a piece in thicknesses of its line; shorter ones have no clear direction
 MIN_ASPECT: Final = 2.5  # minimum length / thickness of a piece with a direction
 MAX_PIECES: Final = 32  # pieces of one line
 MIN_PIXELS: Final = 30  # pixels of a piece
+_NO_TEXT: Final[Pixels] = np.zeros((1, 1), np.uint8)
 
 
 class LastMask:
     """Holds the mask of the detector's latest pass over a page."""
 
     def __init__(self) -> None:
-        self._mask: Pixels | None = None
-
-    def keep(self, mask: Pixels) -> None:
-        """Store a mask, (h, w) uint8, 0 for background."""
-        self._mask = mask
+        self.mask = _NO_TEXT  # (h, w) uint8, 0 for background
 
     def pieces(self, width: int, height: int) -> Pieces:
         """The pieces of the mask's lines, in pixels of the width x height image; drops the mask."""
-        mask, self._mask = self._mask, None
-        if mask is None:
-            mask = np.zeros((1, 1), np.uint8)
-        return _scaled(find_pieces(mask), width / mask.shape[1], height / mask.shape[0])
+        mask, self.mask = self.mask, _NO_TEXT
+        across, down = width / mask.shape[1], height / mask.shape[0]
+        # Both scales are nearly equal.
+        mean, pieces = (across + down) / 2, find_pieces(mask)
+        direction = np.arctan2(np.sin(pieces.direction) * down, np.cos(pieces.direction) * across)
+        return Pieces(pieces.x * across, pieces.y * down, direction, pieces.length * mean, pieces.thickness * mean)
 
 
 def find_pieces(mask: Pixels) -> Pieces:
@@ -168,9 +165,7 @@ def _cut(labels: NDArray[np.intp], x: Values, y: Values, step: int) -> Pieces:
     return Pieces(*(values[kept] for values in placed))
 
 
-def _moments(
-    group: NDArray[np.intp], x: Values, y: Values, groups: int
-) -> tuple[Values, Values, Values, Values, Values]:
+def _moments(group: NDArray[np.intp], x: Values, y: Values, groups: int) -> tuple[Values, ...]:
     """Count, centre (x and y), direction in radians and length of each group of pixels."""
     count = np.bincount(group, minlength=groups).astype(np.float64)
     most = np.maximum(count, 1.0)
@@ -184,10 +179,3 @@ def _moments(
     # The variance along a bar of length l is l² / 12.
     length = np.sqrt(12 * ((xx + yy) / 2 + np.hypot((xx - yy) / 2, xy))) + 1e-9
     return count, mean_x, mean_y, np.arctan2(2 * xy, xx - yy) / 2, length
-
-
-def _scaled(pieces: Pieces, across: float, down: float) -> Pieces:
-    """Convert pieces from pixels of the map to pixels of the image; both scales are nearly equal."""
-    mean = (across + down) / 2
-    direction = np.arctan2(np.sin(pieces.direction) * down, np.cos(pieces.direction) * across)
-    return Pieces(pieces.x * across, pieces.y * down, direction, pieces.length * mean, pieces.thickness * mean)

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.results import Pixels
+
+if TYPE_CHECKING:
+    from ocrsvc.engines.ppocr.runtime.session import ModelRunner
 
 Triple = tuple[float, float, float]
 Shades = NDArray[np.float32]  # (256,) the tensor value of each shade
@@ -31,10 +34,10 @@ GRAY_VALUES: Final = _SHADES * np.float32(1 / 127.5) - np.float32(1)
 COLOUR_VALUES: Final = (_SHADES - np.float32(127.5)) * np.float32(1 / 127.5)
 
 NOISE_REACH: Final = 0.1  # largest distance of noise from the background's level, as a share of the line's contrast
+# Largest number of pixels between NOISE_REACH and twice that, per noisy pixel; more are soft edges or texture.
 MAX_BEYOND: Final = 0.2
-"""Largest number of pixels between NOISE_REACH and twice that, per noisy pixel; more are soft edges or texture."""
+# Largest number of these pixels per background pixel; more belong to blurred letters, which levelling would damage.
 MAX_SOFT: Final = 0.09
-"""Largest number of these pixels per background pixel; more belong to blurred letters, which levelling would damage."""
 MIN_CONTRAST: Final = 80  # levels between background and ink; fainter strokes are hardly more than noise
 TAIL_SHARE: Final = 0.02  # share of pixels at each end of the histogram that the contrast ignores
 TONE_WINDOW: Final = 2  # levels on each side that are added to a level's count in the search for the background
@@ -50,16 +53,6 @@ class InputFormat:
 
 
 USUAL: Final = InputFormat()  # of the built-in models
-
-
-class TakesInput(Protocol):
-    """A model; `takes_pixels` if its input is (1, H, W, 3) BGR uint8."""
-
-    @property
-    def takes_pixels(self) -> bool: ...  # noqa: D102  described above
-
-    @property
-    def input_format(self) -> InputFormat: ...  # noqa: D102  see InputFormat
 
 
 def to_tensor(pixels: Pixels, input_format: InputFormat = USUAL) -> NDArray[np.float32]:
@@ -85,14 +78,14 @@ def _values(mean: Triple, std: Triple) -> tuple[Shades | None, Shades, Shades, S
     return None, blue, green, red
 
 
-def model_input(model: TakesInput, pixels: Pixels) -> NDArray[Any]:
-    """Convert (H, W) gray or (H, W, 3) BGR uint8 to the model's input."""
+def model_input(model: ModelRunner, pixels: Pixels) -> NDArray[Any]:
+    """Convert (H, W) gray or (H, W, 3) BGR uint8 to the model's input, which may be (1, H, W, 3) BGR uint8 itself."""
     if not model.takes_pixels:
         return to_tensor(pixels, model.input_format)
     return np.asarray(pixels if pixels.ndim == 3 else cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR))[None]
 
 
-def blank_input(model: TakesInput, height: int, width: int) -> NDArray[Any]:
+def blank_input(model: ModelRunner, height: int, width: int) -> NDArray[Any]:
     """The input of an empty page, for a warm-up run."""
     return model_input(model, np.zeros((height, width, 3), np.uint8))
 
@@ -104,16 +97,8 @@ def at_usual_height(crop: Pixels) -> Pixels:
     return cast(Pixels, cv2.resize(crop, (crop.shape[1], HEIGHT_PX), interpolation=cv2.INTER_AREA))
 
 
-@dataclass(frozen=True, slots=True)
-class NoisyGround:
-    """The noisy background of a line."""
-
-    tones: NDArray[np.int64]  # (C,) level of the background in each channel
-    reach: int  # largest distance of noise from these levels
-
-
-def find_noisy_ground(counts: Counts) -> NoisyGround | None:
-    """The background of a line if it is noisy; `counts` (C, 256) are the histograms of the channels."""
+def find_noisy_ground(counts: Counts) -> tuple[NDArray[np.int64], int] | None:
+    """A line's noisy background: levels (C,) and reach, by histograms (C, 256) of its channels; None without noise."""
     seen = counts[len(counts) // 2]
     total, tone = int(seen.sum()), _tone(seen)
     low, high = (int(level) for level in np.searchsorted(seen.cumsum(), (TAIL_SHARE * total, (1 - TAIL_SHARE) * total)))
@@ -124,7 +109,7 @@ def find_noisy_ground(counts: Counts) -> NoisyGround | None:
     near, far = (int(seen[max(0, tone - away) : tone + away + 1].sum()) for away in (reach, 2 * reach))
     if far - near > MAX_SOFT * near or far - near > MAX_BEYOND * (near - int(seen[tone])):
         return None
-    return NoisyGround(np.array([_tone(channel) for channel in counts], np.int64), reach)
+    return np.array([_tone(channel) for channel in counts], np.int64), reach
 
 
 def level_ground(crop: Pixels) -> Pixels:
@@ -134,9 +119,10 @@ def level_ground(crop: Pixels) -> Pixels:
     ground = find_noisy_ground(np.stack(planes).reshape(channels, _LEVELS).astype(np.int64))
     if ground is None:
         return crop
-    low, high = (tuple(map(float, ground.tones + side * ground.reach)) for side in (-1, 1))
+    tones, reach = ground
+    low, high = (tuple(map(float, tones + side * reach)) for side in (-1, 1))
     # Merging planes takes a tenth of the time of filling a colour image.
-    plain = cv2.merge([np.full(crop.shape[:2], tone, np.uint8) for tone in ground.tones])
+    plain = cv2.merge([np.full(crop.shape[:2], tone, np.uint8) for tone in tones])
     return cast(Pixels, cv2.copyTo(plain, cv2.inRange(crop, low, high), crop.copy()))
 
 

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText
 from ocrsvc.engines.model.description import Direction
-from ocrsvc.engines.ppocr.pipeline.joined_lines import split_joined_lines
 from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
 from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, ink_columns, words_of
 from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
-from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
+from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, parts_of, turned_round
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.leveling import level_quads
 from ocrsvc.imaging.reading_order.rules import find_rules
@@ -36,6 +35,18 @@ CLEARLY_BETTER = 0.05  # gain in confidence needed to turn a line or page
 DOUBTFUL_LINE = 0.7  # confidence below which a line is read the other way round too
 MIN_CONFIDENCE = 0.5
 MAJORITY = 0.7  # share of the text's length that decides the page's orientation
+
+# A line that the detector joined across the gutter between two columns is split where it has a wide blank that ends at
+# the left edge of other nearby lines. A space between two words is rarely that wide and rarely at a column's edge.
+MIN_GUTTER: Final = 0.9  # width of a gutter in line heights; spaces between words have a third of it
+EDGE_TOLERANCE: Final = 0.4  # tolerance of a column's left edge, in line heights
+MAX_DISTANCE: Final = 10.0  # vertical distance of nearby lines, in line heights
+MIN_BESIDE: Final = 2.0  # length of text on each side of a gutter, in line heights
+MIN_LINES: Final = 3  # lines that begin at the edge, joined ones included
+MARGIN: Final = 0.1  # white that a part keeps at its end, in line heights
+INK_CONTRAST: Final = 0.3  # contrast of a pixel column with ink, as a share of the line's strongest
+MAX_LINES: Final = 1000  # pages with more lines are not split
+MAX_CUTS: Final = 200  # lines examined per page
 
 
 class PageReader(Protocol):
@@ -80,9 +91,8 @@ def add_ink(text: LineText, crop: Pixels) -> LineText:
     return text if text.path is None else replace(text, ink=ink_columns(at_usual_height(crop)))
 
 
+# Moves the corners (N, 4, 2) of lines, in pixels, to where they would be if the lines were straight.
 Straighten = Callable[[NDArray[np.float32]], NDArray[np.float32]]
-"""Moves the corners (N, 4, 2) of lines, in pixels, to where they would be if the lines were straight."""
-
 UNREAD: Final = LineText("", 0.0)
 
 
@@ -100,16 +110,9 @@ class _DetectedLine:
 
 
 def read_page(
-    task: ReadTask,
-    reader: PageReader,
-    straighten: Straighten | None = None,
-    outlines: Sequence[Outline] | None = None,
+    task: ReadTask, reader: PageReader, straighten: Straighten | None = None, outlines: Sequence[Outline] | None = None
 ) -> Page:
-    """Read one image, as defined by `engines.contract.Handle.read`.
-
-    `straighten` undoes the bend of the lines before they are ordered; None if they are straight. `outlines` are those
-    of the lines, if they were detected before.
-    """
+    """Read an image; `straighten` undoes a bend before ordering, `outlines` are those of lines detected before."""
     began_s = time.monotonic()
     if outlines is None:
         outlines = reader.find() if task.options.detect else ()
@@ -117,14 +120,17 @@ def read_page(
     along = list(map(_along_text, outlines))
     found = list(map(_DetectedLine, split_joined_lines(task.image.pixels, along)))
     if not found:
-        found = [_DetectedLine(_whole_image(task.image.pixels))]
+        width, height = task.image.width, task.image.height
+        found = [_DetectedLine(np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32))]
     if task.options.rotate == "auto":
         _find_orientation(found, reader)
     _recognize([line for line in found if line.read is UNREAD], reader)
     if task.options.rotate == "auto":
         _retry_doubtful(found, reader)
     _decide_spaces(found, task.options.spaces)
-    _order_characters(found)
+    for line in found:
+        if line.read.direction == "rtl":
+            line.read = in_logical_order(line.read)
     page = _assemble(task, found, straighten or (lambda quads: quads))
     return replace(page, times=EngineTimes(began_s, found_s, time.monotonic()))
 
@@ -133,11 +139,6 @@ def _along_text(outline: Outline) -> Outline:
     """Start a tall quad at its top right corner, so that it is read downwards, like columns of Chinese."""
     along, across = extent(outline)
     return np.roll(outline, -1, axis=0) if across >= TALL_RATIO * along and not is_curved(outline) else outline
-
-
-def _whole_image(pixels: Pixels) -> Quad:
-    height, width = pixels.shape[:2]
-    return np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
 
 
 def _find_orientation(found: list[_DetectedLine], reader: PageReader) -> None:
@@ -173,13 +174,6 @@ def _decide_spaces(found: Sequence[_DetectedLine], spaces: Spaces) -> None:
     read = [line for line in found if line.read.confidence >= MIN_CONFIDENCE]
     for line, text in zip(read, decide_spaces([(line.read, ends(line.outline)) for line in read], spaces), strict=True):
         line.read = text
-
-
-def _order_characters(found: Sequence[_DetectedLine]) -> None:
-    """Put the characters of right-to-left lines into logical order."""
-    for line in found:
-        if line.read.direction == "rtl":
-            line.read = in_logical_order(line.read)
 
 
 def _elongation(outline: Outline) -> float:
@@ -222,8 +216,7 @@ def _page_angle(lines: Sequence[_DetectedLine]) -> int:
     votes = {0: 0.0, 90: 0.0, 180: 0.0, 270: 0.0}
     for line in lines:
         upright = 90 if line.read.direction == "vertical" else 0
-        quad = line.quad
-        votes[(upright - heading(quad)) % 360] += sides(quad)[0]
+        votes[(upright - heading(line.quad)) % 360] += sides(line.quad)[0]
     best = max(votes, key=lambda turn: votes[turn])
     return best if votes[best] >= MAJORITY * sum(votes.values()) else 0
 
@@ -235,7 +228,59 @@ def _page_direction(lines: Sequence[_DetectedLine]) -> Direction:
     votes: dict[Direction, float] = {"ltr": 0.0, "rtl": 0.0, "vertical": 0.0}
     for line in lines:
         leftwards = runs_from_right_to_left(line.read.text)
-        horizontal: Direction = "rtl" if leftwards else "ltr"
-        direction = "vertical" if line.read.direction == "vertical" else horizontal
-        votes[direction] += sides(line.quad)[0] if direction == "vertical" or leftwards is not None else 0.0
+        is_vertical = line.read.direction == "vertical"
+        direction: Direction = "vertical" if is_vertical else "rtl" if leftwards else "ltr"
+        votes[direction] += sides(line.quad)[0] if is_vertical or leftwards is not None else 0.0
     return max(votes, key=lambda direction: votes[direction])
+
+
+Numbers = NDArray[np.float64]
+
+
+def split_joined_lines(pixels: Pixels, outlines: Sequence[Outline]) -> list[Outline]:
+    """Split the lines that cross a gutter; pixels are (H, W[, 3])."""
+    if not 1 < len(outlines) <= MAX_LINES:
+        return list(outlines)
+    level = level_quads(np.array([ends(outline) for outline in outlines], np.float32)).astype(np.float64)
+    left, right = level[:, :, 0].min(axis=1), level[:, :, 0].max(axis=1)
+    middle, height = level[:, :, 1].mean(axis=1), np.ptp(level[:, :, 1], axis=1)
+    size = float(np.median(height))
+    inside = (left > left[:, None] + MIN_BESIDE * size) & (left < right[:, None] - MIN_BESIDE * size)
+    inside &= np.abs(middle - middle[:, None]) < MAX_DISTANCE * size
+    joined = {
+        line: _whites(pixels, outlines[line], float(left[line]), float(right[line]), size)
+        for line in np.flatnonzero(inside.any(axis=1))[:MAX_CUTS].tolist()
+        if not is_curved(outlines[line])
+    }
+    begins = np.concatenate([left, *(white[:, 1] for white in joined.values())])
+    heights = np.concatenate([middle, *(np.full(len(white), middle[line]) for line, white in joined.items())])
+    parted: list[Outline] = []
+    for line, outline in enumerate(outlines):
+        cuts = []
+        for white in joined.get(line, np.empty((0, 2))):
+            is_near = np.abs(heights - middle[line]) < MAX_DISTANCE * size
+            alike = (np.abs(begins - white[1]) < EDGE_TOLERANCE * size) & is_near
+            if alike.sum() >= MIN_LINES and alike[: len(left)].any():
+                cuts.append((white - left[line]) / (right[line] - left[line]))
+        parted += _parts(outline, cuts, MARGIN * size / (right[line] - left[line])) if cuts else [outline]
+    return parted
+
+
+def _whites(pixels: Pixels, outline: Outline, left: float, right: float, size: float) -> Numbers:
+    """(N, 2) left and right ends of the wide blanks of a line, in coordinates of the levelled page."""
+    width, height = (max(1, round(side)) for side in extent(outline))
+    crop = cut(pixels, outline, width, height)
+    rows = crop[height // 6 : height - height // 6]
+    columns = rows.reshape(len(rows), width, -1)
+    contrast = (columns.max(axis=0).astype(np.int16) - columns.min(axis=0)).max(axis=-1)
+    inked = np.flatnonzero(contrast > INK_CONTRAST * contrast.max())
+    wide = np.flatnonzero(np.diff(inked) > MIN_GUTTER * size)
+    return left + (right - left) / width * np.stack([inked[wide] + 1.0, inked[wide + 1]], axis=1)
+
+
+def _parts(outline: Outline, whites: Sequence[Numbers], margin: float) -> list[Outline]:
+    """Cut an outline at blanks given as shares of its length."""
+    begins = [0.0, *(float(white[1]) - margin for white in whites)]
+    stops = [*(float(white[0]) + margin for white in whites), 1.0]
+    places = np.array([[begin, 0.0, stop, 1.0] for begin, stop in zip(begins, stops, strict=True)])
+    return list(parts_of(outline, places))

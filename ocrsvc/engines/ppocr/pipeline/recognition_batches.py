@@ -27,13 +27,11 @@ from ocrsvc.serving.batcher import Batcher, Limits
 R = TypeVar("R")
 
 _CHECK_S: Final = 0.25  # interval of the check while a page waits for a batch
+# Widths to which lines are padded in batches; few, because a GPU searches for kernels at every new shape.
 BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
-"""Widths to which lines are padded in batches; few, because a GPU searches for kernels at every new shape."""
-
+# The narrowest and widest bucket of each TensorRT engine. Its memory is the number of lines of the narrowest times the
+# width of the widest: twice a batch's pixels here, where a single engine would take twenty times as many.
 PROFILES_PX: Final = ((96, 320), (480, 960), (1440, 3200))
-"""The narrowest and widest bucket of each TensorRT engine. Its memory is the number of lines of the narrowest times the
-width of the widest: twice a batch's pixels here, where a single engine would take twenty times as many."""
-
 # The names of the graph's outputs from graph/rewrite.py, which is not imported because it needs the package onnx.
 OUTPUTS: Final = ("best", "sure")
 WITH_LOGITS: Final = (*OUTPUTS, "logits")
@@ -48,87 +46,75 @@ class RecognizerOutput:
     logits: NDArray[np.float32] | None = None  # (T, C) float32, if requested
 
 
+Names = tuple[str, ...]
+Decode = Callable[[RecognizerOutput], R]
+
+
 class LineImage:
     """The image of one line, (h, w[, 3]) uint8, with the recognizer's height; for a GPU see gpu/page_reader.py."""
 
     def __init__(self, crop: Pixels) -> None:
-        self._crop = crop
-        self.width = int(crop.shape[1])
+        self._crop, self.width = crop, int(crop.shape[1])
 
     def pixels(self) -> Pixels:
         """(h, width[, 3]) uint8, in memory."""
         return self._crop
 
 
+Lines = Sequence[LineImage]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SingleLineRunner:
     """Runs each line separately, in the calling thread and in idle shared threads."""
 
-    def __init__(self, session: ModelRunner, shared_threads: SharedThreads) -> None:
-        self._session = session
-        self._shared_threads = shared_threads
+    _session: ModelRunner
+    _shared_threads: SharedThreads
 
-    def map(
-        self,
-        decode: Callable[[RecognizerOutput], R],
-        line_images: Sequence[LineImage],
-        check: Check = no_check,
-        outputs: tuple[str, ...] = OUTPUTS,
-    ) -> list[R]:
-        """Run the lines, and return `decode` of each line's named outputs, in order.
+    def map(self, decode: Decode[R], lines: Lines, check: Check = no_check, outputs: Names = OUTPUTS) -> list[R]:
+        """`decode` of each line's named outputs, in order. Calls `check` before each line, and stops if it raises."""
 
-        Calls `check` between lines; if it raises, the remaining lines are not run.
-        """
-
-        def read(line_image: LineImage) -> R:
+        def read(line: LineImage) -> R:
             check()
-            return decode(self._run(line_image, outputs))
+            return decode(self._run(line, outputs))
 
-        return self._shared_threads.map(read, line_images)
+        return self._shared_threads.map(read, lines)
 
-    def _run(self, line_image: LineImage, outputs: tuple[str, ...]) -> RecognizerOutput:
-        tensor = to_tensor(line_image.pixels(), self._session.input_format)
+    def _run(self, line: LineImage, outputs: Names) -> RecognizerOutput:
+        tensor = to_tensor(line.pixels(), self._session.input_format)
         return RecognizerOutput(*self._session.run(tensor, outputs))
 
 
-GROUP_STEPS: Final = 512
-"""Steps classified by one thread at once; other threads classify a page's other groups."""
+GROUP_STEPS: Final = 512  # steps classified by one thread at once; other threads classify a page's other groups
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TwoStageRunner:
     """Computes each line's features, then classifies the steps of many lines together; uses idle shared threads."""
 
-    def __init__(self, pool: SessionPool, shared_threads: SharedThreads) -> None:
-        self._pool = pool
-        self._shared_threads = shared_threads
+    _pool: SessionPool
+    _shared_threads: SharedThreads
 
-    def map(
-        self,
-        decode: Callable[[RecognizerOutput], R],
-        line_images: Sequence[LineImage],
-        check: Check = no_check,
-        outputs: tuple[str, ...] = OUTPUTS,
-    ) -> list[R]:
+    def map(self, decode: Decode[R], lines: Lines, check: Check = no_check, outputs: Names = OUTPUTS) -> list[R]:
         """See SingleLineRunner."""
 
-        def choose(lines: Sequence[Features]) -> list[R]:
+        def compute(line: LineImage) -> Features:
             check()
-            return [decode(found) for found in self._choose(lines, with_logits=outputs == WITH_LOGITS)]
+            tensor = to_tensor(line.pixels(), self._pool.input_format)
+            with self._pool.acquire() as session:
+                return cast(OpenVinoRecognizer, session).features(tensor)
 
-        features = self._shared_threads.map(lambda line_image: self._features(line_image, check), line_images)
-        return [made for group in self._shared_threads.map(choose, groups_of(features)) for made in group]
+        def choose(group: Sequence[Features]) -> list[R]:
+            check()
+            with self._pool.acquire() as session:
+                recognizer = cast(OpenVinoRecognizer, session)
+                found = recognizer.classify(group)
+            logits = map(recognizer.logits, group) if outputs == WITH_LOGITS else repeat(None)
+            pairs = zip(found, logits, strict=False)
+            return [decode(RecognizerOutput(*classes, of_line)) for classes, of_line in pairs]
 
-    def _features(self, line_image: LineImage, check: Check) -> Features:
-        check()
-        tensor = to_tensor(line_image.pixels(), self._pool.input_format)
-        with self._pool.acquire() as session:
-            return cast(OpenVinoRecognizer, session).features(tensor)
-
-    def _choose(self, lines: Sequence[Features], *, with_logits: bool) -> list[RecognizerOutput]:
-        with self._pool.acquire() as session:
-            recognizer = cast(OpenVinoRecognizer, session)
-            found = recognizer.classify(lines)
-        logits = map(recognizer.logits, lines) if with_logits else repeat(None)
-        return [RecognizerOutput(*classes, of_line) for classes, of_line in zip(found, logits, strict=False)]
+        groups = groups_of(self._shared_threads.map(compute, lines))
+        return [made for group in self._shared_threads.map(choose, groups) for made in group]
 
 
 def groups_of(lines: Sequence[Features]) -> list[Sequence[Features]]:
@@ -141,8 +127,8 @@ def groups_of(lines: Sequence[Features]) -> list[Sequence[Features]]:
     return list(groups)
 
 
+# Runs the model over lines padded to a width, and returns the named outputs in memory.
 RunBatch = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
-"""Runs the model over lines padded to a width, and returns the named outputs in memory."""
 
 
 class BatchRunner:
@@ -152,27 +138,18 @@ class BatchRunner:
     """
 
     def __init__(self, session: ModelRunner, limits: Limits, runners: int = 1, run: RunBatch | None = None) -> None:
-        self._session = session
+        self._session, self._limits = session, limits
         self._height_px = session.input_format.height_px
         self._run_batch = run or batch_in_memory(session)
-        self._limits = limits
-        self._batcher: Batcher[tuple[int, tuple[str, ...]], Any, RecognizerOutput] = Batcher(
-            self._run, limits, runners=runners
-        )
+        self._batcher: Batcher[tuple[int, Names], Any, RecognizerOutput] = Batcher(self._run, limits, runners=runners)
 
-    def map(
-        self,
-        decode: Callable[[RecognizerOutput], R],
-        line_images: Sequence[LineImage],
-        check: Check = no_check,
-        outputs: tuple[str, ...] = OUTPUTS,
-    ) -> list[R]:
+    def map(self, decode: Decode[R], lines: Lines, check: Check = no_check, outputs: Names = OUTPUTS) -> list[R]:
         """See SingleLineRunner."""
         futures: list[Future[RecognizerOutput]] = []
         try:
-            for line_image in line_images:
-                width = bucket_of(line_image.width)
-                futures.append(self._batcher.submit((width, outputs), line_image, width * self._height_px))
+            for line in lines:
+                width = bucket_of(line.width)
+                futures.append(self._batcher.submit((width, outputs), line, width * self._height_px))
             # Decode in the page's thread, while the batch thread runs the next batch.
             return [decode(_result_of(future, check)) for future in futures]
         finally:
@@ -181,10 +158,7 @@ class BatchRunner:
                 future.cancel()
 
     def warm_up(self) -> None:
-        """Run every bucket with one line and with a full batch, because a GPU searches for kernels the first time.
-
-        Raises EngineUnavailable, mostly because the GPU has no memory for the largest batch.
-        """
+        """Run each bucket with one line and a full batch. Raises EngineUnavailable, mostly for lack of GPU memory."""
         for width in BUCKETS_PX:
             for count in sorted({1, max_lines(width, self._limits, self._height_px)}):
                 self._session.warm_up(np.ones((count, 3, self._height_px, width), np.float32))
@@ -193,12 +167,12 @@ class BatchRunner:
         """Run queued lines, then end the threads."""
         self._batcher.close()
 
-    def _run(self, bucket: tuple[int, tuple[str, ...]], line_images: Sequence[Any]) -> list[RecognizerOutput]:
+    def _run(self, bucket: tuple[int, Names], lines: Sequence[Any]) -> list[RecognizerOutput]:
         width, outputs = bucket
-        arrays = self._run_batch(line_images, width, outputs)
+        arrays = self._run_batch(lines, width, outputs)
         answers = []
-        for number, line_image in enumerate(line_images):
-            steps = own_steps(line_image.width, width, arrays[0].shape[1])
+        for number, line in enumerate(lines):
+            steps = own_steps(line.width, width, arrays[0].shape[1])
             best, shares, *logits = (array[number, :steps] for array in arrays)
             answers.append(RecognizerOutput(best, shares[first_steps(best)], *logits))
         return answers

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText, Path
-from ocrsvc.engines.model.description import Direction
-from ocrsvc.engines.model.languages import AUTO, with_language
-from ocrsvc.engines.ppocr.pipeline.ctc import Steps, align, beam_search, best_path, pad, prune
+from ocrsvc.engines.model.description import AUTO, Direction, with_language
+from ocrsvc.engines.ppocr.pipeline.ctc import Ints, Steps, align, beam_search, best_path, pad, prune
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, at_usual_height, level_ground
 from ocrsvc.engines.ppocr.pipeline.page import PageReader
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS, LineImage, LineRunner, RecognizerOutput
@@ -28,12 +27,12 @@ from ocrsvc.imaging.geometry import heading
 from ocrsvc.imaging.outline import Outline, corners, extent
 from ocrsvc.results import Check, Decoder, Pixels, ReadOptions, no_check
 
+# Widths to which lines are stretched, each to the next wider one. Few, because OpenVINO compiles kernels for each and
+# keeps them, about 6 MB; over the corpus these give 7 % more columns than steps of 16 px.
 WIDTHS_PX: Final = (
     *(48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
     *(640, 768, 896, 1024, 1280, 1536, 1920, 2400, 3200),
 )
-"""Widths to which lines are stretched, each to the next wider one. Few, because OpenVINO compiles kernels for each and
-keeps them, about 6 MB; over the corpus these give 7 % more columns than steps of 16 px."""
 SQUEEZE: Final = 0.85  # horizontal scale: reads as well and costs less, except with thin strokes
 SMALL_TEXT_PX: Final = 24  # box height up to which a line is not squeezed
 BEAM_WIDTH: Final = 10
@@ -46,20 +45,14 @@ def input_width(length: float, across: float, height: int = HEIGHT_PX) -> int:
     return next((allowed for allowed in WIDTHS_PX if allowed >= width), WIDTHS_PX[-1])
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Recognizer:
     """Reads line crops of one height with a line runner, and decodes by best path."""
 
-    def __init__(
-        self,
-        runner: LineRunner,
-        characters: Sequence[str],
-        direction: Direction = "ltr",
-        height_px: int = HEIGHT_PX,
-    ) -> None:
-        self._runner = runner
-        self._characters = characters
-        self._direction: Direction = direction
-        self.height_px = height_px
+    _runner: LineRunner
+    _characters: Sequence[str]
+    _direction: Direction = "ltr"
+    height_px: int = HEIGHT_PX
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
         """See engines.line_recognizer.LineReader."""
@@ -87,16 +80,6 @@ class Recognizer:
         return best_path(line.best, line.probabilities, self._characters)
 
 
-@dataclass(frozen=True, slots=True)
-class _SearchedLine:
-    """One line before its beam search: best path, its labels, pruned steps, and log of each step's softmax sum."""
-
-    best: Path
-    labels: NDArray[np.intp]
-    steps: Steps
-    norm: NDArray[np.float64]
-
-
 class BeamRecognizer(Recognizer):
     """A Recognizer that decodes by prefix beam search; if that finds the best path's text, it keeps the best path."""
 
@@ -104,29 +87,30 @@ class BeamRecognizer(Recognizer):
         lines = self._runner.map(self._prepare, line_images, check, WITH_LOGITS)
         if not lines:
             return []
-        found = beam_search(pad([line.steps for line in lines]), BEAM_WIDTH, check)
-        return [self._choose(line, labels) for line, labels in zip(lines, found, strict=True)]
+        found = beam_search(pad([steps for _, _, steps, _ in lines]), BEAM_WIDTH, check)
+        return [self._choose(*line, labels) for line, labels in zip(lines, found, strict=True)]
 
-    def _prepare(self, line: RecognizerOutput) -> _SearchedLine:
+    def _prepare(self, line: RecognizerOutput) -> tuple[Path, Ints, Steps, NDArray[np.float64]]:
+        """The best path, its labels, pruned steps, and the log of each step's softmax sum."""
         assert line.logits is not None, "the logits were requested"
         path = self._best_path(line)
         steps = prune(line.logits[None])
         greatest = line.logits.max(axis=1)
         norm = np.log(np.exp(line.logits - greatest[:, None]).sum(axis=1, dtype=np.float64))
-        return _SearchedLine(path, line.best[path.first], steps, norm)
+        return path, line.best[path.first], steps, norm
 
-    def _choose(self, line: _SearchedLine, labels: NDArray[np.intp]) -> Path:
-        if np.array_equal(labels, line.labels) or not len(labels):
+    def _choose(self, best: Path, own: Ints, steps: Steps, norm: NDArray[np.float64], labels: Ints) -> Path:
+        if np.array_equal(labels, own) or not len(labels):
             none = np.zeros(0, np.intp)
-            return line.best if len(labels) else Path([], none, none, line.best.steps, 0.0, np.zeros(0))
+            return best if len(labels) else Path([], none, none, best.steps, 0.0, np.zeros(0))
         # The score of each label at each step, -inf if pruned.
-        same = line.steps.classes[0][:, :, None] == labels
-        scores = np.where(same, line.steps.scores[0][:, :, None], -np.inf).max(axis=1)
-        places = align(labels, scores, line.steps.blank[0])
-        steps = [np.flatnonzero(places == place) for place in range(len(labels))]
-        first, last = (np.array([label_steps[end] for label_steps in steps]) for end in (0, -1))
+        same = steps.classes[0][:, :, None] == labels
+        scores = np.where(same, steps.scores[0][:, :, None], -np.inf).max(axis=1)
+        places = align(labels, scores, steps.blank[0])
+        steps_of = [np.flatnonzero(places == place) for place in range(len(labels))]
+        first, last = (np.array([label_steps[end] for label_steps in steps_of]) for end in (0, -1))
         # Scores and norm are both relative to the greatest logit of their step.
-        probabilities = np.exp(scores[first, np.arange(len(labels))] - line.norm[first])
+        probabilities = np.exp(scores[first, np.arange(len(labels))] - norm[first])
         characters = [self._characters[label] for label in labels]
         return Path(characters, first, last, len(places), float(probabilities.mean()), probabilities)
 
@@ -135,10 +119,9 @@ R = TypeVar("R", bound=LineReader)
 R_co = TypeVar("R_co", bound=LineReader, covariant=True)
 
 SURE: Final = 0.9  # confidence from which no other recognizer reads the line
+# Width per character above which a line has too few of them: three line heights. A recognizer reads little of a script
+# that it does not know, and may be sure of that; of 2303 corpus lines none is so sparse.
 SPARSE_PX: Final = 144
-"""Width per character above which a line has too few of them: three line heights. A recognizer reads little of a script
-that it does not know, and may be sure of that; of 2303 corpus lines none is so sparse."""
-
 MAX_EXTRA_SHARE: Final = 1.0  # pixel columns that other recognizers may read per column read by the first
 MIN_EXTRA_PX: Final = 5120  # pixel columns that they may read on any page: sixteen lines of usual length
 SAMPLE_LINES: Final = 4  # unsure lines that decide which recognizer reads the other unsure lines first
@@ -200,7 +183,7 @@ class SeveralRecognizers:
     columns_first: bool = False
     _lines: int = 0
     _read_px: int = 0
-    _more_px: int = 0
+    _more_px: int = 0  # read by other recognizers than a line's first
     _wins: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -222,12 +205,16 @@ class SeveralRecognizers:
         unsure = [attempt for attempt in attempts if attempt.is_unsure]
         sample = 0 if any(self._wins.values()) else SAMPLE_LINES
         for group in (unsure[:sample], unsure[sample:]):
-            self._read_unsure(group)
-        self._read_with_leader(attempts)
+            # The recognizer that won most lines of the page first.
+            for number in sorted(range(len(self.readers)), key=lambda number: -self._wins.get(number, 0)):
+                self._read_too(number, [attempt for attempt in group if attempt.is_unsure])
+        # Short words of two scripts look alike, so one that won most lines reads all.
+        leader = max(self._wins, key=lambda number: self._wins[number], default=0)
+        if 2 * self._wins.get(leader, 0) > self._lines:
+            self._read_too(leader, attempts)
         return [attempt.best for attempt in attempts if attempt.best is not None]
 
     def _order(self, outline: Outline) -> list[int]:
-        """Indices of the recognizers that may read a line, in order."""
         runs_down = heading(corners(outline)) in (90, 270)
         vertical = [number for number, direction in enumerate(self.directions) if direction == "vertical"]
         others = [number for number in range(len(self.readers)) if number not in vertical]
@@ -235,19 +222,7 @@ class SeveralRecognizers:
             return others or vertical
         return vertical + others if self.columns_first else list(range(len(self.readers)))
 
-    def _read_unsure(self, attempts: Sequence[_Attempt]) -> None:
-        """Read lines with the other recognizers within the limit; the one that won most lines of the page first."""
-        for number in sorted(range(len(self.readers)), key=lambda number: -self._wins.get(number, 0)):
-            self._read_too(number, [attempt for attempt in attempts if attempt.is_unsure])
-
-    def _read_with_leader(self, attempts: Sequence[_Attempt]) -> None:
-        """Read all lines with the recognizer that won most, because short words of two scripts look alike."""
-        leader = max(self._wins, key=lambda number: self._wins[number], default=0)
-        if 2 * self._wins.get(leader, 0) > self._lines:
-            self._read_too(leader, attempts)
-
     def _read_too(self, number: int, attempts: Sequence[_Attempt]) -> None:
-        """Read those lines that this recognizer has not read yet, within the limit."""
         chosen = []
         for attempt in attempts:
             fits = self._more_px + attempt.width <= MIN_EXTRA_PX + MAX_EXTRA_SHARE * self._read_px
@@ -264,9 +239,7 @@ class SeveralRecognizers:
         texts = self.readers[number].read([attempt.outline for attempt in attempts])
         for attempt, text in zip(attempts, texts, strict=True):
             attempt.left.remove(number)
-            if attempt.best is None:
+            if attempt.best is None or attempt.confidence(text) > attempt.confidence(attempt.best):
+                better += attempt.best is not None
                 attempt.best = text
-            elif attempt.confidence(text) > attempt.confidence(attempt.best):
-                attempt.best = text
-                better += 1
         return better

@@ -9,8 +9,8 @@ places of a page vote, with limited weight, on each other. Figures: docs/design/
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +74,7 @@ def blank_columns(crop: Pixels) -> NDArray[np.bool_]:
         ground = int(np.searchsorted(upto, below / 2))
         ink = core > ground + INK_CONTRAST * (high - ground)
     ink = ink[ink.mean(axis=1) < RULE_FILL]
-    blank: NDArray[np.bool_] = ~ink.any(axis=0)
-    return blank
+    return cast("NDArray[np.bool_]", ~ink.any(axis=0))
 
 
 def _script(character: str) -> int:
@@ -92,8 +91,7 @@ def _longest_runs(blank: NDArray[np.bool_], bounds: NDArray[np.intp]) -> NDArray
     stops = np.where(blank, -1, columns)
     stops[bounds] = np.maximum(stops[bounds], bounds - 1)
     runs = columns - np.maximum.accumulate(stops)
-    longest: NDArray[np.float32] = np.maximum.reduceat(runs, bounds)[:-1].astype(np.float32)
-    return longest
+    return np.maximum.reduceat(runs, bounds)[:-1].astype(np.float32)
 
 
 # Between LibreOffice's automatic gap (0.2 em, measured as 0.18 to 0.19) and the narrowest typed space (0.224 em).
@@ -117,13 +115,7 @@ USUAL_GAPS: Final = 5
 NARROW_EM: Final = {"1": 0.05, "\u65e5": 0.1, "\u6708": 0.1, "\u4e86": 0.1}
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """The places of one line where the script changes."""
-
-    gaps_em: NDArray[np.float64]  # (N,) the gaps, less the side bearings of narrow characters
-    chinese_em: NDArray[np.float64]  # (K,) the gaps between its Chinese characters
-    read: NDArray[np.bool_]  # (N,) whether the model read a space there
+Ems = NDArray[np.float64]
 
 
 def decide_spaces(lines: Sequence[tuple[LineText, Quad]], spaces: Spaces) -> list[LineText]:
@@ -138,11 +130,10 @@ def decide_spaces(lines: Sequence[tuple[LineText, Quad]], spaces: Spaces) -> lis
         return texts
     sizes = _type_sizes([(gaps, quad) for _, _, gaps, quad in measured])
     places = [_places(path, gaps, em) for (_, path, gaps, _), em in zip(measured, sizes, strict=True)]
-    usual = _usual_gap(np.concatenate([line.chinese_em for line in places]))
-    gaps_em = np.concatenate([line.gaps_em for line in places])
-    read = np.concatenate([line.read for line in places])
-    is_open = gaps_em - usual >= SEEN_EM if spaces == "visible" else _are_open(gaps_em - usual, read)
-    ends = np.cumsum([len(line.gaps_em) for line in places])[:-1]
+    wide_em, chinese_em, read = (np.concatenate(values) for values in zip(*places, strict=True))
+    wider_em = wide_em - _usual_gap(chinese_em)
+    is_open = wider_em >= SEEN_EM if spaces == "visible" else _are_open(wider_em, read)
+    ends = np.cumsum([len(gaps_em) for gaps_em, _, _ in places])[:-1]
     for (number, path, gaps, _), flags in zip(measured, np.split(is_open, ends), strict=True):
         spaced = _with_spaces(path, gaps, flags)
         texts[number] = replace(texts[number], text="".join(spaced.characters), path=spaced)
@@ -155,8 +146,7 @@ def _are_open(gaps_em: NDArray[np.float64], read: NDArray[np.bool_]) -> NDArray[
     evidence = evidence + np.where(read, READ, UNREAD)
     votes = np.clip(evidence, -MAX_FROM_PLACE, MAX_FROM_PLACE)
     votes_of_others = np.clip(votes.sum() - votes, -MAX_FROM_PAGE, MAX_FROM_PAGE)
-    is_open: NDArray[np.bool_] = evidence + votes_of_others > 0
-    return is_open
+    return cast("NDArray[np.bool_]", evidence + votes_of_others > 0)
 
 
 def _usual_gap(gaps_em: NDArray[np.float64]) -> float:
@@ -174,21 +164,20 @@ def _type_sizes(lines: Sequence[tuple[ScriptGaps, Quad]]) -> list[float]:
     pitches = np.array([gaps.pitch for gaps, _ in lines])
     known = pitches > 0
     share = float(np.median(pitches[known] / heights[known])) if known.any() else EM_OF_HEIGHT
-    sizes: list[float] = np.where(known, pitches, share * heights).tolist()
-    return sizes
+    return cast("list[float]", np.where(known, pitches, share * heights).tolist())
 
 
-def _places(path: Path, gaps: ScriptGaps, em: float) -> _Places:
+def _places(path: Path, gaps: ScriptGaps, em: float) -> tuple[Ems, Ems, NDArray[np.bool_]]:
+    """(N,) gaps where the script changes, less side bearings; (K,) between Chinese; (N,) whether a space was read."""
     characters, before = path.characters, gaps.places
     after = [_next(characters, place) for place in before]
     pairs = [(characters[one], characters[other]) for one, other in zip(before, after, strict=True)]
     bearings = np.array([NARROW_EM.get(one, 0.0) + NARROW_EM.get(other, 0.0) for one, other in pairs])
     read = np.array(after) - before > 1
-    return _Places(gaps.widths / em - bearings, gaps.chinese.astype(np.float64) / em, read)
+    return gaps.widths / em - bearings, gaps.chinese.astype(np.float64) / em, read
 
 
 def _next(characters: Sequence[str], place: int) -> int:
-    """Index of the next character that is not a space."""
     return next(number for number in range(place + 1, len(characters)) if not characters[number].isspace())
 
 

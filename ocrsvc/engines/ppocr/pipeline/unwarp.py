@@ -2,11 +2,9 @@
 
 The bend is measured on the detector's map (line_field.py), which costs next to nothing. If lines bend, a model finds
 the page's shape, lines are detected again on the flattened page, and that page is read if its lines bend clearly less
-and no text was lost.
-
-The model returns a grid: the position in the picture of each point of a regular grid on the flat page (F. Verhoeven, T.
-Magne and O. Sorkine-Hornung, "UVDoc: Neural Grid-based Document Unwarping", SIGGRAPH Asia 2023), with bilinear
-interpolation in between. Its weights are package data, in ../weights/, with their licence.
+and no text was lost. The model returns the position in the picture of each point of a regular grid on the flat page (F.
+Verhoeven, T. Magne and O. Sorkine-Hornung, "UVDoc: Neural Grid-based Document Unwarping", SIGGRAPH Asia 2023). Its
+weights are package data, in ../weights/, with their licence.
 """
 
 from __future__ import annotations
@@ -30,18 +28,14 @@ from ocrsvc.results import Check, Page, Pixels, ReadTask, no_check
 
 _FILE: Final = Path(__file__).parents[1] / "weights" / "uvdoc.onnx"
 _INPUT_PX: Final = (488, 712)  # width and height
+# Converts the quantized kernels to floats when the model is opened, not at every run.
 _SESSION_OPTIONS: Final = {"session.disable_quant_qdq": "1"}
-"""Converts the quantized kernels to floats when the model is opened, not at every run."""
-
+# Opened on demand, because most processes never meet a curved page: it takes 75 MB, and 30 MB more during a run.
 UNWARPING_MODEL: Final = OnDemandModel(_FILE, "unwarp", _SESSION_OPTIONS)
-"""Opened on demand, because most processes never meet a curved page: it takes 75 MB, and 30 MB more during a run."""
 
 
 def find_grid(pixels: Pixels, check: Check = no_check) -> NDArray[np.float32]:
-    """(45, 31, 2) float32 positions, in pixels of a picture (H, W[, 3]), of a regular grid on the flat page.
-
-    Row by row from the page's top left corner; positions may be outside the picture.
-    """
+    """(45, 31, 2) float32 places in a picture (H, W[, 3]), perhaps outside, of a grid on the flat page, row by row."""
     grid = UNWARPING_MODEL.run(_to_tensor(pixels), check)[0]
     height, width = pixels.shape[:2]
     return cast("NDArray[np.float32]", (np.moveaxis(grid, 0, -1) + 1) / 2 * np.array([width, height], np.float32))
@@ -57,12 +51,9 @@ def _to_tensor(pixels: Pixels) -> NDArray[np.float32]:
 Points = NDArray[np.float32]
 
 MAX_SIDE_PX: Final = 32_766  # longest side of pictures and flat pages that OpenCV's remap accepts
-STRIP_ROWS: Final = 128
-"""Rows resampled at a time, because the source coordinates take eight bytes per pixel."""
-
+STRIP_ROWS: Final = 128  # rows resampled at a time, because the source coordinates take eight bytes per pixel
+# Quantile of the lengths of the grid's rows and columns that gives the flat page's width and height.
 LENGTH_QUANTILE: Final = 0.9
-"""Quantile of the lengths of the grid's rows and columns that gives the flat page's width and height."""
-
 EDGE_POINTS: Final = 9  # points per long edge of a box that show how far its line bends out of the box
 
 
@@ -99,10 +90,7 @@ class PageGrid:
         return cast(Points, (upper * (1 - y) + lower * y).astype(np.float32))
 
     def put_back(self, quads: Points) -> Points:
-        """Map boxes (N, 4, 2) of the flat page to boxes of the picture that contain the curved lines.
-
-        The grid maps the corners; then each long edge moves outwards as far as its line bends.
-        """
+        """Map boxes (N, 4, 2) of the flat page to the picture; long edges move outwards as far as their lines bend."""
         top, bottom = self.locate(_edge(quads[:, 0], quads[:, 1])), self.locate(_edge(quads[:, 3], quads[:, 2]))
         left, right = _direction(bottom[:, 0], top[:, 0]), _direction(bottom[:, -1], top[:, -1])
         above, below = _beyond(top, left + right), _beyond(bottom, -left - right)
@@ -162,31 +150,27 @@ def _beyond(edge: Points, outwards: Points) -> Points:
     return cast(Points, np.maximum(over.max(axis=1, keepdims=True), 0))
 
 
+# Minimum turn of the lines of a curved page. On the corpus's tuning half no flat page of 40 pieces or more reaches 1.8,
+# and curved pages begin to lose rows at about 3.
 MIN_TURN_DEG: Final = 2.5
-"""Minimum turn of the lines of a curved page. On the corpus's tuning half no flat page of 40 pieces or more reaches
-1.8, and curved pages begin to lose rows at about 3."""
-
+# Pieces of lines needed to trust a turn: product labels with text in all directions have 20 to 40.
 MIN_PIECES: Final = 50
-"""Pieces of lines needed to trust a turn: product labels with text in all directions have 20 to 40."""
-
 BENT_ROWS_DEG: Final = 1.0  # turn above which rows are straightened before ordering
 MAX_TURN_LEFT: Final = 0.5  # largest share of the turn left on the flat page
 MIN_KEPT: Final = 0.97  # minimum share of the lines, by length, that is on the flat page
 MIN_FOUND: Final = 0.9  # minimum share of the text length, in line heights, that is detected on the flat page
 MAX_PIXELS: Final = 16_000_000
 
+# See `find_grid`; the result has the shape (rows, columns, 2).
 FindGrid = Callable[[Pixels, Check], NDArray[np.float32]]
-"""See `find_grid`; the result has the shape (rows, columns, 2)."""
 
 
+# Opens a reader of a task's image; the reader stores the detector's mask in the LastMask, if given.
 OpenPage = Callable[[ReadTask, LastMask | None], PageReader]
-"""Opens a reader of a task's image; the reader stores the detector's mask in the LastMask, if given."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FoundPage:
-    """A page with detected lines."""
-
     task: ReadTask
     reader: PageReader
     outlines: list[Outline]
@@ -205,7 +189,10 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
     if found.turn_deg < MIN_TURN_DEG or max(pixels.shape[:2]) > MAX_SIDE_PX:
         return _read(found)
     grid = make_grid(find_grid(pixels, task.check), min(MAX_PIXELS, pixels.shape[0] * pixels.shape[1]))
-    if not _keeps_lines(grid, found.outlines):
+    # The lines must be on the part of the picture that the grid covers.
+    lengths = np.array([max(extent(outline)) for outline in found.outlines])
+    inside = grid.holds(np.array([outline.mean(axis=0) for outline in found.outlines], np.float32))
+    if lengths[inside].sum() < MIN_KEPT * lengths.sum():
         return _read(found)
     flat = _find(replace(task, image=replace(task.image, pixels=grid.flatten(pixels))), open_page)
     # Here even few pieces count: they may show that the lines still bend.
@@ -230,20 +217,12 @@ def _find(task: ReadTask, open_page: OpenPage) -> _FoundPage:
     return _FoundPage(task, reader, outlines, fit_field(mask.pieces(task.image.width, task.image.height)))
 
 
-def _keeps_lines(grid: PageGrid, outlines: Sequence[Outline]) -> bool:
-    """Whether the lines are on the part of the picture that the grid covers."""
-    lengths = np.array([max(extent(outline)) for outline in outlines])
-    inside = grid.holds(np.array([outline.mean(axis=0) for outline in outlines], np.float32))
-    return bool(lengths[inside].sum() >= MIN_KEPT * lengths.sum())
-
-
 def _text_length(outlines: Sequence[Outline]) -> float:
     """Sum of the lines' lengths in line heights, so that rows merged into one box count less."""
     return sum(max(size) / max(1.0, min(size)) for size in map(extent, outlines))
 
 
 def _put_back(page: Page, grid: PageGrid, task: ReadTask) -> Page:
-    """Map a flat page back to the coordinates of the task's image."""
     image = task.image
 
     def put_back(quads: Quads) -> Quads:

@@ -2,13 +2,10 @@
 
 CTC steps give the approximate position of each character, the ink the exact one. Between the middles of two consecutive
 characters the crop is cut once: in the middle of the widest gap in the ink if a space was read, else at a gap near the
-midpoint, or at the thinnest column if there is no gap. A character is the ink between two cuts. The time is linear in
-the line's pixels. A column of pixels is one integer whose bits are its rows, so the rows with ink in a range of columns
-are a bitwise or. Several lines are processed at once, side by side, with a column full of ink after each.
-
-CTC reads the characters of a line from left to right, in any script. For right-to-left text `imaging.text_direction`
-reverses the display order of Unicode's bidirectional algorithm (UAX #9), with the same results as PaddleOCR's. Packages
-that implement UAX #9 return a string; here each character has a position, so the order itself is needed.
+midpoint, or at the thinnest column if there is no gap. A character is the ink between two cuts. A column of pixels is
+one integer whose bits are its rows, so the rows with ink in a range of columns are a bitwise or. Several lines are
+processed at once, side by side, with a column full of ink after each. CTC reads lines from left to right in any script;
+`imaging.text_direction` gives the order of right-to-left text.
 """
 
 from __future__ import annotations
@@ -33,26 +30,21 @@ from ocrsvc.results import Box, Character, Check, Pixels, ReadOptions, Word
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
 Columns = NDArray[np.uint64]  # (w,) the ink of each column: bit 1 << row is set for a row with ink
+# Contrast of an ink pixel, as a share of the line's strongest: half, minus an allowance for smoothing.
 INK_CONTRAST: Final = 0.4
-"""Contrast of an ink pixel, as a share of the line's strongest: half, minus an allowance for smoothing."""
-
 STRONG_QUANTILE: Final = 0.98  # quantile of the pixels' contrast that counts as the strongest; higher ones are specks
+# Share of the crop's height at the top and the bottom that may contain ink of neighbouring lines.
 EDGE_SHARE: Final = 0.2
-"""Share of the crop's height at the top and the bottom that may contain ink of neighbouring lines."""
-
+# Cost of a column's distance from the midpoint between two characters, relative to its distance from ink.
 MIDPOINT_COST: Final = 0.5
-"""Cost of a column's distance from the midpoint between two characters, relative to its distance from ink."""
-
+# Steps by which the model reports a character after its middle: on the pages of benchmarks/words.py 0.16 for Chinese
+# characters, 0.21 for Latin letters and 0.29 for marks; one in ten is off by more than half a step.
 LATE_STEPS: Final = 0.2
-"""Steps by which the model reports a character after its middle: on the pages of benchmarks/words.py 0.16 for Chinese
-characters, 0.21 for Latin letters and 0.29 for marks; one in ten is off by more than half a step."""
-
+# Largest distance from ink that counts, in columns, without a space: a wider gap may be beside a narrow mark.
 CLEAR_PX: Final = 4
-"""Largest distance from ink that counts, in columns, without a space: a wider gap may be beside a narrow mark."""
-
 EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # the column after each line
+# Largest distance of a line's end from the middle of its first or last character, in crop heights.
 MAX_REACH: Final = 0.75
-"""Largest distance of a line's end from the middle of its first or last character, in crop heights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,19 +52,12 @@ class CharacterPlaces:
     """The extent of each character's ink, as shares of the crop's width and height."""
 
     places: Ints  # (N,) indices of the path's characters, without spaces
-    left: Floats  # (N,)
-    right: Floats
-    top: Floats  # (N,)
-    bottom: Floats
-    line_top: float  # of all ink of the line
-    line_bottom: float
+    boxes: Floats  # (N, 4) left, top, right, bottom
+    line: Floats  # (2,) top and bottom of all ink of the line
 
 
 def place_characters(lines: Sequence[tuple[Path, Columns]], height: int) -> list[CharacterPlaces | None]:
-    """Locate all characters except spaces; None for a line without any. Crops are at most 63 px high.
-
-    `lines` are the path and ink of each crop; pass some dozens at a time to limit the memory.
-    """
+    """Locate the characters except spaces by path and ink of crops up to 63 px high; None for a line without any."""
     kept = [np.flatnonzero([not character.isspace() for character in path.characters]) for path, _ in lines]
     full = [(path, ink, places) for (path, ink), places in zip(lines, kept, strict=True) if len(places)]
     found = _place(full, height) if full else iter(())
@@ -113,10 +98,9 @@ def _place(lines: Sequence[tuple[Path, Columns, Ints]], height: int) -> Iterator
     rows = np.where(rows == 0, np.repeat(whole, counts), rows)
     sides = np.stack([left, right], axis=1) - np.repeat(starts, counts)[:, None]
     across, line_across = _first_and_last(rows, height) / height, _first_and_last(whole, height) / height
-    shares = np.concatenate([sides / np.repeat(widths, counts)[:, None], across], axis=1)
-    for (_, _, places), part, (top, bottom) in zip(lines, np.split(shares, first[1:]), line_across, strict=True):
-        left, right, upper, lower = part.T
-        yield CharacterPlaces(places, left, right, upper, lower, float(top), float(bottom))
+    boxes = np.concatenate([sides / np.repeat(widths, counts)[:, None], across], axis=1)[:, [0, 2, 1, 3]]
+    for (_, _, places), of_line, line in zip(lines, np.split(boxes, first[1:]), line_across, strict=True):
+        yield CharacterPlaces(places, of_line, line)
 
 
 def _without_neighbours(ink: Columns, starts: Ints, widths: Ints, height: int) -> Columns:
@@ -138,16 +122,12 @@ def _neighbour_rows(inked: NDArray[np.bool_]) -> Ints:
     return np.where(inked[:, 0] & blank.any(axis=1), last, 0)
 
 
+# Per line: index of the first character, its earliest column, index of the last character, its latest column.
 Bounds = tuple[Ints, Ints, Ints, Ints]
-"""Per line: index of the first character, its earliest column, index of the last character, its latest column."""
 
 
 def _sides(
-    middles: NDArray[np.floating],
-    spaced: NDArray[np.bool_],
-    ink: Columns,
-    bounds: Bounds,
-    step_px: NDArray[np.floating],
+    middles: Floats, spaced: NDArray[np.bool_], ink: Columns, bounds: Bounds, step_px: Floats
 ) -> tuple[Ints, Ints]:
     """(N,) the first column of each character's ink, and the column after its last.
 
@@ -169,7 +149,7 @@ def _sides(
     return np.where(empty, begins, left), np.where(empty, np.maximum(ends, begins + 1), right)
 
 
-def _cuts(middles: NDArray[np.floating], spaced: NDArray[np.bool_], ink: Columns) -> Ints:
+def _cuts(middles: Floats, spaced: NDArray[np.bool_], ink: Columns) -> Ints:
     """(N - 1,) the best column for a cut between consecutive middles."""
     starts = middles.astype(np.intp)
     if len(starts) < 2:
@@ -211,7 +191,6 @@ def _first_and_last(rows: Columns, height: int) -> Ints:
 
 
 def _bits(rows: Columns, height: int) -> NDArray[np.bool_]:
-    """(N, height) whether each bit is set."""
     return (rows[:, None] >> np.arange(height, dtype=np.uint64) & np.uint64(1)).astype(bool)
 
 
@@ -240,14 +219,13 @@ def by_path(path: Path, found: CharacterPlaces) -> CharacterPlaces:
     """Convert the places found for `by_steps(path)` to the order of `path`."""
     logical = np.argsort(path.first, kind="stable")[found.places]
     order = np.argsort(logical)
-    left, right, top, bottom = (sides[order] for sides in (found.left, found.right, found.top, found.bottom))
-    return CharacterPlaces(logical[order], left, right, top, bottom, found.line_top, found.line_bottom)
+    return CharacterPlaces(logical[order], found.boxes[order], found.line)
 
 
 OWN_INK_SHARE: Final = 0.5  # position of a box's top and bottom between the line's ink (0) and its own ink (1)
 LINES_AT_ONCE: Final = 32  # lines located at once; the longest take some megabytes and a few milliseconds
+# The first code point of scripts whose characters fill the line's height: Chinese, kana and Hangul.
 FULL_HEIGHT: Final = "\u2e80"
-"""The first code point of scripts whose characters fill the line's height: Chinese, kana and Hangul."""
 
 
 def words_of(
@@ -270,7 +248,6 @@ def words_of(
 
 
 def _place_in_order(lines: Sequence[tuple[LineText, Path, Columns]]) -> list[CharacterPlaces | None]:
-    """Locate the characters of each line, in the order of its path."""
     turned = [line.direction == "rtl" for line, _, _ in lines]
     steps = zip(lines, turned, strict=True)
     found = place_characters([(by_steps(path) if turn else path, ink) for (_, path, ink), turn in steps], HEIGHT_PX)
@@ -281,9 +258,10 @@ def _place_in_order(lines: Sequence[tuple[LineText, Path, Columns]]) -> list[Cha
 
 
 def _words_of(path: Path, places: CharacterPlaces, outline: Outline, options: ReadOptions) -> tuple[Word, ...]:
-    """The words of one line."""
     texts = [path.characters[place] for place in places.places]
-    parts = _parts(texts, places)
+    own = np.array([0.0 if text >= FULL_HEIGHT else OWN_INK_SHARE for text in texts])[:, None]
+    parts = places.boxes.copy()
+    parts[:, 1::2] = places.line + own * (parts[:, 1::2] - places.line)
     confidences = np.clip(path.probabilities[places.places], 0.0, 1.0)
     characters: tuple[Character, ...] = ()
     if options.characters:
@@ -291,25 +269,12 @@ def _words_of(path: Path, places: CharacterPlaces, outline: Outline, options: Re
     begins = _begins(path, places, open_jieba() if options.words == "segmented" else by_character)
     spans = list(pairwise([*begins.tolist(), len(texts)]))
     means = np.add.reduceat(confidences, begins) / [end - begin for begin, end in spans]
-    boxes = _boxes(_join(parts, begins), outline, options)
+    smallest, largest = np.minimum.reduceat(parts, begins), np.maximum.reduceat(parts, begins)
+    boxes = _boxes(np.concatenate([smallest[:, :2], largest[:, 2:]], axis=1), outline, options)
     return tuple(
         Word("".join(texts[begin:end]), mean, box, characters[begin:end])
         for (begin, end), mean, box in zip(spans, means.tolist(), boxes, strict=True)
     )
-
-
-def _parts(texts: Sequence[str], places: CharacterPlaces) -> Floats:
-    """(N, 4) left, top, right and bottom of each character's box, as shares of the crop's size."""
-    own = np.array([0.0 if text >= FULL_HEIGHT else OWN_INK_SHARE for text in texts])
-    top = places.line_top + own * (places.top - places.line_top)
-    bottom = places.line_bottom + own * (places.bottom - places.line_bottom)
-    return np.stack([places.left, top, places.right, bottom], axis=1)
-
-
-def _join(parts: Floats, begins: Ints) -> Floats:
-    """(W, 4) the boxes of the words that begin at these characters."""
-    smallest, largest = np.minimum.reduceat(parts, begins), np.maximum.reduceat(parts, begins)
-    return np.concatenate([smallest[:, :2], largest[:, 2:]], axis=1)
 
 
 def _begins(path: Path, places: CharacterPlaces, segment: Segmenter) -> Ints:
@@ -324,6 +289,5 @@ def _begins(path: Path, places: CharacterPlaces, segment: Segmenter) -> Ints:
 
 
 def _boxes(parts: Floats, outline: Outline, options: ReadOptions) -> list[Box]:
-    """Map boxes in the line's crop to the page."""
     quads = parts_of(outline, parts)
     return as_boxes(upright_boxes(quads) if options.upright_boxes else quads)

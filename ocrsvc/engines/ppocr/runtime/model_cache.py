@@ -32,17 +32,14 @@ _MAX_FOLDERS: Final = 24
 _LOCK_POLL_S: Final = 0.05
 _UNFINISHED_SUFFIX: Final = ".making"
 _UNFINISHED_S: Final = 86400.0
+_AUTHENTICATED_NAME: Final = "/cache/"  # begins the name of an encrypted entry; no model file has such a name
 
 
 class ModelCache:
-    """A folder of optimised models, created at the first write; None disables the cache.
-
-    With a `key`, entries are encrypted, and found with the same key only.
-    """
+    """A folder of optimised models, made at the first write; None disables it. With a `key`, entries are encrypted."""
 
     def __init__(self, folder: Path | None, key: ModelKey | None = None) -> None:
-        self._folder = folder
-        self._key = key
+        self._folder, self._key = folder, key
 
     def find(self, name: str, key: str) -> bytes | None:
         """The cached content for a cache key, if it is intact and this user's own."""
@@ -53,7 +50,7 @@ class ModelCache:
         if content is None or self._key is None:
             return content
         try:
-            return decrypt(content, _bound_name(entry), self._key)
+            return decrypt(content, _AUTHENTICATED_NAME + entry, self._key)
         except CannotDecrypt:
             return None
 
@@ -63,7 +60,7 @@ class ModelCache:
             return
         entry = self._entry_name(name, key)
         if self._key is not None:
-            content = encrypt(content, _bound_name(entry), new_set_id(), self._key)
+            content = encrypt(content, _AUTHENTICATED_NAME + entry, new_set_id(), self._key)
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             _write_sealed(self._folder / entry, content)
@@ -71,15 +68,11 @@ class ModelCache:
 
     @contextlib.contextmanager
     def locked(self, name: str, wait_s: float) -> Iterator[bool]:
-        """Lock a name against other processes and threads; yields False if that fails within `wait_s`.
-
-        The kernel releases the lock when a process ends.
-        """
+        """Lock a name against other processes and threads; yields False if that fails within `wait_s`."""
+        is_held = False
         with contextlib.ExitStack() as stack:
-            try:
+            with contextlib.suppress(OSError):
                 is_held = self._folder is not None and _wait_for_lock(stack, self._folder / f"{name}.lock", wait_s)
-            except OSError:
-                is_held = False
             yield is_held
 
     @contextlib.contextmanager
@@ -92,7 +85,10 @@ class ModelCache:
         with contextlib.ExitStack() as stack:
             try:
                 entry = self._entry_folder(name, key)
-                temporary = Path(stack.enter_context(_temporary_folder(entry)))
+                made = tempfile.TemporaryDirectory(
+                    _UNFINISHED_SUFFIX, f"{entry.name}-", entry.parent, ignore_cleanup_errors=True
+                )
+                temporary = Path(stack.enter_context(made))
             except OSError:
                 yield None
                 return
@@ -171,24 +167,18 @@ def _is_trusted(status: os.stat_result, kind: int = stat.S_IFREG) -> bool:
 
 
 def _wait_for_lock(stack: contextlib.ExitStack, file: Path, wait_s: float) -> bool:
-    """Lock a file until the stack is closed; False if others hold it for `wait_s`."""
+    """Lock a file until the stack is closed, or the process ends; False if others hold it for `wait_s`."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, opened)
     end_s = time.monotonic() + wait_s
     while True:
-        try:
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end_s:
-                return False
-            time.sleep(_LOCK_POLL_S)
-        else:
             return True
-
-
-def _temporary_folder(entry: Path) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(_UNFINISHED_SUFFIX, f"{entry.name}-", entry.parent, ignore_cleanup_errors=True)
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(_LOCK_POLL_S)
 
 
 def _copy_verified(entry: Path, temporary: Path) -> dict[str, bytes]:
@@ -199,9 +189,9 @@ def _copy_verified(entry: Path, temporary: Path) -> dict[str, bytes]:
             content = _read_verified(file)
             if content is None:
                 file.unlink()
-                continue
-            (temporary / file.name).write_bytes(content)
-            copied[file.name] = content
+            else:
+                (temporary / file.name).write_bytes(content)
+                copied[file.name] = content
     return copied
 
 
@@ -214,8 +204,8 @@ def _read_verified(file: Path) -> bytes | None:
             data = opened.read()
     except OSError:
         return None
-    content, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
-    return content if digest == _digest(content) else None
+    content = data[:-_DIGEST_BYTES]
+    return content if data[-_DIGEST_BYTES:] == _digest(content) else None
 
 
 def _write_sealed(file: Path, content: bytes) -> None:
@@ -236,11 +226,6 @@ def _remove(entry: Path) -> None:
         shutil.rmtree(entry, ignore_errors=True)
     else:
         entry.unlink(missing_ok=True)
-
-
-def _bound_name(entry: str) -> str:
-    """The authenticated name of an encrypted entry, which no model file has."""
-    return f"/cache/{entry}"
 
 
 def _digest(content: bytes) -> bytes:

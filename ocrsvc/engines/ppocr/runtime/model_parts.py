@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ocrsvc.engines.model.description import Detection, Recognition
-from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, InputFormat
 from ocrsvc.errors import BadModel
 
 Kind = Literal["detection", "recognition"]
-
 DETECTION: Final = "detection"
 RECOGNITION: Final = "recognition"
-
 CHARACTERS: Final = "character"  # ONNX metadata property with a recognizer's dictionary, one text per line
 CLASSES: Final = "ocrsvc.classes"  # property with a recognizer's number of classes, added by preparation
+# Property of a recognizer that ends in a matrix product, a bias and a softmax, added by preparation.
 PRODUCT: Final = "ocrsvc.product"
-"""Property of a recognizer that ends in a matrix product, a bias and a softmax, added by preparation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,11 +27,6 @@ class ModelPart:
     version: ModelVersion
     described: Detection | Recognition  # its table in `model.toml`
     shipped: bytes  # its file's content
-
-    @classmethod
-    def read(cls, version: ModelVersion, described: Detection | Recognition) -> ModelPart:
-        """Read a part's file. Raises BadModel."""
-        return cls(version, described, version.read(described.file))
 
     @property
     def kind(self) -> Kind:
@@ -74,18 +66,6 @@ class ModelParts:
     detection: ModelPart
     recognition: Mapping[str, ModelPart]
 
-    @property
-    def key(self) -> ModelKey | None:
-        """Key that encrypts cached models; None if the files are plain."""
-        return self.detection.version.key
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """The model's title and version, for people."""
-        version = self.detection.version
-        number = version.digest if version.is_built_in else str(version.number)
-        return version.description.title or version.name, number
-
 
 def read_parts(model: ModelVersion) -> ModelParts:
     """Read the parts of a model. Raises BadModel: a part is missing, or does not match the manifest."""
@@ -95,11 +75,13 @@ def read_parts(model: ModelVersion) -> ModelParts:
         raise BadModel(f"{model}: model.toml has no {missing}, which the engine ppocr needs.", "Add it, with its file.")
     names = [part.name for part in described.recognition]
     if len(set(names)) < len(names):
-        raise BadModel(
-            f"{model}: model.toml: two recognizers have the same name.", "Give each [[recognition]] its own name."
-        )
-    recognition = {part.name: ModelPart.read(model, part) for part in described.recognition}
-    return ModelParts(ModelPart.read(model, described.detection), recognition)
+        raise BadModel(f"{model}: model.toml: two recognizers have the same name.", "Give each its own name.")
+    recognition = {part.name: _read_part(model, part) for part in described.recognition}
+    return ModelParts(_read_part(model, described.detection), recognition)
+
+
+def _read_part(version: ModelVersion, described: Detection | Recognition) -> ModelPart:
+    return ModelPart(version, described, version.read(described.file))
 
 
 def built_in_part(kind: Kind) -> ModelPart:
@@ -107,18 +89,22 @@ def built_in_part(kind: Kind) -> ModelPart:
     model = built_in_model()
     detection, recognition = model.description.detection, model.description.recognition[0]
     assert detection is not None, "the built-in model has both"
-    return ModelPart.read(model, detection if kind == DETECTION else recognition)
+    return _read_part(model, detection if kind == DETECTION else recognition)
 
 
 def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]:
-    """The text of each class: blank, those of the dictionary, and the space if `adds_space`.
-
-    `properties` are those of the prepared model. Raises BadModel: the dictionary is missing, or of a wrong length.
-    """
+    """The text of each class: blank, dictionary, space if `adds_space`. Raises BadModel: missing, wrong length."""
     described = part.described
     assert isinstance(described, Recognition), "a detector has no dictionary"
     if described.dictionary is not None:
-        texts, source = _texts_in(part, described.dictionary), described.dictionary
+        source = described.dictionary
+        try:
+            content = part.version.read(source).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            reason = f"{part.version}: {source} is not UTF-8 text: {error}."
+            raise BadModel(reason, "Copy the dictionary again.") from error
+        # A line may consist of spaces, so only line ends are removed.
+        texts = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
     elif CHARACTERS in properties:
         texts, source = properties[CHARACTERS].split("\n"), f"its property {CHARACTERS!r}"
     else:
@@ -135,12 +121,3 @@ def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]
             "Name the model's own dictionary in model.toml, and check adds_space.",
         )
     return classes
-
-
-def _texts_in(part: ModelPart, file: str) -> list[str]:
-    """The lines of a dictionary file. A line may consist of spaces, so only line ends are removed."""
-    try:
-        content = part.version.read(file).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadModel(f"{part.version}: {file} is not UTF-8 text: {error}.", "Copy the dictionary again.") from error
-    return [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]

@@ -20,15 +20,7 @@ from ocrsvc.engines.ppocr.runtime import openvino_session, providers
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, PRODUCT, RECOGNITION, ModelPart
 from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, Head, OpenVinoRecognizer, OpenVinoSession
-from ocrsvc.engines.ppocr.runtime.providers import (
-    CPU,
-    CUDA,
-    TENSORRT,
-    Provider,
-    Providers,
-    check_precision,
-    choose_provider,
-)
+from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA, TENSORRT, Provider, check_precision, choose_provider
 from ocrsvc.engines.ppocr.runtime.session import (
     SESSION_ERRORS,
     ModelRunner,
@@ -49,10 +41,7 @@ _NO_GPU: Final = (
 
 
 def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None = None) -> ModelRunner:
-    """Open a part of a model: one session on the CPU, a pool of sessions on a GPU or under OpenVINO.
-
-    Raises EngineUnavailable: the requested device cannot be used; BadModel: the part is not a model of its kind.
-    """
+    """Open one session on the CPU, or a pool on a GPU or under OpenVINO. Raises EngineUnavailable, BadModel."""
     cache = cache or ModelCache(None)
     config = replace(config, input_format=part.input_format)
     provider = choose_provider(config.device, config.provider, ort.get_available_providers())
@@ -64,7 +53,7 @@ def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None 
     try:
         return SessionPool(_open_on_gpu(part, config, cache, provider))
     except SESSION_ERRORS as error:
-        if not config.may_fall_back:
+        if (config.device, config.provider) != ("auto", "auto") or config.precision in ("fp16", "bf16"):
             name, library = (TENSORRT, "TensorRT 10") if provider == "tensorrt" else (CUDA, "cuDNN")
             raise EngineUnavailable(
                 f"A GPU was requested, but ONNX Runtime could not start its provider {name}: {error}.",
@@ -97,7 +86,7 @@ def _open_on_cpu(part: ModelPart, config: SessionConfig, cache: ModelCache) -> S
         from ocrsvc.engines.ppocr.runtime import prepare_model
 
         opened = ort.InferenceSession(prepare_model.prepare(part, batched=True), options, providers=[(CPU, {})])
-        return Session([(opened, None)], config)
+        return Session([(opened, None)], config, precision="fp32")
     in_int8 = config.precision == "int8" and part.kind == RECOGNITION
     opened = _open_cached(part, options, cache, in_int8=in_int8)
     return Session([(opened, None)], config, precision="int8" if in_int8 else "fp32")
@@ -140,15 +129,12 @@ def _open_on_gpu(part: ModelPart, config: SessionConfig, cache: ModelCache, prov
 
 
 def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionConfig, cache: ModelCache) -> Session:
-    """One stream's session: one per TensorRT profile if `fp32_model` is given, and one for any shape on CUDA.
-
-    TensorRT gets the fp32 model, and chooses itself where half precision is used.
-    """
+    """One stream's session: on TensorRT by profile, from an fp32 model, and on CUDA for any shape."""
     from ocrsvc.engines.ppocr.runtime import prepare_model
 
     gpu = open_gpu_context()
     stream = gpu.address if gpu is not None else None
-    on_cuda: Providers = [(CUDA, providers.cuda_options(config.gpu, config.precision, stream)), (CPU, {})]
+    on_cuda: providers.Providers = [(CUDA, providers.cuda_options(config.gpu, config.precision, stream)), (CPU, {})]
     parts: list[ProfileSession] = []
     for profile in config.gpu.profiles if fp32_model else ():
         # The engine is built, or read from its file, while the session opens; the file is not used later.
@@ -162,7 +148,7 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
     return Session([*parts, (_open(cuda_model, config, on_cuda), None)], config, gpu, precision=precision)
 
 
-def _open(model: bytes, config: SessionConfig, provider_list: Providers) -> ort.InferenceSession:
+def _open(model: bytes, config: SessionConfig, provider_list: providers.Providers) -> ort.InferenceSession:
     """A session with the first provider. Raises one of SESSION_ERRORS instead of falling back to another provider."""
     opened = ort.InferenceSession(model, session_options(config), providers=provider_list, enable_fallback=0)
     if opened.get_providers()[0] != provider_list[0][0]:
@@ -172,21 +158,17 @@ def _open(model: bytes, config: SessionConfig, provider_list: Providers) -> ort.
 
 @functools.cache
 def _register_arena() -> None:
-    """Register one memory arena that all sessions of the process share."""
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg({}))
 
 
+# Kernels that a session caches (LRU): enough for about 3 page shapes, and half the line widths. Four times as many cost
+# the same CPU time on a corpus of pages of all sizes, and 90 MB more.
 MOST_KERNELS: Final = {DETECTION: 100, RECOGNITION: 600}
-"""Kernels that a session caches (LRU): enough for about 3 page shapes, and half the line widths. Four times as many
-cost the same CPU time on a corpus of pages of all sizes, and 90 MB more."""
 
 
 def open_openvino(part: ModelPart, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
-    """Open `config.sessions` sessions; the precision "auto" is bf16 if the CPU supports it.
-
-    Raises EngineUnavailable: OpenVINO is missing or does not work, or the CPU does not support a requested bf16.
-    """
+    """Open `config.sessions` sessions. Raises EngineUnavailable: OpenVINO does not work, or has no bf16 on this CPU."""
     if not openvino_session.is_installed():
         raise EngineUnavailable(
             "OpenVINO was requested, but the package `openvino` is not installed.",
@@ -280,10 +262,5 @@ def _read_head(version: ModelVersion, file: str) -> Head:
 @functools.cache
 def preparation_code() -> bytes:
     """Source code that prepares models, as a part of cache keys."""
-    runtime = Path(__file__).parent
-    graph = runtime.parent / "graph"
-    files = (
-        *(graph / f"{name}.py" for name in ("memory_layout", "precision", "rewrite")),
-        runtime / "prepare_model.py",
-    )
-    return b"".join(file.read_bytes() for file in files)
+    files = ("graph/memory_layout", "graph/precision", "graph/rewrite", "runtime/prepare_model")
+    return b"".join(Path(__file__).parents[1].joinpath(f"{name}.py").read_bytes() for name in files)

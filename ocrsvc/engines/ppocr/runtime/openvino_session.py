@@ -1,17 +1,14 @@
 """Runs models on the CPU under OpenVINO, in bfloat16 if the CPU supports it (AMX, AVX512-BF16).
 
 OpenVINO compiles kernels for every new input shape (20 to 70 ms), and caches them with memory in proportion to the
-shape; so the pipeline uses few line widths, and the number of cached kernels is bounded. A session runs one input at a
-time; a pool of sessions (session.py) runs several. Sessions share the kernels in oneDNN's cache. Results are
-bit-identical whatever a session ran before, with one thread or several.
+shape; so the pipeline uses few line widths, and the cache is bounded. Results are bit-identical whatever a session ran
+before, with one thread or several.
 
-The recognizer is two models. The first computes a line's features. The second, the final matrix product with 18,710
-classes, chooses classes for the steps of many lines together, for its weights do not stay in a core's cache while the
-first runs. It always runs over the same number of steps, so its kernels are compiled once, and its memory does not grow
-with a line's length. A step's class depends on that step's features alone, to the last bit.
+The recognizer is two models. The second, the final matrix product with 18,710 classes, runs over the steps of many
+lines together, for its weights do not stay in a core's cache while the first runs; and over a fixed number of steps, so
+kernels are compiled once. A step's class depends on its own features alone, to the last bit.
 
-OpenVINO is imported only here, when a model is opened or a runtime is chosen: it starts threads, and a process with
-threads must not fork.
+OpenVINO is imported only here, after the fork: it starts threads.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,14 +34,13 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 PROVIDER: Final = "OpenVINO"
 
+# Size of oneDNN's kernel cache, which all sessions of the process share: two line widths or one page size, since
+# sessions compile a width one right after the other. 500 took 33 MB more after ten page sizes.
 _SHARED_KERNELS: Final = 150
-"""Size of oneDNN's kernel cache, which all sessions of the process share: two line widths or one page size, since
-sessions compile a width one right after the other. 500 took 33 MB more after ten page sizes."""
-
 _TELEMETRY: Final = "openvino_telemetry"
 
+# Errors of the package; AttributeError: an empty folder named openvino was imported.
 FAULTS: Final = (AttributeError, ImportError, OSError, RuntimeError)
-"""Errors of the package; AttributeError: an empty folder named openvino was imported."""
 
 
 def is_installed() -> bool:
@@ -93,13 +89,9 @@ class OpenVinoSession(ModelRunner):
     `arena_values` frees its memory; others keep it for the next run, until free memory is returned to the system.
     """
 
-    def __init__(
-        self, compiled: Any, metadata: dict[str, str], arena_values: int, input_format: InputFormat = USUAL
-    ) -> None:
-        self._compiled = compiled
-        self._request = compiled.create_infer_request()
-        self._turn = threading.Lock()
-        self._release_requested = False
+    def __init__(self, compiled: Any, metadata: dict[str, str], arena_values: int, taken: InputFormat = USUAL) -> None:
+        self._compiled, self._request = compiled, compiled.create_infer_request()
+        self._turn, self._release_requested = threading.Lock(), False
         register_holder(self)
         self.takes_pixels = any(entry.get_element_type().get_type_name() == "u8" for entry in compiled.inputs)
         self._outputs = [output.any_name for output in compiled.outputs]
@@ -107,7 +99,7 @@ class OpenVinoSession(ModelRunner):
         self.provider, self.device, self.batched = PROVIDER, "cpu", False
         bf16 = str(compiled.get_property("INFERENCE_PRECISION_HINT")).endswith("bfloat16'>")
         self.precision = "bf16" if bf16 else "fp32"
-        self.metadata, self.input_format = metadata, input_format
+        self.metadata, self.input_format = metadata, taken
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See ModelRunner; the returned arrays are copies."""
@@ -134,10 +126,9 @@ class OpenVinoSession(ModelRunner):
 
 
 Head = tuple[NDArray[np.float32], NDArray[np.float32]]
-
+ReadHead = Callable[[], Head]
 Features = NDArray[np.float32]  # (T, F) for a line of T steps
 STEPS: Final = 64  # per run of the classifier; its scores, 7 MB, about fill a core's share of the caches
-
 # Output name of graph/rewrite.py, which is not imported because it needs the package onnx.
 _LOGITS: Final = "logits"
 
@@ -150,17 +141,11 @@ class OpenVinoRecognizer(OpenVinoSession):
     """
 
     def __init__(
-        self,
-        body: Any,
-        classifier: Any,
-        metadata: dict[str, str],
-        read_head: Callable[[], Head],
-        input_format: InputFormat = USUAL,
+        self, body: Any, classifier: Any, metadata: dict[str, str], read_head: ReadHead, taken: InputFormat = USUAL
     ) -> None:
-        super().__init__(body, metadata, 0, input_format)
+        super().__init__(body, metadata, 0, taken)
         self._read_head = read_head
-        self._compiled_classifier = classifier
-        self._classifier = classifier.create_infer_request()
+        self._compiled_classifier, self._classifier = classifier, classifier.create_infer_request()
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See ModelRunner; classes and probabilities, and logits if `outputs` names them."""
@@ -170,14 +155,12 @@ class OpenVinoRecognizer(OpenVinoSession):
 
     def features(self, tensor: Any) -> Features:
         """Compute the features of one line (1, 3, H, W) float32."""
-        features: Features = super().run(tensor)[0]
-        return features
+        return cast(Features, super().run(tensor)[0])
 
     def logits(self, features: Features) -> NDArray[np.float32]:
         """(T, C) scores of all classes. Raises BadModel: the model's file is gone."""
         weights, bias = self._read_head()
-        scores: NDArray[np.float32] = features @ weights + bias
-        return scores
+        return features @ weights + bias
 
     def classify(self, lines: Sequence[Features]) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Per line, the best class of each step, and the probability of each character at its first step."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any, Final, cast
 
 import numpy as np
 import onnx
@@ -31,14 +33,12 @@ from ocrsvc.errors import BadModel, EngineUnavailable
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
+# Largest difference of a probability between a rewritten graph and the original. Rounding causes 1e-5.
 MOST_DIFFERENCE: Final = 1e-3
-"""Largest difference of a probability between a rewritten graph and the original. Rounding causes 1e-5."""
-
 _OPSET: Final = 11  # lowest opset that the rewrites support
 _PREFIX: Final = "given."
+# Errors of a rewrite that does not apply to a graph.
 _REFUSALS: Final = (ValueError, KeyError, IndexError, StopIteration)
-"""Errors of a rewrite that does not apply to a graph."""
-
 Rewriting = Callable[[onnx.ModelProto], None]
 Array = NDArray[Any]
 
@@ -62,11 +62,7 @@ def prepare(part: ModelPart, *, batched: bool = False, half_precision: bool = Fa
 
 
 def prepare_int8(part: ModelPart) -> bytes:
-    """Prepare a recognizer with its large products in int8, for one line at a time on a CPU (graph/precision.py).
-
-    The detector gains nothing from int8: its time goes into large planes with few channels. Raises EngineUnavailable,
-    BadModel.
-    """
+    """Prepare a recognizer with large products in int8, for one line at a time. Raises EngineUnavailable, BadModel."""
     proto = onnx.load_from_string(prepare(part))
     if not quantize(proto):
         raise EngineUnavailable(f"{part} has no operations for int8.", "Set OCRSVC_PRECISION=auto.")
@@ -108,7 +104,6 @@ def load(part: ModelPart) -> onnx.ModelProto:
 
 
 def _parsed(part: ModelPart) -> onnx.ModelProto:
-    """Parse the file's graph. Raises BadModel."""
     try:
         proto = onnx.load_from_string(part.shipped)
     except DecodeError as error:
@@ -150,7 +145,13 @@ def _rewrite_detector(
     if not batched:
         # Channels per block of ONNX Runtime's convolutions on this CPU.
         block = 16 if b" avx512f " in cpu_features() else 8
-        for rewriting in (memory_layout.drop_identities, *memory_layout.detector_rewrites(block)):
+        for rewriting in (
+            memory_layout.drop_identities,
+            memory_layout.average_by_pooling,
+            memory_layout.add_one_before_scaling,
+            memory_layout.deconvolve_in_phases,
+            partial(memory_layout.pad_stem_channels, block=block),
+        ):
             made = _applied(made, rewriting)
     outputs = _try(made, noise)
     if outputs is not None and _are_alike(outputs[0], shipped):
@@ -168,39 +169,27 @@ def _rewrite_recognizer(
     plain = _applied(proto, rewrite.zero_subnormal_weights)
     if not batched:
         plain = _applied(plain, memory_layout.drop_identities)
-    for has_product, rewriting in _argmax_rewrites(classes, shares=shares, batched=batched):
-        made = _copy(plain)
-        _add_properties(made, {CLASSES: str(classes)} | ({PRODUCT: "yes"} if has_product else {}))
+    # For a final product, or else for scores of any origin.
+    of_scores = partial(rewrite.add_argmax_to_scores, classes=classes, shares=shares, batched=batched)
+    of_product = rewrite.add_argmax_batched if batched else rewrite.add_argmax
+    for has_product, rewriting in ((True, of_product), (False, of_scores)):
+        made = deepcopy(plain)
+        made.metadata_props.add(key=CLASSES, value=str(classes))
+        if has_product:
+            made.metadata_props.add(key=PRODUCT, value="yes")
         if _apply(made, rewriting) and _reads_alike(_try(made, noise), expected, batched=batched):
             return _applied(plain, rewrite.keep_features) if openvino and has_product else made
     raise BadModel(f"{part}: its output {shipped.shape} has no classes to choose from.", "Export it for inference.")
-
-
-def _argmax_rewrites(classes: int, *, shares: bool, batched: bool) -> Iterator[tuple[bool, Rewriting]]:
-    """Rewrites that add the choice of classes: to a final product, or else to scores of any origin."""
-    yield True, rewrite.add_argmax_batched if batched else rewrite.add_argmax
-    yield False, lambda proto: rewrite.add_argmax_to_scores(proto, classes, shares=shares, batched=batched)
 
 
 def _properties(proto: onnx.ModelProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in proto.metadata_props}
 
 
-def _add_properties(proto: onnx.ModelProto, added: dict[str, str]) -> None:
-    for key, value in added.items():
-        proto.metadata_props.add(key=key, value=value)
-
-
 def _applied(proto: onnx.ModelProto, rewriting: Rewriting) -> onnx.ModelProto:
     """A rewritten copy; the model itself if the rewrite does not apply."""
-    copy = _copy(proto)
+    copy = deepcopy(proto)
     return copy if _apply(copy, rewriting) else proto
-
-
-def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy
 
 
 def _apply(proto: onnx.ModelProto, rewriting: Rewriting) -> bool:
@@ -214,7 +203,6 @@ def _apply(proto: onnx.ModelProto, rewriting: Rewriting) -> bool:
 
 
 def _try(proto: onnx.ModelProto, noise: Array) -> Sequence[Array] | None:
-    """All outputs; None if the model does not run."""
     try:
         return _run(proto, noise)
     except SESSION_ERRORS as error:
@@ -227,8 +215,7 @@ def _run(proto: onnx.ModelProto, noise: Array) -> Sequence[Array]:
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=[CPU])
-    outputs: Sequence[Array] = session.run(None, {proto.graph.input[0].name: noise})
-    return outputs
+    return cast("Sequence[Array]", session.run(None, {proto.graph.input[0].name: noise}))
 
 
 def _reads_alike(outputs: Sequence[Array] | None, expected: Array, *, batched: bool) -> bool:
@@ -254,5 +241,4 @@ def _are_alike(output: Array, expected: Array) -> bool:
 
 def _softmax(scores: Array) -> Array:
     shifted: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares: Array = shifted / shifted.sum(axis=-1, keepdims=True)
-    return shares
+    return cast(Array, shifted / shifted.sum(axis=-1, keepdims=True))

@@ -74,10 +74,7 @@ class GpuConfig:
 
 
 def choose_provider(device: Device, provider: Provider, available: Sequence[str]) -> Provider:
-    """The provider for OCRSVC_DEVICE and OCRSVC_PROVIDER: "cpu" (ONNX Runtime), "openvino", "cuda" or "tensorrt".
-
-    `available` are the providers in this build of ONNX Runtime. Raises EngineUnavailable if the requested one is not.
-    """
+    """The provider for OCRSVC_DEVICE and OCRSVC_PROVIDER in this build of ONNX Runtime. Raises EngineUnavailable."""
     if provider == "openvino":
         return "openvino"
     if "cpu" in (device, provider):
@@ -124,10 +121,7 @@ def check_precision(precision: Precision, provider: Provider) -> None:
 
 
 def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Options:
-    """Options of the CUDA provider; `stream` is a stream's address, or None if ONNX Runtime makes one.
-
-    "fp32" is full single precision; otherwise matrix products may use TF32.
-    """
+    """Options of the CUDA provider on a stream, or its own; unless "fp32", matrix products may use TF32."""
     options = dict(CUDA_OPTIONS)
     if gpu.arena_bytes is not None:
         options["gpu_mem_limit"] = str(gpu.arena_bytes)
@@ -139,10 +133,7 @@ def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Op
 def tensorrt_options(
     input_name: str, profile: Profile, precision: Precision, stream: int | None, folder: Path | None
 ) -> Options:
-    """Options of the TensorRT provider, which builds an engine for all shapes of the profile when a session opens.
-
-    "fp16" lets TensorRT use half precision where it is faster. `folder` caches the engine and kernel timings.
-    """
+    """Options of TensorRT, which builds an engine for the profile at opening; "fp16" lets it use half precision."""
     half = precision == "fp16"
     options: Options = {
         "trt_fp16_enable": half,
@@ -163,25 +154,14 @@ def _stream_option(stream: int | None) -> Options:
 
 
 def load_gpu_libraries(provider: Provider) -> None:
-    """Load the provider's libraries from pip's wheels, where the dynamic linker does not look.
-
-    The linker finds libraries installed elsewhere; if one is missing, opening a session raises an error that names it.
-    """
-    if provider == "cpu":
-        return
+    """Load a GPU provider's libraries from pip's wheels, where no linker looks; a session names missing ones."""
     ort.preload_dlls(msvc=False)
     if provider == "tensorrt":
-        for file in _tensorrt_files():
-            with contextlib.suppress(OSError):
-                ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
-
-
-def _tensorrt_files() -> list[Path]:
-    spec = importlib.util.find_spec(_TENSORRT_FOLDER)
-    if spec is None or not spec.submodule_search_locations:
-        return []
-    folder = Path(spec.submodule_search_locations[0])
-    return [folder / name for name in _TENSORRT_LIBRARIES if (folder / name).is_file()]
+        spec = importlib.util.find_spec(_TENSORRT_FOLDER)
+        for folder in list(spec.submodule_search_locations or ())[:1] if spec is not None else ():
+            for name in _TENSORRT_LIBRARIES:
+                with contextlib.suppress(OSError):
+                    ctypes.CDLL(str(Path(folder, name)), mode=ctypes.RTLD_GLOBAL)
 
 
 def tensorrt_version() -> str:

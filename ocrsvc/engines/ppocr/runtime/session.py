@@ -3,19 +3,19 @@
 Arrays on the GPU are bound to a session without a copy (ONNX Runtime's IO binding); only this file and gpu/arrays.py
 use cupy for models.
 
-**Streams.** A session on a GPU has its own stream (`user_compute_stream`). The stream, not the CPU, waits for the work
-that the caller queued on cupy's current stream. A run is complete when it returns, so any stream may use its results at
-once. A caller that makes the session's stream current (`with session.gpu.stream:`) saves that wait only.
+A session on a GPU has its own stream (`user_compute_stream`). The stream, not the CPU, waits for the work that the
+caller queued on cupy's current stream. A run is complete when it returns, so any stream may use its results at once.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import queue
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import onnxruntime as ort
@@ -25,8 +25,6 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, InputFormat
 from ocrsvc.engines.ppocr.runtime.providers import CPU, Device, GpuConfig, Precision, Profile, Provider
 from ocrsvc.errors import EngineFailed, EngineUnavailable
-
-Tensor = NDArray[np.float32]
 
 # ONNX Runtime's exceptions have no common base class.
 SESSION_ERRORS: Final = (
@@ -59,11 +57,6 @@ class SessionConfig:
     gpu: GpuConfig = field(default_factory=GpuConfig)
     input_format: InputFormat = USUAL  # set by `open_model`
 
-    @property
-    def may_fall_back(self) -> bool:
-        """Whether to use the CPU if the GPU does not work."""
-        return self.device == "auto" and self.provider == "auto" and self.precision not in ("fp16", "bf16")
-
 
 _TYPES: Final = {
     "tensor(float)": np.float32,
@@ -76,10 +69,7 @@ _TYPES: Final = {
 
 
 class GpuContext:
-    """A cupy stream on this process's GPU, for one session.
-
-    `address` is the stream's, for `user_compute_stream`; `device` is ONNX Runtime's name of the memory.
-    """
+    """A cupy stream of one session on a GPU; `address` is the stream's, `device` ONNX Runtime's name of the memory."""
 
     device = "cuda"
 
@@ -114,11 +104,6 @@ def open_gpu_context() -> GpuContext | None:
         return None
 
 
-def is_on_gpu(array: Any) -> bool:
-    """Whether the array is on a GPU, as cupy's are."""
-    return hasattr(array, "__cuda_array_interface__")
-
-
 def run_bound(
     session: ort.InferenceSession,
     gpu: GpuContext,
@@ -126,10 +111,9 @@ def run_bound(
     outputs: Sequence[str],
     options: ort.RunOptions | None = None,
 ) -> list[Any]:
-    """Run a one-input model on a GPU array; its outputs stay on the GPU.
+    """Run a one-input model on a GPU array of its shape and dtype, on the stream of `gpu`; outputs stay there.
 
-    The session computes on the stream of `gpu`; the array is C-contiguous, with the input's shape and dtype. Raises
-    EngineFailed: it is not contiguous, or an output has an unsupported dtype.
+    Raises EngineFailed: the array is not C-contiguous, or an output has an unsupported dtype.
     """
     interface = array.__cuda_array_interface__
     address, shape, dtype = interface["data"][0], tuple(interface["shape"]), np.dtype(interface["typestr"])
@@ -142,34 +126,27 @@ def run_bound(
     for name in outputs:
         binding.bind_output(name, gpu.device, 0)
     session.run_with_iobinding(binding, options)
-    return [_as_array(gpu, value, session) for value in binding.get_outputs()]
+    results = []
+    for value in binding.get_outputs():
+        if (kind := value.data_type()) not in _TYPES:
+            raise EngineFailed(f"A model returned {kind} on the GPU, which is not supported.")
+        # An array over the session's arena, which lives as long as the array.
+        results.append(gpu.wrap(value.data_ptr(), tuple(value.shape()), np.dtype(_TYPES[kind]), (value, session)))
+    return results
 
 
-def _as_array(gpu: GpuContext, value: Any, session: object) -> Any:
-    """An output as an array over the session's arena; the memory lives as long as the array."""
-    kind = value.data_type()
-    if kind not in _TYPES:
-        raise EngineFailed(f"A model returned {kind} on the GPU, which is not supported.")
-    return gpu.wrap(value.data_ptr(), tuple(value.shape()), np.dtype(_TYPES[kind]), (value, session))
+ProfileSession = tuple[ort.InferenceSession, Profile | None]  # a session for the shapes of a profile, or for any shape
 
 
-ProfileSession = tuple[ort.InferenceSession, Profile | None]
-"""A session for the shapes of a profile, or for any shape."""
-
-
-class ModelRunner:
-    """An opened model; thread-safe.
-
-    `batched`: the recognizer's graph takes many lines per run (graph/rewrite.py). `takes_pixels`: see
-    network_input.model_input. `metadata` are the model's properties.
-    """
+class ModelRunner(ABC):
+    """An opened model; thread-safe."""
 
     provider: str
     device: str
     precision: str
-    batched: bool
-    takes_pixels: bool
-    metadata: dict[str, str]
+    batched: bool  # whether the recognizer's graph takes many lines per run (graph/rewrite.py)
+    takes_pixels: bool  # see network_input.model_input
+    metadata: dict[str, str]  # the model's properties
     input_format: InputFormat
     _sessions: tuple[ModelRunner, ...] = ()  # empty except in a pool: a reference to itself would delay its release
 
@@ -178,12 +155,9 @@ class ModelRunner:
         """The sessions that run the model: all of a pool, else this one."""
         return self._sessions or (self,)
 
+    @abstractmethod
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """Run the model on one input (N, 3, H, W) float32; returns the named outputs, or all.
-
-        Outputs are on the GPU if the input is, else numpy arrays. Raises as `run_bound` does.
-        """
-        raise NotImplementedError
+        """Run one input (N, 3, H, W) float32; returns the named outputs, or all, on the GPU if the input is there."""
 
     def warm_up(self, tensor: NDArray[Any]) -> None:
         """Run each session once with a tensor. Raises EngineUnavailable if that fails."""
@@ -206,23 +180,15 @@ class Session(ModelRunner):
     """
 
     def __init__(
-        self,
-        parts: Sequence[ProfileSession],
-        config: SessionConfig,
-        gpu: GpuContext | None = None,
-        *,
-        precision: str = "fp32",
+        self, parts: Sequence[ProfileSession], config: SessionConfig, gpu: GpuContext | None = None, *, precision: str
     ) -> None:
         first, _ = parts[0]
-        self._parts = tuple(parts)
+        self._parts, self.gpu = tuple(parts), gpu
         self._input = first.get_inputs()[0].name
         self._outputs = [output.name for output in first.get_outputs()]
-        self.gpu = gpu
-        self.provider = str(first.get_providers()[0])
+        self.provider, self.precision = str(first.get_providers()[0]), precision
         self.device = "cpu" if self.provider == CPU else "cuda"
-        self.precision = precision
-        self.batched = config.batched or self.device != "cpu"
-        self.takes_pixels = False
+        self.batched, self.takes_pixels = config.batched or self.device != "cpu", False
         self.input_format = config.input_format
         self.metadata: dict[str, str] = first.get_modelmeta().custom_metadata_map
         self._arena_values = config.arena_values if self.device == "cpu" else config.gpu.arena_values
@@ -235,23 +201,19 @@ class Session(ModelRunner):
         session = next(part for part, profile in self._parts if profile is None or profile.covers(array.shape))
         # Frees a large run's memory; the same entry in a session's options has no effect.
         options = self._shrinking if 0 < self._arena_values < array.size else None
-        if self.gpu is not None and is_on_gpu(array):
+        if self.gpu is not None and hasattr(array, "__cuda_array_interface__"):
             return run_bound(session, self.gpu, array, outputs or self._outputs, options)
-        results: list[Any] = session.run(outputs, {self._input: array}, options)
-        return results
-
-
-_TIMEOUT_S: Final = 60.0
+        return cast("list[Any]", session.run(outputs, {self._input: array}, options))
 
 
 class SessionPool(ModelRunner):
     """A pool of one model's sessions on a GPU or under OpenVINO: one run per session, further runs wait. Thread-safe.
 
-    Each session has its own memory (on a GPU a stream and an arena), so memory grows with the number of sessions, not
-    of engine threads. A run fails after `timeout_s` without a free session: a hanging device must not block threads.
+    Memory grows with the number of sessions, not of engine threads. A run fails after `timeout_s` without a free
+    session: a hanging device must not block threads.
     """
 
-    def __init__(self, sessions: Sequence[ModelRunner], timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, sessions: Sequence[ModelRunner], timeout_s: float = 60.0) -> None:
         first = sessions[0]
         self._sessions = tuple(sessions)
         self.provider, self.device, self.precision = first.provider, first.device, first.precision

@@ -22,8 +22,7 @@ class SharedThreads:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._occupied = 0
-        self._helping = 0
+        self._occupied = self._helping = 0
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max(1, count - 1), thread_name_prefix="helper")
         # Started now: a thread that starts under load would look like a leak.
@@ -63,10 +62,7 @@ class SharedThreads:
                 self._helping -= (self.count - 1) * alone
 
     def map(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Apply `work` to each item; results are in order. The caller works from the start, helpers from the end.
-
-        So if similar items are neighbours, each thread gets similar items. Raises the first failure.
-        """
+        """Results of `work`, in order; the caller begins at the start, helpers at the end. Raises the first failure."""
         pending = deque(range(len(items)))
         done: dict[int, R] = {}
         helpers: list[Future[None]] = []
@@ -90,9 +86,8 @@ class SharedThreads:
         self._pool.shutdown()
 
     def _help(self, work: Callable[[T], R], items: Sequence[T], pending: deque[int], done: dict[int, R]) -> None:
-        """Work through pending items in a helper thread, then free it."""
         try:
-            while pending and self._may_help():
+            while pending and self._occupied + self._helping <= self.count:
                 _do_next(work, items, pending.pop, done)
         except BaseException:
             pending.clear()
@@ -106,10 +101,6 @@ class SharedThreads:
             free = self._occupied + self._helping < self.count
             self._helping += free
         return free
-
-    def _may_help(self) -> bool:
-        with self._lock:
-            return self._occupied + self._helping <= self.count
 
 
 class SharedThreadsLender:
