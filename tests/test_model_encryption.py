@@ -23,7 +23,6 @@ from models_support import make_fake, make_several, make_version
 from support import clean_environment, start_server
 
 from ocrsvc.cli.main import run
-from ocrsvc.engines.model import encryption
 from ocrsvc.engines.model.encryption import (
     CannotDecrypt,
     ModelKey,
@@ -254,7 +253,8 @@ def test_missing_key_or_package_makes_a_bad_version_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: ModelKey | None, is_installed: bool, reason: str, remedy: str
 ) -> None:
     encrypted_version(tmp_path)
-    monkeypatch.setattr(encryption, "_is_installed", lambda: is_installed)
+    if not is_installed:
+        monkeypatch.setitem(sys.modules, "cryptography", None)
     [bad] = ModelRepository(tmp_path, key).scan().bad
     assert bad.lacks_key
     assert reason in bad.reason
