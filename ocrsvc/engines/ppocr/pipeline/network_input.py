@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.results import Pixels
-
-if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.runtime.session import ModelRunner
 
 Triple = tuple[float, float, float]
 Shades = NDArray[np.float32]  # (256,) the tensor value of each shade
@@ -55,6 +52,16 @@ class InputFormat:
 USUAL: Final = InputFormat()  # of the built-in models
 
 
+class TakesInput(Protocol):
+    """A model; `takes_pixels` if its input is (1, H, W, 3) BGR uint8."""
+
+    @property
+    def takes_pixels(self) -> bool: ...  # noqa: D102  described above
+
+    @property
+    def input_format(self) -> InputFormat: ...  # noqa: D102  see InputFormat
+
+
 def to_tensor(pixels: Pixels, input_format: InputFormat = USUAL) -> NDArray[np.float32]:
     """Convert (H, W) gray or (H, W, 3) BGR uint8 to the model's (1, 3, H, W) float32; gray fills all channels."""
     tensor = np.empty((1, 3, *pixels.shape[:2]), np.float32)
@@ -78,14 +85,14 @@ def _values(mean: Triple, std: Triple) -> tuple[Shades | None, Shades, Shades, S
     return None, blue, green, red
 
 
-def model_input(model: ModelRunner, pixels: Pixels) -> NDArray[Any]:
-    """Convert (H, W) gray or (H, W, 3) BGR uint8 to the model's input, which may be (1, H, W, 3) BGR uint8 itself."""
+def model_input(model: TakesInput, pixels: Pixels) -> NDArray[Any]:
+    """Convert (H, W) gray or (H, W, 3) BGR uint8 to the model's input."""
     if not model.takes_pixels:
         return to_tensor(pixels, model.input_format)
     return np.asarray(pixels if pixels.ndim == 3 else cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR))[None]
 
 
-def blank_input(model: ModelRunner, height: int, width: int) -> NDArray[Any]:
+def blank_input(model: TakesInput, height: int, width: int) -> NDArray[Any]:
     """The input of an empty page, for a warm-up run."""
     return model_input(model, np.zeros((height, width, 3), np.uint8))
 
