@@ -13,9 +13,8 @@ from ocrsvc.errors import BrokenImage
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels, open_encoded_image, open_without_pillow
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Resolution
 from ocrsvc.imaging.codecs.gif_and_tiff import open_tiff
-from ocrsvc.imaging.codecs.jpeg import read_colours
+from ocrsvc.imaging.codecs.jpeg import read_header
 from ocrsvc.imaging.codecs.png import PALETTE, RGB, Png, read_png
-from ocrsvc.results import Pixels
 
 _JPEG_COLOURS: Final = {1: b"/DeviceGray", 3: b"/DeviceRGB", 4: b"/DeviceCMYK"}
 _PACKING: Final = 6
@@ -52,37 +51,28 @@ def page_image(raw: bytes, limits: PixelLimits, directory: int | None = None, *,
     `directory` is the offset of a TIFF page; None is the first page of any file. Without `decodes`, an image that must
     be decoded is refused. Raises UnsupportedImage, ImageTooLarge, BrokenImage, as `imaging.codecs.decode.decode`.
     """
-    encoded = _open(raw, limits, directory) if decodes else open_without_pillow(raw, limits)
-    if encoded is None:
-        raise _undecoded()
-    dpi = _dpi_of(encoded)
-    head = _jpeg_head(raw) if encoded.format == "jpeg" else None
-    if head is not None:
-        return PageImage(encoded.width, encoded.height, encoded.orientation, dpi, head, [raw])
-    png = read_png(raw) if encoded.format == "png" else None
-    if png is not None and not (png.is_transparent or png.has_alpha or png.is_interlaced):
-        return _of_png(png, raw, encoded.orientation, dpi)
-    if not decodes:
-        raise _undecoded()
-    return _of_pixels(encoded, dpi)
-
-
-def _open(raw: bytes, limits: PixelLimits, directory: int | None) -> EncodedImage:
-    return open_encoded_image(raw, limits) if directory is None else open_tiff(raw, directory)
-
-
-def _undecoded() -> BrokenImage:
-    return BrokenImage(
-        "This image could not be read, and a PDF cannot hold it unchanged.", "Check that it opens in a viewer."
-    )
+    if directory is not None:
+        return _of_pixels(open_tiff(raw, directory))
+    encoded = open_encoded_image(raw, limits) if decodes else open_without_pillow(raw, limits)
+    head = _jpeg_head(raw) if encoded and encoded.format == "jpeg" else None
+    if encoded and head:
+        return PageImage(encoded.width, encoded.height, encoded.orientation, _dpi_of(encoded), head, [raw])
+    png = read_png(raw) if encoded and encoded.format == "png" else None
+    if encoded and png and not (png.is_transparent or png.has_alpha or png.is_interlaced):
+        return _of_png(png, raw, encoded.orientation, _dpi_of(encoded))
+    if not decodes or encoded is None:
+        raise BrokenImage(
+            "This image could not be read, and a PDF cannot hold it unchanged.", "Check that it opens in a viewer."
+        )
+    return _of_pixels(encoded)
 
 
 def _jpeg_head(raw: bytes) -> bytes | None:
-    components, is_adobe = read_colours(raw)
-    space = _JPEG_COLOURS.get(components)
+    header = read_header(raw)
+    space = _JPEG_COLOURS.get(header.components)
     if space is None:
         return None
-    inverted = b" /Decode [1 0 1 0 1 0 1 0]" if components == 4 and is_adobe else b""
+    inverted = b" /Decode [1 0 1 0 1 0 1 0]" if header.components == 4 and header.is_adobe else b""
     return b"/ColorSpace %b /BitsPerComponent 8 /Filter /DCTDecode%b" % (space, inverted)
 
 
@@ -101,20 +91,16 @@ def _of_png(png: Png, raw: bytes, orientation: int, dpi: Resolution) -> PageImag
     return PageImage(png.width, png.height, orientation, dpi, head, packed)
 
 
-def _of_pixels(encoded: EncodedImage, dpi: Resolution) -> PageImage:
+def _of_pixels(encoded: EncodedImage) -> PageImage:
     """Decode an image without a PDF filter, turn it upright and compress it like a PNG."""
     pixels = decode_pixels(encoded, gray=False).pixels
     how = [cv2.IMWRITE_PNG_COMPRESSION, _PACKING]
-    if _is_bilevel(pixels):
+    if pixels.ndim == 2 and not np.any((pixels != 0) & (pixels != 255)):
         how += [cv2.IMWRITE_PNG_BILEVEL, 1]
     done, packed = cv2.imencode(".png", pixels, how)
     assert done, "OpenCV writes a PNG of any pixels"
     file = packed.tobytes()
-    return _of_png(read_png(file), file, 1, dpi)
-
-
-def _is_bilevel(pixels: Pixels) -> bool:
-    return pixels.ndim == 2 and not np.any((pixels != 0) & (pixels != 255))
+    return _of_png(read_png(file), file, 1, _dpi_of(encoded))
 
 
 def _dpi_of(encoded: EncodedImage) -> Resolution:

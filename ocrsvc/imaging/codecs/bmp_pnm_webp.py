@@ -14,11 +14,9 @@ from ocrsvc.imaging.codecs.tiff_directories import read_orientation
 
 BMP_HEADER_AT = 14
 OS2_HEADER_BYTES = 12
-
 WEBP_CHUNKS_AT = 12
 MAX_CHUNKS = 10_000
 SIDE_MASK = 0x3FFF  # a frame's width and height have 14 bits
-
 GAP = rb"(?:[ \t\r\n]|#[^\r\n]*[\r\n])+"
 NUMBER = rb"(\d{1,10})"
 BITMAP = re.compile(rb"P4" + GAP + NUMBER + GAP + NUMBER + rb"\s")
@@ -88,22 +86,18 @@ def open_pnm(raw: bytes) -> EncodedImage:
     channels, start = (3 if raw.startswith(b"P6") else 1), match.end()
 
     def read(_gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
-        if bitmap:
-            return _read_bits(raw, start, width, height)
-        return _read_levels(raw, start, (height, width, channels), top)
+        if not bitmap:
+            return _read_levels(raw, start, (height, width, channels), top)
+        row_bytes = (width + 7) // 8
+        packed = _take(raw, start, row_bytes * height, np.dtype(np.uint8)).reshape(height, row_bytes)
+        bits = np.unpackbits(packed, axis=1, count=width)
+        # In place: 1 is black.
+        bits -= 1
+        return bits
 
     sample_bytes = 2 if top > MAX_BYTE else 1
     need = (channels * sample_bytes + 1, channels * (sample_bytes + 1))
     return EncodedImage("pnm", width, height, read, gray=channels == 1, bytes_per_pixel=need)
-
-
-def _read_bits(raw: bytes, start: int, width: int, height: int) -> Samples:
-    row_bytes = (width + 7) // 8
-    packed = _take(raw, start, row_bytes * height, np.dtype(np.uint8)).reshape(height, row_bytes)
-    bits = np.unpackbits(packed, axis=1, count=width)
-    # In place: 1 is black.
-    bits -= 1
-    return bits
 
 
 def _read_levels(raw: bytes, start: int, shape: tuple[int, int, int], top: int) -> Samples:

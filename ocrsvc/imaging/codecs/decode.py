@@ -1,8 +1,7 @@
-"""Decodes an uploaded file into an image, after checking its header against the limits.
+"""Decodes an uploaded file into an upright, opaque image, after checking its header against the limits.
 
-Sniffs the format, reads the header, checks it against the limits, and only then decodes, flattens and turns upright.
-Supports JPEG, PNG, WebP, BMP, GIF, TIFF and binary PNM; decodes the first of several frames or pages. A truncated file
-is refused as damaged, because half a page would pass for a whole one; only a missing end marker is accepted.
+Decodes the first of several frames or pages. A truncated file is refused as damaged, because half a page would pass for
+a whole one; only a missing end marker is accepted.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ UNSUPPORTED_FORMATS: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"%!PS"), "a PostScript document"),
     (re.compile(rb"PK\x03\x04"), "a ZIP archive"),
     (re.compile(rb"\x1f\x8b"), "gzip data"),
-    (
-        re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)?(?:<!DOCTYPE svg|<svg)", re.DOTALL | re.IGNORECASE),
-        "an SVG",
-    ),
+    (re.compile(rb"(?is)\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)?(?:<!DOCTYPE svg|<svg)"), "an SVG"),
     (re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE), "an HTML page"),
     (re.compile(rb"\s*[\[{]"), "JSON"),
     (re.compile(rb"[\t\r\n\x20-\x7e]+$"), "plain text"),
@@ -56,14 +52,11 @@ SNIFFED_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class PixelLimits:
-    """Largest image that a header may declare (OCRSVC_MAX_PIXELS, OCRSVC_FORMAT_MAX_PIXELS), checked before decoding.
-
-    `by_format` has lower limits of formats by lower-case name. `max_side` is the limit of most formats and decoders.
-    """
+    """Largest image that a header may declare; `by_format` has lower limits by the format's lower-case name."""
 
     max_pixels: int
     by_format: Mapping[str, int] = field(default_factory=dict)
-    max_side: int = 65_535
+    max_side: int = 65_535  # of most formats and decoders
 
 
 def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Image:
@@ -83,10 +76,7 @@ def open_encoded_image(data: bytes | memoryview, limits: PixelLimits) -> Encoded
 
 
 def open_without_pillow(data: bytes, limits: PixelLimits) -> EncodedImage | None:
-    """Like `open_encoded_image`, but None for GIF and TIFF, whose headers Pillow reads.
-
-    For processes that must not run third-party decoders, which may crash.
-    """
+    """Like `open_encoded_image`, but None for GIF and TIFF, whose headers Pillow reads and may crash on."""
     return None if _opener_of(data) in (open_gif, open_tiff) else open_encoded_image(data, limits)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.errors import BrokenImage
+from ocrsvc.imaging.geometry import turn
 from ocrsvc.results import Pixels
 
 Samples = NDArray[Any]
@@ -20,30 +21,21 @@ Resolution = tuple[float, float]
 """Pixels per inch, across and down."""
 
 FLAT_LEVELS = 48  # below this range of gray levels a page counts as one flat colour
-
 OPAQUE = 255
 BAND_PIXELS: Final = 1 << 18  # pixels converted at once, so that intermediate arrays do not grow with the page
 
-# A mirrored image is mirrored left to right first and turned clockwise afterwards.
+# By EXIF orientation. A mirrored image is mirrored left to right first and turned clockwise afterwards.
 _MIRRORED: Final = frozenset({2, 4, 5, 7})
-_TURNS: Final = {
-    3: cv2.ROTATE_180,
-    4: cv2.ROTATE_180,
-    6: cv2.ROTATE_90_CLOCKWISE,
-    7: cv2.ROTATE_90_CLOCKWISE,
-    5: cv2.ROTATE_90_COUNTERCLOCKWISE,
-    8: cv2.ROTATE_90_COUNTERCLOCKWISE,
-}
+_TURNS: Final = {3: 180, 4: 180, 6: 90, 7: 90, 5: 270, 8: 270}
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An image file by its header: the format's lower-case name, and width and height before any turn.
+    """An image file by its header: the format's lower-case name, and size and `dpi` before the EXIF `orientation`.
 
-    `read(gray)` decodes the samples; with True it may drop the colour; raises BrokenImage. `orientation` is the EXIF
-    orientation, not yet applied; `gray` says that the image has no colour. Decoding holds at most `bytes_per_pixel`,
-    flat image included, for gray and for colour (OpenCV copies its result for Python and so holds all samples twice for
-    a moment), and `copied_bytes` of the file. `dpi` belongs to the samples as stored; None where the file states none.
+    `read(gray)` decodes the samples; with True it may drop the colour; raises BrokenImage. `gray`: it has no colour.
+    Decoding holds at most `bytes_per_pixel`, for gray and for colour (OpenCV copies its result for Python, and so holds
+    all samples twice for a moment; the flat image is included), and `copied_bytes` of the file.
     """
 
     format: str
@@ -91,8 +83,7 @@ def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
     """Apply an EXIF orientation: returns `pixels` itself for 1, else a turned or mirrored copy."""
     if orientation in _MIRRORED:
         pixels = _u8(cv2.flip(pixels, 1))
-    turn = _TURNS.get(orientation)
-    return pixels if turn is None else _u8(cv2.rotate(pixels, turn))
+    return turn(pixels, _TURNS.get(orientation, 0))
 
 
 def bands(height: int, width: int) -> Iterator[slice]:
@@ -107,7 +98,7 @@ def flatten(samples: Samples, *, gray: bool) -> Pixels:
         return _composite(samples, gray=gray)
     if samples.dtype == np.uint8 and (samples.ndim == 2 or not gray):
         return np.ascontiguousarray(samples, np.uint8)
-    flat = _empty(samples, gray=gray)
+    flat = np.empty(samples.shape[:2] if gray or samples.ndim == 2 else (*samples.shape[:2], 3), np.uint8)
     for rows in bands(*samples.shape[:2]):
         eight = _to_8_bits(samples[rows])
         flat[rows] = cv2.cvtColor(eight, cv2.COLOR_BGR2GRAY) if gray and eight.ndim == 3 else eight
@@ -134,52 +125,31 @@ def _finite(values: NDArray[Any]) -> NDArray[np.float32]:
     return np.nan_to_num(values.astype(np.float32), posinf=0.0, neginf=0.0)
 
 
-def _empty(samples: Samples, *, gray: bool) -> Pixels:
-    return np.empty(samples.shape[:2] if gray or samples.ndim == 2 else (*samples.shape[:2], 3), np.uint8)
-
-
 def _to_8_bits(samples: Samples) -> Pixels:
-    if samples.dtype == np.uint16:
-        return (samples >> 8).astype(np.uint8)
-    return samples.astype(np.uint8, copy=False)
+    return (samples >> 8 if samples.dtype == np.uint16 else samples).astype(np.uint8, copy=False)
 
 
 def _composite(bgra: Samples, *, gray: bool) -> Pixels:
     """Composite over white, or over black where white would hide the page, such as white letters."""
-    flat, is_opaque = _empty(bgra, gray=gray), True
-    for rows in bands(*bgra.shape[:2]):
-        colour, alpha = _split_alpha(bgra[rows], gray=gray)
-        if int(alpha.min()) < OPAQUE:
-            is_opaque = False
-            on_black = _over_black(colour, alpha)
-            colour = _u8(cv2.add(on_black, cv2.bitwise_not(_with_channels_of(alpha, colour))))
-        flat[rows] = colour
-    if is_opaque:
-        return flat
+    flat, parts = np.empty(bgra.shape[:2] if gray else (*bgra.shape[:2], 3), np.uint8), list(bands(*bgra.shape[:2]))
 
-    def band_on_black(rows: slice) -> Pixels:
-        return _over_black(*_split_alpha(bgra[rows], gray=gray))
+    def on_black(rows: slice) -> tuple[Pixels, Pixels]:
+        """A band over black, and its opacity with as many channels."""
+        eight = _to_8_bits(bgra[rows])
+        colour = cv2.cvtColor(eight, cv2.COLOR_BGRA2GRAY if gray else cv2.COLOR_BGRA2BGR)
+        alpha = cv2.extractChannel(eight, 3)
+        alpha = alpha if gray else cv2.merge([alpha, alpha, alpha])
+        is_opaque = int(eight[..., 3].min()) == OPAQUE
+        return _u8(colour if is_opaque else cv2.multiply(colour, alpha, scale=1 / OPAQUE)), _u8(alpha)
 
-    parts = list(bands(*flat.shape[:2]))
+    for rows in parts:
+        colour, alpha = on_black(rows)
+        flat[rows] = cv2.add(colour, cv2.bitwise_not(alpha))
     contrast = _contrast(flat[rows] for rows in parts)
-    if contrast < FLAT_LEVELS and _contrast(map(band_on_black, parts)) > 2 * contrast:
+    if contrast < FLAT_LEVELS and _contrast(on_black(rows)[0] for rows in parts) > 2 * contrast:
         for rows in parts:
-            flat[rows] = band_on_black(rows)
+            flat[rows] = on_black(rows)[0]
     return flat
-
-
-def _split_alpha(bgra: Samples, *, gray: bool) -> tuple[Pixels, Pixels]:
-    eight = _to_8_bits(bgra)
-    colour = cv2.cvtColor(eight, cv2.COLOR_BGRA2GRAY if gray else cv2.COLOR_BGRA2BGR)
-    return _u8(colour), _u8(cv2.extractChannel(eight, 3))
-
-
-def _over_black(colour: Pixels, alpha: Pixels) -> Pixels:
-    return _u8(cv2.multiply(colour, _with_channels_of(alpha, colour), scale=1 / OPAQUE))
-
-
-def _with_channels_of(alpha: Pixels, colour: Pixels) -> Pixels:
-    return alpha if colour.ndim == 2 else _u8(cv2.merge([alpha, alpha, alpha]))
 
 
 def _contrast(parts: Iterable[Pixels]) -> int:

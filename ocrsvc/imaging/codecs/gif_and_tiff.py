@@ -1,7 +1,6 @@
 """Reads the header of a GIF or TIFF, and decodes its first frame or page with Pillow.
 
-Opens Pillow's classes directly, because `PIL.Image.open` applies a process-wide pixel limit, warns near it, and tries
-every other format it knows.
+Opens Pillow's classes directly: `PIL.Image.open` has a process-wide pixel limit, and tries every other format.
 """
 
 from __future__ import annotations
@@ -9,9 +8,8 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-import cv2
 import numpy as np
 from PIL.GifImagePlugin import GifImageFile
 from PIL.Image import DecompressionBombError, DecompressionBombWarning
@@ -19,7 +17,7 @@ from PIL.Image import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
 
 from ocrsvc.errors import ImageTooLarge
-from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Resolution, Samples, bands, broken, stretch
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, bands, broken, stretch
 from ocrsvc.imaging.codecs.tiff_directories import begin_with
 
 PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323
@@ -51,25 +49,26 @@ def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
 
     @_failures_translated("TIFF")
     def read(_gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
-        return _read_tiff(open_image())
+        image = open_image()
+        if not image.mode.startswith(("I", "F")):
+            return _read_colours(image)
+        levels = np.asarray(image)
+        samples: Samples = stretch(levels) if image.mode in ("I", "F") else levels.astype(np.uint16)
+        # Pillow inverts white-is-zero itself only for one byte per sample.
+        return np.invert(samples) if image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO else samples
 
     with _failures_translated("TIFF"):
         image = open_image()
         tile_width, tile_length = image.tag_v2.get(TILE_WIDTH, 0), image.tag_v2.get(TILE_LENGTH, 0)
         # A decoder holds one whole tile, which may be larger than the image.
         width, height = max(image.width, int(tile_width)), max(image.height, int(tile_length))
-        need, dpi = _bytes_per_pixel(image), _resolution(image)
+        need, dpi = _bytes_per_pixel(image), None
+        with suppress(KeyError, TypeError, ValueError):
+            across, down = map(float, image.info["dpi"])
+            dpi = across, down
     # The decoder's copy, and the copy with the page's directory as the first.
     copied = len(raw) * (1 if page is None else 2)
     return EncodedImage("tiff", width, height, read, bytes_per_pixel=(need, need), copied_bytes=copied, dpi=dpi)
-
-
-def _resolution(image: TiffImageFile) -> Resolution | None:
-    try:
-        across, down = map(float, image.info["dpi"])
-    except (KeyError, TypeError, ValueError):
-        return None
-    return across, down
 
 
 def _bytes_per_pixel(image: TiffImageFile) -> int:
@@ -94,30 +93,15 @@ def _failures_translated(name: str) -> Iterator[None]:
         raise broken(name, f"is truncated, damaged or of an unsupported kind ({reason})") from cause
 
 
-def _read_tiff(image: TiffImageFile) -> Samples:
-    if not image.mode.startswith(("I", "F")):
-        return _read_colours(image)
-    levels = np.asarray(image)
-    samples: Samples = stretch(levels) if image.mode in ("I", "F") else levels.astype(np.uint16)
-    # Pillow inverts white-is-zero itself only for one byte per sample.
-    return np.invert(samples) if image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO else samples
-
-
 def _read_colours(image: PillowImage) -> Samples:
     image.load()
-    if image.has_transparency_data:
-        mode, channels, order = "RGBA", 4, cv2.COLOR_RGBA2BGRA
-    elif image.mode in ("1", "L") or (image.mode == "P" and _is_gray(image)):
-        mode, channels, order = "L", 1, None
-    else:
-        mode, channels, order = "RGB", 3, cv2.COLOR_RGB2BGR
-    samples = np.empty((image.height, image.width, channels), np.uint8)
+    palette = image.getpalette("RGB") or []
+    is_gray = image.mode in ("1", "L") or (image.mode == "P" and palette[0::3] == palette[1::3] == palette[2::3])
+    mode = "RGBA" if image.has_transparency_data else "L" if is_gray else "RGB"
+    samples = np.empty((image.height, image.width, len(mode)), np.uint8)
     for rows in bands(image.height, image.width):
         part = np.asarray(image.crop((0, rows.start, image.width, rows.stop)).convert(mode))
-        samples[rows] = part[..., None] if order is None else cv2.cvtColor(part, order)
-    return samples[..., 0] if order is None else samples
-
-
-def _is_gray(image: PillowImage) -> bool:
-    palette = image.getpalette("RGB") or []
-    return palette[0::3] == palette[1::3] == palette[2::3]
+        samples[rows] = part.reshape(*part.shape[:2], -1)
+        # In place: red and blue change places.
+        samples[rows, :, :3] = samples[rows, :, 2::-1]
+    return samples[..., 0] if mode == "L" else samples

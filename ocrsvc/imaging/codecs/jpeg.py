@@ -31,12 +31,14 @@ MAX_SCANNED_PIXELS = 1_500_000_000  # pixels times scans, seconds of decoding: t
 
 
 @dataclass(slots=True)
-class _Header:
+class JpegHeader:
+    """What the markers up to the first scan say; `is_adobe`: Adobe's marker says that four inks are inverted."""
+
     width: int = 0
     height: int = 0
     components: int = 0
-    has_scans: bool = False
-    coefficient_bytes: int = 0
+    has_scans: bool = False  # several
+    coefficient_bytes: int = 0  # per pixel, rounded up
     exif: bytes = b""
     dpi: tuple[float, float] | None = None
     scan_offset: int = 0
@@ -45,11 +47,14 @@ class _Header:
 
 def open_jpeg(raw: bytes) -> EncodedImage:
     """Read the markers up to the first scan. Raises BrokenImage, UnsupportedImage."""
-    header = _read_markers(raw)
+    header = read_header(raw)
     if not header.components:
         raise broken("JPEG", "ends before it declares its size")
-    if header.has_scans:
-        _check_scans(raw, header)
+    scans = 1 + raw.count(b"\xff\xda", header.scan_offset) if header.has_scans else 1
+    max_scans = min(MAX_SCANS, MAX_SCANNED_PIXELS // max(1, header.width * header.height))
+    if scans > max(1, max_scans):
+        size = f"{header.width} x {header.height} pixels"
+        raise broken("JPEG", f"has {scans} scans; the limit at {size} is {max_scans}")
     orientation, colourless, read = read_orientation(header.exif), header.components == 1, partial(_decode, raw, header)
     # libjpeg holds the coefficients of all scans until the last one.
     coefficient_bytes = header.coefficient_bytes if header.has_scans else 0
@@ -57,14 +62,9 @@ def open_jpeg(raw: bytes) -> EncodedImage:
     return EncodedImage("jpeg", header.width, header.height, read, orientation, colourless, need, dpi=header.dpi)
 
 
-def read_colours(raw: bytes) -> tuple[int, bool]:
-    """Number of components, and whether Adobe's marker says that inks are inverted. Raises as `open_jpeg` does."""
-    header = _read_markers(raw)
-    return header.components, header.is_adobe
-
-
-def _read_markers(raw: bytes) -> _Header:
-    header, position = _Header(), len(MAGIC)
+def read_header(raw: bytes) -> JpegHeader:
+    """Read the markers up to the first scan. Raises BrokenImage, UnsupportedImage."""
+    header, position = JpegHeader(), len(MAGIC)
     for _ in range(MAX_SEGMENTS):
         position = raw.find(b"\xff", position) + 1
         if not 0 < position < len(raw):
@@ -83,7 +83,7 @@ def _read_markers(raw: bytes) -> _Header:
     raise broken("JPEG", f"has more than {MAX_SEGMENTS} segments before its first scan")
 
 
-def _note_segment(header: _Header, marker: int, body: bytes) -> None:
+def _note_segment(header: JpegHeader, marker: int, body: bytes) -> None:
     if marker in FRAME_MARKERS:
         _note_frame(header, marker, body)
     elif marker == START_OF_SCAN:
@@ -99,36 +99,22 @@ def _note_segment(header: _Header, marker: int, body: bytes) -> None:
         header.is_adobe = True
 
 
-def _note_frame(header: _Header, marker: int, body: bytes) -> None:
+def _note_frame(header: JpegHeader, marker: int, body: bytes) -> None:
     try:
         depth, header.height, header.width, header.components = struct.unpack_from(">BHHB", body)
     except struct.error as cause:
         raise broken("JPEG", "has a frame header that is too short") from cause
     header.has_scans = marker in PROGRESSIVE_MARKERS
-    header.coefficient_bytes = _coefficient_bytes(body[FRAME_BYTES : FRAME_BYTES + 3 * header.components])
     if depth != 8:
         raise UnsupportedImage(f"This JPEG has {depth} bits per sample.", "Send a JPEG of 8 bits, or a PNG.")
-
-
-def _coefficient_bytes(components: bytes) -> int:
-    """Bytes of coefficients per pixel, rounded up: two per sample; subsampled components have fewer samples.
-
-    Each component has three bytes: its name, its samples across and down, its table.
-    """
+    # Each component has three bytes: its name, its samples across and down, its table. A sample has two bytes.
+    components = body[FRAME_BYTES : FRAME_BYTES + 3 * header.components]
     sides = [(sampling >> 4, sampling & 15) for sampling in components[1::3]]
     finest = max((across for across, _ in sides), default=1) * max((down for _, down in sides), default=1)
-    return -(-2 * sum(across * down for across, down in sides) // max(1, finest))
+    header.coefficient_bytes = -(-2 * sum(across * down for across, down in sides) // max(1, finest))
 
 
-def _check_scans(raw: bytes, header: _Header) -> None:
-    scans = 1 + raw.count(b"\xff\xda", header.scan_offset)
-    max_scans = min(MAX_SCANS, MAX_SCANNED_PIXELS // max(1, header.width * header.height))
-    if scans > max_scans:
-        size = f"{header.width} x {header.height} pixels"
-        raise broken("JPEG", f"has {scans} scans; the limit at {size} is {max_scans}")
-
-
-def _decode(raw: bytes, header: _Header, gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+def _decode(raw: bytes, header: JpegHeader, gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
     flags = (cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
     # Searched from the end: a search from the front would read the whole file while holding the GIL.
     if raw.rfind(END_OF_IMAGE, header.scan_offset) >= 0:

@@ -1,18 +1,17 @@
 """Reads the header of a PNG, and decodes its pixels.
 
-OpenCV gets the critical chunks only. The others (text, colour profile, EXIF, animation) can inflate to any size, may be
-damaged, and make libpng write warnings to stderr.
+OpenCV gets the critical chunks only: others can inflate to any size, may be damaged, and make libpng print warnings.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import cv2
 
-from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Resolution, Samples, broken, decode_with_opencv
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken, decode_with_opencv
 from ocrsvc.imaging.codecs.tiff_directories import read_orientation
 
 MAGIC = b"\x89PNG\r\n\x1a\n"
@@ -22,18 +21,19 @@ METER, INCH_M = 1, 0.0254
 FRAME_BYTES = 12  # length, type and checksum around a chunk's body
 END_CHUNK = b"\0\0\0\0IEND\xaeB`\x82"
 CRITICAL_CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
+NOTED_CHUNKS = frozenset({b"PLTE", b"tRNS", b"eXIf", b"pHYs", b"IEND"})
 MAX_CHUNKS = 100_000
 
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPHA: (8, 16), RGB_ALPHA: (8, 16)}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Png:
     """The header and chunks of a PNG; nothing is inflated.
 
-    `kind` is GRAY to RGB_ALPHA with `depth` bits per sample; `palette` has red, green and blue of each colour. `packed`
-    are the slices of the file with the filtered rows, one zlib stream; `critical` those that OpenCV gets.
+    `kind` is GRAY to RGB_ALPHA; `palette` has red, green and blue of each colour; `packed` are the slices of the file
+    with the filtered rows, one zlib stream.
     """
 
     width: int
@@ -41,24 +41,18 @@ class Png:
     depth: int
     kind: int
     is_interlaced: bool
-    packed: list[slice] = field(default_factory=list)
-    critical: list[slice] = field(default_factory=lambda: [slice(0, len(MAGIC))])
-    palette: bytes = b""
-    exif: bytes = b""
-    phys: bytes = b""
-    is_transparent: bool = False
-    has_end: bool = False
+    packed: list[slice]
+    critical: list[slice]
+    palette: bytes
+    exif: bytes
+    phys: bytes
+    is_transparent: bool
+    has_end: bool
 
     @property
     def has_alpha(self) -> bool:
         """Whether pixels may be transparent. One transparent gray level does not count."""
         return self.kind in (GRAY_ALPHA, RGB_ALPHA) or (self.kind in (RGB, PALETTE) and self.is_transparent)
-
-    @property
-    def is_gray(self) -> bool:
-        """Whether it has no colour."""
-        reds, greens, blues = (self.palette[at::3] for at in range(3))
-        return self.kind in (GRAY, GRAY_ALPHA) or (self.kind == PALETTE and reds == greens == blues)
 
     @property
     def is_only_critical(self) -> bool:
@@ -76,54 +70,44 @@ def open_png(raw: bytes) -> EncodedImage:
 
     def read(gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
         opaque = cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR
-        return decode_with_opencv(_critical_only(raw, png), cv2.IMREAD_UNCHANGED if png.has_alpha else opaque, "PNG")
+        critical = raw
+        if not png.is_only_critical:
+            view = memoryview(raw)
+            critical = b"".join([*(view[part] for part in png.critical), b"" if png.has_end else END_CHUNK])
+        return decode_with_opencv(critical, cv2.IMREAD_UNCHANGED if png.has_alpha else opaque, "PNG")
 
     # All four channels are decoded before they are flattened.
     samples = 2 * 4 * (2 if png.depth == 16 else 1)
     need = (samples, samples) if png.has_alpha else (2, 6)
     copied = 0 if png.is_only_critical else len(raw)
-    orientation, dpi = read_orientation(png.exif), _resolution(png.phys)
-    return EncodedImage("png", png.width, png.height, read, orientation, png.is_gray, need, copied, dpi)
-
-
-def _resolution(phys: bytes) -> Resolution | None:
-    if len(phys) < PHYS.size:
-        return None
-    across, down, unit = PHYS.unpack_from(phys)
-    return (across * INCH_M, down * INCH_M) if unit == METER else None
+    reds, greens, blues = (png.palette[at::3] for at in range(3))
+    is_gray = png.kind in (GRAY, GRAY_ALPHA) or (png.kind == PALETTE and reds == greens == blues)
+    across, down, unit = PHYS.unpack_from(png.phys) if len(png.phys) >= PHYS.size else (0, 0, 0)
+    dpi = (across * INCH_M, down * INCH_M) if unit == METER else None
+    return EncodedImage("png", png.width, png.height, read, read_orientation(png.exif), is_gray, need, copied, dpi)
 
 
 def read_png(raw: bytes) -> Png:
     """The header and chunks of a PNG. Raises BrokenImage."""
-    png = _read_header(raw)
-    for name, start, stop in _walk(raw):
-        body = slice(start + 8, stop - 4)
-        if name in CRITICAL_CHUNKS and png.critical[-1].stop == start:
-            png.critical[-1] = slice(png.critical[-1].start, stop)
-        elif name in CRITICAL_CHUNKS:
-            png.critical.append(slice(start, stop))
-        if name == b"IDAT":
-            png.packed.append(body)
-        elif name == b"PLTE":
-            png.palette = raw[body]
-        elif name == b"tRNS":
-            png.is_transparent = True
-        elif name == b"eXIf" and not png.exif:
-            png.exif = raw[body]
-        elif name == b"pHYs":
-            png.phys = raw[body]
-        elif name == b"IEND":
-            png.has_end = True
-    return png
-
-
-def _read_header(raw: bytes) -> Png:
     if len(raw) < 33 or raw[8:16] != b"\0\0\0\rIHDR":
         raise broken("PNG", "does not begin with a header")
     width, height, depth, kind, *_, interlaced = IHDR.unpack_from(raw, 16)
     if depth not in DEPTHS.get(kind, ()):
         raise broken("PNG", f"declares colour type {kind} with {depth} bits, which does not exist")
-    return Png(width, height, depth, kind, bool(interlaced))
+    packed, critical, found = list[slice](), [slice(0, len(MAGIC))], dict[bytes, bytes]()
+    for name, start, stop in _walk(raw):
+        body = slice(start + 8, stop - 4)
+        if name in CRITICAL_CHUNKS and critical[-1].stop == start:
+            critical[-1] = slice(critical[-1].start, stop)
+        elif name in CRITICAL_CHUNKS:
+            critical.append(slice(start, stop))
+        if name == b"IDAT":
+            packed.append(body)
+        elif name in NOTED_CHUNKS:
+            found.setdefault(name, raw[body])
+    palette, exif, phys = (found.get(name, b"") for name in (b"PLTE", b"eXIf", b"pHYs"))
+    flags = b"tRNS" in found, b"IEND" in found
+    return Png(width, height, depth, kind, bool(interlaced), packed, critical, palette, exif, phys, *flags)
 
 
 def _walk(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -138,10 +122,3 @@ def _walk(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
             raise broken("PNG", f"is truncated at byte {len(raw)}, inside a chunk that ends at byte {position}")
         yield name, start, position
     raise broken("PNG", f"has more than {MAX_CHUNKS} chunks")
-
-
-def _critical_only(raw: bytes, png: Png) -> bytes:
-    if png.is_only_critical:
-        return raw
-    view = memoryview(raw)
-    return b"".join([*(view[part] for part in png.critical), b"" if png.has_end else END_CHUNK])
