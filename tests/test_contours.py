@@ -22,8 +22,8 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
     order_clockwise,
     second_scale,
 )
-from ocrsvc.imaging.geometry import crop, heading, sides
-from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
+from ocrsvc.imaging.geometry import crop, headings, sides
+from ocrsvc.imaging.text_contour import Outline, corners, cut, ends, extent, is_curved, turned_round
 from ocrsvc.results import Pixels
 
 Map = NDArray[np.float32]
@@ -246,8 +246,8 @@ def test_a_strip_along_an_arc_is_one_curved_line_around_it() -> None:
 def test_a_curved_line_begins_at_its_left_or_top_end(turned: float, direction: int) -> None:
     outline = only_line(arc(150, 10, 40, turned))
     quad = corners(outline)
-    assert heading(quad) == heading(ends(outline)) == direction
-    assert heading(ends(turned_round(outline))) == heading(corners(turned_round(outline))) == direction + 180
+    assert headings(quad) == headings(ends(outline)) == direction
+    assert headings(ends(turned_round(outline))) == headings(corners(turned_round(outline))) == direction + 180
     assert np.allclose(quad.min(axis=0), outline.min(axis=0), atol=1)
     assert np.allclose(quad.max(axis=0), outline.max(axis=0), atol=1)
 

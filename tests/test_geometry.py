@@ -15,9 +15,9 @@ from ocrsvc.imaging.geometry import (
     sides,
     turn,
     turn_points,
-    upright_box,
+    upright_boxes,
 )
-from ocrsvc.imaging.outline import Outline, cut, extent, parts_of
+from ocrsvc.imaging.text_contour import Outline, cut, extent, parts_of
 from ocrsvc.results import Box, Character, Line, Page, Pixels, Word
 
 
@@ -111,7 +111,7 @@ def test_many_boxes_are_mapped_in_chunks_so_that_other_threads_run() -> None:
     [(0, [[8, 5], [30, 5], [30, 20], [8, 20]]), (1, [[30, 5], [30, 20], [8, 20], [8, 5]])],
 )
 def test_an_upright_box_contains_its_quad_and_keeps_the_first_corner(begin: int, expected: list[list[float]]) -> None:
-    assert upright_box(np.roll(LEANING, -begin, axis=0)).tolist() == expected
+    assert upright_boxes(np.roll(LEANING, -begin, axis=0)).tolist() == expected
 
 
 def test_a_quad_is_cropped_and_straightened() -> None:
@@ -134,7 +134,7 @@ def test_sides_are_measured_along_and_across_the_reading_direction() -> None:
     assert sides(quad) == (30.0, 10.0)
     for turns in range(4):
         begun = np.roll(quad, -turns, axis=0)
-        assert upright_box(begun).tolist() == begun.tolist()
+        assert upright_boxes(begun).tolist() == begun.tolist()
 
 
 def test_parts_of_a_quad_in_perspective_shrink_with_distance() -> None:

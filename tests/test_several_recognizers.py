@@ -27,7 +27,7 @@ from ocrsvc.engines.ppocr.pipeline.recognizer import (
 )
 from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.imaging.outline import Outline
+from ocrsvc.imaging.text_contour import Outline
 from ocrsvc.results import Box, Pixels
 
 WIDTH_PX = input_width(90, 32)

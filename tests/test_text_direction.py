@@ -14,8 +14,8 @@ from ocrsvc.engines.model.description import Direction
 from ocrsvc.engines.ppocr.pipeline.page import read_page
 from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
 from ocrsvc.imaging.geometry import Quad
-from ocrsvc.imaging.outline import Outline
 from ocrsvc.imaging.tables.find_tables import divide_lines, join_pieces
+from ocrsvc.imaging.text_contour import Outline
 from ocrsvc.imaging.text_direction import logical_order, runs_from_right_to_left, visual_order
 from ocrsvc.results import Image, Page, ReadOptions, ReadTask, no_check
 

@@ -1,7 +1,4 @@
-"""Opens a file as a document of one or more pages, and each page as an image.
-
-PDF and TIFF may have several pages. Any other file is one page: the first frame of a GIF or an animated PNG or WebP.
-"""
+"""Opens a file as a document of one or more pages (PDF and TIFF may have several), and each page as an image."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ from ocrsvc.imaging.codecs.tiff_directories import begin_with, find_pages
 from ocrsvc.imaging.engine_input import clip_region
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
 from ocrsvc.imaging.pdf.characters import PageFrame
-from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, Pdf
-from ocrsvc.imaging.pdf.own_text import CHARACTER_BYTES, MOST_CHARACTERS, OwnPage, own_text
+from ocrsvc.imaging.pdf.open_pdf import CANVAS_BYTES_PER_PIXEL, DrawingLimits, Pdf
+from ocrsvc.imaging.pdf.own_text import CHARACTER_BYTES, OwnPage, own_text
 from ocrsvc.imaging.pdf.page_look import look_frame
 from ocrsvc.results import Image, OwnText, ReadOptions
 from ocrsvc.system.child_process import Check
@@ -29,18 +26,14 @@ from ocrsvc.system.child_process import Check
 TakeMemory = Callable[[int], object]
 """Reserves bytes before they are allocated. Raises QueueFull or BodyTooLarge."""
 
-# In the shared memory that the PDF's child process draws into.
-_CANVAS_BYTES_PER_PIXEL: Final = 4
-
 _PDF: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,16}%PDF-")
 _TIFF: Final = next(pattern for pattern, opener in FORMATS if opener is open_tiff)
 
 
 class Document:
-    """An open file: an image, or a TIFF of several pages. Not thread-safe; `close` it after use.
+    """An open file: an image, or a TIFF with directories at the offsets `pages`. Not thread-safe; `close` it after use.
 
-    `kind` is PDF, TIFF or image, for messages; `count` is the number of pages and `file_bytes` the size of the file.
-    `pages` are the offsets of a TIFF's directories.
+    `kind` is PDF, TIFF or image, for messages; `count` the number of pages.
     """
 
     def __init__(self, data: bytes, limits: PixelLimits, pages: Sequence[int] = ()) -> None:
@@ -52,8 +45,8 @@ class Document:
     ) -> EncodedImage | Image:
         """Open one page, from 1: an image still to be decoded, its header checked, or a page drawn from a PDF.
 
-        `take` reserves the pixels that are drawn. With `to_read`, a PDF page that is one image is drawn at that image's
-        own resolution: scaled, it reads worse. Raises as `codecs.decode`, `check` and `take` do.
+        `take` reserves drawn pixels. With `to_read`, a PDF page that is one image has that image's own resolution:
+        scaled, it reads worse. Raises as `codecs.decode`, `check` and `take` do.
         """
         del gray, take, to_read
         if not self._pages:
@@ -77,9 +70,8 @@ class Document:
     def own_page(self, number: int, options: ReadOptions, check: Check, take: TakeMemory) -> OwnPage | None:
         """The text layer of a PDF page, and the page's size; None for an image.
 
-        `options.text_layer` is not "ignore". `take` reserves the memory of the search. Raises as `open` does; a damaged
-        text layer raises only with text_layer=only, and counts as empty otherwise. Raises BadOption for a region
-        outside the page, and for an image with text_layer=only.
+        Raises as `open` does, and BadOption for a region outside the page, and for an image with text_layer=only. A
+        damaged text layer raises only with text_layer=only, and counts as empty otherwise.
         """
         del number, check, take
         if options.text_layer == "only":
@@ -123,8 +115,8 @@ def may_have_pages(data: bytes | memoryview) -> bool:
 def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> Document:
     """Open a file as a document. PDF pages are drawn at `dpi`; 0 refuses PDFs.
 
-    `take` reserves the memory of an open PDF, without the pixels of its pages. Raises UnsupportedImage for a PDF where
-    they are refused; EncryptedDocument, BrokenImage or TooManyPages if the file cannot be opened.
+    `take` reserves the memory of an open PDF, without its pages. Raises UnsupportedImage for a refused PDF;
+    EncryptedDocument, BrokenImage or TooManyPages if the file cannot be opened.
     """
     if is_pdf(data):
         if not dpi:
@@ -169,7 +161,7 @@ class _PdfDocument(Document):
         own = self._pdf.measure_image(number, check) if to_read else None
         width, height = own or frame
         # The canvas never shrinks.
-        more_bytes = max(0, width * height * _CANVAS_BYTES_PER_PIXEL - self._canvas_bytes)
+        more_bytes = max(0, width * height * CANVAS_BYTES_PER_PIXEL - self._canvas_bytes)
         self._take(more_bytes)
         self._canvas_bytes += more_bytes
         take(width * height * (1 if gray else 3))
@@ -192,21 +184,14 @@ class _PdfDocument(Document):
         if options.text_layer != "only":
             frame = look_frame(width, height, self._drawing.dpi)
         try:
-            return OwnPage(width, height, self._own_text(number, frame, options, check, take))
+            count = self._pdf.count_characters(number, check)
+            take(CHARACTER_BYTES * count + frame.small_width * frame.small_height)
+            text = own_text(*self._pdf.characters(number, count, frame, check), frame, options)
         except BrokenImage:
             if options.text_layer == "only":
                 raise
-            return OwnPage(width, height, OwnText(()))
-
-    def _own_text(self, number: int, frame: PageFrame, options: ReadOptions, check: Check, take: TakeMemory) -> OwnText:
-        count = self._pdf.count_characters(number, check)
-        if count > MOST_CHARACTERS:
-            raise BrokenImage(
-                f"Page {number} of this PDF has {count} characters; the limit of a text layer is {MOST_CHARACTERS}.",
-                "Send text_layer=ignore to recognize the drawn page.",
-            )
-        take(CHARACTER_BYTES * count + frame.small_width * frame.small_height)
-        return own_text(*self._pdf.characters(number, count, frame, check), frame, options)
+            text = OwnText(())
+        return OwnPage(width, height, text)
 
     def close(self) -> None:
         self._pdf.close()

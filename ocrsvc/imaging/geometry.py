@@ -20,9 +20,7 @@ Quad = NDArray[np.float32]
 Quads = NDArray[np.float32]
 """(N, 4, 2)."""
 
-BOX_BATCH: Final = 4096
-"""Boxes converted at once, in a few ms; all boxes of a large page would hold the interpreter for 0.4 s."""
-
+BOX_BATCH: Final = 4096  # converted at once, in a few ms; all of a large page would hold the interpreter for 0.4 s
 Placed = TypeVar("Placed", Table, Cell, Region, Barcode)
 Floats = TypeVar("Floats", np.float32, np.float64)
 
@@ -98,10 +96,9 @@ def map_boxes(lines: Sequence[Line], move: Callable[[Quads], Quads]) -> tuple[Li
     )
 
 
-def as_box(quad: NDArray[np.float32]) -> Box:
+def as_box(quad: Quad) -> Box:
     """A (4, 2) array as a Box of plain floats."""
-    a, b, c, d = ((float(x), float(y)) for x, y in quad)
-    return a, b, c, d
+    return as_boxes(quad[None])[0]
 
 
 def as_boxes(quads: Quads) -> list[Box]:
@@ -109,28 +106,17 @@ def as_boxes(quads: Quads) -> list[Box]:
     return [((ax, ay), (bx, by), (cx, cy), (dx, dy)) for (ax, ay), (bx, by), (cx, cy), (dx, dy) in quads.tolist()]
 
 
-def upright_box(quad: Quad) -> Quad:
-    """The smallest quad with horizontal and vertical sides that holds `quad`, beginning where `quad` begins."""
-    return cast(Quad, upright_boxes(quad[None])[0])
-
-
 def upright_boxes(quads: Quads) -> Quads:
-    """The smallest upright quads (N, 4, 2) around these, each beginning at the corner where its quad begins."""
-    left, top = quads[..., 0].min(axis=1), quads[..., 1].min(axis=1)
-    right, bottom = quads[..., 0].max(axis=1), quads[..., 1].max(axis=1)
-    upright = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
-    begins = headings(quads)[:, None] // 90
-    return cast(Quads, np.take_along_axis(upright, ((np.arange(4) + begins) % 4)[:, :, None], axis=1))
-
-
-def heading(quad: Quad) -> int:
-    """Degrees (0, 90, 180, 270), clockwise, by which the reading direction of `quad` is turned from left to right."""
-    return int(headings(quad[None])[0])
+    """The smallest upright quads (..., 4, 2) around these, each beginning at the corner where its quad begins."""
+    frames = np.concatenate([quads.min(axis=-2), quads.max(axis=-2)], axis=-1)
+    upright = frames[..., [0, 1, 2, 1, 2, 3, 0, 3]].reshape(quads.shape)
+    begins = headings(quads)[..., None] // 90
+    return cast(Quads, np.take_along_axis(upright, ((np.arange(4) + begins) % 4)[..., None], axis=-2))
 
 
 def headings(quads: Quads) -> NDArray[np.intp]:
-    """(N,) degrees (0, 90, 180, 270), clockwise, by which each reading direction is turned from left to right."""
-    dx, dy = (quads[:, 1] - quads[:, 0]).T
+    """Degrees (0, 90, 180, 270), clockwise, by which the reading of quads (..., 4, 2) is turned from left to right."""
+    dx, dy = (quads[..., 1, :] - quads[..., 0, :]).T
     return np.where(np.abs(dx) >= np.abs(dy), np.where(dx >= 0, 0, 180), np.where(dy > 0, 90, 270))
 
 
@@ -142,19 +128,12 @@ def sides(quad: Quad) -> tuple[float, float]:
 
 
 def crop(pixels: Pixels, quad: Quad, width: int, height: int) -> Pixels:
-    """Cut the quad out of (H, W[, 3]) pixels and straighten it to `height` x `width` pixels.
-
-    A quad that is much larger than the result is cut at its own size first and then averaged down, because a
-    perspective warp samples only four neighbours and would skip strokes.
-    """
+    """Cut the quad out of (H, W[, 3]) pixels and straighten it to `height` x `width` pixels."""
     length, across = sides(quad)
-    if across > 2 * height or length > 2 * width:
-        natural = _warp(pixels, quad, max(1, round(length)), max(1, round(across)))
-        return cast(Pixels, cv2.resize(natural, (width, height), interpolation=cv2.INTER_AREA))
-    return _warp(pixels, quad, width, height)
-
-
-def _warp(pixels: Pixels, quad: Quad, width: int, height: int) -> Pixels:
-    matrix = cv2.getPerspectiveTransform(quad, np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32))
+    # A warp samples only four neighbours and would skip strokes, so a much larger quad is averaged down afterwards.
+    is_large = across > 2 * height or length > 2 * width
+    wide, high = (max(1, round(length)), max(1, round(across))) if is_large else (width, height)
+    matrix = cv2.getPerspectiveTransform(quad, np.array([[0, 0], [wide, 0], [wide, high], [0, high]], np.float32))
     how, border = cv2.INTER_LINEAR, cv2.BORDER_REPLICATE
-    return cast(Pixels, cv2.warpPerspective(pixels, matrix, (width, height), flags=how, borderMode=border))
+    cropped = cv2.warpPerspective(pixels, matrix, (wide, high), flags=how, borderMode=border)
+    return cast(Pixels, cv2.resize(cropped, (width, height), interpolation=cv2.INTER_AREA) if is_large else cropped)

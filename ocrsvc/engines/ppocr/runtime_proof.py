@@ -39,7 +39,7 @@ from ocrsvc.engines.ppocr.runtime.providers import ON_CPU, Precision, Provider, 
 from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.imaging.outline import Outline, corners, cut, extent
+from ocrsvc.imaging.text_contour import Outline, corners, cut, extent
 from ocrsvc.results import Pixels
 from ocrsvc.system.allocator import release_free_memory
 

@@ -1,8 +1,7 @@
-"""Draws the pages of a PDF with pdfium, in a child process with limits.
+"""Draws the pages of a PDF with pdfium, in a child process of its own with limits of memory, and of time per page.
 
-Each open PDF has its own child process: a PDF can make pdfium crash, loop or take memory without end, and pdfium is not
-thread-safe. The child has a memory limit, and a time limit per page. If it dies, the PDF counts as damaged and the next
-page gets a new child; if it cannot be started, the service is at fault.
+A PDF can make pdfium crash, loop or take memory without end, and pdfium is not thread-safe. If the child dies, the PDF
+counts as damaged and the next page gets a new child.
 """
 
 from __future__ import annotations
@@ -30,17 +29,14 @@ from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 POINTS_PER_INCH: Final = 72
 MIN_DPI: Final = 72  # small text is illegible below; a page that exceeds its limits at MIN_DPI is too large
 PAGE_LIMIT_S: Final = 10.0  # for opening the file, and for each page; a scan of 50 megapixels takes a second or two
-MAX_IMAGE_SCALE: Final = 1.5
-"""Largest resolution of a page that is one image, as a multiple of that of other pages. It bounds the cost: a scan of
-600 dpi has nine times the pixels of one at 200."""
+MAX_IMAGE_SCALE: Final = 1.5  # largest resolution of a page that is one image, in those of other pages; bounds the cost
 _SAME_RESOLUTION: Final = 0.02  # share by which an image's resolutions across and down may differ
 TEXT_LIMIT_S: Final = 5.0  # for finding a page's characters: a page of ten thousand takes some milliseconds
-# A scan of 50 megapixels needs less than half. The canvas is counted separately.
-_MEMORY_BYTES: Final = 144 << 20
-_BYTES_PER_PIXEL: Final = 4
+MOST_CHARACTERS: Final = 50_000  # of a text layer; the densest newspaper pages have 30,000
+_MEMORY_BYTES: Final = 144 << 20  # without the canvas; a scan of 50 megapixels needs less than half
+CANVAS_BYTES_PER_PIXEL: Final = 4
 _PROGRAM: Final = "ocrsvc.imaging.pdf.child"
-# pdfium trusts the page count that a file declares.
-_MAX_PAGES: Final = 1 << 21
+_MAX_PAGES: Final = 1 << 21  # pdfium trusts the page count that a file declares
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,8 @@ class Pdf:
 
     def measure(self, number: int, check: Check) -> tuple[int, int]:
         """Width and height in pixels at which a page, from 1, is drawn."""
-        return size_px(*self._points(number, check), self._limits)
+        width, height = self._ask(f"size {number}", _page(number), check, "points", 2)
+        return size_px(width, height, self._limits)
 
     def measure_image(self, number: int, check: Check) -> tuple[int, int] | None:
         """Width and height in pixels of a page that is one image, at that image's resolution; None for other pages."""
@@ -91,30 +88,32 @@ class Pdf:
         across, down = self._ask(request, _page(number), check, "image", 2)
         if not (0 < across < math.inf and 0 < down < math.inf):
             return None
-        return image_size_px(self._points(number, check), (across, down), self._limits)
-
-    def _points(self, number: int, check: Check) -> tuple[float, float]:
         width, height = self._ask(f"size {number}", _page(number), check, "points", 2)
-        return width, height
+        return image_size_px((width, height), (across, down), self._limits)
 
     def draw(
         self, number: int, size: tuple[int, int], check: Check, *, gray: bool = False, is_image: bool = False
     ) -> Pixels:
         """Draw a page on white, (H, W) if `gray`, else (H, W, 3) BGR; with `is_image` at `measure_image`'s size."""
         width, height = size
-        size_bytes = width * height * _BYTES_PER_PIXEL
+        size_bytes = width * height * CANVAS_BYTES_PER_PIXEL
         self._grow_canvas(size_bytes)
         request = f"draw {number} {width} {height} {self._limits.max_pixels} {int(is_image)}"
         self._ask(request, _page(number), check, "drawn", 0)
         with resources_exhausted(), mmap.mmap(self._canvas, size_bytes, access=mmap.ACCESS_READ) as canvas:
-            pixels = np.frombuffer(canvas, np.uint8).reshape(height, width, _BYTES_PER_PIXEL)
+            pixels = np.frombuffer(canvas, np.uint8).reshape(height, width, CANVAS_BYTES_PER_PIXEL)
             drawn = cv2.cvtColor(pixels, cv2.COLOR_BGRA2GRAY if gray else cv2.COLOR_BGRA2BGR)
             del pixels
         return np.asarray(drawn, np.uint8)
 
     def count_characters(self, number: int, check: Check) -> int:
-        """Count a page's characters within TEXT_LIMIT_S; `characters` returns them afterwards."""
+        """Count a page's characters, at most MOST_CHARACTERS, in TEXT_LIMIT_S; `characters` returns them afterwards."""
         (count,) = self._ask(f"text {number}", f"The text of page {number}", check, "characters", 1, TEXT_LIMIT_S)
+        if count > MOST_CHARACTERS:
+            raise BrokenImage(
+                f"Page {number} of this PDF has {count:.0f} characters; a text layer may have {MOST_CHARACTERS}.",
+                "Send text_layer=ignore to recognize the drawn page.",
+            )
         return int(count)
 
     def characters(self, number: int, count: int, frame: PageFrame, check: Check) -> tuple[PageCharacters, Pixels]:
@@ -135,8 +134,8 @@ class Pdf:
         self._opened.close()
 
     def _grow_canvas(self, size_bytes: int) -> None:
-        with resources_exhausted():
-            if os.fstat(self._canvas).st_size < size_bytes:
+        if os.fstat(self._canvas).st_size < size_bytes:
+            with resources_exhausted():
                 os.ftruncate(self._canvas, size_bytes)
 
     def _start(self, check: Check) -> int:

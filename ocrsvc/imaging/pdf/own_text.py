@@ -1,9 +1,7 @@
 """Decides which text of a PDF page's text layer is used, and whether the rest of the page must be recognized.
 
-"auto" and "merge" use visible text on the page whose font maps to Unicode. "only" uses all text of the file, as nothing
-else is recognized.
-
-A font with a missing or wrong Unicode map gives unreadable text, while the page looks right.
+"auto" and "merge" use visible text whose font maps to Unicode; "only" uses all text, as nothing else is recognized. A
+font with a missing or wrong Unicode map gives unreadable text, while the page looks right.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -19,13 +17,12 @@ from numpy.typing import NDArray
 
 from ocrsvc.imaging.pdf.characters import Flags, PageCharacters, PageFrame
 from ocrsvc.imaging.pdf.line_boxes import PlacedLines, make_lines, page_angle, place_lines
-from ocrsvc.imaging.pdf.lines import BULLETS, HYPHENS, TextLine, find_lines, is_blank
+from ocrsvc.imaging.pdf.lines import BULLETS, HYPHENS, find_lines, is_blank
 from ocrsvc.imaging.pdf.merge_text import order_of
 from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
 from ocrsvc.results import OwnText, Pixels, ReadOptions, Rectangle
 
 MOST_REST: Final = {"auto": 0.005, "merge": 0.0}  # largest share of a page without text layer that is not recognized
-MOST_CHARACTERS: Final = 50_000  # of a text layer; the densest newspaper pages have 30,000
 CHARACTER_BYTES: Final = 600  # memory per character while lines are built
 
 _SAME_PLACE: Final = 0.15  # ems between a character and a second print of it
@@ -37,18 +34,12 @@ MOST_BAD: Final = 0.02  # largest share of bad characters in a line; a line with
 
 LEAST_LETTERS: Final = 80  # fewest Latin letters of a font to judge it by their frequency
 LEAST_DIFFERENT: Final = 16  # different letters of a font of running text; fonts for formulas have fewer
-MOST_BITS: Final = 4.95
-"""Mean bits per letter of a font, coded by the frequencies of European languages: usually 4.1 to 4.7; 4.9 to 5.8 where
-the Unicode map permutes letters."""
-LEAST_SYMBOLS, MOST_SYMBOLS = 60, 0.6
-"""Fewest characters of a font to judge it by its share of symbols, and the largest plausible share."""
+MOST_BITS: Final = 4.95  # mean per letter of a font: usually 4.1 to 4.7; 4.9 to 5.8 where the map permutes letters
+LEAST_SYMBOLS, MOST_SYMBOLS = 60, 0.6  # fewest characters of a font to judge it by its share of symbols, and the most
 
-# Frequencies of A to Z per thousand letters: mean of English, German, French, Spanish, Italian, Portuguese, Polish
-# without accents.
-_PER_THOUSAND: Final = np.array(
-    [90, 14, 38, 42, 140, 12, 17, 22, 75, 5, 8, 46, 28, 70, 72, 28, 6, 66, 67, 64, 36, 14, 9, 3, 10, 8]
-)
-_BITS: Final = -np.log2(_PER_THOUSAND / _PER_THOUSAND.sum())
+# Frequencies of A to Z: mean of English, German, French, Spanish, Italian, Portuguese, Polish without accents.
+_COUNTS: Final = [90, 14, 38, 42, 140, 12, 17, 22, 75, 5, 8, 46, 28, 70, 72, 28, 6, 66, 67, 64, 36, 14, 9, 3, 10, 8]
+_BITS: Final = -np.log2(np.array(_COUNTS) / sum(_COUNTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +73,10 @@ def own_text(everything: PageCharacters, drawing: Pixels, frame: PageFrame, opti
         return _described(placed, range(len(placed.lines)), options, is_all=True)
     shown = everything.of(~everything.is_hidden | is_blank(everything.codes))
     characters = _once(_on_page(shown, frame, region))
-    bad = _bad_characters(characters) | _wrong_fonts(characters)
+    bad = _bad_characters(characters)
     lines = find_lines(characters, partial(rule_finder, drawing, frame))
-    placed = place_lines(characters, [line for line in lines if _is_sound(line, bad)])
+    sound = [line for line in lines if int(bad[line.members].sum()) <= MOST_BAD * len(line.members)]
+    placed = place_lines(characters, sound)
     edges = edges_of(drawing)
     seen = find_seen(edges, placed.quads, frame)
     share = rest_share(edges, placed.quads[seen], frame, region)
@@ -129,45 +121,28 @@ def _described(placed: PlacedLines, kept: Sequence[int], options: ReadOptions, *
 
 def _different(placed: PlacedLines, kept: Sequence[int]) -> list[int]:
     """Drop lines that repeat the text of an earlier line in the same place."""
-    frames = np.concatenate([placed.quads.min(axis=1), placed.quads.max(axis=1)], axis=1).tolist()
+    low, high = placed.quads.min(axis=1), placed.quads.max(axis=1)
+    areas = np.prod(high - low, axis=1)
     by_text: dict[str, list[int]] = {}
     for line in kept:
         others = by_text.setdefault(placed.lines[line].text, [])
-        if not any(_overlap(frames[line], frames[other]) > _SAME_LINE for other in others[-_COPIES:]):
+        near = others[-_COPIES:]
+        common = np.minimum(high[near], high[line]) - np.maximum(low[near], low[line])
+        shared = np.prod(common.clip(0), axis=1) / np.maximum(np.minimum(areas[near], areas[line]), 1e-9)
+        if not (shared > _SAME_LINE).any():
             others.append(line)
     return sorted(line for several in by_text.values() for line in several)
 
 
-def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    least = min((frame[2] - frame[0]) * (frame[3] - frame[1]) for frame in (one, other))
-    return max(0.0, width) * max(0.0, height) / max(least, 1e-9)
-
-
-def _is_sound(line: TextLine, bad: Flags) -> bool:
-    """Whether few enough of a line's characters are bad."""
-    return int(bad[line.members].sum()) <= MOST_BAD * len(line.members)
-
-
 def _bad_characters(characters: PageCharacters) -> Flags:
-    """(N,) controls, private use, replacement characters, and characters of fonts without a Unicode map."""
-    codes, places = np.unique(characters.codes, return_inverse=True)
-    bad = np.array([_is_bad(code) for code in codes.tolist()], np.bool_)
-    return (bad[places] if len(codes) else np.zeros(0, np.bool_)) | characters.is_unmapped
-
-
-def _wrong_fonts(characters: PageCharacters) -> Flags:
-    """(N,) characters of fonts whose Unicode map gives implausible letters."""
+    """(N,) controls, private use, replacement characters, and those of fonts without a plausible Unicode map."""
+    bad = np.isin(characters.codes, list(filter(_is_bad, set(characters.codes.tolist())))) | characters.is_unmapped
     order = np.argsort(characters.font, kind="stable")
-    starts = np.flatnonzero(np.diff(characters.font[order])) + 1
-    wrong = np.zeros(len(characters), np.bool_)
-    for members in np.split(order, starts):
-        wrong[members] = _is_wrong(characters.codes[members])
-    return wrong
+    for members in np.split(order, np.flatnonzero(np.diff(characters.font[order])) + 1):
+        bad[members] |= _is_wrong(characters.codes[members])
+    return bad
 
 
-@cache
 def _is_bad(code: int) -> bool:
     if code in BULLETS or code in HYPHENS:
         return False
@@ -178,14 +153,11 @@ def _is_wrong(codes: NDArray[np.uint32]) -> bool:
     folded = codes | 0x20
     is_letter = (folded >= 0x61) & (folded <= 0x7A)
     letters = codes[is_letter]
-    if len(letters) >= LEAST_LETTERS and len(np.unique(letters)) >= LEAST_DIFFERENT and _bits_each(letters) > MOST_BITS:
+    counts = np.bincount((letters | 0x20) - 0x61, minlength=26)
+    is_text = len(letters) >= LEAST_LETTERS and len(np.unique(letters)) >= LEAST_DIFFERENT
+    if is_text and counts @ _BITS / counts.sum() > MOST_BITS:
         return True
     shown = int((codes > 0x20).sum())
     symbols = codes[(codes > 0x20) & (codes < 0x7F) & ~is_letter & ~((codes >= 0x30) & (codes <= 0x39))]
     # Leaders and rules repeat one character, a dot or a dash.
     return shown >= LEAST_SYMBOLS and len(np.unique(symbols)) > 8 and len(symbols) > MOST_SYMBOLS * shown
-
-
-def _bits_each(letters: NDArray[np.uint32]) -> float:
-    counts = np.bincount((letters | 0x20) - 0x61, minlength=26)[:26]
-    return float(counts @ _BITS / counts.sum())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
@@ -165,9 +164,7 @@ def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
         if high <= low:
             continue
         closer = white_below(lines, rows[low : high + 1])[0] <= usual - 2 * LEAST_JUMP
-        if len(rows[low]) == len(rows[high]) > 1 and not closer:
-            continue
-        if _goes_on(lines, rows[low], rows[high], links):
+        if closer or len(rows[low]) != len(rows[high]) or len(rows[low]) == 1:
             ends[low] = max(ends[low], high)
     ordered: Rows = []
     begins = [0, *(number + 1 for number, end in enumerate(accumulate(ends, max)) if end == number)]
@@ -216,15 +213,6 @@ def _one_way(links: Links, rows: Rows) -> Links:
     return {line: following for line, following in links.items() if more[line] * usual >= 0}
 
 
-def _goes_on(lines: TextLines, row: list[int], other: list[int], links: Links) -> bool:
-    """Whether each line of a row above a line of the other row continues in it; else they are two table rows."""
-    lefts = lines.left[other]
-    for line, place in zip(row, (np.searchsorted(lefts, lines.right[row]) - 1).tolist(), strict=True):
-        if place >= 0 and lines.right[other[place]] > lines.left[line] and links.get(line) != other[place]:
-            return False
-    return True
-
-
 def _linked_cells(lines: TextLines, rows: Rows, links: Links) -> Rows:
     """The cells of a row, from left to right, made of linked lines; none if they overlap."""
     cells: Rows = []
@@ -245,40 +233,16 @@ def blocks_beside(lines: TextLines, part: Indices) -> list[Indices]:
     """Blocks that begin level at the top of a part, in reading order, after a heading if there is one."""
     rows = rows_of(lines, part) if len(part) > BLOCK_ROWS else []
     first = next((number for number, row in enumerate(rows) if len(row) > 1), len(rows))
-    for last in _ends(lines, rows, first):
-        heading = numbers_of(rows[:first])
+    if len(rows) - first < BLOCK_ROWS:
+        return []
+    # Blocks may end where the white below them is widest.
+    white = white_below(lines, rows[first:])
+    widest = np.argsort(-white, kind="stable")[:ENDS_TRIED]
+    for last in [*(first + 1 + widest[white[widest] > BLOCK_STRIPE]).tolist(), len(rows)]:
         blocks = side_by_side(lines, numbers_of(rows[first:last]), BLOCK_GUTTER)
         if _are_blocks(lines, blocks, last - first):
-            return [heading, *blocks] if first else blocks
+            return [numbers_of(rows[:first]), *blocks] if first else blocks
     return []
-
-
-def _ends(lines: TextLines, rows: list[list[int]], first: int) -> list[int]:
-    """Candidate ends of blocks: before a line across, and where the white below them is widest."""
-    end = _before_line_across(lines, rows, first)
-    if end - first < BLOCK_ROWS:
-        return []
-    white = white_below(lines, rows[first:end])
-    widest = np.argsort(-white, kind="stable")[:ENDS_TRIED]
-    return [*(first + 1 + widest[white[widest] > BLOCK_STRIPE]).tolist(), end]
-
-
-def _before_line_across(lines: TextLines, rows: list[list[int]], first: int) -> int:
-    """The first row with a line across the white between the lines above it.
-
-    Without this limit 3,000 scattered lines take ten times as long.
-    """
-    if first == len(rows):
-        return first
-    lefts, rights = (edges[rows[first]].tolist() for edges in (lines.left, lines.right))
-    for number, row in enumerate(rows[first + 1 :], first + 1):
-        for line in row:
-            left, right = float(lines.left[line]), float(lines.right[line])
-            place = max(0, bisect_right(lefts, right) - 1)
-            if place and left < rights[place - 1]:
-                return number
-            lefts[place], rights[place] = min(lefts[place], left), max(rights[place], right)
-    return len(rows)
 
 
 def _are_blocks(lines: TextLines, blocks: list[Indices], rows: int) -> bool:

@@ -28,7 +28,7 @@ from ocrsvc.engines.ppocr.pipeline.page import PageReader, add_ink, read_page
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RunBatch
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, Script, open_page
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner
-from ocrsvc.imaging.outline import Outline, corners, cut, extent, is_curved
+from ocrsvc.imaging.text_contour import Outline, corners, cut, extent, is_curved
 from ocrsvc.results import Image, Pixels, ReadTask
 
 CERTAIN: Final = 127  # packed value of a probability of 1

@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.outline import Outline
+from ocrsvc.imaging.text_contour import Outline
 from ocrsvc.results import Pixels
 
 Contour = NDArray[np.int32]

@@ -30,7 +30,7 @@ from ocrsvc.engines.ppocr.pipeline.contours import (
 )
 from ocrsvc.engines.ppocr.pipeline.perspective import follow_perspective
 from ocrsvc.imaging.geometry import Quad
-from ocrsvc.imaging.outline import Outline, extent, is_curved
+from ocrsvc.imaging.text_contour import Outline, extent, is_curved
 from ocrsvc.results import Pixels
 
 # The thresholds of PP-OCRv6's own configuration, which unclips by 1.4; 1.5 reads the same with fewer columns. See
@@ -80,7 +80,7 @@ ProbabilityMap = NDArray[np.float32]
 class FoundLines:
     """The result of one pass."""
 
-    outlines: list[Outline]  # outlines of the lines, in pixels of the image; see imaging.outline
+    outlines: list[Outline]  # outlines of the lines, in pixels of the image; see imaging.text_contour
     unclaimed: float  # share of the map's text area outside of all lines, from 0 to 1
     specks: int = 0  # shapes on the map that are long enough but too thin for a line
 

@@ -20,11 +20,11 @@ from ocrsvc.engines.model.description import Direction
 from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
 from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, ink_columns, words_of
-from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
-from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, parts_of, turned_round
+from ocrsvc.imaging.geometry import Quad, as_box, headings, sides, turn_points, upright_boxes
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.leveling import level_quads
 from ocrsvc.imaging.reading_order.rules import find_rules
+from ocrsvc.imaging.text_contour import Outline, corners, cut, ends, extent, is_curved, parts_of, turned_round
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Check, EngineTimes, Line, Page, Pixels, ReadTask, Spaces, no_check
 
@@ -200,7 +200,7 @@ def _assemble(task: ReadTask, found: list[_DetectedLine], straighten: Straighten
     texts = [line.read.text for line in kept]
     order = reading_order(level[: len(kept)], texts, level[len(kept) :], from_right=direction == "rtl")
     ordered = [kept[index] for index in order]
-    shaped = upright_box if task.options.upright_boxes else (lambda quad: quad)
+    shaped = upright_boxes if task.options.upright_boxes else (lambda quad: quad)
     words = words_of([(line.read, line.outline) for line in ordered], task.options, task.check)
     lines = tuple(
         Line(line.read.text, line.read.confidence, as_box(shaped(line.quad)), of_line)
@@ -216,7 +216,7 @@ def _page_angle(lines: Sequence[_DetectedLine]) -> int:
     votes = {0: 0.0, 90: 0.0, 180: 0.0, 270: 0.0}
     for line in lines:
         upright = 90 if line.read.direction == "vertical" else 0
-        votes[(upright - heading(line.quad)) % 360] += sides(line.quad)[0]
+        votes[(upright - int(headings(line.quad))) % 360] += sides(line.quad)[0]
     best = max(votes, key=lambda turn: votes[turn])
     return best if votes[best] >= MAJORITY * sum(votes.values()) else 0
 

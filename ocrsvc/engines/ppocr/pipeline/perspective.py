@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.outline import Outline, is_curved
+from ocrsvc.imaging.text_contour import Outline, is_curved
 
 Values = NDArray[np.float64]
 

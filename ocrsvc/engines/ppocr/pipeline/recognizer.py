@@ -23,8 +23,8 @@ from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, at_usual_heig
 from ocrsvc.engines.ppocr.pipeline.page import PageReader
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS, LineImage, LineRunner, RecognizerOutput
 from ocrsvc.engines.ppocr.pipeline.spaces import measure_gaps
-from ocrsvc.imaging.geometry import heading
-from ocrsvc.imaging.outline import Outline, corners, extent
+from ocrsvc.imaging.geometry import headings
+from ocrsvc.imaging.text_contour import Outline, corners, extent
 from ocrsvc.results import Check, Decoder, Pixels, ReadOptions, no_check
 
 # Widths to which lines are stretched, each to the next wider one. Few, because OpenVINO compiles kernels for each and
@@ -215,7 +215,7 @@ class SeveralRecognizers:
         return [attempt.best for attempt in attempts if attempt.best is not None]
 
     def _order(self, outline: Outline) -> list[int]:
-        runs_down = heading(corners(outline)) in (90, 270)
+        runs_down = headings(corners(outline)) in (90, 270)
         vertical = [number for number, direction in enumerate(self.directions) if direction == "vertical"]
         others = [number for number in range(len(self.readers)) if number not in vertical]
         if not runs_down:

@@ -23,7 +23,7 @@ from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask, LineField, fit_field
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
 from ocrsvc.imaging.geometry import Quads, map_boxes, upright_boxes
-from ocrsvc.imaging.outline import Outline, extent
+from ocrsvc.imaging.text_contour import Outline, extent
 from ocrsvc.results import Check, Page, Pixels, ReadTask, no_check
 
 _FILE: Final = Path(__file__).parents[1] / "weights" / "uvdoc.onnx"

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
 from ocrsvc.imaging.geometry import as_boxes, upright_boxes
-from ocrsvc.imaging.outline import Outline, parts_of
+from ocrsvc.imaging.text_contour import Outline, parts_of
 from ocrsvc.imaging.text_direction import logical_order
 from ocrsvc.imaging.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.results import Box, Character, Check, Pixels, ReadOptions, Word

@@ -1,8 +1,7 @@
 """Outlines of text lines, straight or curved: corners, sizes, and cutting straightened lines out of a page.
 
-An outline is a float32 array (2 k, 2), k >= 2: k points along the upper edge in reading direction, then k points back
-along the lower edge; clockwise, in pixels of the page. Points i and 2 k - 1 - i face each other. The outline of a
-straight line is its quad (k = 2).
+An outline is a float32 array (2 k, 2), k >= 2, in pixels of the page: k points along the upper edge in reading
+direction, then k points back along the lower edge. The outline of a straight line is its quad (k = 2).
 """
 
 from __future__ import annotations
