@@ -10,7 +10,7 @@ from ocrsvc.engines.layout.regions import assign_lines, find_regions
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.barcodes import find_barcodes
-from ocrsvc.imaging.pdf.merge_text import merge_text, own_page, without_text
+from ocrsvc.imaging.pdf.merge_text import merge_text, without_text
 from ocrsvc.imaging.tables.find_tables import find_tables
 from ocrsvc.results import EngineInfo, Page, ReadTask
 
@@ -50,9 +50,10 @@ def _analyse(task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
 
 def _known_page(task: ReadTask) -> Page | None:
     """The page if no engine need read it: only barcodes are requested, or the document contains all the text."""
+    width, height, own = task.image.width, task.image.height, task.own
     if task.options.barcodes == "only":
-        return Page(task.image.width, task.image.height, 0, ())
-    return own_page(task.image, task.own) if task.own is not None and task.own.is_all else None
+        return Page(width, height, 0, ())
+    return Page(width, height, own.angle, own.lines) if own is not None and own.is_all else None
 
 
 def _without_own(task: ReadTask) -> ReadTask:

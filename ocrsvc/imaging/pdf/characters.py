@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ INVISIBLE_MODES: Final = (3, 7)
 _FURTHEST_PX: Final = 1e6
 _LEAST_EM_PX: Final = 1.0
 _LEAST_SHARE, _MOST_SHARE = 0.05, 6.0  # plausible height of a font's highest letter, in ems
-_EM_OF_INK: Final = 1.25
+_EM_OF_INK: Final = 1.25  # of a font whose size is implausible, in heights of its highest letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,9 @@ class PageFrame:
 class PageCharacters:
     """N characters in the order of the file. Pixels of the drawn page, origin top left, y down.
 
-    `ink` (N, 4) is left, top, right and bottom of the drawn shape, empty for blanks; `origin` (N, 2) its point on the
-    baseline; `em` the font size; `along` (N, 2) the unit vector of its line; `font` and `owner` its font and text
-    object. `is_unmapped`: the font has no Unicode for it; `is_added`: a blank that pdfium inserted; `is_hidden`: drawn
-    invisibly, or covered by an image or a rectangle.
+    `ink` (N, 4) is left, top, right and bottom of the drawn shape, empty for blanks; `origin` (N, 2) the point on the
+    baseline; `em` the font size; `along` (N, 2) the unit vector of the line; `owner` the text object. `is_unmapped`:
+    without Unicode; `is_added`: a blank that pdfium inserted; `is_hidden`: invisible, or covered by a later object.
     """
 
     codes: NDArray[np.uint32]
@@ -66,8 +65,7 @@ class PageCharacters:
 
     def of(self, chosen: Flags | Indices) -> PageCharacters:
         """The chosen characters, in this order."""
-        values = {name: getattr(self, name)[chosen] for name in PageCharacters.__slots__}
-        return replace(self, **values)
+        return PageCharacters(*(getattr(self, name)[chosen] for name in PageCharacters.__slots__))
 
 
 def page_characters(numbers: Numbers, counts: tuple[int, int, int], matrix: Matrix) -> PageCharacters:
@@ -80,29 +78,26 @@ def page_characters(numbers: Numbers, counts: tuple[int, int, int], matrix: Matr
     covers = flat[2].reshape(-1, COVER_NUMBERS)
     codes, owners, flags = characters[:, 6:].T.astype(np.uint32)
     owned = objects[owners] if object_count else np.zeros((count, OBJECT_NUMBERS))
-    corners = _clipped(_to_pixels(characters[:, :4].reshape(-1, 2, 2).transpose(0, 2, 1), matrix))
+    corners = _to_pixels(characters[:, :4].reshape(-1, 2, 2).transpose(0, 2, 1), matrix)
     ink = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
     hidden = np.isin(owned[:, 6], INVISIBLE_MODES) | _covered(corners.mean(axis=1), owned[:, 7], covers, matrix)
     has_ink: Flags = np.any(ink[:, 2:] > ink[:, :2], axis=1)
     em = _em_px(owned, matrix, ink[:, 3] - ink[:, 1], has_ink)
-    origin = _clipped(_to_pixels(characters[:, 4:6], matrix))
+    origin = _to_pixels(characters[:, 4:6], matrix)
     ink[~has_ink] = np.concatenate([origin, origin], axis=1)[~has_ink]
-    along, font = _directions(owned, matrix), owned[:, 5]
+    along = _turned(owned[:, :2], matrix)
+    length = np.hypot(along[:, 0], along[:, 1])
+    along = np.where(length[:, None] > 0, along / np.where(length > 0, length, 1.0)[:, None], (1.0, 0.0))
     is_unmapped, is_added = flags & UNMAPPED != 0, flags & ADDED != 0
-    return PageCharacters(codes, ink, origin, em, along, font, owners, is_unmapped, is_added, hidden)
+    return PageCharacters(codes, ink, origin, em, along, owned[:, 5], owners, is_unmapped, is_added, hidden)
 
 
 def _to_pixels(points: Numbers, matrix: Matrix) -> Numbers:
-    return _turned(points, matrix) + matrix[4:]
+    return np.clip(_turned(points, matrix) + matrix[4:], -_FURTHEST_PX, _FURTHEST_PX)
 
 
 def _turned(vectors: Numbers, matrix: Matrix) -> Numbers:
-    a, b, c, d = matrix[:4]
-    return cast(Numbers, vectors @ np.array([[a, b], [c, d]]))
-
-
-def _clipped(points: Numbers) -> Numbers:
-    return np.clip(points, -_FURTHEST_PX, _FURTHEST_PX)
+    return cast(Numbers, vectors @ np.array(matrix[:4]).reshape(2, 2))
 
 
 def _covered(middle: Numbers, places: Numbers, covers: Numbers, matrix: Matrix) -> Flags:
@@ -113,16 +108,6 @@ def _covered(middle: Numbers, places: Numbers, covers: Numbers, matrix: Matrix) 
         x, y = middle.T
         covered |= (places >= 0) & (places < place) & (left <= x) & (x <= right) & (top <= y) & (y <= bottom)
     return covered
-
-
-def _directions(owned: Numbers, matrix: Matrix) -> Numbers:
-    """(N, 2) the direction of each character's text object on the page."""
-    along = _turned(owned[:, :2], matrix)
-    length = np.hypot(along[:, 0], along[:, 1])
-    known = length > 0
-    along[known] /= length[known, None]
-    along[~known] = (1.0, 0.0)
-    return along
 
 
 def _em_px(owned: Numbers, matrix: Matrix, heights: Numbers, has_ink: Flags) -> Numbers:

@@ -22,16 +22,16 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from ocrsvc.imaging.pdf.child_text import PageText, displayed, objects_of, room_bytes
 from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
+# Where pdfium looks for fonts that a file does not embed.
 _X11_FONTS: Final = "/usr/share/X11/fonts"
 FONT_FOLDERS: Final = ("/usr/share/fonts", "/usr/local/share/fonts", f"{_X11_FONTS}/Type1", f"{_X11_FONTS}/TTF")
-"""Where pdfium looks for fonts that a file does not embed."""
 
 _BYTES_PER_PIXEL: Final = 4
 _LARGEST_SIDE: Final = 1e9
@@ -41,9 +41,9 @@ _LEAST_SHARE: Final = 0.5  # smallest share of the page's sides covered by an im
 _LEVEL: Final = 0.01  # largest slope of a side of a level image
 _LOOK_PX: Final = 16
 _OPAQUE: Final = 255
-_INSET_PX: Final = 0.01
-"""Inset of an image on the canvas: pdfium stretches it to all pixels that it touches, so a rounding error beyond a
-pixel's edge would blur it."""
+_INSET_PX: Final = (
+    0.01  # of an image on the canvas: pdfium stretches it to all pixels that it touches, which would blur
+)
 _CONFIG_VERSION: Final = 2
 
 
@@ -166,8 +166,8 @@ class _Drawer:
         if image is None or not self._pdfium.FPDFPageObj_GetMatrix(image, matrix):
             return 0.0, 0.0
         # The image's corner, and the ends of its lower and left edge, as shares of the page's width and height.
-        points = [(matrix.e, matrix.f), (matrix.e + matrix.a, matrix.f + matrix.b)]
-        points.append((matrix.e + matrix.c, matrix.f + matrix.d))
+        steps = (0, 0), (matrix.a, matrix.b), (matrix.c, matrix.d)
+        points = [(matrix.e + x, matrix.f + y) for x, y in steps]
         (left, top), *ends = (displayed(self._pdfium, page, (1, 1), point, _UNITS) for point in points)
         (ax, ay), (bx, by) = ((abs(x - left), abs(y - top)) for x, y in ends)
         width, height = self._pixel_size(image)
@@ -223,21 +223,16 @@ class _Drawer:
         pdfium.FPDFBitmap_Destroy(bitmap)
 
 
-def load_pdfium() -> Any:
-    """Load pdfium's own functions. Loading pypdfium2 around them would double the start time of this process."""
-    from pypdfium2_raw import bindings
-
-    bindings.FPDF_InitLibraryWithConfig(bindings.FPDF_LIBRARY_CONFIG(version=_CONFIG_VERSION))
-    return bindings
-
-
 def main() -> None:
     """Serve one parent until it closes the connection."""
     file, canvas = apply_limits()
-    drawer = _Drawer(load_pdfium(), file, canvas)
+    # Loading pypdfium2 around pdfium's own functions would double the start time of this process.
+    from pypdfium2_raw import bindings
+
+    bindings.FPDF_InitLibraryWithConfig(bindings.FPDF_LIBRARY_CONFIG(version=_CONFIG_VERSION))
+    drawer = _Drawer(bindings, file, canvas)
     words = ("open", "size", "image", "draw", "text", "copy")
-    answers: dict[str, Callable[..., str]] = {word: getattr(drawer, word) for word in words}
-    serve(answers, FONT_FOLDERS)
+    serve({word: getattr(drawer, word) for word in words}, FONT_FOLDERS)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,4 @@
-"""Copies a page's text in the child process: characters, text objects, and the objects that cover them.
-
-The child does not load numpy. pdfium's functions that run several times per character get plain addresses: ctypes'
-argument checks take longer than the calls.
-"""
+"""Copies a page's text in the child process, which has no numpy: characters, text objects, and what covers them."""
 
 from __future__ import annotations
 
@@ -13,15 +9,12 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+# Doubles per character: left, right, bottom and top of its ink, and its origin, in points of the page; its code point,
+# the number of its text object, and flags: its font has no Unicode for it; pdfium inserted it as a space for a gap.
 CHARACTER_NUMBERS: Final = 9
-"""Doubles per character: left, right, bottom and top of its ink, and its origin, in points of the page; its code point,
-the number of its text object, and flags."""
-OBJECT_NUMBERS: Final = 8
-"""Doubles per text object: matrix a b c d, font size, font, render mode, index in the page's drawing order."""
-COVER_NUMBERS: Final = 5
-"""Doubles per cover: its index in the page's drawing order, and left, bottom, right and top in points."""
 UNMAPPED, ADDED = 1, 2
-"""Flags of a character: its font has no Unicode for it; pdfium inserted it as a space for a gap."""
+OBJECT_NUMBERS: Final = 8  # per text object: matrix a b c d, font size, font, render mode, index in the drawing order
+COVER_NUMBERS: Final = 5  # per cover: index in the drawing order, and left, bottom, right and top in points
 
 _DOUBLE_BYTES: Final = 8
 _BLANK: Final = 0x20
@@ -122,7 +115,7 @@ class PageText:
 
 
 def _unchecked(function: Any, result: Any, *arguments: Any) -> Any:
-    """The same function, taking pointers as integers without checks."""
+    """The same function, taking pointers as integers: ctypes' argument checks take longer than the calls."""
     return ctypes.PYFUNCTYPE(result, *arguments)(_address(function))
 
 
@@ -161,9 +154,7 @@ def _walk(pdfium: Any, items: Iterable[Any], depth: int, matrix: Matrix, clip: F
         kind = pdfium.FPDFPageObj_GetType(item)
         yield PageObject(item, kind, depth, matrix, clip)
         if kind == pdfium.FPDF_PAGEOBJ_FORM and depth < _DEEPEST_FORM:
-            inner = (
-                pdfium.FPDFFormObj_GetObject(item, index) for index in range(pdfium.FPDFFormObj_CountObjects(item))
-            )
+            inner = map(partial(pdfium.FPDFFormObj_GetObject, item), range(pdfium.FPDFFormObj_CountObjects(item)))
             frame = _within(_moved(_clipped(pdfium, item, _EVERYWHERE), matrix), clip)
             yield from _walk(pdfium, inner, depth + 1, _matrix_in(pdfium, item, matrix), frame)
 
@@ -193,11 +184,9 @@ def _look_at_objects(pdfium: Any, page: Any) -> tuple[dict[int, int], list[list[
             looked_at += 1
             if _is_opaque_rectangle(pdfium, item):
                 rectangles.append([float(place), *_bounds_on_page(pdfium, item, matrix, clip)])
-    return places, [*_largest(images), *_largest(rectangles)]
-
-
-def _largest(covers: list[list[float]]) -> list[list[float]]:
-    return sorted(covers, key=lambda cover: (cover[1] - cover[3]) * (cover[4] - cover[2]))[:_MOST_OF_A_KIND]
+    for covers in (images, rectangles):
+        covers.sort(key=lambda cover: (cover[1] - cover[3]) * (cover[4] - cover[2]))
+    return places, images[:_MOST_OF_A_KIND] + rectangles[:_MOST_OF_A_KIND]
 
 
 def _is_opaque_rectangle(pdfium: Any, item: Any) -> bool:

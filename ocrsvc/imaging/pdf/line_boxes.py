@@ -18,8 +18,7 @@ from ocrsvc.results import Box, Character, Line, ReadOptions, Word
 CONFIDENCE: Final = 1.0
 
 _MARGIN: Final = 0.06  # ems between a line's ink and its box, above and below
-_ASCENT, _DESCENT, _WIDTH = 0.75, 0.2, 0.55
-"""Assumed extent in ems of a character whose ink along its line is unknown."""
+_ASCENT, _DESCENT, _WIDTH = 0.75, 0.2, 0.55  # assumed ems of a character whose ink along its line is unknown
 _CORNERS: Final = [0, 1, 2, 1, 2, 3, 0, 3]  # of left, top, right and bottom, clockwise from the top left
 
 
@@ -27,8 +26,7 @@ _CORNERS: Final = [0, 1, 2, 1, 2, 3, 0, 3]  # of left, top, right and bottom, cl
 class PlacedLines:
     """Lines with their boxes (L, 4, 2) in pixels of the drawn page, clockwise from where reading starts.
 
-    For all characters, line after line: `spans` (M, 4) left, top, right and bottom along the line, and `turns` (M,) the
-    line's turn in degrees.
+    `spans` (M, 4) are left, top, right and bottom of all characters along their lines, `turns` (M,) these in degrees.
     """
 
     lines: Sequence[TextLine]
@@ -47,16 +45,13 @@ def place_lines(characters: PageCharacters, lines: Sequence[TextLine]) -> Placed
     spans = _spans(members, turns)
     starts = np.array([0, *accumulate(lengths[:-1])])
     margin = _MARGIN * np.maximum.reduceat(members.em, starts)
-    joined = _join(spans, starts)
-    joined[:, 1] -= margin
-    joined[:, 3] += margin
+    joined = _join(spans, starts) + np.stack([0 * margin, -margin, 0 * margin, margin], axis=1)
     return PlacedLines(lines, _quads(joined, turns[starts]), spans, turns)
 
 
 def make_lines(placed: PlacedLines, chosen: Sequence[int], options: ReadOptions) -> tuple[Line, ...]:
     """The chosen lines as results, in the given order, with words if requested."""
-    quads = upright_boxes(placed.quads) if options.upright_boxes and len(placed.quads) else placed.quads
-    boxes, lines = as_boxes(quads), placed.lines
+    boxes, lines = as_boxes(upright_boxes(placed.quads) if options.upright_boxes else placed.quads), placed.lines
     starts = [0, *accumulate(len(line.members) for line in lines)]
     segment = open_jieba() if options.words == "segmented" else by_character
     words = {at: _words_of(placed, options, segment, lines[at], starts[at]) for at in chosen if options.wants_words}
@@ -113,17 +108,15 @@ def _words_of(
     begins = np.unique(np.searchsorted(offsets, word_begins(line.text, segment), side="right") - 1)
     own = slice(start, start + len(line.members))
     spans, turns = placed.spans[own], placed.turns[own]
-    boxes = _boxes(_join(spans, begins), turns[begins], options)
-    letters: tuple[Character, ...] = ()
-    if options.characters:
-        placed_texts = zip(line.texts, _boxes(spans, turns, options), strict=True)
-        letters = tuple(Character(text, CONFIDENCE, box) for text, box in placed_texts)
+
+    def boxes(spans: Numbers, turns: Numbers) -> list[Box]:
+        quads = _quads(spans, turns)
+        return as_boxes(upright_boxes(quads) if options.upright_boxes else quads)
+
+    texts = zip(line.texts, boxes(spans, turns), strict=True) if options.characters else ()
+    letters = tuple(Character(text, CONFIDENCE, box) for text, box in texts)
+    word_boxes = boxes(_join(spans, begins), turns[begins])
     return tuple(
         Word("".join(line.texts[begin:end]), CONFIDENCE, box, letters[begin:end])
-        for (begin, end), box in zip(pairwise([*begins.tolist(), len(line.texts)]), boxes, strict=True)
+        for (begin, end), box in zip(pairwise([*begins.tolist(), len(line.texts)]), word_boxes, strict=True)
     )
-
-
-def _boxes(spans: Numbers, turns: Numbers, options: ReadOptions) -> list[Box]:
-    quads = _quads(spans, turns)
-    return as_boxes(upright_boxes(quads) if options.upright_boxes else quads)

@@ -34,9 +34,8 @@ from ocrsvc.imaging.text_direction import MOSTLY, RIGHT_TO_LEFT, logical_order
 
 # pdfium returns these for a hyphen that breaks a word at the end of a line.
 HYPHENS: Final = (0x2, 0xAD, 0xFFFE)
+# Characters of the fonts Symbol and Wingdings, by the private-use code points that word processors write.
 BULLETS: Final = {0xF0B7: "•", 0xF0A7: "▪", 0xF076: "❖", 0xF0D8: "➢", 0xF0FC: "✓", 0xF0E0: "→", 0xF06E: "■"}
-"""Characters of the fonts Symbol and Wingdings, by the private-use code points that word processors write."""
-
 _PRESENTATION_FORMS: Final = (0xFB00, 0xFEFF)
 
 FindRules = Callable[[int], RuleFinder | None]
@@ -44,9 +43,9 @@ FindRules = Callable[[int], RuleFinder | None]
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line of the page's characters in logical order, turned clockwise from horizontal by `degrees`.
+    """A line of characters in logical order, each with its text, and whether a space stands before it.
 
-    Each character has a text of one or more code points. `blanks` says which have a space before them; never the first.
+    It is turned clockwise from horizontal by `degrees`.
     """
 
     members: Indices
@@ -84,16 +83,14 @@ def find_lines(characters: PageCharacters, find_rules: FindRules | None = None) 
 
 def _spaces(characters: PageCharacters, blank: Flags, seen: Indices) -> Indices:
     """(N,) what precedes each character in the file, for `read_level`."""
-    spaces = np.full(len(characters), AFTER_NOTHING, np.intp)
-    spaces[1:][blank[:-1]] = AFTER_GUESS
+    spaces, owner = np.full(len(characters), AFTER_NOTHING, np.intp), characters.owner
     is_own = blank & ~characters.is_added
+    spaces[1:][blank[:-1]] = AFTER_GUESS
     spaces[1:][is_own[:-1]] = AFTER_BLANK
     before, after = seen[:-1], seen[1:]
-    is_string = (after - before == 1) & (characters.owner[before] == characters.owner[after])
-    spaces[after[is_string]] = IN_STRING
-    of_one = is_own[after - 1] & (characters.owner[after - 1] == characters.owner[after])
-    of_one &= characters.owner[before] == characters.owner[after]
-    spaces[after[of_one]] = IN_OBJECT
+    of_one = owner[before] == owner[after]
+    spaces[after[of_one & (after - before == 1)]] = IN_STRING
+    spaces[after[of_one & is_own[after - 1] & (owner[after - 1] == owner[after])]] = IN_OBJECT
     return spaces
 
 
@@ -108,12 +105,10 @@ def _lines_along(
     find_ruled = None if find_rules is None else find_rules(degrees)
     runs, lines = _parted(level, runs, join_runs(runs), characters.codes[indices], find_ruled)
     for numbers in lines:
-        if any(runs.is_odd[number] for number in numbers):
-            places, blanks = _in_visual_order(level, runs, numbers)
-            yield _in_logical_text(_line(characters, indices[places], blanks, degrees))
-        else:
-            places, blanks = _in_line(level, runs, numbers)
-            yield _line(characters, indices[places], blanks, degrees)
+        is_odd = any(runs.is_odd[number] for number in numbers)
+        places, blanks = (_in_visual_order if is_odd else _in_line)(level, runs, numbers)
+        line = _line(characters, indices[places], blanks, degrees)
+        yield _in_logical_text(line) if is_odd else line
 
 
 def _parted(
@@ -136,8 +131,13 @@ def _parted(
 
 def _in_line(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
     """The characters of a line of these runs, in file order within each run, and the spaces before them."""
-    if any(runs.leftwards[number] for number in numbers):
-        numbers = _in_logical_order(runs, numbers)
+    leftwards = sum(runs.leftwards[number] for number in numbers)
+    others = sum(runs.ends[number] - runs.begins[number] for number in numbers) - leftwards
+    if leftwards and MOSTLY * leftwards >= others:
+        groups = [list(group) for _, group in groupby(numbers, lambda number: runs.leftwards[number] > 0)]
+        # Neighbouring numbers and Latin words keep their order.
+        ordered = (group[::-1] if runs.leftwards[group[0]] else group for group in reversed(groups))
+        numbers = [number for group in ordered for number in group]
     places = [np.arange(runs.begins[number], runs.ends[number]) for number in numbers]
     blanks: list[bool] = []
     before = numbers[0]
@@ -149,16 +149,6 @@ def _in_line(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices,
         blanks += level.blank[runs.begins[number] + 1 : runs.ends[number]].tolist()
         before = number
     return places[0] if len(places) == 1 else np.concatenate(places), blanks
-
-
-def _in_logical_order(runs: Runs, numbers: Sequence[int]) -> list[int]:
-    """Runs beside each other in reading order: from right to left where most of the line is."""
-    leftwards = sum(runs.leftwards[number] for number in numbers)
-    if MOSTLY * leftwards < sum(runs.ends[number] - runs.begins[number] for number in numbers) - leftwards:
-        return list(numbers)
-    groups = [list(group) for _, group in groupby(numbers, lambda number: runs.leftwards[number] > 0)]
-    # Neighbouring numbers and Latin words keep their order.
-    return [number for group in reversed(groups) for number in (reversed(group) if runs.leftwards[group[0]] else group)]
 
 
 def _in_visual_order(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
@@ -199,11 +189,8 @@ def _text_of(code: int) -> str:
     """The text of a code point, with ligatures and presentation forms as letters and all hyphens as "-"."""
     if code in HYPHENS:
         return "-"
-    if code in BULLETS:
-        return BULLETS[code]
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
         return "\ufffd"
-    text = chr(code)
-    if _PRESENTATION_FORMS[0] <= code <= _PRESENTATION_FORMS[1]:
-        return unicodedata.normalize("NFKC", text).strip() or text
-    return text
+    text = BULLETS.get(code, chr(code))
+    is_form = _PRESENTATION_FORMS[0] <= code <= _PRESENTATION_FORMS[1]
+    return (unicodedata.normalize("NFKC", text).strip() if is_form else "") or text

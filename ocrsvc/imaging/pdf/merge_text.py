@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ocrsvc.imaging.geometry import Quads, turn_points
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
-from ocrsvc.results import Image, Line, OwnText, Page, Pixels
+from ocrsvc.results import Image, Line, OwnText, Page
 
 _MOST_COVERED: Final = 0.4  # of a recognized line may lie in boxes of the text layer
 _GRID_PX: Final = 4
@@ -25,16 +25,14 @@ def without_text(image: Image, own: OwnText) -> Image:
     pixels = image.pixels.copy()
     for box in _quads(own.lines):
         corners = np.round(box).astype(np.int32)
-        colour = _colour_around(image.pixels, corners)
+        left, top, right, bottom = _frame(corners, pixels.shape, _BORDER_PX)
+        around = image.pixels[top : bottom + 1, left : right + 1]
+        border = np.concatenate([around[0], around[-1], around[:, 0], around[:, -1]])
+        colour = [float(value) for value in np.atleast_1d(np.median(border, axis=0))]
         cv2.fillConvexPoly(pixels, corners, colour)
         # The blurred edges of the outermost strokes lie outside the box.
         cv2.polylines(pixels, [corners], isClosed=True, color=colour, thickness=2 * _BORDER_PX - 1)
     return Image(pixels, image.format)
-
-
-def own_page(image: Image, own: OwnText) -> Page:
-    """The page of an image whose text layer is complete."""
-    return Page(image.width, image.height, own.angle, own.lines)
 
 
 def merge_text(page: Page, own: OwnText) -> Page:
@@ -75,13 +73,6 @@ def _uncovered(page: Page, own: OwnText) -> list[Line]:
 def _frame(points: NDArray[np.generic], shape: Sequence[int], margin: int = 0) -> list[int]:
     ends = np.array([points.min(axis=0) - margin, points.max(axis=0) + margin])
     return [int(side) for side in np.clip(ends, 0, (shape[1] - 1, shape[0] - 1)).reshape(-1)]
-
-
-def _colour_around(pixels: Pixels, corners: NDArray[np.int32]) -> Sequence[float]:
-    left, top, right, bottom = _frame(corners, pixels.shape, _BORDER_PX)
-    border = [pixels[top, left : right + 1], pixels[bottom, left : right + 1]]
-    border += [pixels[top : bottom + 1, left], pixels[top : bottom + 1, right]]
-    return [float(value) for value in np.atleast_1d(np.median(np.concatenate(border), axis=0))]
 
 
 def _quads(lines: Sequence[Line]) -> Quads:

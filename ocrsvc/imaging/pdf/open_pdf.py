@@ -108,13 +108,14 @@ class Pdf:
 
     def count_characters(self, number: int, check: Check) -> int:
         """Count a page's characters, at most MOST_CHARACTERS, in TEXT_LIMIT_S; `characters` returns them afterwards."""
-        (count,) = self._ask(f"text {number}", f"The text of page {number}", check, "characters", 1, TEXT_LIMIT_S)
+        (answer,) = self._ask(f"text {number}", f"The text of page {number}", check, "characters", 1, TEXT_LIMIT_S)
+        count = int(answer)
         if count > MOST_CHARACTERS:
             raise BrokenImage(
-                f"Page {number} of this PDF has {count:.0f} characters; a text layer may have {MOST_CHARACTERS}.",
+                f"Page {number} of this PDF has {count} characters; the limit of a text layer is {MOST_CHARACTERS}.",
                 "Send text_layer=ignore to recognize the drawn page.",
             )
-        return int(count)
+        return count
 
     def characters(self, number: int, count: int, frame: PageFrame, check: Check) -> tuple[PageCharacters, Pixels]:
         """The characters of the page counted last, and a drawing of it in gray with the frame's small sides."""

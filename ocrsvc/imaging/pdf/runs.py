@@ -36,10 +36,9 @@ _RIGHT_TO_LEFT: Final = ((0x0590, 0x08FF), (0xFB1D, 0xFDFF), (0xFE70, 0xFEFF))
 class Level:
     """Characters of one direction, turned so that it runs from left to right; pixels, y down.
 
-    `left` and `right` bound the ink, `start` is the origin on the baseline `base`, `em` the font size. `taken` is the
-    right end of the ink, for Chinese that of the square, of which a comma fills only a corner. `is_letter`: an English
-    letter; `blank`: a space stands before it, if its predecessor is in its line; `is_back`: it stands before its
-    predecessor, in the direction of their script.
+    `left` and `right` bound the ink, `start` is the origin on the baseline `base`. `taken` is the right end of the ink,
+    for Chinese that of the square, of which a comma fills only a corner. `is_letter`: of English; `blank`: a space
+    stands before it; `is_back`: it stands before its predecessor, in the direction of their script.
     """
 
     indices: Indices
@@ -90,10 +89,9 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs of characters that are adjacent in the file and on the page.
+    """Runs of characters that are adjacent in the file and on the page, [begin, end) in their `Level`.
 
-    `begins` and `ends` are the first index of each in its `Level`, and the one after its last; `leftwards` counts the
-    characters of right-to-left scripts; in an odd run characters run against the direction of their script.
+    `leftwards` counts right-to-left characters; in an odd run characters run against the direction of their script.
     """
 
     begins: Sequence[int]
@@ -174,5 +172,4 @@ def join_runs(runs: Runs) -> list[list[int]]:
 
 
 def _within(codes: NDArray[np.uint32], ranges: Sequence[tuple[int, int]]) -> Flags:
-    within = [(codes >= first) & (codes <= last) for first, last in ranges]
-    return np.asarray(np.logical_or.reduce(within), np.bool_)
+    return np.asarray(np.any([(codes >= first) & (codes <= last) for first, last in ranges], axis=0), np.bool_)
