@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,8 +17,7 @@ from ocrsvc.imaging.pdf.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_
 # In ems.
 _WORD: Final = 0.12  # narrowest space between words
 _LETTERS: Final = 0.25  # widest gap between letters of a word that the file positions one by one
-_LEAST: Final = 0.4
-"""Narrowest gap between columns in files that do not write spaces between words."""
+_LEAST: Final = 0.4  # narrowest gap between columns in files that do not write spaces between words
 _LEAST_WITHOUT_BLANK: Final = 0.15  # the same for a gap without space in files that write them
 _SAME_ROW: Final = 0.3
 _SAME_EDGE: Final = 0.2
@@ -31,10 +30,8 @@ _HAS_BLANKS: Final = 0.2  # of the gaps within lines are spaces in a file that w
 _MOSTLY: Final = 0.75
 _SPACED_OUT, _LEAST_SPACED_OUT = 0.6, 6
 _LEAST_ROWS: Final = 3
-_SURE_ROWS: Final = 5
-"""Rows of aligned gaps with an edge that separate columns even where other gaps of the line are as wide."""
-_ROWS_WITHOUT_EDGE: Final = 6
-"""Rows of aligned gaps that separate columns even if neither side is aligned, as with centred cells."""
+_SURE_ROWS: Final = 5  # of aligned gaps with an edge that separate columns even if other gaps of the line are as wide
+_ROWS_WITHOUT_EDGE: Final = 6  # of aligned gaps that separate columns even if neither side is, as with centred cells
 _MOST_CHANNELS: Final = 64
 _MOST_PASSED: Final = 8  # rows that end before a channel's place or begin after it, until the channel ends
 
@@ -47,12 +44,11 @@ _MARKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Whites:
-    """Gaps between neighbouring characters of a row, row by row from left to right.
+    """Gaps between the characters `before` and `after` of a row, row by row from left to right, in pixels.
 
-    A gap lies between `before` and `after`, indices in their level; `left`, `right` and `em` are pixels; `line` is the
-    line before it. `is_parted`: another line begins after it; `may_part`: it separates columns if it lines up with
-    other gaps; `is_wide`: clearly wider than others of its line; `is_ruled`: a rule stands in it. The text after it, up
-    to the next possible separator, ends at `end`; `is_number`: it is mostly digits.
+    `line` is the line before it. `is_parted`: another line begins after it; `may_part`: it separates columns if it
+    lines up with others; `is_wide`: clearly wider than others of its line; `is_ruled`: a rule stands in it. The text
+    after it, up to the next possible separator, ends at `end`; `is_number`: it is mostly digits.
     """
 
     before: Indices
@@ -77,7 +73,7 @@ class _Channel:
     left: float
     right: float
     base: float
-    whites: list[int] = field(default_factory=list)
+    whites: list[int]
     passed: int = 0
 
 
@@ -86,9 +82,9 @@ def part_columns(level: Level, line_of: Indices, codes: Sequence[int], find_rule
 
     `line_of` (C,) is the line of each character, from 0, or -1; `find_ruled` is None where the page is not drawn.
     """
-    order, rows, bases = _in_rows(level, line_of)
-    if not len(order):
+    if not (line_of >= 0).any():
         return None
+    order, rows, bases = _in_rows(level, line_of)
     whites = _find_whites(level, line_of, codes, (order, rows), find_ruled)
     if not (whites.may_part.any() or whites.is_ruled.any()):
         return None
@@ -100,8 +96,6 @@ def part_columns(level: Level, line_of: Indices, codes: Sequence[int], find_rule
 def _in_rows(level: Level, line_of: Indices) -> tuple[Indices, Indices, Numbers]:
     """The characters of lines, ordered by row and left side, the row of each, and the rows' baselines."""
     chosen = np.flatnonzero(line_of >= 0)
-    if not len(chosen):
-        return chosen, chosen, np.zeros(0)
     numbers = line_of[chosen]
     count = np.maximum(np.bincount(numbers), 1)
     base, em = np.bincount(numbers, level.base[chosen]) / count, np.bincount(numbers, level.em[chosen]) / count
@@ -141,8 +135,11 @@ def _find_whites(
     fixed = _fixed_fonts(level)
     least = np.full(int(line_of.max()) + 1, np.inf)
     np.minimum.at(least, lines[~is_parted], size[~is_parted])
-    has_blanks = np.count_nonzero(blank == IN_OBJECT) > _HAS_BLANKS * np.count_nonzero(~is_parted)
-    usual = _usual_blank(size, blank, is_parted)
+    is_blank = blank == IN_OBJECT
+    has_blanks = np.count_nonzero(is_blank) > _HAS_BLANKS * np.count_nonzero(~is_parted)
+    least_usual, usual, most_usual = _USUAL
+    if len(known := size[is_blank if is_blank.any() else ~is_parted]):
+        usual = float(np.clip(np.quantile(known, _USUAL_SHARE), least_usual, most_usual))
     is_wide = size >= _WIDER * least[lines]
     may_part = size >= max(_LEAST, _WIDER * usual)
     if has_blanks:
@@ -155,8 +152,10 @@ def _find_whites(
         is_ruled[open_gaps], is_step[open_gaps] = find_ruled(*sides, level.base[before[open_gaps]], em[open_gaps])
     # A background of its own may be that of a cell or of a highlighted word: other rows decide.
     may_part, is_wide = may_part | is_step, is_wide | is_step
-    may_part &= ~is_parted & (blank < IN_OBJECT) & ~(fixed[before] & fixed[after])
-    may_part &= ~_spaced_out(line_of, lines[~is_parted])[lines] & ~is_ruled
+    may_part &= ~is_parted & (blank < IN_OBJECT) & ~(fixed[before] & fixed[after]) & ~is_ruled
+    # Headings may have gaps between most of their letters.
+    letters, gaps = np.bincount(line_of[line_of >= 0]), np.bincount(lines[~is_parted], minlength=len(least))
+    may_part &= (gaps < np.maximum(_SPACED_OUT * letters, _LEAST_SPACED_OUT))[lines]
     end, is_number = _behind(at, np.flatnonzero(may_part | is_parted | is_ruled), reach, rows, codes, order)
     places = before, after, reach[at], left[at + 1], em, rows[at], lines
     return _Whites(*places, is_parted, may_part, is_wide, is_ruled, end, is_number)
@@ -179,20 +178,6 @@ def _behind(
     first = at[usable] + 1
     is_number[usable] = 2 * (digits[last + 1] - digits[first]) >= last + 1 - first
     return end, is_number
-
-
-def _usual_blank(size: Numbers, blank: Indices, is_parted: Flags) -> float:
-    """Usual space between the words of the page, in ems."""
-    least, without, most = _USUAL
-    known = size[blank == IN_OBJECT] if (blank == IN_OBJECT).any() else size[~is_parted]
-    return float(np.clip(np.quantile(known, _USUAL_SHARE), least, most)) if len(known) else without
-
-
-def _spaced_out(line_of: Indices, lines: Indices) -> Flags:
-    """Which lines have gaps between most of their letters, as headings may; `lines` has the line of each gap."""
-    letters = np.bincount(line_of[line_of >= 0])
-    spaced = np.bincount(lines, minlength=len(letters)) >= np.maximum(_SPACED_OUT * letters, _LEAST_SPACED_OUT)
-    return np.asarray(spaced, np.bool_)
 
 
 def _fixed_fonts(level: Level) -> Flags:

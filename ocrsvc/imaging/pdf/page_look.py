@@ -19,8 +19,7 @@ _SEEN: Final = 8  # least difference in the box of a visible line
 _RULE_PX: Final = 25  # straight edges of half an inch and more are rules, frames and bars, not text
 _THICK_PX: Final = 5
 _JOINED_PX: Final = 7
-_LEAST_SIDES_PX: Final = (5, 4)
-"""Width and height; text of 5 points has more, the ends of a chart's bars, as thick as their outline, have less."""
+_LEAST_SIDES_PX: Final = (5, 4)  # of text of 5 points; the ends of a chart's bars, as thick as their outline, have less
 _LEAST_SHARE: Final = 0.2  # of a frame is ink in text and pictures; curves and outlines have less
 
 _STEP: Final = 12  # least contrast of a rule, of 255: that of a light gray hairline at 50 dpi
@@ -53,8 +52,7 @@ def find_seen(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame) -> Fl
     seen = np.zeros(len(quads), np.bool_)
     for number, (left, top, right, bottom) in enumerate(frames.tolist()):
         x, y = min(max(0, int(left)), width - 1), min(max(0, int(top)), height - 1)
-        part = edges[y : max(y, int(bottom)) + 1, x : max(x, int(right)) + 1]
-        seen[number] = part.max() >= _SEEN
+        seen[number] = edges[y : max(y, int(bottom)) + 1, x : max(x, int(right)) + 1].max() >= _SEEN
     return seen
 
 
@@ -62,22 +60,21 @@ def rest_share(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame, regi
     """The share of the page, or of a region, that possible text covers outside these boxes."""
     ink = np.asarray(edges > _EDGE, np.uint8)
     covered = np.zeros_like(ink)
-    corners = np.round(quads * _scale(frame)).astype(np.int32)
-    for quad in corners:
+    for quad in np.round(quads * _scale(frame)).astype(np.int32):
         cv2.fillConvexPoly(covered, quad, 1)
     covered = np.asarray(cv2.dilate(covered, np.ones((5, 5), np.uint8)), np.uint8)
-    share = _share_outside(ink, covered, frame, region)
-    # Boxes cut a table's rules into short pieces, which only show as rules before the boxes are covered.
-    return min(share, _share_outside(_without_rules(ink), covered, frame, region)) if share else share
-
-
-def _share_outside(ink: Pixels, covered: Pixels, frame: PageFrame, region: Rectangle | None) -> float:
-    ink = np.where(covered, np.uint8(0), ink)
+    part = np.s_[:, :]
     if region is not None:
-        x, y, width, height = region
-        left, top, right, bottom = (np.array([x, y, x + width, y + height]) * _scale(frame)[[0, 1, 0, 1]]).astype(int)
-        ink = np.ascontiguousarray(ink[top:bottom, left:right])
-    return _area_of_pieces(_without_rules(ink)) / max(1, ink.size)
+        sides = np.array([*region[:2], region[0] + region[2], region[1] + region[3]])
+        left, top, right, bottom = (sides * _scale(frame)[[0, 1, 0, 1]]).astype(int).tolist()
+        part = np.s_[top:bottom, left:right]
+
+    def share_outside(ink: Pixels) -> float:
+        inside = np.ascontiguousarray(np.where(covered, np.uint8(0), ink)[part])
+        return _area_of_pieces(_without_rules(inside)) / max(1, inside.size)
+
+    # Boxes cut a table's rules into short pieces, which only show as rules before the boxes are covered.
+    return min(share, share_outside(_without_rules(ink))) if (share := share_outside(ink)) else share
 
 
 def _scale(frame: PageFrame) -> NDArray[np.float32]:
@@ -111,7 +108,7 @@ def _area_of_pieces(ink: Pixels) -> int:
 
 
 def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder | None:
-    """A finder of vertical rules and background edges for lines turned clockwise by `degrees`; None for slanted lines.
+    """A finder of vertical rules for lines turned clockwise by `degrees`; None for slanted ones.
 
     It takes pixels of the page, turned about its origin so that lines run from left to right.
     """
@@ -140,15 +137,12 @@ def _find_rules(
 
     And which have a column whose left and right background differ in the same direction at all heights.
     """
-    height, width = drawing.shape
+    (height, width), is_rule, is_step = drawing.shape, np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
     if width < _MIN_DRAWING_PX:
-        return np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
-    first, last = np.maximum(np.floor(left), 1).astype(np.intp), np.ceil(right).astype(np.intp) - 1
-    last = np.clip(last, 1, width - 2)
-    first = np.minimum(first, width - 1)
-    sampled = np.linspace(top, bottom, _SAMPLES)
-    rows = np.clip(sampled, 0, height - 1).astype(np.intp)
-    is_rule, is_step = np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
+        return is_rule, is_step
+    first = np.clip(np.floor(left), 1, width - 1).astype(np.intp)
+    last = np.clip(np.ceil(right) - 1, 1, width - 2).astype(np.intp)
+    rows = np.clip(np.linspace(top, bottom, _SAMPLES), 0, height - 1).astype(np.intp)
     for at in range(min(_MAX_GAP_PX, int((last - first).max(initial=-1)) + 1)):
         column = np.minimum(first + at, width - 2)
         here = drawing[rows, column].astype(np.int16)
