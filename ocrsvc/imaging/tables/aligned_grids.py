@@ -1,9 +1,8 @@
 """Grids from the alignment of text, without rules or completing sparse rules.
 
 Without rules, a table is a run of rows that leave the same gutters free, as in T. Kieninger, "Table structure
-recognition based on robust block segmentation" (1998), from the boxes of lines. A gutter beside running text or another
-table divides the page rather than a table; its sides are searched separately. Partly ruled tables have columns without
-rules between them, several rows between two rules, or only horizontal rules of equal extent.
+recognition based on robust block segmentation" (1998). A gutter beside running text or another table divides the page
+rather than a table; its sides are searched separately.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -39,8 +37,7 @@ from ocrsvc.imaging.tables.text_grid import (
 )
 from ocrsvc.results import Check
 
-MOST_COLUMNS: Final = 128
-"""Of a table without rules; more are a pattern, and each line is compared with each gutter."""
+MOST_COLUMNS: Final = 128  # of a table without rules; more are a pattern, and each line is compared with each gutter
 DEEPEST: Final = 6
 ROW_GAP: Final = 2.5  # widest gap between two rows of a table, in line heights
 MOST_SINGLES: Final = 2  # consecutive rows of one piece within a table
@@ -50,8 +47,7 @@ FILLED: Final = 0.4  # of a table's cells have text
 SAME_EXTENT: Final = 1.0  # largest distance of the ends of a table's rules, in line heights
 LEAST_RULE: Final = 6.0  # least length of a rule across a table, in line heights
 MOST_RULES: Final = 1000  # on a page, the longest first
-MOST_LOOKS: Final = 16
-"""Visits per line of a page, on average, by all stacks together: stacks seldom nest deeply."""
+MOST_LOOKS: Final = 16  # visits per line of a page, on average, by all stacks together: they seldom nest deeply
 FEW_BANDS: Final = 3  # heading, body and footer; with more rules a band is one row unless it shows three
 SEVERAL: Final = 0.5  # of the rows between two rules of a table have several pieces
 FULL_COLUMNS: Final = 0.6  # of the used columns are filled in a full row
@@ -132,15 +128,12 @@ def _end_of_run(block: TextBlock, rows: Sequence[_Row], begin: int) -> int:
         elif not is_single:
             break
         if not is_single:
-            if number == begin + 1 and _begins_better(block, rows[number : number + 2], common):
+            # The second row may share more gutters with the third than with the first.
+            nexts = rows[number + 1 : number + 2] if number == begin + 1 else ()
+            if any(len(_common(block, row.blanks, below.blanks)) > len(common) for below in nexts):
                 break
             end = number + 1
     return end
-
-
-def _begins_better(block: TextBlock, rows: Sequence[_Row], common: Sequence[Interval]) -> bool:
-    """Whether the first row shares more gutters with the second than with the rows before it."""
-    return len(rows) > 1 and len(_common(block, rows[0].blanks, rows[1].blanks)) > len(common)
 
 
 def _common(block: TextBlock, some: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
@@ -177,14 +170,10 @@ def _is_table(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> bool
 
 
 def _is_aligned(block: TextBlock, lines: Sequence[int]) -> bool:
-    lefts, _, rights, _ = zip(*(block.frames[line] for line in lines), strict=True)
-    middles = [(left + right) / 2 for left, right in zip(lefts, rights, strict=True)]
-    for places in (lefts, rights, middles):
-        usual = median(places)
-        near = sum(abs(place - usual) <= ALIGNED_HEIGHTS * block.line_height for place in places)
-        if near >= ALIGNED * len(lines):
-            return True
-    return False
+    frames = np.array([block.frames[line] for line in lines])[:, ::2]
+    places = np.column_stack([frames, frames.mean(axis=1)])
+    near = np.abs(places - np.median(places, axis=0)) <= ALIGNED_HEIGHTS * block.line_height
+    return bool((near.sum(axis=0) >= ALIGNED * len(lines)).any())
 
 
 def _with_heading(
@@ -244,7 +233,6 @@ def complete(block: TextBlock, grid: Grid) -> Grid | None:
 def _grid_of_rows(
     block: TextBlock, parts: Sequence[Rows], rules: Sequence[float], columns: Sequence[Interval], sides: Interval
 ) -> Grid:
-    """The grid of these columns between two sides, and of the rows between neighbouring rules."""
     cells = spans_of_rows(block, [row for part in parts for row in part], columns)
     return Grid(_row_borders(block, rules, parts), tuple(borders_between(columns, *sides)), cells)
 
@@ -270,13 +258,15 @@ def _stacks(segments: NDArray[np.int32], line_height: float) -> Iterator[tuple[f
 
 def _bands(block: TextBlock, left: float, right: float, places: Sequence[float]) -> list[Rows]:
     """The rows of text between neighbouring rules at `places`."""
-    bands: list[list[int]] = [[] for _ in range(len(places) - 1)]
+    bands: list[list[int]] = [[] for _ in places]
     for line in block.lines:
         frame = block.frames[line]
-        band = bisect_left(places, (frame[1] + frame[3]) / 2) - 1
-        if 0 <= band < len(bands) and left <= (frame[0] + frame[2]) / 2 <= right:
-            bands[band].append(line)
-    return [rows_of(block.frames, lines) for lines in bands]
+        if (
+            left <= (frame[0] + frame[2]) / 2 <= right
+            and places[0] < (middle := (frame[1] + frame[3]) / 2) <= places[-1]
+        ):
+            bands[bisect_left(places, middle) - 1].append(line)
+    return [rows_of(block.frames, lines) for lines in bands[:-1]]
 
 
 def _divided_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval], least: int) -> Rows:
@@ -304,8 +294,6 @@ def _expanded(cells: Sequence[Span], parts: Sequence[Rows]) -> tuple[Span, ...]:
     expanded = []
     for cell in cells:
         first, last = firsts[cell.row], firsts[cell.row + cell.rows]
-        if cell.rows == 1:
-            expanded += [Span(row, cell.column, 1, cell.columns) for row in range(first, last)]
-        else:
-            expanded.append(Span(first, cell.column, last - first, cell.columns))
+        rows = 1 if cell.rows == 1 else last - first
+        expanded += [Span(row, cell.column, rows, cell.columns) for row in range(first, last, rows)]
     return tuple(sorted(expanded, key=lambda cell: (cell.row, cell.column)))

@@ -1,7 +1,4 @@
-"""Coordinates of a deskewed working copy of a page, upright and shrunk, and the mapping back to the image.
-
-Rows of text are level there, so neighbours beside and below are found by comparing single coordinates.
-"""
+"""Coordinates of a deskewed working copy of a page, upright and shrunk: rows of text are level there."""
 
 from __future__ import annotations
 
@@ -15,21 +12,19 @@ from numpy.typing import NDArray
 from ocrsvc.imaging.geometry import turn_points
 from ocrsvc.results import Pixels
 
-WORKING_SIDE_PX: Final = 2400
-"""Longest side of the working copy: 290 dpi of A4, where a hairline is still visible; 6 MB in gray."""
-
-LEVEL_DEGREES: Final = 0.05
-"""Largest slant that is ignored: it moves no pixel of a working copy by more than two."""
+WORKING_SIDE_PX: Final = (
+    2400  # longest side of the copy: 290 dpi of A4, where a hairline is still visible; 6 MB in gray
+)
+LEVEL_DEGREES: Final = 0.05  # largest slant that is ignored: it moves no pixel of the copy by more than two
 
 Points = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class DeskewedCoordinates:
-    """Maps an image to its deskewed copy and back.
+    """Maps an image to its copy of `width` x `height` pixels and back.
 
-    The copy has `width` x `height` pixels, at `scale` (at most 1) of the image. `matrix` (2, 3) maps the image to the
-    copy; without `is_turned` it only scales.
+    `matrix` (2, 3) maps the image to the copy; without `is_turned` it only scales by `scale`, at most 1.
     """
 
     width: int

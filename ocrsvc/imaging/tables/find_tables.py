@@ -1,8 +1,7 @@
 """Finds the tables of a page, by ruled lines or by the alignment of the text.
 
 Lines of text are first split at wide gaps in their ink, because detectors merge neighbouring cells into one line. A
-piece is as wide as its ink, because detected boxes reach beyond it and touch each other. Pieces of running text do no
-harm: they align with nothing, and pieces in one cell are joined again.
+piece is as wide as its ink, because detected boxes reach beyond it. Pieces in one cell are joined again.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ FILLED: Final = 0.25  # least share of a ruled grid's cells with text: forms hav
 LEAST_GAP: Final = 0.6  # in heights of the line, or the median height; spaces between words are half as wide
 TALLEST: Final = 4.0  # in line heights; a taller line is not split
 EDGE: Final = 0.2  # of a line's height is ignored at its top and bottom, where ink may belong to another line
-MOST_PIECES: Final = 8000
-"""Of a page; lines that split into more are a hatched background, and none is split."""
+MOST_PIECES: Final = 8000  # of a page; lines that split into more are a hatched background, and none is split
 SNAP: Final = 3  # largest distance in characters from the computed cut of a text to a space
 
 CellPieces = list[list[int]]
@@ -49,10 +47,7 @@ class Piece:
 
 
 def find_tables(pixels: Pixels, page: Page, check: Check) -> tuple[Table, ...]:
-    """The tables of a recognized page from top to bottom; `check` is called between steps.
-
-    Time is linear in the page's pixels and, up to a logarithm, in its lines; memory holds a working copy.
-    """
+    """The tables of a recognized page from top to bottom; `check` is called between steps."""
     if len(page.lines) < LEAST_LINES:
         return ()
     quads = np.array([line.box for line in page.lines], np.float32)
@@ -151,11 +146,11 @@ def _as_table(
 def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, line_height: float) -> list[Piece]:
     """Split all lines into pieces, by their (N, 4) frames and the ink of the page without its rules."""
     pieces: list[Piece] = []
-    for number, (text, frame) in enumerate(zip(texts, frames.tolist(), strict=True)):
+    lines = list(zip(texts, frames.tolist(), strict=True))
+    for number, (text, frame) in enumerate(lines):
         pieces += _pieces(number, text, frame, _parts(frame, ink, line_height))
         if len(pieces) > MOST_PIECES:
-            whole = enumerate(zip(texts, frames.tolist(), strict=True))
-            return [Piece(number, 0, len(text), frame) for number, (text, frame) in whole if text]
+            return [Piece(number, 0, len(text), frame) for number, (text, frame) in enumerate(lines) if text]
     return pieces
 
 
@@ -176,10 +171,9 @@ def _parts(frame: Frame, ink: Mask, line_height: float) -> list[Interval]:
     """Left and right of each stretch of ink of a line; those of the frame where no ink is seen."""
     left, top, right, bottom = (max(0, round(place)) for place in frame)
     height = bottom - top
-    if not 0 < height <= TALLEST * line_height or height > right - left:
-        return [(frame[0], frame[2])]
+    is_text = 0 < height <= min(TALLEST * line_height, right - left)
     edge = round(EDGE * height)
-    inked = np.flatnonzero(ink[top + edge : bottom - edge, left:right].any(axis=0))
+    inked = np.flatnonzero(ink[top + edge : bottom - edge, left:right].any(axis=0)) if is_text else ()
     if not len(inked):
         return [(frame[0], frame[2])]
     gaps = np.flatnonzero(np.diff(inked) > LEAST_GAP * max(height, line_height))

@@ -1,12 +1,9 @@
 """Ruled lines, and the grids of rules that touch each other: rules are the borders of rows and columns.
 
-Rules are long, thin, horizontal or vertical runs of ink on a deskewed page. Ink is darker than its surroundings (a
-local threshold), so gray hairlines and the edges of filled cells count on any background. A morphological opening with
-a long flat element keeps the runs, as in OpenCV's tutorial "Extract horizontal and vertical lines by using
-morphological operations". Runs within a line of text, or too thick ones, are strokes of letters.
-
-Grid positions without a rule between them form one spanning cell. This is the lattice method of Camelot, but it uses
-the ruled share of a border instead of joints, so that broken rules count.
+Rules are long, thin, level or upright runs of ink on a deskewed page. Ink is darker than its surroundings, so gray
+hairlines and the edges of filled cells count on any background. Runs within a line of text, or too thick ones, are
+strokes of letters. Grid positions without a rule between them form one spanning cell. This is the lattice method of
+Camelot, but it uses the ruled share of a border instead of joints, so that broken rules count.
 """
 
 from __future__ import annotations
@@ -53,10 +50,8 @@ class RuledLines:
 
 def find_ruled_lines(gray: Pixels, frames: NDArray[np.float32], line_height: float, check: Check) -> RuledLines:
     """The rules of a deskewed page (H, W), with (N, 4) left, top, right, bottom of its lines of text."""
-    ink = np.asarray(
-        cv2.adaptiveThreshold(gray, 1, cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY_INV, THRESHOLD_BLOCK_PX, CONTRAST),
-        np.uint8,
-    )
+    how = cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY_INV, THRESHOLD_BLOCK_PX, CONTRAST
+    ink = np.asarray(cv2.adaptiveThreshold(gray, 1, *how), np.uint8)
     check()
     text = np.zeros(gray.shape[:2], np.uint8)
     for left, top, right, bottom in np.rint(frames).astype(int).clip(0).tolist():
@@ -137,9 +132,8 @@ def _borders(mask: Mask, near: int) -> Borders:
 
 def _with_open_edges(borders: Borders, covered: Mask, reach: float) -> Borders:
     """Add borders at the ends of the crossing rules where these reach beyond the outermost border."""
-    ends = np.flatnonzero(covered)
-    before = [float(ends[0])] if len(ends) and borders[0] - ends[0] > reach else []
-    behind = [float(ends[-1])] if len(ends) and ends[-1] - borders[-1] > reach else []
+    ends = np.flatnonzero(covered).astype(np.float64)
+    before, behind = ends[:1][borders[0] - ends[:1] > reach], ends[-1:][ends[-1:] - borders[-1] > reach]
     return np.concatenate([before, borders, behind])
 
 

@@ -1,14 +1,14 @@
 """Rows and columns of text by its alignment, for finders of ruled and open grids.
 
-Rows overlap vertically; white space separates columns. Columns come from the projection of all rows onto the horizontal
-axis, as in the stream methods of Tabula and Camelot (A. Nurminen, "Algorithmic extraction of data in tables in PDF
-documents", Tampere 2013).
+Columns come from the projection of all rows onto the horizontal axis, as in the stream methods of Tabula and Camelot
+(A. Nurminen, "Algorithmic extraction of data in tables in PDF documents", Tampere 2013).
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
@@ -147,18 +147,16 @@ def borders_between(spans: Sequence[Interval], first: float, last: float) -> lis
 
 def spans_of_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> tuple[Span, ...]:
     """The cells of rows, one per column; a piece of text over several columns makes one cell of them."""
-    return tuple(span for number, row in enumerate(rows) for span in _spans_of_row(block, number, row, columns))
-
-
-def _spans_of_row(block: TextBlock, number: int, row: Sequence[int], columns: Sequence[Interval]) -> Iterator[Span]:
-    owners = list(range(len(columns)))
-    # From left to right, so that overlapping spanning pieces join all their columns.
-    for line in sorted(row, key=lambda line: tuple(block.frames[line])):
-        reached = block.reached(columns, line)
-        for column in reached[1:]:
-            owners[column] = owners[reached[0]]
-    for first, same in groupby(owners):
-        yield Span(number, first, 1, len(list(same)))
+    spans = []
+    for number, row in enumerate(rows):
+        owners = list(range(len(columns)))
+        # From left to right, so that overlapping spanning pieces join all their columns.
+        for line in sorted(row, key=lambda line: tuple(block.frames[line])):
+            reached = block.reached(columns, line)
+            for column in reached[1:]:
+                owners[column] = owners[reached[0]]
+        spans += [Span(number, first, 1, len(list(same))) for first, same in groupby(owners)]
+    return tuple(spans)
 
 
 def in_columns(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
@@ -173,9 +171,9 @@ def in_columns(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> lis
 
 def is_running_text(block: TextBlock, lines: Sequence[int], column: Interval) -> bool:
     """Whether the lines form a paragraph: long lines that mostly fill their column."""
+    # Pieces of one line have its top and bottom.
     extents: dict[tuple[float, float], Interval] = {}
     for left, top, right, bottom in (block.frames[line] for line in lines):
-        # Pieces of one line have its top and bottom.
         before = extents.get((top, bottom), (left, right))
         extents[top, bottom] = min(left, before[0]), max(right, before[1])
     if len(extents) < LEAST_ROWS:
@@ -191,10 +189,14 @@ def page_gutters(
     gutters = [(one[1], other[0]) for one, other in pairwise(columns)]
     running = list(map(partial(is_running_text, block), in_columns(block, rows, columns), columns))
     places = []
+    widths = [right - left for left, right in gutters]
     for number, (left, right) in enumerate(gutters):
         beside = running[number : number + 2]
         is_paired = _are_paired(block, rows, right)
-        is_wide = not rules_cross and _is_wide(block, gutters, number, is_paired=is_paired)
+        # A gutter between two tables is much wider than all others and has others on both sides.
+        least = (MUCH_WIDER if is_paired else WIDER) * max(widths[:number] + widths[number + 1 :], default=math.inf)
+        is_between = 0 < number < len(gutters) - 1 and not rules_cross
+        is_wide = is_between and right - left >= max(PAGE_GUTTER * block.line_height, least)
         if all(beside) or (any(beside) and not is_paired) or is_wide:
             places.append((left + right) / 2)
     return places
@@ -204,20 +206,12 @@ def _are_paired(block: TextBlock, rows: Rows, right: float) -> bool:
     """Whether most rows have level text on both sides of the gutter that ends at `right`."""
     paired = 0
     for row in rows:
-        middles = [(block.frames[line][0] >= right, sum(block.frames[line][1::2]) / 2) for line in row]
-        before, behind = ([middle for is_behind, middle in middles if is_behind == side] for side in (False, True))
-        if before and behind:
-            paired += abs(median(before) - median(behind)) <= LEVEL * block.line_height
+        sides: tuple[list[float], list[float]] = [], []
+        for left, top, _, bottom in (block.frames[line] for line in row):
+            sides[left >= right].append((top + bottom) / 2)
+        if all(sides):
+            paired += abs(median(sides[0]) - median(sides[1])) <= LEVEL * block.line_height
     return paired >= PAIRED * len(rows)
-
-
-def _is_wide(block: TextBlock, gutters: Sequence[Interval], number: int, *, is_paired: bool) -> bool:
-    """Whether a gutter is much wider than all others and has others on both sides."""
-    if not 0 < number < len(gutters) - 1:
-        return False
-    widths = [right - left for left, right in gutters]
-    widest = max(widths[:number] + widths[number + 1 :])
-    return widths[number] >= max(PAGE_GUTTER * block.line_height, (MUCH_WIDER if is_paired else WIDER) * widest)
 
 
 def join_continued(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
