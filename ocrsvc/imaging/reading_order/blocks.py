@@ -1,8 +1,7 @@
 """Puts the lines of a page into reading order, column by column and row by row, without a model.
 
 A recursive X-Y cut (G. Nagy, S. Seth, "Hierarchical representation of optically scanned documents", 1984) along white
-gutters that may be shorter than the page: lines above a gutter come first, then the columns on its sides, then the
-lines below. `columns.py` decides which gutters separate columns; everything else is read row by row.
+gutters that may be shorter than the page. `columns.py` decides which separate columns; the rest is read row by row.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from ocrsvc.imaging.reading_order.row_cells import BLOCK_GAP, blocks_beside, rec
 from ocrsvc.imaging.reading_order.ruled_cells import ruled_blocks, with_ruled_blocks
 from ocrsvc.imaging.reading_order.text_rows import (
     Indices,
-    Numbers,
     TextLines,
     as_text_lines,
     median,
@@ -32,7 +30,7 @@ ACROSS = 0.6  # length of a rule that cuts a part, as a share of the part's widt
 NEAR_RULE = 2.0  # line heights around such a rule within which no line reaches beyond its ends
 
 Blocks = list[list[int]]
-"""Groups of lines read as a whole (a column, a table, a heading), in reading order."""
+"""Groups of lines read as a whole, in reading order."""
 
 
 def reading_order(
@@ -52,20 +50,16 @@ def reading_order(
         return []
     # A right-to-left page is the mirror image of a left-to-right one.
     mirror = np.array((-1 if from_right else 1, 1))
-    low, high = (quads * mirror).min(axis=1), (quads * mirror).max(axis=1)
-    vertical, horizontal = _by_direction((np.empty((0, 4, 2)) if rules is None else rules) * mirror)
-    lines = as_text_lines(np.concatenate([low, high], axis=1), texts, horizontal)
+    quads, rules = quads * mirror, (np.empty((0, 4, 2)) if rules is None else rules) * mirror
+    frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
+    low, high = rules.min(axis=1), rules.max(axis=1)
+    middle, is_upright = (low + high) / 2, high[:, 1] - low[:, 1] > high[:, 0] - low[:, 0]
+    # Each with place, begin and end.
+    vertical = np.column_stack([middle[:, 0], low[:, 1], high[:, 1]])[is_upright]
+    horizontal = np.column_stack([middle[:, 1], low[:, 0], high[:, 0]])[~is_upright]
+    lines = as_text_lines(frames, texts, horizontal)
     blocks = ruled_blocks(lines, vertical)
     return with_ruled_blocks(lines, blocks, _in_order) if blocks else _in_order(lines, np.arange(len(quads)))
-
-
-def _by_direction(rules: Numbers) -> tuple[Numbers, Numbers]:
-    """Split rules (N, 4, 2) into vertical and horizontal ones, each (M, 3) place, begin and end."""
-    low, high = rules.min(axis=1), rules.max(axis=1)
-    is_upright = high[:, 1] - low[:, 1] > high[:, 0] - low[:, 0]
-    middle = (low + high) / 2
-    vertical = np.column_stack([middle[:, 0], low[:, 1], high[:, 1]])[is_upright]
-    return vertical, np.column_stack([middle[:, 1], low[:, 0], high[:, 0]])[~is_upright]
 
 
 def _in_order(lines: TextLines, here: Indices) -> list[int]:
@@ -133,7 +127,7 @@ def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
     if len(rows) > 1 and all(blocks_beside(lines, row) for row in rows):
         return True
     bands = parts_between(lines, beside, HEADER)
-    sides = [(np.intersect1d(band, gutter.left), np.intersect1d(band, gutter.right)) for band in bands]
+    sides = ([np.intersect1d(band, side) for side in (gutter.left, gutter.right)] for band in bands)
     return len(bands) > 1 and any(is_table(lines, *of_band) for of_band in sides)
 
 

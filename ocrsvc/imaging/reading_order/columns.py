@@ -1,15 +1,13 @@
 """White gutters between lines of text, and whether a gutter separates two columns or the cells of rows.
 
-A gutter is a white rectangle that no line crosses, as tall as possible, after T. Breuel, "Two geometric algorithms for
-layout analysis" (2002). Alignment distinguishes columns, read one after the other, from rows, read across: the rows of
-a table are level on both sides, the lines of two columns mostly are not. Where both sides are level (type set on a
-grid, pages of a sheet, tables beside each other), sides that look alike are columns.
+A gutter is a tall white rectangle that no line crosses, after T. Breuel, "Two geometric algorithms for layout analysis"
+(2002). The rows of a table are level on both sides, the lines of two columns mostly are not. Where both sides are level
+(type set on a grid, pages of a sheet, tables beside each other), sides that look alike are columns.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -21,6 +19,7 @@ from ocrsvc.imaging.reading_order.text_rows import (
     TextLines,
     goes_on,
     median,
+    numbers_of,
     rows_of,
     stripes_of,
 )
@@ -59,7 +58,7 @@ APART = 2.0  # width of a gutter between tables, as a multiple of the gaps insid
 
 @dataclass(frozen=True, slots=True)
 class Gutter:
-    """A white gutter: the lines on both sides, which are [first, last) of the region's lines from top to bottom."""
+    """The lines on both sides of a white gutter, which are [first, last) of the region's lines from top to bottom."""
 
     left: Indices
     right: Indices
@@ -129,9 +128,8 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
 def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
     """Which lines form a heading of the text below: the last ones, in larger type than `text`."""
     # Boxes around few characters are higher, so the characters must be wider, too.
-    larger = (lines.height[here] > HEADING * median(lines.height[text])) & (
-        lines.character[here] > HEADING * median(lines.character[text])
-    )
+    larger = lines.height[here] > HEADING * median(lines.height[text])
+    larger &= lines.character[here] > HEADING * median(lines.character[text])
     larger[:-HEADING_ROWS] = False
     return np.logical_and.accumulate(larger[::-1])[::-1]
 
@@ -183,20 +181,16 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
     by_chance = crooked >= FEW_ROWS and level <= (CHANCE_OF_WORDS if words else CHANCE) * (level + crooked)
     if by_chance or (crooked > 1 and not level):
         return any(_is_column(lines, side) for side in facing)
-    return _are_alike(lines, gutter, left, right, strict=level >= max(FEW_ROWS, STRICT * crooked))
+    return _are_alike(lines, left, right, strict=level >= max(FEW_ROWS, STRICT * crooked))
 
 
 def is_table(lines: TextLines, left: Indices, right: Indices) -> bool:
     """Whether two columns are a table of numbers: their rows are level and their sides are not alike."""
-    if (
-        min(len(left), len(right)) < FEW_ROWS
-        or max(lines.is_number[left].mean(), lines.is_number[right].mean()) <= HALF
-    ):
+    if min(len(left), len(right)) < FEW_ROWS or all(lines.is_number[side].mean() <= HALF for side in (left, right)):
         return False
     rows = rows_of(lines, left), rows_of(lines, right)
     level, crooked = _levels(lines, *_facing(*rows))
-    gutter = Gutter(left, right, 0, len(left) + len(right))
-    return level > CHANCE_OF_WORDS * (level + crooked) and not _are_alike(lines, gutter, *rows, strict=True)
+    return level > CHANCE_OF_WORDS * (level + crooked) and not _are_alike(lines, *rows, strict=True)
 
 
 def _facing(left: list[list[int]], right: list[list[int]]) -> tuple[Indices, Indices]:
@@ -225,8 +219,8 @@ def _nearest(places: Numbers, targets: Numbers) -> Numbers:
 
 
 def _is_words(lines: TextLines, column: Indices) -> bool:
-    size, length = median(lines.height[column]), median(lines.right[column] - lines.left[column])
-    return bool(length >= LONG * size and lines.is_number[column].mean() < HALF)
+    length = median(lines.right[column] - lines.left[column])
+    return bool(length >= LONG * median(lines.height[column]) and lines.is_number[column].mean() < HALF)
 
 
 def _is_column(lines: TextLines, facing: Indices) -> bool:
@@ -239,9 +233,7 @@ def _is_column(lines: TextLines, facing: Indices) -> bool:
     return any(np.mean(np.abs(place - median(place)) <= size) >= MOST for place in places)
 
 
-def _are_alike(
-    lines: TextLines, gutter: Gutter, left: list[list[int]], right: list[list[int]], *, strict: bool
-) -> bool:
+def _are_alike(lines: TextLines, left: list[list[int]], right: list[list[int]], *, strict: bool) -> bool:
     """Whether two sides with level rows are two columns of text, two lists, or two tables or pages."""
     facing = _facing(left, right)
     if min(len(left), len(right)) < FEW_ROWS:
@@ -253,7 +245,7 @@ def _are_alike(
         return False
     if all(_is_running_text(lines, side) for side in facing):
         return True
-    return _are_tables(lines, gutter, left, right) or (strict and _are_lists(lines, left, right))
+    return _are_tables(lines, left, right) or (strict and _are_lists(lines, left, right))
 
 
 def _is_running_text(lines: TextLines, column: Indices) -> bool:
@@ -299,12 +291,10 @@ def _are_lists(lines: TextLines, left: list[list[int]], right: list[list[int]]) 
     facing = _facing(left, right)
     lengths = [median(lines.right[side] - lines.left[side]) for side in facing]
     tight = all(_is_words(lines, side) and _is_tight(lines, side) for side in facing)
-    prices = any(
-        sum(lines.is_number[row[-1]] > lines.is_number[row[0]] for row in side) > HALF * len(side)
-        for side in (left, right)
-    )
+    prices = [[lines.is_number[row[-1]] > lines.is_number[row[0]] for row in side] for side in (left, right)]
+    priced = any(np.mean(side) > HALF for side in prices)
     regular = all(_regularity([len(row) for row in side]) >= MOST for side in (left, right))
-    return tight and regular and not prices and min(lengths) >= ALIKE * max(lengths)
+    return tight and regular and not priced and min(lengths) >= ALIKE * max(lengths)
 
 
 def _regularity(counts: list[int]) -> float:
@@ -312,17 +302,18 @@ def _regularity(counts: list[int]) -> float:
     return max(counts.count(count) for count in set(counts)) / len(counts)
 
 
-def _are_tables(lines: TextLines, gutter: Gutter, left: list[list[int]], right: list[list[int]]) -> bool:
+def _are_tables(lines: TextLines, left: list[list[int]], right: list[list[int]]) -> bool:
     """Whether both sides have several columns: of the same kinds in the same order, or far apart."""
     kinds = [_kinds(lines, side) for side in (left, right)]
     if min(_regularity([len(row) for row in side]) for side in (left, right)) < HALF:
         return False
     if kinds[0] != kinds[1] or len(kinds[0]) < 2:
         return False
+    before, behind = numbers_of(left), numbers_of(right)
     if len(set(kinds[0])) > 1:
-        widths = [float(lines.right[side].max() - lines.left[side].min()) for side in (gutter.left, gutter.right)]
+        widths = [float(lines.right[side].max() - lines.left[side].min()) for side in (before, behind)]
         return min(widths) >= ALIKE * max(widths)
-    width = float(lines.left[gutter.right].min() - lines.right[gutter.left].max())
+    width = float(lines.left[behind].min() - lines.right[before].max())
     return width >= APART * max(_gap(lines, side) for side in (left, right))
 
 
@@ -336,9 +327,4 @@ def _kinds(lines: TextLines, rows: list[list[int]]) -> tuple[bool, ...]:
 
 def _gap(lines: TextLines, rows: list[list[int]]) -> float:
     """The median of the widest gaps of rows with several cells."""
-    gaps = [
-        max(float(lines.left[after] - lines.right[before]) for before, after in pairwise(row))
-        for row in rows
-        if len(row) > 1
-    ]
-    return median(np.array(gaps))
+    return median(np.array([(lines.left[row[1:]] - lines.right[row[:-1]]).max() for row in rows if len(row) > 1]))

@@ -1,12 +1,6 @@
-"""Levels the lines of a page that was photographed slightly turned or from the side.
-
-A plane fitted to the slopes of the lines gives the slant at each place, because lines of a page seen from the side
-converge. Leaning vertical sides do not change the order, and photographed pages are already straightened.
-"""
+"""Levels the lines of a page that was photographed slightly turned, or from the side, where its lines converge."""
 
 from __future__ import annotations
-
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,32 +21,23 @@ def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None =
     quads = quads if others is None else np.concatenate([quads, others])
     if count < 2:
         return quads
-    points = _turned(quads.astype(np.float64), count)
-    if count >= LEAST_LINES:
-        points = _flattened(points, count)
-    return points.astype(np.float32)
-
-
-def _turned(quads: Numbers, count: int) -> Numbers:
-    """Undo the median slant of the longer half of the first `count` lines."""
-    reading = quads[:count, 1] - quads[:count, 0]
+    points = quads.astype(np.float64)
+    reading = points[:count, 1] - points[:count, 0]
     lengths = np.hypot(reading[:, 0], reading[:, 1])
     slants = np.arctan2(reading[:, 1], reading[:, 0])
     slant = float(np.median(slants[np.argsort(-lengths)[: max(1, count // 2)]]))
     cos, sin = np.cos(slant), np.sin(slant)
-    return cast(Numbers, quads @ np.array([[cos, -sin], [sin, cos]]))
-
-
-def _flattened(quads: Numbers, count: int) -> Numbers:
-    """Undo slants that change over the page; along a line of slope a + b x + c y, y is exponential in x."""
-    middle = quads[:count].mean(axis=(0, 1))
-    quads = quads - middle
-    a, b, c = _slope_plane(quads[:count])
-    x, y = quads[..., 0], quads[..., 1]
-    if c:
-        slope = (a + b * x + c * y + b / c) * np.exp(-c * x) - b / c
-        y = (slope - a) / c
-    return cast(Numbers, np.stack([x, y], axis=-1) + middle)
+    points = points @ np.array([[cos, -sin], [sin, cos]])
+    if count >= LEAST_LINES:
+        middle = points[:count].mean(axis=(0, 1))
+        points = points - middle
+        a, b, c = _slope_plane(points[:count])
+        if c:
+            # Along a line of slope a + b x + c y, y is exponential in x.
+            x, y = points[..., 0], points[..., 1]
+            points[..., 1] = ((a + b * x + c * y + b / c) * np.exp(-c * x) - b / c - a) / c
+        points = points + middle
+    return np.asarray(points, np.float32)
 
 
 def _slope_plane(quads: Numbers) -> tuple[float, float, float]:

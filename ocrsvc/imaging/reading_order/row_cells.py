@@ -10,7 +10,6 @@ import numpy as np
 from ocrsvc.imaging.reading_order.text_rows import (
     SAME_ROW,
     Indices,
-    Numbers,
     TextLines,
     goes_on,
     median,
@@ -80,29 +79,23 @@ def _groups(lines: TextLines, here: Indices) -> Iterator[tuple[list[Indices], In
 def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Indices]]:
     """The rows of a table with multi-line cells: the cells of each row that has such, and its lines.
 
-    The white between rows is wider than between lines of a cell; several limits are tried. In most rows the first lines
-    of all cells, or their centres, are level.
+    White between rows is wider than within cells. In most rows the first lines of cells, or their centres, are level.
     """
     rows = rows_of(lines, here)
     if len(rows) < TABLE_ROWS or max(map(len, rows)) < 2:
         return []
     white = white_below(lines, rows)
-    for cuts in _cuts(white):
+    steps = np.sort(white.clip(0))
+    jumps = np.diff(steps)
+    largest = np.argsort(-jumps, kind="stable")[:MOST_TRIED]
+    for jump in np.sort(largest[jumps[largest] >= LEAST_JUMP]).tolist():
+        cuts = np.flatnonzero(white > (steps[jump] + steps[jump + 1]) / 2) + 1
         groups = [numbers_of(rows[first:last]) for first, last in pairwise([0, *cuts.tolist(), len(rows)])]
         cells = [side_by_side(lines, group) for group in groups]
         if _are_records(lines, cells):
             several = [of_group if max(map(len, of_group)) > 1 < len(of_group) else [] for of_group in cells]
             return list(zip(several, groups, strict=True))
     return []
-
-
-def _cuts(white: Numbers) -> Iterator[Indices]:
-    """Candidate boundaries of table rows: where the white exceeds each of its largest steps."""
-    steps = np.sort(white.clip(0))
-    jumps = np.diff(steps)
-    for jump in sorted(np.argsort(-jumps, kind="stable")[:MOST_TRIED].tolist()):
-        if jumps[jump] >= LEAST_JUMP:
-            yield np.flatnonzero(white > (steps[jump] + steps[jump + 1]) / 2) + 1
 
 
 def _are_records(lines: TextLines, groups: list[list[Indices]]) -> bool:
@@ -154,7 +147,7 @@ def _are_level(lines: TextLines, cells: list[Indices], most: float) -> tuple[boo
 
 def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
     """The rows; those over which a cell continues are read cell by cell."""
-    links = _one_way(_wrapped(lines, rows), rows) if len(rows) > 1 else {}
+    links = _wrapped(lines, rows) if len(rows) > 1 else {}
     if not links:
         return rows
     row_of = {line: number for number, row in enumerate(rows) for line in row}
@@ -199,14 +192,8 @@ def _wrapped(lines: TextLines, rows: Rows) -> Links:
             on |= lines.is_lower[lower]
         is_link = on & near & alike & words
         links.update(zip(upper[is_link].tolist(), lower[is_link].tolist(), strict=True))
-    return links
-
-
-def _one_way(links: Links, rows: Rows) -> Links:
-    """Drop links into rows of more cells, or into rows of fewer, whichever are rarer.
-
-    Neighbours of a multi-line cell are mostly level with its first line, or mostly with its last.
-    """
+    # Neighbours of a multi-line cell are mostly level with its first line, or mostly with its last: links into rows of
+    # more cells, or into rows of fewer, are dropped, whichever are rarer.
     cells = {line: len(row) for row in rows for line in row}
     more = {line: int(np.sign(cells[following] - cells[line])) for line, following in links.items()}
     usual = sum(more.values())

@@ -1,12 +1,11 @@
 """Reads lines enclosed by rules, the cells of tables and frames such as cards and notes, each as a whole.
 
-The cells of a table are read row by row, and so are cards beside each other. For the lines outside, a table counts as a
-paragraph that fills its frame.
+For the lines outside, a table counts as a paragraph that fills its frame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -41,12 +40,6 @@ class RuledCell:
     frame: Frame
     lines: Indices
 
-    @property
-    def area(self) -> float:
-        """In square pixels."""
-        left, top, right, bottom = self.frame
-        return (right - left) * (bottom - top)
-
 
 Block = list[RuledCell]
 """Cells in reading order: a table, a row of cards, a frame."""
@@ -55,11 +48,15 @@ Block = list[RuledCell]
 def with_ruled_blocks(lines: TextLines, blocks: Sequence[Block], order_of: OrderOf) -> list[int]:
     """The order of all lines of a page with at least one block."""
     # From the innermost cell outwards: a frame may contain a table.
-    cells = sorted((cell for block in blocks for cell in block), key=lambda cell: cell.area)
+    cells = [cell for block in blocks for cell in block]
     frames = np.array([cell.frame for cell in cells])
+    outwards = np.argsort(np.prod(frames[:, 2:] - frames[:, :2], axis=1), kind="stable")
+    cells, frames = [cells[at] for at in outwards.tolist()], frames[outwards]
     inside: dict[int, list[Block]] = {}
     for block in blocks:
-        inside.setdefault(_smallest_around(frames, _frame_of(block)), []).append(block)
+        left, top, right, bottom = _frame_of(block)
+        around = (frames[:, :2] < (left, top)).all(axis=1) & (frames[:, 2:] > (right, bottom)).all(axis=1)
+        inside.setdefault(int(around.argmax()) if around.any() else -1, []).append(block)
     free = np.ones(len(lines.left), np.bool_)
     orders: dict[int, list[int]] = {}
 
@@ -72,12 +69,6 @@ def with_ruled_blocks(lines: TextLines, blocks: Sequence[Block], order_of: Order
         free[cell.lines] = False
         orders[id(cell)] = ordered(cell.lines, number)
     return ordered(np.flatnonzero(free), -1)
-
-
-def _smallest_around(frames: Numbers, frame: Frame) -> int:
-    """Index of the first of the frames (N, 4), sorted by size, that contains `frame`; -1 if none does."""
-    around = (frames[:, :2] < frame[:2]).all(axis=1) & (frames[:, 2:] > frame[2:]).all(axis=1)
-    return int(around.argmax()) if around.any() else -1
 
 
 def _frame_of(block: Block) -> Frame:
@@ -176,18 +167,14 @@ def _cells(lines: TextLines, vertical: Numbers, horizontal: Numbers, near: float
     lefts, rights = (np.where(beside & (side > 0), side, np.inf) for side in (-offsets, offsets))
     owners: dict[Sides, list[int]] = {}
     for line in np.flatnonzero(np.isfinite(lefts.min(axis=1)) & np.isfinite(rights.min(axis=1))).tolist():
-        cell = _closed_cell(
-            vertical, horizontal, _nearest(lefts[line]), _nearest(rights[line]), lines.middle[line], near
-        )
-        if cell:
+        pairs = product(_nearest(lefts[line]), _nearest(rights[line]))
+        if cell := _closed_cell(vertical, horizontal, pairs, lines.middle[line], near):
             owners.setdefault(cell, []).append(line)
-    cells = {}
-    for sides, inside in owners.items():
-        left, top, right, bottom = (
-            float(rules[side, 0]) for side, rules in zip(sides, (vertical, horizontal) * 2, strict=True)
-        )
-        cells[sides] = RuledCell((left, top, right, bottom), np.array(inside))
-    return cells
+    x, y = vertical[:, 0].tolist(), horizontal[:, 0].tolist()
+    return {
+        (left, top, right, bottom): RuledCell((x[left], y[top], x[right], y[bottom]), np.array(inside))
+        for (left, top, right, bottom), inside in owners.items()
+    }
 
 
 def _nearest(distances: Numbers) -> list[int]:
@@ -196,10 +183,10 @@ def _nearest(distances: Numbers) -> list[int]:
 
 
 def _closed_cell(
-    vertical: Numbers, horizontal: Numbers, lefts: Sequence[int], rights: Sequence[int], y: float, near: float
+    vertical: Numbers, horizontal: Numbers, pairs: Iterable[tuple[int, int]], y: float, near: float
 ) -> Sides | None:
-    """The rules that enclose a cell around height `y` between two of these vertical rules; None if it is open."""
-    for left, right in product(lefts, rights):
+    """The rules that enclose a cell around height `y` between one of these pairs of vertical rules; None if open."""
+    for left, right in pairs:
         begin = max(vertical[left, 1], vertical[right, 1]) - near
         end = min(vertical[left, 2], vertical[right, 2]) + near
         across = (horizontal[:, 1] - near <= vertical[left, 0]) & (horizontal[:, 2] + near >= vertical[right, 0])

@@ -26,8 +26,7 @@ class TextLines:
     """N level lines; places and lengths are in pixels.
 
     `is_number`: mostly digits; `is_label`: ends with a colon; `has_label`: has a colon after its first words.
-    `first_word` and `character` are widths, Chinese characters counted twice. `rules` (M, 3) are y, left and right end
-    of horizontal rules.
+    `first_word` and `character` are widths. `rules` (M, 3) are y, left and right end of horizontal rules.
     """
 
     left: Numbers
@@ -84,15 +83,14 @@ def _is_number(text: str) -> bool:
 
 
 def _has_label(text: str) -> bool:
-    label, colon, value = text.replace("：", ":").partition(":")
-    return bool(colon and value.strip()) and any(map(str.isalpha, label)) and not label[-1:].isdigit()
+    label, _, value = text.replace("：", ":").partition(":")
+    return bool(value.strip()) and any(map(str.isalpha, label)) and not label[-1:].isdigit()
 
 
 def _share_of_first_word(text: str) -> float:
     """The first word's share of a line's width; Chinese lines may break after any character."""
-    text = text.strip()
-    word = text.split(maxsplit=1)[0] if text else ""
-    return (1 if word and ord(word[0]) > WIDE_CHARACTERS else len(word)) / max(1, len(text))
+    word, *_ = text.split(maxsplit=1) or [""]
+    return (1 if word and ord(word[0]) > WIDE_CHARACTERS else len(word)) / max(1, len(text.strip()))
 
 
 def median(values: Numbers) -> float:
