@@ -1,7 +1,4 @@
-"""Applies `region`, `rotate` and `max_side` to an image before the engine reads it, and maps the page back.
-
-Engines need not know these options.
-"""
+"""Applies `region`, `rotate` and `max_side` to an image before the engine reads it, and maps the page back."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import numpy as np
 
 from ocrsvc.errors import BadOption
 from ocrsvc.imaging.geometry import Quads, map_boxes, move_page, restore_page, shrink, turn, turn_points
-from ocrsvc.results import Image, OwnText, Page, Pixels, ReadOptions, Rectangle
+from ocrsvc.results import Image, OwnText, Page, ReadOptions, Rectangle
 
 REGION_ACCEPTED: Final = "x,y,width,height in whole pixels, such as 10,20,300,40, with a width and height of at least 1"
 _REGION: Final = re.compile("(0|[1-9][0-9]{0,8}),(0|[1-9][0-9]{0,8}),([1-9][0-9]{0,8}),([1-9][0-9]{0,8})")
@@ -21,11 +18,10 @@ _REGION: Final = re.compile("(0|[1-9][0-9]{0,8}),(0|[1-9][0-9]{0,8}),([1-9][0-9]
 
 def parse_region(text: str) -> Rectangle:
     """Parse a rectangle such as "10,20,300,40". Raises ValueError."""
-    match = _REGION.fullmatch(",".join(part.strip() for part in text.split(",", 4)))
-    if match is None:
-        raise ValueError(text)
-    x, y, width, height = map(int, match.groups())
-    return x, y, width, height
+    if match := _REGION.fullmatch(",".join(part.strip() for part in text.split(",", 4))):
+        x, y, width, height = map(int, match.groups())
+        return x, y, width, height
+    raise ValueError(text)
 
 
 class EngineInput:
@@ -56,9 +52,12 @@ class EngineInput:
         # The caller holds no reference: this frees the image while copies exist.
         del image
         if self._region is not None:
-            x, y, width, height = _in_pixels(self._region, self._size_px, pixels)
-            # A view would keep the whole image in memory.
-            pixels = np.ascontiguousarray(pixels[y : y + height, x : x + width])
+            x, y, width, height = self._region
+            across, down = pixels.shape[1] / self._size_px[0], pixels.shape[0] / self._size_px[1]
+            # At least one pixel of the drawing. A view would keep the whole image in memory.
+            left, top = min(round(x * across), pixels.shape[1] - 1), min(round(y * down), pixels.shape[0] - 1)
+            right, bottom = max(left + 1, round((x + width) * across)), max(top + 1, round((y + height) * down))
+            pixels = np.ascontiguousarray(pixels[top:bottom, left:right])
         pixels = turn(pixels, self._degrees)
         if self._options.max_side is not None:
             pixels, _ = shrink(pixels, self._options.max_side)
@@ -83,14 +82,6 @@ class EngineInput:
             return restore_page(page, self._degrees, *self._size_px)
         x, y, width, height = self._region
         return move_page(restore_page(page, self._degrees, width, height), x, y, *self._size_px)
-
-
-def _in_pixels(region: Rectangle, frame: tuple[int, int], pixels: Pixels) -> Rectangle:
-    """Scale a rectangle of a page to the pixels of its drawing; at least one pixel."""
-    x, y, width, height = region
-    across, down = pixels.shape[1] / frame[0], pixels.shape[0] / frame[1]
-    left, top = min(round(x * across), pixels.shape[1] - 1), min(round(y * down), pixels.shape[0] - 1)
-    return left, top, max(1, round((x + width) * across) - left), max(1, round((y + height) * down) - top)
 
 
 def clip_region(region: Rectangle, page_width: int, page_height: int) -> Rectangle:

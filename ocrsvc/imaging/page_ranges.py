@@ -21,15 +21,13 @@ _RANGE: Final = re.compile(rf"\s*({_NUMBER})\s*(?:(-)\s*(?:({_NUMBER})\s*)?)?")
 
 def parse_ranges(text: str) -> Ranges:
     """Parse ranges such as "1-3,7" or "5-". Raises ValueError."""
-    matches = [_RANGE.fullmatch(part) for part in text.split(",", _MAX_COMMAS)]
-    ranges = tuple(
-        (int(match[1]), (int(match[3]) if match[3] else None) if match[2] else int(match[1]))
-        for match in matches
-        if match is not None
-    )
-    if len(ranges) < len(matches) or any(last is not None and last < first for first, last in ranges):
+    ranges: list[tuple[int, int | None]] = []
+    for match in map(_RANGE.fullmatch, text.split(",", _MAX_COMMAS)):
+        first, dash, last = match.groups() if match else ("0", None, None)
+        ranges.append((int(first), int(last or 0) or None if dash else int(first)))
+    if any(not 0 < first <= (last or first) for first, last in ranges):
         raise ValueError(text)
-    return ranges
+    return tuple(ranges)
 
 
 def format_ranges(numbers: Iterable[int]) -> list[str]:

@@ -1,8 +1,7 @@
 """Text direction of a line, and its characters in logical or visual order.
 
-Recovers logical order by reversing what Unicode's bidirectional algorithm (UAX #9) does for display: runs of Latin
-letters and numbers keep their order, everything else is reversed and its brackets are mirrored. Where several logical
-texts look the same, Latin words stay together with the numbers beside them.
+Reverses what Unicode's bidirectional algorithm (UAX #9) does for display: runs of Latin letters and numbers keep their
+order, everything else is reversed and its brackets are mirrored. Latin words stay together with numbers beside them.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ from numpy.typing import NDArray
 LEFT_TO_RIGHT: Final = frozenset({"L"})
 RIGHT_TO_LEFT: Final = frozenset({"R", "AL"})
 
+# Latin letters per Arabic or Hebrew letter above which a line runs from left to right; long Latin names are common.
 MOSTLY: Final = 2
-"""Latin letters per Arabic or Hebrew letter above which a line runs from left to right. Right-to-left lines with long
-Latin names are common."""
 
 Span = tuple[int, int]
 """First character, and the one after the last."""
-
 _DIGIT: Final = frozenset({"EN", "AN"})
 _INSIDE_NUMBER: Final = frozenset({"CS", "ES"})  # as in 12.5 or 3/4
 _BESIDE_NUMBER: Final = frozenset({"ET"})  # as in 5% or $3
@@ -89,11 +86,10 @@ def _kept_runs(kinds: Sequence[str], begin: int, end: int) -> list[Span]:
     """Split a span into runs whose characters keep their order: Latin words, numbers, and single characters."""
     runs: list[Span] = []
     place = begin
-    for first, last in _joined(kinds, _words(kinds, begin, end)):
-        runs += [(index, index + 1) for index in range(place, first)]
-        runs.append((first, last))
+    for first, last in [*_joined(kinds, _words(kinds, begin, end)), (end, end)]:
+        runs += [(index, index + 1) for index in range(place, first)] + [(first, last)]
         place = last
-    return runs + [(index, index + 1) for index in range(place, end)]
+    return runs[:-1]
 
 
 def _words(kinds: Sequence[str], begin: int, end: int) -> list[Span]:
@@ -113,12 +109,10 @@ def _joined(kinds: Sequence[str], words: Sequence[Span]) -> list[Span]:
     runs, was_latin = list[Span](), False
     for begin, end in words:
         is_latin = count(kinds[begin:end], LEFT_TO_RIGHT) > 0
-        if runs and (is_latin or was_latin) and not count(kinds[runs[-1][1] : begin], RIGHT_TO_LEFT):
-            runs[-1] = (runs[-1][0], end)
-            was_latin = True
-        else:
-            runs.append((begin, end))
-            was_latin = is_latin
+        can_join = bool(runs) and (is_latin or was_latin)
+        is_joined = can_join and not count(kinds[runs[-1][1] : begin], RIGHT_TO_LEFT)
+        runs.append((runs.pop()[0] if is_joined else begin, end))
+        was_latin = is_latin or is_joined
     return runs
 
 
@@ -129,10 +123,8 @@ def _with_brackets(characters: list[str], turned: NDArray[np.bool_]) -> list[str
     """
     if not any(character in MIRRORED for character in characters):
         return characters
-    mirrored = [
-        MIRRORED.get(character, character) if flag else character
-        for character, flag in zip(characters, turned.tolist(), strict=True)
-    ]
+    pairs = zip(characters, turned.tolist(), strict=True)
+    mirrored = [MIRRORED.get(character, character) if flag else character for character, flag in pairs]
     return mirrored if _unmatched(mirrored) <= _unmatched(characters) else characters
 
 

@@ -1,9 +1,8 @@
 """Splits a line's text into words, by script.
 
-A word stands between spaces and includes the punctuation that touches it: `harbour,`, `(red)`, `$14.50`, `41.5cm`,
-`25℃` and `port@example.org` are one word each. Chinese and kana have no spaces: each character and each full-width
-mark is a word, so `共480页，` has the words `共`, `480`, `页` and `，`. A segmenter joins neighbouring Chinese
-characters to words.
+A word stands between spaces and includes the punctuation that touches it, such as `harbour,` or `$14.50`. In Chinese
+and kana each character and full-width mark is a word: `共480页，` has the words `共`, `480`, `页` and `，`. A segmenter
+joins neighbouring Chinese characters to words.
 """
 
 from __future__ import annotations
