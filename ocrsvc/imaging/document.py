@@ -96,11 +96,6 @@ class DocumentPage:
     document: Document
     number: int
 
-    @property
-    def is_drawn_in_child(self) -> bool:
-        """Whether a child process draws it, so that the decoders' own limits do not apply."""
-        return isinstance(self.document, _PdfDocument)
-
 
 def is_pdf(data: bytes | memoryview) -> bool:
     """Whether a file begins as a PDF does."""
@@ -127,10 +122,7 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take
 
 
 def chosen_pages(document: Document, ranges: Ranges, max_pages: int, *, cut: bool) -> Sequence[int]:
-    """The numbers of the pages to read; `cut` keeps the first `max_pages` where more are requested.
-
-    Raises BadOption if the document has none of them, TooManyPages if there are too many and `cut` is false.
-    """
+    """The pages to read, with `cut` at most `max_pages`. Raises BadOption if there are none, TooManyPages."""
     numbers = choose(ranges, document.count)
     if not numbers:
         pages = "1 page" if document.count == 1 else f"{document.count} pages"

@@ -25,10 +25,7 @@ def parse_region(text: str) -> Rectangle:
 
 
 class EngineInput:
-    """Transforms an image for the engine, and the engine's page back, by the options of a request.
-
-    `makes_copy` says whether the engine gets another array than the image's.
-    """
+    """Transforms an image for the engine, in an array of its own if `makes_copy`, and the engine's page back."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options

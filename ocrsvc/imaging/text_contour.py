@@ -55,10 +55,7 @@ def turned_round(outline: Outline) -> Outline:
 
 
 def cut(pixels: Pixels, outline: Outline, width: int, height: int) -> Pixels:
-    """Cut the line out of (H, W[, 3]) pixels and straighten it to `height` x `width` pixels; see `geometry.crop`.
-
-    A curved line is cut piece by piece; the width of each piece is its share of the line's length.
-    """
+    """Cut the line out of (H, W[, 3]) pixels piece by piece, straightened to `height` x `width` pixels as in `crop`."""
     if not is_curved(outline):
         return crop(pixels, outline, width, height)
     pieces = _pieces(outline)

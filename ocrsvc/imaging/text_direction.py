@@ -53,10 +53,7 @@ def visual_order(text: str) -> str:
 
 
 def logical_order(characters: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Put the characters of a line, given from left to right, into logical order.
-
-    Returns for each character of the logical text its index in the line, and the character, with brackets mirrored.
-    """
+    """Indices of characters, given from left to right, in logical order, and these with brackets mirrored."""
     kinds = [unicodedata.bidirectional(character[:1]) for character in characters]
     if not count(kinds, RIGHT_TO_LEFT):
         return list(range(len(characters))), list(characters)
@@ -117,10 +114,7 @@ def _joined(kinds: Sequence[str], words: Sequence[Span]) -> list[Span]:
 
 
 def _with_brackets(characters: list[str], turned: NDArray[np.bool_]) -> list[str]:
-    """Mirror the brackets of reversed runs, unless fewer brackets would pair up.
-
-    Whether a recognizer returns the bracket's shape or its logical character depends on its training.
-    """
+    """Mirror the brackets of reversed runs, unless fewer would pair up: recognizers return either."""
     if not any(character in MIRRORED for character in characters):
         return characters
     pairs = zip(characters, turned.tolist(), strict=True)

@@ -42,7 +42,8 @@ class PageDecoder:
         `DecodeJob.prepare` and the request's check.
         """
         with ExitStack() as permit:
-            if not page.is_drawn_in_child:
+            # A child process draws PDFs: the decoders' own limits do not apply.
+            if page.document.kind != "PDF":
                 _take(self._permits, job.request, permit)
             began_s = time.perf_counter()
             job.open(self._source_of(page, job))

@@ -60,10 +60,7 @@ class PixelLimits:
 
 
 def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Image:
-    """Decode the first image of a file, upright and opaque; gray if `gray` or if it has no colour.
-
-    Raises UnsupportedImage; ImageTooLarge before decoding; BrokenImage for an empty, truncated or damaged file.
-    """
+    """Decode the first image of a file. Raises UnsupportedImage; ImageTooLarge before decoding; BrokenImage."""
     return decode_pixels(open_encoded_image(data, limits), gray=gray)
 
 

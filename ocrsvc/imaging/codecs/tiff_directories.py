@@ -18,10 +18,7 @@ _NOT_A_PAGE: Final = 0b101  # a smaller copy of another page, or a mask for one
 
 
 def read_orientation(exif: bytes) -> int:
-    r"""Read the EXIF orientation, 1 to 8; 1 where it is missing, broken or illegal. Never raises.
-
-    EXIF is a TIFF structure ("II*\0..." or "MM\0*..."), with or without the prefix "Exif\0\0".
-    """
+    """Read the EXIF orientation, 1 to 8, of a TIFF structure or an APP1 body; 1 where it is missing or illegal."""
     tiff = exif.removeprefix(b"Exif\0\0")
     if not tiff.startswith((b"II*\0", b"MM\0*")):
         return 1
@@ -35,11 +32,7 @@ def read_orientation(exif: bytes) -> int:
 
 
 def find_pages(raw: bytes) -> list[int]:
-    """Offsets of the pages' directories, in order, up to the first that cannot be followed.
-
-    Smaller copies and masks are no pages, but the first directory always is one. Raises TooManyPages for more than
-    MOST_DIRECTORIES.
-    """
+    """Offsets of the pages' directories, up to the first that cannot be followed; raises TooManyPages."""
     pages: list[int] = []
     seen: set[int] = set()
     _, offset_bytes, first = _layout(raw)

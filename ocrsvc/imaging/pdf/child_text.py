@@ -56,10 +56,7 @@ class PageText:
             self._pdfium.FPDFText_ClosePage(self._text)
 
     def copy(self, memory: Any) -> tuple[int, int]:
-        """Write the numbers of all characters, text objects and covers into memory of `room_bytes`.
-
-        Returns how many objects and covers there are.
-        """
+        """Write all numbers into memory of `room_bytes`; returns how many objects and covers there are."""
         places, covers = _look_at_objects(self._pdfium, self._page)
         numbers: Any = (ctypes.c_double * (room_bytes(self.count) // _DOUBLE_BYTES)).from_buffer(memory)
         firsts = self._copy_characters(numbers)
@@ -168,10 +165,7 @@ def _matrix_in(pdfium: Any, form: Any, matrix: Matrix) -> Matrix:
 
 
 def _look_at_objects(pdfium: Any, page: Any) -> tuple[dict[int, int], list[list[float]]]:
-    """The index in drawing order of each text object, by its address, and the COVER_NUMBERS of each cover.
-
-    Objects drawn before all text cover none of it.
-    """
+    """The index in drawing order of text objects, by address, and the COVER_NUMBERS of what is drawn after text."""
     places = dict[int, int]()
     images, rectangles = list[list[float]](), list[list[float]]()
     looked_at = 0

@@ -164,11 +164,7 @@ def _find_whites(
 def _behind(
     at: Indices, usable: Indices, reach: Numbers, rows: Indices, codes: Sequence[int], order: Indices
 ) -> tuple[Numbers, Flags]:
-    """Where the text after each usable gap ends, and whether it is a number; zero for other gaps.
-
-    `at` (G,) is the position in `order` of the character before each gap; `reach` (C,) the right end of the row up to
-    each position.
-    """
+    """Where the text after each usable gap, behind position `at` in `order`, ends, and whether it is a number."""
     last = np.searchsorted(rows, rows[at[usable]], side="right") - 1
     last = np.minimum(last, np.append(at[usable][1:], len(order)))
     shown = np.asarray(codes, np.int64)[order]

@@ -43,10 +43,7 @@ FindRules = Callable[[int], RuleFinder | None]
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line of characters in logical order, each with its text, and whether a space stands before it.
-
-    It is turned clockwise from horizontal by `degrees`.
-    """
+    """Characters in logical order, their texts, and whether a space precedes each; turned clockwise by `degrees`."""
 
     members: Indices
     texts: Sequence[str]
@@ -66,10 +63,7 @@ def is_blank(codes: NDArray[np.uint32]) -> Flags:
 
 
 def find_lines(characters: PageCharacters, find_rules: FindRules | None = None) -> list[TextLine]:
-    """The lines of a page, in no particular order; isolated characters are lines of one.
-
-    `find_rules` returns the finder of drawn rules, which separate cells, for lines turned by a number of degrees.
-    """
+    """The lines of a page, unordered; `find_rules` finds rules between cells for lines turned by some degrees."""
     blank = is_blank(characters.codes)
     seen = np.flatnonzero(~blank)
     spaces = _spaces(characters, blank, seen)

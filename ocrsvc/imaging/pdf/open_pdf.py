@@ -147,10 +147,7 @@ class Pdf:
     def _ask(
         self, request: str, subject: str, check: Check, word: str, count: int, limit_s: float | None = None
     ) -> Sequence[float]:
-        """Send a request to the child and return the `count` numbers after `word` in its answer.
-
-        The default limit is PAGE_LIMIT_S. Messages name the `subject`. Starts a new child if the last one has ended.
-        """
+        """The `count` numbers after `word` in the child's answer; starts a new child if the last one has ended."""
         limit_s = PAGE_LIMIT_S if limit_s is None else limit_s
         if self._child is None or not self._child.is_open:
             self._start(check)
@@ -176,10 +173,7 @@ class Pdf:
 
 
 def size_px(width: float, height: float, limits: DrawingLimits) -> tuple[int, int]:
-    """Width and height in pixels at which a page is drawn; its sides are in points.
-
-    Raises BrokenImage if it has no size, ImageTooLarge if it has too many pixels even at MIN_DPI.
-    """
+    """Pixels at which a page of these sides in points is drawn. Raises BrokenImage, ImageTooLarge below MIN_DPI."""
     if not (0 < width < math.inf and 0 < height < math.inf):
         raise broken("PDF page", "has no size")
     scale = min(limits.dpi / POINTS_PER_INCH, limits.largest_scale(width, height))
@@ -195,10 +189,7 @@ def size_px(width: float, height: float, limits: DrawingLimits) -> tuple[int, in
 def image_size_px(
     points: tuple[float, float], image: tuple[float, float], limits: DrawingLimits
 ) -> tuple[int, int] | None:
-    """Width and height in pixels at which a page that is one image is drawn.
-
-    `points` are the page's sides, `image` the pixels of the image along them. None below MIN_DPI.
-    """
+    """Width and height in pixels at which a page of one image, of `image` pixels, is drawn; None below MIN_DPI."""
     across, down = (pixels / side * POINTS_PER_INCH for pixels, side in zip(image, points, strict=True))
     finest = max(across, down)
     if finest < MIN_DPI:

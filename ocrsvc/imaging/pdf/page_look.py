@@ -108,10 +108,7 @@ def _area_of_pieces(ink: Pixels) -> int:
 
 
 def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder | None:
-    """A finder of vertical rules for lines turned clockwise by `degrees`; None for slanted ones.
-
-    It takes pixels of the page, turned about its origin so that lines run from left to right.
-    """
+    """A finder of rules for lines turned by `degrees`, in pixels turned so that they run from left to right."""
     if degrees % 90:
         return None
     height, width = drawing.shape
@@ -133,10 +130,7 @@ def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder |
 def _find_rules(
     drawing: Pixels, ground: Pixels, left: Numbers, right: Numbers, top: Numbers, bottom: Numbers
 ) -> tuple[Flags, Flags]:
-    """Which of these frames, in pixels, have a column that is darker than the background on both sides, at all heights.
-
-    And which have a column whose left and right background differ in the same direction at all heights.
-    """
+    """Which gaps have a column darker than both sides at all heights; which have sides that differ at all heights."""
     (height, width), is_rule, is_step = drawing.shape, np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
     if width < _MIN_DRAWING_PX:
         return is_rule, is_step

@@ -89,10 +89,7 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs of characters that are adjacent in the file and on the page, [begin, end) in their `Level`.
-
-    `leftwards` counts right-to-left characters; in an odd run characters run against the direction of their script.
-    """
+    """Runs of characters adjacent in the file and on the page; odd ones run against the direction of their script."""
 
     begins: Sequence[int]
     ends: Sequence[int]

@@ -85,10 +85,7 @@ def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
 
 
 def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Flags) -> tuple[int, int]:
-    """Cut off rows at a gutter's ends that belong to other columns and leave its place free by chance.
-
-    No line in them begins at the right column's edge, and white separates them from the gutter's other rows.
-    """
+    """Cut off rows at a gutter's ends, behind white, in which no line begins at the right column's edge."""
     here, is_right = ordered[first:last], ~is_left[first:last]
     lefts, size = lines.left[here], median(lines.height[here])
     edge = np.sort(lefts[is_right])[max(1, int(EDGE * np.sum(is_right)))]
@@ -150,10 +147,7 @@ def _places(lefts: Numbers, rights: Numbers) -> Numbers:
 
 
 def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int, int]]:
-    """(first, last, place) of the longest runs of lines that do not cross the place; each partition of lines once.
-
-    `middle` are the centres of the N lines; `before` and `behind` (places, N) say on which side of a place each lies.
-    """
+    """(first, last, place) of the longest runs of lines that do not cross a place; each partition of lines once."""
     across = np.pad(~(before | behind), ((0, 0), (1, 1)), constant_values=True)
     place, at = np.nonzero(across)
     same = place[1:] == place[:-1]
@@ -199,10 +193,7 @@ def _facing(left: list[list[int]], right: list[list[int]]) -> tuple[Indices, Ind
 
 
 def _levels(lines: TextLines, left: Indices, right: Indices) -> tuple[int, int]:
-    """Count the rows of the shorter side that are level with a row of the other, and those that only overlap one.
-
-    Rows without a neighbour do not count.
-    """
+    """Count the rows of the shorter side that are level with a row of the other, and those that only overlap one."""
     fewer, more = sorted((left, right), key=len)
     size = np.minimum(lines.height[fewer], median(lines.height[more]))
     distance = _nearest(lines.middle[fewer], np.sort(lines.middle[more])) / size
@@ -224,10 +215,7 @@ def _is_words(lines: TextLines, column: Indices) -> bool:
 
 
 def _is_column(lines: TextLines, facing: Indices) -> bool:
-    """Whether most lines of a side begin, end or are centred at one place.
-
-    Scattered words are not: cutting 3,000 of them into columns would take ten times as long.
-    """
+    """Whether most lines of a side begin, end or are centred at one place; scattered words would take long to cut."""
     size = median(lines.height[facing])
     places = (lines.left[facing], lines.right[facing], (lines.left[facing] + lines.right[facing]) / 2)
     return any(np.mean(np.abs(place - median(place)) <= size) >= MOST for place in places)
@@ -313,8 +301,10 @@ def _are_tables(lines: TextLines, left: list[list[int]], right: list[list[int]])
     if len(set(kinds[0])) > 1:
         widths = [float(lines.right[side].max() - lines.left[side].min()) for side in (before, behind)]
         return min(widths) >= ALIKE * max(widths)
-    width = float(lines.left[behind].min() - lines.right[before].max())
-    return width >= APART * max(_gap(lines, side) for side in (left, right))
+    white = lines.left[behind].min() - lines.right[before].max()
+    # The widest gaps of rows with several cells.
+    gaps = [[(lines.left[row[1:]] - lines.right[row[:-1]]).max() for row in side if row[1:]] for side in (left, right)]
+    return bool(white >= APART * max(median(np.array(widest)) for widest in gaps))
 
 
 def _kinds(lines: TextLines, rows: list[list[int]]) -> tuple[bool, ...]:
@@ -323,8 +313,3 @@ def _kinds(lines: TextLines, rows: list[list[int]]) -> tuple[bool, ...]:
     usual = max(set(counts), key=counts.count)
     cells = np.array([row for row in rows if len(row) == usual])
     return tuple((lines.is_number[cells].mean(axis=0) >= HALF).tolist())
-
-
-def _gap(lines: TextLines, rows: list[list[int]]) -> float:
-    """The median of the widest gaps of rows with several cells."""
-    return median(np.array([(lines.left[row[1:]] - lines.right[row[:-1]]).max() for row in rows if len(row) > 1]))

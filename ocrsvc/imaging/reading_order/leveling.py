@@ -13,10 +13,7 @@ SURE = 4.0  # least change of slant over the page, in standard errors
 
 
 def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """The corners (N, 4, 2) of left-to-right lines on the level page, in pixels of the same scale.
-
-    `others` (M, 4, 2) are levelled too, without influence on the slant, and follow behind.
-    """
+    """The corners (N, 4, 2) of left-to-right lines, then those of `others` without influence, on the level page."""
     count = len(quads)
     quads = quads if others is None else np.concatenate([quads, others])
     if count < 2:

@@ -77,10 +77,7 @@ def _groups(lines: TextLines, here: Indices) -> Iterator[tuple[list[Indices], In
 
 
 def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Indices]]:
-    """The rows of a table with multi-line cells: the cells of each row that has such, and its lines.
-
-    White between rows is wider than within cells. In most rows the first lines of cells, or their centres, are level.
-    """
+    """The cells and lines of each row of a table with multi-line cells: most rows have level first lines or centres."""
     rows = rows_of(lines, here)
     if len(rows) < TABLE_ROWS or max(map(len, rows)) < 2:
         return []

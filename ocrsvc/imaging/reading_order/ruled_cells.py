@@ -216,10 +216,7 @@ def _tables(cells: dict[Sides, RuledCell]) -> list[Block]:
 
 
 def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
-    """Add the lines of tables that no rules enclose as cells that begin at the top of their row.
-
-    Cells among many such lines are not a table but touching frames.
-    """
+    """Add the lines of tables that no rules enclose as cells; tables with many such lines are touching frames."""
     middle = (lines.left + lines.right) / 2
     free = np.ones(len(middle), np.bool_)
     for cell in (cell for table in tables for cell in table):
@@ -257,13 +254,11 @@ def _with_label(lines: TextLines, table: Block, size: float) -> Block:
 
 
 def _row_by_row(cells: Block, same_row: float) -> Block:
-    ordered: list[list[RuledCell]] = []
-    for cell in sorted(cells, key=lambda cell: cell.frame[1]):
-        if ordered and cell.frame[1] - ordered[-1][-1].frame[1] <= same_row:
-            ordered[-1].append(cell)
-        else:
-            ordered.append([cell])
-    return [cell for row in ordered for cell in sorted(row, key=lambda cell: cell.frame[0])]
+    downwards = sorted(cells, key=lambda cell: cell.frame[1])
+    tops = np.array([cell.frame[1] for cell in downwards])
+    rows = np.cumsum(np.diff(tops, prepend=tops[:1]) > same_row).tolist()
+    order = sorted(range(len(cells)), key=lambda at: (rows[at], downwards[at].frame[0]))
+    return [downwards[at] for at in order]
 
 
 def _rows_of_cards(lines: TextLines, blocks: Sequence[Block], size: float) -> list[Block]:

@@ -50,10 +50,7 @@ def _gray(pixels: Pixels) -> Pixels:
 
 
 def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: float) -> NDArray[np.float32]:
-    """(N, 2, 2) upper and lower ends (x, y) of vertical rules at least `least` line heights tall.
-
-    `gray` is every `step`-th row of the pixels.
-    """
+    """(N, 2, 2) ends (x, y) of vertical rules of `least` line heights; `gray` is every `step`-th row of pixels."""
     reach = max(LEAST_THICK_PX, round(THICKEST * line_height))
     none = np.empty((0, 2, 2), np.float32)
     if gray.shape[1] <= 2 * reach or gray.shape[0] < 2:

@@ -189,10 +189,7 @@ def _with_heading(
 
 
 def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Check) -> Iterator[Grid]:
-    """Grids, without cells, of stacked horizontal rules of equal extent with table rows between them.
-
-    `segments` are (N, 4) left, top, width, height of rules.
-    """
+    """Grids, without cells, of stacked horizontal rules (N, 4) of equal extent with table rows between them."""
     frames = np.array([block.frames[line] for line in block.lines]).reshape(-1, 4)
     middles, left_looks = (frames[:, :2] + frames[:, 2:]) / 2, MOST_LOOKS * len(frames)
     for left, right, places in _stacks(segments, block.line_height):

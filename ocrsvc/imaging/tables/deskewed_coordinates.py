@@ -56,12 +56,14 @@ class DeskewedCoordinates:
 
 
 def deskewed_coordinates(width: int, height: int, angle: int, quads: Points) -> DeskewedCoordinates:
-    """The mapping that levels the text of a width x height image, by the quads (N, 4, 2) of its lines.
-
-    After a clockwise turn by `angle` (0, 90, 180, 270) most of the text runs from left to right.
-    """
+    """The mapping that levels text, by the quads (N, 4, 2) of lines that mostly run level after a turn by `angle`."""
     scale = min(1.0, WORKING_SIDE_PX / max(width, height))
-    slant = measure_slant(turn_points(quads, angle, width, height))
+    # The median slant of the longer half of the lines, in clockwise degrees off the axes, in (-45, 45].
+    level = turn_points(quads, angle, width, height)
+    reading = (level[:, 1] - level[:, 0]).astype(np.float64)
+    longest = np.argsort(-np.hypot(*reading.T), kind="stable")[: max(1, len(quads) // 2)]
+    angles = np.degrees(np.arctan2(reading[longest, 1], reading[longest, 0]))
+    slant = float(np.median(-((45 - angles) % 90 - 45)))
     if abs(slant) < LEVEL_DEGREES and not angle:
         matrix = np.array([[scale, 0, 0], [0, scale, 0]], np.float64)
         return DeskewedCoordinates(*_scaled(width, height, scale), scale, matrix, is_turned=False)
@@ -79,13 +81,3 @@ def deskewed_coordinates(width: int, height: int, angle: int, quads: Points) -> 
 
 def _scaled(width: int, height: int, scale: float) -> tuple[int, int]:
     return max(1, round(width * scale)), max(1, round(height * scale))
-
-
-def measure_slant(quads: Points) -> float:
-    """Median slant of the longer half of the lines (N, 4, 2), in clockwise degrees off the axes, in (-45, 45]."""
-    if not len(quads):
-        return 0.0
-    reading = (quads[:, 1] - quads[:, 0]).astype(np.float64)
-    longest = np.argsort(-np.hypot(*reading.T), kind="stable")[: max(1, len(quads) // 2)]
-    angles = np.degrees(np.arctan2(reading[longest, 1], reading[longest, 0]))
-    return float(np.median(-((45 - angles) % 90 - 45)))

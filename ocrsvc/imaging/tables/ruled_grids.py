@@ -148,10 +148,7 @@ def _coverage(mask: Mask, borders: Borders, across: Borders, near: int) -> Borde
 
 
 def _merged_cells(below: NDArray[np.bool_], beside: NDArray[np.bool_]) -> Iterator[Span]:
-    """The cells of a grid, row by row: rectangles of grid positions without a wall between them.
-
-    `below` (rows - 1, columns) has the walls below each position, `beside` (rows, columns - 1) those on its right.
-    """
+    """The cells of a grid, row by row, from the walls `below` (rows - 1, columns) and `beside` (rows, columns - 1)."""
     height, width = beside.shape[0], below.shape[1]
     is_taken = np.zeros((height, width), bool)
     for row, column in np.ndindex(height, width):

@@ -99,11 +99,7 @@ def rows_of(frames: Sequence[Frame], lines: Sequence[int]) -> list[list[int]]:
 
 
 def columns_of(block: TextBlock, rows: Rows) -> list[Interval]:
-    """Left and right of each common column of the rows, from left to right.
-
-    A gutter has text in at most CROSSED of the rows and is at least LEAST_GUTTER wide; text within a gutter forms a
-    sparse column.
-    """
+    """Left and right of each common column; text in a gutter, in at most CROSSED of the rows, is one more."""
     spans = sorted((block.frames[line][0], block.frames[line][2]) for row in rows for line in row)
     least = LEAST_GUTTER * block.line_height
     columns = _merged(_covered(spans, int(CROSSED * len(rows))), least)
@@ -215,10 +211,7 @@ def _are_paired(block: TextBlock, rows: Rows, right: float) -> bool:
 
 
 def join_continued(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
-    """Join rows that only continue text of the row above.
-
-    Such a row has nothing in the first column and is nearer to the row above than usual.
-    """
+    """Join rows to the row above that begin behind the first column and are nearer to it than usual."""
     heights = block.heights(rows)
     gaps = [below[0] - above[1] for above, below in pairwise(heights)]
     begins = [block.frames[row[0]][0] < columns[0][1] for row in rows]
