@@ -23,8 +23,7 @@ _SECTION: Final = re.compile(r"§?\s?(\d{1,2}(?:\.\d{1,2}){1,4})\.?\s+[^\W\d_]{2
 _OF_SECTION: Final = ((3, 0.85), (2, 1.05))
 """Least number of parts in a section's number, and the smallest size of its letters."""
 _OTHER_SIZE: Final = 1.3
-_ALIKE: Final = 1.1
-"""Ratio of the sizes of two lines of one heading that fall into different levels."""
+_ALIKE: Final = 1.1  # ratio of the sizes of two lines of one heading that fall into different levels
 _HEADING_LINES: Final = 3
 _HEADING_CHARACTERS: Final = 120
 _LEAST_CUT: Final = 25

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from ocrsvc.results import Barcode, Box, Cell, Character, Line, Page, Pixels, Region, Table, Word
 
 Quad = NDArray[np.float32]
-Quads = NDArray[np.float32]
-"""(N, 4, 2)."""
+Quads = NDArray[np.float32]  # (N, 4, 2)
 
 BOX_BATCH: Final = 4096  # converted at once, in a few ms; all of a large page would hold the interpreter for 0.4 s
 Placed = TypeVar("Placed", Table, Cell, Region, Barcode)
@@ -69,7 +68,6 @@ def move_page(page: Page, x: int, y: int, width: int, height: int) -> Page:
 
 
 def _map_page(page: Page, move: Callable[[Quads], Quads]) -> Page:
-
     def put(placed: Placed) -> Placed:
         return replace(placed, box=as_box(move(np.array(placed.box, np.float32))))
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
-Ranges = tuple[tuple[int, int | None], ...]
-"""First and last page of each range, from 1; None is the document's last."""
+Ranges = tuple[tuple[int, int | None], ...]  # first and last page of each range, from 1; None is the document's last
 
 ALL: Final[Ranges] = ((1, None),)
 ACCEPTED: Final = "page numbers and ranges from 1, such as 1-3,7 or 5-"

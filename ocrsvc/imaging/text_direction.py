@@ -20,8 +20,7 @@ RIGHT_TO_LEFT: Final = frozenset({"R", "AL"})
 # Latin letters per Arabic or Hebrew letter above which a line runs from left to right; long Latin names are common.
 MOSTLY: Final = 2
 
-Span = tuple[int, int]
-"""First character, and the one after the last."""
+Span = tuple[int, int]  # first character, and the one after the last
 _DIGIT: Final = frozenset({"EN", "AN"})
 _INSIDE_NUMBER: Final = frozenset({"CS", "ES"})  # as in 12.5 or 3/4
 _BESIDE_NUMBER: Final = frozenset({"ET"})  # as in 5% or $3

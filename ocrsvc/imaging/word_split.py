@@ -13,8 +13,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Final, cast
 
-Segmenter = Callable[[str], Iterator[str]]
-"""Cuts a text of Chinese characters into words, one after the other."""
+Segmenter = Callable[[str], Iterator[str]]  # cuts a text of Chinese characters into words, one after the other
 
 _CHINESE: Final = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _ALONE: Final = (

@@ -21,15 +21,13 @@ from ocrsvc.masking.text_forms import to_half_width
 from ocrsvc.results import MASK_KINDS, MaskKind
 from ocrsvc.settings.limits import compile_pattern
 
-HEADER: Final = "X-Mask"
-"""HTTP header and gRPC metadata that requests masking in any format."""
+HEADER: Final = "X-Mask"  # HTTP header and gRPC metadata that requests masking in any format
 
 _ONE: Final = "|".join(MASK_KINDS)
 ACCEPTED: Final = f"one or more of {', '.join(MASK_KINDS)}, separated by commas"
 PATTERN: Final = f"^ *({_ONE}) *(, *({_ONE}) *){{0,{len(MASK_KINDS) - 1}}}$"
 
-Find = Callable[[str], Iterator[tuple[int, int]]]
-"""Yields the [begin, end) of each match in a text."""
+Find = Callable[[str], Iterator[tuple[int, int]]]  # yields the [begin, end) of each match in a text
 
 MASK: Final = "*"
 

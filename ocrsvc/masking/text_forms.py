@@ -15,8 +15,7 @@ _HALF_WIDTH: Final[dict[int, int | str]] = {**_FULL_WIDTH, **_SPACES, **_DASHES}
 # Recognizers confuse these; only a check digit can decide.
 _LETTERS_FOR_DIGITS: Final = str.maketrans("OoQDIil|ZzSsB", "0000111122558")
 
-DIGIT: Final = "[0-9OoQDIil|ZzSsB]"
-"""Pattern of a digit or a letter misread for one."""
+DIGIT: Final = "[0-9OoQDIil|ZzSsB]"  # pattern of a digit or a letter misread for one
 
 # Separators between the digits of a number with a check digit.
 _NO_SEPARATORS: Final = str.maketrans("", "", " -\n")

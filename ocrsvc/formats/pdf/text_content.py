@@ -12,8 +12,7 @@ from ocrsvc.formats.pdf.font import ADVANCE, DESCENT, FontCodes
 from ocrsvc.formats.pdf.text_lines import Piece, TextLine
 
 Point = tuple[float, float]
-ToPoints = Callable[[float, float], Point]
-"""Maps pixels of the displayed page to points of the PDF page, y upwards."""
+ToPoints = Callable[[float, float], Point]  # maps pixels of the displayed page to points of the PDF page, y upwards
 
 _LEAST_POINTS: Final = 0.1
 _TURN_DIGITS: Final = 4
@@ -23,8 +22,7 @@ _LEAST_CLIMB, _MOST_CLIMB = 0.1, 1.0  # of a slanted line, in points; of a word 
 _WORD: Final = re.compile(r"\S+\s*|\s+")
 _NO_BOX: Final = (0.0, 0.0, 612.0, 792.0)
 
-Frame = tuple[float, float, float, float]
-"""Left, bottom, right and top, in points."""
+Frame = tuple[float, float, float, float]  # left, bottom, right and top, in points
 
 
 @dataclass(frozen=True, slots=True)

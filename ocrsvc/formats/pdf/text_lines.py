@@ -25,8 +25,7 @@ _HYPHENATED: Final = re.compile(r"[^\W\d_]-$")
 
 Words = Sequence[tuple[str, Box]]
 
-Piece = tuple[str, float, float]
-"""Text, and its beginning and end along the line, whose length is 1."""
+Piece = tuple[str, float, float]  # text, and its beginning and end along the line, whose length is 1
 
 TextLine = tuple[Sequence[float], Sequence[Piece]]
 """A line's box, x0, y0, … x3, y3 in pixels, clockwise from where reading starts; and its pieces, from left to right."""

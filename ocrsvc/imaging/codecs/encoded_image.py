@@ -14,11 +14,9 @@ from ocrsvc.errors import BrokenImage
 from ocrsvc.imaging.geometry import turn
 from ocrsvc.results import Pixels
 
-Samples = NDArray[Any]
-"""(H, W) gray, (H, W, 3) BGR or (H, W, 4) BGRA with straight alpha; uint8 or uint16, full range."""
+Samples = NDArray[Any]  # (H, W) gray, (H, W, 3) BGR or (H, W, 4) BGRA with straight alpha; uint8 or uint16, full range
 
-Resolution = tuple[float, float]
-"""Pixels per inch, across and down."""
+Resolution = tuple[float, float]  # pixels per inch, across and down
 
 FLAT_LEVELS = 48  # below this range of gray levels a page counts as one flat colour
 OPAQUE = 255

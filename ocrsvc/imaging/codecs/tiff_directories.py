@@ -35,19 +35,21 @@ def find_pages(raw: bytes) -> list[int]:
     """Offsets of the pages' directories, up to the first that cannot be followed; raises TooManyPages."""
     pages: list[int] = []
     seen: set[int] = set()
-    _, offset_bytes, first = _layout(raw)
+    count_bytes, offset_bytes, first = _layout(raw)
     at = _number(raw, first, offset_bytes)
     while at and at not in seen:
         if len(seen) == MOST_DIRECTORIES:
             raise TooManyPages(f"This TIFF has more than {MOST_DIRECTORIES} directories.", "Split it.")
         seen.add(at)
-        entry = _read_directory(raw, at)
-        if entry is None:
+        count, entry = _number(raw, at, count_bytes), at + count_bytes
+        end = entry + count * (4 + 2 * offset_bytes)
+        if not count or end + offset_bytes > len(raw):
             break
-        is_page, following = entry
-        if is_page or not pages:
+        # Entries are sorted, and NewSubfileType has the lowest number in use.
+        is_typed = (_number(raw, entry, 2), _number(raw, entry + 2, 2)) == (_NEW_SUBFILE_TYPE, _LONG)
+        if not pages or not (is_typed and _number(raw, entry + 4 + offset_bytes, 4) & _NOT_A_PAGE):
             pages.append(at)
-        at = following
+        at = _number(raw, end, offset_bytes)
     return pages
 
 
@@ -69,16 +71,3 @@ def _number(raw: bytes, at: int, size: int) -> int:
 def _layout(raw: bytes) -> tuple[int, int, int]:
     """Bytes of an entry count, bytes of an offset, and the place of the first offset, for TIFF and BigTIFF."""
     return (8, 8, 8) if _number(raw, 2, 2) == 43 else (2, 4, 4)
-
-
-def _read_directory(raw: bytes, at: int) -> tuple[bool, int] | None:
-    """Whether the directory at `at` is a page, and the offset of the next one; None if it lies outside the file."""
-    count_bytes, offset_bytes, _ = _layout(raw)
-    count, first = _number(raw, at, count_bytes), at + count_bytes
-    end = first + count * (4 + 2 * offset_bytes)
-    if not count or end + offset_bytes > len(raw):
-        return None
-    # Entries are sorted, and NewSubfileType has the lowest number in use.
-    is_typed = (_number(raw, first, 2), _number(raw, first + 2, 2)) == (_NEW_SUBFILE_TYPE, _LONG)
-    is_page = not (is_typed and _number(raw, first + 4 + offset_bytes, 4) & _NOT_A_PAGE)
-    return is_page, _number(raw, end, offset_bytes)

@@ -13,8 +13,7 @@ from ocrsvc.imaging.pdf.child_text import ADDED, CHARACTER_NUMBERS, COVER_NUMBER
 Numbers = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.intp]
-Matrix = tuple[float, ...]
-"""a to f map points to pixels: x = a x + c y + e, y = b x + d y + f."""
+Matrix = tuple[float, ...]  # a to f map points to pixels: x = a x + c y + e, y = b x + d y + f
 
 INVISIBLE_MODES: Final = (3, 7)
 """Text render modes that draw nothing: invisible, and clipping alone (ISO 32000-1, table 106)."""

@@ -31,8 +31,7 @@ _MOST_CLIPS: Final = 8
 _OPAQUE: Final = 255
 
 Matrix = tuple[float, float, float, float, float, float]
-Frame = tuple[float, float, float, float]
-"""Left, bottom, right and top in points."""
+Frame = tuple[float, float, float, float]  # left, bottom, right and top in points
 _UNCHANGED: Final[Matrix] = (1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 _EVERYWHERE: Final[Frame] = (-1e6, -1e6, 1e6, 1e6)
 

@@ -29,8 +29,7 @@ WIDE_BAND = 5.0  # height of one that cuts it before anything else
 ACROSS = 0.6  # length of a rule that cuts a part, as a share of the part's width
 NEAR_RULE = 2.0  # line heights around such a rule within which no line reaches beyond its ends
 
-Blocks = list[list[int]]
-"""Groups of lines read as a whole, in reading order."""
+Blocks = list[list[int]]  # groups of lines read as a whole, in reading order
 
 
 def reading_order(

@@ -43,8 +43,7 @@ MOST_LABELS = 0.33  # of the lines of a block end with a colon; with more it is 
 ENDS_TRIED = 2  # widest white stripes tried as the end of blocks
 
 Rows = list[list[int]]
-Links = dict[int, int]
-"""The line below that continues a line's text, by line."""
+Links = dict[int, int]  # the line below that continues a line's text, by line
 
 
 def rows_with_cells(lines: TextLines, here: Indices) -> Rows:

@@ -25,12 +25,9 @@ LEADING = 0.8  # height of its lines, as a share of the pitch
 ALIKE = 0.1  # relative difference of the widths of two cards
 
 
-Frame = tuple[float, float, float, float]
-"""Left, top, right and bottom in pixels."""
-Sides = tuple[int, int, int, int]
-"""Numbers of the rules left, above, right and below."""
-OrderOf = Callable[[TextLines, Indices], list[int]]
-"""Orders lines without rules between them."""
+Frame = tuple[float, float, float, float]  # left, top, right and bottom in pixels
+Sides = tuple[int, int, int, int]  # numbers of the rules left, above, right and below
+OrderOf = Callable[[TextLines, Indices], list[int]]  # orders lines without rules between them
 
 
 @dataclass(slots=True, eq=False)
@@ -41,8 +38,7 @@ class RuledCell:
     lines: Indices
 
 
-Block = list[RuledCell]
-"""Cells in reading order: a table, a row of cards, a frame."""
+Block = list[RuledCell]  # cells in reading order: a table, a row of cards, a frame
 
 
 def with_ruled_blocks(lines: TextLines, blocks: Sequence[Block], order_of: OrderOf) -> list[int]:

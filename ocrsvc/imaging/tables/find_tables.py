@@ -32,8 +32,7 @@ EDGE: Final = 0.2  # of a line's height is ignored at its top and bottom, where 
 MOST_PIECES: Final = 8000  # of a page; lines that split into more are a hatched background, and none is split
 SNAP: Final = 3  # largest distance in characters from the computed cut of a text to a space
 
-CellPieces = list[list[int]]
-"""For each cell of a grid, its pieces of lines."""
+CellPieces = list[list[int]]  # for each cell of a grid, its pieces of lines
 
 
 @dataclass(frozen=True, slots=True)

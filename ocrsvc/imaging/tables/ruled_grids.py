@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from ocrsvc.imaging.tables.text_grid import Grid, Span
 from ocrsvc.results import Check, Pixels
 
-Mask = NDArray[np.uint8]
-"""(H, W), 1 or 0."""
+Mask = NDArray[np.uint8]  # (H, W), 1 or 0
 Borders = NDArray[np.float64]
 
 THRESHOLD_BLOCK_PX: Final = 25

@@ -16,12 +16,10 @@ from operator import itemgetter
 from statistics import median
 from typing import Final
 
-Frame = Sequence[float]
-"""Left, top, right, bottom, in pixels of the deskewed page."""
+Frame = Sequence[float]  # left, top, right, bottom, in pixels of the deskewed page
 
 Interval = tuple[float, float]
-Rows = Sequence[Sequence[int]]
-"""Lines of text in rows, from top to bottom, each from left to right."""
+Rows = Sequence[Sequence[int]]  # lines of text in rows, from top to bottom, each from left to right
 
 LEAST_ROWS: Final = 3
 SAME_ROW: Final = 0.5  # distance of the centres of a row's lines, in heights of the lower line
