@@ -1,7 +1,5 @@
 """Groups the lines of a page into headings, paragraphs, list items and tables, in O(n log n)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Boxes and confidences of lines and words as arrays, and rounded to whole pixels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, cast

@@ -1,7 +1,5 @@
 """A document that was read, and how it is written in an output format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast

@@ -1,7 +1,5 @@
 """Draws a page's image as a JPEG, with a frame around each line and masked parts in black."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import cv2

@@ -1,7 +1,5 @@
 """Writes pages as hOCR 1.2, in HTML that is also XML, and as ALTO XML, version 4."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Writes JSON piece by piece, so that memory holds one page of a document at a time."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from tempfile import SpooledTemporaryFile

@@ -1,7 +1,5 @@
 """Converts results to plain dicts and lists for orjson. orjson writes an EngineInfo itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import islice

@@ -1,7 +1,5 @@
 """Writes pages as Markdown (CommonMark with tables), escaped so that no text acts as markup, HTML or a link."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final

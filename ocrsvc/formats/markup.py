@@ -1,7 +1,5 @@
 """Escapes text for XML and HTML, and writes tables as HTML and as Markdown."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

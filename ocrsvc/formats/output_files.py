@@ -1,7 +1,5 @@
 """The files of documents that were read: one per output format, their names, and all of them as one zip."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 import zipfile

@@ -1,7 +1,5 @@
 """Serializes pages for pipes, files and caches, and checks them when they are read back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from functools import cache

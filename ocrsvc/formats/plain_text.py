@@ -1,7 +1,5 @@
 """Writes pages as plain text, and as tab-separated values in Tesseract's columns."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final

@@ -5,8 +5,6 @@ square of the corners of QR codes: 2.3 s of CPU for 48,400, 10 s for 108,900. It
 are read in tiles, between which the request may end, and once as a whole, shrunk to the size of a tile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 

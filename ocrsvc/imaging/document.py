@@ -1,7 +1,5 @@
 """Opens a file as a document of one or more pages (PDF and TIFF may have several), and each page as an image."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Applies `region`, `rotate` and `max_side` to an image before the engine reads it, and maps the page back."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Final

@@ -4,8 +4,6 @@ Coordinates as in results.py: pixels, origin top left, x right, y down. Quads ar
 the corner where reading starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar, cast

@@ -1,7 +1,5 @@
 """Parses page ranges such as "1-3,7" and chooses a document's pages by them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby

@@ -4,8 +4,6 @@ An outline is a float32 array (2 k, 2), k >= 2, in pixels of the page: k points 
 direction, then k points back along the lower edge. The outline of a straight line is its quad (k = 2).
 """
 
-from __future__ import annotations
-
 from typing import Final, cast
 
 import cv2

@@ -4,8 +4,6 @@ Reverses what Unicode's bidirectional algorithm (UAX #9) does for display: runs 
 order, everything else is reversed and its brackets are mirrored. Latin words stay together with numbers beside them.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -5,8 +5,6 @@ and kana each character and full-width mark is a word: `共480页，` has the wo
 joins neighbouring Chinese characters to words.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Finds payment cards, mail addresses and phone numbers. Each finder yields [begin, end) in half-width text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate

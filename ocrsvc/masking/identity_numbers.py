@@ -4,8 +4,6 @@ Numbers with a check digit may contain spaces, dashes and letters misread for di
 the others are found by their format or by a word before them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from datetime import date

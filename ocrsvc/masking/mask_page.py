@@ -1,7 +1,5 @@
 """Masks a page: its lines with their words and characters, the cells of its tables, and its barcodes."""
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Masking rules: their kinds, named by requests, and the spans that they find in a text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -3,8 +3,6 @@
 Conversions keep the length, so that indices stay valid.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 _FULL_WIDTH: Final = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}

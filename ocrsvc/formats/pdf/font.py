@@ -1,7 +1,5 @@
 """The font of invisible text: one block glyph for every letter, and the map from codes to Unicode."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Writes a PDF of images with invisible text, page by page; memory holds one page."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Iterable, Sequence

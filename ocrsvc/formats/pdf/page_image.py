@@ -1,7 +1,5 @@
 """Converts an image file for a PDF page: JPEG and most PNG data unchanged, all others losslessly."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

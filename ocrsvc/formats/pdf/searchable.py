@@ -3,8 +3,6 @@
 A child process with limits of memory and time adds text to a PDF, as in `ocrsvc.imaging.pdf.open_pdf`.
 """
 
-from __future__ import annotations
-
 import heapq
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Writes the PDF operators that place a page's invisible text."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

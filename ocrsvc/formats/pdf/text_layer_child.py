@@ -9,8 +9,6 @@ qpdf keeps everything that it does not know. pdfium, which draws the pages, woul
 that look unused, such as fonts that only a form on the page uses.
 """
 
-from __future__ import annotations
-
 import codecs
 import os
 import zlib

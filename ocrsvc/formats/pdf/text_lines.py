@@ -1,7 +1,5 @@
 """Divides the text of a page into the lines and pieces of its invisible text layer."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reads the headers of BMP, binary PNM and WebP files, and decodes their pixels."""
 
-from __future__ import annotations
-
 import re
 import struct
 from functools import partial

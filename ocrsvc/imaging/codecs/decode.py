@@ -4,8 +4,6 @@ Decodes the first of several frames or pages. A truncated file is refused as dam
 a whole one; only a missing end marker is accepted.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

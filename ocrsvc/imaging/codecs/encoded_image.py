@@ -1,7 +1,5 @@
 """An image file whose header was read, and its samples converted to the upright 8-bit gray or BGR of engines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final

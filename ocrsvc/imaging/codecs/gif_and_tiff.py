@@ -3,8 +3,6 @@
 Opens Pillow's classes directly: `PIL.Image.open` has a process-wide pixel limit, and tries every other format.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Iterator

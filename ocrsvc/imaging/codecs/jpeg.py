@@ -1,7 +1,5 @@
 """Reads the header of a JPEG, and decodes its pixels."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from functools import partial

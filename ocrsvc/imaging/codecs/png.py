@@ -3,8 +3,6 @@
 OpenCV gets the critical chunks only: others can inflate to any size, may be damaged, and make libpng print warnings.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Pillow unpacks each directory on its way to a page, and a large file can hold mi
 and reads entries one by one, so loops and huge counts cost nothing. Bytes beyond the end of the file count as 0.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 from ocrsvc.errors import TooManyPages

@@ -1,7 +1,5 @@
 """The characters of a PDF page as arrays, in pixels of the drawn page."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -62,7 +60,7 @@ class PageCharacters:
         """(N, 2) the centre of each character's ink."""
         return (self.ink[:, :2] + self.ink[:, 2:]) / 2
 
-    def of(self, chosen: Flags | Indices) -> PageCharacters:
+    def of(self, chosen: Flags | Indices) -> "PageCharacters":
         """The chosen characters, in this order."""
         return PageCharacters(*(getattr(self, name)[chosen] for name in PageCharacters.__slots__))
 

@@ -17,8 +17,6 @@ FILE and CANVAS are file descriptors. Requests and answers; an error word such a
   A to F map points to pixels of a page of WIDTH x HEIGHT.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

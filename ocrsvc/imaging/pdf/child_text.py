@@ -1,7 +1,5 @@
 """Copies a page's text in the child process, which has no numpy: characters, text objects, and what covers them."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from ctypes import c_int, c_uint, c_void_p

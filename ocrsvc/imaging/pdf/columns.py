@@ -1,7 +1,5 @@
 """Splits lines at columns: at gaps that line up over several rows, and at rules between cells."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Sequence

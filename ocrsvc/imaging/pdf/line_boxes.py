@@ -1,7 +1,5 @@
 """Boxes of a text layer's lines, words and characters, from the ink of the glyphs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise

@@ -1,7 +1,5 @@
 """Groups the characters of a page into lines by baseline and gap; file order matters only within a line."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

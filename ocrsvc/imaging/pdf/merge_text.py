@@ -1,7 +1,5 @@
 """Merges the text layer of a page with the lines that the engine recognized on the rest of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final

@@ -4,8 +4,6 @@ A PDF can make pdfium crash, loop or take memory without end, and pdfium is not 
 counts as damaged and the next page gets a new child.
 """
 
-from __future__ import annotations
-
 import fcntl
 import math
 import mmap

@@ -4,8 +4,6 @@
 font with a missing or wrong Unicode map gives unreadable text, while the page looks right.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass

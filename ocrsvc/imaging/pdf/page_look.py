@@ -1,7 +1,5 @@
 """Inspects a small drawing of a page: which lines are visible, what else is drawn, and where rules separate cells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

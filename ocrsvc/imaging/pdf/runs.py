@@ -1,7 +1,5 @@
 """Runs of characters that are adjacent both in the file and on the page, and runs beside each other on a baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ A recursive X-Y cut (G. Nagy, S. Seth, "Hierarchical representation of optically
 gutters that may be shorter than the page. `columns.py` decides which separate columns; the rest is read row by row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

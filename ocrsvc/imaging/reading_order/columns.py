@@ -5,8 +5,6 @@ A gutter is a tall white rectangle that no line crosses, after T. Breuel, "Two g
 (type set on a grid, pages of a sheet, tables beside each other), sides that look alike are columns.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Levels the lines of a page that was photographed slightly turned, or from the side, where its lines converge."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Orders rows of tables and lists, reading each multi-line cell, and each block beside others, as a whole."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
@@ -153,7 +151,8 @@ def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
         if high <= low:
             continue
         closer = white_below(lines, rows[low : high + 1])[0] <= usual - 2 * LEAST_JUMP
-        if closer or len(rows[low]) != len(rows[high]) or len(rows[low]) == 1:
+        can_wrap = closer or len(rows[low]) != len(rows[high]) or len(rows[low]) == 1
+        if can_wrap and _goes_on(lines, rows[low], rows[high], links):
             ends[low] = max(ends[low], high)
     ordered: Rows = []
     begins = [0, *(number + 1 for number, end in enumerate(accumulate(ends, max)) if end == number)]
@@ -194,6 +193,14 @@ def _wrapped(lines: TextLines, rows: Rows) -> Links:
     more = {line: int(np.sign(cells[following] - cells[line])) for line, following in links.items()}
     usual = sum(more.values())
     return {line: following for line, following in links.items() if more[line] * usual >= 0}
+
+
+def _goes_on(lines: TextLines, row: list[int], other: list[int], links: Links) -> bool:
+    """Whether each line of a row above a line of the other row continues in it; else they are two table rows."""
+    for line, place in zip(row, (np.searchsorted(lines.left[other], lines.right[row]) - 1).tolist(), strict=True):
+        if place >= 0 and lines.right[other[place]] > lines.left[line] and links.get(line) != other[place]:
+            return False
+    return True
 
 
 def _linked_cells(lines: TextLines, rows: Rows, links: Links) -> Rows:

@@ -3,8 +3,6 @@
 For the lines outside, a table counts as a paragraph that fills its frame.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product

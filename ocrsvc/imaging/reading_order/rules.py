@@ -4,8 +4,6 @@ A vertical rule crosses every sampled row at about the same place as a thin dark
 next row of text. `tables/ruled_grids.py` finds fainter and shorter rules in all pixels.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import cv2

@@ -1,7 +1,5 @@
 """Lines of text as arrays, grouped into level rows and into parts between white stripes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ recognition based on robust block segmentation" (1998). A gutter beside running 
 rather than a table; its sides are searched separately.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence

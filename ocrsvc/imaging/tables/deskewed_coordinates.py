@@ -1,7 +1,5 @@
 """Coordinates of a deskewed working copy of a page, upright and shrunk: rows of text are level there."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -4,8 +4,6 @@ Lines of text are first split at wide gaps in their ink, because detectors merge
 piece is as wide as its ink, because detected boxes reach beyond it. Pieces in one cell are joined again.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence

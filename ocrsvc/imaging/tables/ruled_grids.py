@@ -6,8 +6,6 @@ strokes of letters. Grid positions without a rule between them form one spanning
 Camelot, but it uses the ruled share of a border instead of joints, so that broken rules count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, cast

@@ -4,8 +4,6 @@ Columns come from the projection of all rows onto the horizontal axis, as in the
 (A. Nurminen, "Algorithmic extraction of data in tables in PDF documents", Tampere 2013).
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -62,7 +60,7 @@ class TextBlock:
     lines: Sequence[int]
     line_height: float
 
-    def part(self, lines: Sequence[int]) -> TextBlock:
+    def part(self, lines: Sequence[int]) -> "TextBlock":
         """A block with some of the lines."""
         return TextBlock(self.frames, lines, self.line_height)
 
