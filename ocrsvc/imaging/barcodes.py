@@ -27,8 +27,7 @@ _LOOSE_PX: Final = 8.0
 def find_barcodes(pixels: Pixels, check: Check = no_check) -> tuple[Barcode, ...]:
     """The barcodes on an image from top to bottom, without those whose check digits are wrong.
 
-    On an image larger than ONE_TILE_PX, codes smaller than the overlap of tiles are found in a tile, larger ones on the
-    shrunk image. `check` is called between tiles; an exception from it ends the search.
+    On a large image, codes smaller than OVERLAP_PX are found in a tile, others on the shrunk image.
     """
     found: list[Barcode] = []
     for tile, scale, offset in _views(pixels):
@@ -76,10 +75,9 @@ def _is_same(code: Barcode, other: Barcode) -> bool:
 
 
 def draw_barcode(text: str, kind: str = "QRCode", *, level: str | None = None, quiet_zone: bool = True) -> Pixels:
-    """Draw a barcode of a format named as in Barcode.type, one pixel per module.
+    """Draw a barcode of a format named as in Barcode.type, one pixel per module, with its margin if `quiet_zone`.
 
-    `level` is the error correction, L, M, Q or H, for QRCode, Aztec and PDF417; None chooses. The quiet zone is the
-    white margin that the format requires. Raises BadOption for a format that is unknown or cannot hold the text.
+    `level` is the error correction, L, M, Q or H, where the format has it. Raises BadOption.
     """
     import zxingcpp
 

@@ -35,8 +35,7 @@ class EngineInput:
     @property
     def left(self) -> ReadOptions:
         """The options that are left for the engine."""
-        rotate = self._options.rotate
-        return replace(self._options, rotate="auto" if rotate == "auto" else "0", region=None)
+        return replace(self._options, rotate="auto" if self._options.rotate == "auto" else "0", region=None)
 
     def apply(self, image: Image) -> Image:
         """Crop, turn and shrink an image. Raises BadOption for a region outside the image."""

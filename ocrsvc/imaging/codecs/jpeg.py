@@ -20,7 +20,6 @@ UNITS_IN_INCH = {1: 1.0, 2: 2.54}
 BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
-
 FRAME_BYTES = 6  # depth, height, width and number of components, before the components themselves
 
 MAX_SEGMENTS = 10_000

@@ -1,7 +1,7 @@
 """Directories of TIFF and EXIF: the pages of a file, and the orientation of an image.
 
-Pillow unpacks each directory on its way to a page, and a large file can hold millions. This only follows their offsets
-and reads entries one by one, so loops and huge counts cost nothing. Bytes beyond the end of the file count as 0.
+Pillow unpacks each directory on its way to a page, and a file can hold millions. This follows their offsets only, so
+loops and huge counts cost nothing. Bytes beyond the end of the file count as 0.
 """
 
 from typing import Final, Literal

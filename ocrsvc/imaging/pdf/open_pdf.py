@@ -54,8 +54,7 @@ class Pdf:
     """An open PDF. Not thread-safe; `close` it after use. `check` is called while the child works.
 
     All methods raise BrokenImage for a page that is damaged, crashes the child, or takes longer than PAGE_LIMIT_S;
-    ImageTooLarge for a page, or an image on it, that is too large; ResourcesExhausted without a free process or memory.
-    Opening raises EncryptedDocument for a PDF that needs a password.
+    ImageTooLarge for a page, or an image on it; ResourcesExhausted; and opening EncryptedDocument.
     """
 
     def __init__(self, raw: bytes, limits: DrawingLimits, check: Check) -> None:

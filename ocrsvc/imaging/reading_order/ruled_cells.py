@@ -22,7 +22,6 @@ PITCH = 1.3  # pitch, in line heights, of the paragraph that replaces a table
 LEADING = 0.8  # height of its lines, as a share of the pitch
 ALIKE = 0.1  # relative difference of the widths of two cards
 
-
 Frame = tuple[float, float, float, float]  # left, top, right and bottom in pixels
 Sides = tuple[int, int, int, int]  # numbers of the rules left, above, right and below
 OrderOf = Callable[[TextLines, Indices], list[int]]  # orders lines without rules between them

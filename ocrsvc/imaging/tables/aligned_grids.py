@@ -90,11 +90,9 @@ def _find_runs(block: TextBlock, rows: Sequence[_Row]) -> Iterator[tuple[int, in
     begin = 0
     while begin < len(rows):
         end = _end_of_run(block, rows, begin)
-        if sum(len(row.lines) > 1 for row in rows[begin:end]) >= LEAST_ROWS:
+        if is_run := sum(len(row.lines) > 1 for row in rows[begin:end]) >= LEAST_ROWS:
             yield begin, end
-            begin = end
-        else:
-            begin += 1
+        begin = end if is_run else begin + 1
 
 
 def _row(block: TextBlock, lines: Sequence[int]) -> _Row:

@@ -1,9 +1,8 @@
 """Ruled lines, and the grids of rules that touch each other: rules are the borders of rows and columns.
 
-Rules are long, thin, level or upright runs of ink on a deskewed page. Ink is darker than its surroundings, so gray
-hairlines and the edges of filled cells count on any background. Runs within a line of text, or too thick ones, are
-strokes of letters. Grid positions without a rule between them form one spanning cell. This is the lattice method of
-Camelot, but it uses the ruled share of a border instead of joints, so that broken rules count.
+Rules are long, thin runs of ink, darker than its surroundings, on a deskewed page; runs within a line of text, or too
+thick ones, are strokes of letters. Grid positions without a rule between them form one spanning cell. This is the
+lattice method of Camelot, but it uses the ruled share of a border instead of joints, so that broken rules count.
 """
 
 from collections.abc import Iterator
