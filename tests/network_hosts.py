@@ -27,7 +27,6 @@ _NOBODY: Final = "02:00:00:00:ff:ff"
 _CLONE_NEWNET: Final = 0x40000000
 _FIRST_HOST: Final = 10
 _IP_S: Final = 10.0
-_DRAIN_S: Final = 90.0
 _NUMBERS = itertools.count()
 
 
@@ -141,31 +140,9 @@ class Host:
             self.server.kill()
         self.server = None
 
-    def cut_off(self) -> None:
-        self.network.cut_off(self.node)
-
-    def restore(self) -> None:
-        self.network.restore(self.node)
-
-    def slow(self, bits_per_s: int) -> None:
-        self.network.slow(self.node, bits_per_s)
-
-    def quicken(self) -> None:
-        self.network.quicken(self.node)
-
     def ask_to_end(self) -> None:
         assert self.server is not None
         self.server.process.send_signal(signal.SIGTERM)
-
-    def drain(self) -> int:
-        """SIGTERM, and wait until it has ended; its exit code."""
-        server = self.server
-        assert server is not None
-        self.ask_to_end()
-        try:
-            return server.wait_for_exit(_DRAIN_S)
-        finally:
-            self.kill()
 
 
 def add_hosts(network: Network, count: int, env: Mapping[str, str] | None = None) -> list[Host]:

@@ -141,7 +141,7 @@ def test_no_request_fails_while_hosts_are_killed_disconnected_drained_and_restar
         before = asked(second)
         wait_until(lambda: asked(second) > before + 20, "others are asked instead")
         first.start()
-        second.cut_off()
+        place.network.cut_off(second.node)
         first.wait_until_ready()
         proxies = place.proxies.values()
         wait_until(lambda: not any(is_connected(node, second) for node in proxies), "nobody waits for the silent host")
@@ -149,7 +149,7 @@ def test_no_request_fails_while_hosts_are_killed_disconnected_drained_and_restar
         third.ask_to_end()
         assert third.server is not None
         assert third.server.wait_for_exit() == 0
-        second.restore()
+        place.network.restore(second.node)
     wrong = {load: result["outcomes"] for load, result in found.items() if set(result["outcomes"]) != {"right"}}
     assert not wrong
     assert len(found) == 2 * len(PROXIES) + 1

@@ -25,8 +25,8 @@ def _kill(host: Host) -> Callable[[], None]:
 
 
 def _cut_off(host: Host) -> Callable[[], None]:
-    host.cut_off()
-    return host.restore
+    host.network.cut_off(host.node)
+    return lambda: host.network.restore(host.node)
 
 
 def _drain(host: Host) -> Callable[[], None]:
@@ -35,8 +35,8 @@ def _drain(host: Host) -> Callable[[], None]:
 
 
 def _slow(host: Host) -> Callable[[], None]:
-    host.slow(_SLOW_BITS_PER_S)
-    return host.quicken
+    host.network.slow(host.node, _SLOW_BITS_PER_S)
+    return lambda: host.network.quicken(host.node)
 
 
 FAULTS: Final[Mapping[str, Callable[[Host], Callable[[], None]]]] = {
