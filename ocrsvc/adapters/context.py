@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
 
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
@@ -174,9 +174,6 @@ def _refuse_true(value: bool) -> bool:  # noqa: FBT001  pydantic calls it
 
 NotServed = Annotated[bool, AfterValidator(_refuse_true)]
 """A flag for a feature that this service lacks; true is refused."""
-
-CommaSeparated = BeforeValidator(lambda text: [part.strip() for part in text.split(",") if part.strip()])
-"""Splits a comma-separated text into a list."""
 
 
 def texts_with_corners(

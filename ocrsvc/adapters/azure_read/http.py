@@ -8,18 +8,11 @@ from dataclasses import asdict
 from typing import Annotated, Any, Final, Literal
 
 from flask import Blueprint, Response
-from pydantic import Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic.alias_generators import to_camel, to_pascal
 
 from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, AnalyzeOptions, moment
-from ocrsvc.adapters.context import (
-    AdapterContext,
-    CommaSeparated,
-    RequestValues,
-    Route,
-    StoredDocuments,
-    make_blueprint,
-)
+from ocrsvc.adapters.context import AdapterContext, RequestValues, Route, StoredDocuments, make_blueprint
 from ocrsvc.errors import CallerError, NothingSent, OcrsvcError, UnsupportedImage
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.parsed_body import is_image
@@ -41,6 +34,7 @@ _RETRY: Final = {"Retry-After": "1"}
 _CODES: Final = {401: "401", 403: "403", 404: "NotFound", 409: "Conflict", 429: "429", 503: "ServiceUnavailable"}
 # The first three have no effect here.
 _Feature = Literal["ocrHighResolution", "languages", "styleFont", "barcodes"]
+_Listed = BeforeValidator(lambda text: [part.strip() for part in text.split(",") if part.strip()])
 
 
 class _ModelNotFound(CallerError, status=404, code="model_not_found", title="No such model"):
@@ -65,8 +59,8 @@ class _AnalyzeQuery(RequestValues, alias_generator=to_camel):
         "2024-11-30"
     )
     pages: Annotated[Ranges, PlainValidator(_ranges)] = ALL
-    features: Annotated[frozenset[_Feature], CommaSeparated] = frozenset()
-    output: Annotated[frozenset[Literal["pdf"]], CommaSeparated] = frozenset()
+    features: Annotated[frozenset[_Feature], _Listed] = frozenset()
+    output: Annotated[frozenset[Literal["pdf"]], _Listed] = frozenset()
     output_content_format: Literal["text", "markdown"] = "text"
     string_index_type: Literal["textElements", "unicodeCodePoint", "utf16CodeUnit"] = "textElements"
 

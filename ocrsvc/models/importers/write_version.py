@@ -115,10 +115,9 @@ def _took(staging: Path, home: Path, number: int) -> bool:
 
 
 def _fill(folder: Path, model: NewModel) -> None:
-    described = (
-        {} if DESCRIPTION_FILE in model.files else {DESCRIPTION_FILE: write_description(model.description).encode()}
-    )
-    for name, content in {**model.files, **described}.items():
+    files = dict(model.files)
+    files.setdefault(DESCRIPTION_FILE, write_description(model.description).encode())
+    for name, content in files.items():
         parts = PurePosixPath(name).parts
         if not parts or name.startswith("/") or ".." in parts or not name.isprintable():
             raise BadModel(f"{name!r} is no name for a file of a model.", "Rename it.")
