@@ -12,6 +12,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from grpc_support import MESSAGES, V2, calling, infer_request, known_model, serving
 from keys_support import WRONG, Keys, bearer, keys_in
+from support import read_data
 from web_support import TEXT, running_app
 
 from ocrsvc.access.key_routes import Routes
@@ -122,20 +123,7 @@ def test_a_valid_key_reaches_every_route(app: Flask, keys: Keys) -> None:
 
 @pytest.mark.parametrize(
     ("name", "path", "status"),
-    [
-        ("operator", "/metrics", 200),
-        ("operator", "/ops/workers", 200),
-        ("operator", "//ops/workers", 200),
-        ("reader", "/ops/workers", 403),
-        ("reader", "//ops/workers", 403),
-        ("worker", "/api/doc/get_options", 200),
-        ("reader", "/api/doc/get_options", 403),
-        ("worker", "/api/ocr/get_options", 403),
-        ("reader", "/api/ocr/get_options", 200),
-        ("operator", "/static/page.js", 200),
-        ("operator", "/version", 200),
-        ("worker", "/", 200),
-    ],
+    read_data("access_routes.json")["a scope allows its routes and the description"],
 )
 def test_a_scope_allows_its_routes_and_the_description(
     app: Flask, keys: Keys, name: str, path: str, status: int

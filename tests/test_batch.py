@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from batch_support import draw_images, output, use_fake_engine
-from support import ROOT, wait_until
+from support import ROOT, read_data, wait_until
 
 from ocrsvc.batch.dry_run import SAMPLE_PAGES, Pace, count_sources, measure_pace
 from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile
@@ -69,18 +69,7 @@ def test_it_says_at_the_end_what_all_commands_have_read(
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [
-        (["--mask", "foo"], "foo"),
-        (["--model", "foo"], "model"),
-        (["--on", "foo"], "foo"),
-        (["--region", "1,2"], "1,2"),
-        (["--sample", "0"], "--sample is '0': accepted are a number of pages from 1"),
-        (["--sample", "0%"], "--sample is '0%': accepted"),
-        (["--format", "text,pdf,text"], "--format is 'text,pdf,text', which has text twice."),
-        (["--machines", "2"], "--machines and --price-per-hour need --dry-run."),
-        (["--actors", "2"], "--actors needs a Ray cluster, but --on is 'local'."),
-        (["--verify", "--report"], "--verify and --report exclude each other."),
-    ],
+    read_data("batch.json")["a command that is wrong is refused and leaves nothing that the right one meets"],
 )
 def test_a_command_that_is_wrong_is_refused_and_leaves_nothing_that_the_right_one_meets(
     pages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], said: str

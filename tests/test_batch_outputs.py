@@ -25,6 +25,7 @@ from documents import GRAY, pdf, tiff
 from hypothesis import given
 from hypothesis import strategies as st
 from image_support import box
+from support import read_data
 
 from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, open_writers
@@ -301,21 +302,7 @@ NAMES = st.lists(st.one_of(ODD, st.text(string.ascii_letters + "/.%@~ _#:\\é中
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [
-        ("scans/a.pdf", "scans/a.pdf.txt"),
-        ("/data/scans/a.pdf", "@root/data/scans/a.pdf.txt"),
-        ("../x/a.pdf", "@up/x/a.pdf.txt"),
-        ("s3://bucket/k/a.png", "@s3/bucket/k/a.png.txt"),
-        ("shards/00.tar/17.jpg", "shards/00.tar/17.jpg.txt"),
-        ("宋体 扫描/第1页.jpg", "宋体 扫描/第1页.jpg.txt"),
-        ("a.txt/b.png", "a%2Etxt/b.png.txt"),
-        ("pages-00000.jsonl/b.png", "pages-00000%2Ejsonl/b.png.txt"),
-        ("_ocrsvc/run.json", "%5Focrsvc/run.json.txt"),
-        ("_files/text.png", "%5Ffiles/text.png.txt"),
-        ("unfinished/a.png", "%75nfinished/a.png.txt"),
-        ("C:\\scans\\a.png", "C%3A%5Cscans%5Ca.png.txt"),
-        ("100%.png", "100%25.png.txt"),
-    ],
+    read_data("batch_outputs.json")["a file is called like its source"],
 )
 def test_a_file_is_called_like_its_source(name: str, expected: str) -> None:
     assert source_path(name, ".txt") == expected

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from image_support import png
 from isolation_support import children_of
 from models_support import make_fake, make_several, make_version
-from support import clean_environment, start_server
+from support import clean_environment, read_data, start_server
 
 from ocrsvc.cli.main import run
 from ocrsvc.engines.model.encryption import (
@@ -172,18 +172,7 @@ def test_the_key_comes_from_a_variable_a_descriptor_or_a_command() -> None:
 
 @pytest.mark.parametrize(
     ("environ", "complaint"),
-    [
-        ({"OCRSVC_MODELS_KEY": "s3cret"}, "OCRSVC_MODELS_KEY is not a model key: accepted are 32 bytes"),
-        ({"OCRSVC_MODELS_KEY_FD": "999"}, "OCRSVC_MODELS_KEY_FD is 999, which cannot be read"),
-        ({"OCRSVC_MODELS_KEY_COMMAND": "/nowhere s3cret"}, "OCRSVC_MODELS_KEY_COMMAND cannot be run"),
-        ({"OCRSVC_MODELS_KEY_COMMAND": "echo s3cret"}, "OCRSVC_MODELS_KEY_COMMAND is not a model key"),
-        ({"OCRSVC_MODELS_KEY_COMMAND": "sh -c 'exit 3' s3cret"}, "OCRSVC_MODELS_KEY_COMMAND: sh ended with code 3"),
-        ({"OCRSVC_MODELS_KEY_COMMAND": "'"}, "OCRSVC_MODELS_KEY_COMMAND cannot be run"),
-        (
-            {"OCRSVC_MODELS_KEY": "s3cret", "OCRSVC_MODELS_KEY_FD": "3"},
-            "OCRSVC_MODELS_KEY and OCRSVC_MODELS_KEY_FD are set",
-        ),
-    ],
+    read_data("model_encryption.json")["error for a missing key contains no secret"],
 )
 def test_error_for_a_missing_key_contains_no_secret(environ: dict[str, str], complaint: str) -> None:
     with pytest.raises(SettingsError) as caught:

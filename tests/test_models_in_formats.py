@@ -14,6 +14,7 @@ from documents import GRAY, pdf
 from flask.testing import FlaskClient
 from image_support import png
 from models_support import make_several
+from support import read_data
 from test_adapters import SENT
 from web_support import as_base64, json_of, running_app, running_reader
 
@@ -63,16 +64,7 @@ def readers(response: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     ("query", "version"),
-    [
-        ("", "east/1"),
-        ("?model=east", "east/1"),
-        ("?model=EAST/2", "east/2"),
-        ("?model=east:canary&lang=zh_CN", "east/2"),
-        ("?tier=tiny", "north/1"),
-        ("?lang=ru", "north/1"),
-        ("?lang=auto", "east/1"),
-        ("?lang=en&tier=small", "east/1"),
-    ],
+    read_data("models_in_formats.json")["the answer names the version that read"],
 )
 def test_the_answer_names_the_version_that_read(client: FlaskClient, query: str, version: str) -> None:
     answer = json_of(client.post(f"/v1/ocr{query}", data=PAGE))
@@ -224,22 +216,7 @@ def test_the_languages_of_ocr_space_are_tags_and_mean_nothing_without_a_reposito
 
 @pytest.mark.parametrize(
     ("name", "sent", "value"),
-    [
-        ("model", "ppocr", "ppocr"),
-        ("model", " PPOCR/1 ", "ppocr/1"),
-        ("model", "Invoices:Canary", "invoices:Canary"),
-        ("model", "pp-ocr_v6.tiny", "pp-ocr_v6.tiny"),
-        ("tier", "Tiny", "tiny"),
-        ("lang", "ZH_Hant", "zh-hant"),
-        ("lang", "zh-TW", "zh-hant"),
-        ("lang", "zh_CN", "zh"),
-        ("lang", "sr-Latn", "sr-latn"),
-        ("lang", "AUTO", "auto"),
-        ("lang", "ch", "zh"),
-        ("lang", "chinese_cht", "zh-hant"),
-        ("lang", "Japan", "ja"),
-        ("model", "ppocr/12", "ppocr/12"),
-    ],
+    read_data("models_in_formats.json")["option is parsed"],
 )
 def test_option_is_parsed(name: str, sent: str, value: str) -> None:
     assert getattr(read_options([(name, sent)]).read, name) == value

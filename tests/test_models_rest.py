@@ -18,6 +18,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from image_support import png
+from support import read_data
 from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, json_of, running_app
 
 from ocrsvc.adapters.model_protocols.ocr_model import options_from_parameters
@@ -258,29 +259,7 @@ def test_in_a_batch_the_image_that_failed_is_named(client: FlaskClient) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "said"),
-    [
-        ("GET", "/v2/models/nope", 404, "Request for unknown model: 'nope' is not found"),
-        ("POST", "/v2/models/nope/infer", 404, "Request for unknown model: 'nope' is not found"),
-        ("GET", "/v2/models/ocr/versions/2", 404, "Request for unknown model: 'ocr' version 2 is not found"),
-        ("GET", "/v2/models/ocr/versions/x", 400, "The model version 'x' is not a whole number"),
-        ("GET", "/v2/nowhere", 404, "Not Found"),
-        ("GET", "/v2/models/ocr/infer", 405, "Method Not Allowed"),
-        ("POST", "/v2/repository/models/ocr/unload", 501, "not supported"),
-        ("POST", "/v2/repository/models/nope/load", 404, "unknown model"),
-        ("GET", "/v1/models/nope", 404, "Could not find any versions of model nope"),
-        ("GET", "/v1/models/ocr/versions/2", 404, "Could not find version 2 of model ocr"),
-        ("GET", "/v1/models/ocr/labels/beta", 404, "Unrecognized servable version label: beta"),
-        ("GET", "/v1/models/ocr/what", 400, "Malformed request: GET /v1/models/ocr/what"),
-        ("POST", "/v1/models/ocr/versions/1", 400, "Malformed request: POST /v1/models/ocr/versions/1"),
-        ("POST", "/v1/models/ocr/versions/1:pedict", 400, "Malformed request: POST"),
-        ("POST", "/v1/models/nope:predict", 404, "Servable not found for request: Latest(nope)"),
-        ("POST", "/v1/models/nope/versions/3:predict", 404, "Servable not found for request: Specific(nope, 3)"),
-        ("POST", "/v1/models/ocr/versions/1:classify", 400, "Expected classify signature"),
-        ("POST", "/v1/models/ocr:classify", 400, "Expected classify signature"),
-        ("POST", "/v1/models/ocr:regress", 400, "Expected regress signature"),
-        ("POST", "/v1/models/nope:classify", 404, "Servable not found for request: Latest(nope)"),
-        ("POST", "/v1/models/ocr:explain", 501, "not supported"),
-    ],
+    read_data("models_rest.json")["a wrong path is reported in the protocols shape"],
 )
 def test_a_wrong_path_is_reported_in_the_protocols_shape(
     client: FlaskClient, method: str, path: str, status: int, said: str

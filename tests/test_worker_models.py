@@ -11,7 +11,7 @@ import pytest
 from image_support import noise, png
 from isolation_support import a_task
 from models_support import accept, make_fake, make_version
-from support import wait_until
+from support import read_data, wait_until
 from web_support import running_reader
 
 from ocrsvc.engines.model.files import write_manifest
@@ -243,18 +243,7 @@ def test_child_refuses_a_version_that_changed_after_it_was_chosen(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("model", "fault", "remedy"),
-    [
-        (
-            "[settings]\nworkers = 4",
-            r"fake/1: model\.toml: settings\.workers is not a setting of the engine fake",
-            "fake_",
-        ),
-        ("[settings]\nfake_txt = 'a'", r"settings\.fake_txt is not a setting", "fake_text"),
-        ("[settings]\nfake_latency_s = 'long'", r"settings\.fake_latency_s is 'long'", "a number from 0"),
-        ("[settings]\nfake_latency_s = true", r"settings\.fake_latency_s is True", "a number from 0"),
-        ("[settings]\nfake_text = './../b'", r"settings\.fake_text is '\./\.\./b', which leaves", "below"),
-        ("[settings]\nfake_fault_on = { a = 1 }", r"settings\.fake_fault_on is", "names, separated"),
-    ],
+    read_data("worker_models.json")["error names a setting that a model may not set"],
 )
 def test_error_names_a_setting_that_a_model_may_not_set(tmp_path: Path, model: str, fault: str, remedy: str) -> None:
     version = make_version(tmp_path, "fake", 1, f"engine = 'fake'\n{model}")
