@@ -4,12 +4,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 comma := ,
+SERVING := $(VENV)/.serving
 STAMP := $(VENV)/.installed
 MODELS := $(VENV)/.models
 TOOLS := build/tools
 
 # Tr 2.8 exists for x86-64 Linux only, and OpenVINO wins there.
-EXTRAS := cpu$(comma)dev$(comma)validators$(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(comma)openvino$(comma)tr)
+X86 := $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -))
+SERVE_EXTRAS := cpu$(if $(X86),$(comma)openvino)
+TEST_EXTRAS := $(SERVE_EXTRAS)$(comma)dev$(comma)validators$(if $(X86),$(comma)tr)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # The first of these that is Python 3.11 or newer.
 PYTHONS := $(PYTHON) python3.14 python3.13 python3.12 python3.11
@@ -18,7 +22,7 @@ PYTHONS := $(PYTHON) python3.14 python3.13 python3.12 python3.11
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(SERVING): pyproject.toml constraints.txt
 	@for python in $(PYTHONS); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	    exec "$$python" -m venv --clear $(VENV); \
@@ -26,10 +30,16 @@ $(STAMP): pyproject.toml constraints.txt
 	done; \
 	echo "ocrsvc needs Python 3.11 or newer; none of these is: $(PYTHONS). Name one: make PYTHON=/path/to/python" >&2; \
 	exit 1
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@echo "Installing ocrsvc into $(VENV): some 600 MB, a minute or more."
+	@$(PIP) -e '.[$(SERVE_EXTRAS)]'
 	@touch $@
 
-serve: install
+$(STAMP): $(SERVING)
+	@echo "Installing the tools of tests and linters into $(VENV): some 1.7 GB, a few minutes."
+	@$(PIP) -e '.[$(TEST_EXTRAS)]'
+	@touch $@
+
+serve: $(SERVING)
 	@exec $(BIN)/gunicorn -c gunicorn.conf.py wsgi:app $(ARGS)
 
 # Five at a time, file by file: most of it waits for servers, browsers and workers that come and go. The order is that of

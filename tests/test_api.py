@@ -207,7 +207,7 @@ def test_segmented_words_need_their_package(client: FlaskClient, monkeypatch: py
     monkeypatch.setattr(http_options, "find_spec", lambda _: None)
     problem = json_of(client.post("/v1/ocr?words=segmented", data=PNG))
     assert (problem["status"], problem["code"]) == (400, "bad_option")
-    assert "ocrsvc[segment]" in problem["remedy"]
+    assert ".[segment]" in problem["remedy"]
 
 
 BAD_OPTIONS = [

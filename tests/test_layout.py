@@ -155,7 +155,7 @@ def test_without_onnx_runtime_the_error_names_the_package(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(EngineFailed, match="onnxruntime") as failure:
         OnDemandModel(Path("none.onnx"), "layout").run(np.zeros((1, 3, 50, 50), np.float32))
-    assert "ocrsvc[cpu]" in failure.value.remedy
+    assert "extra cpu" in failure.value.remedy
 
 
 def test_every_engine_returns_regions_on_request() -> None:

@@ -195,7 +195,7 @@ def best_s(unit: str, letters: int) -> float:
 
 
 def test_custom_patterns_match_the_original_and_the_half_width_text() -> None:
-    pytest.importorskip("re2", reason="the extra ocrsvc[mask] is not installed")
+    pytest.importorskip("re2", reason="the extra mask is not installed")
     rules = make_rules(["own"], ["EMP-[0-9]{6}", "病历号：\\w+"])
     masked = masked_text("EMP-123456 ＥＭＰ－６５４３２１ 病历号：A12 EMP-1", rules)
     assert masked == "********** ********** ******* EMP-1"
@@ -203,7 +203,7 @@ def test_custom_patterns_match_the_original_and_the_half_width_text() -> None:
 
 
 def test_a_backtracking_pattern_takes_linear_time() -> None:
-    pytest.importorskip("re2", reason="the extra ocrsvc[mask] is not installed")
+    pytest.importorskip("re2", reason="the extra mask is not installed")
     rules = make_rules(["own"], ["(a+)+$", "(.*a){12}b", "(x|x)*y"])
     began_s = time.process_time()
     find_spans("a" * 30_000 + "!" + "x" * 30_000, rules)
@@ -212,7 +212,7 @@ def test_a_backtracking_pattern_takes_linear_time() -> None:
 
 @pytest.mark.parametrize("patterns", ["(", "a*", "(?=a)b", "(a)\\1", "x\n(", "y" * 1001, "\n".join(["z"] * 101)])
 def test_an_invalid_or_empty_pattern_stops_the_start(patterns: str) -> None:
-    pytest.importorskip("re2", reason="the extra ocrsvc[mask] is not installed")
+    pytest.importorskip("re2", reason="the extra mask is not installed")
     with pytest.raises(
         SettingsError, match=r"OCRSVC_MASK_PATTERNS is .*: accepted is with the extra .*, up to 100 RE2 regular"
     ):

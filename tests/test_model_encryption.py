@@ -235,7 +235,7 @@ def test_all_files_except_the_description_are_encrypted(tmp_path: Path) -> None:
     [
         (None, True, f"It is encrypted with the key {KEY.id}, but no key was given", "OCRSVC_MODELS_KEY"),
         (new_key(), True, "but the given key is", "OCRSVC_MODELS_KEY"),
-        (KEY, False, "", "ocrsvc[encrypt]"),
+        (KEY, False, "", ".[encrypt]"),
     ],
 )
 def test_missing_key_or_package_makes_a_bad_version_with_a_reason(

@@ -1,6 +1,6 @@
 """The wheel: everything that is served is in it, and it serves with what it declares and nothing else.
 
-The environment is empty but for what `pip install 'ocrsvc[cpu]'` would bring, which is linked from the one that runs
+The environment is empty but for what `pip install '.[cpu]'` would bring, which is linked from the one that runs
 the tests. Installing it for once from a package index is the image's build (benchmarks/image.py).
 """
 

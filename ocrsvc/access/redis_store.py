@@ -84,7 +84,7 @@ def _client(url: str) -> Any:
         from redis.retry import Retry
     except ImportError as error:
         raise SettingsError(
-            "OCRSVC_KEYS is a Redis address, but the package redis is not installed.", "Install ocrsvc[redis]."
+            "OCRSVC_KEYS is a Redis address, but the package redis is not installed.", "Install the extra redis."
         ) from error
     try:
         return Redis.from_url(

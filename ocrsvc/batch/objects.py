@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from ocrsvc.errors import BadOption
 
 FILE: Final = "file://"
-_EXTRA: Final = "ocrsvc[objectstore]"
+_EXTRA: Final = ".[objectstore]"
 PACKAGES: Final = dict.fromkeys(("s3", "s3a", "http", "https", "memory"), _EXTRA) | {
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
     **dict.fromkeys(("az", "abfs"), "adlfs"),

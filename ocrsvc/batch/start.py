@@ -41,7 +41,7 @@ def open_reader(request: BatchRequest, load: Load) -> PageReader:
             from ocrsvc.batch.readers.service_reader import open_services
         except ModuleNotFoundError as error:
             what = f"--on needs the package {error.name}."
-            raise OperatorError(what, "Install the extra: ocrsvc[client].") from error
+            raise OperatorError(what, "Install the extra: pip install '.[client]'.") from error
         return open_services(request, load)
     accepted = "local, ray, ray://HOST:PORT, and addresses of services such as http://host:8000"
     raise BadOption(f"--on is {request.on!r}: accepted are {accepted}.")

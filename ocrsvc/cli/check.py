@@ -56,7 +56,7 @@ def check_runtimes(*, cpu: bool, gpu: bool) -> None:
     if cpu and gpu:
         raise OperatorError(
             "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files.",
-            "Uninstall both, then install one extra: ocrsvc[cpu], ocrsvc[gpu-cuda12] or ocrsvc[gpu-cuda13].",
+            "Uninstall both, then install one extra: cpu, gpu-cuda12 or gpu-cuda13.",
         )
 
 

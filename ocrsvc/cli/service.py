@@ -51,7 +51,7 @@ class Access:
             from ocrsvc.client import Client
         except ModuleNotFoundError as error:
             raise OperatorError(
-                f"The package {error.name} is missing.", "Install the extra: ocrsvc[client]."
+                f"The package {error.name} is missing.", "Install the extra: pip install '.[client]'."
             ) from error
         urls: str | list[str] = addresses.split(",") if "," in addresses else addresses
         return Client(urls, api_key=read_key(self.key_file), ca=self.ca, certificate=self.certificate)

@@ -48,7 +48,7 @@ class OnDemandModel:
         except ImportError as error:
             raise EngineFailed(
                 f"{self._request_option}=true needs the package onnxruntime, which is not installed.",
-                f"Install ocrsvc[cpu], or leave out {self._request_option}.",
+                f"Install the extra cpu, or leave out {self._request_option}.",
             ) from error
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1

@@ -90,7 +90,7 @@ def parse_words(text: str) -> Words:
     if find_spec("jieba") is None:
         raise BadOption(
             "words=segmented needs the package jieba, which is not installed.",
-            "Install the extra ocrsvc[segment], or use words=true, which returns single Chinese characters.",
+            "Install the extra: pip install '.[segment]', or use words=true, which returns single Chinese characters.",
         )
     return "segmented"
 

@@ -120,7 +120,7 @@ def _open_client(url: str) -> Redis:
         from redis.retry import Retry
     except ImportError as error:
         raise EngineUnavailable(
-            "OCRSVC_CACHE_URL needs the package redis, which is not installed.", "Install ocrsvc[redis]."
+            "OCRSVC_CACHE_URL needs the package redis, which is not installed.", "Install the extra redis."
         ) from error
     # The client's own retries would block the request's thread for seconds.
     retry = Retry(NoBackoff(), 0)

@@ -56,7 +56,7 @@ def compile_pattern(pattern: str) -> Any:
 
 
 _ACCEPTED: Final = (
-    f"with the extra ocrsvc[mask], up to {_MAX_PATTERNS} RE2 regular expressions, one a line (in the file a list), "
+    f"with the extra mask, up to {_MAX_PATTERNS} RE2 regular expressions, one a line (in the file a list), "
     f"each of up to {_MAX_PATTERN_CHARS} characters, and none that matches empty text"
 )
 Patterns = Annotated[

@@ -255,7 +255,7 @@ class TraceSettings(SettingsGroup, title="Traces"):
 
     traces: Literal["off", "otlp"] = setting(
         "off",
-        "Send traces of requests to an OpenTelemetry collector over OTLP/HTTP, with the extra ocrsvc[otel]; "
+        "Send traces of requests to an OpenTelemetry collector over OTLP/HTTP, with the extra otel; "
         "OTEL_EXPORTER_OTLP_ENDPOINT and the SDK's other variables configure the exporter.",
     )
     trace_sample: float | None = setting(

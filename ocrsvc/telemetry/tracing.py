@@ -98,7 +98,7 @@ def check_tracing(settings: Settings, environ: Mapping[str, str]) -> None:
     if missing := [name for name in _MODULES if not _is_installed(name)]:
         raise SettingsError(
             f"OCRSVC_TRACES is 'otlp', and {' and '.join(missing)} cannot be imported.",
-            "Install the extra ocrsvc[otel], or set OCRSVC_TRACES=off.",
+            "Install the extra: pip install '.[otel]', or set OCRSVC_TRACES=off.",
         )
     for variable in _PROTOCOLS:
         if environ.get(variable, _PROTOCOL) != _PROTOCOL:

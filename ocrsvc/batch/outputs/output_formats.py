@@ -43,7 +43,7 @@ def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
     if "pdf" in names and options.get("mask"):
         raise BadOption("--format pdf shows the pages as they are, and --mask is to hide what is on them.")
     if any(name.startswith("parquet") for name in names) and find_spec("pyarrow") is None:
-        raise BadOption("--format parquet needs the package pyarrow.", "Install the extra: ocrsvc[parquet].")
+        raise BadOption("--format parquet needs the package pyarrow.", "Install the extra: pip install '.[parquet]'.")
 
 
 def open_writers(names: Sequence[str], reader: Mapping[str, str], below: str = "") -> Iterator[WritePart]:

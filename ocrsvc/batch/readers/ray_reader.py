@@ -369,7 +369,7 @@ def connect(on: str) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise BadOption("--on ray needs Ray, which is not installed.", "pip install 'ocrsvc[ray]'") from error
+        raise BadOption("--on ray needs Ray, which is not installed.", "pip install '.[ray]'") from error
     address = on if on.startswith(RAY_ADDRESS) else "auto"
     try:
         check_listens(on)

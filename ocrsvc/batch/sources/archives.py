@@ -172,7 +172,7 @@ def _unpacker(extension: str, file: BinaryIO) -> Any:
     try:
         import zstandard
     except ModuleNotFoundError as error:
-        raise SourceGone("Zstandard is not installed.", "Install the extra: ocrsvc[zstd].") from error
+        raise SourceGone("Zstandard is not installed.", "Install the extra: pip install '.[zstd]'.") from error
     unpacker = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
     return unpacker.stream_reader(file, read_across_frames=True, closefd=False)
 

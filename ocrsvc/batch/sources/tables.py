@@ -109,7 +109,7 @@ class TableArchive:
 
     def __init__(self, address: str, column: str | None, tables: Tables) -> None:
         if find_spec("pyarrow") is None:
-            raise SourceGone("Parquet files need pyarrow.", "Install the extra: ocrsvc[parquet].")
+            raise SourceGone("Parquet files need pyarrow.", "Install the extra: pip install '.[parquet]'.")
         self._tables, self._column = tables, column
         # A file that is replaced is another table.
         self._table = (address, look_at(address).version)

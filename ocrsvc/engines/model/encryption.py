@@ -90,7 +90,7 @@ class EncryptionMissing(BadModel):
     def __init__(self) -> None:
         super().__init__(
             "Encrypted models need the package `cryptography`, which is not installed.",
-            "Install ocrsvc with the extra encrypt: pip install 'ocrsvc[encrypt]'.",
+            "Install the extra: pip install '.[encrypt]'.",
         )
 
 

@@ -40,7 +40,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 PACKAGE: Final = "tr"
 # Largest safe ratio of height to width: from about 48 the scaled width is 0, and the library aborts.
 MOST_HEIGHT_PER_WIDTH: Final = 16
-_REINSTALL: Final = "Reinstall it: pip install --force-reinstall 'ocrsvc[tr]'."
+_REINSTALL: Final = "Reinstall it: pip install --force-reinstall '.[tr]'."
 _OPEN_LOCK: Final = threading.Lock()
 
 
@@ -104,7 +104,7 @@ def _find_package() -> metadata.Distribution:
     except metadata.PackageNotFoundError as error:
         raise EngineUnavailable(
             "The engine tr_crnn needs the package tr, which is not installed.",
-            "Install the extra tr: pip install 'ocrsvc[tr]'.",
+            "Install the extra: pip install '.[tr]'.",
         ) from error
 
 

@@ -69,7 +69,7 @@ def find_backend(imaging: Imaging, device: str) -> ArrayBackend | None:
     if imaging == "cpu" or device == "cpu":
         return None
     if importlib.util.find_spec("cupy") is None:
-        LOG.warning("cupy is not installed, so the CPU prepares pixels; install ocrsvc[gpu-cuda12] or [gpu-cuda13].")
+        LOG.warning("cupy is not installed, so the CPU prepares pixels; install the extra gpu-cuda12 or -cuda13.")
         return None
     try:
         return CupyBackend()
