@@ -65,7 +65,9 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
     try:
         from ocrsvc.integrations.mcp_server import PATH, listen, make_server, serve
     except ModuleNotFoundError as error:
-        raise OperatorError(f"ocrsvc mcp needs the package {error.name}.", "Install the extra: pip install '.[mcp]'.") from error
+        raise OperatorError(
+            f"ocrsvc mcp needs the package {error.name}.", "Install the extra: pip install '.[mcp]'."
+        ) from error
     source = _page_source(url, access, engine)
     try:
         files = _sources(folders or ([Path.cwd()] if http is None else []), most_bytes)
