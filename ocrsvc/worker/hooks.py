@@ -125,22 +125,7 @@ def on_starting(server: LastingArbiter) -> None:
     server.log.error_log.addFilter(service.hung_requests.replace_memory_guess)
     count_lost_lines(server.log, lambda: service.metrics.common.count(LINES_DROPPED))
     try:
-        check_server(server.cfg, settings)
-        try:
-            if server.pidfile is not None:
-                server.pidfile.write()
-        except OSError as error:
-            raise SettingsError(f"The pid file cannot be written: {error}.", "Choose another one.") from error
-        service.grpc_listeners = tuple(map(listen, settings.grpc_bind))
-        if settings.keys is not None:
-            check_store(settings.keys)
-        audit_log_of(settings).check()
-        if settings.models is not None:
-            from ocrsvc.models.policy import read_policies
-
-            read_policies(settings.models)
-        if settings.jobs_bytes:
-            service.jobs = open_jobs(settings)
+        _open_all(server, service)
     except OperatorError as error:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
@@ -151,6 +136,27 @@ def on_starting(server: LastingArbiter) -> None:
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
     if service.jobs is not None and settings.jobs_dir is None:
         server.log.info("Jobs and uploaded files are kept until the service ends: OCRSVC_JOBS_DIR is not set.")
+
+
+def _open_all(server: LastingArbiter, service: ServiceContext) -> None:
+    """Write the pid file, and open listeners and stores. Raises OperatorError if any of them cannot be used."""
+    settings = service.settings
+    check_server(server.cfg, settings)
+    try:
+        if server.pidfile is not None:
+            server.pidfile.write()
+    except OSError as error:
+        raise SettingsError(f"The pid file cannot be written: {error}.", "Choose another one.") from error
+    service.grpc_listeners = tuple(map(listen, settings.grpc_bind))
+    if settings.keys is not None:
+        check_store(settings.keys)
+    audit_log_of(settings).check()
+    if settings.models is not None:
+        from ocrsvc.models.policy import read_policies
+
+        read_policies(settings.models)
+    if settings.jobs_bytes:
+        service.jobs = open_jobs(settings)
 
 
 def _raise_open_files_limit() -> None:

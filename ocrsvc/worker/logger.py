@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from gunicorn import glogging
 
 from ocrsvc.access.api_keys import hide_secrets
 from ocrsvc.telemetry.event_log import TARGETS, BackgroundHandler, JsonFormatter, ReadyStreamHandler, log_uncaught
-
-Form = Literal["text", "json"]
 
 
 class LastingFileHandler(logging.FileHandler):
@@ -27,7 +25,7 @@ class LastingFileHandler(logging.FileHandler):
 class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no types
     """See the module."""
 
-    form: ClassVar[Form] = "text"
+    is_json: ClassVar[bool] = False
 
     def setup(self, cfg: Any) -> None:
         """Apply the configuration; on an error after the start the old handlers stay."""
@@ -48,7 +46,7 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
             elif type(handler) is logging.StreamHandler:
                 handler.__class__ = ReadyStreamHandler
         # A reload may choose another logger class.
-        if getattr(cfg.logger_class, "form", self.form) == "json":
+        if getattr(cfg.logger_class, "is_json", self.is_json):
             # Logging, warnings and uncaught errors of all code.
             _set_json(self.error_log.handlers, None)
             logging.captureWarnings(capture=True)
@@ -75,7 +73,7 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
 class JsonLogger(LastingLogger):
     """LastingLogger with lines in JSON."""
 
-    form: ClassVar[Form] = "json"
+    is_json: ClassVar[bool] = True
 
 
 def count_lost_lines(log: LastingLogger, on_drop: Callable[[], object]) -> None:
