@@ -320,8 +320,7 @@ class EventLoop:
         """A thread has served a request: send the rest of the response, then keep or close the connection."""
         self._load.count(-1)
         conn.is_kept = not done.cancelled() and done.exception() is None and done.result()
-        now_s = time.monotonic()
-        conn.pace, conn.sent_bytes = Pace(now_s, now_s), 0
+        conn.pace, conn.sent_bytes = Pace(now_s := time.monotonic(), now_s), 0
         send_rest = partial(self._listen, act=self._on_writable, event=selectors.EVENT_WRITE)
         self._guarded(conn, send_rest if conn.sender.is_left else self._end_answer)
 

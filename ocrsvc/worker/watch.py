@@ -266,14 +266,13 @@ class Watch:
 
     def _note_stuck(self) -> None:
         """If more engine threads are stuck than before, request a successor and dump their stacks."""
-        stuck, before, worker = self.stuck_threads(), self._stuck, self.worker
-        self._stuck = stuck
-        if stuck > before:
+        worker, before, self._stuck = self.worker, self._stuck, self.stuck_threads()
+        if self._stuck > before:
             request_replacement(worker.entry, Reason.STUCK)
             worker.log.error(
                 "STUCK: %s of %s engine threads are still busy long after the deadline of their work. "
                 "This worker is replaced; the stacks of its threads follow.",
-                *(stuck, worker.engine_threads),
+                *(self._stuck, worker.engine_threads),
             )
             worker.flush_log()
             faulthandler.dump_traceback(file=_STDERR)
