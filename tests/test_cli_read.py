@@ -163,7 +163,7 @@ def test_existing_file_is_replaced_only_when_the_new_one_is_complete(monkeypatch
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("ocrsvc.cli.read.write_documents", fail)
+        patched.setattr("ocrsvc.formats.output_files.write_document", fail)
         assert read("a.pdf", "--format", "md", "-o", "made.md") == 78
     assert (Path("made.md").read_text(), len(list(Path().iterdir()))) == ("old", 5)
     assert read("a.pdf", "--format", "md", "-o", "made.md") == 0

@@ -231,8 +231,8 @@ def test_status_prints_workers_and_main_metrics(ready_server: Server) -> None:
         assert str(pid) in done.stdout
     assert "ready" in done.stdout
     assert "requests" in done.stdout
-    assert re.search(r"^memory +[\d.]+ [KMG]iB of [\d.]+ [GT]iB in use$", done.stdout, re.MULTILINE)
-    assert re.search(r"^jobs +0, 0 B of 1 GiB, [\d.]+ [MGT]iB free on the disk$", done.stdout, re.MULTILINE)
+    assert re.search(r"^memory +[\d.]+ [kMG]B of [\d.]+ [GT]B in use$", done.stdout, re.MULTILINE)
+    assert re.search(r"^jobs +0, 0 B of 1.1 GB, [\d.]+ [MGT]B free on the disk$", done.stdout, re.MULTILINE)
     assert re.search(r"^denied +0 images, 0 requests$", done.stdout, re.MULTILINE)
 
 
@@ -255,8 +255,8 @@ def test_status_prints_the_overview() -> None:
         }
     )
     assert list(lines) == [
-        "memory      3 GiB of 8 GiB in use",
-        "GPU 0       10 GiB of 80 GiB in use, busy 37%",
+        "memory      3.2 GB of 8.6 GB in use",
+        "GPU 0       10.7 GB of 85.9 GB in use, busy 37%",
         "last minute requests 2.00/s, own failures 0.50/s, refused 0.00/s, wait p95 -, time p95 250 ms",
         "denied      1 images, 0 requests",
         "last failures of the service",

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,22 +14,20 @@ from hypothesis import strategies as st
 from support import ROOT, ocrsvc
 
 from ocrsvc.cli.main import run
-from ocrsvc.cli.tune import Load, Measurement, SettingValues, batches, choose, precisions, to_toml, workers_and_threads
+from ocrsvc.cli.tune import Load, Measurement, SettingValues, choose, to_toml, workers_and_threads
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
 
-MB = 10**6
 
-
-def measured(pages_per_s: float, p95_s: float, peak_mb: int = 500, *, failed: int = 0, workers: int = 1) -> Measurement:
-    return Measurement({"workers": workers}, pages_per_s, p95_s / 2, p95_s, peak_mb * MB, failed)
+def measured(pages_per_s: float, p95_s: float, *, failed: int = 0, workers: int = 1) -> Measurement:
+    return Measurement({"workers": workers}, pages_per_s, p95_s / 2, p95_s, failed)
 
 
 @given(st.floats(0.5, 128), st.sampled_from(["cpu", "cuda"]))
 def test_every_candidate_is_a_setting_that_is_accepted_and_is_tried_once(cpus: float, device: str) -> None:
     tried = workers_and_threads(cpus, device)
     assert len({tuple(sorted(knobs.items())) for knobs in tried}) == len(tried) <= 12
-    for knobs in tried + batches(tried[0]) + precisions(tried[0]):
+    for knobs in tried:
         Settings.model_validate(dict(knobs))
     shared = [(knobs["workers"], knobs["engine_threads"]) for knobs in workers_and_threads(2.0, "cpu")]
     assert shared == [(1, 2), (1, 3), (2, 1), (2, 2)]
@@ -42,12 +39,12 @@ def test_fastest_choice_within_the_goal_wins() -> None:
     assert choose([calm, quick], 1.0) is calm
     assert choose([calm, quick], 0.5) is None
     assert choose([measured(3, 4, failed=1)], None) is None
-    assert choose([measured(3, 4, 900), small := measured(3, 4, 300)], None) is small
+    assert choose([measured(3, 4), calmer := measured(3, 3)], None) is calmer
 
 
 def test_the_settings_file_holds_what_was_chosen_and_tells_what_was_measured() -> None:
-    knobs: SettingValues = {"workers": 2, "batch_pixels": 1_474_560, "batch_wait_s": 0.002, "precision": "int8"}
-    chosen = Measurement(knobs, 3.0, 1.0, 2.0, 500 * MB)
+    knobs: SettingValues = {"workers": 2, "engine_threads": 3}
+    chosen = Measurement(knobs, 3.0, 1.0, 2.0)
     text = to_toml(chosen, [chosen, measured(1, 1, workers=4)], "two cores")
     assert tomllib.loads(text) == knobs
     assert "# Made by `ocrsvc tune`: two cores" in text
@@ -83,17 +80,17 @@ def test_a_run_measures_every_choice_and_writes_settings_that_start(tmp_path: Pa
 def test_choice_that_does_not_start_keeps_other_measurements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measure(knobs: SettingValues, _load: Load, _environ: Mapping[str, str]) -> Measurement:
-        if knobs.get("precision") == "fp16":
+    def measure(knobs: SettingValues, _load: Load) -> Measurement:
+        if knobs["engine_threads"] == 8:
             raise OperatorError("It does not start.", "Try `ocrsvc check`.")
-        return Measurement(knobs, 9.0 if "precision" in knobs else 1.0, 1.0, 1.0, MB)
+        return Measurement(knobs, float(knobs["workers"] * knobs["engine_threads"]), 1.0, 1.0)
 
     monkeypatch.setattr("ocrsvc.cli.tune.measure", measure)
     monkeypatch.setenv("OCRSVC_DEVICE", "cuda")
     out = tmp_path / "tuned.toml"
     assert run(["tune", str(ROOT / "tests" / "pages" / "line.png"), "--out", str(out)]) == 0
-    assert tomllib.loads(out.read_text())["precision"] == "fp32"
-    assert "precision=fp16: It does not start." in capsys.readouterr().err
+    assert tomllib.loads(out.read_text()) == {"workers": 3, "engine_threads": 4}
+    assert "workers=3 engine_threads=8: It does not start." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

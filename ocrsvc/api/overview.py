@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Any, Final
 
 from ocrsvc import __version__
@@ -41,15 +42,13 @@ def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, setting
         "started_s": request_metrics.store.started_s,
         "arbiter_pid": os.getppid() if table.head.base else None,
         "workers_wanted": table.head.base,
+        "workers_most": table.head.most_live,
         "workers": workers_to_list(table),
         "gpus": _gpus_to_list(table),
         "memory": {"used_bytes": memory.used_bytes, "limit_bytes": memory.limit_bytes},
         "counts": _counts(series),
         "recycles": {reason.name.lower(): table.head.recycles[reason] for reason in Reason if reason},
-        "boot_failures": {
-            "ever": _one(series, metrics.BOOT_FAILURES),
-            "in_a_row": table.head.boot_failures,
-        },
+        "boot_failures": {"ever": _one(series, metrics.BOOT_FAILURES), "in_a_row": table.head.boot_failures},
         "documents": _documents(series),
         "models": _models(series),
         "errors": errors_to_list(request_metrics),
@@ -63,6 +62,9 @@ def _counts(series: Series) -> Node:
     return {
         **{metric.name.removeprefix("ocrsvc_"): _all(series, metric) for metric in shown},
         "requests_by_adapter": _by(series, metrics.REQUESTS),
+        "requests_by_code": _by(series, metrics.REQUESTS, 2),
+        "stage_images": _by(series, metrics.STAGE_SECONDS, value=lambda values: sum(values[:-1])),
+        "stage_s": _by(series, metrics.STAGE_SECONDS, value=itemgetter(-1)),
         "refused": _by(series, metrics.REFUSED),
         "failures": _by(series, metrics.FAILURES),
     }
@@ -78,12 +80,14 @@ def _all(series: Series, metric: Metric) -> float:
     return sum(values[0] for key, values in series.items() if key[1] == metric.name)
 
 
-def _by(series: Series, metric: Metric) -> dict[str, float]:
-    """The sums of a metric by its first label, largest first."""
+def _by(
+    series: Series, metric: Metric, label: int = 0, value: Callable[[Sequence[float]], float] = itemgetter(0)
+) -> dict[str, float]:
+    """The sums of a metric by one of its labels, largest first."""
     sums: dict[str, float] = {}
     for key, values in series.items():
         if key[1] == metric.name:
-            sums[key[2]] = sums.get(key[2], 0.0) + values[0]
+            sums[key[2 + label]] = sums.get(key[2 + label], 0.0) + value(values)
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
@@ -129,10 +133,7 @@ def errors_to_list(request_metrics: RequestMetrics) -> list[Node]:
 
 def denylist_to_dict(request_metrics: RequestMetrics) -> Mapping[str, list[Node]]:
     """The crash denylist: images and request bodies that crash engines or stop workers."""
-    return {
-        "images": _entries(request_metrics.image_denylist),
-        "requests": _entries(request_metrics.body_denylist),
-    }
+    return {"images": _entries(request_metrics.image_denylist), "requests": _entries(request_metrics.body_denylist)}
 
 
 def keys_to_list(gate: AccessGate, now_s: float) -> list[Node]:
@@ -141,18 +142,7 @@ def keys_to_list(gate: AccessGate, now_s: float) -> list[Node]:
 
 
 def _entries(known: CrashDenylist | None) -> list[Node]:
-    entries = known.entries() if known is not None else []
-    return [
-        {
-            "hash": entry.hash,
-            "cause": entry.cause,
-            "crashes": entry.crashes,
-            "when_s": entry.when_s,
-            "left_s": entry.left_s,
-            "is_refused": entry.is_refused,
-        }
-        for entry in entries
-    ]
+    return [asdict(entry) | {"is_refused": entry.is_refused} for entry in known.entries()] if known is not None else []
 
 
 def _gpus_to_list(worker_table: WorkerTable) -> list[Node]:

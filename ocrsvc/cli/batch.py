@@ -9,29 +9,32 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from ocrsvc.batch.human_readable import count_of, visible
+from ocrsvc.batch.destination import Destination, open_destination
+from ocrsvc.batch.dry_run import Pace, count_sources, measure_pace
+from ocrsvc.batch.human_readable import bytes_of, count_of, duration_of, failures_of, rate_of, visible
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
+from ocrsvc.batch.progress import RunCounts, showing
 from ocrsvc.batch.request import BatchRequest, ClusterRequest, ServiceAccess, SourceRequest
+from ocrsvc.batch.run import Run
+from ocrsvc.batch.sources.source_files import PlanningCounts
 from ocrsvc.cli.options import AMOUNT, COUNT, FILE, Number, command, option, reading_options
+from ocrsvc.cli.output import table
 from ocrsvc.cli.service import read_key, service_access
-from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
+from ocrsvc.errors import BadOption, DamagedLedger, OcrsvcError, StoreUnavailable
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import set_library_environment
-
-if TYPE_CHECKING:
-    from ocrsvc.batch.destination import Destination
-    from ocrsvc.batch.run import Run
 
 _MORE_TO_READ: Final = 75
 _SOME_FAILED: Final = 1
 _MAX_PROBLEMS: Final = 20
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _REMEDY: Final = "Fix that and run the same command again: finished pages are kept."
 # Ray options that have a command-line option or that the run sets itself.
 _RESERVED: Final = (
@@ -91,13 +94,7 @@ _estimate: Final = partial(option, section="Estimate")
 @_reader("--on", default="local", metavar="READER", help="local (the default), URL[,URL...], ray, ray://HOST:PORT.")
 @_reader("--shard", metavar="I/N", help="Read every Nth part, starting with part I (from 0).")
 @_service("--patience", default=300.0, help="Stop if no service has answered for this long (300).")
-@_service(
-    "--at-once",
-    type=Number(int, 1, 1000),
-    default=16,
-    metavar="N",
-    help="Concurrent files per service, fewer if it refuses (16).",
-)
+@_service("--at-once", type=Number(int, 1, 1000), default=16, metavar="N", help="Concurrent files per service (16).")
 @service_access
 @_cluster("--actors", type=COUNT, metavar="N", help="Number of actors; by default as many as fit on the cluster.")
 @_cluster("--cpus-per-actor", type=AMOUNT, default=1.0, metavar="N", help="CPUs per actor; fractions allowed (1).")
@@ -110,12 +107,7 @@ _estimate: Final = partial(option, section="Estimate")
 @_shown("--no-report", is_flag=True, help="Do not write a report at the end.")
 @_shown("--report", is_flag=True, help="Only write the run's report again.")
 @_estimate("--dry-run", is_flag=True, help="Count pages, read a few, estimate time and cost; write no output.")
-@_estimate(
-    "--machines",
-    type=Number(int, 1, 1_000_000),
-    metavar="N",
-    help="Estimate for N machines like this one, or N times those of --on.",
-)
+@_estimate("--machines", type=Number(int, 1, 10**6), metavar="N", help="Assume N machines, or N times those of --on.")
 @_estimate("--price-per-hour", type=AMOUNT, metavar="PRICE", help="Price of this machine, or of all machines of --on.")
 def batch(**options: Any) -> int:
     """Read many files into one output, each page exactly once.
@@ -125,29 +117,29 @@ def batch(**options: Any) -> int:
     """
     # Must run before the numeric libraries load, which is why they are imported inside functions.
     set_library_environment(os.environ)
-    from ocrsvc.batch.destination import open_destination
-    from ocrsvc.cli.batch_summary import estimate, make_report
-
     args = SimpleNamespace(**options)
     _check_modes(args)
     if args.dry_run:
-        estimate(_request_of(args), args.machines, args.price_per_hour)
+        _estimate_run(_request_of(args), args)
         return 0
     destination = open_destination(args.out)
-    with _store_errors(destination):
+    try:
         if args.verify:
             return _verify(destination)
         if args.report:
-            make_report(destination)
+            _make_report(destination)
             return 0
         return _read(destination, args)
+    except (OSError, sqlite3.Error) as error:
+        what = destination.address if isinstance(error, OSError) else f"The work folder of {destination.address}"
+        reason = getattr(error, "strerror", None) or error
+        raise StoreUnavailable(f"{what} cannot be read or written: {reason}.", _REMEDY) from error
 
 
 def _check_modes(args: SimpleNamespace) -> None:
-    if not (args.sources or args.report or args.verify):
-        raise BadOption("No source is named.", "Name files or folders to read.")
-    if "" in args.sources:
-        raise BadOption("A source is empty: ''.", "Name files or folders to read.")
+    if "" in args.sources or not (args.sources or args.report or args.verify):
+        what = "A source is empty: ''." if args.sources else "No source is named."
+        raise BadOption(what, "Name files or folders to read.")
     modes = {"--dry-run": args.dry_run, "--verify": args.verify, "--report": args.report}
     if sum(modes.values()) > 1:
         names = " and ".join(name for name in modes if modes[name])
@@ -200,24 +192,8 @@ def actor_options_of(text: str) -> Mapping[str, Any]:
     return options
 
 
-@contextmanager
-def _store_errors(destination: Destination) -> Iterator[None]:
-    """Raise StoreUnavailable for errors of the disk."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or error
-        raise StoreUnavailable(f"{destination.address} cannot be read or written: {reason}.", _REMEDY) from error
-    except sqlite3.Error as error:
-        what = f"The work folder of {destination.address} cannot be read or written: {error}."
-        raise StoreUnavailable(what, _REMEDY) from error
-
-
 def _read(destination: Destination, args: SimpleNamespace) -> int:
-    from ocrsvc.batch.progress import showing
-    from ocrsvc.batch.sources.source_files import PlanningCounts
     from ocrsvc.batch.start import open_run
-    from ocrsvc.cli.batch_summary import make_report_at_end, summary_of
 
     counts = PlanningCounts()
     with (
@@ -228,11 +204,42 @@ def _read(destination: Destination, args: SimpleNamespace) -> int:
         for sentence in counts.to_sentences():
             print(visible(f"ocrsvc: {sentence}"), file=sys.stderr)
         outcome = work.execute()
-    for sentence in summary_of(outcome, destination.address, outcome.clock() - outcome.began_s, args.shard):
+    for sentence in _summary_of(outcome, destination.address, outcome.clock() - outcome.began_s, args.shard):
         print(f"ocrsvc: {sentence}", file=sys.stderr)
     if not args.no_report:
-        make_report_at_end(destination)
+        try:
+            _make_report(destination)
+        except (OcrsvcError, OSError) as error:
+            print(visible(f"ocrsvc: the report could not be written: {error}"), file=sys.stderr)
     return _exit_code(is_complete=outcome.is_complete, failed=outcome.all_failed if not args.exit_zero else 0)
+
+
+def _summary_of(outcome: RunCounts, address: str, elapsed_s: float, shard: str | None) -> Iterator[str]:
+    """Summarize a run into the output at `address`; `elapsed_s` is this command's."""
+    if outcome.is_complete and not outcome.planned:
+        yield "no pages to read" + (f": the run has fewer parts than --shard {shard} needs" if shard else "")
+        return
+    copied = f", {outcome.copied:,} of them copied from files with the same content" if outcome.copied else ""
+    took = "less than a second" if elapsed_s < 1 else duration_of(elapsed_s)
+    yield f"{count_of(outcome.done, 'page')} read{copied}, {failures_of(outcome.failed)}, in {took}"
+    done, failed = outcome.all_done, outcome.all_failed
+    if (done, failed) != (outcome.done, outcome.failed.total()) or not outcome.is_complete:
+        finished, planned = done + failed, count_of(outcome.planned, "page")
+        where = " of this shard" if shard else ""
+        yield f"total so far: {finished:,} of {planned}{where}, {done:,} read and {failed:,} failed"
+    if outcome.is_complete:
+        yield f"{'shard' if shard else 'output'} complete: {address}"
+        if failed:
+            yield "failed pages have an `error` in the output; --retry-failed reads them again"
+    else:
+        yield f"incomplete: {address}; run the same command again to continue"
+
+
+def _make_report(destination: Destination) -> None:
+    """Write the report of a run and print its address. Raises OcrsvcError, OSError."""
+    from ocrsvc.batch.report import write_report
+
+    print(f"ocrsvc: report in {destination.address.rstrip('/')}/{write_report(destination)}", file=sys.stderr)
 
 
 @contextmanager
@@ -240,16 +247,14 @@ def _draining(work: Run) -> Iterator[None]:
     """Make SIGINT and SIGTERM drain the run; a second signal ends the process at once."""
 
     def drain(number: int, _frame: object) -> None:
-        for other in before:
+        for other in _SIGNALS:
             signal.signal(other, signal.SIG_DFL)
         name = signal.Signals(number).name
         print(f"\nocrsvc: {name}: finishing pages in progress; repeat to stop at once", file=sys.stderr)
         work.drain()
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, drain) for number in _SIGNALS}
     try:
-        for number in before:
-            signal.signal(number, drain)
         yield
     finally:
         for number, handler in before.items():
@@ -277,3 +282,39 @@ def _exit_code(*, is_complete: bool, failed: int) -> int:
     if not is_complete:
         return _MORE_TO_READ
     return _SOME_FAILED if failed else 0
+
+
+def _estimate_run(request: BatchRequest, args: SimpleNamespace) -> None:
+    """Count the sources, read a sample, and print an estimate for all pages. Raises OcrsvcError."""
+    from ocrsvc.batch.sources.load_files import SourceLoader
+    from ocrsvc.batch.sources.plan_files import find_sources
+    from ocrsvc.batch.start import open_reader
+
+    skipped = PlanningCounts()
+    counts = count_sources(find_sources(request.sources, skipped))
+    counted = (*counts.kinds.items(), ("all", counts.total))
+    rows = [(kind, f"{files:,}", f"{pages:,}", bytes_of(size)) for kind, (files, pages, size) in counted]
+    lines = table(("kind", "files", "pages", "bytes"), rows, to_right=True)
+    print(visible("\n".join([*lines, *skipped.to_sentences()])))
+    if not counts.sample:
+        return
+    with closing(SourceLoader(request.sources.most_file_bytes)) as load, closing(open_reader(request, load)) as reader:
+        reader.start()
+        pace = measure_pace(reader, counts.sample)
+    if pace is not None:
+        print("\n".join(_estimate_lines(counts.total[1], pace, args)))
+
+
+def _estimate_lines(pages: int, pace: Pace, args: SimpleNamespace) -> Iterator[str]:
+    failed = f" ({pace.failed} failed)" if pace.failed else ""
+    rate = f"{rate_of(pace.pages_per_s)} pages/s (± {pace.spread * 100:.0f} %), {pace.at_once} at once"
+    yield ""
+    yield f"{count_of(pace.pages, 'page')} read{failed}: {rate}"
+    # The number of machines of services and clusters is unknown.
+    one, several = ("this machine", "such machines") if args.on == "local" else ("the present readers", "times as many")
+    for count in (1, 10, 100) if args.machines is None else sorted({1, args.machines}):
+        name = one if count == 1 else f"{count} {several}"
+        yield f"{name:22} {duration_of(pace.seconds_for(pages, count))}"
+    if (price := args.price_per_hour) is not None:
+        hours = pace.seconds_for(pages) / 3600
+        yield f"{'price':22} {hours * price:,.2f} ({hours:,.2g} hours at {price:g})"

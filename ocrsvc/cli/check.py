@@ -137,18 +137,17 @@ def _opens_in_subprocess(engine: str) -> bool:
     line = [sys.executable, "-m", "ocrsvc", "check", "--engine", engine]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=_OPEN_S, check=False)  # noqa: S603
-        outcome, opens = _outcome(done), done.returncode == 0
     except subprocess.TimeoutExpired:
-        outcome, opens = f"does not open within {_OPEN_S:.0f} s", False
-    print(f"  {engine}: {outcome}", flush=True)
-    return opens
-
-
-def _outcome(done: subprocess.CompletedProcess[str]) -> str:
+        print(f"  {engine}: does not open within {_OPEN_S:.0f} s", flush=True)
+        return False
+    last = (done.stderr if done.returncode else done.stdout).strip().splitlines()[-1:] or [
+        f"exit code {done.returncode}"
+    ]
     if done.returncode == 0:
-        return f"opens ({done.stdout.strip().splitlines()[-1]})"
-    if done.returncode < 0:
-        why = "its library or a model is damaged or does not fit this machine"
-        return f"crashes (signal {-done.returncode}): {why}"
-    reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-    return f"does not open: {reason[0].removeprefix('ocrsvc: ')}"
+        outcome = f"opens ({last[0]})"
+    elif done.returncode < 0:
+        outcome = f"crashes (signal {-done.returncode}): its library or a model is damaged or does not fit this machine"
+    else:
+        outcome = f"does not open: {last[0].removeprefix('ocrsvc: ')}"
+    print(f"  {engine}: {outcome}", flush=True)
+    return done.returncode == 0

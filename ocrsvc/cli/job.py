@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ocrsvc.batch.human_readable import visible
-from ocrsvc.cli.options import FILE, Group, Reading, gathered, option, reading_options
+from ocrsvc.cli.options import FILE, Reading, gathered, group, option, reading_options
 from ocrsvc.cli.output import JSON, NDJSON, OTHER_NAMES, STANDARD, check_output, formats_for, is_zip, writing
 from ocrsvc.cli.service import ACCESS, Access
+from ocrsvc.client.request import Options
 from ocrsvc.errors import BadOption
 
 if TYPE_CHECKING:
     from ocrsvc.client import Client
-    from ocrsvc.client.request import Options
 
 _MAX_WAIT_S: Final = 10.0**6
 _ID: Final = click.argument("job_id", metavar="ID", help="The id that `submit` printed.")
@@ -33,13 +33,10 @@ _URL: Final = option("--url", section="Service", required=True, metavar="URL", h
 _service: Final = gathered("client", _client, _URL, *ACCESS)
 
 
-@click.group(
-    cls=Group,
-    examples=(
-        "ocrsvc job submit book.pdf --url http://127.0.0.1:8000 --format pdf     prints an id",
-        "ocrsvc job status ID --url http://127.0.0.1:8000",
-        "ocrsvc job result ID --url http://127.0.0.1:8000 --wait -o book-text.pdf",
-    ),
+@group(
+    "ocrsvc job submit book.pdf --url http://127.0.0.1:8000 --format pdf     prints an id",
+    "ocrsvc job status ID --url http://127.0.0.1:8000",
+    "ocrsvc job result ID --url http://127.0.0.1:8000 --wait -o book-text.pdf",
 )
 def job() -> None:
     """Have a service read a document in the background, and fetch the result."""
@@ -72,12 +69,7 @@ def _status(client: Client, job_id: str) -> None:
 
 @job.command("result", examples=("ocrsvc job result ID --url http://127.0.0.1:8000 --wait -o book-text.pdf",))
 @_ID
-@option(
-    "--format",
-    "form",
-    metavar="FORMAT",
-    help="json, ndjson, pdf, text, md …; by default the ending of -o, else json.",
-)
+@option("--format", "form", metavar="FORMAT", help="json, ndjson, pdf, md …; by default by the ending of -o, or json.")
 @_WAIT
 @option("-o", "--output", type=FILE, default=STANDARD, help="File to write instead of standard output.")
 @_service
@@ -108,6 +100,6 @@ def _cancel(client: Client, job_id: str) -> None:
 @_service
 def _list(client: Client) -> None:
     """Print the API key's newest jobs."""
-    for data in (state.data for state in client.jobs(100)):
-        pages, name = data["pages"], visible(str(data["name"]))
+    for state in client.jobs(100):
+        data, pages, name = state.data, state.data["pages"], visible(str(state.data["name"]))
         print(f"{data['id']}  {data['state']:8}  {pages['done']}/{pages['total']}  {data['created_at']}  {name}")

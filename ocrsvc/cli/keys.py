@@ -20,7 +20,7 @@ from ocrsvc.access.api_keys import SCOPES, KeyEntry, KeyPriority
 from ocrsvc.access.audit_log import audit_log_of, local_user
 from ocrsvc.access.key_store import KeyStore, Usage, day_of, usage_to_dict
 from ocrsvc.access.manage_keys import add_key, change_key, key_named, open_store, revoke_key, rotate_key
-from ocrsvc.cli.options import Group, Number, gathered, option
+from ocrsvc.cli.options import Number, gathered, group, option
 from ocrsvc.cli.output import table
 from ocrsvc.errors import KeysUnavailable, OperatorError
 from ocrsvc.jobs.callbacks import secret_of_key
@@ -119,14 +119,11 @@ _changes: Final = gathered(
 _NAME: Final = click.argument("name", help="Name of the key.")
 
 
-@click.group(
-    cls=Group,
-    examples=(
-        "export OCRSVC_KEYS=sqlite:/var/lib/ocrsvc/keys.sqlite",
-        "ocrsvc keys add acme --pages-a-day 1000 --expires 90d      prints the secret once",
-        "ocrsvc keys list",
-        "ocrsvc keys rotate acme --grace 12h",
-    ),
+@group(
+    "export OCRSVC_KEYS=sqlite:/var/lib/ocrsvc/keys.sqlite",
+    "ocrsvc keys add acme --pages-a-day 1000 --expires 90d      prints the secret once",
+    "ocrsvc keys list",
+    "ocrsvc keys rotate acme --grace 12h",
 )
 def keys() -> None:
     """Add, list, change, revoke and rotate API keys.
@@ -140,10 +137,7 @@ def _opened() -> Iterator[KeyStore]:
     """The key store. Raises OperatorError, KeysUnavailable."""
     address = read_settings().keys
     if address is None:
-        raise OperatorError(
-            "OCRSVC_KEYS is not set.",
-            "Set it for the service and for this command, for example to sqlite:/var/lib/ocrsvc/keys.sqlite.",
-        )
+        raise OperatorError("OCRSVC_KEYS is not set.", "Set it, for example to sqlite:/var/lib/ocrsvc/keys.sqlite.")
     with closing(open_store(address)) as store:
         try:
             # Report a broken store before anything else.
@@ -155,10 +149,7 @@ def _opened() -> Iterator[KeyStore]:
 
 @contextmanager
 def _audited(action: str, name: str) -> Iterator[tuple[KeyStore, float, dict[str, object]]]:
-    """The store, the time, and facts for the audit log, which is written if the block succeeds.
-
-    If the log cannot be written, the action still took effect. Raises OperatorError, KeysUnavailable.
-    """
+    """The store, the time, and facts for the audit log, written at the end. Raises OperatorError, KeysUnavailable."""
     facts: dict[str, object] = {"name": name}
     with _opened() as store:
         log, now_s = audit_log_of(read_settings()), time.time()
@@ -204,9 +195,11 @@ def _list(*, as_json: bool) -> None:
     with _opened() as store:
         usages = [(key, store.usage(key.entry.name, day_of(now_s))) for key in store.keys()]  # noqa: SIM118  not a dict
     if as_json:
-        secrets = [[{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets] for key, _ in usages]
-        dicts = [usage_to_dict(key.entry, usage, now_s) for key, usage in usages]
-        listed = [{**about, "secrets": ids} for about, ids in zip(dicts, secrets, strict=True)]
+        listed = [
+            usage_to_dict(key.entry, usage, now_s)
+            | {"secrets": [{"id": one.id, "expires_at": one.expires_at} for one in key.secrets]}
+            for key, usage in usages
+        ]
         print(orjson.dumps(listed, option=orjson.OPT_INDENT_2).decode())
         return
     print("\n".join(table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in usages])))
@@ -222,13 +215,7 @@ def _revoke(name: str) -> None:
 
 @keys.command("rotate", examples=("ocrsvc keys rotate acme --grace 12h",))
 @_NAME
-@option(
-    "--grace",
-    callback=_grace_of,
-    default="0s",
-    metavar="TIME",
-    help="How long the old secret stays valid, such as 90s, 30m, 12h or 7d; 0s by default.",
-)
+@option("--grace", callback=_grace_of, default="0s", metavar="90s|30m|12h|7d", help="Validity of the old secret (0s).")
 def _rotate(name: str, grace: float) -> None:
     """Give a key a new secret and print it once."""
     with _audited("rotate", name) as (store, now_s, facts):
@@ -239,16 +226,10 @@ def _rotate(name: str, grace: float) -> None:
 @keys.command("callback-secret", examples=("ocrsvc keys callback-secret acme",))
 @_NAME
 def _callback_secret(name: str) -> None:
-    """Print the secret that signs the callbacks of a key's jobs.
-
-    A job submitted with its own secret uses that one.
-    """
+    """Print the secret that signs the callbacks of a key's jobs, except of jobs with their own."""
     service_secret = read_settings().callback_secret
     if service_secret is None:
-        raise OperatorError(
-            "OCRSVC_CALLBACK_SECRET is not set; callback secrets are derived from it.",
-            "Set it to the service's value.",
-        )
+        raise OperatorError("OCRSVC_CALLBACK_SECRET is not set.", "Set it to the service's value.")
     with _audited("callback_secret", name) as (store, _, _):
         print(secret_of_key(service_secret, key_named(store, name).entry.identity), flush=True)
 

@@ -57,18 +57,20 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
     most_pages: int,
     most_letters: int,
 ) -> None:
-    """Serve the tools read_image and read_document to assistants until the client disconnects or a signal comes."""
+    """Serve page-reading tools to assistants (MCP) until the client disconnects or a signal comes."""
     check_at_most_one(engine=engine, url=url)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     # Must run before the numeric libraries load.
     set_library_environment(os.environ)
     try:
+        from ocrsvc.cli.read import start_reader
+        from ocrsvc.integrations.mcp_files import EnginePages, ServicePages
         from ocrsvc.integrations.mcp_server import PATH, listen, make_server, serve
     except ModuleNotFoundError as error:
-        raise OperatorError(
-            f"ocrsvc mcp needs the package {error.name}.", "Install the extra: pip install '.[mcp]'."
-        ) from error
-    source = _page_source(url, access, engine)
+        remedy = "Install the extra: pip install '.[mcp]'."
+        raise OperatorError(f"ocrsvc mcp needs the package {error.name}.", remedy) from error
+    # An engine in this process opens at first use.
+    source: PageSource = ServicePages(access.client(url)) if url else EnginePages(lambda: start_reader(engine))
     try:
         files = _sources(folders or ([Path.cwd()] if http is None else []), most_bytes)
         server = make_server(source, files, most_pages, most_letters)
@@ -92,14 +94,6 @@ def _sources(folders: Sequence[Path], most_bytes: int) -> Sources:
         raise OperatorError(f"{wrong[0]} is not a folder.", "Name an existing folder with --folder.")
     settings = read_settings(os.environ)
     return Sources([folder.resolve() for folder in folders], most_bytes, policy_of_files(settings), settings.url_s)
-
-
-def _page_source(url: str | None, access: Access, engine: str | None) -> PageSource:
-    """A service, or an engine in this process, opened at first use. Raises OperatorError."""
-    from ocrsvc.cli.read import start_reader
-    from ocrsvc.integrations.mcp_files import EnginePages, ServicePages
-
-    return ServicePages(access.client(url)) if url else EnginePages(lambda: start_reader(engine))
 
 
 def _address(text: str) -> tuple[str, int]:

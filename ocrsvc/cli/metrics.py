@@ -10,25 +10,16 @@ from ocrsvc.monitoring.objectives import ALERTS, DASHBOARD, REFERENCE, Objective
 from ocrsvc.telemetry.metrics import METRICS
 
 _DEFAULTS: Final = Objectives()
-_objective: Final = partial(option, section="Objectives", type=float, show_default=True)
+_share: Final = partial(option, section="Objectives", type=float, metavar="SHARE", show_default=True)
 
 
-@command(
-    "ocrsvc metrics",
-    "ocrsvc metrics --alerts --availability 0.999 > alerts.yml",
-    "ocrsvc metrics --dashboard > dashboard.json",
-)
+@command("ocrsvc metrics", "ocrsvc metrics --alerts --availability 0.999 > alerts.yml", "ocrsvc metrics --dashboard")
 @option("--markdown", is_flag=True, help="Print the reference of all metrics and alerts.")
 @option("--alerts", is_flag=True, help="Print recording and alert rules for Prometheus.")
 @option("--dashboard", is_flag=True, help="Print a dashboard for Grafana.")
-@_objective(
-    "--availability",
-    default=_DEFAULTS.available,
-    metavar="SHARE",
-    help="Minimum share of images read without a failure of the service.",
-)
-@_objective("--fast", default=_DEFAULTS.fast, metavar="SHARE", help="Minimum share of images read within --fast-s.")
-@_objective("--fast-s", default=_DEFAULTS.fast_s, metavar="SECONDS", help="Limit for --fast: a bucket's upper bound.")
+@_share("--availability", default=_DEFAULTS.available, help="Share of images read without a failure of the service.")
+@_share("--fast", default=_DEFAULTS.fast, help="Minimum share of images read within --fast-s.")
+@_share("--fast-s", default=_DEFAULTS.fast_s, metavar="SECONDS", help="Limit for --fast: a bucket's upper bound.")
 def metrics(*, markdown: bool, alerts: bool, dashboard: bool, availability: float, fast: float, fast_s: float) -> None:
     """Print the metrics of a service, alert rules for Prometheus, or a dashboard for Grafana."""
     check_at_most_one(markdown=markdown, alerts=alerts, dashboard=dashboard)

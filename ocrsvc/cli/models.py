@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 import orjson
 
-from ocrsvc.cli.models_add import (
-    add,
-    control_of,
-    encrypt,
-    named_model,
-    named_version,
-    new_model_key,
-    repository_of,
-    repository_option,
-    selector_of,
-)
-from ocrsvc.cli.options import Group, option
+from ocrsvc.cli.options import FILE, gathered, group, option
 from ocrsvc.cli.output import table
 from ocrsvc.cli.service import Access, service_access
+from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.errors import OperatorError, UnknownModel
 from ocrsvc.models.importers.write_version import ADDING, REMOVING, remove_version
-from ocrsvc.models.model_control import VersionStatus
-from ocrsvc.models.model_name import WantedModel
+from ocrsvc.models.model_control import ModelControl, VersionStatus, open_control
+from ocrsvc.models.model_name import WantedModel, parse_wanted_model
+from ocrsvc.models.proof.prover import Prover
 from ocrsvc.models.repository import ModelRepository
-from ocrsvc.models.state import Judgement
+from ocrsvc.models.state import Judgement, state_folder
+from ocrsvc.models.version_selection import VersionSelector
+from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
-
-if TYPE_CHECKING:
-    from ocrsvc.models.model_control import ModelControl
-    from ocrsvc.models.version_selection import VersionSelector
 
 _DEFECTIVE: Final = 65
 _NO_VERSION: Final = "none"
@@ -46,25 +36,66 @@ _COLUMNS: Final = ("model", "state", "labels", "tier", "languages", "size", "eng
 _EXPLAINED: Final = frozenset({"refused", "bad", "copying"})
 """States that need an operator; their reasons are printed."""
 _MAX_LANGUAGES: Final = 5
-_MODEL: Final = click.argument("model", metavar="NAME[/VERSION]", help="A model, or one version of it.")
-_VERSION: Final = click.argument("version", metavar="NAME/VERSION", help="The version.")
 
 
-@click.group(
-    cls=Group,
-    examples=(
-        "export OCRSVC_MODELS=/var/lib/ocrsvc/models",
-        "ocrsvc models add mine det.onnx rec.onnx --dictionary characters.txt",
-        "ocrsvc models check mine",
-        "ocrsvc models label mine stable 2",
-        "ocrsvc models list",
-    ),
+def named_version(text: str) -> tuple[str, int]:
+    """Parse NAME/VERSION. Raises OperatorError."""
+    wanted = named_model(text)
+    if wanted.number is None:
+        raise OperatorError(f"{text[:100]!r} has no version.", "Write NAME/VERSION, such as mine/2.")
+    return wanted.name, wanted.number
+
+
+def named_model(text: str) -> WantedModel:
+    """Parse NAME or NAME/VERSION. Raises OperatorError."""
+    try:
+        wanted = parse_wanted_model(text)
+    except ValueError:
+        wanted = None
+    if wanted is None or wanted.label is not None:
+        raise OperatorError(f"{text[:100]!r} is not a model.", "Write NAME or NAME/VERSION, such as mine or mine/2.")
+    return wanted
+
+
+_MODEL: Final = click.argument("model", type=named_model, metavar="NAME[/VERSION]", help="A model, or a version.")
+_VERSION: Final = click.argument("version", type=named_version, metavar="NAME/VERSION", help="The version.")
+repository_option: Final = gathered(
+    "settings",
+    lambda models: read_settings(os.environ | ({"OCRSVC_MODELS": str(models)} if models else {})),
+    option("--models", type=FILE, metavar="FOLDER", help="Model repository; by default OCRSVC_MODELS."),
+)
+
+
+@group(
+    "export OCRSVC_MODELS=/var/lib/ocrsvc/models",
+    "ocrsvc models add mine det.onnx rec.onnx --dictionary characters.txt",
+    "ocrsvc models check mine",
+    "ocrsvc models label mine stable 2",
+    "ocrsvc models list",
 )
 def models() -> None:
     """List, add, check, label, load, encrypt and remove models.
 
     OCRSVC_MODELS names the model repository. A running service follows changes.
     """
+
+
+def repository_of(settings: Settings) -> Path:
+    """The repository's folder. Raises OperatorError if none is configured."""
+    if settings.models is None:
+        raise OperatorError("No model repository is configured.", "Set OCRSVC_MODELS or --models FOLDER.")
+    return settings.models
+
+
+def control_of(settings: Settings) -> ModelControl:
+    """Open the repository's control as a worker does. Raises OperatorError."""
+    folder = repository_of(settings)
+    return open_control(folder, state_folder(folder, settings.models_state), read_model_key(settings))
+
+
+def selector_of(control: ModelControl, settings: Settings) -> VersionSelector:
+    """The selection of a worker that has loaded all available versions."""
+    return VersionSelector(control, parse_wanted_model(settings.model), lambda _version: True)
 
 
 @models.command("list", examples=("ocrsvc models list", "ocrsvc models list --url http://127.0.0.1:8000 --json"))
@@ -74,7 +105,12 @@ def models() -> None:
 @service_access
 def _list(settings: Settings, url: str | None, access: Access, *, as_json: bool) -> None:
     """List the models and their versions."""
-    listed = _of_service(url, access) if url else _of_repository(settings)
+    if url:
+        # A service omits reasons.
+        with access.client(url) as client:
+            listed = [asdict(one) | {"state": one.state.lower(), "reason": ""} for one in client.models().models]
+    else:
+        listed = list(_of_repository(settings))
     entries = sorted(listed, key=lambda entry: (entry["name"], entry["version"]))
     if as_json:
         print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
@@ -85,16 +121,9 @@ def _list(settings: Settings, url: str | None, access: Access, *, as_json: bool)
             print(f"{_name(entry)}: {entry['reason']}")
 
 
-def _of_service(url: str, access: Access) -> Iterator[Mapping[str, Any]]:
-    """The models that a running service lists; it omits reasons. Raises OcrsvcError."""
-    with access.client(url) as client:
-        listed = client.models()
-    yield from (asdict(one) | {"state": one.state.lower(), "reason": ""} for one in listed.models)
-
-
-def _of_repository(settings: Settings) -> Iterator[Mapping[str, Any]]:
+def _of_repository(settings: Settings) -> Iterator[dict[str, Any]]:
     if settings.models is None:
-        yield _entry("ppocr", 1, "serving", version=built_in_model())
+        yield _entry("ppocr", 1, "serving", "", (), built_in_model())
         return
     control = control_of(settings)
     selector = selector_of(control, settings)
@@ -102,7 +131,7 @@ def _of_repository(settings: Settings) -> Iterator[Mapping[str, Any]]:
         entry = _entry(one.name, one.number, _state(one, control, selector), one.reason, one.labels, one.version)
         yield entry | ({"figures": dict(one.figures)} if one.figures else {})
     for name, number in ModelRepository(settings.models).incomplete():
-        yield _entry(name, number, "copying", "It has no SHA256SUMS yet: it is still being copied.")
+        yield _entry(name, number, "copying", "It has no SHA256SUMS yet: it is still being copied.", (), None)
 
 
 def _state(status: VersionStatus, control: ModelControl, selector: VersionSelector) -> str:
@@ -121,12 +150,7 @@ def _state(status: VersionStatus, control: ModelControl, selector: VersionSelect
 
 
 def _entry(
-    name: str,
-    number: int,
-    state: str,
-    reason: str = "",
-    labels: Sequence[str] = (),
-    version: ModelVersion | None = None,
+    name: str, number: int, state: str, reason: str, labels: Sequence[str], version: ModelVersion | None
 ) -> dict[str, Any]:
     about = {"name": name, "version": number, "state": state, "reason": reason, "labels": list(labels)}
     if version is None:
@@ -163,20 +187,14 @@ def _row(entry: Mapping[str, Any]) -> Sequence[str]:
     )
 
 
-models.add_command(add)
-
-
 @models.command("check", examples=("ocrsvc models check", "ocrsvc models check mine/2"))
 @repository_option
-@click.argument("model", required=False, metavar="[NAME[/VERSION]]", help="Model or version to check; all by default.")
-def _check(settings: Settings, model: str | None) -> int:
+@click.argument("chosen", required=False, type=named_model, metavar="[NAME[/VERSION]]", help="By default all.")
+def _check(settings: Settings, chosen: WantedModel | None) -> int:
     """Verify and open versions, and read their reference pages.
 
     Each version is opened in its own process. The exit code is 65 if a version has defects.
     """
-    from ocrsvc.models.proof.prover import Prover
-
-    chosen = None if model is None else named_model(model)
     prover = Prover(settings, plan_for(settings, workers=1), lambda: False)
     statuses = control_of(settings).status(chosen.name if chosen else None)
     if chosen is not None and chosen.number is not None:
@@ -208,48 +226,42 @@ def unfinished(folder: Path) -> Iterator[str]:
 @click.argument("version", help=f"Number of the version, or {_NO_VERSION} to remove the label.")
 def _label(settings: Settings, name: str, label: str, version: str) -> None:
     """Set a label, such as stable or canary."""
-    control = control_of(settings)
-    if version == _NO_VERSION:
-        control.set_labels(name, {label: None})
-        print(f"{name} has no label {label}.")
-        return
-    if not version.isascii() or not version.isdecimal():
+    if version != _NO_VERSION and not (version.isascii() and version.isdecimal()):
         raise OperatorError(f"{version[:40]!r} is not a version.", f"Accepted are a number and {_NO_VERSION}.")
-    control.set_labels(name, {label: int(version)})
-    print(f"{name}:{label} is {name}/{int(version)}.")
+    number = None if version == _NO_VERSION else int(version)
+    control_of(settings).set_labels(name, {label: number})
+    print(f"{name} has no label {label}." if number is None else f"{name}:{label} is {name}/{number}.")
 
 
 @models.command("load", examples=("ocrsvc models load mine/1",))
 @repository_option
 @_MODEL
-def _load(settings: Settings, model: str) -> None:
+def _load(settings: Settings, model: WantedModel) -> None:
     """Load a model or version, even if the policy does not select it."""
-    wanted = named_model(model)
-    control_of(settings).load(wanted.name, wanted.number)
-    print(f"{wanted} will serve when it has passed its proof.")
+    control_of(settings).load(model.name, model.number)
+    print(f"{model} will serve when it has passed its proof.")
 
 
 @models.command("unload", examples=("ocrsvc models unload mine/1",))
 @repository_option
 @_MODEL
-def _unload(settings: Settings, model: str) -> None:
+def _unload(settings: Settings, model: WantedModel) -> None:
     """Stop serving a model or version."""
-    wanted = named_model(model)
-    control_of(settings).unload(wanted.name, wanted.number)
-    print(f"{wanted} serves no more requests.")
+    control_of(settings).unload(model.name, model.number)
+    print(f"{model} serves no more requests.")
 
 
 @models.command("forget", examples=("ocrsvc models forget mine/2",))
 @repository_option
 @_VERSION
-def _forget(settings: Settings, version: str) -> None:
+def _forget(settings: Settings, version: tuple[str, int]) -> None:
     """Forget the verdict on a version, so that it is proved again."""
-    control, (name, number) = control_of(settings), named_version(version)
-    versions = [one.version for one in control.status() if (one.name, one.number) == (name, number)]
-    if not versions or versions[0] is None:
-        raise UnknownModel(f"The repository has no readable {name}/{number}.", _SEE_LIST)
-    control.store.forget_verdict(versions[0].digest)
-    print(f"{name}/{number} will be proved again.")
+    control = control_of(settings)
+    found = next((one.version for one in control.status() if (one.name, one.number) == version), None)
+    if found is None:
+        raise UnknownModel("The repository has no readable {}/{}.".format(*version), _SEE_LIST)
+    control.store.forget_verdict(found.digest)
+    print(f"{found} will be proved again.")
 
 
 @models.command("remove", examples=("ocrsvc models remove mine/1 --yes",))
@@ -257,20 +269,22 @@ def _forget(settings: Settings, version: str) -> None:
 @_VERSION
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @option("--force", is_flag=True, help="Remove it even if it serves requests or has a label.")
-def _remove(settings: Settings, version: str, *, yes: bool, force: bool) -> int:
+def _remove(settings: Settings, version: tuple[str, int], *, yes: bool, force: bool) -> int:
     """Remove a version after asking; the exit code is 1 if the answer is no."""
-    name, number = named_version(version)
+    name, number = version
     folder = repository_of(settings) / name / str(number)
-    if (name, number) == (built_in_model().name, built_in_model().number):
-        raise OperatorError(
-            f"{name}/{number} is the built-in model and cannot be removed.", "Select another with OCRSVC_MODEL."
-        )
+    if version == (built_in_model().name, built_in_model().number):
+        raise OperatorError(f"The built-in {name}/{number} cannot be removed.", "Select another with OCRSVC_MODEL.")
     if not folder.is_dir():
         raise OperatorError(f"{settings.models} has no {name}/{number}.", _SEE_LIST)
     if not force:
         _check_free(settings, name, number)
-    if not yes and not _confirm(folder):
-        return 1
+    if not yes:
+        if not sys.stdin.isatty():
+            raise OperatorError("Not a terminal.", "Confirm with --yes.")
+        print(f"Remove {folder}? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return 1
     # Removes the manifest first, so that a service never sees half a version.
     remove_version(folder)
     print(f"{name}/{number} is removed.")
@@ -280,8 +294,8 @@ def _remove(settings: Settings, version: str, *, yes: bool, force: bool) -> int:
 def _check_free(settings: Settings, name: str, number: int) -> None:
     """Raises OperatorError if a label names the version or requests use it."""
     control = control_of(settings)
-    labels = [one.labels for one in control.status() if (one.name, one.number) == (name, number)]
-    uses = [f"label {label}" for label in next(iter(labels), ())]
+    found = next((one for one in control.status() if (one.name, one.number) == (name, number)), None)
+    uses = [f"label {label}" for label in found.labels] if found else []
     selector = selector_of(control, settings)
     for wanted in dict.fromkeys((WantedModel(name), selector.default)):
         serving = selector.serving(wanted)
@@ -292,15 +306,3 @@ def _check_free(settings: Settings, name: str, number: int) -> None:
             f"{name}/{number} is in use by {', '.join(uses)}.",
             "Make another version serve first (ocrsvc models label, load or unload), or add --force.",
         )
-
-
-def _confirm(folder: Path) -> bool:
-    """Ask the operator for confirmation. Raises OperatorError without a terminal."""
-    if not sys.stdin.isatty():
-        raise OperatorError("Not a terminal.", "Confirm with --yes.")
-    print(f"Remove {folder}? [y/N] ", end="", flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-models.add_command(encrypt)
-models.add_command(new_model_key)

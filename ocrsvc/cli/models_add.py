@@ -2,81 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 import click
 
-from ocrsvc.cli.options import FILE, Number, command, gathered, option
+from ocrsvc.cli.models import models, named_version, repository_of, repository_option
+from ocrsvc.cli.options import FILE, Number, gathered, option
 from ocrsvc.engines.model.description import Recognition, Tier
 from ocrsvc.engines.model.encryption import ModelKey, new_key
 from ocrsvc.engines.model.key_source import KEY_SETTINGS, read_model_key
 from ocrsvc.engines.model.version import MOST_VERSION, NAME, ModelVersion
 from ocrsvc.errors import OperatorError
+from ocrsvc.models.importers.find_model import find_model
 from ocrsvc.models.importers.source_files import NewModel, Wanted
 from ocrsvc.models.importers.write_version import encrypt_model, write_version
-from ocrsvc.models.model_name import WantedModel, parse_wanted_model
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.describe import variable_of
-from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 
-if TYPE_CHECKING:
-    from ocrsvc.models.model_control import ModelControl
-    from ocrsvc.models.version_selection import VersionSelector
-
 VERSION_NUMBER: Final = Number(int, 1, MOST_VERSION, "a number from 1")
-repository_option: Final = gathered(
-    "settings",
-    lambda models: read_settings(os.environ | ({"OCRSVC_MODELS": str(models)} if models else {})),
-    option("--models", type=FILE, metavar="FOLDER", help="Model repository; by default OCRSVC_MODELS."),
-)
-
-
-def repository_of(settings: Settings) -> Path:
-    """The repository's folder. Raises OperatorError if none is configured."""
-    if settings.models is None:
-        raise OperatorError("No model repository is configured.", "Set OCRSVC_MODELS or --models FOLDER.")
-    return settings.models
-
-
-def control_of(settings: Settings) -> ModelControl:
-    """Open the repository's control as a worker does. Raises OperatorError."""
-    from ocrsvc.models.model_control import open_control
-    from ocrsvc.models.state import state_folder
-
-    folder = repository_of(settings)
-    return open_control(folder, state_folder(folder, settings.models_state), read_model_key(settings))
-
-
-def selector_of(control: ModelControl, settings: Settings) -> VersionSelector:
-    """The selection of a worker that has loaded all available versions."""
-    from ocrsvc.models.version_selection import VersionSelector
-
-    return VersionSelector(control, parse_wanted_model(settings.model), lambda _version: True)
-
-
-def named_version(text: str) -> tuple[str, int]:
-    """Parse NAME/VERSION. Raises OperatorError."""
-    wanted = named_model(text)
-    if wanted.number is None:
-        raise OperatorError(f"{text[:100]!r} has no version.", "Write NAME/VERSION, such as mine/2.")
-    return wanted.name, wanted.number
-
-
-def named_model(text: str) -> WantedModel:
-    """Parse NAME or NAME/VERSION. Raises OperatorError."""
-    try:
-        wanted = parse_wanted_model(text)
-    except ValueError:
-        wanted = None
-    if wanted is None or wanted.label is not None:
-        raise OperatorError(f"{text[:100]!r} is not a model.", "Write NAME or NAME/VERSION, such as mine or mine/2.")
-    return wanted
 
 
 def _name_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -85,17 +32,16 @@ def _name_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str
     return text
 
 
-def _recognizers_of(_ctx: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> list[tuple[str, Path]]:
-    for text in texts:
-        if not re.fullmatch("[^=]+=.+", text):
-            raise click.BadParameter(f"{text!r}: accepted is NAME=FILE, such as cyrillic=eslav_rec.onnx.")
-    return [(name, Path(file)) for name, _, file in (text.partition("=") for text in texts)]
-
-
-def _wanted(recognizer: Sequence[tuple[str, Path]], language: Sequence[str], **more: Any) -> Wanted:
-    if len(dict(recognizer)) < len(recognizer):
-        raise OperatorError("Two recognizers have the same name.", "Give each its own name.")
-    return Wanted(languages=list(language), recognizers=dict(recognizer), **more)
+def _wanted(recognizer: Sequence[str], language: Sequence[str], **more: Any) -> Wanted:
+    recognizers: dict[str, Path] = {}
+    for text in recognizer:
+        name, _, file = text.partition("=")
+        if not name or not file:
+            raise click.BadParameter(f"{text!r} is not NAME=FILE, such as ru=rec.onnx.", param_hint="--recognizer")
+        if name in recognizers:
+            raise OperatorError("Two recognizers have the same name.", "Give each its own name.")
+        recognizers[name] = Path(file)
+    return Wanted(languages=list(language), recognizers=recognizers, **more)
 
 
 _WANTED: Final = gathered(
@@ -110,37 +56,27 @@ _WANTED: Final = gathered(
         help="ONNX models with inference.yml or a dictionary, Tr's folder, or one with a model.toml.",
     ),
     option("--tier", type=click.Choice(get_args(Tier)), help="Model size; also selects among several in SOURCE."),
-    option(
-        "--language",
-        multiple=True,
-        metavar="TAG",
-        help="Language it reads, likeliest first; repeatable; by default all that its dictionary covers.",
-    ),
-    option(
-        "--recognizer",
-        multiple=True,
-        callback=_recognizers_of,
-        metavar="NAME=FILE",
-        help="Further recognizer, for another script; repeatable.",
-    ),
+    option("--language", multiple=True, metavar="TAG", help="Language, likeliest first; by default by the dictionary."),
+    option("--recognizer", multiple=True, metavar="NAME=FILE", help="Recognizer for another script; repeatable."),
     option("--dictionary", type=FILE, help="Dictionary of the first recognizer, one character per line."),
     option("--licence", metavar="NAME", help="Licence, such as Apache-2.0; by default from the source."),
     option("--reference", type=FILE, metavar="FOLDER", help="Reference pages that it must read before it serves."),
 )
 
 
-@command(
-    "ocrsvc models add mine det.onnx rec.onnx --dictionary characters.txt --language ru",
-    "ocrsvc models add server PP-OCRv5_server_det/ PP-OCRv5_server_rec/ --tier medium",
+@models.command(
+    "add",
+    examples=(
+        "ocrsvc models add mine det.onnx rec.onnx --dictionary characters.txt --language ru",
+        "ocrsvc models add server PP-OCRv5_server_det/ PP-OCRv5_server_rec/ --tier medium",
+    ),
 )
 @repository_option
 @click.argument("name", callback=_name_of, help="Name of the model, in lower case.")
 @_WANTED
 @option("--version", type=VERSION_NUMBER, metavar="N", help="Version number; by default the next free one.")
-def add(settings: Settings, name: str, wanted: Wanted, version: int | None) -> None:
+def _add(settings: Settings, name: str, wanted: Wanted, version: int | None) -> None:
     """Add a model, or a version of one, from files of PaddleOCR, RapidOCR, TurboOCR or Tr."""
-    from ocrsvc.models.importers.find_model import find_model
-
     folder = repository_of(settings)
     model = find_model(wanted)
     number = write_version(model, folder, name, version)
@@ -171,11 +107,11 @@ def _describe_recognizer(part: Recognition, model: NewModel) -> str:
     return f"{part.height_px} px; dictionary {where}{count}{space}; languages: {languages}"
 
 
-@command("ocrsvc models encrypt mine/2", "ocrsvc models encrypt ./plain/mine/3 --to 7")
+@models.command("encrypt", examples=("ocrsvc models encrypt mine/2", "ocrsvc models encrypt ./plain/mine/3 --to 7"))
 @repository_option
 @click.argument("source", metavar="MODEL", help="NAME/VERSION, or a version's folder, such as ./plain/mine/3.")
 @option("--to", type=VERSION_NUMBER, metavar="N", help="Number of the encrypted version; by default the next free one.")
-def encrypt(settings: Settings, source: str, to: int | None) -> None:
+def _encrypt(settings: Settings, source: str, to: int | None) -> None:
     """Write an encrypted version of a plain one."""
     folder, key = repository_of(settings), read_model_key(settings)
     if key is None:
@@ -199,9 +135,9 @@ def _source(text: str, repository: Path, key: ModelKey) -> ModelVersion:
     return ModelRepository(home.parent, key).open(home.name, int(number))
 
 
-@command("(umask 077; ocrsvc models new-key > models.key)", name="new-key")
+@models.command("new-key", examples=("(umask 077; ocrsvc models new-key > models.key)",))
 @repository_option
-def new_model_key(settings: Settings) -> None:  # noqa: ARG001  every command of models takes the option
+def _new_key(settings: Settings) -> None:  # noqa: ARG001  every command of models takes the option
     """Print a new key for encrypting models; it is not stored."""
     key = new_key()
     print(key.expose(), flush=True)

@@ -18,7 +18,6 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import device_for, set_library_environment
 
 if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.runtime_proof import Proof
     from ocrsvc.imaging.codecs.decode import PixelLimits
     from ocrsvc.results import Pixels
 
@@ -32,7 +31,7 @@ MIN_CHARACTERS: Final = 500
 @click.argument("more", nargs=-1, type=FILE, metavar="[FILE]...", help="Further ones; a few dozen pages suffice.")
 @option("--out", type=FILE, metavar="FOLDER", help="Folder for the choice; by default OCRSVC_MODEL_CACHE.")
 def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> None:
-    """Choose the fastest runtime and precision for your pages on this machine's CPUs, for the engine ppocr."""
+    """Choose the fastest runtime and precision of ppocr's models for your pages and CPUs."""
     # Must run before the numeric libraries load, which is why they are imported inside functions.
     set_library_environment(os.environ)
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
@@ -50,7 +49,10 @@ def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> N
     parts = built_in_part(DETECTION), built_in_part(RECOGNITION)
     config = SessionConfig("cpu", 1, provider=settings.provider)
     proofs = prove_runtimes(parts, config, cache, _pixels_of(files, limits))
-    _check_count(proofs, len(files))
+    characters = max((proof.count for proof in proofs if proof.model == "recognition"), default=0)
+    if characters < MIN_CHARACTERS:
+        what = f"Only {characters} characters were read in {len(files)} files, too few to compare models."
+        raise NothingSent(what, f"Name more pages with --pages, with at least {MIN_CHARACTERS} characters.")
     print(*proofs, sep="\n")
     choice = choose(proofs, f"by `ocrsvc optimize` with {len(files)} files")
     if not store_choice(cache, parts, settings.provider, choice):
@@ -90,13 +92,3 @@ def _pixels_of(files: Sequence[Path], limits: PixelLimits) -> Iterator[Pixels]:
         except (CallerError, OSError) as error:
             print(f"ocrsvc: skipped {file}: {error}", file=sys.stderr)
     show_progress(len(files), len(files), "read")
-
-
-def _check_count(proofs: Sequence[Proof], files: int) -> None:
-    """Raises NothingSent if too little text was read to compare models."""
-    characters = max((proof.count for proof in proofs if proof.model == "recognition"), default=0)
-    if characters < MIN_CHARACTERS:
-        raise NothingSent(
-            f"Only {characters} characters were read in {files} files, too few to compare models.",
-            f"Name more pages with --pages, with at least {MIN_CHARACTERS} characters.",
-        )

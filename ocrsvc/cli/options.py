@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
-if TYPE_CHECKING:
-    from ocrsvc.client.request import Options
+from ocrsvc.client.request import Options
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -64,9 +63,13 @@ def command(*examples: str, **more: Any) -> Callable[[Callable[..., Any]], click
     return click.command(cls=Command, examples=examples, **more)
 
 
-def option(*names: str, **more: Any) -> Decorator:
-    """`click.option`; `section` is its heading in the help."""
-    return click.option(*names, cls=_Option, **more)
+def group(*examples: str, cls: type[Group] = Group, **more: Any) -> Callable[[Callable[..., Any]], Group]:
+    """`click.group` with examples."""
+    return click.group(cls=cls, examples=examples, **more)
+
+
+option: Final = partial(click.option, cls=_Option)
+"""`click.option`; `section` is its heading in the help."""
 
 
 def gathered(name: str, make: Callable[..., object], *options: Decorator) -> Decorator:
@@ -99,22 +102,20 @@ def check_at_most_one(**options: object) -> None:
 
 
 class Number(click.ParamType[Any]):
-    """A number from `minimum` to `maximum`, or `word`; `accepted` describes it in error messages."""
+    """A number from `low` to `high`, or `word`; `accepted` describes it in error messages."""
 
     name = "number"
 
-    def __init__(
-        self, kind: type[int | float], minimum: float, maximum: float, accepted: str = "", word: str | None = None
-    ) -> None:
-        self._kind, self._minimum, self._maximum, self._word = kind, minimum, maximum, word
-        self._accepted = accepted or f"a whole number from {minimum} to {maximum}"
+    def __init__(self, kind: type[int | float], low: float, high: float, accepted: str = "", word: str = "") -> None:
+        self._kind, self._low, self._high, self._word = kind, low, high, word
+        self._accepted = accepted or f"a whole number from {low} to {high}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number, or the word. Raises BadParameter."""
-        if value == self._word:
+        if self._word and value == self._word:
             return value
         with suppress(ValueError):
-            if self._minimum <= (number := self._kind(value)) <= self._maximum:
+            if self._low <= (number := self._kind(value)) <= self._high:
                 return number
         return self.fail(f"{value!r} is not {self._accepted}.", param, ctx)
 
@@ -155,11 +156,7 @@ reading_options: Final = gathered(
     _how("--lang", metavar="TAG", help="Language of the text, such as zh or en; auto chooses per line."),
     _how("--model", metavar="MODEL", help="Model: NAME, NAME/VERSION or NAME:LABEL; see docs/models.md."),
     _how("--tier", type=click.Choice(["tiny", "small", "medium"]), help="Size of the model."),
-    _choice(
-        "--rotate",
-        "auto 0 90 180 270",
-        "Clockwise rotation that makes pages upright; auto, the default, detects it.",
-    ),
+    _choice("--rotate", "auto 0 90 180 270", "Clockwise rotation that makes pages upright; by default detected."),
     _flag("--line", "detect", help="Treat each image as one line, without detection."),
     _flag("--no-unwarp", "unwarp", help="Do not flatten curved pages."),
     _choice(

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Final
 
 from ocrsvc.errors import BadOption, OperatorError
@@ -27,7 +27,6 @@ _JSONS: Final = {".json": JSON, ".jsonl": NDJSON, ".ndjson": NDJSON}
 _OTHER_ENDINGS: Final = {".markdown": "md", ".xml": "alto", ".html": "hocr", ".htm": "hocr"}
 _ENDINGS: Final = {form.suffix: name for name, form in output_formats().items()} | _JSONS | _OTHER_ENDINGS
 """Formats by file ending, in lower case."""
-_WIDE: Final = frozenset("WF")
 _BAR: Final = 24
 
 
@@ -42,7 +41,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, to_right: bo
 
 def _width(text: str) -> int:
     """Width in terminal columns; Chinese characters take two."""
-    return sum(2 if unicodedata.east_asian_width(character) in _WIDE else 1 for character in text)
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def show_progress(done: int, count: int, doing: str = "") -> None:
@@ -53,23 +52,20 @@ def show_progress(done: int, count: int, doing: str = "") -> None:
     sys.stderr.flush()
 
 
-def formats_for(
-    requested: tuple[str, ...] | None, output: Path, default: str = TEXT, lines: str = JSON
-) -> tuple[str, ...]:
-    """The formats of --format, else that of the output's ending; `default` is for an unknown ending.
+def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT, lines: str = JSON) -> tuple[str, ...]:
+    """The formats of --format, else that of the output's ending, or the default; `lines` is that of .jsonl and .ndjson.
 
-    `lines` is the format for .jsonl and .ndjson. Raises BadOption if ending and format disagree, or a zip has no
-    formats.
+    Raises BadOption if ending and format disagree, or a zip has no formats.
     """
     formats = {end: lines if name == NDJSON else name for end, name in _ENDINGS.items()}
     by_ending = formats.get(_ending_of(output))
-    if requested is None:
+    if asked is None:
         if is_zip(output):
             raise BadOption(f"{output} is a zip, but its formats are missing.", "Add --format, such as pdf,md.")
         return (by_ending or default,)
-    if by_ending is None or requested == (by_ending,):
-        return requested
-    raise _mismatch(requested, output, by_ending, formats)
+    if by_ending is None or asked == (by_ending,):
+        return asked
+    raise _mismatch(asked, output, by_ending, formats)
 
 
 def _mismatch(requested: Sequence[str], output: Path, by_ending: str, formats: Mapping[str, str]) -> BadOption:
@@ -103,10 +99,7 @@ def check_output(output: Path, sources: Sequence[Path] = ()) -> None:
 
 @contextmanager
 def writing(output: Path) -> Iterator[IO[bytes]]:
-    """A file that becomes the output if the block succeeds; pipes and devices are written at the end.
-
-    Raises OperatorError.
-    """
+    """A file that becomes the output, or is copied to the pipe, if the block succeeds. Raises OperatorError."""
     is_device = output == STANDARD or (output.exists() and not output.is_file())
     try:
         with _copied_to(output) if is_device else _beside(Path(os.path.realpath(output))) as file:
@@ -129,16 +122,13 @@ def _copied_to(output: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _beside(output: Path) -> Iterator[IO[bytes]]:
-    """A temporary file in the same folder, renamed to the output at the end with its mode."""
-    file = NamedTemporaryFile("w+b", dir=output.parent, prefix=f".{output.name[:40]}.", delete=False)  # noqa: SIM115
-    os.umask(mask := os.umask(0))
-    try:
-        with file:
+    """A file in a temporary folder beside the output, moved to it at the end with its mode."""
+    with TemporaryDirectory(dir=output.parent, prefix=f".{output.name[:40]}.") as folder:
+        draft = Path(folder, "draft")
+        with draft.open("w+b") as file:
             yield file
             file.flush()
-            os.fchmod(file.fileno(), stat.S_IMODE(output.stat().st_mode) if output.exists() else 0o666 & ~mask)
             os.fsync(file.fileno())
-        Path(file.name).replace(output)
-    except BaseException:
-        Path(file.name).unlink(missing_ok=True)
-        raise
+        if output.exists():
+            draft.chmod(stat.S_IMODE(output.stat().st_mode))
+        draft.replace(output)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import orjson
@@ -30,22 +30,25 @@ from ocrsvc.cli.output import (
     writing,
 )
 from ocrsvc.cli.service import Access, service_access
+from ocrsvc.client.request import Options
 from ocrsvc.client.response import Answer, page_of
 from ocrsvc.errors import BadOption, KeyMissing, NothingSent, OcrsvcError
+from ocrsvc.formats.document import DocumentResult
+from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, parse_ranges
 from ocrsvc.plugins import needs_of, output_formats
+from ocrsvc.results import EngineInfo, ReadOptions, no_check, total_of
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_environment
 
 if TYPE_CHECKING:
     from ocrsvc.formats.output_files import NamedResult
-    from ocrsvc.imaging.page_ranges import Ranges
     from ocrsvc.pipeline.documents import PageRead
     from ocrsvc.pipeline.read import Reader
-    from ocrsvc.results import ReadOptions
 
 FileOutcome = Answer | OcrsvcError
 """What was read of a file, or its error."""
+FileAnswer = tuple[Path, FileOutcome]
 
 # The user can press Ctrl-C.
 _DEADLINE_S: Final = 86_400.0
@@ -67,33 +70,26 @@ def standard_input() -> bytes:
     return sys.stdin.buffer.read()
 
 
-def is_pdf(file: Path) -> bool:
-    """Whether the file starts like a PDF; False if it cannot be read."""
-    data = load(file)
-    return isinstance(data, bytes) and b"%PDF-" in data[:32]
-
-
 def read_by_service(
     files: Sequence[Path], url: str, access: Access, options: Mapping[str, Any], *, shows: bool
-) -> Iterator[tuple[Path, FileOutcome]]:
+) -> Iterator[FileAnswer]:
     """Read files by a service, a few at a time; yield each file with its outcome, in order."""
     images = (standard_input() if file == STANDARD else file for file in files)
     with access.client(url) as client:
         answers = client.read_many(images, **options)
         for done, (file, answer) in enumerate(zip(files, answers, strict=True), start=1):
             if shows:
-                _show(file, done, len(files))
+                show_progress(done, len(files), visible(str(file))[:60])
             yield file, answer
 
 
 def read_in_this_process(
     files: Sequence[Path], engine: str | None, pages: str | None, options: Mapping[str, Any], *, shows: bool
-) -> Iterator[tuple[Path, FileOutcome]]:
+) -> Iterator[FileAnswer]:
     """Read files by an engine in this process; yield each file with its outcome, in order."""
     # Must run before the numeric libraries load, which is why they are imported inside functions.
     set_library_environment(os.environ)
     from ocrsvc.http.options import read_options
-    from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, parse_ranges
 
     parsed_options = read_options(options.items()).read
     try:
@@ -122,7 +118,7 @@ def start_reader(engine: str | None) -> Reader:
 
 def _read_some(
     reader: Reader, files: Sequence[Path], options: ReadOptions, ranges: Ranges, *, shows: bool
-) -> Iterator[tuple[Path, FileOutcome]]:
+) -> Iterator[FileAnswer]:
     """Yield each file with its outcome; pages are read concurrently."""
     contents = [load(file) for file in files]
     with closing(reader.read_files_by_page(contents, options, _DEADLINE_S, ranges=ranges)) as read:
@@ -131,18 +127,13 @@ def _read_some(
             for page in group:
                 pages.append(page)
                 if shows:
-                    _show(files[number - 1], len(pages), page.chosen)
+                    show_progress(len(pages), page.chosen, visible(str(files[number - 1]))[:60])
             yield files[number - 1], _answer_of(pages, options)
-
-
-def _show(file: Path, done: int, count: int) -> None:
-    show_progress(done, count, visible(str(file))[:60])
 
 
 def _answer_of(pages: Sequence[PageRead], options: ReadOptions) -> FileOutcome:
     """A file's outcome as a service would return it; failed pages are only in `failed`."""
     from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
-    from ocrsvc.results import total_of
 
     failed = {page.number: page.outcome for page in pages if isinstance(page.outcome, OcrsvcError)}
     readings = [page.outcome for page in pages if not isinstance(page.outcome, OcrsvcError)]
@@ -154,35 +145,23 @@ def _answer_of(pages: Sequence[PageRead], options: ReadOptions) -> FileOutcome:
     return Answer("", tuple(map(page_of, read)), failed, pages[0].total, engine, timing, data)
 
 
-def write_documents(
-    read: Sequence[tuple[Path, Answer]],
-    formats: Sequence[str],
-    output: IO[bytes],
-    unwanted: Collection[str],
-    *,
-    as_zip: bool,
-) -> None:
-    """Write all documents in these formats: as one file, or as a zip for several files or with `as_zip`.
-
-    JSON and text formats omit the `unwanted` members (words, tables). Raises OcrsvcError; OSError of the output.
-    """
+def _write(read: Sequence[tuple[Path, Answer]], formats: Sequence[str], target: Path, options: Options) -> None:
+    """Write all documents in these formats, as one file or a zip; JSON and text omit what is not requested."""
     from ocrsvc.formats.output_files import files_of, write_zip
-    from ocrsvc.results import no_check
 
+    wanted = {"words": options["words"] or options["characters"], "tables": options["tables"]}
+    unwanted = {name for name, is_wanted in wanted.items() if not is_wanted}
     documents = [_result_of(file, answer, with_file=PDF in formats) for file, answer in read]
-    result_files = files_of(
-        formats,
-        documents,
-        lambda: b"".join(json_line(file, answer, unwanted) for file, answer in read),
-        words="words" not in unwanted,
-    )
-    if len(result_files) == 1 and not as_zip:
-        result_files[0].write(output, _DEADLINE_S, no_check)
-    else:
-        write_zip(result_files, output, _DEADLINE_S, no_check)
+    lines = (_json_line(file, answer, unwanted) for file, answer in read)
+    results = files_of(formats, documents, lambda: b"".join(lines), words="words" not in unwanted)
+    with writing(target) as output:
+        if len(results) == 1 and not is_zip(target):
+            results[0].write(output, _DEADLINE_S, no_check)
+        else:
+            write_zip(results, output, _DEADLINE_S, no_check)
 
 
-def json_line(file: Path, answer: Answer, unwanted: Collection[str] = ()) -> bytes:
+def _json_line(file: Path, answer: Answer, unwanted: Collection[str] = ()) -> bytes:
     """One file's result as a line of JSON, without the unwanted members of pages and lines."""
     pages = [_without(page, unwanted) for page in answer.data["pages"]]
     return orjson.dumps({"file": str(file), **answer.data, "pages": pages}, option=orjson.OPT_APPEND_NEWLINE)
@@ -196,9 +175,7 @@ def _without(page: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
 
 
 def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
-    from ocrsvc.formats.document import DocumentResult
     from ocrsvc.formats.output_files import NamedResult
-    from ocrsvc.results import EngineInfo
 
     data = load(file) if with_file else b""
     if not isinstance(data, bytes):
@@ -230,9 +207,7 @@ def _formats_of(_ctx: click.Context, _parameter: click.Parameter, value: Any) ->
     "ocrsvc read *.jpg --format pdf,md -o all.zip",
     "ocrsvc read page.png --url http://127.0.0.1:8000",
 )
-@click.argument(
-    "files", nargs=-1, required=True, type=FILE, metavar="FILE...", help="Image, PDF or TIFF; - for standard input."
-)
+@click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...", help="Image, PDF or TIFF; - for stdin.")
 @option(
     "--format",
     "formats",
@@ -274,11 +249,7 @@ def read(
         answers = read_by_service(files, url, access, service_options, shows=shows)
     else:
         answers = read_in_this_process(files, engine, reading.pages, options, shows=shows)
-    if output is None and chosen in {(TEXT,), (JSON,)}:
-        codes = list(_print_each(answers, as_json=chosen == (JSON,), headed=len(files) > 1))
-    else:
-        codes = list(_write_together(answers, chosen, output or STANDARD, reading))
-    return next((code for code in codes if code), 0)
+    return _output(answers, chosen, output, reading, headed=len(files) > 1)
 
 
 def _checked_formats(
@@ -287,11 +258,9 @@ def _checked_formats(
     """The formats to write. Raises BadOption before anything is read."""
     check_output(target, files)
     formats = formats_for(requested, target)
-    if formats == (PDF,) and len(files) > 1 and target.suffix.lower() == ".pdf" and any(map(is_pdf, files)):
-        raise BadOption(
-            "A PDF cannot be combined with other files into one PDF.",
-            "Read the files one by one, or write a zip: -o FILE.zip.",
-        )
+    joins = formats == (PDF,) and len(files) > 1 and target.suffix.lower() == ".pdf"
+    if joins and any(isinstance(data, bytes) and b"%PDF-" in data[:32] for data in map(load, files)):
+        raise BadOption("A PDF cannot be joined with others.", "Read them one by one, or write a zip: -o FILE.zip.")
     if target == STANDARD and sys.stdout.isatty() and (PDF in formats or len(formats) > 1):
         raise BadOption("A binary file cannot be written to the terminal.", "Add -o FILE.")
     if PDF in formats and reading.options["mask"]:
@@ -302,30 +271,23 @@ def _checked_formats(
     return formats
 
 
-def _print_each(answers: Iterable[tuple[Path, FileOutcome]], *, as_json: bool, headed: bool) -> Iterator[int]:
-    """Print each file's outcome as it comes; yield its exit code."""
+def _output(
+    answers: Iterable[FileAnswer], formats: Sequence[str], output: Path | None, reading: Reading, *, headed: bool
+) -> int:
+    """Print each file as it comes, or write those read as one document; return the first failure's exit code."""
+    code, read, prints = 0, list[tuple[Path, Answer]](), output is None and formats in {(TEXT,), (JSON,)}
     for file, answer in answers:
-        if isinstance(answer, Answer):
+        if isinstance(answer, Answer) and prints:
             heading = f"==> {file} <==\n" if headed else ""
-            print(json_line(file, answer).decode() if as_json else f"{heading}{answer.text}\n", end="", flush=True)
-        yield _report(file, answer)
-
-
-def _write_together(
-    answers: Iterable[tuple[Path, FileOutcome]], formats: Sequence[str], target: Path, reading: Reading
-) -> Iterator[int]:
-    """Write all files as one document; yield each file's exit code. Writes nothing if no file could be read."""
-    read: list[tuple[Path, Answer]] = []
-    for file, answer in answers:
-        if isinstance(answer, Answer):
+            text = _json_line(file, answer).decode() if formats == (JSON,) else f"{heading}{answer.text}\n"
+            print(text, end="", flush=True)
+        elif isinstance(answer, Answer):
             read.append((file, answer))
-        yield _report(file, answer)
+        failure = _report(file, answer)
+        code = code or failure
     if read:
-        options = reading.options
-        wanted = {"words": options["words"] or options["characters"], "tables": options["tables"]}
-        unwanted = {name for name, is_wanted in wanted.items() if not is_wanted}
-        with writing(target) as output:
-            write_documents(read, formats, output, unwanted, as_zip=is_zip(target))
+        _write(read, formats, output or STANDARD, reading.options)
+    return code
 
 
 def _report(file: Path, answer: FileOutcome) -> int:

@@ -16,6 +16,7 @@ import orjson
 
 from ocrsvc.cli.options import FILE, gathered, option
 from ocrsvc.client.request import key_header
+from ocrsvc.connections.certificates import client_context, context_of_own_service
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.load import read_settings
@@ -50,16 +51,13 @@ class Access:
         try:
             from ocrsvc.client import Client
         except ModuleNotFoundError as error:
-            raise OperatorError(
-                f"The package {error.name} is missing.", "Install the extra: pip install '.[client]'."
-            ) from error
+            remedy = "Install the extra: pip install '.[client]'."
+            raise OperatorError(f"The package {error.name} is missing.", remedy) from error
         urls: str | list[str] = addresses.split(",") if "," in addresses else addresses
         return Client(urls, api_key=read_key(self.key_file), ca=self.ca, certificate=self.certificate)
 
     def find(self, url: str | None) -> tuple[str, ssl.SSLContext | None]:
         """The address (default: the service of these settings) and its TLS context. Raises OperatorError."""
-        from ocrsvc.connections.certificates import client_context, context_of_own_service
-
         context = client_context(self.ca, self.cert, self.cert_key)
         if url is not None:
             return url, context

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -58,37 +58,28 @@ def describe(settings: Settings, given: Mapping[str, RawValue], plan: ThreadPlan
 
 def reference() -> str:
     """The text of docs/settings.md."""
-    return "\n".join(
-        [_PREAMBLE, *(_section(str(group.model_config["title"]), group.model_fields) for group in groups())]
-    )
-
-
-def _section(title: str, names: Iterable[str]) -> str:
-    rows = [
-        f"| `{variable_of(name)}` | {_default(name)} | {unit_of(name)} | {accepted(name)} | {help_of(name)} |"
-        for name in names
-    ]
-    head = [f"## {title}", "", "| variable | default | unit | accepted | meaning |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *rows, ""])
+    head = ["| variable | default | unit | accepted | meaning |", "|---|---|---|---|---|"]
+    lines = [_PREAMBLE]
+    for group in groups():
+        rows = (
+            f"| `{variable_of(name)}` | {_default(name)} | {unit_of(name)} | {accepted(name)} | {help_of(name)} |"
+            for name in group.model_fields
+        )
+        lines += [f"## {group.model_config['title']}", "", *head, *rows, ""]
+    return "\n".join(lines)
 
 
 def _default(name: str) -> str:
     default = settings_class().model_fields[name].get_default(call_default_factory=True)
-    if default is None:
-        return "planned" if name in ThreadPlan.__dataclass_fields__ else "none"
-    return show(default)
+    return "planned" if default is None and name in ThreadPlan.__dataclass_fields__ else show(default)
 
 
 def show(value: object) -> str:
     """Format a value as in the environment."""
-    match value:
-        case bool():
-            return str(value).lower()
-        case dict():
-            return ", ".join(f"{key}={item}" for key, item in value.items())
-        case tuple():
-            return ", ".join(value) or "none"
-        case None:
-            return "none"
-        case _:
-            return without_passwords(str(value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return "none" if value is None else without_passwords(str(value))

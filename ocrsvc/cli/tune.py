@@ -11,40 +11,34 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from http.client import HTTPException
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from http.client import OK, HTTPException
 from itertools import cycle, product
 from pathlib import Path
 from typing import IO, Final, NamedTuple
-from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import click
 
 from ocrsvc.cli.options import COUNT, FILE, command, option
 from ocrsvc.cli.output import show_progress
 from ocrsvc.cli.serve import command_line
+from ocrsvc.cli.service import connect
 from ocrsvc.errors import NothingSent, OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.load import CONFIG_VARIABLE, read_settings
-from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cgroup import read_cpus
-from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.system.thread_plan import device_for
 
-_TRIED: Final = ("workers", "engine_threads", "batch_pixels", "batch_wait_s", "precision")
-_BATCH_PIXELS: Final = (16 * 48 * 320, 32 * 48 * 320, 64 * 48 * 320)
-_BATCH_WAIT_S: Final = (0.0, 0.002, 0.005)
-_HEADER: Final = f"{'pages/s':>8} {'p50 s':>7} {'p95 s':>7} {'peak MB':>8} {'failed':>6}  settings"
+_HEADER: Final = f"{'pages/s':>8} {'p50 s':>7} {'p95 s':>7} {'failed':>6}  settings"
 _START_S: Final = 300.0
 _STOP_S: Final = 90.0
 _ANSWER_S: Final = 3700.0
 _POLL_S: Final = 0.1
 _LOG_TAIL: Final = 2000
 
-SettingValues = Mapping[str, float | str]
-"""Settings by name, as in the TOML file."""
+SettingValues = Mapping[str, int]
+"""Workers and engine threads, by the names in the TOML file."""
 
 
 class Load(NamedTuple):
@@ -55,20 +49,18 @@ class Load(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """Results of one choice: `peak_bytes` is for all processes together; responses other than 200 count as failed."""
+class Measurement(NamedTuple):
+    """Results of one choice; responses other than 200 count as failed."""
 
     values: SettingValues
     pages_per_s: float
     p50_s: float
     p95_s: float
-    peak_bytes: int
     failed: int = 0
 
     def __str__(self) -> str:
-        figures = f"{self.pages_per_s:8.2f} {self.p50_s:7.2f} {self.p95_s:7.2f} {self.peak_bytes / 1e6:8.0f}"
-        return f"{figures} {self.failed:6}  {_in_words(self.values)}"
+        figures = f"{self.pages_per_s:8.2f} {self.p50_s:7.2f} {self.p95_s:7.2f} {self.failed:6}"
+        return f"{figures}  {_in_words(self.values)}"
 
 
 @command("ocrsvc tune pages/*.png", "ocrsvc tune pages/*.png --p95 2 --clients 8 --out ocrsvc.toml")
@@ -80,20 +72,18 @@ class Measurement:
 def tune(pages: Sequence[Path], p95: float | None, clients: int, seconds: float, out: Path) -> None:
     """Measure which settings suit this machine and your pages, and write them to a file.
 
-    A service is started and loaded with the pages for each choice of workers, threads and so on.
+    A service is started and loaded with the pages for each choice of workers and engine threads.
     """
     if out.exists():
         raise OperatorError(f"{out} already exists.", "Name another file with --out, or move it away.")
     settings = read_settings()
     if settings.keys is not None:
-        raise OperatorError(
-            "OCRSVC_KEYS is set, so the measured services would refuse requests.", "Unset it while tuning."
-        )
+        raise OperatorError("OCRSVC_KEYS is set, so the measured services would refuse requests.", "Unset it.")
     try:
         load = Load([page.read_bytes() for page in pages], clients, seconds)
     except OSError as error:
         raise NothingSent(f"{error.filename} cannot be read: {error.strerror}.") from error
-    measured = _try_all(settings, load, p95)
+    measured = _measure_all(workers_and_threads(read_cpus(), device_for(settings)), load)
     best = choose(measured, p95)
     print("\n".join([_HEADER, *map(str, measured)]))
     if best is None:
@@ -107,32 +97,19 @@ def tune(pages: Sequence[Path], p95: float | None, clients: int, seconds: float,
     print(f"written to {out}; start with {CONFIG_VARIABLE}={out}")
 
 
-def _try_all(settings: Settings, load: Load, p95_s: float | None) -> list[Measurement]:
-    """Measure one group of settings after the other, each with the best values of the previous ones."""
-    device = device_for(settings)
+def _measure_all(candidates: Sequence[SettingValues], load: Load) -> list[Measurement]:
+    """Measure the candidates that start. Raises OperatorError if the first does not."""
     measured: list[Measurement] = []
-    _try(workers_and_threads(read_cpus(), device), load, measured)
-    # On CPUs the precision is chosen at the first start.
-    more = [batches, *([precisions] if settings.engine == "ppocr" else [])] if device == "cuda" else []
-    for others in more:
-        if (best := choose(measured, p95_s)) is not None:
-            _try(others(best.values), load, measured)
-    return measured
-
-
-def _try(candidates: Sequence[SettingValues], load: Load, measured: list[Measurement]) -> None:
-    """Measure all candidates that start. Raises OperatorError if the very first does not start."""
-    tuned = {variable_of(name) for name in _TRIED}
-    environ = {name: value for name, value in os.environ.items() if name not in tuned}
     for number, values in enumerate(candidates):
         show_progress(number, len(candidates), _in_words(values))
         try:
-            measured.append(measure(values, load, environ))
+            measured.append(measure(values, load))
         except OperatorError as error:
             if not measured:
                 raise
             print(f"ocrsvc: skipped {_in_words(values)}: {error}", file=sys.stderr)
     show_progress(len(candidates), len(candidates))
+    return measured
 
 
 def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
@@ -147,68 +124,46 @@ def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
     return [{"workers": w, "engine_threads": t} for w, t in sorted(shares)]
 
 
-def batches(base: SettingValues) -> list[SettingValues]:
-    """Candidates for a GPU's batches, with the chosen workers and threads."""
-    return [{**base, "batch_pixels": pixels, "batch_wait_s": s} for pixels, s in product(_BATCH_PIXELS, _BATCH_WAIT_S)]
-
-
-def precisions(base: SettingValues) -> list[SettingValues]:
-    """Candidates for a GPU's precision, with the other values chosen."""
-    return [{**base, "precision": name} for name in ("fp32", "fp16")]
-
-
 def choose(measured: Sequence[Measurement], p95_s: float | None) -> Measurement | None:
     """The measurement with the highest throughput without failures within the p95 goal; None if there is none."""
     kept = (one for one in measured if not one.failed and (p95_s is None or one.p95_s <= p95_s))
-    return max(kept, key=lambda one: (one.pages_per_s, -one.p95_s, -one.peak_bytes), default=None)
+    return max(kept, key=lambda one: (one.pages_per_s, -one.p95_s), default=None)
 
 
 def to_toml(chosen: Measurement, measured: Sequence[Measurement], how: str) -> str:
     """A settings file with the chosen values, and all measurements as a comment."""
     lines = [f"# Made by `ocrsvc tune`: {how}", "#", f"# {_HEADER}"]
     lines += [f"# {one}{'  <- chosen' if one is chosen else ''}" for one in measured]
-    values = {name: f'"{value}"' if isinstance(value, str) else _show(value) for name, value in chosen.values.items()}
-    return "\n".join([*lines, "", *(f"{name} = {value}" for name, value in values.items()), ""])
+    return "\n".join([*lines, "", *(f"{name} = {value}" for name, value in chosen.values.items()), ""])
 
 
 def _in_words(values: SettingValues) -> str:
-    return " ".join(f"{name}={_show(value)}" for name, value in values.items())
+    return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-def _show(value: float | str) -> str:
-    """Format a value; whole numbers have neither point nor exponent."""
-    if isinstance(value, str):
-        return value
-    return str(int(value)) if float(value).is_integer() else f"{value:g}"
-
-
-def measure(values: SettingValues, load: Load, environ: Mapping[str, str]) -> Measurement:
-    """Start a service, warm it with a page per client, load it and stop it.
-
-    Raises OperatorError if it does not start.
-    """
-    overrides = {variable_of(name): _show(value) for name, value in values.items()}
+def measure(values: SettingValues, load: Load) -> Measurement:
+    """Start a service, warm it with a page per client, load it and stop it. Raises OperatorError."""
     # Readiness is logged at this level, and the clients have no certificate.
-    overrides |= {variable_of("log_level"): "info", variable_of("tls_clients"): "optional"}
-    with _running({**environ, **overrides}, int(values["workers"])) as (url, pid):
+    overrides = {**values, "log_level": "info", "tls_clients": "optional"}
+    environ = os.environ | {variable_of(name): str(value) for name, value in overrides.items()}
+    with _running(environ, values["workers"]) as url:
         send(url, load, until_s=0.0)
         began_s = time.monotonic()
-        taken_s, peak_bytes = send(url, load, began_s + load.seconds, pid)
+        taken_s = send(url, load, began_s + load.seconds)
         wall_s = time.monotonic() - began_s
     answered_s = sorted(seconds for seconds in taken_s if seconds is not None)
     p50_s, p95_s = (answered_s[int(part * len(answered_s))] if answered_s else wall_s for part in (0.5, 0.95))
-    failed = len(taken_s) - len(answered_s)
-    return Measurement(values, len(answered_s) / wall_s, p50_s, p95_s, peak_bytes, failed)
+    return Measurement(values, len(answered_s) / wall_s, p50_s, p95_s, len(taken_s) - len(answered_s))
 
 
 @contextmanager
-def _running(environ: Mapping[str, str], workers: int) -> Iterator[tuple[str, int]]:
-    """Start a service on a free port; give its URL and process id when all workers are ready."""
+def _running(environ: Mapping[str, str], workers: int) -> Iterator[str]:
+    """Start a service on a free port; give its URL when all workers are ready."""
     served = command_line(["-b", "127.0.0.1:0"])
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(served, env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603  our own command
         try:
-            yield _wait_until_ready(process, log, workers), process.pid
+            yield _wait_until_ready(process, log, workers)
         finally:
             process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
@@ -227,47 +182,29 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes], workers:
         if match and text.count("READY in") >= workers:
             return match[1]
         if process.poll() is not None or time.monotonic() > end_s:
-            raise OperatorError(
-                f"The service does not start with these settings. End of its log:\n{text[-_LOG_TAIL:]}",
-                "Run `ocrsvc check`.",
-            )
+            raise OperatorError(f"The service does not start. Its log:\n{text[-_LOG_TAIL:]}", "Run `ocrsvc check`.")
         time.sleep(_POLL_S)
 
 
-def send(url: str, load: Load, until_s: float, pid: int | None = None) -> tuple[list[float | None], int]:
-    """Send pages until `until_s`, at least one per client.
-
-    Returns each request's time in seconds (None: failed), and the peak memory of process `pid` and its descendants.
-    """
-    pages, peak_bytes = cycle(load.pages), 0
+def send(url: str, load: Load, until_s: float) -> list[float | None]:
+    """Send pages until `until_s`, at least one per client; each request's time in seconds (None: failed)."""
+    pages = cycle(load.pages)
     with ThreadPoolExecutor(load.clients) as pool:
         clients = [pool.submit(_client, url, pages, until_s) for _ in range(load.clients)]
-        while wait(clients, _POLL_S).not_done:
-            peak_bytes = max(peak_bytes, 0 if pid is None else _tree_bytes(pid))
-    return [seconds for client in clients for seconds in client.result()], peak_bytes
+    return [seconds for client in clients for seconds in client.result()]
 
 
 def _client(url: str, pages: Iterator[bytes], until_s: float) -> list[float | None]:
     # The certificate of a service started here needs no verification.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
-    headers = {"Content-Type": "application/octet-stream"}
     taken_s: list[float | None] = []
     while not taken_s or time.monotonic() < until_s:
-        request, began_s = Request(f"{url}/v1/ocr", next(pages), headers), time.monotonic()  # noqa: S310  our own service
-        try:
-            with opener.open(request, timeout=_ANSWER_S) as response:
-                response.read()
-            taken_s.append(time.monotonic() - began_s)
-        except (OSError, HTTPException):
-            taken_s.append(None)
+        connection, began_s, is_read = connect(url, _ANSWER_S, context), time.monotonic(), False
+        with closing(connection), suppress(OSError, HTTPException):
+            connection.request("POST", "/v1/ocr", next(pages), {"Content-Type": "application/octet-stream"})
+            response = connection.getresponse()
+            response.read()
+            is_read = response.status == OK
+        taken_s.append(time.monotonic() - began_s if is_read else None)
     return taken_s
-
-
-def _tree_bytes(pid: int) -> int:
-    with suppress(OSError):
-        rss_bytes = read_rss_bytes(Path(f"/proc/{pid}/statm"))
-        lists = [file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children")]
-        return rss_bytes + sum(_tree_bytes(int(child)) for children in lists for child in children)
-    return 0
