@@ -41,9 +41,7 @@ Provider = Annotated[Literal["auto", "cpu", "openvino", "cuda", "tensorrt"], Aft
 class EngineSettings(SettingsGroup, title="Engine"):
     """The engine and its device."""
 
-    engine: EngineName = setting(
-        "ppocr", "The engine that reads the pages.", accepted=lambda: "one of " + ", ".join(engines())
-    )
+    engine: EngineName = setting("ppocr", "Engine that reads pages.", accepted=lambda: "one of " + ", ".join(engines()))
     device: Literal["cpu", "cuda", "auto"] = setting(
         "auto", "Where the engine computes; cuda does not start without a usable GPU, auto uses a GPU if there is one."
     )
@@ -75,15 +73,10 @@ class PpocrEngineSettings(SettingsGroup, title="Engine ppocr"):
         "as the CPU.",
     )
     gpu_streams: int = setting(
-        2,
-        "Concurrent runs of one model on a GPU in each worker; each has its own session and memory.",
-        "streams",
-        between=(1, 8),
+        2, "Concurrent runs of a model on a GPU per worker, each with its own memory.", "streams", between=(1, 8)
     )
     gpu_arena_bytes: ByteCount | None = setting(
-        None,
-        "GPU memory that the arena of each session may take; by default no limit.",
-        between=(64 * 2**20, 2**40),
+        None, "GPU memory that the arena of each session may take; by default no limit.", between=(64 * 2**20, 2**40)
     )
     batch_pixels: int = setting(
         32 * 48 * 320,
@@ -93,8 +86,7 @@ class PpocrEngineSettings(SettingsGroup, title="Engine ppocr"):
     )
     batch_wait_s: float = setting(0.002, "Longest wait of a line on a GPU for others of its batch.", between=(0, 10))
     model_cache: Path | None = setting(
-        None,
-        "Folder for ppocr's optimised models, which later starts load; by default ocrsvc in the user's cache folder.",
+        None, "Folder for ppocr's optimised models, which later starts load; by default in the user's cache folder."
     )
 
 
@@ -156,9 +148,7 @@ class FakeEngineSettings(SettingsGroup, title="Engine fake, for tests"):
         "What the fake engine does wrong: fail the image, never return, end its process (by SIGKILL, SIGABRT or "
         "SIGSEGV), or return an impossible page.",
     )
-    fake_fault_on: Names = setting(
-        (), "Texts of the images, as the fake engine reads them, for which it does so; empty is all."
-    )
+    fake_fault_on: Names = setting((), "Texts of the images for which it does so, as it reads them; empty is all.")
     fake_warm_up_s: float = setting(0.0, "How long the fake engine takes to warm up.", between=(0, 3600))
     fake_model_bytes: ByteCount = setting(0, "Memory that the fake engine holds while it is open.", between=(0, 2**40))
     fake_text: str = setting("", "A line that the fake engine reads on every image, after the others.")

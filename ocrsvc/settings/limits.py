@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, Secr
 from ocrsvc.settings.group import ByteCount, MemoryAmount, SettingsGroup, setting, split_list
 
 _FORMATS: Final = ("jpeg", "png", "bmp", "pnm", "tiff", "webp", "gif", "pdf")
-_FORMAT_PIXELS: Final = dict.fromkeys(_FORMATS, 50_000_000) | {
+_PIXELS: Final = dict.fromkeys(_FORMATS, 50_000_000) | {
     "tiff": 40_000_000,
     "webp": 30_000_000,
     "gif": 20_000_000,
@@ -28,9 +28,9 @@ def _complete_formats(value: object) -> object:
         value = {key.strip(): limit.strip() for key, _, limit in (part.partition("=") for part in value.split(","))}
     if not isinstance(value, Mapping):
         return value
-    if unknown := set(value) - set(_FORMAT_PIXELS):
+    if unknown := set(value) - set(_PIXELS):
         raise ValueError(f"unknown formats {sorted(map(str, unknown))}")
-    return _FORMAT_PIXELS | dict(value)
+    return _PIXELS | dict(value)
 
 
 def _check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -69,9 +69,7 @@ FormatPixels = Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator
 class WorkerSettings(SettingsGroup, title="Workers"):
     """Worker processes, their threads and limits. None: `ocrsvc.system.thread_plan` decides."""
 
-    workers: int | None = setting(
-        None, "Number of worker processes; overridden by gunicorn's -w.", "processes", between=(1, 256)
-    )
+    workers: int | None = setting(None, "Worker processes; overridden by gunicorn's -w.", "processes", between=(1, 256))
     threads: int | None = setting(
         None, "Request threads per worker; overridden by gunicorn's --threads.", "threads", between=(1, 4096)
     )
@@ -81,9 +79,7 @@ class WorkerSettings(SettingsGroup, title="Workers"):
     boot_limit_s: PositiveFloat = setting(
         600.0, "Time after which a worker that is still loading or warming up its engine is killed.", le=86400
     )
-    max_requests: int = setting(
-        0, "Requests after which a worker is replaced; 0 is never.", "requests", between=(0, 10**9)
-    )
+    max_requests: int = setting(0, "Requests until a worker is replaced; 0 is never.", "requests", between=(0, 10**9))
     max_requests_jitter: int = setting(
         0,
         "Upper bound of a random number added to max_requests, so that workers are not replaced together.",
@@ -134,10 +130,7 @@ class LimitSettings(SettingsGroup, title="Limits"):
         "all workers together, at most 384 MiB each.",
     )
     caller_requests: int = setting(
-        0,
-        "Concurrent requests of one caller in each worker; more are answered 429; 0 is no limit.",
-        "requests",
-        between=(0, 100_000),
+        0, "Concurrent requests of a caller per worker, else 429; 0 is no limit.", "requests", between=(0, 100_000)
     )
     caller_header: HeaderName = setting(
         "",
@@ -146,23 +139,15 @@ class LimitSettings(SettingsGroup, title="Limits"):
         accepted="a header name of letters, digits and hyphens",
     )
     max_pixels: int = setting(
-        50_000_000,
-        "Most pixels that an image's header may declare; more is answered 413.",
-        "pixels",
-        between=(1, 2**31 - 1),
+        50_000_000, "Most pixels that an image may declare; more are answered 413.", "pixels", between=(1, 2**31 - 1)
     )
     format_max_pixels: FormatPixels = setting(
-        _FORMAT_PIXELS,
+        _PIXELS,
         "Most pixels per image format, in addition to max_pixels; formats left out keep their default.",
         "pixels",
-        accepted="format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_PIXELS),
+        accepted="format=pixels, … (in the file a table) for " + ", ".join(_PIXELS),
     )
-    max_pages: int = setting(
-        50,
-        "Most pages of one document in a request; more are answered 413.",
-        "pages",
-        between=(1, 100_000),
-    )
+    max_pages: int = setting(50, "Most pages of one document; more are answered 413.", "pages", between=(1, 100_000))
     pdf_dpi: int = setting(
         200,
         "Resolution at which PDF pages are drawn, or lower if a page would have too many pixels; a page that is one "
@@ -229,7 +214,5 @@ class MaskingSettings(SettingsGroup, title="Masking"):
     """The operator's masking patterns."""
 
     mask_patterns: Patterns = setting(
-        (),
-        "Your own patterns, which mask=own masks, such as EMP-[0-9]{6}; RE2 matches them in linear time.",
-        accepted=_ACCEPTED,
+        (), "Your own patterns, which mask=own masks, such as EMP-[0-9]{6}, in RE2's syntax.", accepted=_ACCEPTED
     )

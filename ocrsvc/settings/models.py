@@ -19,8 +19,7 @@ class ModelSettings(SettingsGroup, title="Models"):
     """The model repository, and which models a worker loads."""
 
     models: Path | None = setting(
-        None,
-        "Model repository: a folder with NAME/VERSION/model.toml; by default there is only the built-in model ppocr/1.",
+        None, "Model repository: a folder with NAME/VERSION/model.toml; by default only the built-in model ppocr/1."
     )
     models_state: Path | None = setting(
         None,
@@ -62,9 +61,7 @@ class ModelKeySettings(SettingsGroup, title="Encrypted models"):
         accepted="32 bytes, as 64 hexadecimal digits or in base64, such as `ocrsvc models new-key` prints",
     )
     models_key_fd: int | None = setting(
-        None,
-        "File descriptor from which the key of encrypted models is read, at the start only.",
-        between=(3, 2**20),
+        None, "File descriptor from which the key of encrypted models is read, at the start only.", between=(3, 2**20)
     )
     # Its arguments may contain credentials of a key server.
     models_key_command: Annotated[SecretStr | None, Field(exclude=True)] = setting(

@@ -84,9 +84,7 @@ class ServiceSettings(SettingsGroup, title="Service"):
     """Addresses, host names, CORS, operators' routes and shutdown."""
 
     bind: Address = setting(
-        "127.0.0.1:8000",
-        "Address to listen on; overridden by gunicorn's -b.",
-        accepted="host:port, [IPv6]:port or unix:path",
+        "127.0.0.1:8000", "Listening address; gunicorn's -b overrides.", accepted="host:port, [IPv6]:port or unix:path"
     )
     grpc_bind: Addresses = setting(
         (),
@@ -107,8 +105,7 @@ class ServiceSettings(SettingsGroup, title="Service"):
         accepted="origins separated by commas (in the file a list), each scheme://host or scheme://host:port, or *",
     )
     ops: Literal["open", "local", "off"] = setting(
-        "local",
-        "Access to /metrics and /ops/…: everyone, only callers on the same machine and not through a proxy, or no one.",
+        "local", "Access to /metrics and /ops/…: all, callers on this machine and not through a proxy, or none."
     )
     drain_s: float = setting(
         0.0,
@@ -116,21 +113,17 @@ class ServiceSettings(SettingsGroup, title="Service"):
         "hosts before it stops accepting; a second SIGTERM ends the wait.",
         between=(0, 3600),
     )
-    pidfile: Path | None = setting(
-        None, "File with the arbiter's process id while the service runs; overridden by gunicorn's -p."
-    )
+    pidfile: Path | None = setting(None, "File for the arbiter's process id; overridden by gunicorn's -p.")
 
 
 class TlsSettings(SettingsGroup, title="TLS"):
     """TLS on all addresses except Unix sockets, if there is a certificate."""
 
     tls_certificate: Path | None = setting(
-        None,
-        "PEM file with the service's certificate chain; it switches on TLS for HTTP and gRPC, except on Unix sockets.",
+        None, "PEM file with the certificate chain; it switches on TLS for HTTP and gRPC, except on Unix sockets."
     )
     tls_key: Path | None = setting(
-        None,
-        "PEM file with the certificate's private key, without a password; by default the certificate's file.",
+        None, "PEM file with the certificate's private key, without a password; by default the certificate's file."
     )
     tls_client_ca: Path | None = setting(
         None,
@@ -138,8 +131,7 @@ class TlsSettings(SettingsGroup, title="TLS"):
         "default clients need no certificate.",
     )
     tls_clients: Literal["required", "optional"] = setting(
-        "required",
-        "Whether clients must have a certificate if tls_client_ca is set; wrong certificates are always refused.",
+        "required", "Whether clients need a certificate if tls_client_ca is set; wrong certificates are always refused."
     )
     tls_names: CertificateNames = setting(
         (),
@@ -175,8 +167,7 @@ class AdapterSettings(SettingsGroup, title="API adapters"):
         ),
     )
     trwebocr_boxes: Literal["rect", "poly"] = setting(
-        "rect",
-        "Boxes of /api/tr-run/: rect as TrWebOCR, poly as chineseocr_lite, which has the same path.",
+        "rect", "Boxes of /api/tr-run/: rect as TrWebOCR, poly as chineseocr_lite, which has the same path."
     )
 
 
@@ -223,9 +214,7 @@ class OutgoingSettings(SettingsGroup, title="Outgoing requests"):
         between=(1, 4096),
     )
     callback_hosts: HostPatterns = setting(
-        (),
-        "Hosts to which callbacks are sent at the end of jobs that request one; empty sends none.",
-        accepted=_HOSTS_ACCEPTED,
+        (), "Hosts to which callbacks of jobs are sent; empty sends none.", accepted=_HOSTS_ACCEPTED
     )
     callback_private: Networks = setting((), "As url_private, for the hosts of callbacks.", accepted=_NETWORKS_ACCEPTED)
     callback_s: PositiveFloat = setting(10.0, "Longest time of one try of a callback.", le=600)
@@ -236,12 +225,10 @@ class LoggingSettings(SettingsGroup, title="Logging"):
 
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "The lowest level that is logged.")
     log_format: Literal["text", "json"] = setting(
-        "text",
-        "Format of the log on stderr: text for people, or one JSON object a line (see docs/operations.md).",
+        "text", "Format of the log on stderr: text for people, or one JSON object a line (see docs/operations.md)."
     )
     access_log: Literal["off", "text", "json"] = setting(
-        "off",
-        "One line on stdout per request, as key=value or JSON, without the query and any content.",
+        "off", "One line on stdout per request, as key=value or JSON, without the query and any content."
     )
     log_text: Literal["off", "masked"] = setting(
         "off",
