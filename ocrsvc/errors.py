@@ -1,19 +1,5 @@
 """The service's errors: whose fault each is, its HTTP status, and whether a retry can help.
 
-The steps of a request and their errors:
-
-    key    --(KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded,
-              KeysUnavailable)-----------------------------------------------> upload
-    upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout,
-              RequestStopsWorker)--------------------------------------------> bytes
-    URL    --(UrlRefused, UrlUnavailable)------------------------------------> bytes
-    bytes  --(UnsupportedImage, BrokenImage, EncryptedDocument,
-              ImageTooLarge, TooManyPages, ResourcesExhausted)---------------> image
-    image  --(UnknownModel, ModelUnavailable, QueueFull, TooManyAtOnce,
-              NotReady)------------------------------------------------------> queue
-    queue  --(DeadlineExceeded, ClientGone)----------------------------------> engine
-    engine --(EngineFailed, ImageCrashesEngine)------------------------------> result
-
 SettingsError and EngineUnavailable stop the start and never answer a request. The client raises Unreachable.
 """
 
@@ -39,7 +25,8 @@ class OcrsvcError(Exception):
 
     def __init_subclass__(cls, **facts: object) -> None:
         super().__init_subclass__()
-        for name, value in facts.items():
+        # What a retry may cure ends a command with EX_TEMPFAIL.
+        for name, value in ({"exit_code": 75, **facts} if facts.get("retryable") else facts).items():
             setattr(cls, name, value)
 
     def __init__(self, detail: str, remedy: str = "") -> None:
@@ -132,12 +119,7 @@ class UnknownModel(CallerError, status=404, code="unknown_model", title="No such
 
 
 class BodyTimeout(
-    CallerError,
-    status=408,
-    code="body_timeout",
-    title="The request did not arrive in time",
-    retryable=True,
-    exit_code=75,
+    CallerError, status=408, code="body_timeout", title="The request did not arrive in time", retryable=True
 ):
     """The request body arrived too slowly or too late."""
 
@@ -188,9 +170,7 @@ class KeyReused(
     """A different job was sent with the same Idempotency-Key before."""
 
 
-class JobNotDone(
-    CallerError, status=409, code="job_not_done", title="The job is not done", retryable=True, exit_code=75
-):
+class JobNotDone(CallerError, status=409, code="job_not_done", title="The job is not done", retryable=True):
     """The result of a job was requested before the job is done."""
 
 
@@ -230,7 +210,7 @@ class ServerError(OcrsvcError):
     """The service is at fault."""
 
 
-class Refused(ServerError, status=503, retryable=True, exit_code=75):
+class Refused(ServerError, status=503, retryable=True):
     """The service is healthy but does not accept this request now; `retry_after_s` is sent as Retry-After."""
 
     def __init__(self, detail: str, remedy: str = "", retry_after_s: int = 1) -> None:
@@ -289,9 +269,7 @@ class ResourcesExhausted(Refused, code="resources_exhausted", title="The service
     """The system has no process, file descriptor or memory for this request, or provides them too slowly."""
 
 
-class DeadlineExceeded(
-    ServerError, status=504, code="deadline_exceeded", title="The deadline passed", retryable=True, exit_code=75
-):
+class DeadlineExceeded(ServerError, status=504, code="deadline_exceeded", title="The deadline passed", retryable=True):
     """The request's deadline passed before its answer was ready."""
 
 

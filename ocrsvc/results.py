@@ -235,16 +235,7 @@ class Table:
 
 
 RegionType = Literal[
-    "text",
-    "title",
-    "figure",
-    "figure_caption",
-    "table",
-    "table_caption",
-    "header",
-    "footer",
-    "reference",
-    "equation",
+    "text", "title", "figure", "figure_caption", "table", "table_caption", "header", "footer", "reference", "equation"
 ]
 
 
