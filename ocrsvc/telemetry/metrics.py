@@ -14,13 +14,8 @@ OWN_FAULTS: Final = ("internal", "engine_failed", "deadline_exceeded")
 """Error codes that are the service's own fault."""
 
 SERVICE_FAULTS: Final = (
-    *OWN_FAULTS,
-    "queue_full",
-    "not_ready",
-    "model_unavailable",
-    "resources_exhausted",
-    "storage_full",
-    "keys_unavailable",
+    *(*OWN_FAULTS, "queue_full", "not_ready", "model_unavailable"),
+    *("resources_exhausted", "storage_full", "keys_unavailable"),
 )
 """Error codes that are not the caller's fault: those with status 500, 503 or 504."""
 
@@ -34,59 +29,44 @@ PageSource = Literal["request", "job"]
 _SOURCES: Final = tuple((source,) for source in get_args(PageSource))
 
 # Requests and images.
-REQUESTS: Final = counter(
-    "ocrsvc_requests", "Requests answered, by adapter, status and code.", ("adapter", "status", "code")
-)
-REQUEST_SECONDS: Final = histogram(
-    "ocrsvc_request_seconds", "Seconds from the head of a request to its response.", ("adapter",)
-)
-IN_FLIGHT: Final = gauge(
-    "ocrsvc_in_flight_requests", "Requests and gRPC calls in progress, including the scrape itself."
-)
+REQUESTS: Final = counter("ocrsvc_requests", "Requests, by adapter, status and code.", ("adapter", "status", "code"))
+REQUEST_SECONDS: Final = histogram("ocrsvc_request_seconds", "Seconds of requests, head to response.", ("adapter",))
+IN_FLIGHT: Final = gauge("ocrsvc_in_flight_requests", "Requests and gRPC calls in progress, including the scrape.")
 REFUSED: Final = counter(
-    "ocrsvc_refused",
-    "Requests and images refused by a working service, by reason: queue_full, not_ready and others.",
-    ("reason",),
+    "ocrsvc_refused", "Requests and images refused by a working service, by reason, such as queue_full.", ("reason",)
 )
 FAILURES: Final = counter(
-    "ocrsvc_failures",
-    "Failures reported to clients: of requests, and of single images in requests that succeeded.",
-    ("code",),
+    "ocrsvc_failures", "Failures of requests, and of single images in requests that succeeded.", ("code",)
 )
 IMAGES: Final = counter(
     "ocrsvc_images",
-    "Images read, by source: request if a client waits for the result, job if none does.",
+    "Images read, by source: request if a client waits for the result, else job.",
     ("source",),
     known=_SOURCES,
 )
 LINES: Final = counter("ocrsvc_lines", "Text lines on the images read.")
 CACHE_HITS: Final = counter(
     "ocrsvc_cache_hits",
-    "Images answered from the result cache, by source; not counted as images read.",
+    "Images from the result cache, by source; not counted as images read.",
     ("source",),
     known=_SOURCES,
 )
 STAGE_SECONDS: Final = histogram(
     "ocrsvc_stage_seconds",
-    "Seconds per image read, in decode, queue, engine, and in total, by source.",
+    "Seconds per image read, in decode, queue, engine and total, by source.",
     ("stage", "source"),
 )
 WAITING: Final = gauge(
-    "ocrsvc_queue_waiting_images",
-    "Images that wait for an engine thread; values of other workers are up to half a second old.",
+    "ocrsvc_queue_waiting_images", "Images that wait for an engine thread; of other workers up to half a second old."
 )
-STUCK: Final = gauge(
-    "ocrsvc_stuck_engine_threads",
-    "Engine threads still busy 5 s after the deadline of their work: a call that hangs.",
-)
+STUCK: Final = gauge("ocrsvc_stuck_engine_threads", "Engine threads busy 5 s after their deadline: a call that hangs.")
 
 # Workers, from the worker table.
 WORKERS: Final = gauge("ocrsvc_workers", "Workers, by state: booting, ready or draining.", ("state",))
 WORKERS_WANTED: Final = gauge("ocrsvc_workers_wanted", "Workers that should run, not counting successors.")
 WORKERS_MOST: Final = gauge("ocrsvc_workers_most", "Largest number of workers alive at once since the start.")
 WAITING_FOR_SUCCESSOR: Final = gauge(
-    "ocrsvc_workers_waiting_for_successor",
-    "Workers that will be replaced, and keep serving until their successor is ready.",
+    "ocrsvc_workers_waiting_for_successor", "Workers to be replaced, which serve until their successor is ready."
 )
 RECYCLES: Final = counter("ocrsvc_recycles", "Workers replaced, by reason.", ("reason",))
 DRAINS_FIRST: Final = counter(
@@ -103,9 +83,7 @@ WORKER_IN_FLIGHT: Final = gauge("ocrsvc_worker_in_flight_requests", "Requests in
 # Memory.
 WORKER_RSS: Final = gauge("ocrsvc_worker_rss_bytes", "Resident memory of the worker.", ("slot",))
 WORKER_RSS_LIMIT: Final = gauge(
-    "ocrsvc_worker_rss_limit_bytes",
-    "Resident memory at which the worker stops accepting at once; 0 is no limit.",
-    ("slot",),
+    "ocrsvc_worker_rss_limit_bytes", "Resident memory at which the worker stops accepting; 0 is no limit.", ("slot",)
 )
 MEMORY_USED: Final = gauge(
     "ocrsvc_memory_used_bytes",
@@ -116,9 +94,7 @@ MEMORY_LIMIT: Final = gauge("ocrsvc_memory_limit_bytes", "Memory of the containe
 # GPUs, numbered over all that the service has used since its start.
 WORKER_GPU: Final = gauge("ocrsvc_worker_gpu_bytes", "GPU memory that the worker holds.", ("slot",))
 GPU_MEMORY_USED: Final = gauge("ocrsvc_gpu_memory_used_bytes", "GPU memory that all processes hold.", ("gpu",))
-GPU_MEMORY_TOTAL: Final = gauge(
-    "ocrsvc_gpu_memory_total_bytes", "Memory of the GPU, or of its visible part (MIG).", ("gpu",)
-)
+GPU_MEMORY_TOTAL: Final = gauge("ocrsvc_gpu_memory_total_bytes", "Memory of the GPU or its visible MIG part.", ("gpu",))
 GPU_UTILIZATION: Final = gauge(
     "ocrsvc_gpu_utilization_ratio",
     "Share of the last second in which the GPU computed; absent if NVML does not report it, as under MIG.",
@@ -146,15 +122,12 @@ JOBS_DISK_FREE: Final = reading("ocrsvc_jobs_disk_free_bytes", "Free disk space 
 # API keys, with OCRSVC_KEYS.
 KEYS: Final = reading("ocrsvc_keys", "API keys that are neither revoked nor expired; up to a minute old.")
 KEYS_NEAR_QUOTA: Final = reading(
-    "ocrsvc_keys_near_quota",
-    "API keys with at most a tenth left of their daily or monthly pages; up to a minute old.",
+    "ocrsvc_keys_near_quota", "API keys with at most a tenth left of their daily or monthly pages; up to a minute old."
 )
 
 # TLS.
 TLS_HANDSHAKES: Final = counter(
-    "ocrsvc_tls_handshakes",
-    "TLS handshakes, by outcome: ok, refused (by either side), not_tls, unfinished.",
-    ("outcome",),
+    "ocrsvc_tls_handshakes", "Handshakes, by outcome: ok, refused (by either side), not_tls, unfinished.", ("outcome",)
 )
 TLS_READS: Final = counter(
     "ocrsvc_tls_certificate_reads",
@@ -162,30 +135,23 @@ TLS_READS: Final = counter(
     ("outcome",),
 )
 TLS_NOT_AFTER: Final = reading(
-    "ocrsvc_tls_certificate_not_after_timestamp_seconds",
-    "Expiry of the service's certificate, in Unix time; absent without TLS.",
+    "ocrsvc_tls_certificate_not_after_timestamp_seconds", "Expiry of the certificate, in Unix time; absent without TLS."
 )
 
 # The service itself.
-EVENTS_DROPPED: Final = counter(
-    "ocrsvc_access_events_dropped", "Lines of the access log dropped because its queue was full."
-)
+EVENTS_DROPPED: Final = counter("ocrsvc_access_events_dropped", "Access log lines dropped as its queue was full.")
 LINES_DROPPED: Final = counter(
     "ocrsvc_log_lines_dropped", "Lines of the service's own log dropped because its queue or its pipe was full."
 )
 SPANS: Final = counter("ocrsvc_trace_spans", "Trace spans exported.")
-SPANS_DROPPED: Final = counter(
-    "ocrsvc_trace_spans_dropped", "Trace spans dropped because the queue was full or the export failed."
-)
+SPANS_DROPPED: Final = counter("ocrsvc_trace_spans_dropped", "Trace spans dropped: queue full or export failed.")
 SERIES_DROPPED: Final = counter(
     "ocrsvc_series_dropped", "Metric series that are not counted because their table is full; please report it."
 )
 STARTED: Final = gauge("process_start_time_seconds", "Start of the service, in Unix time.")
 BUILD: Final = info("ocrsvc_build", "The service's version.", ("version",))
 ENGINE: Final = info(
-    "ocrsvc_engine",
-    "The engine of the worker that answers.",
-    ("name", "model", "version", "device", "precision", "provider"),
+    "ocrsvc_engine", "The engine of this worker.", ("name", "model", "version", "device", "precision", "provider")
 )
 
 METRICS: Final = tuple(

@@ -42,6 +42,7 @@ _VALUES: Final = len(BUCKETS_S) + 2
 _TRIES: Final = 200
 _TRY_S: Final = 0.001
 
+Sample = tuple[Metric, float]
 Series = Mapping[Key, Sequence[float]]
 """Values by key: for a histogram one per bucket, one for larger values, and the sum; other kinds use the first."""
 
@@ -234,14 +235,9 @@ def _stages(reading: Reading) -> dict[str, float]:
 class Sampler(threading.Thread):
     """Sets the gauges that `read` yields every `every_s` seconds; on an OSError or OcrsvcError the old values stay."""
 
-    def __init__(
-        self,
-        worker_metrics: WorkerMetrics,
-        read: Callable[[], Iterable[tuple[Metric, float]]],
-        every_s: float = SAMPLE_S,
-    ) -> None:
+    def __init__(self, metrics: WorkerMetrics, read: Callable[[], Iterable[Sample]], every_s: float = SAMPLE_S) -> None:
         super().__init__(name="sampler", daemon=True)
-        self._worker_metrics, self._read, self._every_s = worker_metrics, read, every_s
+        self._worker_metrics, self._read, self._every_s = metrics, read, every_s
         self._done = threading.Event()
 
     def run(self) -> None:

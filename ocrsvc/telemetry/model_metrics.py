@@ -13,13 +13,10 @@ MODEL_SECONDS: Final = histogram(
     ("outcome",),
 )
 MODEL_STAGE_SECONDS: Final = histogram(
-    "ocrsvc_model_stage_seconds",
-    "Seconds per image of the model API, in decode, queue and engine.",
-    ("stage",),
+    "ocrsvc_model_stage_seconds", "Seconds per image of the model API, in decode, queue and engine.", ("stage",)
 )
 MODEL_LAST: Final = latest(
-    "ocrsvc_model_last_request_timestamp_seconds",
-    "End of the last successful request to the model API, in Unix time.",
+    "ocrsvc_model_last_request_timestamp_seconds", "End of the last successful request to the model API, in Unix time."
 )
 
 # The model API by version, with a model repository.
@@ -28,9 +25,7 @@ VERSION_REQUESTS: Final = counter(
     "Requests to the model API, by model, version and outcome: success or fail.",
     ("model", "version", "outcome"),
 )
-VERSION_IMAGES: Final = counter(
-    "ocrsvc_version_images", "Images read over the model API, by model and version.", ("model", "version")
-)
+VERSION_IMAGES: Final = counter("ocrsvc_version_images", "Images read, by model and version.", ("model", "version"))
 VERSION_SECONDS: Final = counter(
     "ocrsvc_version_seconds",
     "Seconds of requests to the model API, by model, version and stage: success or fail (whole requests), and "
@@ -45,9 +40,7 @@ MODEL_REFUSALS: Final = counter(
     "Model versions refused, by reason: files, reference, open, failed, nonsense, text, slow, memory, crash, late.",
     ("reason",),
 )
-MODEL_REFUSED: Final = reading(
-    "ocrsvc_model_refused_versions", "Model versions in the repository that are refused now."
-)
+MODEL_REFUSED: Final = reading("ocrsvc_model_refused_versions", "Model versions in the repository refused now.")
 MODEL_PROOF_SECONDS: Final = histogram(
     "ocrsvc_model_proof_seconds",
     "Seconds that the proof of a model version took, with the measurement of the version it is compared to.",
@@ -56,23 +49,18 @@ MODEL_PROOF_SECONDS: Final = histogram(
 # Loaded models, with a model repository. The label "model" has few values.
 MODELS_LOADED: Final = gauge("ocrsvc_loaded_models", "Model versions loaded now, summed over all workers.")
 MODELS_BYTES: Final = gauge(
-    "ocrsvc_loaded_models_bytes",
-    "Memory of loaded model versions, summed over all workers, as measured when each was loaded.",
+    "ocrsvc_loaded_models_bytes", "Memory of loaded model versions, summed over all workers, as measured at loading."
 )
 MODELS_LIMIT: Final = reading(
-    "ocrsvc_loaded_models_limit_bytes", "Memory that all models of one worker may take (OCRSVC_MODELS_MEMORY)."
+    "ocrsvc_loaded_models_limit_bytes", "Memory for all models of a worker (OCRSVC_MODELS_MEMORY)."
 )
 MODEL_LEASES: Final = counter(
-    "ocrsvc_model_leases",
-    "Requests for a model, by model and outcome: hit if it was loaded, else miss.",
-    ("model", "outcome"),
+    "ocrsvc_model_leases", "Requests for a model, by model and outcome: hit (loaded) or miss.", ("model", "outcome")
 )
 MODEL_LOADS: Final = counter(
-    "ocrsvc_model_loads", "Loads of models, by model and outcome: success or fail.", ("model", "outcome")
+    "ocrsvc_model_loads", "Loads, by model and outcome: success or fail.", ("model", "outcome")
 )
 MODEL_LOAD_SECONDS: Final = histogram("ocrsvc_model_load_seconds", "Seconds that loads of models took.")
 MODEL_UNLOADS: Final = counter(
-    "ocrsvc_model_unloads",
-    "Model versions closed, by model and reason: memory, retired or end.",
-    ("model", "reason"),
+    "ocrsvc_model_unloads", "Model versions closed, by model and reason: memory, retired or end.", ("model", "reason")
 )
