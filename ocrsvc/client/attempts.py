@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from ocrsvc.client.address import Address
-from ocrsvc.client.balancer import Balancer, Outcome, Place, Rules
+from ocrsvc.client.balancer import Balancer, Clock, Outcome, Place, Rules
 from ocrsvc.errors import CallerError, DeadlineExceeded, NotConnected, OcrsvcError, Refused, ServerError, Unreachable
 
 # Attempts with a broken connection before giving up; refusals are retried until the deadline.
@@ -27,14 +26,7 @@ _OUTCOMES: Final = (
 class Attempts:
     """The attempts of one request; `clock` and `chance` as in Balancer, `last` is the latest error."""
 
-    def __init__(
-        self,
-        balancer: Balancer,
-        timeout_s: float,
-        rules: Rules,
-        clock: Callable[[], float],
-        chance: Callable[[], float],
-    ) -> None:
+    def __init__(self, balancer: Balancer, timeout_s: float, rules: Rules, clock: Clock, chance: Clock) -> None:
         self._balancer, self._timeout_s, self._rules = balancer, timeout_s, rules
         self._clock, self._chance = clock, chance
         self._end_s = clock() + timeout_s

@@ -13,6 +13,8 @@ from typing import Final
 from ocrsvc.client.address import Address
 from ocrsvc.errors import Refused
 
+Clock = Callable[[], float]
+
 NEVER: Final = float("-inf")
 # Pause after a refusal or timeout before the limit of a service grows again.
 _GROW_AGAIN_S: Final = 30.0
@@ -159,9 +161,7 @@ class Balancer:
     `clock` returns monotonic seconds, `chance` random numbers in [0, 1).
     """
 
-    def __init__(
-        self, addresses: Iterable[Address], rules: Rules, clock: Callable[[], float], chance: Callable[[], float]
-    ) -> None:
+    def __init__(self, addresses: Iterable[Address], rules: Rules, clock: Clock, chance: Clock) -> None:
         self._rules, self._clock, self._chance = rules, clock, chance
         self._hosts = {address: Host(address, rules.at_once) for address in addresses}
         self._waiting: deque[asyncio.Event] = deque()

@@ -116,8 +116,7 @@ def _as_pnm(pixels: NDArray[np.uint8]) -> bytes:
     gray = len(shape) == 2
     if str(pixels.dtype) != "uint8" or not (gray or (len(shape) == 3 and shape[2] == 3)):
         raise BadOption(
-            f"The array has shape {shape} and dtype {pixels.dtype}.",
-            "Pass (H, W) gray or (H, W, 3) BGR as uint8.",
+            f"The array has shape {shape} and dtype {pixels.dtype}.", "Pass (H, W) gray or (H, W, 3) BGR as uint8."
         )
     samples = pixels if gray else pixels[..., ::-1]
     return b"%s\n%d %d\n255\n" % (b"P5" if gray else b"P6", shape[1], shape[0]) + samples.tobytes()

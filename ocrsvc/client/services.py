@@ -18,13 +18,14 @@ import httpx
 
 from ocrsvc.client.address import Address, is_single, services_of
 from ocrsvc.client.attempts import Attempts
-from ocrsvc.client.balancer import Balancer, Place, Rules
+from ocrsvc.client.balancer import Balancer, Clock, Place, Rules
 from ocrsvc.client.request import Priority, Request, common_headers, headers_of
 from ocrsvc.client.response import Response, StreamedPage, pages_of
 from ocrsvc.connections.certificates import client_context
 from ocrsvc.errors import NotConnected, OcrsvcError, ServerError, Unreachable
 
 T = TypeVar("T")
+Resolve = Callable[[str, int], Sequence[str]]
 
 MAX_RESPONSE_BYTES: Final = 1 << 28
 
@@ -69,7 +70,7 @@ class Services:
         certificate: tuple[Path, Path] | None = None,
         priority: Priority | None = None,
         rules: Rules | None = None,
-        resolve: Callable[[str, int], Sequence[str]] = addresses_of_name,
+        resolve: Resolve = addresses_of_name,
     ) -> None:
         self._named, self._headers = services_of(urls), common_headers(headers, api_key, priority)
         self._rules, self._resolve = rules or (_SINGLE_SERVICE_RULES if is_single(urls) else Rules()), resolve
@@ -239,12 +240,7 @@ class NameLookup:
     """
 
     def __init__(
-        self,
-        services: Sequence[Address],
-        balancer: Balancer,
-        refresh_s: float,
-        clock: Callable[[], float],
-        resolve: Callable[[str, int], Sequence[str]],
+        self, services: Sequence[Address], balancer: Balancer, refresh_s: float, clock: Clock, resolve: Resolve
     ) -> None:
         self._names = [each for each in services if each.is_looked_up]
         self._addresses = {each: [each] for each in services if not each.is_looked_up}
