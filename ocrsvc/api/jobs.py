@@ -111,10 +111,8 @@ class _JobViews:
         """The jobs of the caller's API key, newest first."""
         jobs, owner, statuses = self._files.jobs, owner_of_request(), []
         if owner.key is None:
-            raise KeysNeeded(
-                "Listing jobs needs API keys, which tell the owners apart.",
-                "Keep the id from the response of POST /v1/jobs.",
-            )
+            what = "Listing jobs needs API keys, which tell the owners apart."
+            raise KeysNeeded(what, "Keep the id from the response of POST /v1/jobs.")
         for job in jobs.all("key = ?", owner.key)[::-1][: _number("limit", DEFAULT_JOBS, 1, MAX_JOBS)]:
             with suppress(FileNotFoundError):
                 statuses.append(job_status(job))
@@ -156,9 +154,8 @@ class _JobViews:
         progress, record = job.progress(), job.record()
         if progress.state in {"waiting", "running"}:
             count, total = job.page_count(), len(record.numbers)
-            raise JobNotDone(
-                f"{count} of {total} pages are read.", f"Try again later; GET {PATH}/{job.id}/pages has these."
-            )
+            remedy = f"Try again later; GET {PATH}/{job.id}/pages has these."
+            raise JobNotDone(f"{count} of {total} pages are read.", remedy)
         if progress.state == "failure":
             raise JobFailed(f"The job has failed: {progress.why}", f"GET {PATH}/{job.id}/pages has the pages read.")
         check_format(name, unpack_options(record.options))
@@ -186,10 +183,7 @@ class _JobViews:
 
 
 def _unknown(job_id: str) -> UnknownJob:
-    return UnknownJob(
-        f"You have no job {job_id[:40]!r}.",
-        "It was deleted, evicted or has expired (OCRSVC_JOBS_S).",
-    )
+    return UnknownJob(f"You have no job {job_id[:40]!r}.", "It was deleted, evicted or has expired (OCRSVC_JOBS_S).")
 
 
 def _check_fields(fields: list[tuple[str, object]]) -> None:
@@ -236,11 +230,8 @@ def _number(name: str, default: int, minimum: int, maximum: int) -> int:
 
 
 def _accepted() -> str:
-    return (
-        NDJSON
-        if request.accept_mimetypes.best_match([_MEDIA_TYPES[JSON], _MEDIA_TYPES[NDJSON]]) == _MEDIA_TYPES[NDJSON]
-        else JSON
-    )
+    types = {_MEDIA_TYPES[JSON]: JSON, _MEDIA_TYPES[NDJSON]: NDJSON}
+    return types[request.accept_mimetypes.best_match(types, _MEDIA_TYPES[JSON])]
 
 
 def _pages_response(job: Job, after: int, limit: int, form: str) -> Response:

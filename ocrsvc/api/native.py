@@ -54,7 +54,8 @@ def make_api(reader: Reader, url_files: UrlFiles, settings: Settings) -> Bluepri
             pages = reader.read_files_by_page(images, options.read, request.left_s, _context(options), options.pages)
             return respond_by_page(pages, options, form, len(images), began_s)
         files = _read(reader, images, options)
-        _raise_if_all_failed(files)
+        if not any(file.readings for file in files):
+            raise files[0].errors[0][1]
         if options.formats == (JSON,):
             return as_json(_answer(files, options, total_s=time.monotonic() - began_s))
         sent = list(map(RequestFile, images, file_names(request.content, len(images)), files))
@@ -97,11 +98,6 @@ def _context(options: RequestedOptions) -> RequestContext:
     return replace(request.context, priority=priority)
 
 
-def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
-    if not any(file.readings for file in files):
-        raise files[0].errors[0][1]
-
-
 def _accepted() -> str:
     """The format that the header Accept names, else JSON. Raises BadOption for a zip without formats."""
     if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
@@ -113,8 +109,7 @@ def _accepted() -> str:
     wanted = accepted.best_match(names)
     if wanted is None and accepted.best_match([ZIP_TYPE]):
         raise BadOption(
-            "The header Accept asks for a zip, but no formats are named.",
-            "Name them, such as format=pdf,md.",
+            "The header Accept asks for a zip, but no formats are named.", "Name them, such as format=pdf,md."
         )
     return names[wanted or JSON_TYPE]
 

@@ -27,6 +27,7 @@ from ocrsvc.http.responses import as_json
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import EngineInfo
 from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import is_installed
 from ocrsvc.telemetry.metrics import STUCK, WAITING
 from ocrsvc.telemetry.prometheus import Observed, expose
 
@@ -63,9 +64,8 @@ def make_ops(reader: Reader, gate: AccessGate | None = None, *, fetches_urls: bo
 
     @ops.get("/openapi.json")
     def description_of_the_api() -> Response:
-        return Response(
-            _description(wants_keys=gate is not None, fetches_urls=fetches_urls), content_type="application/json"
-        )
+        described = _description(wants_keys=gate is not None, fetches_urls=fetches_urls)
+        return Response(described, content_type="application/json")
 
     return ops
 
@@ -92,11 +92,9 @@ def make_operators(
         # Other workers publish these twice a second; this worker does so now.
         request_metrics.worker_metrics.put(WAITING, reader.waiting())
         request_metrics.worker_metrics.put(STUCK, reader.stuck_threads())
-        accept = request.headers.get("Accept", "")
-        observed = Observed(
-            request_metrics.store, request_metrics.worker_table, _described(reader), count_denied(request_metrics)
-        )
-        body, content_type = expose(observed, accept)
+        denied, table = count_denied(request_metrics), request_metrics.worker_table
+        observed = Observed(request_metrics.store, table, _described(reader), denied)
+        body, content_type = expose(observed, request.headers.get("Accept", ""))
         return Response(body, content_type=content_type)
 
     @operators.get("/ops/workers")
@@ -171,10 +169,5 @@ def _described(reader: Reader) -> EngineInfo | None:
 
 def _library_versions() -> dict[str, str]:
     """Versions of Python and of installed packages that affect results."""
-    versions = {"python": platform.python_version()}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+    installed = {name: metadata.version(name) for name in _LIBRARIES if is_installed(name)}
+    return {"python": platform.python_version(), **installed}

@@ -45,10 +45,8 @@ def option_fields(content: Content, url_files: UrlFiles) -> list[tuple[str, obje
     """The fields that are neither files nor the URL. Raises BadOption for a file in another field."""
     for part in content.files:
         if part.name not in IMAGE_FIELDS:
-            raise BadOption(
-                f"A file was sent in the unknown field {part.name[:40]!r}.",
-                f"Send files in the field {IMAGE_FIELDS[0]!r}.",
-            )
+            what = f"A file was sent in the unknown field {part.name[:40]!r}."
+            raise BadOption(what, f"Send files in the field {IMAGE_FIELDS[0]!r}.")
     if not url_files.is_on and any(name == URL_FIELD for name, _ in content.fields):
         raise BadOption(
             "'url' is not an option: this service does not fetch URLs.",

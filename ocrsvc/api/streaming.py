@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import chain
+from operator import add
 
 import orjson
 from flask import Response
@@ -14,7 +15,7 @@ from ocrsvc.errors import DeadlineExceeded, OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions, StreamForm
-from ocrsvc.http.request import Request, current_request
+from ocrsvc.http.request import current_request
 from ocrsvc.http.responses import ended_pieces, stream_response
 from ocrsvc.pipeline.documents import PageRead
 from ocrsvc.results import EngineInfo, Reading, Timing
@@ -32,7 +33,7 @@ def respond_by_page(pages: Pages, options: RequestedOptions, form: StreamForm, f
         is_alone = files == first.chosen == 1
         if isinstance(first.outcome, OcrsvcError if is_alone else DeadlineExceeded):
             raise first.outcome
-        stream = PageStream(current_request(), options, form, files, began_s)
+        stream = PageStream(options, form, files, began_s)
         return stream_response(stream.pieces(chain((first,), pages)), form.media_type, pages.close)
     except BaseException:
         pages.close()
@@ -42,10 +43,8 @@ def respond_by_page(pages: Pages, options: RequestedOptions, form: StreamForm, f
 class PageStream:
     """The parts of one response, for the request's own thread."""
 
-    def __init__(
-        self, request: Request, options: RequestedOptions, form: StreamForm, files: int, began_s: float
-    ) -> None:
-        self._request, self._options, self._form, self._files = request, options, form, files
+    def __init__(self, options: RequestedOptions, form: StreamForm, files: int, began_s: float) -> None:
+        self._request, self._options, self._form, self._files = current_request(), options, form, files
         self._began_s = began_s
         self._read = self._failed = 0
         self._timing = Timing(0.0, 0.0, 0.0, 0.0)
@@ -80,10 +79,7 @@ class PageStream:
     def _note_read(self, reading: Reading) -> None:
         self._read += 1
         self._engine = self._engine or reading.engine
-        timing, page = self._timing, reading.timing
-        self._timing = Timing(
-            timing.decode_s + page.decode_s, timing.queue_s + page.queue_s, timing.engine_s + page.engine_s, 0.0
-        )
+        self._timing = Timing(*map(add, astuple(self._timing), astuple(reading.timing)))
 
     def _end(self) -> dict[str, object]:
         timing = timing_to_dict(replace(self._timing, total_s=time.monotonic() - self._began_s))

@@ -6,7 +6,7 @@ page and its scripts are of the same version.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +56,8 @@ def make_page(*, has_models: bool = False) -> Blueprint:
 
     @page.get("/")
     def front() -> Response:
-        if _wants_html():
+        # Browsers prefer HTML; */* gets JSON.
+        if request.accept_mimetypes.best_match(("application/json", "text/html")) == "text/html":
             return _file(INDEX, files[INDEX])
         response = Response(banner, content_type="application/json")
         response.vary.add("Accept")
@@ -68,7 +69,7 @@ def make_page(*, has_models: bool = False) -> Blueprint:
 
     for name, data in files.items():
         if name != INDEX:
-            page.add_url_rule(f"/static/{name}", name.replace(".", "_"), _serving(name, data))
+            page.add_url_rule(f"/static/{name}", name.replace(".", "_"), partial(_file, name, data))
     return page
 
 
@@ -77,7 +78,7 @@ def add_operators_page(operators: Blueprint) -> None:
     files = _files(OPERATORS_FOLDER)
     for name, data in files.items():
         path = "/ops" if name == INDEX else f"/ops/static/{name}"
-        operators.add_url_rule(path, name.replace(".", "_"), _serving(name, data))
+        operators.add_url_rule(path, name.replace(".", "_"), partial(_file, name, data))
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -89,15 +90,6 @@ def _with_tabs(page: str) -> str:
     tabs = (TAB.format(name, form) for name, form in text_formats().items() if name != "text")
     others = (FILE.format(name, form) for name, form in output_formats().items() if not form.text)
     return page.replace(TABS, "".join(tabs)).replace(FILES, "".join(others))
-
-
-def _wants_html() -> bool:
-    """Whether Accept prefers HTML, as browsers' does; */* gets JSON."""
-    return request.accept_mimetypes.best_match(("application/json", "text/html")) == "text/html"
-
-
-def _serving(name: str, data: bytes) -> Callable[[], Response]:
-    return lambda: _file(name, data)
 
 
 def _file(name: str, data: bytes) -> Response:
