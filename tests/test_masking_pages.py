@@ -352,7 +352,7 @@ def test_kinds_are_parsed_in_any_order_with_spaces_and_on_the_command_line() -> 
     assert kinds_of_header("card") == ("card",)
     with pytest.raises(BadOption, match="X-Mask is 'x'"):
         kinds_of_header("x")
-    command = click.command()(reading_options(lambda reading: reading.options["mask"]))
+    command = click.command()(reading_options(lambda reading: reading["mask"]))
     assert command.main(["--mask", "id,card"], standalone_mode=False) == "id,card"
     assert command.main([], standalone_mode=False) is None
 

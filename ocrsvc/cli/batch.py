@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 
@@ -27,12 +27,12 @@ from ocrsvc.batch.sources.source_files import PlanningCounts
 from ocrsvc.cli.options import AMOUNT, COUNT, FILE, Number, command, option, reading_options
 from ocrsvc.cli.output import table
 from ocrsvc.cli.service import read_key, service_access
+from ocrsvc.client.request import Options
 from ocrsvc.errors import BadOption, DamagedLedger, OcrsvcError, StoreUnavailable
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import set_library_environment
 
 _MORE_TO_READ: Final = 75
-_SOME_FAILED: Final = 1
 _MAX_PROBLEMS: Final = 20
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _REMEDY: Final = "Fix that and run the same command again: finished pages are kept."
@@ -155,10 +155,11 @@ def _check_modes(args: SimpleNamespace) -> None:
 def _request_of(args: SimpleNamespace) -> BatchRequest:
     shard, shards = shard_of(args.shard)
     access, actor_options = args.access, actor_options_of(args.actor_options)
-    chosen = args.reading.pages, args.column, args.include, args.exclude, args.sample, args.seed, args.sorted
+    options = dict(args.reading)
+    chosen = options.pop("pages"), args.column, args.include, args.exclude, args.sample, args.seed, args.sorted
     return BatchRequest(
         SourceRequest(args.sources, *chosen, read_settings(os.environ).max_body_bytes),
-        args.reading.options,
+        cast("Options", options),
         tuple(args.format.split(",")),
         args.on,
         dict(os.environ),
@@ -279,9 +280,7 @@ def _verify(destination: Destination) -> int:
 
 
 def _exit_code(*, is_complete: bool, failed: int) -> int:
-    if not is_complete:
-        return _MORE_TO_READ
-    return _SOME_FAILED if failed else 0
+    return int(failed > 0) if is_complete else _MORE_TO_READ
 
 
 def _estimate_run(request: BatchRequest, args: SimpleNamespace) -> None:

@@ -40,14 +40,22 @@ _OPEN_S: Final = 300.0
 def check(engine: str | None) -> None:
     """Print what is installed, which engines open here and why others fail, and the thread plan."""
     if engine:
-        print(_open_once(engine))
+        # Must run before the numeric libraries load.
+        set_library_environment(os.environ)
+        from ocrsvc.engines.open_engine import open_engine
+
+        settings = read_settings(os.environ | {"OCRSVC_ENGINE": engine})
+        with closing(open_engine(settings, plan_for(settings, workers=1))) as opened:
+            opened.open_handle().close()
+            info = opened.describe()
+        print(f"{info.model} {info.version}, {info.device}, {info.precision}, {info.provider}")
         return
     settings = read_settings()
     for line in _describe_machine(settings):
         print(line, flush=True)
-    opened = {name: _opens_in_subprocess(name) for name in engines()}
+    opens = {name: _opens_in_subprocess(name) for name in engines()}
     check_runtimes(cpu=is_installed("onnxruntime"), gpu=is_installed("onnxruntime-gpu"))
-    if not opened[settings.engine]:
+    if not opens[settings.engine]:
         raise EngineUnavailable(f"The configured engine {settings.engine} does not open here.")
 
 
@@ -60,28 +68,11 @@ def check_runtimes(*, cpu: bool, gpu: bool) -> None:
         )
 
 
-def _open_once(engine: str) -> str:
-    """Open and close an engine and one handle; return its description. Raises EngineUnavailable."""
-    # Must run before the numeric libraries load.
-    set_library_environment(os.environ)
-    from ocrsvc.engines.open_engine import open_engine
-
-    settings = read_settings(os.environ | {"OCRSVC_ENGINE": engine})
-    with closing(open_engine(settings, plan_for(settings, workers=1))) as opened:
-        opened.open_handle().close()
-        info = opened.describe()
-    return f"{info.model} {info.version}, {info.device}, {info.precision}, {info.provider}"
-
-
 def _describe_machine(settings: Settings) -> Iterator[str]:
     gpus = ", ".join(sorted(file.name for file in Path("/dev").glob("nvidia[0-9]*")))
     registered = (("engine", engines()), ("adapter", adapters()), ("format", output_formats()))
-    plugins = [
-        f"{kind} {name} ({entry.package})"
-        for kind, entries in registered
-        for name, entry in entries.items()
-        if entry.package
-    ]
+    added = ((kind, entry) for kind, entries in registered for entry in entries.values() if entry.package)
+    plugins = [f"{kind} {entry.name} ({entry.package})" for kind, entry in added]
     yield f"ocrsvc {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield f"packages: {', '.join(f'{name} {metadata.version(name)}' for name in _PACKAGES if is_installed(name))}"
     yield f"plug-ins: {', '.join(plugins) or 'none'}"

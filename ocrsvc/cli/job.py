@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ocrsvc.batch.human_readable import visible
-from ocrsvc.cli.options import FILE, Reading, gathered, group, option, reading_options
+from ocrsvc.cli.options import FILE, gathered, group, option, reading_options
 from ocrsvc.cli.output import JSON, NDJSON, OTHER_NAMES, STANDARD, check_output, formats_for, is_zip, writing
 from ocrsvc.cli.service import ACCESS, Access
 from ocrsvc.client.request import Options
@@ -49,11 +49,10 @@ def job() -> None:
 @_WAIT
 @_service
 @reading_options
-def _submit(client: Client, file: Path, formats: str, callback: str, *, wait: bool, reading: Reading) -> None:
+def _submit(client: Client, file: Path, formats: str, callback: str, *, wait: bool, reading: Options) -> None:
     """Submit a document and print the job's id."""
     wanted = [name for name in formats.split(",") if name]
-    options: Options = {**reading.options, "pages": reading.pages}
-    submitted = client.submit_job(file, formats=wanted, name=file.name, callback=callback, **options)
+    submitted = client.submit_job(file, formats=wanted, name=file.name, callback=callback, **reading)
     print(submitted.id, flush=True)
     if wait:
         submitted.wait(_MAX_WAIT_S)

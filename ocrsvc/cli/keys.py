@@ -137,7 +137,7 @@ def _opened() -> Iterator[KeyStore]:
     """The key store. Raises OperatorError, KeysUnavailable."""
     address = read_settings().keys
     if address is None:
-        raise OperatorError("OCRSVC_KEYS is not set.", "Set it, for example to sqlite:/var/lib/ocrsvc/keys.sqlite.")
+        raise OperatorError("OCRSVC_KEYS is not set.", "Set it, such as to sqlite:/var/lib/ocrsvc/keys.sqlite.")
     with closing(open_store(address)) as store:
         try:
             # Report a broken store before anything else.

@@ -302,7 +302,5 @@ def _check_free(settings: Settings, name: str, number: int) -> None:
         if serving is not None and (serving.name, serving.number) == (name, number):
             uses.append(f"requests for {wanted}")
     if uses:
-        raise OperatorError(
-            f"{name}/{number} is in use by {', '.join(uses)}.",
-            "Make another version serve first (ocrsvc models label, load or unload), or add --force.",
-        )
+        remedy = "Make another version serve first (ocrsvc models label, load or unload), or add --force."
+        raise OperatorError(f"{name}/{number} is in use by {', '.join(uses)}.", remedy)

@@ -11,7 +11,7 @@ import click
 
 from ocrsvc.cli.models import models, named_version, repository_of, repository_option
 from ocrsvc.cli.options import FILE, Number, gathered, option
-from ocrsvc.engines.model.description import Recognition, Tier
+from ocrsvc.engines.model.description import Tier
 from ocrsvc.engines.model.encryption import ModelKey, new_key
 from ocrsvc.engines.model.key_source import KEY_SETTINGS, read_model_key
 from ocrsvc.engines.model.version import MOST_VERSION, NAME, ModelVersion
@@ -95,16 +95,13 @@ def _report(version: str, model: NewModel) -> Iterator[str]:
         mean, std = ("/".join(f"{value:g}" for value in values) for values in (part.mean, part.std))
         yield f"  detector: mean {mean}, std {std}; {known or 'default thresholds'}"
     for recognizer in description.recognition:
-        yield f"  recognizer {recognizer.name}: {_describe_recognizer(recognizer, model)}"
-
-
-def _describe_recognizer(part: Recognition, model: NewModel) -> str:
-    where = "in the model" if part.dictionary is None else part.dictionary
-    content = None if part.dictionary is None else model.files[part.dictionary]
-    count = f", {content.count(chr(10).encode())} characters" if isinstance(content, bytes) else ""
-    space = ", then a space" if part.adds_space else ""
-    languages = " ".join(part.languages) or "none known"
-    return f"{part.height_px} px; dictionary {where}{count}{space}; languages: {languages}"
+        where = recognizer.dictionary or "in the model"
+        content = model.files[recognizer.dictionary] if recognizer.dictionary else None
+        count = f", {content.count(chr(10).encode())} characters" if isinstance(content, bytes) else ""
+        space = ", then a space" if recognizer.adds_space else ""
+        languages = " ".join(recognizer.languages) or "none known"
+        found = f"{recognizer.height_px} px; dictionary {where}{count}{space}; languages: {languages}"
+        yield f"  recognizer {recognizer.name}: {found}"
 
 
 @models.command("encrypt", examples=("ocrsvc models encrypt mine/2", "ocrsvc models encrypt ./plain/mine/3 --to 7"))
@@ -115,10 +112,8 @@ def _encrypt(settings: Settings, source: str, to: int | None) -> None:
     """Write an encrypted version of a plain one."""
     folder, key = repository_of(settings), read_model_key(settings)
     if key is None:
-        raise OperatorError(
-            "No model key is configured.",
-            f"Set {' or '.join(map(variable_of, KEY_SETTINGS))}; `ocrsvc models new-key` creates a key.",
-        )
+        names = " or ".join(map(variable_of, KEY_SETTINGS))
+        raise OperatorError("No model key is configured.", f"Set {names}; `ocrsvc models new-key` creates a key.")
     version = _source(source, folder, key)
     number = write_version(encrypt_model(version, key), folder, version.name, to)
     print(f"{version.name}/{number} is encrypted with the key {key.id}.")

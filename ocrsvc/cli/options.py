@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
-
-from ocrsvc.client.request import Options
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -126,17 +124,6 @@ COUNT: Final = Number(int, 1, 10**18, "a whole number above 0")
 AMOUNT: Final = Number(float, 0, 1e9, "a number from 0")
 
 
-class Reading(NamedTuple):
-    """The page ranges to read (None: all), and the reading options by a service's names."""
-
-    pages: str | None
-    options: Options
-
-
-def _reading(pages: str | None, *, segmented: bool, **options: Any) -> Reading:
-    return Reading(pages, {**options, "words": "segmented" if segmented else options["words"]})  # type: ignore[typeddict-item]
-
-
 _how: Final = partial(option, section="What is read")
 _flag: Final = partial(_how, is_flag=True, flag_value=False, default=True)
 _extra: Final = partial(option, section="Results besides the text", is_flag=True)
@@ -150,7 +137,7 @@ def _choice(name: str, choices: str, help_text: str) -> Decorator:
 
 reading_options: Final = gathered(
     "reading",
-    _reading,
+    lambda segmented, **options: {**options, "words": "segmented" if segmented else options["words"]},
     _how("--pages", metavar="PAGES", help="Pages of documents, such as 1-3,7 or 5-; all by default."),
     _how("--region", metavar="X,Y,WIDTH,HEIGHT", help="Part of each page to read, in pixels."),
     _how("--lang", metavar="TAG", help="Language of the text, such as zh or en; auto chooses per line."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import cache
@@ -16,7 +16,7 @@ import click
 import orjson
 
 from ocrsvc.batch.human_readable import visible
-from ocrsvc.cli.options import FILE, Reading, check_at_most_one, command, option, reading_options
+from ocrsvc.cli.options import FILE, check_at_most_one, command, option, reading_options
 from ocrsvc.cli.output import (
     JSON,
     OTHER_NAMES,
@@ -34,7 +34,6 @@ from ocrsvc.client.request import Options
 from ocrsvc.client.response import Answer, page_of
 from ocrsvc.errors import BadOption, KeyMissing, NothingSent, OcrsvcError
 from ocrsvc.formats.document import DocumentResult
-from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, parse_ranges
 from ocrsvc.plugins import needs_of, output_formats
 from ocrsvc.results import EngineInfo, ReadOptions, no_check, total_of
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
@@ -43,12 +42,13 @@ from ocrsvc.system.thread_plan import plan_for, set_library_environment
 
 if TYPE_CHECKING:
     from ocrsvc.formats.output_files import NamedResult
+    from ocrsvc.http.options import RequestedOptions
     from ocrsvc.pipeline.documents import PageRead
     from ocrsvc.pipeline.read import Reader
 
 FileOutcome = Answer | OcrsvcError
 """What was read of a file, or its error."""
-FileAnswer = tuple[Path, FileOutcome]
+FileAnswers = Iterator[tuple[Path, FileOutcome]]
 
 # The user can press Ctrl-C.
 _DEADLINE_S: Final = 86_400.0
@@ -70,9 +70,7 @@ def standard_input() -> bytes:
     return sys.stdin.buffer.read()
 
 
-def read_by_service(
-    files: Sequence[Path], url: str, access: Access, options: Mapping[str, Any], *, shows: bool
-) -> Iterator[FileAnswer]:
+def read_by_service(files: Sequence[Path], url: str, access: Access, options: Options, *, shows: bool) -> FileAnswers:
     """Read files by a service, a few at a time; yield each file with its outcome, in order."""
     images = (standard_input() if file == STANDARD else file for file in files)
     with access.client(url) as client:
@@ -83,23 +81,17 @@ def read_by_service(
             yield file, answer
 
 
-def read_in_this_process(
-    files: Sequence[Path], engine: str | None, pages: str | None, options: Mapping[str, Any], *, shows: bool
-) -> Iterator[FileAnswer]:
+def read_in_this_process(files: Sequence[Path], engine: str | None, options: Options, *, shows: bool) -> FileAnswers:
     """Read files by an engine in this process; yield each file with its outcome, in order."""
     # Must run before the numeric libraries load, which is why they are imported inside functions.
     set_library_environment(os.environ)
     from ocrsvc.http.options import read_options
 
-    parsed_options = read_options(options.items()).read
-    try:
-        ranges = ALL if pages is None else parse_ranges(pages)
-    except ValueError as error:
-        raise BadOption(f"--pages is {pages!r}: accepted are {ACCEPTED}.") from error
+    parsed = read_options(options.items())
     reader = start_reader(engine)
     try:
         for begin in range(0, len(files), _FILES_AT_ONCE):
-            yield from _read_some(reader, files[begin : begin + _FILES_AT_ONCE], parsed_options, ranges, shows=shows)
+            yield from _read(reader, files[begin : begin + _FILES_AT_ONCE], parsed, shows=shows)
     finally:
         reader.stop(_STOP_S)
 
@@ -116,19 +108,17 @@ def start_reader(engine: str | None) -> Reader:
     return reader
 
 
-def _read_some(
-    reader: Reader, files: Sequence[Path], options: ReadOptions, ranges: Ranges, *, shows: bool
-) -> Iterator[FileAnswer]:
+def _read(reader: Reader, files: Sequence[Path], options: RequestedOptions, *, shows: bool) -> FileAnswers:
     """Yield each file with its outcome; pages are read concurrently."""
     contents = [load(file) for file in files]
-    with closing(reader.read_files_by_page(contents, options, _DEADLINE_S, ranges=ranges)) as read:
+    with closing(reader.read_files_by_page(contents, options.read, _DEADLINE_S, ranges=options.pages)) as read:
         for number, group in groupby(read, key=lambda page: page.file):
             pages: list[PageRead] = []
             for page in group:
                 pages.append(page)
                 if shows:
                     show_progress(len(pages), page.chosen, visible(str(files[number - 1]))[:60])
-            yield files[number - 1], _answer_of(pages, options)
+            yield files[number - 1], _answer_of(pages, options.read)
 
 
 def _answer_of(pages: Sequence[PageRead], options: ReadOptions) -> FileOutcome:
@@ -232,7 +222,7 @@ def read(
     url: str | None,
     timing: bool,
     access: Access,
-    reading: Reading,
+    reading: Options,
 ) -> int:
     """Print the text of images and documents, or write searchable PDFs and other files.
 
@@ -242,18 +232,18 @@ def read(
     if timing and not url:
         raise BadOption("--timing needs a service.", "Name it with --url http://host:port.")
     chosen = _checked_formats(formats, files, output or STANDARD, reading)
-    options = {**reading.options, **{name: True for name in needs_of(chosen) if not reading.options.get(name)}}
+    options: Any = {**reading, **{name: True for name in needs_of(chosen) if not reading.get(name)}}
     shows = (output is not None or not sys.stdout.isatty()) and sys.stderr.isatty()
     if url:
-        service_options = {**options, "pages": reading.pages, "timing": "stages" if timing else None}
-        answers = read_by_service(files, url, access, service_options, shows=shows)
+        options["timing"] = "stages" if timing else None
+        answers = read_by_service(files, url, access, options, shows=shows)
     else:
-        answers = read_in_this_process(files, engine, reading.pages, options, shows=shows)
+        answers = read_in_this_process(files, engine, options, shows=shows)
     return _output(answers, chosen, output, reading, headed=len(files) > 1)
 
 
 def _checked_formats(
-    requested: tuple[str, ...] | None, files: Sequence[Path], target: Path, reading: Reading
+    requested: tuple[str, ...] | None, files: Sequence[Path], target: Path, reading: Options
 ) -> tuple[str, ...]:
     """The formats to write. Raises BadOption before anything is read."""
     check_output(target, files)
@@ -263,16 +253,14 @@ def _checked_formats(
         raise BadOption("A PDF cannot be joined with others.", "Read them one by one, or write a zip: -o FILE.zip.")
     if target == STANDARD and sys.stdout.isatty() and (PDF in formats or len(formats) > 1):
         raise BadOption("A binary file cannot be written to the terminal.", "Add -o FILE.")
-    if PDF in formats and reading.options["mask"]:
-        raise BadOption(
-            "--mask cannot be combined with --format pdf, which shows the unmasked pages.",
-            "Use a service: POST /v1/ocr?format=pdf&mask=… draws masked parts in black.",
-        )
+    if PDF in formats and reading["mask"]:
+        what = "--mask cannot be combined with --format pdf, which shows the unmasked pages."
+        raise BadOption(what, "Use a service: POST /v1/ocr?format=pdf&mask=… draws masked parts in black.")
     return formats
 
 
 def _output(
-    answers: Iterable[FileAnswer], formats: Sequence[str], output: Path | None, reading: Reading, *, headed: bool
+    answers: FileAnswers, formats: Sequence[str], output: Path | None, reading: Options, *, headed: bool
 ) -> int:
     """Print each file as it comes, or write those read as one document; return the first failure's exit code."""
     code, read, prints = 0, list[tuple[Path, Answer]](), output is None and formats in {(TEXT,), (JSON,)}
@@ -286,7 +274,7 @@ def _output(
         failure = _report(file, answer)
         code = code or failure
     if read:
-        _write(read, formats, output or STANDARD, reading.options)
+        _write(read, formats, output or STANDARD, reading)
     return code
 
 

@@ -87,10 +87,8 @@ def tune(pages: Sequence[Path], p95: float | None, clients: int, seconds: float,
     best = choose(measured, p95)
     print("\n".join([_HEADER, *map(str, measured)]))
     if best is None:
-        raise OperatorError(
-            f"No choice reaches a p95 of {p95} s with {clients} clients." if p95 else "All choices failed.",
-            "Allow more time, fewer --clients, or use a faster machine.",
-        )
+        what = f"No choice reaches a p95 of {p95} s with {clients} clients." if p95 else "All choices failed."
+        raise OperatorError(what, "Allow more time, fewer --clients, or use a faster machine.")
     goal = f"p95 at most {p95:g} s" if p95 else "highest throughput"
     how = f"engine {settings.engine}, {read_cpus():g} CPUs, {len(pages)} pages, {clients} clients, {seconds:g} s each"
     out.write_text(to_toml(best, measured, f"{how}, goal: {goal}."), encoding="utf-8")
