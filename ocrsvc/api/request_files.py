@@ -48,8 +48,6 @@ def option_fields(content: Content, url_files: UrlFiles) -> list[tuple[str, obje
             what = f"A file was sent in the unknown field {part.name[:40]!r}."
             raise BadOption(what, f"Send files in the field {IMAGE_FIELDS[0]!r}.")
     if not url_files.is_on and any(name == URL_FIELD for name, _ in content.fields):
-        raise BadOption(
-            "'url' is not an option: this service does not fetch URLs.",
-            "Send the file itself, or ask the operator to name the host in OCRSVC_URL_HOSTS.",
-        )
+        remedy = "Send the file itself, or ask the operator to name the host in OCRSVC_URL_HOSTS."
+        raise BadOption("'url' is not an option: this service does not fetch URLs.", remedy)
     return [(name, value) for name, value in content.fields if name not in (*IMAGE_FIELDS, URL_FIELD)]

@@ -269,10 +269,9 @@ def _verify(destination: Destination) -> int:
     for problem in result.problems[:_MAX_PROBLEMS]:
         print(visible(problem))
     state = "damaged" if result.problems else "complete" if result.is_complete else "incomplete"
-    print(
-        f"Output {state}: {count_of(result.pages, 'page')} ({result.done:,} read, {result.failed:,} failed), "
-        f"{result.finished:,} of {result.parts:,} parts written."
-    )
+    read = f"{result.done:,} read, {result.failed:,} failed"
+    parts = f"{result.finished:,} of {result.parts:,} parts"
+    print(f"Output {state}: {count_of(result.pages, 'page')} ({read}), {parts} written.")
     if result.problems:
         print(f"{count_of(len(result.problems), 'problem')}: the output was changed after it was written.")
         return DamagedLedger.exit_code
