@@ -223,7 +223,7 @@ def test_failed_exports_are_counted_and_logged_once(caplog: pytest.LogCaptureFix
 
 def test_missing_extra_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(traces="otlp")
-    monkeypatch.setattr(tracing, "_is_installed", lambda name: "exporter" not in name)
+    monkeypatch.setattr(tracing, "is_installed", lambda name: "exporter" not in name)
     with pytest.raises(SettingsError, match=r"OCRSVC_TRACES is 'otlp'.*otlp.proto.http cannot be imported") as raised:
         check_tracing(settings, {})
     assert ".[otel]" in str(raised.value)
@@ -243,7 +243,7 @@ def test_missing_extra_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unsupported_opentelemetry_variable_stops_the_start(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracing, "_is_installed", lambda _: True)
+    monkeypatch.setattr(tracing, "is_installed", lambda _: True)
     with pytest.raises(SettingsError, match=variable):
         check_tracing(Settings(traces="otlp"), {variable: value})
 

@@ -46,10 +46,10 @@ class Objectives:
         """Raises SettingsError for an objective that no alert can watch."""
         for name, share in (("availability", self.available), ("fast", self.fast)):
             if not _MIN_SHARE < share < 1:
-                what = (
-                    f"{share:g} is no objective for {name}: no alert could fire at {_FASTEST_BURN:g} times its budget."
+                raise SettingsError(
+                    f"{share:g} is no objective for {name}: no alert could fire at {_FASTEST_BURN:g} times its budget.",
+                    f"Choose a share between {_MIN_SHARE:.3f} and 1.",
                 )
-                raise SettingsError(what, f"Choose a share between {_MIN_SHARE:.3f} and 1.")
         if self.fast_s not in BUCKETS_S:
             bounds = ", ".join(map(str, BUCKETS_S))
             raise SettingsError(f"{self.fast_s:g} s is not the upper bound of a bucket.", f"Choose one of {bounds}.")

@@ -8,17 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Final, NamedTuple, Protocol
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import is_installed
 from ocrsvc.telemetry.ledger import Ledger, Segment
 from ocrsvc.telemetry.trace_context import TraceContext
 
 _PROTOCOL: Final = "http/protobuf"
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-_MODULES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+_PACKAGES: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
 _MAX_VALUE: Final = 1_000_000
 
 
@@ -95,11 +95,9 @@ def check_tracing(settings: Settings, environ: Mapping[str, str]) -> None:
     """Raises SettingsError if traces are on but cannot be exported."""
     if not is_tracing(settings, environ):
         return
-    if missing := [name for name in _MODULES if not _is_installed(name)]:
-        raise SettingsError(
-            f"OCRSVC_TRACES is 'otlp', and {' and '.join(missing)} cannot be imported.",
-            "Install the extra: pip install '.[otel]', or set OCRSVC_TRACES=off.",
-        )
+    if missing := [name for name in _PACKAGES if not is_installed(name)]:
+        what = f"OCRSVC_TRACES is 'otlp', and {' and '.join(missing)} cannot be imported."
+        raise SettingsError(what, "Install the extra: pip install '.[otel]', or set OCRSVC_TRACES=off.")
     for variable in _PROTOCOLS:
         if environ.get(variable, _PROTOCOL) != _PROTOCOL:
             raise SettingsError(f"{variable} is {environ[variable]!r}: accepted is {_PROTOCOL}.")
@@ -119,11 +117,3 @@ def _whole_number(environ: Mapping[str, str], variable: str, default: int) -> in
     if not (value.isascii() and value.isdecimal() and len(value) < 10 and 1 <= int(value) <= _MAX_VALUE):
         raise SettingsError(f"{variable} is {value[:40]!r}: accepted is a whole number from 1 to {_MAX_VALUE}.")
     return int(value)
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:
-        # Its parent package is missing.
-        return False
