@@ -17,9 +17,6 @@ from ocrsvc.http.request import Request
 from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 
-Shared = Mapping[tuple[str, str], Mapping[str, Rule]]
-"""Rules by adapter for each (path, method) that several adapters share."""
-
 FORMS: Final = frozenset({"multipart/form-data", "application/x-www-form-urlencoded"})
 
 
@@ -30,9 +27,16 @@ class Router:
     """
 
     def __init__(self, app: Flask, settings: Settings) -> None:
-        self._rules = _rules_by_adapter(app)
-        self._shared = _shared(self._rules)
         self._usual_ports = settings.usual_ports
+        self._rules: dict[str, list[Rule]] = {}
+        # Rules by adapter for each (path, method).
+        rivals: dict[tuple[str, str], dict[str, Rule]] = {}
+        for rule in app.url_map.iter_rules():
+            name = rule.endpoint.partition(".")[0]
+            self._rules.setdefault(name, []).append(rule)
+            for method in rule.methods or ():
+                rivals.setdefault((rule.rule, method), {})[name] = rule
+        self._shared = {place: rules for place, rules in rivals.items() if len(rules) > 1}
 
     def by_head(self, request: Request) -> None:
         """Choose by port, headers and key; for an unknown route, the adapter at the port or the only one there."""
@@ -69,8 +73,6 @@ class Router:
 
 def _best_by_head(request: Request, rivals: Collection[str]) -> str:
     """The best of several adapters for the method and the body's type."""
-    if len(rivals) == 1:
-        return next(iter(rivals))
     if request.method != "POST":
         # The web page's view serves both browsers and programs.
         return "page" if "page" in rivals else min(rivals, key=_rank)
@@ -102,22 +104,6 @@ def _by_body(request: Request, left: Collection[str]) -> Iterator[str]:
 def _taking_forms() -> frozenset[str]:
     """The adapters whose clients send forms."""
     return frozenset(name for name, entry in adapters().items() if entry.takes_forms)
-
-
-def _rules_by_adapter(app: Flask) -> dict[str, list[Rule]]:
-    found: dict[str, list[Rule]] = {}
-    for rule in app.url_map.iter_rules():
-        found.setdefault(rule.endpoint.partition(".")[0], []).append(rule)
-    return found
-
-
-def _shared(rules_by_adapter: Mapping[str, Iterable[Rule]]) -> Shared:
-    found: dict[tuple[str, str], dict[str, Rule]] = {}
-    for name, rules in rules_by_adapter.items():
-        for rule in rules:
-            for method in rule.methods or ():
-                found.setdefault((rule.rule, method), {})[name] = rule
-    return {place: rivals for place, rivals in found.items() if len(rivals) > 1}
 
 
 def _owners(rules_by_adapter: Mapping[str, Iterable[Rule]], path: str) -> frozenset[str]:
