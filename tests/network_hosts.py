@@ -4,8 +4,6 @@ Nodes (hosts, proxies, clients) hang on one bridge. All of it lies in namespaces
 machine's own network changes and several such networks stand side by side. It needs root and iproute2, no more.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The kinds of pages whose reading order is known: running text, charts, pictures, tables, forms, lists, frames."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import isfunction

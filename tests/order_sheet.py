@@ -1,7 +1,5 @@
 """A sheet on which lines of text are set one after the other: their order is known, and their boxes in a photograph."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A collector of traces: a real HTTP server that decodes what OTLP's exporter sends it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

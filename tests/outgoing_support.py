@@ -1,7 +1,5 @@
 """A server that answers as a test wants, byte by byte, and policies that reach it."""
 
-from __future__ import annotations
-
 import socket
 import socketserver
 import ssl

@@ -1,7 +1,5 @@
 """Pages of tests/pages, and what an engine of ppocr reads of them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """nginx and HAProxy in front of services, as deploy/ ships them, and clients that check every answer."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """A Ray cluster of two nodes on this machine, in processes of its own; run as a program, it is that cluster."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -5,8 +5,6 @@ stands in for the client where that cannot be had. HTTP/1.1 requests follow one 
 is HTTP/2, each connection begins with its preface in a .h2 file. `python benchmarks/clients.py --record` makes them.
 """
 
-from __future__ import annotations
-
 import base64
 import http.client
 import re

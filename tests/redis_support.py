@@ -1,7 +1,5 @@
 """Starts a real Redis for tests."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

@@ -6,8 +6,6 @@ an E seen in a mirror, which the detector takes for text. The model takes the da
 column of a line, and a class is as likely as its stripes agree.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations

@@ -4,8 +4,6 @@ numpy computes beneath. What would raise on a GPU raises here: an operation or a
 more than no dimensions, and a function that is not listed (each of those listed is cupy's too, with these arguments).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

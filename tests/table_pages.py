@@ -1,7 +1,5 @@
 """Draws pages with tables whose cells are known: ruled, ruled in part, without rules, with spans, slanted."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Benchmarks: events of regions.py by worked examples and its autoscaler; percentiles and names of peers.py."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plug-in of OCRmyPDF: its contract of an engine, and whole runs of it, in its processes and by a service."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """/openapi.json agrees with the running service: paths, options, statuses and shapes."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import fields

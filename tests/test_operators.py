@@ -1,7 +1,5 @@
 """Health, metrics, /ops and their access, and the commands `ocrsvc status` and `recycle`."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

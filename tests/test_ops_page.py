@@ -1,7 +1,5 @@
 """What operators look at: the last failures, the last ten minutes, and the page at /ops in a real browser."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Calls are refused in a real gunicorn by a preloaded library, and clients ask it meanwhile.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Addresses that callers name: which are asked, that the checked address is the one connected to, and the bounds."""
 
-from __future__ import annotations
-
 import gzip
 import logging
 import socket

@@ -1,7 +1,5 @@
 """The short forms of benchmarks/overload.py and endurance.py: too much load, and memory over time."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

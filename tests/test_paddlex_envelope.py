@@ -1,7 +1,5 @@
 """The exchange inside a Triton tensor answers as PaddleX's over HTTP does."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Pages that are counted in shared memory until the store has them, and blocks of a key that a worker takes at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

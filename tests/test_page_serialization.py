@@ -1,7 +1,5 @@
 """Pages are converted to JSON and back unchanged; whatever is not a page is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

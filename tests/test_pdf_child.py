@@ -1,7 +1,5 @@
 """The child process that opens PDFs: one that misbehaves fails its own document, and one that cannot start none."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import gc

@@ -1,7 +1,5 @@
 """Pages of PDFs that are one image are drawn at that image's own resolution, and answered like all other pages."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from contextlib import closing

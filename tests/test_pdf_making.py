@@ -1,7 +1,5 @@
 """PDFs that are made for requests: one limit for a worker, whichever APIs they came by."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Lines of pages seen from the side: the rectangles that a detector finds become the quads that they are."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """A package of its own adds an engine and a wire format: docs/examples/plugin, under a real gunicorn."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

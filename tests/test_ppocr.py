@@ -1,7 +1,5 @@
 """The ppocr engine with its real models on pages of our own making."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

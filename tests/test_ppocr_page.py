@@ -1,7 +1,5 @@
 """From lines found to a page read: orientation, order, thresholds; with a reader that knows the image."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Half precision and eight bits give nearly the same; the CPU runs half precision by casts, rounded as on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Beside the service it scrapes a page with everything that a service may show: GPUs, documents on disk, crashes.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

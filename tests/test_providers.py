@@ -1,7 +1,5 @@
 """Options given to ONNX Runtime's providers, and settings that are refused; a double stands in for a GPU build."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Actors of a Ray cluster: which reads what, and what becomes of groups, files and actors that end; without Ray."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Reading order, on pages laid out by hand, with rules too, and on hundreds of drawn layouts whose order is known."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Sequence

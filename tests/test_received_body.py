@@ -1,7 +1,5 @@
 """Bodies as the event loop receives them: whatever way they are cut, in time, at a least rate, within the account."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 import time

@@ -1,7 +1,5 @@
 """Replacement of workers without a failed request: a real gunicorn, real signals, real memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The replacement controller keeps its invariants in any order of events, with an arbiter that forks nothing."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The decision when and why a worker is replaced, without a worker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The repository as a whole: no name of a host or machine, documents that are true, versions that agree."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """A request means the same however its bytes are cut up, and half-sent ones hold nobody up."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import math

@@ -1,7 +1,5 @@
 """A request that stops its worker is reported by name, and refused by all other workers."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

@@ -1,7 +1,5 @@
 """Every way of sending an image is understood, and what is not understood is refused for the right reason."""
 
-from __future__ import annotations
-
 import io
 import time
 import uuid

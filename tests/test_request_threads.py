@@ -1,7 +1,5 @@
 """Callers take turns for request threads, few requests start at once, and a crowd is accepted in one turn."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import threading

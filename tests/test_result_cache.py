@@ -1,7 +1,5 @@
 """The result cache: bounded in bytes and time, and never a reason for a request to fail."""
 
-from __future__ import annotations
-
 import socketserver
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Which adapters answer, at which ports, and which one gets a request to a path that several have."""
 
-from __future__ import annotations
-
 import pytest
 from web_support import json_of, running_app
 

@@ -1,7 +1,5 @@
 """What the models are computed with on a CPU: by name, by an earlier choice, by a proof, or by `ocrsvc optimize`."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import re

@@ -1,7 +1,5 @@
 """A restricted process cannot use the network, files, programs and other processes; the rest works."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

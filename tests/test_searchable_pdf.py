@@ -1,7 +1,5 @@
 """Searchable PDFs: the text is found where it was read, and everything else is as it was."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import subprocess

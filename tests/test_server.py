@@ -1,7 +1,5 @@
 """The service under a real gunicorn, on a real socket: start, refusals, READY, and the end."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Settings are read from variables and a file, checked all at once, and refused with what would be accepted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages of several scripts: which recognizer reads a line, at what cost; with doubles, and by the real detector."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Shared worker threads: idle ones help with a single page, and are given back when other pages come."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

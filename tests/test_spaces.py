@@ -1,7 +1,5 @@
 """Spaces between Chinese and Latin: measured in drawn lines, decided for drawn pages, read by the real model."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Answers that leave page by page: when, how they end, and what a client that goes or does not read costs."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import io

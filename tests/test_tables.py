@@ -1,7 +1,5 @@
 """Tables: found on drawn pages whose cells are known, mapped to the image, written so that no text becomes markup."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

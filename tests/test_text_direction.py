@@ -1,7 +1,5 @@
 """Text from right to left and in columns: the order of characters, words, pieces of tables, and lines of a page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

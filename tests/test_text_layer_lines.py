@@ -1,7 +1,5 @@
 """Lines of a PDF's own text: parted between columns and cells alone, and not taken where something covers them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The thread plan follows from CPU affinity and quotas, and from the operator's settings."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Certificates: what stops the start, what a client gets, what is read again, and when the log warns."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import re

@@ -1,7 +1,5 @@
 """The service over TLS, with real sockets and real clients: HTTP, gRPC, client certificates, renewal."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import ssl

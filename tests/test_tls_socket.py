@@ -1,7 +1,5 @@
 """The socket that speaks TLS without waiting: handshakes, records, its goodbye, and clients that do it wrong."""
 
-from __future__ import annotations
-
 import logging
 import random
 import socket

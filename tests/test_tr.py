@@ -1,7 +1,5 @@
 """The engine tr over a double of libtr.so that checks every argument (doubles/libtr.c)."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

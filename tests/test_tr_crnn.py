@@ -3,8 +3,6 @@
 The lines are drawn here with the font that Pillow carries, so what they say is known.
 """
 
-from __future__ import annotations
-
 import platform
 import shutil
 import threading

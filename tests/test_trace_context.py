@@ -1,7 +1,5 @@
 """W3C Trace Context and request ids: parsing, propagation, and malformed headers."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import RFC_4122, UUID
 

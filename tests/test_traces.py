@@ -1,7 +1,5 @@
 """Traces with the stages of each request go to a collector; an unreachable collector delays no request."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

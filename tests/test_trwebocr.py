@@ -1,7 +1,5 @@
 """The adapters of TrWebOCR and TrWebOCR.cpp: the originals' answers and errors."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

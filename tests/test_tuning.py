@@ -1,7 +1,5 @@
 """Settings found by measuring: what is tried, what is chosen, and a real run over a real service."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

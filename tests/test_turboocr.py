@@ -1,7 +1,5 @@
 """TurboOCR's API over HTTP and gRPC: what is read, how it is told, and what is refused with its codes."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Umi-OCR's documents: read whole by whichever worker lives, and shown to their owner only."""
 
-from __future__ import annotations
-
 import csv
 import fcntl
 import io

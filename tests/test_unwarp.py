@@ -1,7 +1,5 @@
 """Curved pages: how much lines bend, flattening by a known grid, and when a page is flattened before it is read."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

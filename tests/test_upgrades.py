@@ -1,7 +1,5 @@
 """Removed settings name their replacement; the package is upgraded under load."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter

@@ -1,7 +1,5 @@
 """URLs in place of files: off unless the operator names hosts, then read as files are, in each format with a place."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The environment is empty but for what `pip install '.[cpu]'` would bring, which 
 the tests. Installing it for once from a package index is the image's build (benchmarks/image.py).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Words and characters of lines: where words begin, by script, and where they stand, held against ink."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The work queue: places, order, and what never reaches a server."""
 
-from __future__ import annotations
-
 import pytest
 from support import Clock
 

@@ -1,7 +1,5 @@
 """Which version reads a request in a worker, what is loaded when it is ready, and the settings that a version has."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """Processes share the worker table; entries are allocated and freed in order."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PDF pages with text of their own of many kinds, written by hand: fonts with and without maps, scans, turned pages."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping
 from contextlib import closing

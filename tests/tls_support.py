@@ -1,7 +1,5 @@
 """What the TLS tests share: an authority that issues certificates into files, and clients of a service over TLS."""
 
-from __future__ import annotations
-
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Copies of the package that say which they are, and services that run them while they are replaced."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess
