@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Stage, and the functions whose own time it is: the module, the class if there is one, the name.
 STAGES: Mapping[str, Sequence[str]] = {
-    "parse": ("http.request:Request._parse", "api.native:read_options", "http.parsed_body:Content.images"),
+    "parse": ("http.request:parse_body", "api.native:read_options", "http.parsed_body:Content.images"),
     "decode": ("imaging.document:open_encoded_image", "pipeline.decode_job:decode_pixels"),
     "resize": ("engines.ppocr.engine:find_lines", "engines.ppocr.pipeline.detector:model_input"),
     "detect": ("engines.ppocr.pipeline.detector:Detector.run",),
