@@ -45,8 +45,8 @@ No client is part of this repository. They are kept in the folder that `OCRSVC_C
 client of the package index (their pins exclude ours), a package of npm; what is there already is not fetched again.
 `make test` fetches what takes seconds, uses what is there, and leaves out paddleocr_mcp and paddle-serving-server,
 which are large and start slowly; `make clients` fetches and runs everything; `python tests/fetch_clients.py` only
-fetches. `tests/fetch_clients.py` holds addresses, commits and versions, `tests/client_rows.py` how each client is run.
-`python benchmarks/clients.py --record` records anew what they send.
+fetches. `tests/clients/sources.yaml` holds addresses, commits and versions, `tests/client_rows.py` how each client is
+run. `python benchmarks/clients.py --record` records anew what they send.
 
 - Some clients have a port hard-wired: 1224, 6006, 9003, 9998, 18091. Where one is taken, the recording stands in.
 - paddle-serving-server asks for libraries of 2020. It runs here with present ones, and with an empty module in place of

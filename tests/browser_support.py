@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 Open = Callable[..., Page]
 _WAIT_MS = 60_000
+_FAINT = Path(__file__).parent / "data" / "faint.js"
 
 
 @contextmanager
@@ -38,7 +40,6 @@ def opening(browser: Browser, address: str) -> Iterator[Open]:
     hosts: set[str] = set()
 
     def hear(message: ConsoleMessage) -> None:
-        # Chromium tells of every answer that is an error; those are wanted here.
         if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
             wrong.append(message.text)
 
@@ -67,26 +68,5 @@ def opening(browser: Browser, address: str) -> Iterator[Open]:
 
 def faint(page: Page) -> list[str]:
     """Texts whose contrast with what is behind them is below 4.5 (WCAG 2.2, 1.4.3)."""
-    found: list[str] = page.evaluate(
-        """() => {
-            const rgba = (text) => text.match(/[\\d.]+/g).map((part) => part * (text.startsWith('color') ? 255 : 1));
-            const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
-                .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
-                .reduce((sum, c, index) => sum + c * [0.2126, 0.7152, 0.0722][index], 0);
-            const behind = (element) => {
-                for (let at = element; at; at = at.parentElement) {
-                    const colour = rgba(getComputedStyle(at).backgroundColor);
-                    if (colour.length < 4 || colour[3] === 1) return colour;
-                }
-                return [255, 255, 255];
-            };
-            return [...document.querySelectorAll('body *')]
-                .filter((element) => element.offsetParent && !element.childElementCount && element.textContent.trim())
-                .filter((element) => {
-                    const [one, two] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
-                    return (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05) < 4.5;
-                })
-                .map((element) => element.outerHTML);
-        }"""
-    )
+    found: list[str] = page.evaluate(_FAINT.read_text("utf-8"))
     return found

@@ -14,9 +14,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, Final, cast
 
-import fetch_clients
 import yaml
-from fetch_clients import Source
+from fetch_clients import SOURCES, Environment, Source
 from support import ROOT, clean_environment
 
 # The fake engine's first line is the size of the image.
@@ -28,10 +27,7 @@ _SCRIPTS: Final = ROOT / "tests" / "clients"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where clients run: host:port of the service for HTTP, of one that speaks chineseocr_lite's variant, and for gRPC.
-
-    The folder holds a page under every name that clients look for; of the hard-wired ports these could be had.
-    """
+    """Addresses for HTTP, chineseocr_lite's variant and gRPC, a folder with pages, and the hard-wired free ports."""
 
     http: str
     poly: str
@@ -41,7 +37,6 @@ class Place:
 
     @property
     def url(self) -> str:
-        """Of the service, without a slash at the end."""
         return f"http://{self.http}"
 
 
@@ -118,11 +113,11 @@ def _perf_analyzer(*words: str) -> Callable[[Place, Path], str]:
         sent = {"data": [{"image": {"b64": _page_as_base64(place)}}]}
         (place.folder / "input.json").write_text(json.dumps(sent))
         address = place.http if "http" in words else place.grpc
-        # Three short windows, which need not agree: this is no measurement.
         few = ["--measurement-interval", "200", "--stability-percentage", "999", "--concurrency-range", "2"]
         what = ["-m", "ocr", "-u", address, *words, "--shape", "image:1", "--input-data", "input.json"]
-        command = [program, *what, *few]
-        return run(place, command, {"LD_LIBRARY_PATH": fetch_clients.PERF_ANALYZER.libraries()})
+        command, libraries = [program, *what, *few], SOURCES["PERF_ANALYZER"]
+        assert isinstance(libraries, Environment)
+        return run(place, command, {"LD_LIBRARY_PATH": libraries.libraries()})
 
     return with_place
 
@@ -174,14 +169,13 @@ def _commands(lines: Sequence[str], env: dict[str, str], also: Source | None) ->
 
 
 def _runner(named: str | list[str]) -> Callable[[Place, Path], str]:
-    """A function above, or what one makes of its arguments."""
     name, *arguments = [named] if isinstance(named, str) else named
     function = globals()[f"_{name}"]
     return cast("Callable[[Place, Path], str]", function(*arguments) if arguments else function)
 
 
 def _client(row: dict[str, Any]) -> Client:
-    sources: dict[str, Any] = {name: getattr(fetch_clients, row[name]) for name in ("source", "also") if name in row}
+    sources: dict[str, Any] = {name: SOURCES[row[name]] for name in ("source", "also") if name in row}
     lists: dict[str, Any] = {name: tuple(row[name]) for name in ("said", "answered") if name in row}
     lines, env, named = (row.pop(name, None) for name in ("commands", "env", "run"))
     runs = _commands(lines, env or {}, sources.get("also")) if lines else _runner(named)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -48,7 +51,6 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Reader]:
-    """A running reader with the known engine and default settings."""
     from web_support import running_reader
 
     with running_reader() as reader:
@@ -56,11 +58,11 @@ def reader() -> Iterator[Reader]:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[FlaskClient]:
-    """A client of the application with the usual settings, over a reader of the known engine."""
+def client(request: pytest.FixtureRequest) -> Iterator[FlaskClient]:
+    """A client of the application over a reader of the known engine, with the CLIENT_SETTINGS of the module if any."""
     from web_support import running_app
 
-    with running_app() as app:
+    with running_app(getattr(request.module, "CLIENT_SETTINGS", None)) as app:
         yield app.test_client()
 
 
@@ -74,22 +76,31 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A service of one worker with four threads and the fake engine."""
-    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}) as server:
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A service of one worker with four threads and the fake engine, with the SERVER_ENV of the module if any."""
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}
+    with run_server(env | getattr(request.module, "SERVER_ENV", {})) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def handle() -> Iterator[PageHandle]:
-    """The default engine's handle, with two threads for a page."""
     with page_handle(threads=2) as handle:
         yield handle
 
 
+@pytest.fixture(scope="session")
+def gpu_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tr's double in its GPU build, and the double of NVML."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: cc is not on PATH")
+    folder = tmp_path_factory.mktemp("tr-gpu")
+    subprocess.run([sys.executable, Path(__file__).parent / "doubles" / "tr_home.py", folder, "--gpu"], check=True)
+    return folder
+
+
 @pytest.fixture
 def free_port() -> Iterator[int]:
-    """A free TCP port of 127.0.0.1, reserved for this test."""
     with reserved_port() as port:
         yield port
 

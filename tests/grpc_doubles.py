@@ -110,7 +110,6 @@ class Pair:
         self.move()
 
     def move(self) -> None:
-        """Carry what both have to say."""
         self.connection.receive(self.client.data_to_send())
         for event in self.client.receive_data(bytes(self.connection.out)):
             if isinstance(event, ResponseReceived | TrailersReceived):
@@ -126,14 +125,16 @@ class Pair:
         self.connection.check_time_limits()
 
     def answer(self, host: HoldingServer) -> None:
-        """Have the next answer made, and carry it."""
         host.answer()
         self.move()
 
-    def call(self, number: int, *messages: bytes, end: bool = False, encoding: str = "identity") -> None:
-        headers = {":method": "POST", ":scheme": "http", ":authority": "x", ":path": "/t/Echo"}
+    def begin(self, number: int, path: str = "/t/Echo", method: str = "POST", encoding: str = "identity") -> None:
+        headers = {":method": method, ":scheme": "http", ":authority": "x", ":path": path}
         headers |= {"content-type": "application/grpc", "te": "trailers", "grpc-encoding": encoding}
         self.client.send_headers(number, list(headers.items()))
+
+    def call(self, number: int, *messages: bytes, end: bool = False, encoding: str = "identity") -> None:
+        self.begin(number, encoding=encoding)
         self.client.send_data(number, b"".join(messages), end_stream=end)
         self.move()
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import grpc
-from web_support import DeafReader, KnownEngine
+from web_support import DeafReader, running_reader
 
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.grpc_server.access import CallAccess
@@ -22,8 +22,6 @@ from ocrsvc.grpc_server.server_state import ServerState
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
-from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metrics_store import MetricsStore
 
 ORDER = (
@@ -33,7 +31,6 @@ ORDER = (
 MESSAGES = Messages(*ORDER)
 V2 = "/inference.GRPCInferenceService/"
 ANSWER = "inference.ModelInferResponse"
-# Long enough for the slowest machine; nothing waits for it that goes right.
 PATIENCE_S = 60.0
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
@@ -68,7 +65,6 @@ def calling(port: int, options: Any = None) -> Iterator[grpc.Channel]:
 
 @contextmanager
 def served(methods: Methods, options: Any = UNLIMITED, **how: Any) -> Iterator[grpc.Channel]:
-    """A channel to a server of these methods."""
     listener = socket.create_server(("127.0.0.1", 0))
     with serving(methods, listener, **how), calling(listener.getsockname()[1], options) as channel:
         yield channel
@@ -76,23 +72,16 @@ def served(methods: Methods, options: Any = UNLIMITED, **how: Any) -> Iterator[g
 
 @contextmanager
 def known_model() -> Iterator[Methods]:
-    """All services over the known engine."""
-    reader = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    reader.start()
-    try:
+    with running_reader() as reader:
         yield make_services(model_over(reader))
-    finally:
-        reader.stop(5.0)
 
 
 def model_over(reader: Reader) -> OcrModel:
-    """The model of a process that serves alone."""
     store = MetricsStore()
     return OcrModel(reader, store, store.common)
 
 
 def services_raising(error: Exception) -> tuple[DeafReader, Methods]:
-    """All services over a reader that raises."""
     reader = DeafReader(error)
     return reader, make_services(model_over(cast(Reader, reader)))
 
@@ -138,7 +127,6 @@ def gated(*, streaming: bool = False, **how: Any) -> Iterator[tuple[Gate, grpc.C
 
 
 def infer_request(*images: bytes, raw: bool = True, model: str = "ocr", **parameters: object) -> Any:
-    """A request of KServe v2."""
     request = MESSAGES["inference.ModelInferRequest"](model_name=model)
     tensor = request.inputs.add(name="image", datatype="BYTES", shape=[len(images)])
     if raw:
@@ -152,7 +140,6 @@ def infer_request(*images: bytes, raw: bool = True, model: str = "ocr", **parame
 
 
 def strings(raw: bytes) -> list[str]:
-    """The texts in a raw BYTES tensor."""
     found, at = [], 0
     while at < len(raw):
         (length,) = struct.unpack_from("<I", raw, at)
@@ -162,6 +149,5 @@ def strings(raw: bytes) -> list[str]:
 
 
 def raw_outputs(response: Any) -> Mapping[str, bytes]:
-    """The raw outputs of an answer, by name."""
     names = [output.name for output in response.outputs]
     return dict(zip(names, response.raw_output_contents, strict=True))

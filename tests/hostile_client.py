@@ -6,12 +6,12 @@ import contextlib
 import re
 import select
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from hostile_requests import Entry
 from hostile_wire import Conversation
@@ -54,11 +54,11 @@ def send(
     for conversation in entry.conversations:
         count = conversation.short_connections if short else conversation.connections
         size = conversation.short if short else conversation.size
-        # The same bytes on all connections, made once.
         pieces = with_field(conversation.pieces(size), field) if field else conversation.pieces(size)
         said = list(pieces) if count > 1 else pieces
-        talk = partial(_talk, conversation, limit_s, most_hold_s, address, source, said)
-        yield from _at_once(talk, count)
+        talk = partial(_Talk, conversation, limit_s, most_hold_s)
+        with ThreadPoolExecutor(count, "hostile") as pool:
+            yield from pool.map(lambda _, talk=talk, said=said: talk().run(address, source, said), range(count))
 
 
 def with_field(pieces: Iterable[bytes], field: bytes) -> Iterator[bytes]:
@@ -66,20 +66,6 @@ def with_field(pieces: Iterable[bytes], field: bytes) -> Iterator[bytes]:
     for number, piece in enumerate(pieces):
         line = _REQUEST_LINE.match(piece) if number == 0 else None
         yield piece[: line.end()] + field + b"\r\n" + piece[line.end() :] if line else piece
-
-
-def _talk(conversation: Conversation, limit_s: float, most_hold_s: float, *given: Any) -> Answer:
-    return _Talk(conversation, limit_s, most_hold_s).run(*given)
-
-
-def _at_once(talk: Callable[[], Answer], count: int) -> list[Answer]:
-    answers: list[Answer] = []
-    threads = [threading.Thread(target=lambda: answers.append(talk()), name="hostile") for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
 
 
 class _Talk:
@@ -94,7 +80,6 @@ class _Talk:
         self._tail = b""
 
     def run(self, address: Address, source: str, pieces: Iterable[bytes]) -> Answer:
-        """Say everything, as far as the server takes it, and wait for the end."""
         began_s = time.monotonic()
         try:
             with socket.create_connection(address, self._limit_s, (source, 0) if source else None) as wire:
@@ -121,7 +106,6 @@ class _Talk:
         return bool(self._conversation.pause_s) and time.monotonic() - began_s > self._most_hold_s
 
     def _exchange(self, wire: socket.socket, data: memoryview) -> int:
-        """Send what can be sent, receive what is there; how much was sent."""
         readers = [wire] if self._conversation.reads else []
         readable, writable, _ = select.select(readers, [wire], [], 0.1)
         if readable:
@@ -133,7 +117,6 @@ class _Talk:
         except BlockingIOError:
             return 0
         except OSError:
-            # It hung up; its answer may still be here.
             self._receive_for(wire, _LINGER_S)
             self._ended = True
             return 0

@@ -12,6 +12,7 @@ from typing import Final
 
 import cv2
 import numpy as np
+from documents import assemble
 from image_support import encoded
 from PIL import Image
 
@@ -44,7 +45,6 @@ def _png(width: int, height: int, chunks: bytes = b"", colour: int = 0) -> bytes
 
 
 def deflated(piece: bytes, times: int) -> bytes:
-    """So many pieces, packed without ever being in memory together."""
     packer = zlib.compressobj(9)
     return b"".join([packer.compress(piece) for _ in range(times)]) + packer.flush()
 
@@ -54,7 +54,6 @@ def _packed_zeros(unpacked: int) -> bytes:
 
 
 def png_of_zeros(pixels: int, colour: int = 0) -> bytes:
-    """A square of one colour, which takes a thousandth of its pixels."""
     side = int(pixels**0.5)
     return _png(side, side, colour=colour)
 
@@ -115,15 +114,9 @@ def _webp_of_frames(count: int) -> bytes:
     return file.getvalue()
 
 
-def pdf_of(objects: Iterable[bytes], root: int = 1) -> bytes:
-    """A PDF of these objects, numbered from 1, with a table of where each begins."""
-    file, starts = bytearray(b"%PDF-1.7\n"), []
-    for number, content in enumerate(objects, start=1):
-        starts.append(len(file))
-        file += b"%d 0 obj\n%b\nendobj\n" % (number, content)
-    table = b"".join(b"%010d 00000 n \n" % start for start in starts)
-    end = b"xref\n0 %d\n0000000000 65535 f \n%btrailer\n<</Size %d/Root %d 0 R>>\nstartxref\n%d\n%%%%EOF\n"
-    return bytes(file + end % (len(starts) + 1, table, len(starts) + 1, root, len(file)))
+def pdf_of(objects: Iterable[bytes]) -> bytes:
+    """A PDF of these objects, numbered from 1."""
+    return assemble(dict(enumerate(objects, start=1)))
 
 
 def stream(members: bytes, data: bytes) -> bytes:
@@ -158,12 +151,10 @@ def noise(size: int) -> bytes:
 def pdf_of_noise(size: int, pages: int = 10) -> bytes:
     """Pages that all show the same picture of noise, whose JPEG is the whole size: drawn pages pack badly."""
     side, data = _noise_side(size), noise(size)
-    members = (
-        b"/Type/XObject/Subtype/Image/Width %d/Height %d/ColorSpace/DeviceGray/BitsPerComponent 8/Filter/DCTDecode"
-    )
+    head = b"/Type/XObject/Subtype/Image/Width %d/Height %d/ColorSpace/DeviceGray/BitsPerComponent 8/Filter/DCTDecode"
     content = stream(b"", b"595 0 0 842 0 0 cm /I Do")
     page = b"/Resources<</XObject<</I 3 0 R>>>>/Contents 4 0 R"
-    return pdf_of_pages(pages, page, stream(members % (side, side), data), content)
+    return pdf_of_pages(pages, page, stream(head % (side, side), data), content)
 
 
 def _pdf_with_a_content_bomb(unpacked: int) -> bytes:
@@ -184,7 +175,6 @@ def _pdf_with_an_object_stream(unpacked: int) -> bytes:
 
 
 def _pdf_in_a_circle(count: int) -> bytes:
-    """A tree of pages whose leaves are its root."""
     kids = b"2 0 R " * count
     return pdf_of([b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Count %d/Kids[%b]>>" % (count, kids)])
 
@@ -194,27 +184,23 @@ _FREE: Final = b"0000000000 65535 f \n"
 _MARKER: Final = b"\xff\xe5" + struct.pack(">H", 65535) + bytes(65533)
 
 
-def _png_of_pixels(pixels: np.ndarray) -> bytes:
-    return encoded(pixels, ".png")
-
-
 def _png_of_finders(pixels: int) -> bytes:
     """The pattern in the corners of QR codes, side by side: any three of them may be a code."""
     pattern = np.full((9, 9), 255, np.uint8)
     for inset, shade in ((1, 0), (2, 255), (3, 0)):
         pattern[inset:-inset, inset:-inset] = shade
     side = int(pixels**0.5) // 9
-    return _png_of_pixels(np.tile(pattern, (side, side)))
+    return encoded(np.tile(pattern, (side, side)), ".png")
 
 
 def _png_of_stripes(pixels: int) -> bytes:
     side = int(pixels**0.5)
-    return _png_of_pixels(np.tile((np.arange(side) % 2 * 255).astype(np.uint8), (side, 1)))
+    return encoded(np.tile((np.arange(side) % 2 * 255).astype(np.uint8), (side, 1)), ".png")
 
 
 def _png_of_squares(pixels: int) -> bytes:
     line = (np.arange(int(pixels**0.5)) % 2).astype(np.uint8)
-    return _png_of_pixels((line[:, None] ^ line) * np.uint8(255))
+    return encoded((line[:, None] ^ line) * np.uint8(255), ".png")
 
 
 CODES: Final[Mapping[str, HostileFile]] = {
@@ -295,9 +281,8 @@ def _pdf_of_tiny_text(letters: int) -> bytes:
 def _pdf_of_nested_forms(depth: int) -> bytes:
     """Forms that draw the next one ten times each; the last has letters."""
     form = b"/Type/XObject/Subtype/Form/BBox[0 0 595 842]"
-    inner = [
-        stream(form + b"/Resources<</XObject<</X %d 0 R>>>>" % (5 + at), b"/X Do\n" * 10) for at in range(depth - 1)
-    ]
+    own = form + b"/Resources<</XObject<</X %d 0 R>>>>"
+    inner = [stream(own % (5 + at), b"/X Do\n" * 10) for at in range(depth - 1)]
     last = stream(form + _LETTERS, b"BT /F 9 Tf 50 50 Td(letters)Tj ET")
     page = b"/Resources<</XObject<</X 4 0 R>>>>/Contents 3 0 R"
     return pdf_of_pages(1, page, stream(b"", b"/X Do"), *inner, last)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from hostile_files import FILES, PDFS, jpeg, pdf_of_text
+from hostile_texts import repeated
 from hostile_wire import Conversation
 from hpack import Encoder
 
@@ -26,7 +27,6 @@ _FIELDS: Final = ((":method", "POST"), (":scheme", "http"), (":authority", "loca
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame of HTTP/2."""
     return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
 
@@ -43,7 +43,6 @@ def fields(path: str = METHOD, *more: tuple[str, str]) -> bytes:
 
 
 def call(stream: int, message: bytes, path: str = METHOD, *more: tuple[str, str]) -> bytes:
-    """A whole call with one message."""
     body = struct.pack(">BI", 0, len(message)) + message
     frames = [body[at : at + _FRAME_BYTES] for at in range(0, len(body), _FRAME_BYTES)]
     data = b"".join(frame(DATA, 0, stream, piece) for piece in frames)
@@ -76,8 +75,12 @@ def _of_streams(make: Callable[[int], bytes], *settings: tuple[int, int]) -> Cal
     return pieces
 
 
-def _open_call(path: str = METHOD) -> bytes:
-    return frame(HEADERS, END_HEADERS, 1, fields(path))
+def begin(stream: int, path: str = METHOD, *more: tuple[str, str]) -> bytes:
+    return frame(HEADERS, END_HEADERS, stream, fields(path, *more))
+
+
+def _one_call(make: Callable[[int], bytes], path: str = METHOD) -> Callable[[int], Iterator[bytes]]:
+    return lambda size: iter([greeting() + call(1, make(size), path)])
 
 
 def _header_bomb(size: int) -> Iterator[bytes]:
@@ -102,28 +105,19 @@ def _packed_message(size: int) -> Iterator[bytes]:
 
 def _messages_in_one_frame(size: int) -> Iterator[bytes]:
     """Frames of a megabyte that hold nothing but empty messages, for a method that takes many."""
-    yield greeting() + _open_call(STREAM_METHOD)
+    yield greeting() + begin(1, STREAM_METHOD)
     most = 1_000_000
     for _ in range(max(1, size // most)):
         yield frame(DATA, 0, 1, bytes(5) * (min(size, most) // 5))
 
 
 def _large_message(size: int) -> Iterator[bytes]:
-    yield greeting() + _open_call()
+    yield greeting() + begin(1)
     yield frame(DATA, 0, 1, struct.pack(">BI", 0, size))
     sent = 0
     while sent < size:
         yield frame(DATA, 0, 1, bytes(_FRAME_BYTES))
         sent += _FRAME_BYTES
-
-
-def _fields_of_a_message(field: bytes, path: str = METHOD) -> Callable[[int], Iterator[bytes]]:
-    """A message that repeats one small field."""
-
-    def pieces(size: int) -> Iterator[bytes]:
-        yield greeting() + call(1, field * (size // len(field)), path)
-
-    return pieces
 
 
 def _small_window(_size: int) -> Iterator[bytes]:
@@ -135,7 +129,6 @@ def _small_window(_size: int) -> Iterator[bytes]:
 
 
 def _bytes_field(number: int, data: bytes) -> bytes:
-    """A field of bytes in a message of protobuf."""
     return bytes([number << 3 | 2]) + _varint(len(data)) + data
 
 
@@ -148,18 +141,7 @@ def _varint(value: int) -> bytes:
 
 
 def _turboocr_file(method: str, make: Callable[[int], bytes]) -> Callable[[int], Iterator[bytes]]:
-    """A call of TurboOCR's with a file."""
-
-    def pieces(size: int) -> Iterator[bytes]:
-        yield greeting() + call(1, _bytes_field(1, make(size)), TURBOOCR + method)
-
-    return pieces
-
-
-def _turboocr_images(size: int) -> Iterator[bytes]:
-    """A batch of images that are all small and good."""
-    one = _bytes_field(1, jpeg())
-    yield greeting() + call(1, one * (size // len(one)), TURBOOCR + "RecognizeBatch")
+    return _one_call(lambda size: _bytes_field(1, make(size)), TURBOOCR + method)
 
 
 def _turboocr_pixels(size: int) -> Iterator[bytes]:
@@ -178,11 +160,6 @@ _TRAILERS: Final = bytes(Encoder().encode([(f"x-{number}", "y" * 250) for number
 _METADATA: Final = (("x", "y" * 10_000), ("z", "y" * 10_000), ("grpc-timeout", "1" * 9_000))
 
 
-def begin(stream: int, path: str = METHOD, *more: tuple[str, str]) -> bytes:
-    """The headers of a call."""
-    return frame(HEADERS, END_HEADERS, stream, fields(path, *more))
-
-
 def _setting(number: int, value: int) -> bytes:
     return frame(SETTINGS, 0, 0, struct.pack(">HI", number, value))
 
@@ -191,17 +168,15 @@ FLOODS: Final[Mapping[str, Callable[[int], Iterator[bytes]]]] = {
     "large_continuations": _flood(_BLOCK, frame(CONTINUATION, 0, 1, bytes(1 << 20))),
     "small_continuations": _flood(_BLOCK, frame(CONTINUATION, 0, 1, b"\x82")),
     # A frame of 16 MB; and one whose kind has 8 bytes.
-    "large_frame": _flood(_open_call() + b"\xff\xff\xff\0\0\0\0\0\1", bytes(1 << 16)),
+    "large_frame": _flood(begin(1) + b"\xff\xff\xff\0\0\0\0\0\1", bytes(1 << 16)),
     "large_ping": _flood(b"\xff\xff\xff\6\0\0\0\0\0", bytes(1 << 16)),
     # Sizes of the header table, and all settings that there can be.
     "table_sizes": _flood(b"", _setting(1, 2**32 - 1) + _setting(1, 0)),
     "unknown_settings": _of_streams(lambda number: _setting(100 + number % 65_000, 1)),
-    "padding": _flood(_open_call(), frame(DATA, PADDED, 1, b"\xff" + bytes(255))),
-    "small_data": _flood(_open_call() + frame(DATA, 0, 1, b"\0\0\x10\0\0"), frame(DATA, 0, 1, b"x")),
+    "padding": _flood(begin(1), frame(DATA, PADDED, 1, b"\xff" + bytes(255))),
+    "small_data": _flood(begin(1) + frame(DATA, 0, 1, b"\0\0\x10\0\0"), frame(DATA, 0, 1, b"x")),
     # Windows that make the server reset their streams.
-    "resets_by_the_server": _of_streams(
-        lambda stream: begin(stream) + frame(WINDOW, 0, stream, struct.pack(">I", 2**31 - 1))
-    ),
+    "server_resets": _of_streams(lambda stream: begin(stream) + frame(WINDOW, 0, stream, struct.pack(">I", 2**31 - 1))),
     # 30 kB of headers behind each body, before it in Huffman's code, and as many headers as a block has room for.
     "trailers": _of_streams(lambda stream: begin(stream) + frame(HEADERS, END_HEADERS | END_STREAM, stream, _TRAILERS)),
     "large_metadata": _of_streams(lambda stream: begin(stream, METHOD, *_METADATA)),
@@ -210,36 +185,20 @@ FLOODS: Final[Mapping[str, Callable[[int], Iterator[bytes]]]] = {
 """Frames without end, whose connection is ended."""
 
 HELD: Final[Mapping[str, Callable[[int], Iterator[bytes]]]] = {
-    "half_a_frame": lambda _: iter([greeting() + _open_call() + b"\0\x80\0\0\0\0\0\0\1" + bytes(30_000)]),
+    "half_a_frame": lambda _: iter([greeting() + begin(1) + b"\0\x80\0\0\0\0\0\0\1" + bytes(30_000)]),
     # Each stream with the beginning of a large message.
     "beginnings": _of_streams(
         lambda stream: begin(stream) + frame(DATA, 0, stream, struct.pack(">BI", 0, 1 << 25) + b"x" * 100)
     ),
     "large_messages": _large_message,
-    "small_messages": _flood(_open_call(STREAM_METHOD), frame(DATA, 0, 1, bytes(_FRAME_BYTES // 5 * 5))),
+    "small_messages": _flood(begin(1, STREAM_METHOD), frame(DATA, 0, 1, bytes(_FRAME_BYTES // 5 * 5))),
     "answers_without_window": _of_streams(lambda stream: call(stream, b"", LIVE), (4, 0)),
     "window_of_a_byte": _small_window,
 }
 """Frames that only make the server hold what it has received, or has to send."""
 
-_KSERVE_INPUT: Final = b"\x2a\x00"
-_RAW_CONTENT: Final = b"\x3a\x00"
-_NESTED: Final = b"\x2a\x02\x2a\x00"
-
-
-def _talk(
-    pieces: Callable[[int], Iterator[bytes]],
-    size: int = 0,
-    short: int = 0,
-    *,
-    connections: int = 1,
-    short_connections: int = 1,
-    pause_s: float = 0.0,
-    reads: bool = True,
-    hold_s: float = 2.0,
-) -> Conversation:
-    """As Conversation, but over after a while: no answer ends a connection here."""
-    return Conversation(pieces, size, short, connections, short_connections, pause_s, reads, hold_s)
+# Over after a while: no answer ends a connection here.
+_talk: Final = partial(Conversation, hold_s=2.0)
 
 
 FRAMES: Final[Mapping[str, Conversation]] = {
@@ -250,35 +209,34 @@ FRAMES: Final[Mapping[str, Conversation]] = {
     "empty_continuations": _talk(
         _flood(frame(HEADERS, 0, 1, fields()), frame(CONTINUATION, 0, 1)), 20 * _MB, 100_000, connections=4
     ),
-    "empty_data": _talk(_flood(_open_call(), frame(DATA, 0, 1)), 20 * _MB, 100_000, connections=4),
+    "empty_data": _talk(_flood(begin(1), frame(DATA, 0, 1)), 20 * _MB, 100_000, connections=4),
     "settings": _talk(_flood(b"", frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 100))), 20 * _MB, 100_000),
-    "settings_of_windows": _talk(
-        _flood(_open_call(), frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1) * 100)), 20 * _MB, 100_000
+    "window_settings": _talk(
+        _flood(begin(1), frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1) * 100)), 20 * _MB, 100_000
     ),
     "pings": _talk(_flood(b"", frame(PING, 0, 0, bytes(8))), 20 * _MB, 100_000, reads=False),
     "priorities": _talk(_flood(b"", frame(PRIORITY, 0, 3, struct.pack(">IB", 1, 5))), 20 * _MB, 100_000),
-    "windows": _talk(_flood(_open_call(), frame(WINDOW, 0, 1, struct.pack(">I", 1))), 20 * _MB, 100_000),
+    "windows": _talk(_flood(begin(1), frame(WINDOW, 0, 1, struct.pack(">I", 1))), 20 * _MB, 100_000),
     "unknown_frames": _talk(_flood(b"", frame(250, 0, 0, b"a")), 20 * _MB, 100_000),
-    "resets": _talk(
-        _of_streams(lambda stream: frame(HEADERS, END_HEADERS, stream, fields()) + frame(RESET, 0, stream, bytes(4))),
-        10 * _MB, 100_000,
-    ),
-    "open_streams": _talk(
-        _of_streams(lambda stream: frame(HEADERS, END_HEADERS, stream, fields())), 10 * _MB, 100_000, connections=4
-    ),
+    "resets": _talk(_of_streams(lambda stream: begin(stream) + frame(RESET, 0, stream, bytes(4))), 10 * _MB, 100_000),
+    "open_streams": _talk(_of_streams(begin), 10 * _MB, 100_000, connections=4),
     "calls": _talk(_of_streams(lambda stream: call(stream, b"")), 5 * _MB, 50_000, reads=False),
     "header_bomb": _talk(_header_bomb, 20 * _MB, 50_000),
     "packed_message": _talk(_packed_message, 1 << 30, 1 << 22),
     "empty_messages": _talk(_messages_in_one_frame, 3 * _MB, 100_000),
     "large_messages": _talk(_large_message, 60 * _MB, 500_000, connections=8, short_connections=2),
-    "message_of_inputs": _talk(_fields_of_a_message(_KSERVE_INPUT), 3 * _MB, 100_000),
-    "message_of_contents": _talk(_fields_of_a_message(_RAW_CONTENT), 3 * _MB, 100_000),
-    "message_of_nested_inputs": _talk(_fields_of_a_message(_NESTED), 3 * _MB, 100_000),
-    "message_of_varints": _talk(_fields_of_a_message(b"\xff"), 3 * _MB, 100_000),
-    "turboocr_empty_images": _talk(
-        _fields_of_a_message(b"\x0a\x00", TURBOOCR + "RecognizeBatch"), 3 * _MB, 100_000
+    # Inputs, raw contents, inputs within inputs, and numbers that do not end.
+    "message_of_inputs": _talk(_one_call(partial(repeated, b"\x2a\x00")), 3 * _MB, 100_000),
+    "message_of_contents": _talk(_one_call(partial(repeated, b"\x3a\x00")), 3 * _MB, 100_000),
+    "message_of_nested_inputs": _talk(_one_call(partial(repeated, b"\x2a\x02\x2a\x00")), 3 * _MB, 100_000),
+    "message_of_varints": _talk(_one_call(partial(repeated, b"\xff")), 3 * _MB, 100_000),
+    "turboocr_no_images": _talk(
+        _one_call(partial(repeated, b"\x0a\x00"), TURBOOCR + "RecognizeBatch"), 3 * _MB, 100_000
     ),
-    "turboocr_images": _talk(_turboocr_images, 10 * _MB, 100_000),
+    # A batch of images that are all small and good.
+    "turboocr_images": _talk(
+        _one_call(partial(repeated, _bytes_field(1, jpeg())), TURBOOCR + "RecognizeBatch"), 10 * _MB, 100_000
+    ),
     "turboocr_pixels": _talk(_turboocr_pixels, 20 * _MB, 100_000),
     "turboocr_pdf_content": _talk(
         _turboocr_file("RecognizePDF", PDFS["pdf_content"].make), PDFS["pdf_content"].amount, PDFS["pdf_content"].short
@@ -292,7 +250,7 @@ FRAMES: Final[Mapping[str, Conversation]] = {
     "silent": _talk(lambda _: iter([b""]), connections=120, short_connections=24, hold_s=30.0),
     "silent_after_greeting": _talk(lambda _: iter([greeting()]), connections=120, short_connections=24, hold_s=30.0),
     "calls_without_end": _talk(
-        lambda _: iter([greeting() + _open_call()]), connections=120, short_connections=24, hold_s=30.0
+        lambda _: iter([greeting() + begin(1)]), connections=120, short_connections=24, hold_s=30.0
     ),
     "http1": _talk(lambda _: iter([b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])),
     "nonsense": _talk(_flood(b"", b"\xff" * 9), 20 * _MB, 100_000),

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import quote_plus
 
 from hostile_files import CODES, FILES, PDFS, TEXT_LAYERS, jpeg, noise, pdf_of_noise, small_pdf
 from hostile_frames import FRAMES
 from hostile_texts import FORMS, JSON_VALUES, MULTIPARTS, PRESSES, TEXTS
 from hostile_wire import CONVERSATIONS, Conversation, MakePieces, header_conversations, query_conversations, request
+from support import data_of
 
 Takes = Literal["json", "form", "file", "raw"]
 Wrap = Callable[[bytes], bytes]
@@ -57,7 +58,6 @@ class Endpoint:
         return request(self.path, self.content_type, body, *self.fields)
 
     def send_text(self, make: Callable[[int], bytes], size: int) -> Iterable[bytes]:
-        """A request with a text in the field that is for base64."""
         return self.message(lambda size: _as_json(make(size)) if self.takes == "json" else make(size), size)
 
     def send_file(self, make: Callable[[int], bytes], amount: int) -> Iterable[bytes]:
@@ -72,10 +72,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row of the table: one kind of hostile request, for a wire format, "http" for what all share, or "grpc".
+    """One kind of hostile request, for a wire format, "http" for what all share, or "grpc".
 
-    There is a conversation for each endpoint that accepts the kind, one after the other; meanwhile memory may grow by
-    `most_mb`.
+    Each endpoint that accepts it has a conversation; meanwhile memory may grow by `most_mb`.
     """
 
     name: str
@@ -85,7 +84,6 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """For tables, and for choosing."""
         return f"{self.format}: {self.name}"
 
 
@@ -102,109 +100,48 @@ def _part(name: str, more: str = '; filename="page.png"') -> Wrap:
     return _around(head.encode(), b"\r\n--page--\r\n")
 
 
-def _json(name: str, path: str, before: bytes, after: bytes = b"}", *, reads_pdf: bool = False) -> Endpoint:
-    return Endpoint(name, path, "json", JSON_TYPE, _around(before, after), reads_pdf)
+def _json(before: str, after: str) -> tuple[Takes, str, Wrap]:
+    return "json", JSON_TYPE, _around(before.encode(), after.encode())
 
 
-def _form(name: str, path: str, field: str) -> Endpoint:
-    return Endpoint(name, path, "form", FORM_TYPE, _around(f"{field}=".encode(), b""))
+def _form(field: str) -> tuple[Takes, str, Wrap]:
+    return "form", FORM_TYPE, _around(f"{field}=".encode(), b"")
 
 
-def _file(name: str, path: str, field: str, *, reads_pdf: bool = False) -> Endpoint:
-    return Endpoint(name, path, "file", FILE_TYPE, _part(field), reads_pdf)
+def _file(field: str) -> tuple[Takes, str, Wrap]:
+    return "file", FILE_TYPE, _part(field)
 
 
-def _raw(name: str, path: str, content_type: str = "image/png", *fields: bytes, reads_pdf: bool = False) -> Endpoint:
-    return Endpoint(name, path, "raw", content_type, lambda content: content, reads_pdf, fields)
+def _raw(content_type: str) -> tuple[Takes, str, Wrap]:
+    return "raw", content_type, lambda content: content
+
+
+def _endpoint_of(row: dict[str, Any]) -> Endpoint:
+    """What a row of the file says; its last word but the options is the kind."""
+    row = {"reads_pdf": False, "fields": [], **row}
+    format_name, path, reads_pdf = row.pop("format"), row.pop("path"), row.pop("reads_pdf")
+    fields = tuple(field.encode() for field in row.pop("fields"))
+    ((kind, given),) = row.items()
+    made = _KINDS[kind](*given) if isinstance(given, list) else _KINDS[kind](given)
+    return Endpoint(format_name, path, *made, reads_pdf, fields)
 
 
 def _in_a_tensor(content: bytes) -> bytes:
     """PaddleX's JSON, as a text in a tensor."""
-    return (
-        b'{"inputs":[{"name":"input","datatype":"BYTES","shape":[1,1],"data":['
-        + _as_json(b'{"fileType":1,"file":' + content + b"}")
-        + b"]}]}"
-    )
+    text = _as_json(b'{"fileType":1,"file":' + content + b"}")
+    return b'{"inputs":[{"name":"input","datatype":"BYTES","shape":[1,1],"data":[' + text + b"]}]}"
 
 
-_TENSOR: Final = b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":'
-_ANALYZE: Final = "/documentintelligence/documentModels/prebuilt-read:analyze"
+_KINDS: Final[dict[str, Callable[..., tuple[Takes, str, Wrap]]]] = {
+    "json": _json,
+    "form": _form,
+    "file": _file,
+    "raw": _raw,
+    "field": lambda field: ("form", FILE_TYPE, _part(field, "")),
+    "tensor": lambda _: ("json", JSON_TYPE, _in_a_tensor),
+}
 _INFER: Final = "/v2/models/ocr/infer"
-_PREDICT: Final = "/v1/models/ocr:predict"
-_NO_HEADER: Final = b"Inference-Header-Content-Length: 0"
-
-ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    _json("native", "/v1/ocr", b'{"image":', reads_pdf=True),
-    _json("native", "/v1/ocr", b'{"images":[', b"]}", reads_pdf=True),
-    _json("native", "/v1/ocr", b'{"image":"AAAA","rotate":'),
-    _json("native", "/v1/ocr", b'{"image":"AAAA","model":'),
-    _json("native", "/v1/ocr", b'{"image":"AAAA","lang":'),
-    _form("native", "/v1/ocr", "image"),
-    _form("native", "/v1/ocr", "model"),
-    _form("native", "/v1/ocr", "lang"),
-    Endpoint("native", "/v1/ocr", "form", FILE_TYPE, _part("image", "")),
-    _file("native", "/v1/ocr", "file", reads_pdf=True),
-    _raw("native", "/v1/ocr", reads_pdf=True),
-    _raw("native", "/v1/ocr?format=tsv", "application/octet-stream", reads_pdf=True),
-    _raw("native", "/v1/ocr/picture", "application/octet-stream", reads_pdf=True),
-    _json("trwebocr", "/api/tr-run/", b'{"img":'),
-    _form("trwebocr", "/api/tr-run/", "img"),
-    _file("trwebocr", "/api/tr-run/", "file"),
-    _json("trwebocr_cpp", "/api/trocr", b'{"img_base64":'),
-    _form("trwebocr_cpp", "/api/trocr", "img_base64"),
-    _file("trwebocr_cpp", "/api/trocr", "file"),
-    _json("rapidocr_api", "/ocr", b'{"image_data":'),
-    _form("rapidocr_api", "/ocr", "image_data"),
-    _file("rapidocr_api", "/ocr", "image_file"),
-    _json("paddlex", "/ocr", b'{"file":', reads_pdf=True),
-    _json("paddlex", "/ocr", b'{"file":"AAAA","logId":'),
-    _json("paddlehub", "/predict/ocr_system", b'{"images":[', b"]}"),
-    _json("paddlehub", "/predict/ocr_system", b'{"images":'),
-    _json("paddle_serving", "/ocr/prediction", b'{"key":["image"],"value":[', b"]}"),
-    _json("paddle_serving", "/ocr/prediction", b'{"value":["AAAA"],"key":'),
-    _json("umi_ocr", "/api/ocr", b'{"base64":'),
-    _json("umi_ocr", "/api/ocr", b'{"base64":"AAAA","options":'),
-    _json("umi_ocr", "/api/qrcode", b'{"base64":'),
-    _json("umi_ocr", "/api/qrcode", b'{"text":'),
-    _json("umi_ocr", "/api/qrcode", b'{"text":"a","options":'),
-    _json("umi_ocr", "/api/doc/result", b'{"id":'),
-    _file("umi_ocr", "/api/doc/upload", "file", reads_pdf=True),
-    _json("ocr_space", "/parse/image", b'{"base64Image":', reads_pdf=True),
-    _form("ocr_space", "/parse/image", "base64Image"),
-    _file("ocr_space", "/parse/image?isOverlayRequired=true", "file", reads_pdf=True),
-    _json("docling", "/v1/convert/source", b'{"sources":[{"base64_string":', b"}]}", reads_pdf=True),
-    _json("docling", "/v1/convert/source", b'{"sources":', b"}"),
-    _json("docling", "/v1/convert/source", b'{"sources":[{"base64_string":"AAAA"}],"options":', b"}"),
-    _form("docling", "/v1/convert/file", "to_formats"),
-    _file("docling", "/v1/convert/file", "files", reads_pdf=True),
-    _json("turboocr", "/ocr", b'{"image":'),
-    _json("turboocr", "/ocr/batch", b'{"images":[', b"]}"),
-    _raw("turboocr", "/ocr/raw"),
-    _raw("turboocr", "/ocr/pdf"),
-    _raw("turboocr", "/ocr/markdown"),
-    _raw("turboocr", "/ocr/stream"),
-    _json("turboocr", "/ocr/pdf", b'{"pdf":'),
-    _raw("turboocr", "/ocr/pixels", "", b"X-Width: 1000", b"X-Height: 1000", b"X-Channels: 3"),
-    _json("kserve_v2", _INFER, _TENSOR + b"[", b"]}]}"),
-    _json("kserve_v2", _INFER, _TENSOR, b"}]}"),
-    Endpoint("kserve_v2", _INFER, "json", JSON_TYPE, _in_a_tensor),
-    _json("kserve_v2", "/v2/repository/index", b'{"ready":'),
-    _json("kserve_v2", "/v2/repository/models/ocr/load", b'{"parameters":'),
-    _json("kserve_v2", _INFER, b'{"parameters":{"lang":', b"}}"),
-    _raw("kserve_v2", _INFER, "application/octet-stream", _NO_HEADER),
-    _json("tfserving", _PREDICT, b'{"instances":[{"b64":', b"}]}"),
-    _json("tfserving", _PREDICT, b'{"instances":'),
-    _json("tfserving", _PREDICT, b'{"inputs":'),
-    _json("kserve_v1", "/v1/models/ocr:predict", b'{"instances":[{"image":{"b64":', b"}}]}"),
-    _json("mistral", "/v1/ocr", b'{"document":{"type":"document_url","document_url":', b"}}", reads_pdf=True),
-    _json("mistral", "/v1/ocr", b'{"document":{"type":"image_url","image_url":{"url":', b"}}}", reads_pdf=True),
-    _json("mistral", "/v1/ocr", b'{"document":{"type":"file","file_id":', b"}}"),
-    _json("mistral", "/v1/ocr", b'{"document":{"image_url":"data:,AAAA"},"pages":'),
-    _file("mistral", "/v1/files", "file"),
-    _json("azure_read", f"{_ANALYZE}?output=pdf", b'{"base64Source":', reads_pdf=True),
-    _json("azure_read", _ANALYZE, b'{"urlSource":'),
-    _raw("azure_read", _ANALYZE, "application/octet-stream", reads_pdf=True),
-)
+ENDPOINTS: Final[tuple[Endpoint, ...]] = tuple(map(_endpoint_of, data_of("hostile_endpoints")))
 FORMATS: Final = tuple(dict.fromkeys(endpoint.format for endpoint in ENDPOINTS))
 
 
@@ -247,11 +184,11 @@ def _of_forms(format_name: str) -> Iterator[Entry]:
         messages = [partial(replace(one, content_type=FORM_TYPE, wrap=bytes).message, make) for one in endpoints]
         yield from _entry(f"form {name}", format_name, map(_once, messages))
     for name, make_body in MULTIPARTS.items():
-        bodies = [partial(_multipart_message, endpoint.path, make_body) for endpoint in endpoints]
-        yield from _entry(f"multipart {name}", format_name, map(_once, bodies))
+        sent = [_once(partial(_multipart, one.path, make_body)) for one in endpoints]
+        yield from _entry(f"multipart {name}", format_name, sent)
 
 
-def _multipart_message(path: str, make: Callable[[int], tuple[str, bytes]], size: int) -> Iterable[bytes]:
+def _multipart(path: str, make: Callable[[int], tuple[str, bytes]], size: int) -> Iterable[bytes]:
     return request(path, *make(size))
 
 
@@ -321,11 +258,15 @@ def _model_message(path: str, _size: int) -> Iterable[bytes]:
     return request(path, JSON_TYPE, b'{"inputs":[],"instances":[]}')
 
 
+def _native(path: str, content_type: str = "application/octet-stream") -> Endpoint:
+    return Endpoint("native", path, *_raw(content_type))
+
+
 def _of_codes() -> Iterator[Entry]:
     """Images that look for long as if they had codes on them; and parts of pages."""
+    paths = ("/v1/ocr?barcodes=true", "/v1/ocr?barcodes=only&region=0,1,1000000,1000000")
     for name, file in CODES.items():
-        path = "/v1/ocr?barcodes=only&region=0,1,1000000,1000000"
-        endpoints = (_raw("native", "/v1/ocr?barcodes=true"), _raw("native", path))
+        endpoints = [_native(path, "image/png") for path in paths]
         sent = [_once(partial(endpoint.send_file, file.make), file.amount, file.short) for endpoint in endpoints]
         yield Entry(f"codes {name}", "native", tuple(sent))
 
@@ -351,7 +292,7 @@ def _of_answers() -> Iterator[Entry]:
     """Documents, and pictures that are large once they are decoded, in every form of an answer; and their clients."""
     pictures = {name: FILES[name] for name in ("png_zeros_50_mp", "jpeg_scans_50_mp")}
     for answer, path in _ANSWERS.items():
-        endpoint = _raw("native", path, "application/octet-stream")
+        endpoint = _native(path)
         for name, file in {**PDFS, **TEXT_LAYERS, **pictures}.items():
             sent = _once(partial(endpoint.send_file, file.make), file.amount, file.short)
             yield Entry(f"{answer} {name}", "native", (sent,))
@@ -375,11 +316,10 @@ def _special() -> Iterator[Entry]:
     yield Entry("binary elements", "kserve_v2", (_once(_of_elements),))
     named = [partial(_model_message, path.format(name)) for path in _MODEL_PATHS for name in _MODEL_NAMES]
     yield Entry("names of models", "kserve_v2", tuple(map(_once, named)))
-    # Images last: they are stored at once, and then count for their caller as jobs that wait.
     kinds: dict[str, Callable[[int], bytes]] = {"documents": small_pdf, "images": lambda _amount: jpeg()}
     for kind, make_file in kinds.items():
         for path, format_name in _TAKES_JOBS.items():
-            upload = _file(format_name, path, "files" if format_name == "docling" else "file")
+            upload = Endpoint(format_name, path, *_file("files" if format_name == "docling" else "file"))
             left = _once(partial(upload.send_file, make_file), 1, 1)
             yield Entry(f"200 small {kind}", format_name, (replace(left, connections=200, short_connections=10),))
     for name, format_name, make in _UNREAD:
@@ -395,7 +335,6 @@ def _of_connections() -> Iterator[Entry]:
 
 
 def table() -> list[Entry]:
-    """Every entry, format by format."""
     kinds = (_of_texts, _of_json, _of_forms, _of_queries, _of_packed_bodies, _of_files)
     found = [entry for format_name in FORMATS for kind in kinds for entry in kind(format_name)]
     return [*found, *_special(), *_of_connections()]

@@ -37,7 +37,6 @@ class Conversation:
 
 
 def head(path: str, *fields: bytes, method: str = "POST") -> bytes:
-    """A request's head without its end."""
     return f"{method} {path} HTTP/1.1\r\n".encode() + _HOST + b"".join(line + b"\r\n" for line in fields)
 
 
@@ -56,7 +55,6 @@ def _plain(text: bytes) -> MakePieces:
 
 
 def _flooded(start: bytes, piece: bytes, end: bytes = b"") -> MakePieces:
-    """A piece again and again, behind one text and before another."""
     many = repeated(piece, PIECE_BYTES)
     return lambda size: chain([start], repeat(many, max(1, size // len(many))), [end] if end else [])
 
@@ -65,7 +63,6 @@ _CHUNKED_HEAD: Final = head("/v1/ocr", b"Content-Type: image/png", b"Transfer-En
 
 
 def _chunked(chunk: bytes) -> MakePieces:
-    """A body of equal chunks."""
     return _flooded(_CHUNKED_HEAD + _END, chunk, b"0\r\n\r\n")
 
 
@@ -171,6 +168,5 @@ def _query(path: str, text: str, _size: int) -> list[bytes]:
 
 def query_conversations(path: str) -> dict[str, Conversation]:
     """Each hostile query behind a path, as long as a request line may be."""
-    return {
-        f"query {kind}": Conversation(partial(_query, path, make(3_800).decode())) for kind, make in QUERIES.items()
-    }
+    texts = {kind: make(3_800).decode() for kind, make in QUERIES.items()}
+    return {f"query {kind}": Conversation(partial(_query, path, text)) for kind, text in texts.items()}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from ocrsvc.results import Box, Pixels
 
@@ -17,8 +19,14 @@ def encoded(pixels: NDArray[Any], suffix: str = ".png", how: Sequence[int] = ())
     return cv2.imencode(suffix, pixels, how)[1].tobytes()
 
 
+def saved(picture: Image.Image, kind: str, **how: Any) -> bytes:
+    """A picture as Pillow writes a file of this kind."""
+    file = io.BytesIO()
+    picture.save(file, kind, **how)
+    return file.getvalue()
+
+
 def decoded(data: bytes, flags: int = cv2.IMREAD_UNCHANGED) -> Pixels:
-    """The pixels in a file."""
     return np.asarray(cv2.imdecode(np.frombuffer(data, np.uint8), flags), np.uint8)
 
 

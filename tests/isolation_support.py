@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +32,6 @@ def a_task(pixels: Pixels, within_s: float = 30.0) -> ReadTask:
 
 
 def summary(answers: Sequence[Page | OcrsvcError]) -> list[str | type]:
-    """The hash read on each page, or the kind of error."""
     return [answer.lines[1].text if isinstance(answer, Page) else type(answer) for answer in answers]
 
 
@@ -41,7 +42,6 @@ def spawner_for(**settings: Any) -> Spawner:
 def handle_of(
     spawner: Spawner, denylist: CrashDenylist | None = None, children: int = 1, grace_s: float = 3.0, **limits: Any
 ) -> IsolatedHandle:
-    """A handle; the limits are settings."""
     pool = ChildPool(spawner, Settings().model_copy(update=limits), children)
     return IsolatedHandle(pool, denylist or CrashDenylist(8, 60.0), grace_s)
 
@@ -76,6 +76,15 @@ def started(**settings: Any) -> Iterator[Spawner]:
     spawner.close()
 
 
+@contextmanager
+def signalled(pid: int, number: int, after_s: float) -> Iterator[None]:
+    """Within the block a process gets this signal, after some time."""
+    timer = threading.Timer(after_s, os.kill, (pid, number))
+    timer.start()
+    yield
+    timer.join()
+
+
 def pid_of(handle: IsolatedHandle) -> int:
     assert handle.child.ready is not None
     return handle.child.ready.pid
@@ -86,7 +95,6 @@ def denylist_of(handle: IsolatedHandle) -> CrashDenylist:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started."""
     with suppress(OSError):
         files = Path(f"/proc/{pid}/task").glob("*/children")
         return [int(child) for file in files for child in file.read_text().split()]

@@ -27,13 +27,11 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Every row of the table."""
     table, group, kind = [], "", ""
     for sentence in _SENTENCES.read_text("utf-8").splitlines():
         if sentence.startswith("## "):
             group, _, kind = sentence.removeprefix("## ").partition(" =")
             continue
-        # Text and what is to be masked take turns.
         parts = re.split("[«»]", sentence.replace("\\n", "\n"))
         ends = [len("".join(parts[: number + 1])) for number in range(len(parts))]
         table.append(Row(group, kind.strip(), "".join(parts), tuple(zip(ends[:-1:2], ends[1::2], strict=True))))

@@ -1,6 +1,7 @@
 """Pages of tests/pages, and what an engine of ppocr reads of them."""
 
 import itertools
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.contract import Handle
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.results import Box, Check, Image, Page, Pixels, ReadOptions, ReadTask
 
@@ -41,6 +43,25 @@ def give_up_at(call: int) -> Check:
             raise DeadlineExceeded("Too late.")
 
     return check
+
+
+class WatchedSession:
+    """A session that waits inside its runs until it may go on, and counts them and who is there."""
+
+    device, provider, precision, batched, takes_pixels, input_format = "cpu", "none", "fp32", True, False, USUAL
+
+    def __init__(self, go_on: threading.Event | None = None) -> None:
+        self.metadata: dict[str, str] = {}
+        self.inside = self.most = self.runs = 0
+        self.entered, self.go_on = threading.Semaphore(0), go_on or threading.Event()
+
+    def run(self, tensor: Any, _outputs: object = None) -> list[Any]:
+        self.inside, self.runs = self.inside + 1, self.runs + 1
+        self.most = max(self.most, self.inside)
+        self.entered.release()
+        assert self.go_on.wait(60.0)
+        self.inside -= 1
+        return [tensor[:, :1] if isinstance(tensor, np.ndarray) else tensor]
 
 
 def rectangle(left: float, top: float, right: float, bottom: float) -> NDArray[np.float32]:

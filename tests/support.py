@@ -14,17 +14,26 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+import yaml
+from werkzeug.serving import make_server
+
 if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
     from ocrsvc.engines.ppocr.engine import PageHandle
 
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
+# The corpus and the recordings, which lie beside the repository.
+SHARED = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared"))
 SERVE = ("gunicorn", "-c", "gunicorn.conf.py", "wsgi:app")
 _STOP_S = 60.0
 _START_S = 60.0
@@ -40,6 +49,20 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+def data_of(name: str) -> Any:
+    """What a YAML file of tests/data holds."""
+    return yaml.safe_load((ROOT / "tests" / "data" / f"{name}.yaml").read_text("utf-8"))
+
+
+def filled(value: Any, **texts: str) -> Any:
+    """A value of such a file with these texts in place of their names, which stand behind a dollar sign."""
+    if isinstance(value, dict):
+        return {key: filled(each, **texts) for key, each in value.items()}
+    if isinstance(value, list):
+        return [filled(each, **texts) for each in value]
+    return Template(value).safe_substitute(texts) if isinstance(value, str) else value
 
 
 def wait_until(is_so: Callable[[], T], what: str = "what is waited for", within_s: float = _SOON_S) -> T:
@@ -295,6 +318,54 @@ def http_server(
         finally:
             server.shutdown()
             thread.join()
+
+
+Reply = tuple[int, dict[str, str], bytes]
+"""Status, headers and body."""
+
+
+@contextmanager
+def replying(reply: Callable[[Message, bytes], Reply | None]) -> Iterator[str]:
+    """The address of a server that answers these headers and this body so; None breaks the connection."""
+    lock = threading.Lock()
+
+    class Handler(QuietHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            with lock:
+                answer = reply(self.headers, body)
+            if answer is None:
+                self.close_connection = True
+                return
+            self.answer(answer[0], answer[2], answer[1])
+
+        do_GET = do_POST  # noqa: N815  the contract's
+
+    with http_server(Handler) as url:
+        yield url
+
+
+@contextmanager
+def wsgi_server(app: WSGIApplication) -> Iterator[str]:
+    """The URL of a server of an application, each request in a thread, while the block runs."""
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def malformed_files(is_wanted: Callable[[str], bool]) -> list[tuple[Path, list[int]]]:
+    """The malformed inputs of the classes that are wanted, each with the statuses that it may end in."""
+    manifest = SHARED / "bad" / "manifest.jsonl"
+    rows = [json.loads(line) for line in manifest.read_text("utf-8").splitlines()] if manifest.exists() else []
+    return [(SHARED / "bad" / row["file"], row["expect"]) for row in rows if is_wanted(row["class"])]
 
 
 @contextmanager

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT, clean_environment
+from support import run_program
 
 # A scorer with the functions of the corpus's own, over words between blanks.
 SCORER = """
@@ -31,20 +30,13 @@ def spaces(truth, read):
 PAGES = {f"img/page{number}.png": f"page {number} says" for number in range(12)}
 
 
-def half_of(file: str) -> str:
-    """As the documents say it."""
-    return ("tuning", "reporting")[hashlib.sha256(file.rpartition("/")[2].encode()).digest()[0] & 1]
-
-
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
     """A folder with twelve pages of two kinds, and a reading that has one page wrong."""
     (tmp_path / "corpus").mkdir()
     (tmp_path / "score.py").write_text(SCORER, "utf-8")
-    rows = [
-        {"file": file, "text": text, "kind": "document" if number else "photo"}
-        for number, (file, text) in enumerate(PAGES.items())
-    ]
+    kinds = ["photo", *["document"] * 11]
+    rows = [{"file": file, "text": PAGES[file], "kind": kind} for file, kind in zip(PAGES, kinds, strict=True)]
     (tmp_path / "corpus" / "manifest.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     for name, wrong in (("before.jsonl", ""), ("after.jsonl", "img/page3.png")):
         lines = [{"file": file, "text": "page 3" if file == wrong else text} for file, text in PAGES.items()]
@@ -55,30 +47,20 @@ def shared(tmp_path: Path) -> Path:
 def score(shared: Path, *args: str) -> tuple[subprocess.CompletedProcess[str], dict[str, dict[str, dict[str, object]]]]:
     """The finished program and the kinds of its JSON."""
     out = shared / "out.json"
-    done = subprocess.run(
-        [sys.executable, "benchmarks/accuracy.py", "--shared", shared, "--out", out, *args],
-        cwd=ROOT,
-        env=clean_environment({}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program("benchmarks/accuracy.py", "--shared", shared, "--out", out, *args)
     assert out.exists(), done.stderr
     return done, json.loads(out.read_text("utf-8"))["kinds"]
 
 
 def test_pages_count_in_the_half_of_their_name_hash_and_thresholds_apply(shared: Path) -> None:
     done, kinds = score(shared, "--score", str(shared / "before.jsonl"))
-    wanted = [half_of(file) for file in PAGES]
+    # The half is that of the name's hash, as the documents say.
+    hashes = [hashlib.sha256(file.rpartition("/")[2].encode()).digest() for file in PAGES]
+    wanted = [("tuning", "reporting")[found[0] & 1] for found in hashes]
     assert kinds["all"]["ALL"]["pages"] == 12
-    assert kinds["tuning"]["ALL"]["pages"] == wanted.count("tuning")
-    assert kinds["reporting"]["ALL"]["pages"] == wanted.count("reporting")
-    # Kinds of few pages or tokens are marked.
-    assert kinds["all"]["ALL"]["few"] is True
-    assert kinds["all"]["photo"]["pages"] == 1
+    assert all(kinds[half]["ALL"]["pages"] == wanted.count(half) for half in ("tuning", "reporting"))
+    assert (kinds["all"]["ALL"]["few"], kinds["all"]["photo"]["pages"]) == (True, 1)
     assert [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("photo")] == ["few"]
-    # Spaces are counted over all pages, and their bar is missed.
     assert kinds["all"]["ALL"]["spaces_mixed"] == {"f1": 1.0, "right": 0.75, "places": 48}
     assert done.returncode == 1
     assert "MISSED of spaces beside Chinese 0.7500 are right, below 0.9500" in done.stdout

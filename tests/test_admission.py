@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,51 +12,25 @@ import pytest
 from flask import Flask
 from image_support import png
 from support import wait_until
-from web_support import KnownEngine, json_of
+from web_support import HeldEngine, json_of, running_reader
 
 from ocrsvc.app import create_app
-from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.request import Request
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.results import Page, ReadTask
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 SOON_S = 30.0
 PNG = png()
 
 
-class Gated(KnownEngine):
-    """The known engine behind a gate."""
-
-    traits = EngineTraits()
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.entered = threading.Semaphore(0)
-        self.reader: Reader | None = None
-
-    def open_handle(self) -> Gated:
-        return self
-
-    def read(self, tasks: Any) -> list[Page | OcrsvcError]:
-        self.entered.release()
-        assert self.gate.wait(SOON_S)
-        return super().read(list[ReadTask](tasks))
-
-
 @contextmanager
-def gated_app(**settings: Any) -> Iterator[tuple[Flask, Gated]]:
-    engine, chosen = Gated(), Settings(**settings)
-    reader = Reader(chosen, ThreadPlan(1, 8, 1), engine_opener=lambda: engine)
-    reader.start()
-    engine.reader = reader
-    try:
-        yield create_app(chosen, reader), engine
-    finally:
-        engine.gate.set()
-        reader.stop(SOON_S)
+def gated_app(**settings: Any) -> Iterator[tuple[Flask, HeldEngine, Reader]]:
+    engine, chosen = HeldEngine(), Settings(**settings)
+    with running_reader(chosen, opener=lambda: engine, threads=1) as reader:
+        try:
+            yield create_app(chosen, reader), engine, reader
+        finally:
+            engine.go.set()
 
 
 def post(app: Flask, data: bytes = PNG, path: str = "/v1/ocr", **more: Any) -> Any:
@@ -69,22 +42,15 @@ def from_address(address: str) -> dict[str, Any]:
 
 
 @contextmanager
-def under_way(app: Flask, engine: Gated, **more: Any) -> Iterator[Future[Any]]:
-    """A request that the engine holds until the block ends, and that is then answered."""
+def under_way(app: Flask, engine: HeldEngine, **more: Any) -> Iterator[Future[Any]]:
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(post, app, **more)
         try:
-            assert engine.entered.acquire(timeout=SOON_S)
+            assert engine.shown.acquire(timeout=SOON_S)
             yield asked
         finally:
-            engine.gate.set()
+            engine.go.set()
         assert asked.result(SOON_S).status_code == 200
-
-
-def waiting(engine: Gated) -> int:
-    """How many images wait for the engine."""
-    assert engine.reader is not None
-    return engine.reader.waiting()
 
 
 def caller_of(environ: dict[str, Any], header: str) -> str:
@@ -98,24 +64,19 @@ class Untouched(io.RawIOBase):
         raise AssertionError("the body was read")
 
 
-@pytest.mark.parametrize(
-    ("path", "status_in_body"), [("/v1/ocr", "status"), ("/api/tr-run/", "code"), ("/api/trocr", None)]
-)
-def test_a_caller_over_its_limit_gets_429_with_retry_after_from_every_adapter(
-    path: str, status_in_body: str | None
-) -> None:
-    with gated_app(caller_requests=1) as (app, engine), under_way(app, engine, **from_address("10.0.0.1")):
+@pytest.mark.parametrize(("path", "member"), [("/v1/ocr", "status"), ("/api/tr-run/", "code"), ("/api/trocr", None)])
+def test_a_caller_over_its_limit_gets_429_and_retry_after_everywhere(path: str, member: str | None) -> None:
+    with gated_app(caller_requests=1) as (app, engine, _), under_way(app, engine, **from_address("10.0.0.1")):
         refused = post(app, path=path, **from_address("10.0.0.1"))
         assert (refused.status_code, int(refused.headers["Retry-After"]) >= 1) == (429, True)
-        if status_in_body:
-            assert json_of(refused)[status_in_body] == 429
+        if member:
+            assert json_of(refused)[member] == 429
 
 
 def test_each_caller_has_its_own_limit_and_answers_free_it() -> None:
-    with gated_app(caller_requests=1) as (app, engine):
+    with gated_app(caller_requests=1) as (app, engine, _):
         with under_way(app, engine, **from_address("10.0.0.1")):
             assert post(app, b"junk", **from_address("10.0.0.2")).status_code == 415
-            # A health check counts for no caller.
             assert app.test_client().get("/healthz", **from_address("10.0.0.1")).status_code == 200
         for data, status in ((PNG, 200), (b"junk", 415), (b"", 400), (PNG, 200)):
             assert post(app, data, **from_address("10.0.0.1")).status_code == status
@@ -132,9 +93,7 @@ def test_each_caller_has_its_own_limit_and_answers_free_it() -> None:
         ("", {"HTTP_": "forged"}, "127.0.0.1"),
     ],
 )
-def test_the_caller_is_the_last_entry_of_the_header_else_the_address(
-    header: str, sent: dict[str, str], expected: str
-) -> None:
+def test_the_caller_is_the_headers_last_entry_or_the_address(header: str, sent: dict[str, str], expected: str) -> None:
     assert caller_of({"REMOTE_ADDR": "127.0.0.1", **sent}, header) == expected
 
 
@@ -158,19 +117,19 @@ def test_addresses_of_one_ipv6_network_are_one_caller(address: str, expected: st
 
 
 def test_a_full_queue_refuses_before_the_body_is_read() -> None:
-    with gated_app(queue_size=1) as (app, engine), under_way(app, engine), ThreadPoolExecutor(1) as pool:
+    with gated_app(queue_size=1) as (app, engine, reader), under_way(app, engine), ThreadPoolExecutor(1) as pool:
         asked = pool.submit(post, app)
-        wait_until(lambda: waiting(engine) == 1)
+        wait_until(lambda: reader.waiting() == 1)
         refused = post(app, environ_overrides={"wsgi.input": Untouched(), "CONTENT_LENGTH": "0"})
         assert (refused.status_code, json_of(refused)["code"]) == (503, "queue_full")
         assert int(refused.headers["Retry-After"]) >= 1
-        engine.gate.set()
+        engine.go.set()
         assert asked.result(SOON_S).status_code == 200
 
 
 def test_bodies_share_a_budget_and_always_release_it() -> None:
     large = PNG + bytes(40_000)
-    with gated_app(request_memory_bytes=70_000, max_body_bytes=60_000) as (app, engine):
+    with gated_app(request_memory_bytes=70_000, max_body_bytes=60_000) as (app, engine, _):
         with under_way(app, engine, data=large):
             refused = post(app, large)
             assert (refused.status_code, json_of(refused)["code"]) == (503, "queue_full")
@@ -178,25 +137,25 @@ def test_bodies_share_a_budget_and_always_release_it() -> None:
         for data, status in ((bytes(50_000), 415), (large[:41_000], 200), (bytes(60_001), 413), (large, 200)) * 3:
             assert post(app, data).status_code == status
     # The largest body comes in, however small the budget.
-    with gated_app(request_memory_bytes=1024) as (app, engine):
-        engine.gate.set()
+    with gated_app(request_memory_bytes=1024) as (app, engine, _):
+        engine.go.set()
         assert post(app, PNG + bytes(100_000)).status_code == 200
 
 
 @pytest.mark.parametrize("sent", ["urgent", "", "batch, interactive"])
 @pytest.mark.parametrize("path", ["/v1/ocr", "/api/tr-run/", "/api/trocr"])
 def test_an_unknown_priority_is_refused_by_every_adapter(path: str, sent: str) -> None:
-    with gated_app() as (app, _):
+    with gated_app() as (app, *_):
         assert post(app, path=path, headers={"X-Priority": sent}).status_code == 400
 
 
 @pytest.mark.parametrize("how", [{"headers": {"X-Priority": "Batch"}}, {"query_string": {"priority": "batch"}}])
 def test_batch_requests_cannot_take_all_places(how: dict[str, Any]) -> None:
-    with gated_app(queue_size=4) as (app, engine), under_way(app, engine), ThreadPoolExecutor(4) as pool:
+    with gated_app(queue_size=4) as (app, engine, reader), under_way(app, engine), ThreadPoolExecutor(4) as pool:
         batch = [pool.submit(post, app, **how) for _ in range(3)]
-        wait_until(lambda: waiting(engine) == 3)
+        wait_until(lambda: reader.waiting() == 3)
         refused = post(app, **how)
         assert "3 places for batch requests" in json_of(refused)["detail"]
         interactive = pool.submit(post, app)
-        engine.gate.set()
+        engine.go.set()
         assert {asked.result(SOON_S).status_code for asked in [*batch, interactive]} == {200}

@@ -55,7 +55,6 @@ def arbiter(pid: int = os.getpid(), pidfile: Path | None = None) -> LastingArbit
 
 
 def ended_child() -> int:
-    """The id of a child process that was reaped already."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     return child.pid
@@ -81,9 +80,7 @@ def test_repeated_error_is_logged_once_and_the_main_loop_continues(
 
 
 @pytest.mark.parametrize("error", [HaltServer("hopeless"), SystemExit(0)])
-def test_errors_that_end_the_service_or_a_forked_worker_are_not_caught(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_that_end_a_process_are_not_caught(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arbiter, "manage_workers", failing(error))
     # In a worker that was just forked the process id is another one.
     server = arbiter(pid=os.getppid())
@@ -98,18 +95,15 @@ def test_worker_reaped_elsewhere_is_removed() -> None:
     assert (server.WORKERS, worker.ended) == ({}, [1])
 
 
-def test_failed_boot_does_not_end_the_service_while_another_worker_loads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_failed_boot_does_not_end_the_service_while_another_worker_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     server = arbiter()
     server.cfg.child_exit = lambda server, worker: server.controller.after_exit(server, worker)
     server._num_workers = 2
     server.cfg.nworkers_changed = lambda server, _count, _before: server.controller.set_count(server)
     server.controller.worker_table.head.base = 2
     for pid in (11, 12):
-        server.WORKERS[pid] = SimpleNamespace(
-            pid=pid, slot_number=server.controller.worker_table.allocate(0.0), tmp=io.BytesIO()
-        )
+        slot_number = server.controller.worker_table.allocate(0.0)
+        server.WORKERS[pid] = SimpleNamespace(pid=pid, slot_number=slot_number, tmp=io.BytesIO())
     statuses = iter([(11, 3 << 8), (0, 0), (12, 70 << 8), (0, 0)])
     monkeypatch.setattr(os, "waitpid", lambda *_: next(statuses))
     server.reap_workers()
@@ -211,9 +205,7 @@ def test_pid_file_is_written_later_if_its_folder_is_missing(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("asked", ["pid", "other", None])
-def test_reload_keeps_moves_or_removes_the_pid_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None
-) -> None:
+def test_reload_updates_the_pid_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None) -> None:
     monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
     monkeypatch.setattr(Arbiter, "setup", lambda _server, _app: None)
     server = arbiter(pidfile=tmp_path / "pid")

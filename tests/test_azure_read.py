@@ -11,6 +11,7 @@ from documents import BLACK, GRAY, pdf
 from image_support import png
 from jobs_support import JobsApp
 from keys_support import bearer, keys_in
+from support import data_of
 from web_support import CONFIDENCE, TEXT, as_base64, json_of, running_app
 
 from ocrsvc.adapters.azure_read.analyze_result import PageText, Scale, page_members
@@ -33,12 +34,10 @@ class Place(JobsApp):
     """How the adapter is asked."""
 
     def analyze(self, data: bytes = PAGE, query: str = "", model: str = READ) -> Any:
-        """What a document is answered."""
         kind = "application/octet-stream"
         return self.client.post(f"{model}:analyze?{VERSION}&{query}", data=data, content_type=kind)
 
     def read(self, data: bytes = PAGE, query: str = "", model: str = READ) -> Any:
-        """The address of a result that is there, and the answer that has it."""
         where = self.analyze(data, query, model).headers["Operation-Location"]
         self.work_until(lambda: json_of(self.client.get(where))["status"] in {"succeeded", "failed"})
         return where, json_of(self.client.get(where))
@@ -77,14 +76,11 @@ def test_lines_and_words_have_polygons_and_spans(place: Place) -> None:
     assert page["lines"][0] == {"content": TEXT, "polygon": FIRST, "spans": [{"offset": 0, "length": len(TEXT)}]}
     # The word of the known page is not in its line, and has the place where it was looked for.
     assert page["words"][0]["confidence"] == round(CONFIDENCE, 3)
-    assert [_piece(content, line["spans"][0]) for line in page["lines"]] == [line["content"] for line in page["lines"]]
+    pieces = [content[span["offset"] :][: span["length"]] for line in page["lines"] for span in line["spans"][:1]]
+    assert pieces == [line["content"] for line in page["lines"]]
     assert [paragraph["content"] for paragraph in result["paragraphs"]] == content.split("\n")
     assert result["paragraphs"][0]["boundingRegions"] == [{"pageNumber": 1, "polygon": FIRST}]
     assert "role" not in result["paragraphs"][0]
-
-
-def _piece(content: str, span: dict[str, int]) -> str:
-    return content[span["offset"] : span["offset"] + span["length"]]
 
 
 def test_pages_of_a_pdf_are_measured_in_inches_and_failed_ones_are_warnings(place: Place) -> None:
@@ -126,34 +122,16 @@ def test_base64_and_older_paths_are_supported(place: Place) -> None:
     where = taken.headers["Operation-Location"]
     assert where.startswith(f"http://localhost{old}/analyzeResults/")
     assert json_of(place.client.get(where))["status"] == "notStarted"
-    # A result is that of its model.
     assert place.client.get(where.replace("read", "layout")).status_code == 404
     place.client.delete(where)
 
 
-@pytest.mark.parametrize(
-    ("path", "sent", "status", "codes"),
-    [
-        (f"{READ}:analyze", {"data": b""}, 400, ("InvalidRequest", "NothingSent")),
-        (f"{READ}:analyze", {"json": {"urlSource": "http://x/a"}}, 400, ("InvalidRequest", "BadOption")),
-        (f"{READ}:analyze", {"json": {"base64Source": "!!!!"}}, 400, ("InvalidRequest", "BadBase64")),
-        (f"{READ}:analyze", {"data": b"no image"}, 415, ("InvalidRequest", "UnsupportedImage")),
-        (f"{READ}:analyze?pages=x", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
-        (f"{READ}:analyze?pages=2", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
-        (f"{READ}:analyze?features=keyValuePairs", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
-        (f"{READ}:analyze?output=figures", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
-        (f"{READ}:analyze?output=pdf&mask=phone", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
-        (f"{READ}:analyze?stringIndexType=bytes", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
-        (f"{READ}:analyze?api-version=latest", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
-        (f"{READ[:-4]}invoice:analyze", {"data": PAGE}, 404, ("NotFound", "ModelNotFound")),
-    ],
-)
-def test_errors_have_azures_format(
-    place: Place, path: str, sent: dict[str, Any], status: int, codes: tuple[str, str]
-) -> None:
-    response = place.client.post(path, **sent)
+@pytest.mark.parametrize(("path", "sent", "status", "codes"), data_of("azure_errors")["errors"])
+def test_errors_are_azures(place: Place, path: str, sent: dict[str, Any], status: int, codes: list[str]) -> None:
+    given = {**sent, "data": PAGE} if sent.get("data") == "$PAGE" else sent
+    response = place.client.post(f"/documentintelligence/documentModels/{path}", **given)
     error = json_of(response)["error"]
-    assert (response.status_code, (error["code"], error["innererror"]["code"])) == (status, codes)
+    assert (response.status_code, [error["code"], error["innererror"]["code"]]) == (status, codes)
     assert response.headers["x-ms-error-code"] == codes[0]
 
 
@@ -186,14 +164,11 @@ def test_azure_key_header_is_accepted_and_results_belong_to_the_key(tmp_path_fac
             assert statuses == [200, 404]
 
 
-# Places.
-
 BOX: Box = ((0, 0), (1, 0), (1, 1), (0, 1))
 
 
 @pytest.mark.parametrize(
-    ("index_type", "spans"),
-    [("unicodeCodePoint", [(5, 2), (8, 1)]), ("utf16CodeUnit", [(5, 4), (10, 1)])],
+    ("index_type", "spans"), [("unicodeCodePoint", [(5, 2), (8, 1)]), ("utf16CodeUnit", [(5, 4), (10, 1)])]
 )
 def test_spans_use_the_requested_index_type(index_type: str, spans: list[tuple[int, int]]) -> None:
     page = Page(10, 10, 90, tuple(Line(text, 0.5, BOX) for text in ("😀😀", "b")))

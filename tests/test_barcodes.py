@@ -26,7 +26,6 @@ CORNER = (40, 60)
 
 
 def page_with(*codes: tuple[str, str], scale: int = 4) -> Pixels:
-    """A white page with these codes (text, format) below each other."""
     drawn = [draw_barcode(text, kind).repeat(scale, 0).repeat(scale, 1) for text, kind in codes]
     page = np.full((CORNER[1] + sum(code.shape[0] for code in drawn) + 40, 800), 255, np.uint8)
     top = CORNER[1]
@@ -37,7 +36,6 @@ def page_with(*codes: tuple[str, str], scale: int = 4) -> Pixels:
 
 
 def png_with(*codes: tuple[str, str]) -> bytes:
-    """Such a page as a file."""
     return encoded(page_with(*codes))
 
 
@@ -93,10 +91,8 @@ def test_the_search_ends_when_its_client_is_gone() -> None:
 def test_barcodes_are_listed_from_top_to_bottom(reader: Reader) -> None:
     image = png_with(("5901234123457", "EAN13"), ("https://example.org", "QRCode"))
     page = reader.read(image, ReadOptions(barcodes=True), SOON_S).page
-    assert [(code.type, code.text) for code in page.barcodes] == [
-        ("EAN13", "5901234123457"),
-        ("QRCode", "https://example.org"),
-    ]
+    found = [(code.type, code.text) for code in page.barcodes]
+    assert found == [("EAN13", "5901234123457"), ("QRCode", "https://example.org")]
     assert page.lines
 
 
@@ -148,7 +144,6 @@ def test_the_native_api_lists_barcodes(client: FlaskClient) -> None:
 
 
 def umi(client: FlaskClient, **members: Any) -> Any:
-    """What Umi-OCR's address for codes answers."""
     response = client.post("/api/qrcode", json=members, base_url="http://127.0.0.1:1224")
     assert response.status_code == 200
     return json.loads(response.text)

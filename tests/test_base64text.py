@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
-import os
 import textwrap
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +11,10 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import SHARED, data_of, malformed_files
 
 from ocrsvc.errors import BadBase64, NothingSent, OcrsvcError
 from ocrsvc.http.base64text import decode_base64
-
-SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
 
 # All letters of the alphabet, "+" and "/" often, in 3n+1 bytes, so that the text ends in "==".
 DATA = bytes(range(256)) * 3 + b"\xfb\xef\xbe" * 40 + b"\xff\xff\xff" * 20 + b"\xf8"
@@ -88,24 +85,7 @@ def test_an_empty_text_is_nothing(text: str | bytes | memoryview) -> None:
         decode_base64(text)
 
 
-WRONG = {
-    "!!!iVBORw0K": r"'!' at position 0,",
-    "iVBO*w0K": r"'\*' at position 4,",
-    "iVBO你好": "'你' at position 4,",
-    "iVB=Rw0K": "'=' at position 3,",
-    "AA==AAAA": "'=' at position 2,",
-    "iVBO%zzw0K": "percent escapes",
-    "data:image/png;base64,iV.O": r"'\.' at position 24,",
-    "iVBO\x00w0K": r"'\\x00' at position 4,",
-    "iVBOR": "5 characters",
-    "A": "1 characters",
-    "iVBO%00w0": "percent escapes",
-    "data:image/png,iVBORw0K": "does not declare base64",
-    '{"image": "iVBORw0K"}': "'{' at position 0",
-}
-
-
-@pytest.mark.parametrize(("text", "complaint"), WRONG.items())
+@pytest.mark.parametrize(("text", "complaint"), data_of("wrong_base64")["texts"])
 def test_what_is_wrong_is_named(text: str, complaint: str) -> None:
     with pytest.raises(BadBase64, match=complaint):
         decode_base64(text)
@@ -117,18 +97,15 @@ def test_no_text_raises_anything_else(text: str) -> None:
         assert decode_base64(text)
 
 
-def files() -> list[tuple[str, list[int]]]:
-    path = SHARED / "bad" / "manifest.jsonl"
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
-    return [(row["file"], row["expect"]) for row in rows if row["class"] == "base64"]
+FILES = malformed_files(lambda kind: kind == "base64")
 
 
-@pytest.mark.skipif(not files(), reason=f"the malformed inputs are not at {SHARED}; set OCRSVC_SHARED")
-@pytest.mark.parametrize(("name", "expect"), files())
-def test_a_base64_file_is_read_as_its_manifest_allows(name: str, expect: list[int]) -> None:
+@pytest.mark.skipif(not FILES, reason=f"the malformed inputs are not at {SHARED}; set OCRSVC_SHARED")
+@pytest.mark.parametrize(("file", "expect"), FILES)
+def test_a_base64_file_is_read_as_its_manifest_allows(file: Path, expect: list[int]) -> None:
     status = 200
     try:
-        data = decode_base64((SHARED / "bad" / name).read_bytes())
+        data = decode_base64(file.read_bytes())
         status = 200 if data.startswith(b"\x89PNG") else 415
     except OcrsvcError as error:
         status = error.status

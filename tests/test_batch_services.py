@@ -18,8 +18,7 @@ import orjson
 import pytest
 from batch_support import draw_images, use_fake_engine
 from documents import tiff
-from http_stand_in import Reply, replying
-from support import run_server, start_server, wait_until
+from support import Reply, replying, run_server, start_server, wait_until
 
 from ocrsvc.access.api_keys import KeyEntry
 from ocrsvc.access.manage_keys import add_key, open_store

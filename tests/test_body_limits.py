@@ -17,17 +17,11 @@ from image_support import png
 from support import Server, read_to_end, run_server
 
 LIMIT = 100_000
+SERVER_ENV = {"OCRSVC_MAX_BODY_BYTES": str(LIMIT)}
 PNG = png()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with run_server({"OCRSVC_MAX_BODY_BYTES": str(LIMIT), "OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}) as running:
-        yield running
-
-
 def talk(server: Server, *pieces: bytes) -> bytes:
-    """Send raw bytes, piece by piece, and read until the service closes the connection."""
     with server.connect() as wire:
         for piece in pieces:
             wire.sendall(piece)
@@ -51,9 +45,7 @@ def problem(answer: bytes) -> Any:
         lambda: iter([bytes(50_000)] * 3),
     ],
 )
-def test_a_client_that_sends_too_much_sees_the_413_and_its_session_goes_on(
-    server: Server, send: Callable[[], Any]
-) -> None:
+def test_a_client_that_sends_too_much_sees_413_and_its_session_goes_on(server: Server, send: Callable[[], Any]) -> None:
     with requests.Session() as session:
         refused = session.post(f"{server.url}/v1/ocr", data=send(), timeout=30)
         assert (refused.status_code, refused.json()["code"]) == (413, "body_too_large")
@@ -84,9 +76,7 @@ def test_malformed_body_returns_400_and_closes(server: Server, header: str, sent
 
 
 @pytest.mark.parametrize(("path", "status"), [("//v1/ocr", b"200"), ("/v1//ocr", b"404"), ("/v1/ocr/", b"404")])
-def test_slashes_too_many_are_forgiven_before_a_path_only_and_never_by_a_redirect(
-    server: Server, path: str, status: bytes
-) -> None:
+def test_extra_slashes_are_ignored_before_a_path_and_never_redirect(server: Server, path: str, status: bytes) -> None:
     answer = talk(server, head(f"Content-Length: {len(PNG)}", "Connection: close", path=path) + PNG)
     assert answer.split()[1] == status
 
@@ -127,7 +117,6 @@ def slow_server() -> Iterator[Server]:
 
 
 def asking(server: Server, stack: ExitStack, ahead: bytes = b"") -> socket.socket:
-    """A client that has sent one image and waits."""
     wire = stack.enter_context(server.connect())
     wire.sendall(head(f"Content-Length: {len(PNG)}") + PNG + ahead)
     return wire

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from hostile_texts import repeated
 
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
 from ocrsvc.http.parsed_body import Content, limited_parsing, parse_body
@@ -17,10 +18,6 @@ from ocrsvc.serving.memory_budget import Budget, Share, unlimited
 
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 BODY: Final = 8_000_000
-
-
-def flood(unit: bytes, size: int) -> bytes:
-    return unit * (size // len(unit))
 
 
 def content(body: bytes, content_type: str, account: Share) -> Content:
@@ -34,33 +31,32 @@ def images(body: bytes, content_type: str, account: Share) -> list[bytes | Ocrsv
 
 def form_of_parts() -> tuple[bytes, str]:
     header = b"Content-Disposition: form-data; name=image\r\n\r\n"
-    body = b"".join(b"--x\r\n" + header + flood(b"QUJD", BODY // 64) + b"\r\n" for _ in range(64)) + b"--x--\r\n"
+    body = b"".join(b"--x\r\n" + header + repeated(b"QUJD", BODY // 64) + b"\r\n" for _ in range(64)) + b"--x--\r\n"
     return body, "multipart/form-data; boundary=x"
 
 
 def json_of(unit: bytes) -> tuple[bytes, str]:
-    return b'{"image":"' + flood(unit, BODY) + b'"}', JSON
+    return b'{"image":"' + repeated(unit, BODY) + b'"}', JSON
 
 
-# Bodies that became up to eighty times as large.
 BODIES: Final[Mapping[str, tuple[bytes, str]]] = {
-    "escaped pluses": (b"image=" + flood(b"%2B", BODY), FORM),
+    "escaped pluses": (b"image=" + repeated(b"%2B", BODY), FORM),
     "A===": json_of(b"A==="),
     "letters": json_of(b"QUJD"),
-    "empty lists": (b'{"image":[' + flood(b"[],", BODY) + b"1]}", JSON),
+    "empty lists": (b'{"image":[' + repeated(b"[],", BODY) + b"1]}", JSON),
     "blanks in a text": json_of(b" "),
     "blanks between letters": json_of(b"A "),
-    "blanks beside lists": (b'{"image":' + flood(b" ", BODY) + b"1}", JSON),
-    "blanks in a form": (b"image=" + flood(b"+", BODY), FORM),
-    "line breaks": (b"image=" + flood(b"A%0A", BODY), FORM),
+    "blanks beside lists": (b'{"image":' + repeated(b" ", BODY) + b"1}", JSON),
+    "blanks in a form": (b"image=" + repeated(b"+", BODY), FORM),
+    "line breaks": (b"image=" + repeated(b"A%0A", BODY), FORM),
     "raw line breaks": form_of_parts(),
     "lines and blanks": json_of(b"AB \\n"),
-    "a text with an emoji": (b'{"image":"' + flood(b"QUJD", BODY) + "\N{GRINNING FACE}".encode() + b'"}', JSON),
+    "a text with an emoji": (b'{"image":"' + repeated(b"QUJD", BODY) + "\N{GRINNING FACE}".encode() + b'"}', JSON),
     "an emoji beside the text": (json_of(b"QUJD")[0][:-1] + ',"name":"\N{GRINNING FACE}"}'.encode(), JSON),
     "unicode escapes": json_of(b"\\u0041"),
-    "many texts": (b'{"image":[' + b",".join([b'"' + flood(b"QUJD", BODY // 64) + b'"'] * 64) + b"]}", JSON),
+    "many texts": (b'{"image":[' + b",".join([b'"' + repeated(b"QUJD", BODY // 64) + b'"'] * 64) + b"]}", JSON),
     "many parts": form_of_parts(),
-    "ampersands": (b"image=" + flood(b"&", BODY), FORM),
+    "ampersands": (b"image=" + repeated(b"&", BODY), FORM),
 }
 
 
@@ -83,20 +79,16 @@ def test_no_body_becomes_more_than_a_small_multiple_of_itself(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("content_type", "before", "after", "times"),
-    [(JSON, b'{"image":"', b'"}', 3.0), (FORM, b"image=", b"", 2.0)],
+    ("content_type", "before", "after", "times"), [(JSON, b'{"image":"', b'"}', 3.0), (FORM, b"image=", b"", 2.0)]
 )
-def test_what_a_body_becomes_is_asked_for_before_it_is_made(
-    content_type: str, before: bytes, after: bytes, times: float
-) -> None:
-    body = before + flood(b"QUJD", BODY) + after
+def test_parsing_takes_budgeted_memory_first(content_type: str, before: bytes, after: bytes, times: float) -> None:
+    body = before + repeated(b"QUJD", BODY) + after
     account, wider = Share(Budget(int(times * BODY) - 1000)), Share(Budget(int(times * BODY) + 1000))
     with pytest.raises(BodyTooLarge, match="more memory"):
         images(body, content_type, account)
     with pytest.raises(BodyTooLarge, match="more memory"):
         content(body, content_type, account)
     sent = content(body, content_type, wider)
-    # The body itself is given back: nothing holds it any more.
     assert BODY <= wider.held_bytes < BODY + 1000
     assert len(sent.images((), ("image",))) == 1
     assert wider.held_bytes == pytest.approx(1.75 * BODY, abs=1000)

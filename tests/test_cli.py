@@ -29,7 +29,6 @@ CONTEXT = click.Context(ocrsvc_commands)
 
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
-    """A small white page."""
     file = tmp_path / "page.png"
     assert cv2.imwrite(str(file), np.full((40, 120), 255, np.uint8))
     return file
@@ -62,9 +61,7 @@ def test_an_engine_that_does_not_open_says_why(page: Path, engine: str, code: in
     assert "Traceback" not in done.stderr
 
 
-def test_settings_prints_values_units_and_sources(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_settings_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("max_body_bytes = '1MiB'\n", encoding="utf-8")
     monkeypatch.setenv("OCRSVC_QUEUE_SIZE", "5")
     assert run(["settings", "--file", str(tmp_path / "a.toml")]) == 0
@@ -116,7 +113,6 @@ def test_a_wrong_command_line_ends_with_the_usage(args: list[str], capsys: pytes
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command, and every one below it."""
     for name in ocrsvc_commands.list_commands(CONTEXT):
         command = ocrsvc_commands.get_command(CONTEXT, name)
         assert command is not None
@@ -125,9 +121,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 @pytest.mark.parametrize(("name", "command"), list(commands()))
-def test_every_command_has_examples_and_each_option_says_what_it_is_for(
-    name: str, command: click.Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_have_examples_and_help(name: str, command: click.Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*name.split(), "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"Usage: ocrsvc {name} ")
     parameters = [each for each in command.params if isinstance(each, click.Option | click.Argument)]
@@ -139,9 +133,7 @@ def test_every_command_has_examples_and_each_option_says_what_it_is_for(
     assert command.examples
 
 
-def test_a_shell_completes_commands_and_options(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shells_complete_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("_OCRSVC_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_CWORD", "2")
     monkeypatch.setenv("COMP_WORDS", "ocrsvc read --rot")

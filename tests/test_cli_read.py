@@ -6,17 +6,15 @@ import io
 import json
 import os
 import sys
-import threading
 import zipfile
 from pathlib import Path
 
 import cv2
 import numpy as np
-import pypdfium2
 import pytest
-from documents import GRAY, pdf, tiff
+from documents import GRAY, page_texts, pdf, tiff
+from support import wsgi_server
 from test_api_files import SETTINGS, client_with
-from werkzeug.serving import make_server
 
 from ocrsvc.cli import main
 from ocrsvc.cli.output import formats_for
@@ -40,8 +38,7 @@ def read(*arguments: str) -> int:
 
 
 def pages_of(file: str) -> list[list[str]]:
-    with pypdfium2.PdfDocument(file) as document:
-        return [page.get_textpage().get_text_range().split() for page in document]
+    return [text.split() for text in page_texts(Path(file).read_bytes())]
 
 
 def test_a_bad_file_does_not_stop_the_others_and_gives_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,9 +50,7 @@ def test_a_bad_file_does_not_stop_the_others_and_gives_the_exit_code(capsys: pyt
 
 
 @pytest.mark.parametrize(("flags", "words", "characters"), [([], 0, 0), (["--words"], 1, 0), (["--characters"], 1, 6)])
-def test_json_has_the_names_of_the_native_api(
-    flags: list[str], words: int, characters: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_native(flags: list[str], words: int, characters: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert read("c.png", "--json", *flags) == 0
     answer = json.loads(capsys.readouterr().out)
     assert set(answer) == {"file", "engine", "pages", "pages_total", "timing"}
@@ -170,9 +165,7 @@ def test_existing_file_is_replaced_only_when_the_new_one_is_complete(monkeypatch
     assert (Path("made.md").read_text() != "old", Path("made.md").stat().st_mode & 0o777) == (True, 0o640)
 
 
-def test_a_pdf_can_go_into_a_pipe_but_not_to_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_pdfs_go_to_pipes_only(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert read("a.pdf", "--format", "pdf", "-o", "-") == 0
     assert capfdbinary.readouterr().out.startswith(b"%PDF-")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -189,16 +182,8 @@ def test_a_terminal_shows_how_many_pages_are_read(monkeypatch: pytest.MonkeyPatc
 
 def test_service_results_become_the_same_files() -> None:
     with client_with(SETTINGS) as client:
-        server = make_server("127.0.0.1", 0, client.application, threaded=True)
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        try:
-            url = f"http://127.0.0.1:{server.port}"
+        with wsgi_server(client.application) as url:
             assert read("a.pdf", "--url", url, "--format", "pdf,md", "-o", "made.zip") == 0
-        finally:
-            server.shutdown()
-            serving.join()
-            server.server_close()
         with zipfile.ZipFile("made.zip") as packed:
             packed.extractall()
         own = client.post("/v1/ocr?format=md", data=Path("a.pdf").read_bytes())

@@ -21,10 +21,9 @@ import cv2
 import numpy as np
 import pytest
 from documents import tiff
-from http_stand_in import Reply, replying
 from image_support import encoded, png
 from models_support import make_several
-from support import ROOT, Server, ocrsvc, run_program, run_server
+from support import ROOT, Reply, Server, ocrsvc, replying, run_program, run_server
 
 from ocrsvc import errors
 from ocrsvc.client import AsyncClient, Client
@@ -39,12 +38,10 @@ PAGE = encoded(WHITE)
 
 
 def page_of(width: int) -> bytes:
-    """A white PNG that the fake engine reads as WIDTHx20."""
     return png(width, 20, 255)
 
 
 def first_lines(outcomes: list[Outcome]) -> list[str]:
-    """The first line of each answer; the class of each error."""
     return [one.text.split("\n")[0] if isinstance(one, Answer) else type(one).__name__ for one in outcomes]
 
 
@@ -62,7 +59,6 @@ def scripted(*answers: Reply | None) -> Iterator[tuple[str, list[Message]]]:
 
 
 def problem(status: int, code: str, **headers: str) -> Reply:
-    """A problem as the service answers it."""
     members = {"code": code, "detail": "So it is.", "remedy": "Do this.", "id": "abc", "title": "T", "status": status}
     return status, {name.replace("_", "-"): value for name, value in headers.items()}, json.dumps(members).encode()
 
@@ -70,9 +66,6 @@ def problem(status: int, code: str, **headers: str) -> Reply:
 HELLO = {"page": 1, "width": 9, "height": 8, "angle": 0, "text": "hello"}
 ANSWER = {"id": "abc", "engine": {"name": "x"}, "timing": {"total_s": 0.5}, "pages": [HELLO]}
 GOOD: Reply = (200, {}, json.dumps(ANSWER).encode())
-
-
-# Reading
 
 
 @pytest.mark.parametrize(
@@ -114,10 +107,8 @@ def test_options_reach_the_service(server: Server) -> None:
         assert [word.text for word in line.words] == ["120x40"]
         assert "".join(each.text for each in line.words[0].characters) == "120x40"
         assert line.words[0].characters[0].box[2] == (20, 16)
-    assert query_of({"min_confidence": 0.00001, "detect": True, "rotate": None}) == {
-        "min_confidence": "0.000010000",
-        "detect": "true",
-    }
+    sent = query_of({"min_confidence": 0.00001, "detect": True, "rotate": None})
+    assert sent == {"min_confidence": "0.000010000", "detect": "true"}
 
 
 def test_tables_come_with_their_cells_and_regions_with_their_lines() -> None:
@@ -129,15 +120,13 @@ def test_tables_come_with_their_cells_and_regions_with_their_lines() -> None:
     answer = {"id": "1", "engine": {}, "timing": {}, "pages": [page]}
     read = answer_of(Response(200, None, json.dumps(answer).encode())).pages[0]
     (found,) = read.tables
-    assert [(one.type, one.confidence, one.lines, one.box[1]) for one in read.regions] == [
-        ("title", 0.5, (0,), (9.0, 0.0))
-    ]
+    (one,) = read.regions
+    assert (one.type, one.confidence, one.lines, one.box[1]) == ("title", 0.5, (0,), (9.0, 0.0))
     assert (found.rows, found.columns, found.html, found.markdown) == (1, 2, "<table></table>", "| a |  |")
     assert (found.cells[0].column_span, found.cells[0].lines, found.cells[0].box[2]) == (2, (0,), (9.0, 5.0))
 
 
 def test_the_client_knows_every_option_of_the_api() -> None:
-    # Its answers are JSON.
     assert set(get_type_hints(Options)) == set(OPTIONS) - {"format"}
 
 
@@ -162,12 +151,10 @@ def read_many(url: str | list[str], pictures: Iterable[ImageInput], at_once: int
         return list(client.read_many(pictures, at_once=at_once))
 
 
-def read_many_later(
-    url: str | list[str], pictures: Iterable[ImageInput], at_once: int = 3, **how: Any
-) -> list[Outcome]:
+def read_many_later(url: str | list[str], pages: Iterable[ImageInput], at_once: int = 3, **how: Any) -> list[Outcome]:
     async def main() -> list[Outcome]:
         async with AsyncClient(url, **{"timeout_s": 60.0} | how) as client:
-            return [outcome async for outcome in client.read_many(pictures, at_once=at_once)]
+            return [outcome async for outcome in client.read_many(pages, at_once=at_once)]
 
     return asyncio.run(main())
 
@@ -208,9 +195,6 @@ def test_failing_picture_source_leaves_no_request_in_flight(server: Server) -> N
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("ocrsvc-client")]
 
 
-# Overload, recycling, broken connections
-
-
 @pytest.mark.parametrize(("status", "code"), [(429, "too_many_at_once"), (503, "queue_full"), (503, "not_ready")])
 def test_refusal_is_retried_after_retry_after(status: int, code: str) -> None:
     with scripted(problem(status, code, Retry_After="1"), GOOD) as (url, seen), Client(url) as client:
@@ -227,9 +211,6 @@ def test_wait_beyond_the_deadline_is_not_started() -> None:
             client.read(PAGE)
         assert time.monotonic() - began < 20
     assert (refused.value.retry_after_s, len(seen)) == (30, 1)
-
-
-# Errors
 
 
 @pytest.mark.parametrize(
@@ -295,9 +276,6 @@ def test_an_answer_that_trickles_does_not_outlast_the_deadline() -> None:
             client.read(PAGE)
         done.set()
         assert time.monotonic() - began < 20
-
-
-# Around it
 
 
 def test_the_client_loads_no_numeric_library() -> None:

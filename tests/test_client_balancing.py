@@ -42,13 +42,11 @@ class Bench:
         return Attempts(self.balancer, timeout_s, self.rules, self.clock, lambda: 0.0)
 
     def take(self, only: Address | None = None) -> Place:
-        """A place, at this service if one is named."""
         place = self.balancer.take([each for each in self.addresses if only not in (None, each)])
         assert place is not None
         return place
 
     def fail(self, address: Address, outcome: Outcome, times: int = 1) -> None:
-        """So many requests to this service end so."""
         for _ in range(times):
             self.balancer.end(self.take(address), outcome)
 
@@ -78,20 +76,15 @@ class Bench:
 
 
 def next_place(attempts: Attempts) -> Place:
-    """Where the request goes now."""
     place = attempts.next()
     assert isinstance(place, Place)
     return place
 
 
 def pause_s(attempts: Attempts) -> float:
-    """How long the request waits now."""
     pause = attempts.next()
     assert isinstance(pause, float | int)
     return pause
-
-
-# Addresses
 
 
 def test_addresses_are_parsed_each_once_and_names_apart() -> None:
@@ -105,15 +98,11 @@ def test_addresses_are_parsed_each_once_and_names_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "urls",
-    ["", "a:8000", "http://", "http://a:8000 ftp://b", "http://a:port", "http://a/?x=1", "http://me:secret@a"],
+    "urls", ["", "a:8000", "http://", "http://a:8000 ftp://b", "http://a:port", "http://a/?x=1", "http://me:secret@a"]
 )
 def test_invalid_addresses_are_refused(urls: str) -> None:
     with pytest.raises(errors.BadOption):
         services_of(urls.split())
-
-
-# Choosing
 
 
 def test_service_with_the_fewest_requests_in_flight_is_chosen() -> None:
@@ -157,9 +146,6 @@ def test_requests_wait_if_all_services_are_at_their_limit() -> None:
     assert bench.woken(1) == [False]
     assert bench.woken(1, lambda: bench.balancer.end(bench.under_way.pop(), Outcome.ANSWERED)) == [True]
     assert next_place(attempts).host.address == B
-
-
-# Leaving failing services alone
 
 
 @pytest.mark.parametrize(
@@ -208,8 +194,7 @@ def test_ejection_time_doubles_up_to_a_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answering", "states"),
-    [([], ["open"] * 3), ([B], ["ejected", "open", "open"]), ([A, B], ["open"] * 3)],
+    ("answering", "states"), [([], ["open"] * 3), ([B], ["ejected", "open", "open"]), ([A, B], ["open"] * 3)]
 )
 def test_silence_counts_only_if_other_services_answer(answering: list[Address], states: list[str]) -> None:
     bench = Bench(now_s=10.0)
@@ -239,9 +224,6 @@ def test_all_places_are_released_and_one_request_probes_an_ejected_service(
     for place in under_way:
         bench.balancer.end(place, Outcome.ANSWERED)
     assert [each.in_flight for each in bench.balancer.states()] == [0, 0, 0]
-
-
-# One request on its way
 
 
 def test_a_broken_request_goes_to_others_five_times_in_all() -> None:
@@ -276,9 +258,6 @@ def test_page_that_fails_on_two_services_blames_neither() -> None:
         assert attempts.failed(next_place(attempts), errors.EngineFailed("this page"))
         assert not attempts.failed(next_place(attempts), errors.EngineFailed("this page"))
     assert bench.states() == ["open"] * 3
-
-
-# Looking up
 
 
 @dataclass

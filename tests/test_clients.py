@@ -140,7 +140,6 @@ def test_real_client_or_its_recording_is_served(
 
 
 def _fetched(client: Client, place: Place) -> Path:
-    """What is run. Raises NotAtHandError."""
     if client.port is not None and client.port not in place.ports:
         raise NotAtHandError(f"port {client.port}, which it has hard-wired, is taken")
     most = Cost.MINUTES if RUNS_ALL else Cost.SECONDS

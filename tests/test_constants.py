@@ -18,12 +18,10 @@ READING_ORDER = sorted((PACKAGE / "imaging" / "reading_order").glob("*.py"))
 
 
 def value_of(name: str, file: str) -> object:
-    """The constant as its module holds it."""
     return getattr(importlib.import_module("ocrsvc." + file.removesuffix(".py").replace("/", ".")), name)
 
 
 def numbers_of(file: Path) -> set[str]:
-    """Names of the public constants that a module sets to a number."""
     module = ast.parse(file.read_text(encoding="utf-8"))
     assigned = (node for node in module.body if isinstance(node, ast.Assign | ast.AnnAssign))
     names = {

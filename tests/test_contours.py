@@ -7,7 +7,7 @@ import time
 import cv2
 import numpy as np
 import pytest
-from bent_page import bend
+from curved_pages import bend
 from numpy.typing import NDArray
 from ppocr_support import rectangle
 
@@ -113,7 +113,6 @@ def test_small_text_gets_a_second_finer_pass_and_large_text_does_not() -> None:
     seen: list[int] = []
 
     def run(pixels: Pixels) -> Map:
-        """Takes everything dark for text."""
         seen.append(pixels.shape[-1])
         return (pixels < 128).astype(np.float32)
 
@@ -125,8 +124,6 @@ def test_small_text_gets_a_second_finer_pass_and_large_text_does_not() -> None:
         assert (seen[0], len(seen)) == (704, passes)
     assert seen[1] > 704
 
-
-# Shapes that hold several lines
 
 WIDTH, HEIGHT = 320, 160
 ELSEWHERE: tuple[Patch, ...] = ((8, 120, 100, 128, 0.9), (8, 140, 120, 148, 0.9), (160, 140, 220, 148, 0.9))
@@ -153,7 +150,6 @@ def drawn(*patches: Patch) -> Map:
         ),
         ([(20, 20, 120, 28, 0.9), (20, 28, 50, 29, 0.6), (20, 29, 50, 37, 0.9)], [(24, 70), (32, 34)]),
         (COLUMN, [(14 + 10 * row, 46) for row in range(5)]),
-        # Rows that come apart only at another level.
         (
             [
                 *((40, 10, 54, 20, 0.95), (42, 20, 52, 22, 0.4), (40, 22, 54, 32, 0.95), (42, 32, 52, 34, 0.8)),
@@ -210,8 +206,6 @@ def test_scanning_repeatedly_split_frames_is_limited() -> None:
     # Looked at whole at every level, it takes 3 s.
     assert time.thread_time() - began_s < 1.5
 
-
-# Curved lines
 
 SIZE = 400
 

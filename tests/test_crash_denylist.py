@@ -15,7 +15,6 @@ from ocrsvc.serving.crash_denylist import CrashDenylist, Entry
 
 
 def mark(number: int) -> bytes:
-    """The digest of an image."""
     return number.to_bytes(16, "big")
 
 
@@ -125,9 +124,7 @@ ONE_CHANGED[5, 5, 0] ^= 1
         ),
     ],
 )
-def test_the_digest_changes_exactly_with_the_engines_input(
-    other: ReadTask,
-) -> None:
+def test_the_digest_changes_exactly_with_the_engines_input(other: ReadTask) -> None:
     assert digest_of(other) != digest_of(a_task())
     same = replace(a_task(), image=Image(a_task().image.pixels.copy(), "jpeg"), deadline=5.0)
     assert digest_of(same) == digest_of(a_task())

@@ -43,9 +43,7 @@ def basic(text: str) -> str:
         ("", (), "", False),
     ],
 )
-def test_key_is_read_from_headers(
-    authorization: str, others: tuple[str, ...], secret: str, *, by_browser: bool
-) -> None:
+def test_key_is_in_headers(authorization: str, others: tuple[str, ...], secret: str, *, by_browser: bool) -> None:
     found = credential_of(authorization, *others)
     assert (found.secret, found.by_browser) == (secret, by_browser)
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import io
-import json
-import os
 import struct
 import subprocess
 import sys
@@ -16,17 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hostile_files import deflated
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from image_support import saved
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 from PIL import TiffImagePlugin
+from support import SHARED, malformed_files
 
 from ocrsvc.errors import BrokenImage, ImageTooLarge, OcrsvcError, UnsupportedImage
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode, open_encoded_image
 
 LIMITS = PixelLimits(50_000_000, {"gif": 20_000_000, "webp": 30_000_000, "tiff": 40_000_000})
-SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
 ORIENTATION = 0x0112
 WHITE_IS_ZERO, BLACK_IS_ZERO = 0, 1
 
@@ -39,14 +37,7 @@ def colour_page() -> Pillow.Image:
 
 
 def gray_page() -> Pillow.Image:
-    """A ramp in both directions."""
     return Pillow.fromarray((np.add.outer(np.arange(32) * 3, np.arange(48) * 2)).astype(np.uint8))
-
-
-def file_of(image: Pillow.Image, name: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, name, **options)
-    return buffer.getvalue()
 
 
 def exif_of(orientation: int) -> Pillow.Exif:
@@ -92,36 +83,34 @@ LOSSLESS: list[tuple[Callable[[], Pillow.Image], str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("page", "name", "options"), LOSSLESS)
-def test_lossless_files_decode_to_their_exact_pixels(
-    page: Callable[[], Pillow.Image], name: str, options: dict[str, Any]
-) -> None:
-    assert np.array_equal(read(file_of(page(), name, **options)), stored(page()))
+def test_lossless_files_are_exact(page: Callable[[], Pillow.Image], name: str, options: dict[str, Any]) -> None:
+    assert np.array_equal(read(saved(page(), name, **options)), stored(page()))
 
 
 @pytest.mark.parametrize("name", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
 @pytest.mark.parametrize("gray", [False, True])
 def test_gray_files_decode_to_gray(name: str, gray: bool) -> None:
-    assert np.array_equal(read(file_of(gray_page(), name), gray=gray), stored(gray_page()))
+    assert np.array_equal(read(saved(gray_page(), name), gray=gray), stored(gray_page()))
 
 
 def test_a_palette_of_grays_counts_as_gray() -> None:
-    assert read(file_of(gray_page().convert("RGB").quantize(256), "PNG")).shape == (32, 48)
+    assert read(saved(gray_page().convert("RGB").quantize(256), "PNG")).shape == (32, 48)
 
 
 def ycck() -> bytes:
     """Y, Cb and Cr of the inverted colours; Pillow writes CMYK inverted, so it is given the complement."""
     planes = Pillow.fromarray(255 - np.asarray(colour_page())).convert("YCbCr").split()
     inverted = [plane.point(lambda level: 255 - level) for plane in planes]
-    data = file_of(Pillow.merge("CMYK", [*inverted, planes[0].point(lambda _: 0)]), "JPEG", quality=95, subsampling=0)
+    data = saved(Pillow.merge("CMYK", [*inverted, planes[0].point(lambda _: 0)]), "JPEG", quality=95, subsampling=0)
     adobe = data.index(b"Adobe")
     return data[: adobe + 11] + b"\x02" + data[adobe + 12 :]
 
 
 JPEGS: dict[str, Callable[[], bytes]] = {
-    "plain": lambda: file_of(colour_page(), "JPEG", quality=95),
-    "progressive": lambda: file_of(colour_page(), "JPEG", quality=95, progressive=True),
-    "unsampled": lambda: file_of(colour_page(), "JPEG", quality=95, subsampling=0),
-    "CMYK": lambda: file_of(colour_page().convert("CMYK"), "JPEG", quality=95, subsampling=0),
+    "plain": lambda: saved(colour_page(), "JPEG", quality=95),
+    "progressive": lambda: saved(colour_page(), "JPEG", quality=95, progressive=True),
+    "unsampled": lambda: saved(colour_page(), "JPEG", quality=95, subsampling=0),
+    "CMYK": lambda: saved(colour_page().convert("CMYK"), "JPEG", quality=95, subsampling=0),
     "YCCK": ycck,
 }
 
@@ -135,7 +124,7 @@ def test_a_jpeg_decodes_within_its_compression_loss(kind: str) -> None:
 def test_colour_is_converted_to_gray_on_request(name: str) -> None:
     page = colour_page().resize((96, 64), Pillow.Resampling.NEAREST)
     losses: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True}}
-    pixels = read(file_of(page, name, **losses.get(name, {})), gray=True).astype(int)
+    pixels = read(saved(page, name, **losses.get(name, {})), gray=True).astype(int)
     # 0.299 R + 0.587 G + 0.114 B, the weights of JPEG (ITU-R BT.601).
     assert [pixels[8, 8], pixels[8, 88], pixels[56, 8]] == pytest.approx([29, 76, 150], abs=3)
 
@@ -145,7 +134,6 @@ NARROW = [0, 0, 0, 1, 0x12, 0x80, 0xFF]
 
 
 def png_of_words(kind: int, *words: int) -> bytes:
-    """One row of 16-bit samples, three pixels wide."""
     return png_of(3, 1, 16, kind, b"\0" + np.array(words, ">u2").tobytes())
 
 
@@ -155,8 +143,7 @@ def pgm_of(top: int) -> bytes:
 
 
 def tiff_of(levels: NDArray[Any], photometric: int = BLACK_IS_ZERO) -> bytes:
-    """A gray TIFF of one row."""
-    data = file_of(Pillow.fromarray(levels[None]), "TIFF", tiffinfo=TiffImagePlugin.ImageFileDirectory_v2())
+    data = saved(Pillow.fromarray(levels[None]), "TIFF", tiffinfo=TiffImagePlugin.ImageFileDirectory_v2())
     entry = struct.pack("<HHIH", 262, 3, 1, BLACK_IS_ZERO)
     assert data.count(entry) == 1
     return data.replace(entry, struct.pack("<HHIH", 262, 3, 1, photometric))
@@ -164,8 +151,8 @@ def tiff_of(levels: NDArray[Any], photometric: int = BLACK_IS_ZERO) -> bytes:
 
 HALF = Pillow.fromarray(np.array([[(100, 0, 0, 128), (0, 0, 0, 255)]], np.uint8))
 ROWS: dict[str, tuple[bytes, Sequence[float]]] = {
-    "a PNG of 16 bits": (file_of(Pillow.fromarray(WIDE), "PNG"), NARROW),
-    "a TIFF of 16 bits": (file_of(Pillow.fromarray(WIDE), "TIFF"), NARROW),
+    "a PNG of 16 bits": (saved(Pillow.fromarray(WIDE), "PNG"), NARROW),
+    "a TIFF of 16 bits": (saved(Pillow.fromarray(WIDE), "TIFF"), NARROW),
     "16 bits in colour": (png_of_words(2, *WIDE[0].tolist(), 0xFFFF, 0xFFFF), [*NARROW, 255, 255]),
     "16 bits with alpha": (png_of_words(4, 0, 0xFFFF, 0x8000, 0xFFFF, 0, 0), [0, 128, 255]),
     **{
@@ -178,9 +165,9 @@ ROWS: dict[str, tuple[bytes, Sequence[float]]] = {
         f"floats up to {white}": (tiff_of(np.array([0, white / 2, white], np.float32)), [0, 128, 255])
         for white in (1.0, 255.0, 4000.0)
     },
-    "a transparent page": (file_of(Pillow.new("RGBA", (2, 1), (0, 0, 0, 0)), "PNG"), [255] * 6),
+    "a transparent page": (saved(Pillow.new("RGBA", (2, 1), (0, 0, 0, 0)), "PNG"), [255] * 6),
     # 100 * 128 / 255 + 255 - 128 for the red, 255 - 128 for the others.
-    "half transparent ink": (file_of(HALF, "PNG"), [177, 127, 127, 0, 0, 0]),
+    "half transparent ink": (saved(HALF, "PNG"), [177, 127, 127, 0, 0, 0]),
 }
 
 
@@ -202,21 +189,21 @@ def ink(level: int, ground_alpha: int = 0) -> Pillow.Image:
 @pytest.mark.parametrize("name", ["PNG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("gray", [False, True])
 def test_dark_ink_on_transparency_is_composited_over_white(name: str, gray: bool) -> None:
-    pixels = read(file_of(ink(10), name, **({"lossless": True} if name == "WEBP" else {})), gray=gray)
+    pixels = read(saved(ink(10), name, **({"lossless": True} if name == "WEBP" else {})), gray=gray)
     assert (int(pixels[16, 16].max()), int(pixels[0, 0].min())) == (10, 255)
 
 
 @pytest.mark.parametrize("level", [255, 240])
 @pytest.mark.parametrize("gray", [False, True])
 def test_white_ink_on_transparency_is_composited_over_black(level: int, gray: bool) -> None:
-    pixels = read(file_of(ink(level), "PNG"), gray=gray)
+    pixels = read(saved(ink(level), "PNG"), gray=gray)
     assert (int(pixels[16, 16].max()), int(pixels[0, 0].min())) == (level, 0)
 
 
 def test_the_transparent_colour_of_a_palette_becomes_white() -> None:
     page = colour_page().quantize(4)
     red = page.getpixel((40, 4))
-    pixels = read(file_of(page, "PNG", transparency=red))
+    pixels = read(saved(page, "PNG", transparency=red))
     assert (pixels[4, 40].tolist(), pixels[4, 4].tolist()) == ([255, 255, 255], [255, 0, 0])
 
 
@@ -227,19 +214,12 @@ def shown(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     return rows[:: flips[0], :: flips[1]]
 
 
-TURNED: dict[str, dict[str, Any]] = {
-    "JPEG": {"quality": 95, "subsampling": 0},
-    "WEBP": {"lossless": True},
-    "PNG": {},
-    "TIFF": {},
-}
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("name", TURNED)
+@pytest.mark.parametrize("name", ["JPEG", "WEBP", "PNG", "TIFF"])
 def test_every_exif_orientation_is_turned_upright(name: str, orientation: int) -> None:
+    hows: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95, "subsampling": 0}, "WEBP": {"lossless": True}}
     expected = shown(stored(colour_page()), orientation)
-    pixels = read(file_of(colour_page(), name, exif=exif_of(orientation), **TURNED[name]))
+    pixels = read(saved(colour_page(), name, exif=exif_of(orientation), **hows.get(name, {})))
     assert pixels.shape == expected.shape
     assert np.abs(pixels.astype(int) - expected).mean() < 6
 
@@ -268,7 +248,7 @@ BROKEN_EXIF = {
 @pytest.mark.parametrize("exif", BROKEN_EXIF.values(), ids=BROKEN_EXIF.keys())
 def test_illegal_or_broken_exif_is_ignored(exif: bytes) -> None:
     page = colour_page()
-    data = file_of(page, "JPEG")
+    data = saved(page, "JPEG")
     segment = b"\xff\xe1" + struct.pack(">H", len(exif) + 8) + b"Exif\0\0" + exif
     assert read(data[:2] + segment + data[2:]).shape == (32, 48, 3)
     assert read(png_of(2, 1, 8, 0, b"\0\0\1", chunk(b"eXIf", exif))).shape == (1, 2)
@@ -284,7 +264,7 @@ def test_exif_orientation_is_read_in_both_byte_orders() -> None:
 def test_the_first_of_several_frames_is_decoded(name: str) -> None:
     first, second = Pillow.new("RGB", (20, 10), (250, 0, 0)), Pillow.new("RGB", (20, 10), (0, 0, 250))
     options = {"lossless": True} if name == "WEBP" else {}
-    data = file_of(first, name, save_all=True, append_images=[second], **options)
+    data = saved(first, name, save_all=True, append_images=[second], **options)
     assert read(data)[5, 10].tolist() == [0, 0, 250]
 
 
@@ -315,14 +295,14 @@ def test_other_file_types_are_refused_by_name(data: bytes, name: str) -> None:
 
 def cut(name: str, share: float, **options: Any) -> bytes:
     noise = np.random.default_rng(1).integers(0, 256, (64, 64, 3), np.uint8)
-    data = file_of(Pillow.fromarray(noise), name, **options)
+    data = saved(Pillow.fromarray(noise), name, **options)
     return data[: int(len(data) * share)]
 
 
 DAMAGED = {
     "nothing": b"",
     "two bytes of JPEG": b"\xff\xd8",
-    "a JPEG header alone": file_of(colour_page(), "JPEG")[:40],
+    "a JPEG header alone": saved(colour_page(), "JPEG")[:40],
     "half a JPEG": cut("JPEG", 0.5),
     "nine tenths of a JPEG": cut("JPEG", 0.9),
     "the magic of a PNG": b"\x89PNG\r\n\x1a\n",
@@ -352,20 +332,16 @@ def test_damaged_files_are_refused(data: bytes) -> None:
         read(data)
 
 
-@pytest.mark.parametrize(("name", "end_bytes"), [("JPEG", 2), ("PNG", 12)])
-def test_a_missing_end_marker_is_accepted(name: str, end_bytes: int) -> None:
-    data = file_of(colour_page(), name)
-    assert np.array_equal(read(data[:-end_bytes]), read(data))
-
-
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM"])
-def test_bytes_after_the_image_are_ignored(name: str) -> None:
-    data = file_of(colour_page(), name)
-    assert np.array_equal(read(data + b"<html>PK\x03\x04" * 50), read(data))
+def test_missing_end_markers_and_bytes_after_the_image_are_ignored(name: str) -> None:
+    data = saved(colour_page(), name)
+    end_bytes = {"JPEG": 2, "PNG": 12}.get(name, 0)
+    for changed in (data[: len(data) - end_bytes], data + b"<html>PK\x03\x04" * 50):
+        assert np.array_equal(read(changed), read(data))
 
 
 def test_a_jpeg_with_too_many_scans_for_its_size_is_refused() -> None:
-    data = file_of(colour_page(), "JPEG", progressive=True)
+    data = saved(colour_page(), "JPEG", progressive=True)
     scan, frame = data.rindex(b"\xff\xda"), data.index(b"\xff\xc2") + 5
     with pytest.raises(BrokenImage, match="scans"):
         read(data[:scan] + data[scan:-2] * 600 + data[-2:])
@@ -377,7 +353,7 @@ def test_a_jpeg_with_too_many_scans_for_its_size_is_refused() -> None:
 
 def test_a_jpeg_with_separate_component_scans_is_charged_like_a_progressive_one() -> None:
     """Two bytes for each sample, measured as resident memory: 6.6 bytes a pixel in gray, 8.5 in colour."""
-    gray = file_of(colour_page().convert("L"), "JPEG")
+    gray = saved(colour_page().convert("L"), "JPEG")
     frame, scan = gray.index(b"\xff\xc0"), gray.index(b"\xff\xda")
     after = frame + 2 + int.from_bytes(gray[frame + 2 : frame + 4], "big")
     components = b"\1\x11\0\2\x11\0\3\x11\0"
@@ -392,12 +368,12 @@ def test_a_jpeg_with_separate_component_scans_is_charged_like_a_progressive_one(
 
 
 def huge_jpeg() -> bytes:
-    data = file_of(colour_page(), "JPEG")
+    data = saved(colour_page(), "JPEG")
     return data.replace(struct.pack(">BHH", 8, 32, 48), struct.pack(">BHH", 8, 60_000, 60_000))
 
 
 def huge_tiff() -> bytes:
-    data = file_of(gray_page(), "TIFF")
+    data = saved(gray_page(), "TIFF")
     for tag, side_px in ((256, 48), (257, 32)):
         entry = struct.pack("<HHII", tag, 4, 1, side_px)
         assert data.count(entry) == 1
@@ -409,8 +385,8 @@ HUGE: dict[str, Callable[[], bytes]] = {
     "jpeg": huge_jpeg,
     "png": lambda: png_of(60_000, 60_000, 1, 0, b""),
     "webp": lambda: b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f" + struct.pack("<I", 16_382 << 14 | 16_382) + bytes(9),
-    "gif": lambda: b"GIF89a" + struct.pack("<HH", 60_000, 60_000) + file_of(gray_page(), "GIF")[10:],
-    "bmp": lambda: file_of(gray_page(), "BMP")[:18] + struct.pack("<ii", 60_000, -60_000) + bytes(2000),
+    "gif": lambda: b"GIF89a" + struct.pack("<HH", 60_000, 60_000) + saved(gray_page(), "GIF")[10:],
+    "bmp": lambda: saved(gray_page(), "BMP")[:18] + struct.pack("<ii", 60_000, -60_000) + bytes(2000),
     "tiff": huge_tiff,
     "pnm": lambda: b"P4 60000 60000\n",
 }
@@ -424,7 +400,7 @@ def test_too_many_pixels_are_refused_with_count_and_limit(name: str) -> None:
 
 @pytest.mark.parametrize(("most", "of_pngs", "setting"), [(1535, 1536, "MAX"), (1536, 1535, "FORMAT_MAX")])
 def test_exactly_the_limit_is_accepted_and_the_message_names_the_setting(most: int, of_pngs: int, setting: str) -> None:
-    data = file_of(colour_page(), "PNG")
+    data = saved(colour_page(), "PNG")
     with pytest.raises(ImageTooLarge, match=rf"48 x 32 = 1536 pixels; the limit is 1535 \(OCRSVC_{setting}_PIXELS\)"):
         decode(data, PixelLimits(most, {"png": of_pngs}), gray=False)
     assert decode(data, PixelLimits(1536, {"png": 1536}), gray=False).width == 48
@@ -442,19 +418,17 @@ def test_a_tile_larger_than_the_limit_is_refused() -> None:
         read(struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4096))
 
 
-def inflates_to(size_bytes: int) -> bytes:
-    """A zlib stream of zeros, made without holding them."""
-    packer, block = zlib.compressobj(9), bytes(1 << 20)
-    return b"".join([*(packer.compress(block) for _ in range(size_bytes >> 20)), packer.flush()])
+def quarter_gigabyte() -> bytes:
+    return deflated(bytes(1 << 20), 256)
 
 
 PIXEL = b"\0\0"
 BOMBS: dict[str, Callable[[], bytes]] = {
-    "a text that inflates": lambda: png_of(1, 1, 8, 0, PIXEL, chunk(b"zTXt", b"k\0\0" + inflates_to(256 << 20))),
-    "a profile that inflates": lambda: png_of(1, 1, 8, 0, PIXEL, chunk(b"iCCP", b"p\0\0" + inflates_to(256 << 20))),
+    "a text that inflates": lambda: png_of(1, 1, 8, 0, PIXEL, chunk(b"zTXt", b"k\0\0" + quarter_gigabyte())),
+    "a profile that inflates": lambda: png_of(1, 1, 8, 0, PIXEL, chunk(b"iCCP", b"p\0\0" + quarter_gigabyte())),
     "900 megapixels": lambda: png_of(30_000, 30_000, 1, 0, bytes(3751 * 30_000)),
     "one pixel that inflates": lambda: png_of(1, 1, 8, 0, PIXEL).replace(
-        chunk(b"IDAT", zlib.compress(PIXEL, 9)), chunk(b"IDAT", inflates_to(256 << 20))
+        chunk(b"IDAT", zlib.compress(PIXEL, 9)), chunk(b"IDAT", quarter_gigabyte())
     ),
 }
 MEASURE = """
@@ -480,8 +454,8 @@ def test_a_decompression_bomb_costs_no_memory(name: str) -> None:
 
 
 def test_decoded_pixels_keep_no_other_array_alive() -> None:
-    files = [file_of(gray_page(), name) for name in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")]
-    for data in [*files, file_of(ink(0), "PNG"), file_of(gray_page(), "JPEG", exif=exif_of(6))]:
+    files = [saved(gray_page(), name) for name in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")]
+    for data in [*files, saved(ink(0), "PNG"), saved(gray_page(), "JPEG", exif=exif_of(6))]:
         pixels = read(data)
         assert pixels.flags.c_contiguous
         assert pixels.flags.writeable
@@ -491,24 +465,24 @@ def test_decoded_pixels_keep_no_other_array_alive() -> None:
 def test_valid_files_write_nothing_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     junk = [chunk(b"iCCP", b"p\0\0" + zlib.compress(b"no profile")), chunk(b"tEXt", b"k\0v")[:-4] + b"\0\0\0\0"]
     read(png_of(1, 1, 8, 0, PIXEL, *junk))
-    read(file_of(colour_page(), "JPEG", icc_profile=b"no profile"))
-    read(file_of(gray_page(), "TIFF"))
+    read(saved(colour_page(), "JPEG", icc_profile=b"no profile"))
+    read(saved(gray_page(), "TIFF"))
     assert capfd.readouterr().err == ""
 
 
 SAMPLES = {
-    "JPEG": file_of(colour_page(), "JPEG", exif=exif_of(6)),
-    "progressive JPEG": file_of(colour_page(), "JPEG", progressive=True),
-    "CMYK JPEG": file_of(colour_page().convert("CMYK"), "JPEG"),
-    "PNG": file_of(colour_page(), "PNG", exif=exif_of(6)),
-    "palette PNG": file_of(colour_page().quantize(4), "PNG", transparency=0),
-    "alpha PNG": file_of(ink(0), "PNG"),
-    "WebP": file_of(ink(0), "WEBP", exif=exif_of(6)),
-    "BMP": file_of(gray_page(), "BMP"),
-    "GIF": file_of(colour_page(), "GIF", save_all=True, append_images=[gray_page()]),
-    "TIFF": file_of(colour_page(), "TIFF", compression="tiff_lzw"),
-    "G4 TIFF": file_of(gray_page().convert("1"), "TIFF", compression="group4"),
-    "PPM": file_of(colour_page(), "PPM"),
+    "JPEG": saved(colour_page(), "JPEG", exif=exif_of(6)),
+    "progressive JPEG": saved(colour_page(), "JPEG", progressive=True),
+    "CMYK JPEG": saved(colour_page().convert("CMYK"), "JPEG"),
+    "PNG": saved(colour_page(), "PNG", exif=exif_of(6)),
+    "palette PNG": saved(colour_page().quantize(4), "PNG", transparency=0),
+    "alpha PNG": saved(ink(0), "PNG"),
+    "WebP": saved(ink(0), "WEBP", exif=exif_of(6)),
+    "BMP": saved(gray_page(), "BMP"),
+    "GIF": saved(colour_page(), "GIF", save_all=True, append_images=[gray_page()]),
+    "TIFF": saved(colour_page(), "TIFF", compression="tiff_lzw"),
+    "G4 TIFF": saved(gray_page().convert("1"), "TIFF", compression="group4"),
+    "PPM": saved(colour_page(), "PPM"),
 }
 SMALL = PixelLimits(1_000_000)
 Damage = list[tuple[int, int]]
@@ -523,7 +497,6 @@ Damage = list[tuple[int, int]]
 def test_damaged_bytes_raise_only_documented_errors(name: str, damage: Damage, gray: bool) -> None:
     data = bytearray(SAMPLES[name])
     for position, value in damage:
-        # Half of the damage goes to the first bytes, where the headers are.
         data[(position if position % 2 else position % 97) % len(data)] = value
     try:
         image = decode(bytes(data), SMALL, gray=gray)
@@ -533,19 +506,15 @@ def test_damaged_bytes_raise_only_documented_errors(name: str, damage: Damage, g
     assert image.pixels.ndim == 2 or image.pixels.shape[2] == 3
 
 
-@functools.cache
-def manifest() -> list[dict[str, Any]]:
-    path = SHARED / "bad" / "manifest.jsonl"
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
-    return [row for row in rows if row["class"] not in ("base64", "filename")]
+MALFORMED = malformed_files(lambda kind: kind not in ("base64", "filename"))
 
 
-@pytest.mark.skipif(not manifest(), reason=f"the malformed inputs are not at {SHARED}; set OCRSVC_SHARED")
-@pytest.mark.parametrize("row", manifest(), ids=lambda row: row["file"])
-def test_malformed_corpus_files_end_as_their_manifest_allows(row: dict[str, Any]) -> None:
+@pytest.mark.skipif(not MALFORMED, reason=f"the malformed inputs are not at {SHARED}; set OCRSVC_SHARED")
+@pytest.mark.parametrize(("file", "expect"), MALFORMED)
+def test_malformed_corpus_files_end_as_their_manifest_allows(file: Path, expect: list[int]) -> None:
     status = 200
     try:
-        read((SHARED / "bad" / row["file"]).read_bytes())
+        read(file.read_bytes())
     except OcrsvcError as error:
         status = error.status
-    assert status in row["expect"]
+    assert status in expect

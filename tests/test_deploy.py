@@ -18,7 +18,6 @@ KILLS = 3
 
 
 def kill_workers(server: Server, outcomes: Counter[str], kills: int) -> None:
-    """kill -9 a worker with requests in progress, and wait for its successor, `kills` times."""
     for number in range(kills):
         answered = outcomes.total()
         os.kill(server.workers()[0], signal.SIGKILL)
@@ -27,9 +26,7 @@ def kill_workers(server: Server, outcomes: Counter[str], kills: int) -> None:
 
 
 @pytest.mark.parametrize("name", PROXIES)
-def test_no_request_fails_behind_a_proxy_while_workers_are_killed_and_replaced(
-    name: str, tmp_path: Path, free_port: int
-) -> None:
+def test_no_request_fails_behind_a_proxy_while_workers_are_replaced(name: str, tmp_path: Path, free_port: int) -> None:
     with run_server(ENV) as server:
         server.wait_for("READY in", count=2)
         expected = texts_of(server.url)
@@ -42,7 +39,6 @@ def test_no_request_fails_behind_a_proxy_while_workers_are_killed_and_replaced(
 
 
 def test_requests_fail_without_a_proxy_when_workers_are_killed() -> None:
-    """The control experiment: the clients do notice lost requests."""
     with run_server(ENV) as server:
         server.wait_for("READY in", count=2)
         expected = texts_of(server.url)
@@ -54,8 +50,6 @@ def test_requests_fail_without_a_proxy_when_workers_are_killed() -> None:
 @pytest.mark.parametrize("name", PROXIES)
 @pytest.mark.parametrize("is_shipped", [True, False], ids=["as shipped", "without refusals"])
 def test_operator_routes_are_hidden_behind_a_proxy(name: str, is_shipped: bool, tmp_path: Path, free_port: int) -> None:
-    """With OCRSVC_OPS=local a proxy on the machine is not local; with open the proxy hides the routes."""
-
     def configured(folder: Path, port: int, services: Sequence[str]) -> list[str]:
         command = PROXIES[name](folder, port, services)
         for file in folder.glob("*") if not is_shipped else ():

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support import ROOT
+from support import ROOT, data_of
 
 from ocrsvc.settings.describe import groups, variable_of
 from ocrsvc.settings.load import CONFIG_VARIABLE
@@ -25,44 +25,17 @@ DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "ocrsvc"
 SCHEMA = CHART / "values.schema.json"
 # By other values of the chart.
-SET_ELSEWHERE = {
-    f"OCRSVC_{name}" for name in ("BIND", "GRPC_BIND", "DEADLINE_S", "DEVICE", "GPU_HARD_BYTES", "JOBS_DIR")
-}
+ELSEWHERE = {f"OCRSVC_{name}" for name in ("BIND", "GRPC_BIND", "DEADLINE_S", "DEVICE", "GPU_HARD_BYTES", "JOBS_DIR")}
 _SOON_S = 60.0
 
 # Chart.yaml's oldest, and the newest that kubernetes-validate knows.
 KUBERNETES = ("1.27", "1.37")
 CUSTOM = {"ScaledObject", "ServiceMonitor"}
-ALL_ON: Mapping[str, Any] = {
-    "scheme": "https",
-    "testAuthority": "/var/lib/ocrsvc/ca.crt",
-    "grpc": {"enabled": True},
-    "gpu": {"enabled": True, "memoryBytes": 20_000_000_000, "runtimeClassName": "nvidia"},
-    "networkPolicy": {"from": [{"podSelector": {}}], "egress": [{"ports": [{"port": 6379}]}]},
-    "serviceMonitor": {
-        "enabled": True,
-        "labels": {"release": "prometheus"},
-        "tlsConfig": {"ca": {"secret": {"name": "ocrsvc-tls", "key": "ca.crt"}}},
-        "authorization": {"credentials": {"name": "ocrsvc-metrics", "key": "key"}},
-    },
-    "keda": {"enabled": True},
-    "ingress": {"enabled": True, "className": "nginx", "hosts": ["ocr.example.com"]},
-    "extraEnv": [{"name": "TZ", "value": "UTC"}],
-    "envFrom": [{"secretRef": {"name": "ocrsvc"}}],
-    "extraVolumes": [{"name": "keys", "emptyDir": {}}],
-    "extraVolumeMounts": [{"name": "keys", "mountPath": "/var/lib/ocrsvc"}],
-    "podAnnotations": {"a": "b"},
-    "nodeSelector": {"disk": "ssd"},
-    "tolerations": [{"operator": "Exists"}],
-    "affinity": {"podAntiAffinity": {}},
-    "imagePullSecrets": [{"name": "registry"}],
-}
+ALL_ON, REFUSED = (data_of("chart_values")[name] for name in ("all_on", "refused"))
 # OpenShift chooses the user.
 OPENSHIFT: Mapping[str, Any] = {"runAsUser": None}
 KEPT: Mapping[str, Any] = {"jobs": {"claim": "ocr-jobs"}}
-VALUES = pytest.mark.parametrize(
-    "values", [{}, ALL_ON, OPENSHIFT, KEPT], ids=["default", "all on", "openshift", "kept jobs"]
-)
+VALUES = pytest.mark.parametrize("values", [{}, ALL_ON, OPENSHIFT, KEPT], ids=["default", "all", "openshift", "jobs"])
 
 
 # Helm's library is Go's, which keeps threads and handlers of signals: it gets a process of its own.
@@ -82,7 +55,6 @@ print(json.dumps([answers, helm.lint(chart, on, strict=True, namespace="ocr")]))
 
 
 def helm(cases: Sequence[Mapping[str, Any]]) -> tuple[list[Any], dict[str, Any]]:
-    """Helm's output for each set of values: the manifests or an error; and its lint messages."""
     if find_spec("helm_python") is None:
         pytest.skip("helm-python-sdk is not installed")
     answers, report = json.loads(run(sys.executable, "-c", HELM, given=json.dumps([str(CHART), cases, ALL_ON])))
@@ -102,7 +74,6 @@ def run(*command: object, given: str | None = None) -> str:
 
 
 def rendered(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The manifests of the chart with these values, by Helm's own code."""
     return _rendered(json.dumps(values))
 
 
@@ -115,7 +86,6 @@ def _rendered(values: str) -> list[dict[str, Any]]:
 
 
 def pods(manifests: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The specification of every pod in the manifests."""
     for manifest in manifests:
         if manifest["kind"] == "Pod":
             yield manifest["spec"]
@@ -149,6 +119,7 @@ VOLUMES = ("emptyDir", "configMap", "secret", "persistentVolumeClaim")
 def test_pods_meet_the_restricted_pod_security_standard(values: Mapping[str, Any]) -> None:
     found = list(pods(rendered(values)))
     assert len(found) == 2
+    limits = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     for pod in found:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"].get("runAsUser", 10001) == 10001
@@ -156,12 +127,7 @@ def test_pods_meet_the_restricted_pod_security_standard(values: Mapping[str, Any
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
         assert all(set(volume) <= {"name", *VOLUMES} for volume in pod.get("volumes", ()))
         for container in pod["containers"]:
-            security = container["securityContext"]
-            assert security == {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            }
+            assert container["securityContext"] == limits
             assert not any("hostPort" in port for port in container.get("ports", ()))
 
 
@@ -181,14 +147,12 @@ def test_large_numbers_are_not_written_in_exponent_form() -> None:
 
 
 def service_of(manifests: list[dict[str, Any]]) -> dict[str, Any]:
-    """The service's container."""
     [pod] = [pod for pod in pods(manifests) if "terminationGracePeriodSeconds" in pod]
     container: dict[str, Any] = pod["containers"][0]
     return container
 
 
 def environment(values: Mapping[str, Any]) -> dict[str, str]:
-    """The service's environment variables in the chart with these values."""
     return {one["name"]: one["value"] for one in service_of(rendered(values))["env"] if "value" in one}
 
 
@@ -227,7 +191,7 @@ def schema_text() -> str:
     """The chart's value schema with the names of the declared settings."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     declared = {variable_of(name) for group in groups() for name in group.model_fields}
-    schema["properties"]["settings"]["propertyNames"] = {"enum": sorted(declared - SET_ELSEWHERE | {CONFIG_VARIABLE})}
+    schema["properties"]["settings"]["propertyNames"] = {"enum": sorted(declared - ELSEWHERE | {CONFIG_VARIABLE})}
     return json.dumps(schema, indent=2) + "\n"
 
 
@@ -241,33 +205,12 @@ def test_chart_has_the_declared_settings_and_the_package_version() -> None:
 @pytest.mark.parametrize("deadline_s", [60, 300])
 def test_termination_grace_covers_the_deadline(deadline_s: int) -> None:
     manifests = rendered({"deadlineSeconds": deadline_s})
-    [grace_s] = [
-        one["terminationGracePeriodSeconds"] for one in pods(manifests) if "terminationGracePeriodSeconds" in one
-    ]
+    name = "terminationGracePeriodSeconds"
+    [grace_s] = [one[name] for one in pods(manifests) if name in one]
     _, wait_s = service_of(manifests)["lifecycle"]["preStop"]["exec"]["command"]
     assert environment({"deadlineSeconds": deadline_s})["OCRSVC_DEADLINE_S"] == str(deadline_s)
     # As gunicorn's graceful timeout is made of the deadline (worker/config.py).
     assert grace_s > int(wait_s) + deadline_s + 5
-
-
-REFUSED: Sequence[tuple[Mapping[str, Any], str]] = (
-    ({"replica": 3}, "replica"),
-    ({"replicas": 0}, "replicas"),
-    ({"settings": {"OCRSVC_DEADLINE_S": 9}}, "OCRSVC_DEADLINE_S"),
-    ({"settings": {"WORKERS": 2}}, "WORKERS"),
-    ({"settings": {"OCRSVC_WORKER": 2}}, "OCRSVC_WORKER"),
-    ({"settings": {"OCRSVC_JOBS_DIR": "/tmp"}}, "OCRSVC_JOBS_DIR"),
-    ({"replicas": 2, "jobs": {"claim": "ocr-jobs"}}, "replicas"),
-    ({"keda": {"enabled": True}, "jobs": {"claim": "ocr-jobs"}}, "keda"),
-    ({"settings": {"OCRSVC_TLS_CERTIFICATE": "/tls/tls.crt"}}, "scheme"),
-    ({"scheme": "https", "settings": {"OCRSVC_TLS_CLIENT_CA": "/tls/ca.crt"}}, "OCRSVC_TLS_CLIENTS"),
-    ({"ingress": {"enabled": True}}, "hosts"),
-    ({"grpc": {"enabled": True, "port": 8000}}, "port"),
-    ({"runAsUser": 0}, "runAsUser"),
-    ({"gpu": {"memory": 1}}, "gpu"),
-    ({"networkPolicy": {"from": "everybody"}}, "networkPolicy"),
-    ({"resources": {"limits": {"cpu": None}}}, "resources"),
-)
 
 
 def test_unknown_chart_values_are_refused() -> None:

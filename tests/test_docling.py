@@ -15,6 +15,7 @@ from documents import BLACK, GRAY, pdf
 from image_support import png
 from jobs_support import JobsApp
 from outgoing_support import response, serving
+from support import data_of
 from web_support import TEXT, as_base64, json_of, running_app
 
 from ocrsvc.adapters.docling.conversion import Conversion, parse_conversion, values_of_form
@@ -32,22 +33,18 @@ class Place(JobsApp):
     """How the adapter is asked."""
 
     def convert(self, data: bytes, name: str = "a.pdf", path: str = "/v1/convert/file", **fields: Any) -> Any:
-        """The response to a form with one file."""
         return self.client.post(path, data={"files": (io.BytesIO(data), name), **fields})
 
     def job(self, data: bytes, **fields: Any) -> str:
-        """The id of a task that was taken in."""
         response = self.convert(data, path="/v1/convert/file/async", **fields)
         assert response.status_code == 200, response.text
         task_id: str = json_of(response)["task_id"]
         return task_id
 
     def ask(self, task_id: str, wait: float = 0.0) -> Any:
-        """What the question for its status is answered."""
         return json_of(self.client.get(f"/v1/status/poll/{task_id}?wait={wait}"))
 
     def done(self, data: bytes, **fields: Any) -> str:
-        """The id of a task that is done."""
         task_id = self.job(data, **fields)
         self.work_until(lambda: self.ask(task_id)["task_status"] in {"success", "failure"})
         return task_id
@@ -70,7 +67,6 @@ def test_only_requested_formats_are_returned(place: Place) -> None:
     assert document["doctags_content"].startswith(f"<doctag><text><loc_125><loc_125><loc_375><loc_250>{TEXT}</text>\n")
     first = document["json_content"]["texts"][0]
     assert (first["text"], first["prov"][0]["page_no"]) == (TEXT, 1)
-    # As worked out by hand in web_support, for 64 x 32 pixels.
     assert first["prov"][0]["bbox"] == {"l": 16, "t": 8, "r": 48, "b": 16, "coord_origin": "TOPLEFT"}
 
 
@@ -116,11 +112,7 @@ def test_abort_on_error_decides_whether_a_failed_page_fails_the_document(place: 
 
 @pytest.mark.parametrize(
     ("fields", "text_layer"),
-    [
-        ([], "ignore"),
-        ([("force_ocr", b"false")], "auto"),
-        ([("do_ocr", b"false"), ("force_ocr", b"true")], "only"),
-    ],
+    [([], "ignore"), ([("force_ocr", b"false")], "auto"), ([("do_ocr", b"false"), ("force_ocr", b"true")], "only")],
 )
 def test_pdf_text_layer_is_used_on_request(fields: list[tuple[str, object]], text_layer: str) -> None:
     asked = parse_conversion(values_of_form(fields), None)
@@ -158,42 +150,15 @@ def test_sources_in_json_are_read_in_both_versions(place: Place, version: str, b
     assert (answer["status"], answer["document"]["filename"]) == ("success", "a.png")
 
 
-REFUSED = [
-    ({"to_formats": ["md", "vtt"]}, "vtt"),
-    ({"pipeline": "vlm"}, "pipeline"),
-    ({"do_picture_description": "true"}, "do_picture_description"),
-    ({"image_export_mode": "none"}, "image_export_mode"),
-    ({"page_range": "3"}, "page_range"),
-    ({"page_range": ["3", "2"]}, "page_range"),
-    ({"ocr_lang": "!"}, "ocr_lang"),
-    ({"document_timeout": "soon"}, "document_timeout"),
-    ({"target_type": "s3"}, "'s3'"),
-    # Clients of docling look for these words, and go on without it.
-    ({"target_type": "presigned_url"}, "artifact storage to be configured"),
-]
-
-
-@pytest.mark.parametrize(("fields", "named"), REFUSED)
+@pytest.mark.parametrize(("fields", "named"), data_of("docling_refused")["fields"])
 @pytest.mark.parametrize("path", ["/v1/convert/file", "/v1/convert/file/async"])
-def test_what_cannot_be_done_is_refused_by_name(place: Place, path: str, fields: dict[str, Any], named: str) -> None:
+def test_unsupported_options_are_refused(place: Place, path: str, fields: dict[str, Any], named: str) -> None:
     response = place.convert(PNG, path=path, **fields)
     assert response.status_code == 422
     assert named in json_of(response)["detail"]
 
 
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        ({"sources": []}, "sources"),
-        ({"sources": {}}, "sources"),
-        ({"sources": [1]}, "JSON object"),
-        ({"sources": [{"kind": "http", "url": "http://127.0.0.1/"}]}, "not fetched"),
-        ({"sources": [{"kind": "s3"}]}, "base64_string"),
-        ({"sources": [{"base64_string": "AAAA"}], "callbacks": [{"url": "http://x/"}]}, "callbacks"),
-        ({"sources": [{"base64_string": "AAAA"}], "options": []}, "to_formats"),
-        ({"sources": [{"base64_string": "AAAA"}], "options": [1]}, "options"),
-    ],
-)
+@pytest.mark.parametrize(("body", "named"), data_of("docling_refused")["bodies"])
 def test_invalid_sources_are_refused(place: Place, body: dict[str, Any], named: str) -> None:
     response = place.client.post("/v1/convert/source", json=body)
     if named == "to_formats":

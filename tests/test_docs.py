@@ -21,7 +21,6 @@ NAME = re.compile(r"`([\w/]+\.py)`[ \n]+`([A-Za-z_]\w*)`")
 
 
 def links(page: Path) -> Iterator[tuple[Path, str]]:
-    """The files that a page links to, each with its anchor."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in LINK.findall(text):
         if not target.startswith(("http:", "https:")):
@@ -30,7 +29,6 @@ def links(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What its headings are called in an address."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

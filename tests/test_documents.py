@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, nullcontext
 from typing import Any
@@ -18,7 +17,7 @@ from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_support import png
-from web_support import KnownEngine, as_base64, json_of, running_app, texts
+from web_support import as_base64, json_of, running_app, running_reader, texts
 
 from ocrsvc.errors import BrokenImage, CallerError, DeadlineExceeded, QueueFull
 from ocrsvc.imaging.codecs.decode import PixelLimits
@@ -29,10 +28,8 @@ from ocrsvc.imaging.pdf import open_pdf as pdf_module
 from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, size_px
 from ocrsvc.pipeline.decode_job import make_read_request
 from ocrsvc.pipeline.documents import Documents
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import ReadOptions
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 MEGAPIXEL = 1_000_000
 # And as many PDFs open at once, with one engine thread.
@@ -40,10 +37,7 @@ DECODERS = 2
 _SOON_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[FlaskClient]:
-    with running_app(Settings(max_pages=4)) as app:
-        yield app.test_client()
+CLIENT_SETTINGS = Settings(max_pages=4)
 
 
 def post(client: FlaskClient, data: bytes, query: str = "", **how: Any) -> Any:
@@ -52,9 +46,6 @@ def post(client: FlaskClient, data: bytes, query: str = "", **how: Any) -> Any:
 
 def numbers(answer: Any) -> list[int]:
     return [page["page"] for page in answer["pages"]]
-
-
-# What comes back
 
 
 @pytest.mark.parametrize(
@@ -147,12 +138,8 @@ def test_pages_of_several_files_are_numbered_through_and_name_their_file(client:
     sent = {"images": [as_base64(png(30)), as_base64(tiff([40, 50])), as_base64(b"no image")]}
     answer = json_of(client.post("/v1/ocr", json=sent))
     assert numbers(answer) == [1, 2, 3, 4]
-    assert [page["source"] for page in answer["pages"]] == [
-        {"file": 1, "page": 1},
-        {"file": 2, "page": 1},
-        {"file": 2, "page": 2},
-        {"file": 3, "page": 1},
-    ]
+    places = [(page["source"]["file"], page["source"]["page"]) for page in answer["pages"]]
+    assert places == [(1, 1), (2, 1), (2, 2), (3, 1)]
     assert answer["pages_total"] == 4
 
 
@@ -183,20 +170,12 @@ def test_pages_are_cached_if_the_result_cache_is_on() -> None:
 
 
 def test_form_fields_are_drawn() -> None:
-    field = b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (a) /V (b) /Rect [0 0 72 36] /AP << /N 21 0 R >> /F 4 >>"
-    objects = {
-        1: b"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [20 0 R] >> >>",
-        2: b"<< /Type /Pages /Kids [10 0 R] /Count 1 >>",
-        10: b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 72 36] /Annots [20 0 R] >>",
-        20: field,
-        21: stream(GRAY, b"/Type /XObject /Subtype /Form /BBox [0 0 72 36]"),
-    }
-    with open_pdf(assemble(objects)) as document:
+    field = b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (a) /V (b) /Rect [0 0 72 36] /AP << /N 51 0 R >> /F 4 >>"
+    objects = {50: field, 51: stream(GRAY, b"/Type /XObject /Subtype /Form /BBox [0 0 72 36]")}
+    file = pdf(b"", extra=b"/AcroForm << /Fields [50 0 R] >>", page=b"/Annots [50 0 R]", objects=objects)
+    with open_pdf(file) as document:
         pixels = drawn(document)
     assert abs(int(pixels[18, 36]) - 127) <= 2
-
-
-# At other adapters
 
 
 def test_paddlex_answers_the_first_ten_pages_with_their_pictures() -> None:
@@ -225,24 +204,12 @@ def test_ocr_space_reports_an_unreadable_document(client: FlaskClient) -> None:
     assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (3, True)
 
 
-# What is bad
-
-
 def with_image(width: int, height: int, inside: bytes = b"/I Do") -> bytes:
-    """A page with an image that declares so many pixels and has none."""
     head = b"/Type /XObject /Subtype /Image /Width %d /Height %d /BitsPerComponent 1 /ColorSpace /DeviceGray"
-    objects = {
-        1: b"<< /Type /Catalog /Pages 2 0 R >>",
-        2: b"<< /Type /Pages /Kids [10 0 R] /Count 1 >>",
-        10: b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 72 72] /Contents 11 0 R "
-        b"/Resources << /XObject << /I 4 0 R /X 5 0 R >> >> >>",
-        11: stream(b"q 72 0 0 72 0 0 cm %s Q" % inside),
-        4: stream(b"", head % (width, height)),
-        5: stream(
-            b"/I Do", b"/Type /XObject /Subtype /Form /BBox [0 0 72 72] /Resources << /XObject << /I 4 0 R >> >>"
-        ),
-    }
-    return assemble(objects)
+    form = b"/Type /XObject /Subtype /Form /BBox [0 0 72 72] /Resources << /XObject << /I 4 0 R >> >>"
+    objects = {4: stream(b"", head % (width, height)), 5: stream(b"/I Do", form)}
+    content = b"q 72 0 0 72 0 0 cm %s Q" % inside
+    return pdf(content, size=(72, 72), resources=b"/XObject << /I 4 0 R /X 5 0 R >>", objects=objects)
 
 
 BAD = {
@@ -280,9 +247,7 @@ def test_pdfs_can_be_switched_off() -> None:
 ENDLESS = pdf(b"0 0 700 800 re f\n" * 150_000, GRAY, size=(600, 800))
 
 
-def test_an_endless_drawing_ends_at_its_limit_and_the_next_page_is_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_endless_drawing_ends_at_its_limit_and_the_next_page_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", 2.0)
     with open_pdf(ENDLESS) as document:
         with pytest.raises(BrokenImage, match="longer than 2 seconds"):
@@ -304,39 +269,27 @@ def test_after_the_deadline_no_document_is_opened_and_no_page_drawn(monkeypatch:
         pytest.raises(DeadlineExceeded),
     ):
         one.open(1, gray=True, check=late, take=bool)
-    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
-    reader.start()
-    monkeypatch.setattr(subprocess, "Popen", None)
-    try:
+    with running_reader(threads=1) as reader:
+        monkeypatch.setattr(subprocess, "Popen", None)
         files = reader.read_files([pdf(GRAY)] * 3, ReadOptions(), 0.0, partial=True)
-    finally:
-        reader.stop(5.0)
     assert [type(error) for file in files for _, error in file.errors] == [DeadlineExceeded] * 3
 
 
 def test_a_waiting_pdf_blocks_no_decoder() -> None:
-    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
-    reader.start()
     sizes: list[int] = []
 
     def look() -> None:
         with reader.decoded_image(pdf(GRAY), 1) as image:
             sizes.append(image.width)
 
-    lookers = [threading.Thread(target=look) for _ in range(DECODERS)]
-    try:
-        with ExitStack() as limiter:
-            for _ in range(DECODERS):
-                limiter.enter_context(reader._documents._pdf_limiter.take(bool))
-            for looker in lookers:
-                looker.start()
-            with pytest.raises(DeadlineExceeded), reader.decoded_image(pdf(GRAY), 1, limit_s=0.5):
-                pytest.fail("drawn")
-            assert reader.read(png(), ReadOptions(), 5.0).page.lines
-        for looker in lookers:
-            looker.join(30)
-    finally:
-        reader.stop(5.0)
+    with running_reader(threads=1) as reader, ThreadPoolExecutor(DECODERS) as pool, ExitStack() as limiter:
+        for _ in range(DECODERS):
+            limiter.enter_context(reader._documents._pdf_limiter.take(bool))
+        for _ in range(DECODERS):
+            pool.submit(look)
+        with pytest.raises(DeadlineExceeded), reader.decoded_image(pdf(GRAY), 1, limit_s=0.5):
+            pytest.fail("drawn")
+        assert reader.read(png(), ReadOptions(), 5.0).page.lines
     assert sizes == [200] * DECODERS
 
 
@@ -383,9 +336,7 @@ def test_a_child_cannot_shrink_the_canvas() -> None:
         ((2000, 2000), MEGAPIXEL, None),
     ],
 )
-def test_a_page_is_drawn_within_its_limits_or_refused(
-    points: tuple[float, float], max_pixels: int, size: tuple[int, int] | None
-) -> None:
+def test_page_limits_are_kept(points: tuple[float, float], max_pixels: int, size: tuple[int, int] | None) -> None:
     with nullcontext() if size else pytest.raises(CallerError):
         assert size_px(*points, DrawingLimits(200, max_pixels, 20_000)) == size
 

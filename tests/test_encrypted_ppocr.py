@@ -38,10 +38,8 @@ def slices() -> list[bytes]:
 
 
 def read(page: Image, cache: Path, model: ModelVersion) -> Page:
-    """The page as the engine reads it with that model, in ONNX Runtime's single precision."""
-    settings = read_settings(
-        {"OCRSVC_PROVIDER": "cpu", "OCRSVC_PRECISION": "fp32", "OCRSVC_DEVICE": "cpu", "OCRSVC_MODEL_CACHE": str(cache)}
-    )
+    env = {"OCRSVC_PROVIDER": "cpu", "OCRSVC_PRECISION": "fp32", "OCRSVC_DEVICE": "cpu"}
+    settings = read_settings(env | {"OCRSVC_MODEL_CACHE": str(cache)})
     engine = open_engine_in_process(settings, ThreadPlan(1, 1, 1), model)
     try:
         handle = engine.open_handle()
@@ -54,20 +52,16 @@ def read(page: Image, cache: Path, model: ModelVersion) -> Page:
 
 
 def plain_in(folder: Path, slices: list[bytes]) -> int:
-    """How many of the slices stand in the files of a folder."""
     contents = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
     assert contents
     return sum(one in content for one in slices for content in contents)
 
 
 def mapped_files() -> set[str]:
-    """The files that this process has mapped."""
     return {line[line.index("/") :] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
 
 
-def test_encrypted_model_reads_the_same_text_and_caches_nothing_plain(
-    tmp_path: Path, page: Image, slices: list[bytes]
-) -> None:
+def test_encrypted_model_reads_alike_and_caches_nothing_plain(tmp_path: Path, page: Image, slices: list[bytes]) -> None:
     built_in = built_in_model()
     plain = NewModel(built_in.description, {name: built_in.read(name) for name in built_in.description.files})
     write_version(plain, tmp_path / "plain", "mine", 1)

@@ -8,12 +8,13 @@ import socket
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from urllib.parse import urlsplit
 
 import pytest
 import requests
-from support import Server, run_server, start_server
+from image_support import png
+from support import Server, read_to_end, run_server, start_server
 
 from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker.event_loop import HEAD_S
@@ -25,14 +26,7 @@ _ANSWER_S = 30.0
 _PROMPT_S = 8.0
 
 
-def connect(server: Server) -> socket.socket:
-    address = urlsplit(server.url)
-    assert address.hostname is not None
-    return socket.create_connection((address.hostname, address.port or 0), timeout=_ANSWER_S)
-
-
 def ask(wire: socket.socket, connection: str = "keep-alive") -> bytes:
-    """Send a GET; the first piece of the response."""
     wire.sendall(f"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\n\r\n".encode())
     return wire.recv(65536)
 
@@ -47,7 +41,6 @@ def seconds_of_a_request(server: Server) -> float:
     ("own", "others", "engine_threads", "busier"),
     [
         (1, [0], 1, False),
-        # None waits yet.
         (2, [0], 2, False),
         (3, [0], 2, True),
         (3, [2], 2, False),
@@ -72,33 +65,33 @@ def test_worker_is_busier_if_requests_wait_and_a_sibling_has_clearly_fewer(
 def test_silent_connections_use_no_thread(server: Server) -> None:
     with ExitStack() as stack:
         for _ in range(40):
-            stack.enter_context(connect(server))
+            stack.enter_context(server.connect())
         assert seconds_of_a_request(server) < _PROMPT_S
 
 
 def test_silent_connection_is_closed_at_the_limit(server: Server) -> None:
     began_s = time.monotonic()
-    with connect(server) as silent:
+    with server.connect() as silent:
         assert silent.recv(1) == b""
     assert HEAD_S - 0.5 < time.monotonic() - began_s < HEAD_S + 20
 
 
 def test_late_request_on_a_silent_connection_is_answered(server: Server) -> None:
-    with connect(server) as late:
+    with server.connect() as late:
         seconds_of_a_request(server)
         assert ask(late).startswith(b"HTTP/1.1 200 ")
 
 
 def test_lingering_closes_do_not_block_the_loop(server: Server) -> None:
     with ExitStack() as stack:
-        wires = [stack.enter_context(connect(server)) for _ in range(25)]
+        wires = [stack.enter_context(server.connect()) for _ in range(25)]
         for wire in wires:
             assert ask(wire, "close").startswith(b"HTTP/1.1 200 ")
         assert seconds_of_a_request(server) < _PROMPT_S
 
 
 def test_lingering_close_is_ended_at_its_limit(server: Server) -> None:
-    with connect(server) as wire:
+    with server.connect() as wire:
         assert ask(wire, "close").startswith(b"HTTP/1.1 200 ")
         while wire.recv(65536):
             pass
@@ -106,22 +99,17 @@ def test_lingering_close_is_ended_at_its_limit(server: Server) -> None:
         with suppress(ConnectionError):
             while time.monotonic() < end_s:
                 wire.sendall(b"x")
-                # Nobody answers; this only waits a little.
                 threading.Event().wait(0.1)
         assert time.monotonic() < end_s - _ANSWER_S + 20
 
 
 def test_input_after_the_last_response_does_not_reset_the_connection(server: Server) -> None:
-    with connect(server) as wire:
+    with server.connect() as wire:
         wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + bytes(200_000))
-        answer = b""
-        while got := wire.recv(65536):
-            answer += got
-    assert answer.startswith(b"HTTP/1.1 200 ")
+        assert read_to_end(wire).startswith(b"HTTP/1.1 200 ")
 
 
 def keep_asking(server: Server, page: bytes, times: int) -> None:
-    """A client that keeps its connection open."""
     with requests.Session() as session:
         for _ in range(times):
             answer = session.post(f"{server.url}/v1/ocr", data=page, timeout=_ANSWER_S)
@@ -129,22 +117,16 @@ def keep_asking(server: Server, page: bytes, times: int) -> None:
 
 
 def test_two_workers_share_keep_alive_clients() -> None:
-    from image_support import png
-
     env = {"OCRSVC_WORKERS": "2", "OCRSVC_ENGINE_THREADS": "2", "OCRSVC_FAKE_LATENCY_S": "0.02"}
     with run_server({**env, "OCRSVC_LOG_LEVEL": "debug"}) as server:
         server.wait_for("READY in", count=2)
-        clients = [threading.Thread(target=keep_asking, args=(server, png(), 60)) for _ in range(20)]
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
+        with ThreadPoolExecutor(20) as pool:
+            list(pool.map(lambda page: keep_asking(server, page, 60), [png()] * 20))
         # The last answers may be here before their lines are.
         server.wait_for("POST /v1/ocr", count=20 * 60)
         served = Counter(re.findall(r"\[(\d+)\] \[DEBUG\] POST /v1/ocr", server.log))
     assert sum(served.values()) == 20 * 60
     assert len(served) == 2
-    # A share of 45 to 55 %.
     assert min(served.values()) >= 0.45 * 20 * 60, served
 
 
@@ -152,7 +134,7 @@ def test_idle_connections_are_closed_when_the_worker_is_full() -> None:
     args = ("--worker-connections", "12", "--threads", "4")
     with run_server({"OCRSVC_WORKERS": "1"}, args) as server, ExitStack() as stack:
         for _ in range(12):
-            assert ask(stack.enter_context(connect(server))).startswith(b"HTTP/1.1 200 ")
+            assert ask(stack.enter_context(server.connect())).startswith(b"HTTP/1.1 200 ")
         assert seconds_of_a_request(server) < 5
 
 
@@ -164,7 +146,7 @@ def test_worker_without_free_descriptors_keeps_serving_and_logs_it() -> None:
         resource.prlimit(worker, resource.RLIMIT_NOFILE, (90, hard))
         with ExitStack() as stack:
             for _ in range(100):
-                stack.enter_context(connect(server))
+                stack.enter_context(server.connect())
             server.wait_for("No connection can be accepted.*ulimit -n")
         assert seconds_of_a_request(server) < 15
         assert server.workers() == [worker]

@@ -13,7 +13,6 @@ from support import ROOT, Server, clean_environment
 
 EXAMPLES = ROOT / "docs" / "examples"
 IMAGE = ROOT / "tests" / "pages" / "notice.jpg"
-# What the fake engine reads on it begins with its size.
 SIZE = "640x300"
 
 COMMANDS = {

@@ -74,9 +74,7 @@ def ask(executor: Executor[Work], text: str, deadline_s: float = FAR_S) -> Any:
         ("leave", EngineFailed, "SystemExit"),
     ],
 )
-def test_a_failure_is_raised_in_the_waiting_thread_and_the_engine_thread_survives(
-    text: str, error: type[OcrsvcError], message: str
-) -> None:
+def test_failures_reach_their_caller_and_the_thread_survives(text: str, error: type[OcrsvcError], message: str) -> None:
     with running(Upper()) as executor:
         with pytest.raises(error, match=message):
             ask(executor, text)

@@ -51,10 +51,7 @@ def test_words_and_characters_share_their_line_evenly() -> None:
     assert line.words is not None
     assert "".join(word.text for word in line.words) == line.text.replace(" ", "")
     first, second = line.words
-    assert (first.box, second.box) == (
-        ((0, 0), (10, 0), (10, 20), (0, 20)),
-        ((12, 0), (28, 0), (28, 20), (12, 20)),
-    )
+    assert (first.box, second.box) == (((0, 0), (10, 0), (10, 20), (0, 20)), ((12, 0), (28, 0), (28, 20), (12, 20)))
     assert [each.box[0] for each in first.characters] == [(0, 0), (2, 0), (4, 0), (6, 0), (8, 0)]
 
 
@@ -69,11 +66,11 @@ def test_latency_takes_no_cpu_time_and_burning_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "expected"), [((), [EngineFailed] * 3), ((crc(noise(13)),), [Page, EngineFailed, Page])]
+    ("chosen", "kind"), [((), [EngineFailed] * 3), ((crc(noise(13)),), [Page, EngineFailed, Page])]
 )
-def test_fault_affects_the_chosen_image_or_all(chosen: tuple[str, ...], expected: list[type]) -> None:
+def test_fault_affects_the_chosen_image_or_all(chosen: tuple[str, ...], kind: list[type]) -> None:
     handle = open_fake(fake_fault="fail", fake_fault_on=chosen)
-    assert kinds(handle.read([task(noise(seed)) for seed in (12, 13, 14)])) == expected
+    assert kinds(handle.read([task(noise(seed)) for seed in (12, 13, 14)])) == kind
 
 
 def test_a_hanging_read_ends_when_the_engine_closes() -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import pypdfium2
 import pytest
-from documents import pdf, tiff
+from documents import page_texts, pdf, tiff
 from hypothesis import given
 from hypothesis import strategies as st
 from image_support import png
@@ -47,8 +46,6 @@ def write(name: str, pages: Sequence[Page]) -> str:
 
 
 def as_xml_can_hold(text: str) -> str:
-    """As XML 1.0, section 2.2, lists its characters."""
-
     def is_char(code: int) -> bool:
         return code in {9, 10, 13} or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code >= 0x10000
 
@@ -95,11 +92,8 @@ def test_words_are_a_tsv_level_and_keep_the_spaces_of_their_line() -> None:
         '4\t1\t0\t0\t2\t0\t180\t40\t20\t50\t50.00\t"up"',
     ]
     root = ET.fromstring(write("hocr", WITH_WORDS))
-    assert titles(root, "ocrx_word")[:3] == [
-        "bbox 10 20 40 50; x_wconf 90",
-        "bbox 50 20 90 50; x_wconf 80",
-        "bbox 90 20 110 50; x_wconf 70",
-    ]
+    words = [("10 20 40 50", 90), ("50 20 90 50", 80), ("90 20 110 50", 70)]
+    assert titles(root, "ocrx_word")[:3] == [f"bbox {place}; x_wconf {sure}" for place, sure in words]
     assert "".join(next(root.iterfind(f".//{HTML}span[@class='ocr_line']")).itertext()) == "The hall殿"
     line = next(ET.fromstring(write("alto", WITH_WORDS)).iterfind(f".//{ALTO}TextLine"))
     assert [one.get("CONTENT", one.tag.removeprefix(ALTO)) for one in line] == ["The", "SP", "hall", "殿"]
@@ -123,10 +117,8 @@ def test_hocr_has_frames_confidences_and_angles() -> None:
 
 def test_alto_has_frames_confidences_and_shapes() -> None:
     pages = ET.fromstring(write("alto", PAGES)).findall(f".//{ALTO}Page")
-    assert [(page.get("PHYSICAL_IMG_NR"), page.get("WIDTH"), page.get("HEIGHT")) for page in pages] == [
-        ("1", "200", "100"),
-        ("2", "64", "32"),
-    ]
+    found = [[page.get(name) for name in ("PHYSICAL_IMG_NR", "WIDTH", "HEIGHT")] for page in pages]
+    assert found == [["1", "200", "100"], ["2", "64", "32"]]
     upright, upwards = (dict(string.attrib) for string in pages[0].iterfind(f".//{ALTO}String"))
     assert upright == place("string_1_1", 10, 20, 101, 30) | {"WC": "0.9876", "CONTENT": "甲 & <b>"}
     assert upwards == place("string_1_2", 180, 40, 20, 50) | {"WC": "0.5000", "CONTENT": '"up"'}
@@ -199,8 +191,6 @@ def test_a_plugin_format_is_available_everywhere(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "fake: 2 lines"), done.stderr
 
 
-# Files of documents
-
 FAKE = EngineInfo("fake", "fake", "1", "cpu", "fp32", "none")
 
 
@@ -241,8 +231,7 @@ def test_a_text_layer_is_not_written_a_second_time(reader: Reader) -> None:
     (page,) = pages_of(reader, file)
     first, *others = page.lines
     lines = (replace(first, text="own text", source="text_layer"), *(replace(line, source="ocr") for line in others))
-    with pypdfium2.PdfDocument(made("pdf", file, [replace(page, lines=lines)])) as document:
-        found = document[0].get_textpage().get_text_range()
+    (found,) = page_texts(made("pdf", file, [replace(page, lines=lines)]))
     assert (found.count("own text"), others[0].text in found) == (1, True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
+from image_support import box
 
 from ocrsvc.imaging.geometry import (
     Quads,
@@ -21,12 +22,8 @@ from ocrsvc.imaging.text_contour import Outline, cut, extent, parts_of
 from ocrsvc.results import Box, Character, Line, Page, Pixels, Word
 
 
-def frame(left: float, top: float, right: float, bottom: float) -> Box:
-    return (left, top), (right, top), (right, bottom), (left, bottom)
-
-
 def square(left: float, top: float, side: float) -> Box:
-    return frame(left, top, left + side, top + side)
+    return box(left, top, left + side, top + side)
 
 
 LEANING = np.array([[10, 5], [30, 15], [28, 20], [8, 10]], np.float32)
@@ -47,20 +44,16 @@ def test_pixels_and_points_turn_in_the_same_way(degrees: int) -> None:
     assert (column + 0.5, row + 0.5) == (x, y)
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected", "scale"), [((600, 800, 3), (300, 400, 3), 0.5), ((60, 80), (60, 80), 1.0)]
-)
-def test_shrink_limits_the_longest_side_and_never_enlarges(
-    shape: tuple[int, ...], expected: tuple[int, ...], scale: float
-) -> None:
+@pytest.mark.parametrize(("shape", "size", "scale"), [((600, 800, 3), (300, 400, 3), 0.5), ((60, 80), (60, 80), 1.0)])
+def test_shrink_limits_the_longest_side(shape: tuple[int, ...], size: tuple[int, ...], scale: float) -> None:
     pixels, found = shrink(np.zeros(shape, np.uint8), 400)
-    assert (pixels.shape, found) == (expected, scale)
+    assert (pixels.shape, found) == (size, scale)
 
 
 @pytest.mark.parametrize(
     ("degrees", "page_size", "on_image"),
     [
-        (0, (40, 30), frame(2, 4, 10, 12)),
+        (0, (40, 30), box(2, 4, 10, 12)),
         (90, (30, 40), ((4, 58), (4, 50), (12, 50), (12, 58))),
         (180, (40, 30), ((78, 56), (70, 56), (70, 48), (78, 48))),
     ],
@@ -107,8 +100,7 @@ def test_many_boxes_are_mapped_in_chunks_so_that_other_threads_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "expected"),
-    [(0, [[8, 5], [30, 5], [30, 20], [8, 20]]), (1, [[30, 5], [30, 20], [8, 20], [8, 5]])],
+    ("begin", "expected"), [(0, [[8, 5], [30, 5], [30, 20], [8, 20]]), (1, [[30, 5], [30, 20], [8, 20], [8, 5]])]
 )
 def test_an_upright_box_contains_its_quad_and_keeps_the_first_corner(begin: int, expected: list[list[float]]) -> None:
     assert upright_boxes(np.roll(LEANING, -begin, axis=0)).tolist() == expected
@@ -121,16 +113,15 @@ def test_a_quad_is_cropped_and_straightened() -> None:
     piece = crop(pixels, tall, width=10, height=4)
     assert piece.shape == (4, 10)
     assert (piece[1:-1, 1:-1] == 200).all()
-    # A large one is averaged down and not sampled.
     stripes: Pixels = np.zeros((400, 400), np.uint8)
     stripes[:, ::2] = 200
-    small = crop(stripes, np.array(frame(0, 0, 400, 400), np.float32), width=40, height=40)[5:-5, 5:-5]
+    small = crop(stripes, np.array(box(0, 0, 400, 400), np.float32), width=40, height=40)[5:-5, 5:-5]
     assert abs(float(small.mean()) - 100) < 5
     assert float(small.std()) < 5
 
 
 def test_sides_are_measured_along_and_across_the_reading_direction() -> None:
-    quad = np.array(frame(10, 10, 40, 20), np.float32)
+    quad = np.array(box(10, 10, 40, 20), np.float32)
     assert sides(quad) == (30.0, 10.0)
     for turns in range(4):
         begun = np.roll(quad, -turns, axis=0)

@@ -6,6 +6,7 @@ import io
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,9 +81,7 @@ def test_worker_on_the_cpu_does_not_read_a_gpu(setting: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cuda", True), ("cpu", False)])
-def test_workers_load_one_by_one_on_an_unreadable_gpu(
-    device: str, waits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_load_singly_on_an_unreadable_gpu(device: str, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = iter([False, True])
     service = ServiceContext(read_settings({}))
     monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: None)
@@ -156,13 +155,9 @@ def test_gpu_numbers_stay_valid_after_a_reload_with_other_gpus() -> None:
 
 @pytest.mark.parametrize(("gpu", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])
 def test_successor_needs_room_on_its_own_gpu(gpu: int, kind: Granted) -> None:
-    workers = [
-        Snapshot(place, State.READY, gpu=place, gpu_read_s=5.0, gpu_free_bytes=free_bytes)
-        for place, free_bytes in enumerate((50, 500))
-    ]
-    workers[gpu] = Snapshot(
-        gpu, State.READY, reason=Reason.RELOAD, gpu=gpu, gpu_read_s=5.0, gpu_free_bytes=(50, 500)[gpu]
-    )
+    first = Snapshot(0, State.READY, gpu=0, gpu_read_s=5.0, gpu_free_bytes=50)
+    workers = [first, replace(first, slot=1, gpu=1, gpu_free_bytes=500)]
+    workers[gpu] = replace(workers[gpu], reason=Reason.RELOAD)
     grant = next_grant(Head(base=2, gpu_footprint_bytes=100), workers, 10.0)
     assert grant is not None
     assert grant[1] is kind
@@ -185,10 +180,8 @@ def test_new_worker_is_pinned_to_the_gpu_that_lacks_one() -> None:
         wait_until(is_replaced, "it is replaced")
         found = workers(server.url)
     assert Counter(worker["card"] for worker in found) == {0: 2, 1: 2}
-    assert Counter(line.rpartition(" ")[2] for line in server.lines if "computes on GPU" in line) == {
-        "GPU-aaaa": 3,
-        "GPU-bbbb": 2,
-    }
+    pinned = Counter(line.rpartition(" ")[2] for line in server.lines if "computes on GPU" in line)
+    assert pinned == {"GPU-aaaa": 3, "GPU-bbbb": 2}
 
 
 def workers(url: str) -> list[dict[str, Any]]:

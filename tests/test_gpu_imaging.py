@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-import os
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -17,12 +16,12 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from bent_page import bend
-from curved_pages import bent, flat_page
+from curved_pages import bend, bent, flat_page
 from gpu_session_double import WARM_PX, GpuSessionDouble, put_in_place
 from numpy.typing import NDArray
 from ppocr_support import LINE, load, read, text_of
 from strict_arrays import OnGpu, StrictArrays, on_gpu
+from support import SHARED
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.model.version import built_in_model
@@ -44,13 +43,11 @@ from ocrsvc.imaging.geometry import Quad, crop
 from ocrsvc.results import Check, Pixels, ReadTask, no_check
 from ocrsvc.serving.batcher import Limits
 
-SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
 SMALL = Limits(max_cost=4 * 48 * 480, max_items=4, max_wait_s=0.001)
 OVER = pytest.mark.parametrize("gpu", [ArrayBackend(), StrictArrays()], ids=["numpy", "strict"])
 
 
 def noise(*shape: int) -> Pixels:
-    """Pixels with detail at every size."""
     random = np.random.default_rng(7).integers(0, 256, shape, np.uint8)
     return np.asarray(cv2.GaussianBlur(random, (3, 3), 0), np.uint8).reshape(shape)
 
@@ -70,9 +67,7 @@ def noise(*shape: int) -> Pixels:
         *(((1, 1), (64, 64), False), ((64, 96), (96, 64), False)),
     ],
 )
-def test_resizing_differs_from_opencv_by_at_most_one_gray_level(
-    shape: tuple[int, ...], size: tuple[int, int], *, shrink: bool
-) -> None:
+def test_resizing_is_opencvs_but_for_one_level(shape: tuple[int, ...], size: tuple[int, int], *, shrink: bool) -> None:
     page = noise(*shape)
     expected = cv2.resize(page, size, interpolation=cv2.INTER_AREA if shrink else cv2.INTER_LINEAR)
     assert np.abs(resize(np, page, size, shrink=shrink) - expected.astype(np.float32)).max() <= 1
@@ -90,7 +85,6 @@ def test_detector_input_equals_host_input_with_repeated_edge(gpu: ArrayBackend, 
 
 
 def blurred_boxes() -> NDArray[np.float32]:
-    """A probability map with soft edges, and noise around the thresholds."""
     drawn = np.zeros((160, 320), np.float32)
     for number, (left, top) in enumerate([(10, 10), (150, 12), (20, 60), (180, 70), (30, 120)]):
         cv2.rectangle(drawn, (left, top), (left + 100, top + 14), 0.38 + 0.15 * number, -1)
@@ -180,7 +174,6 @@ def engine() -> Iterator[PpocrEngine]:
 
 
 def in_memory(engine: PpocrEngine) -> PageHandle:
-    """The same models, with pixels prepared in memory."""
     return PageHandle(engine._detector, engine._scripts, engine._shared_threads)
 
 
@@ -263,9 +256,7 @@ class Full(StrictArrays):
         return super().upload(array)
 
 
-def test_page_that_exceeds_gpu_memory_is_prepared_on_the_host(
-    engine: PpocrEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_page_beyond_gpu_memory_is_prepared_on_the_host(engine: PpocrEngine, caplog: pytest.LogCaptureFixture) -> None:
     viewer = engine._gpu_pipeline
     assert viewer is not None
     full = type(viewer)(Full(), viewer.detector, viewer.scripts)
@@ -283,9 +274,7 @@ class Broken(StrictArrays):
         raise RuntimeError(f"cudaErrorInsufficientDriver at {array.shape}")
 
 
-def test_engine_falls_back_from_a_failing_gpu_and_logs_it(
-    engine: PpocrEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_engine_falls_back_from_a_failing_gpu_and_logs(engine: PpocrEngine, caplog: pytest.LogCaptureFixture) -> None:
     runs, parts = engine._line_runners[0], read_parts(built_in_model())
     assert isinstance(runs, BatchRunner)
     assert engine._open_gpu_pipeline(Broken(), parts, {"main": runs._session}, SMALL) is None
@@ -353,9 +342,7 @@ def test_free_gpu_memory_above_a_limit_is_released(monkeypatch: pytest.MonkeyPat
     assert (memory.free, pinned.free) == (0, 0)
 
 
-def test_gpu_imaging_is_used_only_with_cuda_models_and_cupy(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_gpu_imaging_needs_cuda_and_cupy(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert find_backend("auto", "cpu") is None
     assert find_backend("cpu", "cuda") is None

@@ -1,8 +1,4 @@
-"""Reading of GPU memory, in a container and under MIG, and replacement of workers before it is full.
-
-The real pynvml over a double of NVML, and Tr's double that allocates from the same simulated GPU: see
-doubles/simulated_gpu.h.
-"""
+"""GPU memory is read, and workers are replaced before it is full: pynvml and Tr over doubles/simulated_gpu.h."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,15 +13,13 @@ from pathlib import Path
 import pytest
 import requests
 from image_support import png
-from support import Server, clean_environment, run_server, wait_until
+from support import Server, run_program, run_server, wait_until
 
 from ocrsvc.system.gpu import GpuMemoryReader, GpuUnreadable, Nvml, Siblings
 
-DOUBLES = Path(__file__).parent / "doubles"
-sys.path.insert(0, str(DOUBLES))
+sys.path.insert(0, str(Path(__file__).parent / "doubles"))
 
-from simulated_gpu import PART_UUID, UUID, Mode, SimulatedGpu  # noqa: E402  the path must be known first
-from tr_home import build_home  # noqa: E402  as above
+from simulated_gpu import PART_UUID, UUID, Mode, SimulatedGpu
 
 MB = 10**6
 GPU_BYTES = 1000 * MB
@@ -46,18 +39,9 @@ print(json.dumps(reading and dataclasses.asdict(reading) | {"busy_ratio": gauge.
 """
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tr's double in its GPU build, and the double of NVML."""
-    folder = tmp_path_factory.mktemp("tr-gpu")
-    build_home(folder, gpu=True)
-    return folder
-
-
 @pytest.fixture
-def gpu(home: Path) -> Iterator[SimulatedGpu]:
-    """A GPU of 1000 MB, of which another process holds 50."""
-    made = SimulatedGpu(home / "gpu", GPU_BYTES)
+def gpu(gpu_home: Path) -> Iterator[SimulatedGpu]:
+    made = SimulatedGpu(gpu_home / "gpu", GPU_BYTES)
     made.hold_for_others(OTHERS_BYTES)
     yield made
     made.close()
@@ -65,14 +49,8 @@ def gpu(home: Path) -> Iterator[SimulatedGpu]:
 
 def probe(home: Path, env: Mapping[str, str]) -> tuple[dict[str, int] | None, str]:
     """The readings and the log of a process that opens a reader, and then a session of 100 MB."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE, str(home)],
-        env=clean_environment({"LIBTR_DOUBLE_GPU_BYTES": str(MODEL_BYTES), **env}),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
+    done = run_program("-c", PROBE, home, env={"LIBTR_DOUBLE_GPU_BYTES": str(MODEL_BYTES), **env})
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 
 
@@ -93,9 +71,9 @@ def probe(home: Path, env: Mapping[str, str]) -> tuple[dict[str, int] | None, st
         (Mode.DIVIDED | Mode.NO_SIZES, UUID),
     ],
 )
-def test_process_reads_its_gpu_memory(home: Path, gpu: SimulatedGpu, mode: Mode, visible: str | None) -> None:
+def test_process_reads_its_gpu_memory(gpu_home: Path, gpu: SimulatedGpu, mode: Mode, visible: str | None) -> None:
     gpu.behave(mode)
-    reading, message = probe(home, gpu.environment | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
+    reading, message = probe(gpu_home, gpu.environment | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
     assert reading == {
         "own_bytes": MODEL_BYTES,
         "used_bytes": MODEL_BYTES + OTHERS_BYTES,
@@ -118,18 +96,16 @@ def test_process_reads_its_gpu_memory(home: Path, gpu: SimulatedGpu, mode: Mode,
         (Mode.PLAIN, {"DOUBLE_GPU": ""}, "NVML: Driver Not Loaded"),
     ],
 )
-def test_unreadable_gpu_is_logged_once(
-    home: Path, gpu: SimulatedGpu, mode: Mode, env: dict[str, str], message: str
-) -> None:
+def test_gpu_fault_is_logged(gpu_home: Path, gpu: SimulatedGpu, mode: Mode, env: dict[str, str], message: str) -> None:
     gpu.behave(mode)
-    reading, log = probe(home, gpu.environment | env)
+    reading, log = probe(gpu_home, gpu.environment | env)
     assert reading is None
     assert message in log
     assert len(log.splitlines()) == 1
 
 
-def test_missing_nvml_is_not_logged(home: Path) -> None:
-    assert probe(home, {}) == (None, "")
+def test_missing_nvml_is_not_logged(gpu_home: Path) -> None:
+    assert probe(gpu_home, {}) == (None, "")
 
 
 class Totals(Nvml):
@@ -161,7 +137,6 @@ def test_siblings_memory_is_not_counted() -> None:
     gauge = GpuMemoryReader(source, logging.getLogger("test-gpu"), Siblings(gpu_bytes=100))
     source.used = 350
     assert own_bytes(gauge, Siblings(gpu_bytes=100)) == 200
-    # The sibling is gone, with its memory.
     source.used = 250
     assert own_bytes(gauge, Siblings(gpu_bytes=0)) == 200
 
@@ -202,8 +177,8 @@ def serving(home: Path, gpu: SimulatedGpu, **env: str) -> dict[str, str]:
     }
 
 
-def test_nvml_failure_ends_no_worker_and_memory_of_a_killed_worker_is_freed(home: Path, gpu: SimulatedGpu) -> None:
-    with run_server(serving(home, gpu)) as server:
+def test_nvml_failure_ends_no_worker_and_memory_of_a_killed_worker_is_freed(gpu_home: Path, gpu: SimulatedGpu) -> None:
+    with run_server(serving(gpu_home, gpu)) as server:
         assert "libnvidia-ml" not in Path(f"/proc/{server.pid}/maps").read_text(), "the arbiter must not load NVML"
         wait_until(lambda: "ocrsvc_gpu_utilization_ratio{" in _metrics(server), "the worker reads the GPU")
         assert {line for line in _metrics(server).splitlines() if line.startswith("ocrsvc_gpu_")} == {
@@ -213,7 +188,7 @@ def test_nvml_failure_ends_no_worker_and_memory_of_a_killed_worker_is_freed(home
         }
         gpu.behave(Mode.FAILS)
         server.wait_for("The GPU cannot be read .*only RSS limits apply")
-        assert _post(server) == 200
+        assert requests.post(f"{server.url}/v1/ocr", data=png(), timeout=30).status_code == 200
         assert "ocrsvc_gpu_utilization_ratio{" not in _metrics(server)
         gpu.behave(Mode.PLAIN)
         server.wait_for("The GPU can be read again")
@@ -234,19 +209,14 @@ def test_nvml_failure_ends_no_worker_and_memory_of_a_killed_worker_is_freed(home
         ),
     ],
 )
-def test_gpu_limits_are_bytes_or_a_share(home: Path, gpu: SimulatedGpu, env: dict[str, str], message: str) -> None:
-    quiet = serving(home, gpu)
-    with run_server({**quiet, **env}) as server:
+def test_gpu_limits_are_bytes_or_a_share(gpu_home: Path, gpu: SimulatedGpu, env: dict[str, str], message: str) -> None:
+    with run_server(serving(gpu_home, gpu, **env)) as server:
         server.wait_for(message)
 
 
 def test_limit_for_a_missing_gpu_is_logged() -> None:
     with run_server({"OCRSVC_GPU_HARD_BYTES": "1GB", "OCRSVC_WORKERS": "1"}) as server:
         server.wait_for("OCRSVC_GPU_HARD_BYTES is set, but this worker cannot read a GPU")
-
-
-def _post(server: Server) -> int:
-    return requests.post(f"{server.url}/v1/ocr", data=png(), timeout=30).status_code
 
 
 def _metrics(server: Server) -> str:

@@ -6,18 +6,18 @@ import ast
 import errno
 import gc
 import json
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, cast
 
 import grpc
 import numpy as np
 import pytest
+from golden import FOLDER
 from google.protobuf import any_pb2, json_format, text_format
 from grpc_support import (
     ANSWER,
@@ -43,18 +43,8 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, ResponseReceived, StreamEnded, TrailersReceived
 from image_support import png
-from support import ROOT, run_server, start_server, wait_until
-from web_support import (
-    CONFIDENCE,
-    TEXT,
-    DeafReader,
-    HeldEngine,
-    KnownEngine,
-    as_base64,
-    json_of,
-    running_app,
-    running_reader,
-)
+from support import run_server, start_server, wait_until
+from web_support import CONFIDENCE, TEXT, DeafReader, HeldEngine, as_base64, json_of, running_app, running_reader
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
@@ -63,9 +53,7 @@ from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
-GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 INFER = V2 + "ModelInfer"
 SEEN = "64x32 auto True False None"
 TFS = "tensorflow.serving."
@@ -74,7 +62,6 @@ PIPELINE = "baidu.paddle_serving.pipeline_serving."
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Where all services are served over the known engine."""
     listener = socket.create_server(("127.0.0.1", 0))
     number = listener.getsockname()[1]
     with known_model() as methods, serving(methods, listener, threads=1):
@@ -146,7 +133,6 @@ def test_the_service_and_its_model_describe_themselves_as_over_http(channel: grp
         return json_format.MessageToDict(message, preserving_proto_field_name=True)
 
     def same(value: Any) -> Any:
-        """As protobuf writes JSON: 64-bit numbers are text."""
         if isinstance(value, dict):
             return {key: same(item) for key, item in value.items()}
         return [same(item) for item in value] if isinstance(value, list) else value
@@ -159,9 +145,8 @@ def test_the_service_and_its_model_describe_themselves_as_over_http(channel: grp
             output["name"] for output in metadata["outputs"]
         ]
         config = json_of(client.get("/v2/models/ocr/config"))
-        assert v2(channel, "ModelConfig", {"name": "ocr"}).config == json_format.ParseDict(
-            config, MESSAGES["inference.ModelConfig"]()
-        )
+        expected = json_format.ParseDict(config, MESSAGES["inference.ModelConfig"]())
+        assert v2(channel, "ModelConfig", {"name": "ocr"}).config == expected
     assert v2(channel, "RepositoryIndex", {"ready": True}).models[0].state == "READY"
     unary(channel, V2 + "RepositoryModelLoad", "inference.RepositoryModelLoadResponse")(
         MESSAGES["inference.RepositoryModelLoadRequest"](model_name="ocr"), timeout=PATIENCE_S
@@ -185,7 +170,6 @@ def wrong_input(**changes: Any) -> Any:
 
 
 def merged(text: str) -> Any:
-    """A right request, with more of it as text."""
     return text_format.Merge(text, infer_request(png()))
 
 
@@ -427,11 +411,10 @@ def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
 
 
 def test_disconnect_is_noticed() -> None:
-    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    with serving(gate.method(), listener):
-        with calling(listener.getsockname()[1]) as channel:
-            call = echo(channel).future(MESSAGES[ANSWER]())
-            assert gate.began.acquire(timeout=PATIENCE_S)
+    with gated() as (gate, channel):
+        call = echo(channel).future(MESSAGES[ANSWER]())
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        channel.close()
         assert gate.calls[0].gone.wait(PATIENCE_S)
         assert call.code() is grpc.StatusCode.CANCELLED
         gate.open.set()
@@ -441,9 +424,7 @@ UNSHARED = [("grpc.use_local_subchannel_pool", 1)]
 
 
 @pytest.mark.parametrize("turn", ["answered", "check_time_limits"])
-def test_error_in_a_turn_ends_only_its_connection(
-    turn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_turn_is_isolated(turn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     real, faults = getattr(Calls, turn), list[Exception]()
 
     def fail_once(calls: Calls, *given: Any) -> None:
@@ -505,8 +486,8 @@ def test_missing_file_descriptors_neither_spin_nor_flood_the_log(caplog: pytest.
     ],
 )
 def test_disabled_adapters_have_no_grpc_service(adapters: tuple[str, ...], services: list[str]) -> None:
-    model = model_over(Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine))
-    found = {path.split("/")[1] for path in make_services(model, adapters)}
+    with running_reader() as reader:
+        found = {path.split("/")[1] for path in make_services(model_over(reader), adapters)}
     assert sorted(found) == sorted([*services, "grpc.health.v1.Health"])
 
 
@@ -578,7 +559,6 @@ class Wire:
         self.flush()
 
     def until(self, kind: type[Event]) -> Any:
-        """The next event of a kind; fails when the connection ends before."""
         while True:
             data = self.sock.recv(65536)
             assert data, f"closed before {kind.__name__}"
@@ -608,37 +588,26 @@ def wire(gate: Gate) -> Iterator[Wire]:
 
 
 def status(event: Any) -> str:
-    return str(dict(event.headers)["grpc-status"])
+    headers = dict(event.headers)
+    return f"{headers.get(':status', '')} {headers.get('grpc-status', '')}".strip()
 
 
 @pytest.mark.parametrize(
     ("data", "more", "expected"),
     [
-        (b"", {}, "12"),
-        (b"\0\0\0\0\0" * 2, {}, "12"),
-        (b"\0\0\0", {}, "13"),
-        (b"\0\0\0\0\0", {"grpc_timeout": "soon"}, "3"),
-        (b"\1\0\0\0\0", {"grpc_encoding": "snappy"}, "12"),
-        (b"\0\0\0\0\0", {":path": "/t/Nothing"}, "12"),
+        (b"", {}, "200 12"),
+        (b"\0\0\0\0\0" * 2, {}, "200 12"),
+        (b"\0\0\0", {}, "200 13"),
+        (b"\0\0\0\0\0", {"grpc_timeout": "soon"}, "200 3"),
+        (b"\0\0\0\0\5ab", {"grpc_timeout": "100m", "end": False}, "200 4"),
+        (b"\1\0\0\0\0", {"grpc_encoding": "snappy"}, "200 12"),
+        (b"\0\0\0\0\0", {":path": "/t/Nothing"}, "200 12"),
+        (b"{}", {"content_type": "application/json"}, "415"),
     ],
 )
-def test_a_malformed_call_is_reported_by_its_status(
-    wire: Wire, data: bytes, more: dict[str, Any], expected: str
-) -> None:
+def test_malformed_calls_have_their_status(wire: Wire, data: bytes, more: dict[str, Any], expected: str) -> None:
     wire.call(1, data, **more)
-    answer = wire.until(ResponseReceived)
-    assert dict(answer.headers)[":status"] == "200"
-    assert status(answer) == expected
-
-
-def test_late_message_exceeds_the_deadline(wire: Wire) -> None:
-    wire.call(1, b"\0\0\0\0\5ab", end=False, grpc_timeout="100m")
-    assert status(wire.until(ResponseReceived)) == "4"
-
-
-def test_non_grpc_requests_are_refused(wire: Wire) -> None:
-    wire.call(1, b"{}", content_type="application/json")
-    assert dict(wire.until(ResponseReceived).headers)[":status"] == "415"
+    assert status(wire.until(ResponseReceived)) == expected
 
 
 def test_client_goaway_still_gets_its_answer(wire: Wire, gate: Gate) -> None:
@@ -678,7 +647,7 @@ def test_a_broken_frame_ends_the_connection_with_a_reason(wire: Wire) -> None:
 
 def recorded(name: str) -> list[tuple[str, str]]:
     """The calls of a recording: a method, and its request in the text form, which the PoC cut at some length."""
-    file = GOLDEN / name
+    file = FOLDER / name
     if not file.is_file():
         pytest.skip(f"the recording {file} is not at hand; OCRSVC_SHARED names the folder that holds wire/golden")
     lines = [line.partition(" ") for line in file.read_text().splitlines() if line and line != "up"]
@@ -703,7 +672,6 @@ def test_the_calls_that_perf_analyzer_made_for_tensorflow_serving_are_answered(c
     (_, metadata), (_, predicted) = recorded("perf_analyzer_tfs.txt")
     request = text_format.Parse(metadata, MESSAGES[TFS + "GetModelMetadataRequest"]())
     assert tfs(channel, "GetModelMetadata", request).model_spec.name == "ocr"
-    # It sends no image at all.
     empty = text_format.Parse(predicted, MESSAGES[TFS + "PredictRequest"]())
     outputs = tfs(channel, "Predict", empty).outputs
     assert (outputs["counts"].int_val, outputs["text"].string_val) == ([0], [b""])
@@ -731,15 +699,13 @@ def test_no_call_fails_while_workers_are_replaced() -> None:
         port = int(server.wait_for(r"Listening for gRPC at: 127.0.0.1:(\d+)")[1])
         # Stock settings; and a connection of its own, which channels of one process share otherwise.
         settings = (None, [("grpc.use_local_subchannel_pool", 1)])
-        threads = [threading.Thread(target=call_on_and_on, args=(port, own, enough, failures)) for own in settings]
-        for thread in threads:
-            thread.start()
-        try:
-            server.wait_for("RECYCLED")
-        finally:
-            enough.set()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(2) as pool:
+            for own in settings:
+                pool.submit(call_on_and_on, port, own, enough, failures)
+            try:
+                server.wait_for("RECYCLED")
+            finally:
+                enough.set()
         assert failures == []
 
 
@@ -752,7 +718,6 @@ def test_open_call_is_counted_and_answered_on_shutdown() -> None:
             call = unary(channel, INFER, ANSWER).future(infer_request(png()), timeout=PATIENCE_S)
             # Answered behind the call, on the same connection: so the call is under way.
             v2(channel, "ServerReady")
-            # The call, and the request that asks.
             assert server.metric("ocrsvc_in_flight_requests") == 2
             assert server.metric('ocrsvc_worker_in_flight_requests{slot="0"}') == 2
             assert server.metric('ocrsvc_requests_total{adapter="grpc_kserve_v2",code="ok",status="OK"}') == 2

@@ -34,7 +34,6 @@ TEXT = REQUEST(service="x" * 20_000).SerializeToString()
 
 
 def roomy() -> HoldingServer:
-    """A host with room for TEXT and its copies."""
     host = HoldingServer(streaming=False)
     host.max_bytes, host.memory = 1 << 16, Budget(1 << 20)
     return host
@@ -103,8 +102,7 @@ def test_memory_of_an_image_still_in_the_engine_is_released_once() -> None:
 
 
 def test_cancelled_call_leaves_the_thread_queue() -> None:
-    host = HoldingServer(threads=0)
-    pair = Pair(host)
+    pair = Pair(host := HoldingServer(threads=0))
     pair.call(1, EMPTY)
     assert len(host.queue) == 1
     pair.client.reset_stream(1)
@@ -182,8 +180,7 @@ def test_stalled_or_idle_stream_is_ended(sent: bytes, after_s: float, status: st
 
 @pytest.mark.parametrize("rest", [b"\0\0\x08\0\0\0\0\0\1abc", b"\0\0\0\1\0\0\0\0\3"])
 def test_unfinished_frame_or_header_block_ends_the_connection(rest: bytes) -> None:
-    host = StubServer()
-    pair = Pair(host)
+    pair = Pair(host := StubServer())
     pair.connection.receive(rest)
     pair.at(29.0)
     assert not pair.connection.broken
@@ -247,18 +244,12 @@ def test_stream_is_not_idle_while_its_answer_is_sent(*, leaving: bool) -> None:
     assert pair.status(1) == "4"
 
 
-def begun(pair: Pair, number: int, path: str, method: str = "POST") -> None:
-    headers = [(":method", method), (":scheme", "http"), (":authority", "x"), (":path", path)]
-    pair.client.send_headers(number, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
-
-
 @pytest.mark.parametrize(("method", "path"), [("POST", "/t/None"), ("POST", "/t/Echo"), ("GET", "/")])
 def test_calls_that_fail_do_not_end_the_connection(monkeypatch: pytest.MonkeyPatch, method: str, path: str) -> None:
     monkeypatch.setattr(grpc_limits, "BURST_FRAMES", 100)
-    host = HoldingServer(threads=0, streaming=False)
-    pair = Pair(host)
+    pair = Pair(host := HoldingServer(threads=0, streaming=False))
     for number in range(1, 301, 2):
-        begun(pair, number, path, method)
+        pair.begin(number, path, method)
         pair.move()
         pair.client.send_data(number, EMPTY, end_stream=True)
         pair.move()
@@ -268,11 +259,10 @@ def test_calls_that_fail_do_not_end_the_connection(monkeypatch: pytest.MonkeyPat
 
 def test_resets_of_refused_calls_count_as_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_limits, "BURST_FRAMES", 100)
-    host = StubServer()
-    pair = Pair(host)
+    pair = Pair(host := StubServer())
     for number in range(1, 301, 2):
         if not pair.connection.broken:
-            begun(pair, number, "/t/None")
+            pair.begin(number, "/t/None")
             pair.client.reset_stream(number)
             pair.move()
     assert host.refused == ["a flood of frames"]
@@ -281,7 +271,7 @@ def test_resets_of_refused_calls_count_as_a_flood(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("more", [b"x", b""])
 def test_refused_call_with_an_open_request_is_reset(more: bytes) -> None:
     pair = Pair(StubServer())
-    begun(pair, 1, "/t/None")
+    pair.begin(1, "/t/None")
     pair.move()
     assert pair.status(1) == "12"
     if more:
@@ -294,7 +284,6 @@ def test_refused_call_with_an_open_request_is_reset(more: bytes) -> None:
 
 
 def fed(pieces: bytes) -> None:
-    """A connection that gets all of it at once, as much as there is, in turns."""
     connection = Connection(HoldingServer(), caller="x")
     for at in range(0, len(pieces), 1 << 16):
         if connection.broken:
@@ -322,7 +311,6 @@ def parsed(message: str, data: bytes) -> None:
 
 
 def stored(size: int) -> bytes:
-    """What zlib cannot pack."""
     packer = zlib.compressobj(0)
     return packer.compress(bytes(size)) + packer.flush()
 
@@ -363,7 +351,6 @@ def test_all_input_is_read_in_linear_time(name: str) -> None:
 
 
 def live(channel: grpc.Channel) -> int:
-    """What a health check says, soon."""
     return int(unary(channel, "/t/Live", HEALTH + "Response")(MESSAGES[ANSWER](), timeout=5.0).status)
 
 

@@ -33,7 +33,6 @@ from ocrsvc.telemetry.metrics_store import MetricsStore
 
 
 def taken(reader: MessageReader, data: bytes) -> list[ReceivedMessage]:
-    """The messages that are complete with this data."""
     reader.data += data
     found = []
     while reader.is_ready():
@@ -123,14 +122,11 @@ def test_each_failure_has_its_status(error: Exception, code: Code) -> None:
         (Code.INTERNAL, ZeroDivisionError("-"), "INTERNAL", "internal"),
     ],
 )
-def test_a_call_is_counted_by_its_adapter_its_status_and_its_code(
-    how: Code, error: Exception | None, status: str, code: str
-) -> None:
+def test_calls_are_counted_by_adapter_and_status(how: Code, error: Exception | None, status: str, code: str) -> None:
     numbers = MetricsStore()
     call_metrics = CallMetrics(numbers.common)
-    record = call_metrics.begin(
-        {":path": "/x"}, Method(None, lambda sent, _: sent, adapter="grpc_tfserving"), "127.0.0.1"
-    )
+    method = Method(None, lambda sent, _: sent, adapter="grpc_tfserving")
+    record = call_metrics.begin({":path": "/x"}, method, "127.0.0.1")
     assert numbers.read()[IN_FLIGHT.of()][0] == 1
     record.code, record.error = how, error
     call_metrics.end(record)
@@ -202,17 +198,14 @@ def test_decompression_respects_the_memory_limit() -> None:
     host.max_bytes, host.memory = 1 << 20, Budget(1 << 18)
     pair = Pair(host)
     pair.call(1, prefixed(gzip.compress(bytes(1 << 19)), 1), end=True, encoding="gzip")
-    # Packed, with what a call costs.
     assert host.memory.held_bytes < 10_000
     pair.answer(host)
-    # It can never fit.
     assert (pair.status(1), "grpc-retry-pushback-ms" in pair.headers[1]) == ("8", False)
     assert host.memory.held_bytes == 0
     host.memory = Budget(4 << 20)
     assert host.memory.take((4 << 20) - 100_000)
     pair.call(3, prefixed(gzip.compress(bytes(1 << 19)), 1), end=True, encoding="gzip")
     pair.answer(host)
-    # Others hold what it needs.
     assert (pair.status(3), pair.headers[3]["grpc-retry-pushback-ms"]) == ("14", "1000")
     assert host.memory.held_bytes == (4 << 20) - 100_000
 
@@ -224,15 +217,13 @@ def test_second_message_of_a_unary_call_is_refused_early() -> None:
 
 
 def test_waiting_messages_are_held_as_received_bytes() -> None:
-    host = HoldingServer()
-    pair = Pair(host)
+    pair = Pair(host := HoldingServer())
     pair.call(1, *[EMPTY] * 1000)
     assert pair.status(1) is None
     assert 5_000 < host.memory.held_bytes < 15_000
     for _ in range(6):
         pair.client.send_data(1, EMPTY * 3000)
     pair.move()
-    # No more than may arrive.
     assert pair.status(1) == "8"
     host.answer()
     assert (host.memory.held_bytes, host.arriving.held_bytes) == (0, 0)
@@ -261,8 +252,7 @@ def test_a_truncated_or_garbled_message_is_refused(data: bytes) -> None:
 
 
 def test_the_next_message_waits_until_the_last_answer_is_taken() -> None:
-    host = HoldingServer()
-    pair = Pair(host, window=0)
+    pair = Pair(host := HoldingServer(), window=0)
     pair.call(1, EMPTY, EMPTY)
     pair.answer(host)
     assert (host.ran, pair.answers) == ([], 0)
@@ -273,8 +263,7 @@ def test_the_next_message_waits_until_the_last_answer_is_taken() -> None:
 
 
 def test_a_stream_whose_answers_are_not_read_is_ended() -> None:
-    host = HoldingServer()
-    pair = Pair(host, window=0)
+    pair = Pair(host := HoldingServer(), window=0)
     pair.call(1, EMPTY)
     host.answer()
     pair.at(9.0)
@@ -287,8 +276,7 @@ def test_a_stream_whose_answers_are_not_read_is_ended() -> None:
 
 
 def test_a_stream_waits_for_a_thread_and_a_call_is_asked_to_retry() -> None:
-    host = HoldingServer(threads=0)
-    pair = Pair(host)
+    pair = Pair(host := HoldingServer(threads=0))
     pair.call(1, EMPTY)
     assert (pair.status(1), len(host.queue)) == (None, 1)
     host.threads = 1
@@ -321,7 +309,6 @@ def test_frames_are_split_at_any_piece_boundary() -> None:
             while piece := frames.split():
                 found.append(piece)
         assert b"".join(found) == b"".join(sent)
-        # No piece goes beyond a frame.
         ends = set(itertools.accumulate(map(len, found)))
         assert ends >= set(itertools.accumulate(map(len, sent)))
 

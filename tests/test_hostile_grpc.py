@@ -43,7 +43,6 @@ class Service:
         self.idle_bytes = self.rss_bytes()
 
     def rss_bytes(self) -> int:
-        """Resident memory of the worker."""
         return int(Path(f"/proc/{self.worker}/statm").read_text().split()[1]) * 4096
 
 
@@ -83,7 +82,6 @@ class Client:
         return True
 
     def goodbyes(self) -> set[int]:
-        """What the GOAWAY frames say that came."""
         at, found = 0, set()
         while at + 17 <= len(self.heard):
             if self.heard[at + 3] == GOAWAY:

@@ -107,7 +107,6 @@ class Asking:
         return sum(len(times) for times in self.answered_s.values())
 
     def refusals(self, host: Host, status: int) -> int:
-        """How often a host has answered so."""
         return self.outcomes[host.node.name, status]
 
     @contextmanager
@@ -129,7 +128,6 @@ class Asking:
 
 
 def status_of(host: Host, method: str, path: str, *sent: Any) -> int:
-    """The status of a request over a connection of its own; 0 when that breaks."""
     connection = http.client.HTTPConnection(host.node.address, HTTP_PORT, timeout=_ANSWER_S)
     try:
         connection.request(method, path, *sent)
@@ -141,7 +139,6 @@ def status_of(host: Host, method: str, path: str, *sent: Any) -> int:
 
 
 def is_ready(place: Place, host: Host) -> bool:
-    """Whether a load balancer would ask this host."""
     with entered(place.clients):
         return status_of(host, "GET", "/readyz") == http.client.OK
 
@@ -167,9 +164,7 @@ def test_a_keys_limits_hold_over_hosts_though_one_dies_and_another_loses_the_sto
         began_s = time.monotonic()
         with rated.of(place.hosts):
             enough = RATE * RATED_S / 2
-            wait_until(
-                lambda: time.monotonic() > began_s + RATED_S and rated.answered > enough, "the rate was measured"
-            )
+            wait_until(lambda: time.monotonic() > began_s + RATED_S and rated.answered > enough, "the rate is measured")
         took_s = time.monotonic() - began_s
         # As many may come at once as come in a second.
         assert rated.answered <= RATE * (took_s + 1) + 1, rated.outcomes

@@ -15,8 +15,8 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
+from ppocr_support import WatchedSession
 
-from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime.session import (
     GpuContext,
     Session,
@@ -87,8 +87,7 @@ ROWS = np.array([[1, 5, 2], [9, 0, 3]], np.float32)
 def test_outputs_stay_on_the_input_device_and_keep_their_memory_alive(doubling: onnxruntime.InferenceSession) -> None:
     gpu = CpuContext()
     place, twice = run_bound(doubling, gpu, OnGpu(ROWS), ["place", "twice"])
-    assert place.array.tolist() == [1, 0]
-    assert place.array.dtype == np.int64
+    assert (place.array.tolist(), place.array.dtype) == ([1, 0], np.int64)
     assert twice.array.tolist() == [[2, 10, 4], [18, 0, 6]]
     assert twice.owner[0].numpy().tolist() == twice.array.tolist()
     assert gpu.waits == 1
@@ -146,30 +145,9 @@ def test_models_run_without_cupy_if_it_fails(monkeypatch: pytest.MonkeyPatch, fa
     assert open_gpu_context() is None
 
 
-class Slow:
-    """A session that notes how many runs are under way in it, and waits to be let go."""
-
-    provider, device, precision, batched = "CUDAExecutionProvider", "cuda", "fp32", True
-    takes_pixels, input_format = False, USUAL
-
-    def __init__(self, gate: threading.Event) -> None:
-        self.metadata: dict[str, str] = {}
-        self.under_way = self.most = 0
-        self.entered = threading.Semaphore(0)
-        self._gate = gate
-
-    def run(self, tensor: Any, _outputs: object = None) -> list[Any]:
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
-        self.entered.release()
-        assert self._gate.wait(20)
-        self.under_way -= 1
-        return [tensor]
-
-
 def test_number_of_sessions_limits_concurrent_runs() -> None:
     gate = threading.Event()
-    sessions = [Slow(gate), Slow(gate)]
+    sessions = [WatchedSession(gate), WatchedSession(gate)]
     session_pool = SessionPool(sessions)  # type: ignore[arg-type]  # a stand-in
     with ThreadPoolExecutor(8) as pool:
         answers = [pool.submit(session_pool.run, number) for number in range(8)]
@@ -181,10 +159,10 @@ def test_number_of_sessions_limits_concurrent_runs() -> None:
 
 
 def test_run_fails_without_a_free_session_and_a_failed_run_frees_its_session() -> None:
-    session_pool = SessionPool([Slow(threading.Event())], timeout_s=0.01)  # type: ignore[list-item]
+    session_pool = SessionPool([WatchedSession(threading.Event())], timeout_s=0.01)  # type: ignore[list-item]
     with session_pool.acquire(), pytest.raises(EngineFailed, match=r"within 0\.01 s"):
         session_pool.run(np.zeros(1, np.float32))
     with pytest.raises(RuntimeError), session_pool.acquire():
         raise RuntimeError
     with session_pool.acquire() as session:
-        assert session.device == "cuda"
+        assert session.device == "cpu"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +11,11 @@ import orjson
 import pytest
 import requests
 from documents import pdf
-from image_support import encoded, noise
-from isolation_support import PLAN, a_task, crc, denylist_of, opened_handle, started, summary
+from image_support import encoded, noise, saved
+from isolation_support import a_task, crc, denylist_of, opened_handle, started, summary
 from PIL import Image as Pillow
-from support import ROOT, run_server
+from support import ROOT, repeating, run_server
+from web_support import running_reader
 
 from ocrsvc.engines.isolated.child import Spawner
 from ocrsvc.engines.isolated.messages import SharedArea, unpack_answers
@@ -32,12 +30,6 @@ from ocrsvc.settings.settings import Settings
 CRASHING = Path(__file__).parent / "doubles" / "decoders"
 MARK = b"crashes decoders"
 ANSWER_S = 30.0
-
-
-def saved(picture: Pillow.Image, file_format: str, **how: object) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, file_format, **how)
-    return file.getvalue()
 
 
 def jpeg(seed: int, comment: bytes = b"") -> bytes:
@@ -55,10 +47,8 @@ def tiff_of_two_pages() -> bytes:
 
 def reader_for(isolation: str) -> Iterator[Reader]:
     settings = Settings.model_validate({"engine": "fake", "isolation": isolation, "max_pixels": 1_000_000})
-    reader = Reader(settings, PLAN)
-    reader.start()
-    yield reader
-    reader.stop(5.0)
+    with running_reader(settings, opener=None) as reader:
+        yield reader
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +83,7 @@ def crashing() -> Iterator[Spawner]:
     ],
 )
 @pytest.mark.parametrize("file", [encoded(noise(1)), jpeg(2), gif(3)], ids=["png", "jpeg", "gif"])
-def test_child_reads_a_file_like_the_engine_in_process(
-    isolated: Reader, plain: Reader, file: bytes, options: ReadOptions
-) -> None:
+def test_child_reads_like_the_engine_itself(isolated: Reader, plain: Reader, file: bytes, options: ReadOptions) -> None:
     reading = isolated.read(file, options, 10.0)
     assert reading.page == plain.read(file, options, 10.0).page
     assert 0 < reading.timing.decode_s < reading.timing.total_s
@@ -131,9 +119,7 @@ def test_child_returns_the_decoded_image_for_drawing(isolated: Reader, plain: Re
     ],
     ids=["empty", "text", "jpeg", "gif", "tiff", "large"],
 )
-def test_refused_file_has_the_same_error_from_a_child(
-    isolated: Reader, plain: Reader, file: bytes, error: type[OcrsvcError]
-) -> None:
+def test_child_refuses_as_the_engine(isolated: Reader, plain: Reader, file: bytes, error: type[OcrsvcError]) -> None:
     def refusal(reader: Reader) -> OcrsvcError:
         with pytest.raises(error) as caught:
             reader.read(file, ReadOptions(), 10.0)
@@ -160,20 +146,14 @@ def test_decoder_crash_in_a_service_fails_only_its_file() -> None:
         [worker] = server.workers()
         statuses: list[int] = []
 
-        def send_good_ones() -> None:
-            end_s = time.monotonic() + 1.5
-            while time.monotonic() < end_s:
-                statuses.append(
-                    requests.post(f"{server.url}/v1/ocr", data=encoded(noise(1)), timeout=ANSWER_S).status_code
-                )
+        def post(data: bytes) -> requests.Response:
+            return requests.post(f"{server.url}/v1/ocr", data=data, timeout=ANSWER_S)
 
-        neighbour = threading.Thread(target=send_good_ones)
-        neighbour.start()
-        for bad in (jpeg(1, MARK), gif(1, MARK)):
-            answer = requests.post(f"{server.url}/v1/ocr", data=bad, timeout=ANSWER_S)
-            assert (answer.status_code, answer.json()["code"]) == (422, "image_crashes_engine")
-        drawn = requests.post(f"{server.url}/api/tr-run/", files={"file": encoded(noise(2))}, timeout=ANSWER_S)
-        neighbour.join()
+        with repeating(lambda: statuses.append(post(encoded(noise(1))).status_code)):
+            for bad in (jpeg(1, MARK), gif(1, MARK)):
+                answer = post(bad)
+                assert (answer.status_code, answer.json()["code"]) == (422, "image_crashes_engine")
+            drawn = requests.post(f"{server.url}/api/tr-run/", files={"file": encoded(noise(2))}, timeout=ANSWER_S)
         assert drawn.json()["code"] == 200
         assert set(statuses) == {200}
         assert server.workers() == [worker]
@@ -192,7 +172,6 @@ GOOD: dict[str, object] = {"page": pack_page(Page(1, 1, 0, ())), "times": None, 
             ({"image": ["png", *place]}, ReadOptions())
             for place in ([0], [0, 0, 5], [0, 5, 5, 4], [-1, 5, 5], [0, 99999, 99999, 3])
         ),
-        # Who wants the image gets no page without it.
         ({}, None),
     ],
 )

@@ -6,7 +6,6 @@ import errno
 import mmap
 import os
 import resource
-import shutil
 import signal
 import socket
 import sys
@@ -48,7 +47,6 @@ from ocrsvc.settings.settings import Settings
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))
 
 from simulated_gpu import Mode, SimulatedGpu
-from tr_home import build_home
 
 MB = 10**6
 
@@ -126,7 +124,6 @@ def test_failed_child_start_fails_its_image_leaks_nothing_and_recovers(
             [answer] = handle.read([image])
             assert isinstance(answer, EngineFailed)
             assert os.strerror(code) in answer.detail
-            # While it backs off nothing is tried.
             assert summary(handle.read([image])) == [EngineFailed]
             assert open_files() <= files
         wait_until(lambda: summary(handle.read([image])) == [crc(noise(1))], "no child has come back")
@@ -193,7 +190,6 @@ def test_late_or_abandoned_page_stops_without_killing_its_child(patient: Spawner
 
         assert summary(handle.read([replace(task, check=check, deadline=time.monotonic() + 60.0)])) == [ClientGone]
         assert time.monotonic() - gone_s < 25.0
-        # The next one is not given up with it.
         began_s = time.monotonic()
         assert summary(handle.read([replace(task, deadline=began_s + 0.6)])) == [DeadlineExceeded]
         assert 0.6 <= time.monotonic() - began_s < 25.0
@@ -215,34 +211,24 @@ def test_stopped_child_is_killed_after_the_deadline(plain: Spawner) -> None:
         assert denylist_of(handle).is_empty()
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tr's double in its GPU build, and the double of NVML."""
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler: cc is not on PATH")
-    folder = tmp_path_factory.mktemp("tr-gpu")
-    build_home(folder, gpu=True)
-    return folder
-
-
 @contextmanager
-def handle_on_gpu(home: Path, mode: Mode, gpu_bytes: int | Percentage | None) -> Iterator[IsolatedHandle]:
+def handle_on_gpu(gpu_home: Path, mode: Mode, gpu_bytes: int | Percentage | None) -> Iterator[IsolatedHandle]:
     """A child of some 90 MB on a GPU of 2000 MB, which takes 10 MB more with each page."""
     with ExitStack() as until, pytest.MonkeyPatch.context() as patch:
-        gpu = SimulatedGpu(home / "gpu", 2000 * MB)
+        gpu = SimulatedGpu(gpu_home / "gpu", 2000 * MB)
         until.callback(gpu.close)
         gpu.behave(mode)
         leaking = {"LIBTR_DOUBLE_GPU_BYTES": str(30 * MB), "LIBTR_DOUBLE_GPU_LEAK_BYTES": str(10 * MB)}
         for name, value in {**gpu.environment, **leaking}.items():
             patch.setenv(name, value)
         limits = {"child_gpu_bytes": gpu_bytes, "children": 7}
-        yield until.enter_context(opened_handle(limits, engine="tr", tr_home=home, device="cuda"))
+        yield until.enter_context(opened_handle(limits, engine="tr", tr_home=gpu_home, device="cuda"))
 
 
 @pytest.mark.parametrize("gpu_bytes", [200 * MB, Percentage(10), None], ids=["bytes", "share", "default"])
-def test_child_at_its_gpu_memory_limit_is_replaced(home: Path, gpu_bytes: int | Percentage | None) -> None:
+def test_child_at_its_gpu_memory_limit_is_replaced(gpu_home: Path, gpu_bytes: int | Percentage | None) -> None:
     page = a_task(np.full((60, 80), 255, np.uint8))
-    with handle_on_gpu(home, Mode.PLAIN, gpu_bytes) as handle:
+    with handle_on_gpu(gpu_home, Mode.PLAIN, gpu_bytes) as handle:
         first = pid_of(handle)
 
         def is_replaced() -> bool:
@@ -253,9 +239,9 @@ def test_child_at_its_gpu_memory_limit_is_replaced(home: Path, gpu_bytes: int | 
         assert 0 < handle.child.gpu_bytes < 200 * MB
 
 
-def test_without_nvml_readings_a_child_has_no_gpu_limit(home: Path) -> None:
+def test_without_nvml_readings_a_child_has_no_gpu_limit(gpu_home: Path) -> None:
     page = a_task(np.full((60, 80), 255, np.uint8))
-    with handle_on_gpu(home, Mode.HIDES, 100 * MB) as handle:
+    with handle_on_gpu(gpu_home, Mode.HIDES, 100 * MB) as handle:
         first = pid_of(handle)
         for _ in range(5):
             handle.read([page])

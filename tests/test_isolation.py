@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,23 +27,17 @@ from isolation_support import (
     open_files,
     opened_handle,
     pid_of,
+    signalled,
     started,
     state_of,
     summary,
 )
 from support import wait_until
 
+from ocrsvc import errors
 from ocrsvc.engines.isolated.child import Spawner
 from ocrsvc.engines.isolated.messages import SharedArea, pack_answers, unpack_answers
 from ocrsvc.engines.open_engine import open_engine, open_engine_in_process
-from ocrsvc.errors import (
-    BrokenImage,
-    DeadlineExceeded,
-    EngineFailed,
-    EngineUnavailable,
-    ImageCrashesEngine,
-    OcrsvcError,
-)
 from ocrsvc.formats.page_serialization import InvalidData, pack_page
 from ocrsvc.results import Character, Image, Line, Page, ReadOptions, ReadTask, Word
 from ocrsvc.serving.crash_denylist import CrashDenylist
@@ -68,9 +61,8 @@ def slow() -> Iterator[Spawner]:
 def test_child_reads_like_the_engine_in_process(plain: Spawner) -> None:
     tasks = [a_task(noise(seed, 10 + seed, 20 + seed)) for seed in range(3)]
     tasks.append(a_task(noise(1)[:, 5:25]))
-    tasks.append(
-        ReadTask(Image(noise(9)[:, :, 0].copy(), "png"), ReadOptions(detect=False, min_confidence=0.1, decoder="beam"))
-    )
+    options = ReadOptions(detect=False, min_confidence=0.1, decoder="beam")
+    tasks.append(ReadTask(Image(noise(9)[:, :, 0].copy(), "png"), options))
     own = open_engine_in_process(Settings(engine="fake"), PLAN)
     with opened_handle(spawner=plain) as handle:
         assert handle.read(tasks) == own.open_handle().read(tasks)
@@ -105,29 +97,27 @@ def test_shared_memory_has_no_name_and_cannot_be_shrunk(plain: Spawner) -> None:
         assert "(deleted)" in str(Path(f"/proc/self/fd/{fd}").readlink())
         with pytest.raises(PermissionError):
             os.ftruncate(fd, 0)
-        # What other processes have there is theirs.
         for pid in (os.getpid(), fork_server_of(handle), pid_of(handle)):
             assert "/dev/shm/" not in Path(f"/proc/{pid}/maps").read_text()
             assert not [link for link in Path(f"/proc/{pid}/fd").iterdir() if "/dev/shm/" in str(link.resolve())]
 
 
 @pytest.mark.parametrize(
-    ("fault", "cause"),
-    [("crash", "SIGKILL"), ("abort", "SIGABRT"), ("segfault", "SIGSEGV"), ("nonsense", "nonsense")],
+    ("fault", "cause"), [("crash", "SIGKILL"), ("abort", "SIGABRT"), ("segfault", "SIGSEGV"), ("nonsense", "nonsense")]
 )
 def test_image_that_crashes_two_children_is_refused_alone(fault: str, cause: str) -> None:
     denylist = CrashDenylist(8, 60.0)
     bad, good = noise(1), noise(2)
     with opened_handle(denylist=denylist, fake_fault=fault, fake_fault_on=(crc(bad),)) as handle:
         pids = [pid_of(handle)]
-        assert summary(handle.read([a_task(bad)])) == [ImageCrashesEngine]
+        assert summary(handle.read([a_task(bad)])) == [errors.ImageCrashesEngine]
         assert summary(handle.read([a_task(good)])) == [crc(good)]
         pids.append(pid_of(handle))
-        assert summary(handle.read([a_task(bad)])) == [ImageCrashesEngine]
+        assert summary(handle.read([a_task(bad)])) == [errors.ImageCrashesEngine]
         assert pid_of(handle) == pids[1] != pids[0]
         denylist_of(handle).forget()
         batch = handle.read([a_task(pixels) for pixels in (good, bad, noise(3))])
-        assert summary(batch) == [crc(good), ImageCrashesEngine, crc(noise(3))]
+        assert summary(batch) == [crc(good), errors.ImageCrashesEngine, crc(noise(3))]
     assert [(entry.cause, entry.crashes) for entry in denylist.entries()] == [(cause, 2)]
 
 
@@ -135,10 +125,8 @@ def test_image_is_retried_after_its_child_was_killed(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(spawner=slow) as handle:
         first = pid_of(handle)
-        killer = threading.Timer(0.2, os.kill, (first, signal.SIGKILL))
-        killer.start()
-        assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
-        killer.join()
+        with signalled(first, signal.SIGKILL, 0.2):
+            assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         assert pid_of(handle) != first
         assert denylist_of(handle).is_empty()
 
@@ -159,20 +147,20 @@ def test_hanging_child_is_killed_and_a_second_hang_is_refused() -> None:
     bad, good = noise(1), noise(2)
     with opened_handle(limits, fake_fault="hang", fake_fault_on=(crc(bad),)) as handle:
         began_s = time.monotonic()
-        assert summary(handle.read([a_task(bad, 0.2)])) == [DeadlineExceeded]
+        assert summary(handle.read([a_task(bad, 0.2)])) == [errors.DeadlineExceeded]
         assert time.monotonic() - began_s < 25.0
         assert [entry.crashes for entry in denylist_of(handle).entries()] == [1]
         assert summary(handle.read([a_task(good)])) == [crc(good)]
-        assert summary(handle.read([a_task(bad, 0.2)])) == [ImageCrashesEngine]
+        assert summary(handle.read([a_task(bad, 0.2)])) == [errors.ImageCrashesEngine]
         began_s = time.monotonic()
-        assert summary(handle.read([a_task(bad, 60.0)])) == [ImageCrashesEngine]
+        assert summary(handle.read([a_task(bad, 60.0)])) == [errors.ImageCrashesEngine]
         assert time.monotonic() - began_s < 25.0
 
 
 def test_short_deadline_does_not_blame_the_image(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle({"grace_s": 0.05}, spawner=slow) as handle:
-        assert summary(handle.read([a_task(pixels, 0.05)])) == [DeadlineExceeded]
+        assert summary(handle.read([a_task(pixels, 0.05)])) == [errors.DeadlineExceeded]
         assert denylist_of(handle).is_empty()
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
 
@@ -180,12 +168,10 @@ def test_short_deadline_does_not_blame_the_image(slow: Spawner) -> None:
 def test_successful_read_clears_a_noted_crash(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle({"deadline_s": 0.3, "grace_s": 0.1}, spawner=slow) as handle:
-        stopper = threading.Timer(0.4, os.kill, (pid_of(handle), signal.SIGSTOP))
-        stopper.start()
-        assert summary(handle.read([a_task(pixels, 1.2)])) == [DeadlineExceeded]
-        stopper.join()
+        with signalled(pid_of(handle), signal.SIGSTOP, 0.4):
+            assert summary(handle.read([a_task(pixels, 1.2)])) == [errors.DeadlineExceeded]
         assert [entry.crashes for entry in denylist_of(handle).entries()] == [1]
-        assert summary(handle.read([a_task(pixels, 0.1)])) == [DeadlineExceeded]
+        assert summary(handle.read([a_task(pixels, 0.1)])) == [errors.DeadlineExceeded]
         assert [entry.crashes for entry in denylist_of(handle).entries()] == [1]
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         assert denylist_of(handle).entries() == []
@@ -217,9 +203,7 @@ def test_child_at_its_memory_limit_is_replaced() -> None:
         assert handle.child.private_bytes < 120_000_000
 
 
-def test_memory_limit_below_the_footprint_is_logged_and_ignored(
-    plain: Spawner, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_memory_limit_below_the_footprint_is_only_logged(plain: Spawner, caplog: pytest.LogCaptureFixture) -> None:
     with opened_handle({"child_memory_bytes": 1_000_000}, spawner=plain) as handle:
         first = pid_of(handle)
         for _ in range(3):
@@ -233,17 +217,13 @@ def test_killed_fork_server_is_replaced_without_blaming_an_image() -> None:
     pixels = noise(1)
     with opened_handle(fake_latency_s=0.5) as handle:
         first = pid_of(handle)
-        killer = threading.Timer(0.2, os.kill, (fork_server_of(handle), signal.SIGKILL))
-        killer.start()
-        assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
-        killer.join()
+        with signalled(fork_server_of(handle), signal.SIGKILL, 0.2):
+            assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         wait_until(lambda: not state_of(first), "the child has outlived its fork server")
         assert denylist_of(handle).is_empty()
 
 
-def test_children_ignore_service_signals_and_have_a_higher_oom_score(
-    plain: Spawner,
-) -> None:
+def test_children_ignore_service_signals_and_have_a_higher_oom_score(plain: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(spawner=plain) as handle:
         first, mother = pid_of(handle), fork_server_of(handle)
@@ -259,7 +239,7 @@ def test_children_ignore_service_signals_and_have_a_higher_oom_score(
 
 
 def test_error_of_an_engine_that_cannot_open_in_a_child_is_reported() -> None:
-    with pytest.raises(EngineUnavailable, match="OCRSVC_TR_HOME"):
+    with pytest.raises(errors.EngineUnavailable, match="OCRSVC_TR_HOME"):
         open_engine(Settings(engine="tr", isolation="process"), PLAN)
 
 
@@ -271,7 +251,7 @@ def test_engine_that_dies_while_opening_is_unavailable(tmp_path: Path) -> None:
     home = tmp_path / "tr"
     subprocess.run([sys.executable, BUILD, home], check=True)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", home / "libtr.so", source], check=True)
-    with pytest.raises(EngineUnavailable, match="SIGABRT"):
+    with pytest.raises(errors.EngineUnavailable, match="SIGABRT"):
         open_engine(Settings(engine="tr", isolation="process", tr_home=home), PLAN)
 
 
@@ -287,7 +267,7 @@ def test_images_fail_at_once_during_back_off_and_children_recover(tmp_path: Path
         os.kill(pid_of(handle), signal.SIGKILL)
         began_s = time.monotonic()
         answers = [handle.read([page])[0] for _ in range(20)]
-        assert {type(answer) for answer in answers} == {EngineFailed}
+        assert {type(answer) for answer in answers} == {errors.EngineFailed}
         assert time.monotonic() - began_s < 3.0
         away.rename(home)
         wait_until(lambda: isinstance(handle.read([page])[0], Page), "no child has come back")
@@ -298,16 +278,16 @@ WORD = Word("正品", 0.5, LINE.box, (Character("正", 0.25, LINE.box), Characte
 
 
 def test_pages_and_errors_survive_packing() -> None:
-    answers: list[Page | OcrsvcError] = [
+    answers: list[Page | errors.OcrsvcError] = [
         Page(3, 4, 90, (LINE, LINE), 2),
-        BrokenImage("It is broken.", "Mend it."),
+        errors.BrokenImage("It is broken.", "Mend it."),
         Page(1, 1, 0, (replace(LINE, words=()), replace(LINE, words=(WORD, replace(WORD, characters=()))))),
     ]
     area = SharedArea()
     back = unpack_answers(pack_answers(answers, area), [a_task(noise(1))] * 3, area)
     area.close()
     assert (back[0], back[2]) == (answers[0], answers[2])
-    assert (type(back[1]), str(back[1])) == (BrokenImage, "It is broken. Mend it.")
+    assert (type(back[1]), str(back[1])) == (errors.BrokenImage, "It is broken. Mend it.")
 
 
 GOOD = {"page": pack_page(Page(3, 4, 0, (LINE,))), "times": None}

@@ -13,7 +13,6 @@ LEFT, RIGHT, TOPS = (20, 280), (320, 580), range(20, 220, 30)
 
 
 def drawn(*columns: tuple[int, int]) -> NDArray[np.uint8]:
-    """White paper with words of upright strokes in each line of some columns."""
     pixels = np.full((240, 600, 3), 255, np.uint8)
     for begin, end in columns:
         for top in TOPS:

@@ -35,15 +35,12 @@ def test_each_letter_of_a_class_counts() -> None:
 def test_every_language_can_be_named_in_a_model() -> None:
     listed = ", ".join(f'"{tag}"' for tag in letters_of_languages())
     text = f'[[recognition]]\nfile = "rec.onnx"\nlanguages = [{listed}]'
-
     assert parse_description(text).languages == tuple(letters_of_languages())
 
 
 def test_built_in_languages_are_those_of_its_dictionary_that_were_measured() -> None:
     entries = onnx.load_from_string(built_in_model().read(RECOGNITION)).metadata_props
-
     found = languages_of({entry.key: entry.value for entry in entries}["character"].split("\n"))
-
     assert tuple(tag for tag in found if tag not in {"sk", "az", "eo"}) == LANGUAGES
 
 

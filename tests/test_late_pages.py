@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,8 +11,9 @@ import grpc
 import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
-from grpc_support import MESSAGES, V2, calling, infer_request, model_over, serving, unary
+from grpc_support import MESSAGES, V2, infer_request, model_over, served, unary
 from image_support import png
+from support import data_of, filled
 from web_support import KnownEngine, as_base64, json_of, running_reader, texts
 
 from ocrsvc.app import create_app
@@ -26,9 +26,7 @@ from ocrsvc.settings.settings import Settings
 
 WIDE, NARROW = png(64, 32), png(48, 32)
 DOCUMENT = pdf(GRAY, GRAY, GRAY)
-B64 = as_base64(DOCUMENT)
 IMAGES = [as_base64(WIDE), as_base64(NARROW)]
-MISTRAL = {"document": {"document_url": f"data:application/pdf;base64,{B64}"}}
 
 
 class LateEngine(KnownEngine):
@@ -58,37 +56,7 @@ def client(engine: LateEngine, reader: Reader) -> FlaskClient:
     return create_app(Settings(), reader).test_client()
 
 
-def form(name: str, **fields: str) -> dict[str, Any]:
-    return {"data": {name: (io.BytesIO(DOCUMENT), "a.pdf"), **fields}}
-
-
-# Every way to send several pages in one request; the first word is the adapter, or `api`.
-SENT: dict[str, tuple[str, dict[str, Any]]] = {
-    "api json": ("/v1/ocr", {"data": DOCUMENT}),
-    "api some pages": ("/v1/ocr?pages=1-2", {"data": DOCUMENT}),
-    "api images": ("/v1/ocr", {"json": {"images": IMAGES}}),
-    "api text": ("/v1/ocr?format=text", {"data": DOCUMENT}),
-    "api pdf": ("/v1/ocr?format=pdf", {"data": DOCUMENT}),
-    "api zip": ("/v1/ocr?format=pdf,json", {"data": DOCUMENT}),
-    "docling form": ("/v1/convert/file", form("files")),
-    "docling json": ("/v1/convert/source", {"json": {"sources": [{"base64_string": B64, "filename": "a.pdf"}]}}),
-    "kserve_v1": ("/v1/models/ocr:predict", {"json": {"instances": [{"image": {"b64": image}} for image in IMAGES]}}),
-    "kserve_v2": (
-        "/v2/models/ocr/infer",
-        {"json": {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [2], "data": IMAGES}]}},
-    ),
-    "mistral": ("/v1/ocr", {"json": MISTRAL}),
-    "mistral some pages": ("/v1/ocr", {"json": {"pages": [0, 1], **MISTRAL}}),
-    "ocr_space": ("/parse/image", form("file")),
-    "paddlehub": ("/predict/ocr_system", {"json": {"images": IMAGES}}),
-    "paddlex": ("/ocr", {"json": {"file": B64, "fileType": 0}}),
-    "tfserving": ("/v1/models/ocr:predict", {"json": {"instances": [{"b64": image} for image in IMAGES]}}),
-    "turboocr json": ("/ocr/pdf", {"data": DOCUMENT}),
-    "turboocr pdf": ("/ocr/pdf?output=pdf", {"data": DOCUMENT}),
-    "turboocr markdown": ("/ocr/pdf?markdown=1", {"data": DOCUMENT}),
-    "turboocr markdown pages": ("/ocr/pdf?markdown=1&as_pages=1", {"data": DOCUMENT}),
-    "turboocr batch": ("/ocr/batch", {"json": {"images": IMAGES}}),
-}
+SENT = data_of("late_pages")["sent"]
 # Their requests have one image.
 ONE_IMAGE = {"paddle_serving", "rapidocr_api", "trwebocr", "trwebocr_cpp"}
 # Their documents are jobs, each page of which has a time of its own.
@@ -101,19 +69,21 @@ def test_each_format_with_several_pages_has_a_row_here() -> None:
 
 @pytest.mark.parametrize("name", SENT)
 def test_late_pages_fail_the_whole_answer(client: FlaskClient, engine: LateEngine, name: str) -> None:
-    path, sent = SENT[name]
+    path, row = SENT[name]
+    sent = filled(row, DOCUMENT=as_base64(DOCUMENT), WIDE=as_base64(WIDE), NARROW=as_base64(NARROW))
+    if "file" in sent:
+        sent = {"data": {sent["file"]: (io.BytesIO(DOCUMENT), "a.pdf")}}
+    elif "data" in sent:
+        sent = {"data": DOCUMENT}
     response = client.post(path, **sent)
     assert (response.status_code, engine.read_pages > 1) == (504, True), response.text[:500]
 
 
+_OCR = "/ocr.OCRService/Recognize"
 RPCS: dict[str, tuple[str, str, Any]] = {
-    "turboocr pdf": (
-        "/ocr.OCRService/RecognizePDF",
-        "ocr.OCRPDFResponse",
-        MESSAGES["ocr.OCRPDFRequest"](pdf_data=DOCUMENT),
-    ),
+    "turboocr pdf": (_OCR + "PDF", "ocr.OCRPDFResponse", MESSAGES["ocr.OCRPDFRequest"](pdf_data=DOCUMENT)),
     "turboocr batch": (
-        "/ocr.OCRService/RecognizeBatch",
+        _OCR + "Batch",
         "ocr.OCRBatchResponse",
         MESSAGES["ocr.OCRBatchRequest"](images=[WIDE, NARROW]),
     ),
@@ -125,12 +95,7 @@ RPCS: dict[str, tuple[str, str, Any]] = {
 def test_late_pages_fail_the_whole_call(engine: LateEngine, reader: Reader, name: str) -> None:
     path, answer, request = RPCS[name]
     engine.read_pages = 0
-    listener = socket.create_server(("127.0.0.1", 0))
-    with (
-        serving(make_services(model_over(reader)), listener),
-        calling(listener.getsockname()[1]) as channel,
-        pytest.raises(grpc.RpcError) as caught,
-    ):
+    with served(make_services(model_over(reader))) as channel, pytest.raises(grpc.RpcError) as caught:
         unary(channel, path, answer)(request, timeout=20)
     assert (caught.value.code(), engine.read_pages > 1) == (grpc.StatusCode.DEADLINE_EXCEEDED, True)
 

@@ -56,7 +56,6 @@ def test_lines_belong_to_the_region_that_contains_them_and_other_lines_are_text(
     ]
     assert regions[0].box == ((5.0, 5.0), (150.0, 5.0), (150.0, 35.0), (5.0, 35.0))
     assert regions[3].box == ((200.0, 300.0), (300.0, 300.0), (300.0, 350.0), (200.0, 350.0))
-    # Of several regions a line belongs to the surest.
     large = FoundRegion("table", 0.6, (0.0, 0.0, 400.0, 400.0))
     regions = assign_lines(PAGE, [TITLE, TEXT, large])
     assert [(region.type, region.lines) for region in regions] == [("title", (0,)), ("text", (1, 2)), ("table", (3, 4))]
@@ -104,7 +103,6 @@ def test_boxes_are_decoded_from_the_distributions_of_their_sides() -> None:
     boxes, classes = decode(*outputs([(0, 9, 2, 0.75, (1, 1, 3, 2))]), 64, 64)
     assert classes.tolist() == [2]
     assert boxes.tolist() == [pytest.approx([4, 4, 36, 28, 0.75], abs=1e-3)]
-    # None reaches beyond the page.
     boxes, _ = decode(*outputs([(0, 0, 0, 0.9, (5, 5, 5, 5))]), 64, 64)
     assert boxes[0, :4].tolist() == pytest.approx([0, 0, 44, 44], abs=1e-3)
 
@@ -116,7 +114,6 @@ def test_overlapping_boxes_keep_the_surest_and_faint_boxes_are_dropped() -> None
 
 
 def drawn() -> tuple[Pixels, Page]:
-    """A page with two paragraphs and a ruled table between them."""
     sheet, random_ = Sheet("zh", 24), random.Random(5)
     y = draw_paragraph(sheet, random_, 120, 200, 1000, 8) + 60
     y = draw_table(sheet, random_, "ruled", 120, y, 1000) + 60
@@ -130,9 +127,7 @@ def test_the_model_finds_text_and_a_table(degrees: int) -> None:
     pixels, page = drawn()
     regions = assign_lines(page, find_regions(np.ascontiguousarray(turn(pixels, degrees)), -degrees % 360, no_check))
     tables = [region for region in regions if region.type == "table"]
-    assert len(TYPES) == 10
-    assert len(tables) == 1
-    assert tables[0].confidence > 0.8
+    assert (len(TYPES), len(tables), tables[0].confidence > 0.8) == (10, 1, True)
     inside = {page.lines[number].text for number in tables[0].lines}
     paragraphs = {line.text for line in page.lines if line.box[1][0] - line.box[0][0] > 500}
     assert len(inside) > 8

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from image_support import decoded, saved
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 from ppocr_support import read, rectangle
@@ -35,9 +35,7 @@ def line(text: str = WORDS, ink: Tone = 0, ground: Tone = 255) -> Picture.Image:
 
 
 def as_jpeg(picture: Picture.Image, quality: int = 80) -> Pixels:
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=quality)
-    return np.asarray(cv2.imdecode(np.frombuffer(file.getvalue(), np.uint8), cv2.IMREAD_UNCHANGED), np.uint8)
+    return decoded(saved(picture, "JPEG", quality=quality))
 
 
 def grainy(picture: Picture.Image) -> Pixels:
@@ -95,9 +93,7 @@ def test_noise_is_removed_on_the_gpu_as_in_memory(backend: ArrayBackend, ground:
 @pytest.mark.parametrize(
     "noise", [lambda page: as_jpeg(page, 60), lambda page: as_jpeg(page, 80), grainy], ids=["q60", "q80", "grain"]
 )
-def test_all_spaces_of_a_noisy_enlarged_page_are_read(
-    noise: Callable[[Picture.Image], Pixels], handle: PageHandle
-) -> None:
+def test_spaces_of_noisy_enlarged_pages_are_read(noise: Callable[[Picture.Image], Pixels], handle: PageHandle) -> None:
     words = WORDS.split()
     rows = [" ".join(words[at:] + words[:at]) for at in range(len(words))]
     pictures = [line(row).resize((900, 39)) for row in rows]

@@ -36,18 +36,12 @@ class Machine:
 
     def __init__(self, traits: EngineTraits) -> None:
         self.traits = traits
-        self.now_s = 0.0
-        self.held_bytes = 0
-        self.most_bytes = 0
-        self.opened: list[str] = []
-        self.closed: list[str] = []
-        self.gates: dict[str, threading.Event] = {}
-        self.failures: dict[str, Exception] = {}
+        self.now_s = self.load_s = 0.0
+        self.held_bytes = self.most_bytes = self.grown_bytes = 0
+        self.opened, self.closed, self.closed_s = list[str](), list[str](), list[float]()
+        self.gates, self.failures = dict[str, threading.Event](), dict[str, BaseException]()
         self.handle_threads: list[str] = []
         self.measures = False
-        self.grown_bytes = 0
-        self.load_s = 0.0
-        self.closed_s: list[float] = []
 
     def open(self, version: ModelVersion) -> Opened:
         if (gate := self.gates.get(str(version))) is not None:
@@ -128,7 +122,6 @@ def version(name: str, size_mib: int = 10) -> ModelVersion:
 def serving(
     budget_mib: int | None = None, *, any_thread: bool = True, max_waiting: int = 8
 ) -> Iterator[tuple[LoadedModels, Machine, Counts]]:
-    """Loaded models in front of two real engine threads."""
     machine, counts = Machine(EngineTraits(any_thread=any_thread)), Counts()
     executor: Executor[Job[str]] = Executor(list, threads=2, places=8)
     executor.start()
@@ -360,7 +353,7 @@ def test_isolated_engines_report_their_current_memory() -> None:
 
 def test_loading_continues_after_a_load_that_ended_its_thread() -> None:
     with serving() as (models, machine, _):
-        machine.failures["a/10"] = SystemExit("an engine's own idea")  # type: ignore[assignment]
+        machine.failures["a/10"] = SystemExit("an engine's own idea")
         with pytest.raises(ModelUnavailable, match="an engine's own idea"):
             models.lease(version("a"))
         models.lease(version("b")).close()

@@ -29,7 +29,6 @@ from support import ROOT, QuietHandler, http_server, wait_until
 from ocrsvc.plugins import adapters
 
 PAGE: Final = png(64, 32)
-# The fake engine's first line.
 SIZE: Final = "64x32"
 OCR: Final = "/v1/ocr"
 _CLIENT: Final = ROOT / "benchmarks" / "bench" / "hosts_client.py"
@@ -63,7 +62,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         try:
             network = stack.enter_context(closing(Network()))
         except NetworkUnavailable as error:
-            # No package can bring what a machine's kernel or sandbox forbids.
             pytest.skip(str(error))
         clients = network.add("clients")
         proxies = {name: network.add(name) for name in PROXIES}
@@ -80,15 +78,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield Place(network, hosts, clients, proxies)
 
 
-def is_served(place: Place, proxy: str) -> bool:
-    """Whether a proxy reaches a host that is ready."""
-    return ask(place, proxy, "GET", "/readyz").status == http.client.OK
-
-
 def ask(
     place: Place, proxy: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """Send one request through a proxy, over a new connection."""
     began_s = time.monotonic()
     with entered(place.clients):
         connection = http.client.HTTPConnection(place.proxies[proxy].address, HTTP_PORT, timeout=_ANSWER_S)
@@ -102,10 +94,7 @@ def ask(
 
 @contextmanager
 def loads(place: Place, folder: Path) -> Iterator[dict[str, Any]]:
-    """Clients of each proxy, over HTTP and gRPC, and one that needs none ask while the block runs.
-
-    What came is there after it, by load.
-    """
+    """Clients of each proxy and one that needs none ask while the block runs; their results afterwards, by load."""
     bodies = {"http": PAGE, "grpc": infer_request(PAGE).SerializeToString()}
     for kind, body in bodies.items():
         (folder / kind).write_bytes(body)
@@ -131,9 +120,7 @@ def loads(place: Place, folder: Path) -> Iterator[dict[str, Any]]:
     found.update(zip(plans, results, strict=True))
 
 
-def test_no_request_fails_while_hosts_are_killed_disconnected_drained_and_restarted(
-    place: Place, tmp_path: Path
-) -> None:
+def test_no_request_fails_while_hosts_are_killed_cut_off_drained_and_restarted(place: Place, tmp_path: Path) -> None:
     first, second, third = place.hosts
     with serving(place.hosts), loads(place, tmp_path) as found:
         wait_until(lambda: asked(second) > 20, "clients ask")
@@ -156,14 +143,12 @@ def test_no_request_fails_while_hosts_are_killed_disconnected_drained_and_restar
 
 
 def asked(host: Host) -> float:
-    """The number of images that a host has read since its start."""
     assert host.server is not None
     with entered(host.node):
         return host.server.metric("ocrsvc_images_total")
 
 
 def is_connected(node: Node, host: Host) -> bool:
-    """Whether a node has connections to a host."""
     command = [*inside(node), "ss", "-Hnt", "state", "established", "dst", host.node.address]
     return bool(subprocess.run(command, capture_output=True, check=True, timeout=_ANSWER_S).stdout)
 
@@ -206,18 +191,16 @@ def breaking_once(place: Place, break_s: float) -> Iterator[Seen]:
                 stack.enter_context(http_server(handler, host.node.address, SERVICE_PORT))
             stack.callback(ended.set)
         for name in PROXIES:
-            wait_until(partial(is_served, place, name), f"{name} sees a host")
+            ready = partial(ask, place, name, "GET", "/readyz")
+            wait_until(lambda ready=ready: ready().status == http.client.OK, f"{name} sees a host")  # type: ignore[misc]
         yield seen
 
 
 def post_through_each(place: Place, path: str, timeout: str) -> dict[str, Answer]:
-    """Send a page through all proxies at once."""
     with ThreadPoolExecutor(len(PROXIES)) as pool:
-        asked = {
-            name: pool.submit(ask, place, name, "POST", path, PAGE, {"X-Request-Timeout": timeout, "X-Client": name})
-            for name in PROXIES
-        }
-        return {name: one.result() for name, one in asked.items()}
+        headers = [{"X-Request-Timeout": timeout, "X-Client": name} for name in PROXIES]
+        answers = pool.map(lambda name, own: ask(place, name, "POST", path, PAGE, own), PROXIES, headers)
+        return dict(zip(PROXIES, answers, strict=True))
 
 
 def test_safe_requests_are_retried_with_the_remaining_time(place: Place) -> None:

@@ -47,7 +47,6 @@ def page(*lines: Line, **more: object) -> Page:
 
 
 def below(texts: Sequence[str], *, pitch: float = 1.5, begin: float = 0, left: float = LEFT) -> list[Line]:
-    """Lines below each other."""
     return [line(text, begin + at * pitch * BODY, left=left) for at, text in enumerate(texts)]
 
 
@@ -112,26 +111,19 @@ def test_large_letters_are_headings_and_slightly_larger_ones_are_not() -> None:
 
 
 def test_bullets_and_numbers_become_lists() -> None:
-    lines = below(
-        ["We need:", "• apples that are", "  red", "• pears", "- plums", "1. first", "2. second", "4. fourth"]
-    )
+    items = ["We need:", "• apples that are", "  red", "• pears", "- plums", "1. first", "2. second", "4. fourth"]
+    lines = below(items)
     assert markdown_of(page(*lines)).splitlines()[0] == "We need:"
     html = markdown_it.MarkdownIt().render(markdown_of(page(*lines)))
-    assert html.count("<ul>") == 1
-    assert html.count("<li>") == 5
+    assert (html.count("<ul>"), html.count("<li>")) == (1, 5)
     assert "<ol>" in html
     assert "4. fourth" in html
 
 
 def test_letters_and_chinese_numbers_mark_list_items() -> None:
-    written = markdown_of(page(*below(["Either:", "a) this", "(b) that", "（一）甲", "①乙", "2、丙"])))
-    assert [row[2:] for row in written.splitlines() if row.startswith("- ")] == [
-        "a) this",
-        "(b) that",
-        "（一）甲",
-        "①乙",
-        "2、丙",
-    ]
+    items = ["a) this", "(b) that", "（一）甲", "①乙", "2、丙"]
+    written = markdown_of(page(*below(["Either:", *items])))
+    assert [row[2:] for row in written.splitlines() if row.startswith("- ")] == items
 
 
 def test_a_table_takes_the_place_of_its_first_line() -> None:
@@ -141,9 +133,8 @@ def test_a_table_takes_the_place_of_its_first_line() -> None:
         for row, column, text, at in ((0, 0, "apple", (1,)), (0, 1, "1 | 2", (2,)), (1, 0, "", ()), (1, 1, "", ()))
     )
     table = Table(box(90, 90, 600, 200), 2, 2, cells)
-    assert markdown_of(page(*lines, tables=(table,))) == (
-        "Prices\n\n| apple | 1 \\| 2 |\n| --- | --- |\n|  |  |\n\nAfter.\n"
-    )
+    written = "| apple | 1 \\| 2 |\n| --- | --- |\n|  |  |"
+    assert markdown_of(page(*lines, tables=(table,))) == f"Prices\n\n{written}\n\nAfter.\n"
 
 
 def test_regions_mark_titles_headers_and_footers() -> None:
@@ -170,34 +161,12 @@ def test_headings_are_relative_to_the_text_of_earlier_pages() -> None:
     assert markdown_of(text, title).endswith("# Second Part\n")
 
 
-HOSTILE = [
-    # A page may have signs that are none.
-    "\x01> a",
-    "\x02# a",
-    "<script>alert(1)</script>",
-    "<!-- page 9 -->",
-    "[text](javascript:alert(1))",
-    "![x](http://evil/)",
-    "<http://evil/>",
-    "&lt;b&gt; &#60;",
-    "**bold** _it_ `code` ~~no~~ $x$",
-    "# no heading",
-    "> no quotation",
-    "- - -",
-    "---",
-    "===",
-    "+ no list",
-    "12345. no list",
-    "    no code",
-    "[1]: http://evil/",
-    "| a | b |",
-    "a\\",
-    "```",
-    "~~~",
-    "- <b>",
-    "1. # x",
-    "\x00\x1b[31m",
-]
+HOSTILE = (
+    *("\x01> a", "\x02# a", "\x00\x1b[31m", "<script>alert(1)</script>", "<!-- page 9 -->", "<http://evil/>", "- <b>"),
+    *("[text](javascript:alert(1))", "![x](http://evil/)", "[1]: http://evil/", "&lt;b&gt; &#60;", "| a | b |", "a\\"),
+    *("**bold** _it_ `code` ~~no~~ $x$", "# no heading", "> no quotation", "- - -", "---", "===", "```", "~~~"),
+    *("+ no list", "12345. no list", "    no code", "1. # x"),
+)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -237,8 +206,6 @@ def test_a_hostile_page_takes_linear_time() -> None:
     assert min(seconds(8000) for _ in range(3)) < 20 * max(0.01, *(seconds(1000) for _ in range(3)))
 
 
-# Headings of drawn pages: their level is that of the size of their letters, however long they are
-
 LATIN = Path("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf")
 CHINESE = Path("/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc")
 # Small letters everywhere: a paragraph may look as if it went on in the next.
@@ -252,7 +219,6 @@ HAN_HEADINGS = ("港务记录", "港务所的船只进港记录方法")
 
 
 def draw(font: Path, words: list[str], headings: tuple[str, ...], body_px: int, head_px: int, between: str) -> Pixels:
-    """Paragraphs of three full lines with a heading between each two."""
     small, large = (ImageFont.truetype(str(font), size) for size in (body_px, head_px))
     lines = [""]
     for word in words * 3:
@@ -279,9 +245,7 @@ def headings_of(handle: PageHandle, pixels: Pixels) -> list[str]:
 @pytest.mark.parametrize(
     ("body_px", "head_px", "marks"), [(26, 40, "##"), (26, 50, "#"), (20, 31, "##"), (32, 60, "#"), (26, 26, None)]
 )
-def test_latin_headings_are_found_by_their_size(
-    handle: PageHandle, body_px: int, head_px: int, marks: str | None
-) -> None:
+def test_latin_headings_are_found_by_size(handle: PageHandle, body_px: int, head_px: int, marks: str | None) -> None:
     found = headings_of(handle, draw(LATIN, TEXT.split(), HEADINGS, body_px, head_px, " "))
     assert found == ([f"{marks} {heading}" for heading in HEADINGS] if marks else [])
 

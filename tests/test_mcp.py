@@ -22,7 +22,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 from outgoing_support import local_policy, response, serving
-from support import ROOT, Server, run_server
+from support import ROOT, Server, data_of, run_server
 from web_support import TEXT, KnownEngine, as_base64, running_reader
 
 from ocrsvc.cli.main import run
@@ -44,8 +44,6 @@ TOKEN = "a-token-of-the-test"
 
 
 def ask(server: Any, act: Callable[[Client], Awaitable[T]]) -> T:
-    """What a client of the SDK gets."""
-
     async def asked() -> T:
         async with Client(server, read_timeout_seconds=30) as client:
             return await act(client)
@@ -54,7 +52,6 @@ def ask(server: Any, act: Callable[[Client], Awaitable[T]]) -> T:
 
 
 def call(server: Any, name: str, **arguments: object) -> tuple[bool, list[str]]:
-    """Whether the tool failed, and the texts that it gave."""
     result = ask(server, lambda client: client.call_tool(name, arguments))
     return result.is_error, [content.text for content in result.content if content.type == "text"]
 
@@ -97,9 +94,7 @@ def test_tools_describe_their_parameters(server: MCPServer) -> None:
     assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
 
 
-def test_an_image_is_read_by_path_as_base64_and_where_the_operator_allows_it_by_address(
-    server: MCPServer, sources: Sources, reader: Reader
-) -> None:
+def test_an_image_is_read_by_path_base64_or_allowed_url(server: MCPServer, sources: Sources, reader: Reader) -> None:
     for sent in ({"path": "page.png"}, {"path": "in.png"}, {"base64": as_base64(PNG)}):
         assert call(server, "read_image", **sent) == (False, [f"{TEXT}\n64x32 auto True False None\n"])
     with serving(response(PNG)) as host:
@@ -109,7 +104,6 @@ def test_an_image_is_read_by_path_as_base64_and_where_the_operator_allows_it_by_
 
 def test_lines_and_words_have_boxes_on_request(server: MCPServer) -> None:
     _, (_, lines) = call(server, "read_image", path="page.png", lines=True)
-    # As worked out by hand in web_support, for 64 x 32 pixels.
     assert json.loads(lines)["lines"][0]["box"] == [[16, 8], [48, 8], [48, 16], [16, 16]]
     assert "words" not in json.loads(lines)["lines"][0]
     _, (_, words) = call(server, "read_image", path="page.png", words=True)
@@ -122,10 +116,8 @@ def test_a_document_is_read_in_parts_with_a_note_on_what_is_left(server: MCPServ
     assert text.startswith(f"--- page 1 of 3 ---\n{TEXT}\n{SEEN}\n")
     assert "[This page cannot be read: A black page.]" in text
     assert text.endswith("[1 more of the requested pages were not read; call again with pages='3'.]")
-    assert call(server, "read_document", path="three.pdf", pages="3") == (
-        False,
-        [f"--- page 3 of 3 ---\n{TEXT}\n{SEEN}\n"],
-    )
+    last = call(server, "read_document", path="three.pdf", pages="3")
+    assert last == (False, [f"--- page 3 of 3 ---\n{TEXT}\n{SEEN}\n"])
 
 
 def test_each_page_is_reported_as_progress(server: MCPServer) -> None:
@@ -139,27 +131,7 @@ def test_each_page_is_reported_as_progress(server: MCPServer) -> None:
     assert reported == [(1, 2, "page 1 of 2"), (2, 2, "page 2 of 2")]
 
 
-REFUSED = [
-    ({}, "exactly one"),
-    ({"path": "page.png", "base64": "AAAA"}, "exactly one"),
-    ({"path": "out.png"}, "may not be read"),
-    ({"path": "outer/secret.png"}, "may not be read"),
-    ({"path": "../x.png"}, "may not be read"),
-    ({"path": "/etc/passwd"}, "may not be read"),
-    ({"path": "none.png"}, "No such file"),
-    ({"path": "a\0b"}, "null"),
-    ({"path": "pipe"}, "not a file"),
-    ({"path": "."}, "not a file"),
-    ({"base64": "!"}, "base64"),
-    ({"base64": "A" * 200_000}, "larger"),
-    ({"path": "large.png"}, "--most-bytes"),
-    ({"base64": as_base64(b"hello")}, "plain text"),
-    ({"url": "http://127.0.0.1/"}, "not fetched"),
-    ({"path": "page.png", "pages": "0"}, "pages is"),
-]
-
-
-@pytest.mark.parametrize(("sent", "named"), REFUSED)
+@pytest.mark.parametrize(("sent", "named"), [*data_of("mcp_refused")["calls"], ({"base64": "A" * 200_000}, "larger")])
 def test_forbidden_or_unreadable_files_are_refused(server: MCPServer, sent: dict[str, object], named: str) -> None:
     failed, (text,) = call(server, "read_document", **sent)
     assert (failed, named in text) == (True, True), text

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support import data_of
 
 from ocrsvc.system.allocator import register_holder, release_free_memory
 from ocrsvc.system.memory import MemoryUse, read_memory_bytes, read_memory_use, read_rss_bytes
-
-GB = 10**9
 
 
 def test_touched_memory_is_resident() -> None:
@@ -35,52 +35,10 @@ def test_statm_counts_pages(tmp_path: Path) -> None:
     assert read_rss_bytes(tmp_path / "statm") == 25 * resource.getpagesize()
 
 
-@pytest.mark.parametrize(
-    ("files", "found"),
-    [
-        ({}, MemoryUse(15_000_000 * 1024, 16_000_000 * 1024)),
-        (
-            {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n"},
-            MemoryUse(15_000_000 * 1024, 16_000_000 * 1024),
-        ),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": f"{2 * GB}\n"}, MemoryUse(0, 2 * GB)),
-        # In a container the mount's own root is the cgroup.
-        ({"proc/self/cgroup": "0::/host/path\n", "sys/fs/cgroup/memory.max": f"{3 * GB}\n"}, MemoryUse(0, 3 * GB)),
-        (
-            {
-                "proc/self/cgroup": "0::/a\n",
-                "sys/fs/cgroup/a/memory.max": f"{2 * GB}\n",
-                "sys/fs/cgroup/a/memory.current": f"{GB}\n",
-                "sys/fs/cgroup/a/memory.stat": f"anon 5\ninactive_file {GB // 4}\nactive_file 7\n",
-            },
-            MemoryUse(GB - GB // 4, 2 * GB),
-        ),
-        (
-            {
-                "proc/self/cgroup": "5:cpu:/x\n4:memory:/a\n",
-                "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "1",
-                "sys/fs/cgroup/memory/a/memory.limit_in_bytes": f"{4 * GB}",
-                "sys/fs/cgroup/memory/a/memory.usage_in_bytes": f"{3 * GB}",
-                "sys/fs/cgroup/memory/a/memory.stat": "inactive_file 1\ntotal_inactive_file 1000\n",
-            },
-            MemoryUse(3 * GB - 1000, 4 * GB),
-        ),
-        # The kernel took something back between the two files.
-        (
-            {
-                "proc/self/cgroup": "0::/a\n",
-                "sys/fs/cgroup/a/memory.max": f"{2 * GB}\n",
-                "sys/fs/cgroup/a/memory.current": "1000\n",
-                "sys/fs/cgroup/a/memory.stat": "inactive_file 1001\n",
-            },
-            MemoryUse(0, 2 * GB),
-        ),
-    ],
-)
-def test_smaller_limit_counts_and_reclaimable_memory_is_not_used(
-    tmp_path: Path, files: dict[str, str], found: MemoryUse
-) -> None:
-    write(tmp_path, files)
+@pytest.mark.parametrize("case", data_of("memory_files"), ids=lambda case: case["name"])
+def test_smaller_limit_counts_without_reclaimable_memory(tmp_path: Path, case: dict[str, Any]) -> None:
+    write(tmp_path, case["files"])
+    found = MemoryUse(case["used"], case["limit"])
     assert read_memory_use(tmp_path) == found
     assert read_memory_bytes(tmp_path) == found.limit_bytes
 
@@ -135,6 +93,7 @@ def test_many_threads_share_two_arenas() -> None:
 GIVING_BACK = """
 import ctypes, resource
 from pathlib import Path
+from typing import Any
 from ocrsvc.system.allocator import release_free_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)

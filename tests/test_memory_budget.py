@@ -99,7 +99,6 @@ def test_only_the_caller_over_its_limit_is_refused() -> None:
     callers.enter("b")
     callers.leave("a")
     callers.enter("a")
-    # A caller without a request is forgotten.
     for name in ("a", "a", "b"):
         callers.leave(name)
     assert len(callers) == 0
@@ -129,7 +128,6 @@ class Waiting:
 
 @contextmanager
 def taken(limiter: Limiter) -> Iterator[tuple[Waiting, ExitStack]]:
-    """Let requests wait within the block; the request that has the place leaves when the stack is closed."""
     with ThreadPoolExecutor(8) as pool, ExitStack() as holding:
         holding.enter_context(limiter.take(no_check, "first"))
         yield Waiting(limiter, pool), holding

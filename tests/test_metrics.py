@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,22 +17,9 @@ from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.http.error_responses import ROUTING
 from ocrsvc.plugins import adapters
 from ocrsvc.results import EngineInfo, Line, Page, Reading, Timing
-from ocrsvc.telemetry import exemplars
+from ocrsvc.telemetry import exemplars, metrics
 from ocrsvc.telemetry.exemplars import Exemplar, ExemplarStore
 from ocrsvc.telemetry.metric import BUCKETS_S, Key, Metric
-from ocrsvc.telemetry.metrics import (
-    CACHE_HITS,
-    COUNTED,
-    FAILURES,
-    IMAGES,
-    JOBS_KEPT,
-    LINES,
-    REQUEST_SECONDS,
-    SERIES_DROPPED,
-    STAGE_SECONDS,
-    TLS_NOT_AFTER,
-    PageSource,
-)
 from ocrsvc.telemetry.metrics_store import SERIES, MetricsStore, Sampler, count_reading
 from ocrsvc.telemetry.prometheus import Observed, expose
 from ocrsvc.telemetry.worker_table import WorkerTable
@@ -40,7 +28,6 @@ _SOON_S = 60.0
 
 
 def value(store: MetricsStore, key: Key) -> float:
-    """A counter or a gauge; 0 when it was never touched."""
     return store.read().get(key, (0.0,))[0]
 
 
@@ -51,45 +38,42 @@ def test_counters_do_not_decrease_while_the_arbiter_folds() -> None:
 
     def look() -> None:
         while not done.is_set():
-            seen.append(value(store, IMAGES.of("request")))
+            seen.append(value(store, metrics.IMAGES.of("request")))
 
     reader = threading.Thread(target=look)
     reader.start()
     for _ in range(300):
-        store.worker_metrics(0).count(IMAGES, "request")
+        store.worker_metrics(0).count(metrics.IMAGES, "request")
         store.fold(0)
     done.set()
     reader.join()
     assert seen == sorted(seen)
-    assert value(store, IMAGES.of("request")) == 300
+    assert value(store, metrics.IMAGES.of("request")) == 300
 
 
 def test_concurrent_threads_lose_no_count() -> None:
     store = MetricsStore()
 
-    def work() -> None:
+    def work(_number: int) -> None:
         for _ in range(2000):
-            store.common.count(IMAGES, "request")
+            store.common.count(metrics.IMAGES, "request")
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert value(store, IMAGES.of("request")) == 16_000
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert value(store, metrics.IMAGES.of("request")) == 16_000
 
 
 def test_signal_handler_may_count_while_its_thread_counts() -> None:
     store = MetricsStore()
 
     def interrupted() -> Iterator[tuple[Key, float]]:
-        store.common.count(IMAGES, "request")
-        yield LINES.of(), 1
+        store.common.count(metrics.IMAGES, "request")
+        yield metrics.LINES.of(), 1
 
     thread = threading.Thread(target=store.common.record, args=(interrupted(),), daemon=True)
     thread.start()
     thread.join(_SOON_S)
-    assert (value(store, IMAGES.of("request")), value(store, LINES.of())) == (1, 1)
+    assert (value(store, metrics.IMAGES.of("request")), value(store, metrics.LINES.of())) == (1, 1)
 
 
 def test_worker_may_count_metrics_unknown_to_the_arbiter() -> None:
@@ -107,10 +91,10 @@ def test_excess_series_are_dropped_and_counted() -> None:
     for _ in range(2):
         worker_metrics = store.worker_metrics(0)
         for number in range(SERIES + 50):
-            worker_metrics.count(FAILURES, f"code{number}")
+            worker_metrics.count(metrics.FAILURES, f"code{number}")
         store.fold(0)
     found = dict(store.read())
-    assert found.pop(SERIES_DROPPED.of())[0] == 2 * 50
+    assert found.pop(metrics.SERIES_DROPPED.of())[0] == 2 * 50
     assert len(found) == SERIES
     assert {values[0] for values in found.values()} == {2.0}
 
@@ -119,39 +103,37 @@ def test_all_formats_and_failures_fill_at_most_half_of_the_series() -> None:
     formats = 4 + len(adapters())
     # What stops a start, or a command, never answers a request.
     of_a_format = len(set(failures(OcrsvcError)) - set(failures(OperatorError))) + len(ROUTING) + 1
-    assert 2 * (formats * (of_a_format + 1) + 2 * of_a_format + len(COUNTED) + 4) <= SERIES
+    assert 2 * (formats * (of_a_format + 1) + 2 * of_a_format + len(metrics.COUNTED) + 4) <= SERIES
 
 
 def failures(kind: type[OcrsvcError]) -> Iterator[tuple[int, str]]:
-    """All codes of an error class and its subclasses."""
     yield kind.status, kind.code
     for derived in kind.__subclasses__():
         yield from failures(derived)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "bucket"),
-    [(0.0, 0), (0.001, 0), (0.0011, 1), (0.3, BUCKETS_S.index(0.5)), (60.0, 14), (3600.0, 15)],
+    ("seconds", "bucket"), [(0.0, 0), (0.001, 0), (0.0011, 1), (0.3, BUCKETS_S.index(0.5)), (60.0, 14), (3600.0, 15)]
 )
 def test_observation_counts_in_the_bucket_of_its_upper_bound(seconds: float, bucket: int) -> None:
     store = MetricsStore()
-    store.common.record((), ((STAGE_SECONDS.of("queue", "request"), seconds),))
-    values = store.read()[STAGE_SECONDS.of("queue", "request")]
+    store.common.record((), ((metrics.STAGE_SECONDS.of("queue", "request"), seconds),))
+    values = store.read()[metrics.STAGE_SECONDS.of("queue", "request")]
     assert [number for number, count in enumerate(values[:-1]) if count] == [bucket]
     assert values[-1] == seconds
 
 
 @pytest.mark.parametrize(("source", "from_cache"), [("request", False), ("job", False), ("request", True)])
-def test_read_image_counts_its_lines_and_times(source: PageSource, from_cache: bool) -> None:
+def test_read_image_counts_its_lines_and_times(source: metrics.PageSource, from_cache: bool) -> None:
     store, box = MetricsStore(), ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))
     page = Page(10, 10, 0, (Line("a", 1.0, box), Line("b", 1.0, box)))
     info, timing = EngineInfo("e", "m", "1", "cpu", "fp32", "p"), Timing(0.002, 0.02, 0.2, 2.0)
     count_reading(store.common, Reading(page, info, timing, from_cache=from_cache), source=source)
-    images = {metric: value(store, metric.of(source)) for metric in (IMAGES, CACHE_HITS)}
-    assert images == ({IMAGES: 0, CACHE_HITS: 1} if from_cache else {IMAGES: 1, CACHE_HITS: 0})
-    found = {key[2:]: values[-1] for key, values in store.read().items() if key[1] == STAGE_SECONDS.name}
+    images = {metric: value(store, metric.of(source)) for metric in (metrics.IMAGES, metrics.CACHE_HITS)}
+    assert images == {metrics.IMAGES: not from_cache, metrics.CACHE_HITS: from_cache}
+    found = {key[2:]: values[-1] for key, values in store.read().items() if key[1] == metrics.STAGE_SECONDS.name}
     if not from_cache:
-        assert value(store, LINES.of()) == 2
+        assert value(store, metrics.LINES.of()) == 2
         times = {"decode": 0.002, "queue": 0.02, "engine": 0.2, "total": 2.0}
         assert found == {(stage, source): seconds for stage, seconds in times.items()}
 
@@ -160,7 +142,7 @@ def test_unused_slots_take_no_memory() -> None:
     before = shared_bytes()
     store = MetricsStore(slots=1024)
     store.claim(0)
-    store.worker_metrics(0).count(IMAGES, "request")
+    store.worker_metrics(0).count(metrics.IMAGES, "request")
     store.read()
     assert shared_bytes() - before < 256 * 1024
 
@@ -177,46 +159,44 @@ def test_sampler_continues_after_a_disk_error() -> None:
     def read() -> Iterator[tuple[Metric, float]]:
         if failures:
             raise failures.pop()
-        yield JOBS_KEPT, 3
+        yield metrics.JOBS_KEPT, 3
         looked.set()
 
     sampler = Sampler(store.common, read, every_s=0.001)
     sampler.start()
     assert looked.wait(_SOON_S)
     sampler.stop()
-    assert value(store, JOBS_KEPT.of()) == 3
+    assert value(store, metrics.JOBS_KEPT.of()) == 3
 
 
 def test_largest_reading_of_living_workers_counts() -> None:
     store = MetricsStore(slots=2)
     for slot, count in ((0, 3), (1, 4)):
         store.claim(slot)
-        store.worker_metrics(slot).put(JOBS_KEPT, count)
-    assert value(store, JOBS_KEPT.of()) == 4
+        store.worker_metrics(slot).put(metrics.JOBS_KEPT, count)
+    assert value(store, metrics.JOBS_KEPT.of()) == 4
     for slot, left in ((1, 3), (0, 0)):
         store.fold(slot)
-        assert value(store, JOBS_KEPT.of()) == left
+        assert value(store, metrics.JOBS_KEPT.of()) == left
 
 
 def test_no_certificate_expiry_without_tls() -> None:
     store = MetricsStore()
-    assert TLS_NOT_AFTER.shown_name not in exposed(store)
-    store.common.put(TLS_NOT_AFTER, 1.8e9)
-    assert f"\n{TLS_NOT_AFTER.shown_name} 1.8e+09\n" in exposed(store)
+    assert metrics.TLS_NOT_AFTER.shown_name not in exposed(store)
+    store.common.put(metrics.TLS_NOT_AFTER, 1.8e9)
+    assert f"\n{metrics.TLS_NOT_AFTER.shown_name} 1.8e+09\n" in exposed(store)
 
 
 def exposed(store: MetricsStore) -> str:
-    """The samples of /metrics without comments."""
     text = expose(Observed(store, WorkerTable()), "")[0].decode()
     return "".join(f"\n{line}\n" for line in text.splitlines() if not line.startswith("#"))
 
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-KEY = REQUEST_SECONDS.of("api")
+KEY = metrics.REQUEST_SECONDS.of("api")
 
 
 def in_a_child(work: Callable[[], object]) -> None:
-    """Run in a forked process."""
     child = os.fork()
     if child == 0:
         work()

@@ -12,7 +12,7 @@ from documents import GRAY, pdf
 from flask.testing import FlaskClient
 from image_support import png
 from keys_support import bearer, keys_in
-from support import Clock
+from support import Clock, data_of, filled
 from web_support import TEXT, as_base64, json_of, running_app
 
 from ocrsvc.adapters.mistral.uploaded_files import EXPIRES, SIGNATURE, SignatureRefused, UploadedFiles
@@ -41,9 +41,6 @@ def ocr(client: FlaskClient, document: object, **more: object) -> Any:
 def upload(client: FlaskClient, data: bytes = SCAN, **how: Any) -> Any:
     form = {"file": (io.BytesIO(data), "scan.pdf"), "purpose": "ocr"}
     return json_of(client.post("/v1/files", data=form, **how))
-
-
-# Reading.
 
 
 @pytest.mark.parametrize(
@@ -85,40 +82,18 @@ def test_tables_and_confidences_appear_on_request(client: FlaskClient) -> None:
     assert [(word["text"], word["confidence"]) for word in scores["word_confidence_scores"]] == [("True", 0.9877)]
     (page,) = json_of(ocr(client, document, confidence_scores_granularity="page", include_blocks=True))["pages"]
     places = ("top_left_x", "top_left_y", "bottom_right_x", "bottom_right_y")
-    # The first line of the known page.
     block = page["blocks"][0]
     assert (block["type"], block["content"], [block[place] for place in places]) == ("text", TEXT, [16, 8, 48, 16])
     scores = {"average_page_confidence_score": 0.7438, "minimum_page_confidence_score": 0.5}
     assert page["confidence_scores"] == scores
 
 
-WRONG: list[tuple[object, dict[str, object], int, str | None]] = [
-    ("text", {}, 400, "bad_option"),
-    ([], {}, 400, "bad_option"),
-    ({}, {}, 400, "bad_option"),
-    ({"type": "video"}, {}, 400, "bad_option"),
-    ({"type": "image_url"}, {}, 400, "nothing_sent"),
-    ({"type": "image_url", "image_url": {"url": 5}}, {}, 400, "nothing_sent"),
-    ({"type": "image_url", "image_url": "data:image/png;base64,!!!!"}, {}, 400, "bad_base64"),
-    ({"type": "document_url", "document_url": "https://example.com/a.pdf"}, {}, 400, None),
-    ({"type": "file", "file_id": NOWHERE}, {}, 404, "no_such_file"),
-    ({"type": "file", "file_id": "../x"}, {}, 404, "no_such_file"),
-    ({"type": "file", "file_id": 5}, {}, 400, "bad_option"),
-    ({"image_url": DATA_URL}, {"pages": "2-1"}, 400, "bad_option"),
-    ({"image_url": DATA_URL}, {"pages": [-1]}, 400, "bad_option"),
-    ({"image_url": DATA_URL}, {"pages": [True]}, 400, "bad_option"),
-    ({"image_url": DATA_URL}, {"pages": []}, 400, "bad_option"),
-    ({"image_url": DATA_URL}, {"table_format": "latex"}, 400, "bad_option"),
-    ({"image_url": DATA_URL}, {"document_annotation_format": {"type": "json_schema"}}, 400, "bad_option"),
-    ({"image_url": "data:image/png;base64," + as_base64(b"no image")}, {}, 415, "unsupported_image"),
-]
-
-
-@pytest.mark.parametrize(("document", "more", "status", "code"), WRONG)
-def test_errors_have_mistrals_format(
+@pytest.mark.parametrize(("document", "more", "status", "code"), data_of("mistral_errors")["errors"])
+def test_errors_are_mistrals(
     client: FlaskClient, document: object, more: dict[str, object], status: int, code: str | None
 ) -> None:
-    response = ocr(client, document, **more)
+    texts = {"PAGE": DATA_URL, "NOWHERE": NOWHERE, "TEXT": as_base64(b"no image")}
+    response = ocr(client, filled(document, **texts), **filled(more, **texts))
     answer = json_of(response)
     assert (response.status_code, answer["object"], answer["raw_status_code"]) == (status, "error", status)
     assert answer["message"]
@@ -134,9 +109,6 @@ def test_request_without_document_goes_to_the_native_api(client: FlaskClient) ->
     assert [json_of(answer)["pages_total"] for answer in answers] == [1, 1, 1]
     refused = client.post("/v1/ocr", json={"image": 5})
     assert (refused.status_code, refused.content_type) == (400, "application/problem+json")
-
-
-# Files.
 
 
 def test_a_file_is_uploaded_read_listed_and_deleted(client: FlaskClient) -> None:
@@ -239,11 +211,7 @@ def test_expired_files_are_removed_with_expired_jobs(tmp_path: Path) -> None:
     assert [path for path in (tmp_path / "uploads").iterdir() if path.is_dir()] == []
 
 
-# The store.
-
-
 def files_in(folder: Path, clock: Clock, keep_s: float = 1.0) -> UploadedFiles:
-    """Room for 100 kB, and two files."""
     folder.mkdir(exist_ok=True)
     return UploadedFiles(JobStore(folder / "uploads", 100_000, keep_s, clock, wall=clock, max_jobs=2))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fetch_clients import MIN_TFS, TRITON, Environment, NotAtHandError, at_hand
+from fetch_clients import SOURCES, NotAtHandError, at_hand
 from image_support import png
 from models_support import accept, make_fake, make_version
 from support import ROOT, Server, clean_environment, run_server, wait_until
@@ -65,10 +65,10 @@ def address_of(server: Server, protocol: str) -> str:
     return str(re.findall(r"gRPC at: (127\.0\.0\.1:\d+)", server.log)[0])
 
 
-def run(environment: Environment, script: str, *arguments: object) -> None:
+def run(environment: str, script: str, *arguments: object) -> None:
     """Run a client; it must end well."""
     try:
-        python = at_hand(environment)
+        python = at_hand(SOURCES[environment])
     except NotAtHandError as lack:
         pytest.skip(f"{lack}; python tests/fetch_clients.py --most minute fetches it")
     done = subprocess.run(
@@ -89,11 +89,11 @@ def test_tritonclient_lists_loads_and_unloads(server: Server, folder: Path, prot
     new = len(list((folder / "models" / "fake").iterdir())) + 1
     make_version(folder / "models", "fake", new, NEW.replace("NUMBER", str(new)))
     numbers = range(1, new + 1)
-    run(TRITON, "triton_models.py", protocol, address_of(server, protocol), folder / "page.png", *numbers)
+    run("TRITON", "triton_models.py", protocol, address_of(server, protocol), folder / "page.png", *numbers)
 
 
 def test_tensorflow_servings_client_lists_labels_loads_and_unloads(server: Server, folder: Path) -> None:
-    run(MIN_TFS, "tensorflow_models.py", address_of(server, "grpc"), folder / "page.png")
+    run("MIN_TFS", "tensorflow_models.py", address_of(server, "grpc"), folder / "page.png")
 
 
 def _post(server: Server, path: str, body: object = None) -> tuple[int, str]:

@@ -32,18 +32,15 @@ _NAME = re.compile(r"\b(?:ocrsvc_[a-z0-9_]+|process_[a-z_]+_seconds)\b")
 
 
 def rules(objectives: Objectives = USUAL) -> list[dict[str, Any]]:
-    """Recording and alert rules of all groups."""
     return [rule for group in yaml.safe_load(fill_in(ALERTS, objectives))["groups"] for rule in group["rules"]]
 
 
 def panels() -> list[dict[str, Any]]:
-    """The dashboard's panels, the headings of its rows among them."""
     found: list[dict[str, Any]] = json.loads(fill_in(DASHBOARD, USUAL))["panels"]
     return found
 
 
 def table(heading: str) -> list[list[str]]:
-    """The cells of the reference's table under a heading."""
     section = fill_in(REFERENCE, USUAL).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")][2:]
     return [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
@@ -59,9 +56,6 @@ def promtool(*args: str, stdin: str = "") -> str:
     done = subprocess.run([program, *args], input=stdin, capture_output=True, text=True, timeout=_LONG_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-# The table
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
@@ -84,9 +78,6 @@ def test_objective_counts_every_failure_by_the_services_fault() -> None:
     ours = {code for status, code in failures(OcrsvcError) if status in (500, 503, 504)}
     nobodys = {code for kind in (OperatorError, Unreachable) for _, code in failures(kind)}
     assert set(SERVICE_FAULTS) == (ours - nobodys) | {"internal"}
-
-
-# The files
 
 
 @pytest.mark.parametrize(
@@ -115,9 +106,7 @@ def test_metrics_command_lists_every_metric(capsys: pytest.CaptureFixture[str]) 
         (("--fast-s", "4"), "4 s is not the upper bound of a bucket"),
     ],
 )
-def test_objectives_without_a_possible_alert_are_refused(
-    args: tuple[str, str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_objectives_are_refused(args: tuple[str, str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["metrics", "--alerts", *args]) == 78
     assert message in capsys.readouterr().err
 
@@ -129,15 +118,11 @@ def test_rules_depend_on_the_objectives() -> None:
     assert 'le="0.5"' in burning["ocrsvc:slow_images:ratio_rate1h"]
 
 
+# That a service exposes all of them is tested in test_operators.py.
 def test_alerts_and_dashboard_use_existing_metrics() -> None:
-    """test_operators.py tests that a service exposes all of them."""
+    histograms = [metric.name for metric in METRICS if metric.kind == "histogram"]
     exposed = {metric.shown_name for metric in METRICS}
-    exposed |= {
-        f"{metric.name}_{part}"
-        for metric in METRICS
-        for part in ("bucket", "sum", "count")
-        if metric.kind == "histogram"
-    }
+    exposed |= {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
     for text in (json.dumps(rules()), fill_in(DASHBOARD, USUAL)):
         assert set(_NAME.findall(text)) <= exposed
 
@@ -146,28 +131,21 @@ def test_reference_lists_every_metric() -> None:
     text = fill_in(REFERENCE, USUAL)
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
     rows = [row for heading in headings if heading != "Alerts" for row in table(heading)]
-    assert sorted(rows) == sorted(
-        [f"`{item.shown_name}`", item.shown_kind, ", ".join(item.labels), item.unit, item.help] for item in METRICS
-    )
+    cells = [[f"`{one.shown_name}`", one.shown_kind, ", ".join(one.labels), one.unit, one.help] for one in METRICS]
+    assert sorted(rows) == sorted(cells)
     assert f"buckets up to {', '.join(f'{bound:g}' for bound in BUCKETS_S)} s." in text
     assert f"own\n  fault, whoever chose the deadline: {', '.join(SERVICE_FAULTS)}." in text
 
 
 def test_reference_lists_every_alert() -> None:
     assert table("Alerts") == [
-        [
-            *(rule["alert"], rule["labels"]["severity"], rule["for"]),
-            *(f"`{rule['expr']}`", rule["annotations"]["action"]),
-        ]
+        [rule["alert"], rule["labels"]["severity"], rule["for"], f"`{rule['expr']}`", rule["annotations"]["action"]]
         for rule in rules()
         if "alert" in rule
     ]
     for rule in rules():
         if rule.get("record", "").endswith("_rate5m"):
             assert f"- `{rule['record']}`: `{rule['expr']}`\n" in fill_in(REFERENCE, USUAL)
-
-
-# The rules
 
 
 def test_rules_use_the_services_fault_codes() -> None:
@@ -188,15 +166,9 @@ def test_every_alert_has_a_firing_and_a_quiet_case() -> None:
         assert found == {rule["alert"] for rule in rules() if "alert" in rule}
 
 
-# The dashboard
-
-
 def test_dashboard_shows_every_metric() -> None:
     shown = json.dumps(panels())
-    missing = [
-        metric.name for metric in METRICS if not re.search(rf"\b{metric.shown_name}(_(bucket|sum|count))?\b", shown)
-    ]
-    assert missing == []
+    assert not [item.name for item in METRICS if not re.search(rf"\b{item.shown_name}(_(bucket|sum|count))?\b", shown)]
 
 
 def test_panels_have_unique_ids_and_places_and_query_letters() -> None:

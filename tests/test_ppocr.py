@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from bent_page import bend
+from curved_pages import bend
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from ppocr_support import LINE, give_up_at, load, read, text_of

@@ -14,8 +14,8 @@ import orjson
 import pytest
 from browser_support import Open, opening
 from playwright.sync_api import Browser, FilePayload, Page, Route, expect
+from support import wsgi_server
 from web_support import running_app
-from werkzeug.serving import make_server
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -60,15 +60,8 @@ def held_server() -> Iterator[tuple[str, HeldAnswers]]:
     """The address of a server, and what its answers are."""
     with running_app() as app:
         held = HeldAnswers(app.wsgi_app)
-        server = make_server("127.0.0.1", 0, held, threaded=True)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.port}", held
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        with wsgi_server(held) as url:
+            yield url, held
 
 
 def page_line(number: int, total: int, lines: int = 2) -> dict[str, object]:

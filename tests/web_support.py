@@ -109,6 +109,9 @@ class DeafReader:
     def check_capacity(self, _priority: Priority) -> None:
         pass
 
+    def read_many(self, *_asked: object) -> list[Any]:
+        raise self.error
+
     def read(
         self, _data: bytes, _options: ReadOptions, deadline_s: float, _context: RequestContext = DEFAULT_CONTEXT
     ) -> Reading:

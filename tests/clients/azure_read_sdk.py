@@ -1,7 +1,4 @@
-"""Runs Azure's unmodified SDK for Document Intelligence against the service, in an environment of its own.
-
-python azure_read_sdk.py ADDRESS
-"""
+"""Runs Azure's unmodified SDK for Document Intelligence against the service: azure_read_sdk.py ADDRESS."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from azure.ai.documentintelligence.models import AnalyzeDocumentRequest, Analyze
 from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
-# What the test looks for.
 write = print
 DATA = Path("page.png").read_bytes()
 READ = "prebuilt-read"

@@ -1,7 +1,4 @@
-"""Runs LiteLLM's unmodified client of Mistral's OCR, in an environment of its own.
-
-python litellm_ocr.py ADDRESS
-"""
+"""Runs LiteLLM's unmodified client of Mistral's OCR, in an environment of its own: litellm_ocr.py ADDRESS."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from pathlib import Path
 
 import litellm
 
-# What the test looks for.
 write = print
 
 URL = "data:image/png;base64," + base64.b64encode(Path("page.png").read_bytes()).decode()

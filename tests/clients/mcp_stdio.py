@@ -12,7 +12,6 @@ from typing import Any
 
 
 def ask(server: subprocess.Popen[str], number: int, method: str, params: dict[str, Any]) -> Any:
-    """The result of a request; what the server tells unasked is passed over."""
     tell(server, {"id": number, "method": method, "params": params})
     assert server.stdout is not None
     for line in server.stdout:
@@ -23,7 +22,6 @@ def ask(server: subprocess.Popen[str], number: int, method: str, params: dict[st
 
 
 def tell(server: subprocess.Popen[str], message: dict[str, Any]) -> None:
-    """Send a message."""
     assert server.stdin is not None
     server.stdin.write(json.dumps({"jsonrpc": "2.0"} | message) + "\n")
     server.stdin.flush()

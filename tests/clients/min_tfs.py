@@ -1,7 +1,4 @@
-"""Runs the unmodified min-tfs-client against the service, in an environment of its own.
-
-python min_tfs.py HOST:PORT IMAGE EXPECTED_FIRST_LINE
-"""
+"""Runs the unmodified min-tfs-client against the service: min_tfs.py HOST:PORT IMAGE EXPECTED_FIRST_LINE."""
 
 from __future__ import annotations
 

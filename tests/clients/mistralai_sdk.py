@@ -1,7 +1,4 @@
-"""Runs Mistral's unmodified SDK against the service, in an environment of its own.
-
-python mistralai_sdk.py ocr|files ADDRESS
-"""
+"""Runs Mistral's unmodified SDK against the service: mistralai_sdk.py ocr|files ADDRESS."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from pathlib import Path
 from mistralai.client import Mistral
 from mistralai.client.errors import MistralError
 
-# What the test looks for.
 write = print
 
 MODEL = "mistral-ocr-latest"

@@ -1,7 +1,5 @@
 """Makes the pages beside this file, and the one by which the engine ppocr chooses its runtime.
 
-    python tests/pages/make.py
-
 Needs Pillow and the font Noto Sans CJK (Debian: fonts-noto-cjk). The texts are ours, and so are the pages.
 """
 
@@ -24,32 +22,9 @@ NOTICE = [
 ]
 
 # As people type them in an office, without a space between the scripts, and as others do, with one.
-CLOSED = [
-    "会议定于2024年1月1日下午3点召开",
-    "共有3个建议和12条意见需要处理",
-    "第1章介绍了第2节中的4种方法",
-    "使用Python编写的程序在Linux系统上运行",
-    "点击OK按钮后，系统将保存PDF文件",
-    "重量为15kg，长度约200cm",
-]
+CLOSED = (HERE / "closed.txt").read_text("utf-8").splitlines()
 SPACED = [re.sub("(?<=[0-9A-Za-z])(?=[一-龥])|(?<=[一-龥])(?=[0-9A-Za-z])", " ", line) for line in CLOSED]
-
-
-REFERENCE = [
-    ("季度报告 Quarterly report 2026", 40),
-    ("The meeting begins at 9:30 on Monday, 14 September 2026.", 27),
-    ("会议将于星期一上午九点三十分在三楼会议室开始。", 27),
-    ("Please bring two printed copies and one signed form.", 22),
-    ("请携带身份证复印件两份，并在前台登记后领取资料。", 22),
-    ("发票号码 10482956    金额 3,280.50 元    税率 6%", 24),
-    ("Invoice 10482956, total 3,280.50, due within 30 days", 24),
-    ("北京市海淀区中关村大街 27 号，邮政编码 100080", 20),
-    ("27 Zhongguancun Street, Haidian District, Beijing", 20),
-    ("Tel. 010-5550142, office hours 8:00 to 17:30", 18),
-    ("电话：010-5550142，办公时间为上午八点至下午五点半", 18),
-    ("The quick brown fox jumps over the lazy dog, and then it does so once more before the sun goes down.", 19),
-    ("春天来了，河边的柳树发出了新芽，孩子们在草地上放风筝，老人们坐在长椅上晒太阳，慢慢地说话。", 19),
-]
+REFERENCE = [row.split(maxsplit=1) for row in (HERE / "reference.txt").read_text("utf-8").splitlines()]
 REFERENCE_WORDS = ["姓名", "Name", "日期", "Date", "数量", "Total", "合计", "No. 17", "单价", "12.40"]
 
 
@@ -57,9 +32,9 @@ def draw_reference() -> Image.Image:
     """What candidates for computing the models are tried on: 13 lines and ten words, 960 x 704 pixels, gray."""
     page = Image.new("L", (960, 704), "white")
     pen, top = ImageDraw.Draw(page), 20
-    for text, size in REFERENCE:
-        pen.text((30, top), text, "black", ImageFont.truetype(str(FONT), size))
-        top += round(size * 1.25) + 15
+    for size, text in REFERENCE:
+        pen.text((30, top), text, "black", ImageFont.truetype(str(FONT), int(size)))
+        top += round(int(size) * 1.25) + 15
     for number, word in enumerate(REFERENCE_WORDS):
         column, row = number % 5, number // 5
         pen.text((30 + 180 * column, top + 42 * row), word, "black", ImageFont.truetype(str(FONT), 24))
