@@ -143,7 +143,7 @@ def test_pages_are_shown_as_they_arrive(opened: Open, held: HeldAnswers) -> None
     expect(page.locator(".lines button").first).to_contain_text("page 2 line 0")
     expect(page.locator("#facts")).to_contain_text("1.50 s")
     assert "application/x-ndjson" in held.accepted[-1]
-    assert held.asked == ["rotate=auto&words=true"]
+    assert held.asked == ["rotate=auto&words=true&tables=true"]
 
 
 def test_cancelling_ends_the_request_and_keeps_the_pages_that_came(opened: Open, held: HeldAnswers) -> None:
