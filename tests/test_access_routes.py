@@ -92,7 +92,7 @@ def send(client: FlaskClient, method: str, path: str, headers: Mapping[str, str]
 
 
 # What the service says of itself is for every valid key, whatever its scope.
-FOR_ANY = ("/", "/index.html", "/version", "/openapi.json", "/nowhere", "/healthz", "/readyz", "/static/")
+FOR_ANY = ("/", "/index.html", "/docs", "/version", "/openapi.json", "/nowhere", "/healthz", "/readyz", "/static/")
 
 
 @pytest.mark.parametrize("kind", BAD)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from browser_support import Open, opening
 from documents import tiff
@@ -190,3 +191,15 @@ def test_controls_neither_overlap_nor_leave_their_card(opened: Open, width_px: i
 def test_without_scripts_only_the_form_is_offered(opened: Open) -> None:
     page = opened(java_script_enabled=False)
     assert page.locator("button:visible").all_text_contents() == ["Read"]
+
+
+def test_api_reference_shows_every_operation_of_the_description(opened: Open, address: str) -> None:
+    page = opened(f"{address}/docs")
+    paths = httpx.get(f"{address}/openapi.json").json()["paths"]
+    expected = [f"{method.upper()}{path}" for path, item in paths.items() for method in item if method != "parameters"]
+    expect(page.locator("article h2")).to_have_count(len(expected))
+    assert sorted(page.locator("article h2").all_text_contents()) == sorted(expected)
+    expect(page.locator("#ocr")).to_contain_text("text_layer")
+    expect(page.locator("#ocr pre")).to_have_text(f"curl -F file=@page.png {address}/v1/ocr")
+    page.get_by_role("link", name="GET /v1/jobs/{job_id}/pages").click()
+    expect(page.locator("#jobPages h2")).to_be_in_viewport()

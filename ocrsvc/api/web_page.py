@@ -1,4 +1,4 @@
-"""Serves the web page at `/` (JSON for programs) and the operators' page at `/ops`.
+"""Serves the web page at `/` (JSON for programs), the API reference at `/docs` and the operators' page at `/ops`.
 
 Their files in `static/` and `static_ops/` are read at the start. Browsers revalidate them on every visit, so that a
 page and its scripts are of the same version.
@@ -26,6 +26,7 @@ TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 INDEX: Final = "index.html"
+DOCS: Final = "docs.html"
 TABS: Final = "<!-- a tab for each output format -->"
 TAB: Final = Markup(
     '<button type="button" role="tab" id="tab-{0}" aria-controls="panel" data-tab="{0}" data-suffix="{1.suffix}" '
@@ -47,7 +48,7 @@ BANNER: Final = {"name": "ocrsvc", "version": __version__, "read": "POST /v1/ocr
 
 
 def make_page(*, has_models: bool = False) -> Blueprint:
-    """Make GET /, /index.html (TrWebOCR's address) and /static/…; with `has_models` the page offers models."""
+    """Make GET /, /index.html (TrWebOCR's address), /docs and /static/…; with `has_models` the page offers models."""
     page = Blueprint("page", __name__)
     files = _files(FOLDER)
     index_page = _with_tabs(files[INDEX].decode())
@@ -67,6 +68,7 @@ def make_page(*, has_models: bool = False) -> Blueprint:
     def index() -> Response:
         return _file(INDEX, files[INDEX])
 
+    page.add_url_rule("/docs", "docs", _serving(DOCS, files.pop(DOCS)))
     for name, data in files.items():
         if name != INDEX:
             page.add_url_rule(f"/static/{name}", name.replace(".", "_"), partial(_file, name, data))

@@ -26,7 +26,7 @@ SETTLED_S: Final = 0.005
 _RESERVED: Final = 2
 # Paths answered from memory. All others count as slow, so that a new route cannot delay a health check; /ops/keys is
 # slow because it reads the key store.
-_QUICK: Final = ("/", "/index.html", "/ops", "/version", "/openapi.json", "/metrics")
+_QUICK: Final = ("/", "/index.html", "/docs", "/ops", "/version", "/openapi.json", "/metrics")
 _QUICK_OPS: Final = ("/ops/overview", "/ops/workers", "/ops/denylist")
 _QUICK_FILES: Final = ("/static/", "/ops/static/")
 
