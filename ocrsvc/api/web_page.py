@@ -68,7 +68,7 @@ def make_page(*, has_models: bool = False) -> Blueprint:
     def index() -> Response:
         return _file(INDEX, files[INDEX])
 
-    page.add_url_rule("/docs", "docs", _serving(DOCS, files.pop(DOCS)))
+    page.add_url_rule("/docs", "docs", partial(_file, DOCS, files.pop(DOCS)))
     for name, data in files.items():
         if name != INDEX:
             page.add_url_rule(f"/static/{name}", name.replace(".", "_"), partial(_file, name, data))
