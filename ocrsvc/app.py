@@ -1,7 +1,5 @@
 """The WSGI application: the native API, operators' routes, the web page, and the enabled adapters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 SettingsError and EngineUnavailable stop the start and never answer a request. The client raises Unreachable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Self
 

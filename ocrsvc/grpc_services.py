@@ -1,7 +1,5 @@
 """The gRPC services of the enabled adapters, and the health check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Final

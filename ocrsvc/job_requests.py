@@ -1,7 +1,5 @@
 """Job requests of the native API and the adapters: owner, views, and result files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

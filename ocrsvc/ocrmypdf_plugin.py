@@ -3,8 +3,6 @@
 Needs the extra `ocrmypdf`. `--ocrsvc-url` names a service; without it each OCRmyPDF process opens an engine.
 """
 
-from __future__ import annotations
-
 import atexit
 import io
 import math

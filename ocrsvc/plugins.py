@@ -6,8 +6,6 @@ it when needed. Entry points are loaded in gunicorn's arbiter, so their modules 
 library.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

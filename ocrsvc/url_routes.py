@@ -3,8 +3,6 @@
 The port decides first, if it is bound as an adapter's usual port; otherwise headers, key and body decide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final

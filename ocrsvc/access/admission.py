@@ -6,8 +6,6 @@ within a quarter of a second: blocks never exceed a limit, nor keep from other w
 the key is scarce for a second: each request reserves exactly what it needs, and releases the rest at its end.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ A secret is `ocr_`, the secret's id of twelve hexadecimal digits, `_`, and 32 ra
 bits cannot be guessed, one SHA-256 protects them in a stolen store like a slow hash would.
 """
 
-from __future__ import annotations
-
 import hmac
 import logging
 import re

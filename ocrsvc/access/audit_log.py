@@ -3,8 +3,6 @@
 Each line is written in one call, so that lines of several processes do not mix. It never holds a secret.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 from datetime import UTC, datetime

@@ -7,8 +7,6 @@ Pages are *counted* before their response is sent, in memory that outlives the w
 quarter of a second. Until then they are reserved there, so that concurrent requests cannot exceed a quota together.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

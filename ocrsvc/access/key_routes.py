@@ -4,8 +4,6 @@ All routes need a key, except the health checks here and in the plugins (`Adapte
 compared as a whole, so that no prefix or suffix opens another path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The interface of API key stores, which hold the keys and count their usage for all workers that share the store."""
 
-from __future__ import annotations
-
 import time
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 

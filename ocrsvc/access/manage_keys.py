@@ -4,8 +4,6 @@ A running service applies changes within half a second. Each change raises Opera
 another command has changed it, and KeysUnavailable if the store does not respond; then nothing was changed.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from contextlib import closing

@@ -5,8 +5,6 @@ process that writes a block holds a lock, which the kernel releases when the pro
 rest. A series only grows, and the store receives its id and total, so that sending it again does not count twice.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import mmap

@@ -1,7 +1,5 @@
 """A key's remaining quotas as RateLimit headers (draft-ietf-httpapi-ratelimit-headers-10) and in refusals."""
 
-from __future__ import annotations
-
 import calendar
 import math
 import time

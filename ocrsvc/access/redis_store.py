@@ -4,8 +4,6 @@ Each call is an atomic run of one Lua script, with Redis's own clock. A call may
 reservations are set, not added, and settlements carry the total of their series.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final

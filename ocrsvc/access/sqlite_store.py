@@ -5,8 +5,6 @@ at checkpoints: counts survive the death of any process, and only a power failur
 are monotonic seconds, which all processes of a machine share.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3

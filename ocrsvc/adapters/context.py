@@ -1,7 +1,5 @@
 """Shared parts of the API adapters: context, routes, options, error codes, corners, stored documents."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Responses of the native API that are files: text formats, searchable PDF, and zips of several."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

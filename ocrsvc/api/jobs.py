@@ -1,7 +1,5 @@
 """The native API's jobs, /v1/jobs: documents that are read in the background."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final

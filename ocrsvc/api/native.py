@@ -1,7 +1,5 @@
 """The native API: POST /v1/ocr, the list of models, and page pictures for the web page."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

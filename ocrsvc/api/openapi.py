@@ -1,7 +1,5 @@
 """Serves the OpenAPI 3.1 description of the native API from openapi.yaml."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 from typing import Any
 

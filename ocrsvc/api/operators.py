@@ -1,7 +1,5 @@
 """Health, readiness, version and API description; metrics and /ops, by default only for the same machine."""
 
-from __future__ import annotations
-
 import os
 import platform
 import time

@@ -1,7 +1,5 @@
 """JSON of the operators' page: workers, figures, the last ten minutes, failures, denied inputs."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

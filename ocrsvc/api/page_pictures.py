@@ -1,7 +1,5 @@
 """Pictures of the pages of documents, which browsers cannot show themselves."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

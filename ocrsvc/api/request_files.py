@@ -1,7 +1,5 @@
 """The files of a request to the native API: parts, body, base64 fields, or a URL."""
 
-from __future__ import annotations
-
 from typing import Final
 from urllib.parse import unquote, urlsplit
 

@@ -1,7 +1,5 @@
 """Responses of POST /v1/ocr that stream pages as they are read; the last part is a summary or an error."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import astuple, replace

@@ -4,8 +4,6 @@ Their files in `static/` and `static_ops/` are read at the start. Browsers reval
 page and its scripts are of the same version.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Final

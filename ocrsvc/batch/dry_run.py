@@ -1,7 +1,5 @@
 """What a run would read and what that would cost: files and pages are counted, and a few pages are read."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -1,7 +1,5 @@
 """Text for people: counts, rates, durations and sizes in words, and foreign text made safe for a terminal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Final

@@ -1,7 +1,5 @@
 """Files at paths, and objects at URLs by fsspec, with requests sent again and failures as OSError."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

@@ -1,7 +1,5 @@
 """Pages that are to be read, in groups of one file, in the order of the plan; suspects apart from the others."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterator

@@ -1,7 +1,5 @@
 """Parts of the output: a part exists when its manifest appears, which is written last."""
 
-from __future__ import annotations
-
 import gzip
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

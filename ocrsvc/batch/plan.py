@@ -1,7 +1,5 @@
 """The plan of a run: every file with its pages, in the order of the output, cut into parts; one SQLite file."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """The report of a run: one HTML file without scripts, made of the plan and the manifests."""
 
-from __future__ import annotations
-
 import sqlite3
 import tempfile
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """The run: one thread hands pages to reading threads, keeps their results, and has parts written that are whole."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import queue

@@ -1,7 +1,5 @@
 """A run's description, made once (`_ocrsvc/run.json`): sources, options, formats, shards, reader and plan."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Begins a run or continues it: takes the shard, and makes plan, work folder, reader and writers ready."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """Checks a run: that the output holds every page once, as the manifests and the plan say."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tempfile

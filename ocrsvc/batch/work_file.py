@@ -1,7 +1,5 @@
 """What is known of pages whose parts are not in the output: results on this machine, begun pages in the destination."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

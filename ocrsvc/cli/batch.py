@@ -1,7 +1,5 @@
 """`ocrsvc batch SOURCE… --out DEST`: reads many files into one output, each page exactly once."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

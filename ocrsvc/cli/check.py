@@ -1,7 +1,5 @@
 """`ocrsvc check`: installed packages, engines that open or fail here, and the thread plan."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """`ocrsvc keys`: adds, lists, changes, revokes and rotates API keys in their store; no service needs to run."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

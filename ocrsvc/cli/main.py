@@ -1,7 +1,5 @@
 """The command line `ocrsvc`: its commands, exit codes and error messages."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`ocrsvc metrics`: lists the metrics, and prints their reference, alert rules and a dashboard."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 

@@ -1,7 +1,5 @@
 """`ocrsvc models`: lists, adds, checks, labels, loads, encrypts and removes models of the repository."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`ocrsvc models add`, `encrypt` and `new-key`: write versions from model files and encrypted versions."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Building blocks of commands: help with sections and examples, number types, reading options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial, wraps

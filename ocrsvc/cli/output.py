@@ -1,7 +1,5 @@
 """Output of commands: tables and progress on a terminal, file formats, and files written completely or not at all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

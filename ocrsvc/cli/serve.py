@@ -1,7 +1,5 @@
 """`ocrsvc serve` and `ocrsvc recycle`: become gunicorn; replace all workers of a running service."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """`ocrsvc settings`: prints the settings in effect and their sources; --markdown prints docs/settings.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`ocrsvc status` and `ocrsvc health`: the state of a running service, as text and as an exit code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 

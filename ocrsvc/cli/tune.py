@@ -1,7 +1,5 @@
 """`ocrsvc tune`: measures which settings suit this machine and the user's pages best."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Attempts of one request: which service to try next, how long to wait, and when to give up."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from ocrsvc.client.address import Address

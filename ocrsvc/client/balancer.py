@@ -1,7 +1,5 @@
 """Chooses the service for each request: that with the fewest requests in flight relative to its capacity."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable

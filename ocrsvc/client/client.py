@@ -1,7 +1,5 @@
 """The Python clients: `AsyncClient`, and `Client`, which runs one on an event loop in a separate thread."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

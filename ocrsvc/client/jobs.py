@@ -1,7 +1,5 @@
 """Background jobs of one service, for synchronous programs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An event loop in a separate thread, which runs coroutines for synchronous callers."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """Parses responses of the native API: pages in the units of `ocrsvc.results`, and errors."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Sends requests to services with httpx, with retries, from tasks of an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

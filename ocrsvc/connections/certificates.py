@@ -4,8 +4,6 @@ Open connections keep their certificate. If new files cannot be used, the old ce
 clients are here too.
 """
 
-from __future__ import annotations
-
 import os
 import ssl
 import time

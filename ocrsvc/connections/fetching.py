@@ -4,8 +4,6 @@ A host's name is resolved once, every address is checked, and a checked one is c
 address changes after the check, therefore has no effect. All waiting has a deadline.
 """
 
-from __future__ import annotations
-
 import errno
 import http.client
 import io

@@ -1,7 +1,5 @@
 """Callers' URLs, parsed strictly, so that the checked host is the one connected to; and the hosts that are allowed."""
 
-from __future__ import annotations
-
 import re
 import socket
 import ssl

@@ -4,8 +4,6 @@ OpenSSL works on memory, not on the socket: one call decrypts many records, and 
 where a poller does not see them.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 import ssl

@@ -4,8 +4,6 @@ An `Engine` is loaded once per process, after the fork. The executor opens one `
 uses it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The contract between the code that finds lines and the recognizers that read them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

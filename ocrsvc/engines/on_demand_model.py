@@ -1,7 +1,5 @@
 """An additional ONNX Runtime model on the CPU: opened at first use, one run at a time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field

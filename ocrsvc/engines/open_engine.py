@@ -3,8 +3,6 @@
 A model's `model.toml` overrides the service's settings for its engine. Only the opened engine is imported.
 """
 
-from __future__ import annotations
-
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, get_args
 

@@ -1,7 +1,5 @@
 """Finds tables, regions and barcodes for any engine, in the engine's process, where the pixels are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Each message that needs the engine is admitted in a pool thread, so that revokin
 ends streams. Quick methods are not charged, as over HTTP.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace

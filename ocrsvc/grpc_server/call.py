@@ -1,7 +1,5 @@
 """The calls of one HTTP/2 connection: receives messages, answers them one at a time, ends each call with a status."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sys

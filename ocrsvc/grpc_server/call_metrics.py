@@ -1,7 +1,5 @@
 """Metrics, access log, error log and traces of gRPC calls."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field

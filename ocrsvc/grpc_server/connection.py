@@ -4,8 +4,6 @@ The first GOAWAY of a shutdown refuses no call, because some may be in transit. 
 ping sent after it, a second GOAWAY names the last call that is served.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator

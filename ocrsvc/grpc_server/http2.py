@@ -4,8 +4,6 @@ Frames go to h2 one at a time, so that the caller can stop between two of them a
 error. Their size is checked first, because h2 would buffer a frame of any announced length.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Limits of the gRPC server: connections, loop time, HTTP/2 frames, calls and messages."""
 
-from __future__ import annotations
-
 from typing import Final
 
 MAX_CONNECTIONS: Final = 1000

@@ -3,8 +3,6 @@
 Fields are counted before parsing, because two bytes, such as an empty repeated field, can take a hundred in memory.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """gRPC methods, their calls, and status codes of failures."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

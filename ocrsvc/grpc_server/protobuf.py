@@ -4,8 +4,6 @@ They go into a separate pool. Generated code would use protobuf's global pool, c
 same services, and require a certain range of protobuf versions. The files use only the syntax that `_parse` supports.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """State shared by all connections of a gRPC server: methods, memory, access, metrics, threads."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections import deque

@@ -5,8 +5,6 @@ the URL-safe alphabet, white space, percent escapes, and "+" that form decoding 
 "+" if the text has none of "+", "-" and "_"; otherwise it is white space.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from typing import Final

@@ -1,7 +1,5 @@
 """Error responses: every failure as RFC 9457 problem JSON, unless its adapter formats errors itself."""
 
-from __future__ import annotations
-
 import logging
 from typing import Final
 

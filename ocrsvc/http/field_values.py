@@ -1,7 +1,5 @@
 """Values of fields and headers as text, flags and numbers, and shortened for messages."""
 
-from __future__ import annotations
-
 import math
 import re
 import reprlib

@@ -3,8 +3,6 @@
 `api/openapi.yaml` documents them for clients; a test compares the two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec

@@ -4,8 +4,6 @@ Without them a web site could use a visitor's browser to read a service on local
 (DNS rebinding), or through a wire format that allows all origins.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Collection, Mapping
 from typing import Final

@@ -3,8 +3,6 @@
 Multipart forms (RFC 7578) are split with werkzeug's decoder and stricter limits; JSON has bounds on time and memory.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import threading

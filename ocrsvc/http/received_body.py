@@ -3,8 +3,6 @@
 Nothing here reads a socket. A request is passed to a thread when its body is complete or has failed.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import select

@@ -1,7 +1,5 @@
 """The HTTP request as views see it: body, deadline, priority, caller, and memory account."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from typing import Any, Final, cast

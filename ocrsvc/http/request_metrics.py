@@ -1,7 +1,5 @@
 """HTTP request metrics, traces and access log, for the requests of all adapters."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from typing import Final

@@ -4,8 +4,6 @@ A streamed response keeps Flask's context until the last piece. No thread waits 
 the request's memory account, and the event loop sends them after the last one was produced.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path

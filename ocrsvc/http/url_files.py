@@ -1,7 +1,5 @@
 """Files that requests name by URL, fetched within the request's deadline and memory."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator

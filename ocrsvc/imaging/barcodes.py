@@ -54,7 +54,7 @@ def _read(tile: Pixels, scale: float, offset: tuple[int, int]) -> list[Barcode]:
     # Loaded on first use: few requests ask for barcodes.
     import zxingcpp
 
-    def box_of(position: Position) -> Box:
+    def box_of(position: "Position") -> Box:
         corners = (position.top_left, position.top_right, position.bottom_right, position.bottom_left)
         a, b, c, d = ((corner.x / scale + offset[0], corner.y / scale + offset[1]) for corner in corners)
         return a, b, c, d

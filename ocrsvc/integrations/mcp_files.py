@@ -1,7 +1,5 @@
 """Loads the files of MCP tool calls, and reads their pages by an engine in this process or by a service."""
 
-from __future__ import annotations
-
 import os
 import stat
 import threading

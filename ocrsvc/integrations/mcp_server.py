@@ -1,7 +1,5 @@
 """The MCP server with the tools `read_image` and `read_document`, on the official SDK, over stdio or HTTP."""
 
-from __future__ import annotations
-
 import hmac
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Converts a page to OCRmyPDF's element tree, and computes its orientation and skew."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from statistics import median

@@ -5,8 +5,6 @@ also after a restart. If a job expires before its message was delivered, a messa
 signature follow standard-webhooks.com.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -4,8 +4,6 @@
 `pages`, and `JobStore.clear` deletes it, even while it is read.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress

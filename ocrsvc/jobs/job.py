@@ -14,8 +14,6 @@
 Files are written under another name and renamed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -4,8 +4,6 @@ The jobs' folders are authoritative: a missing or malformed database is rebuilt 
 expired jobs. Each process opens its own connection, after the fork.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -3,8 +3,6 @@
 It is locked while the process that opened it, or any that it has forked, is alive.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

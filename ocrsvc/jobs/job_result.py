@@ -4,8 +4,6 @@ Files are written page by page, with one page in memory. The requested formats a
 the last page was read; other formats at their first request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial

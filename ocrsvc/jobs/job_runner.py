@@ -4,8 +4,6 @@ It takes any unclaimed job, reads a few pages ahead and writes them in order. If
 one continues after the last page that was written.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

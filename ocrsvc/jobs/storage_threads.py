@@ -1,7 +1,5 @@
 """Threads of the job runner and of callbacks, which continue after any error of the store."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The catalogue: which versions exist, are wanted and may serve, computed from a scan, the policies and the state."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 

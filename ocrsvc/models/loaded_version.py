@@ -3,8 +3,6 @@
 Memory is estimated from the files, then measured when a version is loaded, and remembered.
 """
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time

@@ -4,8 +4,6 @@ The model protocols (Triton, TensorFlow Serving) and the command line use it. De
 which all workers follow.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence

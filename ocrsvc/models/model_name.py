@@ -1,7 +1,5 @@
 """Model names in requests: `NAME`, `NAME/VERSION` or `NAME:LABEL`; and removal of server paths from messages."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Final

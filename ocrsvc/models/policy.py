@@ -4,8 +4,6 @@ TensorFlow Serving's file `models.config` (protobuf text format) is supported in
 not name are not wanted, and a model's base_path must be its folder in the repository.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal

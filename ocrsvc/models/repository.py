@@ -4,8 +4,6 @@ It is scanned every few seconds (2 ms for twenty versions), which works on every
 changes that other machines make on network file systems.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress

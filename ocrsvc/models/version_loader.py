@@ -1,7 +1,5 @@
 """The thread that loads and closes model versions, one after the other in the order of requests."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -4,8 +4,6 @@ A request that names no model gets the default model. Without a version, the fir
 share of the traffic selects; the label `stable`; the newest version that this worker has loaded; the newest version.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NoReturn

@@ -4,8 +4,6 @@ One thread checks the state file ten times per second and scans the repository e
 proving a version run in their own threads.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -1,7 +1,5 @@
 """The models of a worker: leases for requests, and loading at the start."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence

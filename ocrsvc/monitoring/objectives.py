@@ -4,8 +4,6 @@ The alerts follow https://sre.google/workbook/alerting-on-slos/: an alert fires 
 long and a short window.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.resources import files
 from string import Template

@@ -1,7 +1,5 @@
 """Masks the pages of answers, after the result cache, and logs recognized text if the settings ask for it."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from typing import Final

@@ -1,7 +1,5 @@
 """The job of one page, from decoding to the restored result, and the state that all pages of a request share."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Opens the files of a request as documents, and yields the pages to read and their own text."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Opens the models of a process, runs its engine threads behind a queue, and reports their state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -4,8 +4,6 @@ A decoded page is about ten times as large as its file. A few pages are decoded 
 its next page; the others wait as files, so that a worker's memory does not grow with the number of clients.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

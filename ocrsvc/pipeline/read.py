@@ -1,7 +1,5 @@
 """Reads the images of a request: admit, decode, run the engine, restore the page, answer. Start reading here."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -5,8 +5,6 @@ oldest item has waited. Knows nothing about OCR. The rule is that of Triton's dy
 batching sessions, with cost in addition to count.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

@@ -5,8 +5,6 @@ counts as empty. If two workers write the same record at once, one write is lost
 processes.
 """
 
-from __future__ import annotations
-
 import ctypes
 import time
 import zlib

@@ -4,8 +4,6 @@ Knows nothing about OCR. One bad job does not fail its neighbours: each job gets
 batch fails, its jobs are run again one by one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """Limits how many requests do something expensive at once and how many wait for it; waiting callers take turns."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator

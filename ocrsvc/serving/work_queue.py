@@ -5,8 +5,6 @@ released when the job leaves the queue. The queue limits the number of jobs; the
 Within a priority the earliest deadline comes first. Knows nothing about OCR.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from bisect import insort

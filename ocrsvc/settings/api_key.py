@@ -1,7 +1,5 @@
 """The environment variable with a client's API key; not a setting of the service."""
 
-from __future__ import annotations
-
 from typing import Final
 
 API_KEY_VARIABLE: Final = "OCRSVC_API_KEY"

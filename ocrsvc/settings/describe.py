@@ -1,7 +1,5 @@
 """Descriptions of settings for people: variable, unit, help, accepted values; passwords as stars."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

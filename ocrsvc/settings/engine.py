@@ -1,7 +1,5 @@
 """Engine settings: the engine and its device, each engine's own settings, and isolation in child processes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated, Final, Literal

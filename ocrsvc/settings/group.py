@@ -1,7 +1,5 @@
 """Declaring settings: the base class of groups, one setting, and types that several groups share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

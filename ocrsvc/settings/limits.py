@@ -1,7 +1,5 @@
 """Settings of workers, request limits, jobs, the result cache and masking."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec

@@ -3,8 +3,6 @@
 The environment takes precedence. An empty variable counts as not set.
 """
 
-from __future__ import annotations
-
 import difflib
 import logging
 import os

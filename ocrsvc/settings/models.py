@@ -1,7 +1,5 @@
 """Model settings: the repository, the key of encrypted models, and how new versions are tested."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Final
 

@@ -1,7 +1,5 @@
 """Service settings: addresses, TLS, adapters, API keys, outgoing requests, logs and traces."""
 
-from __future__ import annotations
-
 import re
 from ipaddress import ip_network
 from pathlib import Path

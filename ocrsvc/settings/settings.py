@@ -1,7 +1,5 @@
 """All settings in one class, which inherits the fields of every group, including those of plug-ins."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import cast
 

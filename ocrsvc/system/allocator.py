@@ -1,7 +1,5 @@
 """Tunes glibc's allocator: fewer arenas, and free memory returned to the system. Without glibc it does nothing."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import platform

@@ -1,7 +1,5 @@
 """Reads this process's limits by Linux control groups (v1 and v2), and the number of CPUs that it may use."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The child's side is `ocrsvc.system.child_program`. Both sides send messages of a
 SOCK_SEQPACKET socket, which preserves their boundaries: no partial or endless line can block the reader.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

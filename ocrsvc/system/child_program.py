@@ -4,8 +4,6 @@ Its standard input is a SOCK_SEQPACKET socket. It sends `ready LANDLOCK SECCOMP`
 restricted itself; then it answers each request, `SECONDS WORD NUMBER…`, with `WORD NUMBER…`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

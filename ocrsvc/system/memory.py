@@ -1,7 +1,5 @@
 """Reads the memory use of a process, and of the machine or container."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import suppress

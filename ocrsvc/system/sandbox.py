@@ -5,8 +5,6 @@ process. seccomp refuses connections, new processes, writing files by name and a
 a deny list, because an allow list would break with new versions of the C library, Python and other libraries.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

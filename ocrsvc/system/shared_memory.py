@@ -3,8 +3,6 @@
 Neither has a name, so the kernel frees it with the last process that holds it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import mmap

@@ -1,7 +1,5 @@
 """Plans the numbers of workers and threads for the CPUs and GPUs that this process may use."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import MutableMapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The access log: one line per request, written by a thread, without page content or query strings."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

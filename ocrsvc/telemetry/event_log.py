@@ -3,8 +3,6 @@
 The arbiter writes its lines itself if the stream accepts them; a worker has a thread for that (log_lines.py).
 """
 
-from __future__ import annotations
-
 import logging
 import select
 import sys

@@ -1,7 +1,5 @@
 """Exemplars of histograms: the last sampled trace in each bucket, in shared memory like metrics_store.py."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple

@@ -3,8 +3,6 @@
 The arbiter writes the points, any worker reads them. They hold counts since the start; two points give a rate.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from itertools import pairwise

@@ -3,8 +3,6 @@
 While the request's thread waits for a page, the stages of that page count, so the stages add up to the whole request.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

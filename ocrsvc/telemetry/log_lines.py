@@ -4,8 +4,6 @@ A line has at most LINE_BYTES, so that a pipe accepts it whole and lines of seve
 is full, lines are dropped and counted; a later line reports their number.
 """
 
-from __future__ import annotations
-
 import queue
 import re
 import threading

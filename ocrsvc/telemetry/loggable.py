@@ -1,7 +1,5 @@
 """Removes what clients have sent from paths and errors, so that they can be logged."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The declaration of a metric: name, kind, help and labels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal

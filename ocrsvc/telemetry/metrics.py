@@ -3,8 +3,6 @@
 Tests hold the files of `monitoring/` (reference, alert rules, dashboard) against it.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal, get_args
 
 from ocrsvc.telemetry import model_metrics

@@ -1,7 +1,5 @@
 """The metrics of models: requests to the model API, versions, proofs, and loaded models."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from ocrsvc.telemetry.metric import counter, gauge, histogram, latest, reading

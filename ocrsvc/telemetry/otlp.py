@@ -3,8 +3,6 @@
 Imported only if traces are on. A tracer is created after the fork, since the SDK's span processor starts a thread.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

@@ -1,7 +1,5 @@
 """Exposes the metrics of the service to Prometheus."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate

@@ -4,8 +4,6 @@ No client input is kept: the route is the URL rule that matched. Each worker slo
 that a flood of one kind does not displace the others. The rings outlive the worker.
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

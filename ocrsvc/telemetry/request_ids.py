@@ -1,7 +1,5 @@
 """The ids of the request that a thread serves, for its log lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -3,8 +3,6 @@
 A malformed header is ignored (https://www.w3.org/TR/trace-context/). Parsing takes linear time and bounded memory.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import dataclass

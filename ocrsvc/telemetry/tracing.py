@@ -3,8 +3,6 @@
 Imports nothing of OpenTelemetry, which is an extra.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ writes its own measurements. Each field is written by one aligned 8-byte store: 
 leaves no half-written number.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass

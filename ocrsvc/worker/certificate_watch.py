@@ -1,7 +1,5 @@
 """Reloads of TLS certificates: the arbiter decides when they are read again, and each worker follows."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

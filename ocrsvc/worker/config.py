@@ -1,7 +1,5 @@
 """gunicorn's settings, made from ours; the check of its command line flags, which win; and gRPC's listeners."""
 
-from __future__ import annotations
-
 import math
 import os
 import socket

@@ -5,8 +5,6 @@ in the poller, with limits on time, rate and memory. A thread gets a request whe
 on the loop's thread, except `balance`, `stop` and `_call`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import selectors

@@ -4,8 +4,6 @@ A worker runs `post_fork` (makes its reader), imports the application, runs `pos
 engine; only then accepts requests), and at the end `worker_exit`. The arbiter loads no model and no numeric library.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

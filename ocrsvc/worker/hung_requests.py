@@ -5,8 +5,6 @@ request: the thread that holds the interpreter has used it, and its request's bo
 itself proves less: a body is denied after two such deaths while no other body was being worked on.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """gunicorn's logger, as text or JSON. A full disk only loses lines; each line retries a file that cannot be opened."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress

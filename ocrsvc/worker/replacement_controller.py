@@ -5,8 +5,6 @@ repeated signals cannot make it drift. It is lowered only after the replaced wor
 oldest surplus worker.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Sequence

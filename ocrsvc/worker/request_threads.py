@@ -3,8 +3,6 @@
 LoadSharing counts a worker's requests in flight, and compares them with its siblings'.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Writes a finished job's result as Azure's analyzeResult, a page at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Azure Document Intelligence: documentModels/{model}:analyze as jobs, their results, and searchable PDFs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict

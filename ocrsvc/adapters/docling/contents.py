@@ -1,7 +1,5 @@
 """Writes documents in docling-serve's formats, as a response or a zip archive; JSON is a DoclingDocument."""
 
-from __future__ import annotations
-
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

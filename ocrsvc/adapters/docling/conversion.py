@@ -1,7 +1,5 @@
 """Requests to docling-serve: options, and documents as form files or JSON sources."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath

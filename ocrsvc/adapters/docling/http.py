@@ -4,8 +4,6 @@ As in docling-serve, an unreadable document is an HTTP 200 with status `failure`
 keep their own HTTP status. Asynchronous requests are jobs.
 """
 
-from __future__ import annotations
-
 import io
 import threading
 import time

@@ -1,7 +1,5 @@
 """The gRPC service inference.GRPCInferenceService of KServe v2 and Triton."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """KServe v2 (the Open Inference Protocol) and Triton's HTTP API (port 8000), with the binary tensor extension."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Model metadata, configuration, statistics and inference of KServe v2 and Triton, shared by HTTP and gRPC."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar

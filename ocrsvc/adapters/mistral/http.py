@@ -1,7 +1,5 @@
 """Mistral's OCR API: POST /v1/ocr and /v1/files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal

@@ -4,8 +4,6 @@ Files are kept in a separate job store (`JobStore.uploads`), whose jobs never ru
 until it expires; the service recognizes its own signed URLs and does not fetch them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

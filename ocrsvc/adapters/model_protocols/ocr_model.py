@@ -1,7 +1,5 @@
 """Models of the serving protocols: the repository's, with `ocr` as the default's alias, or `ocr` version 1 alone."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Operators load, unload and configure models; the audit log records each action."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

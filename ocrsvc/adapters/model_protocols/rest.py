@@ -1,7 +1,5 @@
 """Routes, compressed bodies and {"error": …} responses of the REST model protocols."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Callable, Sequence

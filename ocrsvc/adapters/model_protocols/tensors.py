@@ -1,7 +1,5 @@
 """Tensors of the model "ocr" in the serving protocols: input tensors to images, pages to output tensors."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Sequence

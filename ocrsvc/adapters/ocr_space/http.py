@@ -1,7 +1,5 @@
 """The API of OCR.space; as in the original, client errors are an HTTP 200 with IsErroredOnProcessing."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Final, Literal, cast

@@ -1,7 +1,5 @@
 """Paddle Serving's pipeline service over gRPC: err_no reports a bad image, the gRPC status a refusal."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from ocrsvc.adapters.context import DEFAULT_OPTIONS, GrpcService

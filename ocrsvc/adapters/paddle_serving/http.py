@@ -4,8 +4,6 @@ A success is byte for byte the original's: a Python list that clients pass to ev
 200 with err_no, and a bad body or a refusal is an error of the gateway.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The API of PaddleHub Serving (port 8868); as in the original, client errors are an HTTP 200 with a status code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 

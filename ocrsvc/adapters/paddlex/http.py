@@ -1,7 +1,5 @@
 """PaddleX basic serving (PaddleOCR 3.x, port 8080); `infer` serves the same JSON in a Triton tensor."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

@@ -4,8 +4,6 @@ A group is one Chinese character, a run of ASCII letters and digits (hyphens ins
 it), or a run of other characters including spaces. The joined groups are the line's text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """The API of rapidocr_api (RapidAI/RapidOCRAPI, port 9003), plus RapidOCR's flag `return_word_box`."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from flask import Blueprint, Response

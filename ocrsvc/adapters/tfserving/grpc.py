@@ -1,7 +1,5 @@
 """TensorFlow Serving's PredictionService and ModelService over gRPC."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

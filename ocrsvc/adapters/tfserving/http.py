@@ -1,7 +1,5 @@
 """TensorFlow Serving's REST API (port 8501), and KServe v1, which shares its paths and JSON."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import partial

@@ -4,8 +4,6 @@ Successes are byte for byte the originals'; errors have their format, but proper
 chineseocr_lite has the same path with another response: OCRSVC_TRWEBOCR_BOXES=poly selects it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Pages and errors in TurboOCR's JSON, with its error codes and its HTTP status for bad files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """TurboOCR's documents over HTTP and gRPC: pages, files of them, and page streams."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace

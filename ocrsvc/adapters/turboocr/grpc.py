@@ -1,7 +1,5 @@
 """TurboOCR's gRPC service: responses carry the JSON of the HTTP API, trailers the error code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 

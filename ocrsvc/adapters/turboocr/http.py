@@ -1,7 +1,5 @@
 """The HTTP API of TurboOCR (aiptimizer/TurboOCR, port 8000), versions 2 to 4."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

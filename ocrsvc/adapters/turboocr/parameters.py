@@ -1,7 +1,5 @@
 """TurboOCR's parameters in a query, JSON or gRPC messages, and raw pixels."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, Literal, TypeVar

@@ -1,7 +1,5 @@
 """Umi-OCR's options, page responses and codes; options.json describes the options to clients."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

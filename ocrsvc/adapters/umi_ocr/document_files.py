@@ -1,7 +1,5 @@
 """Writes a document's pages as text, CSV, JSON lines and PDFs with text."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import math

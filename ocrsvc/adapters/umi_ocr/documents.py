@@ -1,7 +1,5 @@
 """Umi-OCR's document API: PDFs as jobs, their progress, text and files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """The API of Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224); as in the original, client errors are an HTTP 200."""
 
-from __future__ import annotations
-
 import math
 import time
 from base64 import b64encode

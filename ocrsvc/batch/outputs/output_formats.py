@@ -1,7 +1,5 @@
 """The output formats of batch runs, by name, and the contract of what writes them."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack

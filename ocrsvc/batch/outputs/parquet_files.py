@@ -1,7 +1,5 @@
 """Parquet with a row for each page, line or word of a part; every file of every run has the same columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Formats with a file for each source: texts, hOCR, ALTO, TSV and searchable PDFs, with a list for each part."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import re

@@ -1,7 +1,5 @@
 """Reads pages in this process's own engine threads, without HTTP."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from typing import Final

@@ -1,7 +1,5 @@
 """Reads pages by actors of a Ray cluster: the command starts them, hands out pages, and alone writes the output."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

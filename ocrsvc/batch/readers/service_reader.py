@@ -1,7 +1,5 @@
 """Reads pages by services of this project, over which they are balanced."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Zips, and tars, packed or not: listed by zipfile and tarfile, members loaded by their place."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

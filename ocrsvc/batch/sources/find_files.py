@@ -3,8 +3,6 @@
 # A Path for each of a million files costs more than all else here.
 # ruff: noqa: PTH112, PTH116, PTH118
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """Loads what was planned: a whole file, or a member of an archive, if it is still what it was."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Plans the files of sources: themselves, the images in archives and tables, or one page that fails."""
 
-from __future__ import annotations
-
 import heapq
 import os
 import posixpath

@@ -5,8 +5,6 @@ The process is this file as a program. It gets JSON objects: `table` (address, v
 class with its arguments, or `size`, the number of bytes that follow.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -7,8 +7,6 @@ A worker has threads and native libraries and must not fork itself; a new interp
 child. The fork server and its children end when the worker's end of its socket closes, however the worker ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

@@ -4,8 +4,6 @@ A handle belongs to one executor thread and has one child. When the child is due
 beside it and takes over between two reads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

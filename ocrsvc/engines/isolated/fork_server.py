@@ -7,8 +7,6 @@ the kernel if it was killed, kills the children. A child opens the engine and on
 worker from its only thread. It decodes image files too, so that a decoder's crash affects that image only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import gc

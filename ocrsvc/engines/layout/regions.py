@@ -6,8 +6,6 @@ al., "Generalized Focal Loss" (2020): the distance of a box's side from a point 
 strides. Lines keep their geometric reading order: ordering them by region is worse (docs/design/layout.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The contents of `model.toml`: a model's engine, networks, input formats and languages, with their tags."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal

@@ -5,8 +5,6 @@ digests of a version's files in the format of `sha256sum`. It is written last: a
 copied, and is ignored.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Reads the key of encrypted models from a setting, a file descriptor or a command."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import select

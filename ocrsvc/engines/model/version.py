@@ -1,7 +1,5 @@
 """A version of a model, which an engine opens: from a folder NAME/NUMBER/, or built in."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import re

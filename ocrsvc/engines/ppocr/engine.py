@@ -1,7 +1,5 @@
 """The default engine, ppocr: PaddleOCR's models under ONNX Runtime or OpenVINO, in our own pipeline."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

@@ -6,8 +6,6 @@ rejected, whatever their speed; the others are timed. This takes a few seconds, 
 cache, for this CPU and these versions. If several processes start together, one runs the proof.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

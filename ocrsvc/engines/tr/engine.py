@@ -9,8 +9,6 @@ The library has no header or documentation; public programs that call it show:
 - Several threads may use a pair of sessions; whether that is fast depends on the build.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import mmap

@@ -7,8 +7,6 @@ The library has one model, a line recognizer (OpenCV DNN, CPU only). Measured wi
 - it scales lines to a height of 48 px, keeping the aspect ratio, and returns one step per 4 px of width.
 """
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import threading

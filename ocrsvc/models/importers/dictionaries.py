@@ -3,8 +3,6 @@
 Also determines the languages that a dictionary covers.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Source and licence come from the wheel that contains the files, or from a licence or README beside them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

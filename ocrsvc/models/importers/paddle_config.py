@@ -4,8 +4,6 @@ It uses YAML's events only: scalars stay text (`no` is a character, not false), 
 become None, so a hostile file costs only time linear in its size.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

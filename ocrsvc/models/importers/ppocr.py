@@ -1,7 +1,5 @@
 """Makes a ppocr model from PaddleOCR's, RapidOCR's or TurboOCR's files: detector, recognizers and dictionaries."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The files from which a model is imported (regular files of bounded size), and the imported version."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

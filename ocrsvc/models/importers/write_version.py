@@ -4,8 +4,6 @@ A version is written into a temporary folder, its manifest last, then renamed; n
 the manifest first, without which a version is ignored.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -4,8 +4,6 @@ Both read the same pages, one after the other. Text is compared by words in any 
 run of other letters and digits, after NFKC and case folding; line breaks, spaces and punctuation are ignored.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,8 +3,6 @@
 NAME.txt beside an image is its expected text. Without one, the serving version's text is expected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

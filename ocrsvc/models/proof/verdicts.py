@@ -11,8 +11,6 @@ mark belongs to a process that died, and counts only while the arbiter is the sa
 nothing about a model.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import fcntl

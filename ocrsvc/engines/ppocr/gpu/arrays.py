@@ -4,8 +4,6 @@ All other code in this package uses the array module `xp`, so that the same code
 arrays with numpy's: use `upload` or `xp.asarray` to copy to the GPU, and `download` to copy back.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 from typing import Any, Final, Literal, cast

@@ -6,8 +6,6 @@ of weights are computed in memory and applied on the GPU. All lines of a batch a
 larger than its crop is sampled at its own size and averaged down, with several samples per pixel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product

@@ -5,8 +5,6 @@ the channels do not fill a block, planes are copied between layouts, which in th
 convolutions.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

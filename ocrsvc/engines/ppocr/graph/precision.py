@@ -12,8 +12,6 @@ lines came out differently. Other operations between two such products (GELU, su
 float32 in the same layout, which avoids transposes.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

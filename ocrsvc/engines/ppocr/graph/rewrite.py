@@ -4,8 +4,6 @@ Results do not change: the detector's output stays bit-identical, and the recogn
 score, the first of equals. See also memory_layout.py and precision.py.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any, Final

@@ -8,8 +8,6 @@ its minimum-area rectangle; its centre line is fitted to the contour's points by
 position along that rectangle. The cost is linear in the length of each contour.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ likeliest characters and blank. All values are arrays over (line, beam, characte
 prefix is identified by a hash of its characters, so that two ways to the same prefix are merged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar, cast

@@ -4,8 +4,6 @@ A CPU runs a page in exactly its own size. A GPU searches for kernels at every n
 the right and bottom to a few fixed sizes. The result depends on the page alone in both cases.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -6,8 +6,6 @@ to the slopes of the pieces by iteratively reweighted least squares (P. Huber, "
 lines converge but not bend, so the bend is measured as the field's change along each line.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, cast
 

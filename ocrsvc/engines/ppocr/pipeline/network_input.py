@@ -6,8 +6,6 @@ level and few a little further away, where the soft edges of letters would be as
 picture, stay unchanged. Figures: docs/design/recognition.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Protocol, cast

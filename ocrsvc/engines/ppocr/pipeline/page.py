@@ -5,8 +5,6 @@ of them. A classifier before every line (0 or 180 degrees) costs more and flips 
 without on the same 48 pages.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

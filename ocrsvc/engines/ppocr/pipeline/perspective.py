@@ -7,8 +7,6 @@ reweighted least squares: P. Huber, "Robust Statistics", 1981), and gives each q
 convergence keeps its rectangles, bit-identical.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

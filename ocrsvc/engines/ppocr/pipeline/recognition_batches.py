@@ -5,8 +5,6 @@ matrix product is computed for several lines of a page together. The output for 
 batch it is padded to the bucket of its own width, and only its own steps are used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass

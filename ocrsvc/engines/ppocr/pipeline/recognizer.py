@@ -7,8 +7,6 @@ vertical lines. The work of the others is limited in proportion to that of the f
 of costs nothing more. The result depends on the page alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar

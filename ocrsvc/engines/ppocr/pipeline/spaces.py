@@ -6,8 +6,6 @@ the line's crop, minus the usual gap between the page's Chinese characters, and 
 places of a page vote, with limited weight, on each other. Figures: docs/design/recognition.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, cast

@@ -7,8 +7,6 @@ Verhoeven, T. Magne and O. Sorkine-Hornung, "UVDoc: Neural Grid-based Document U
 weights are package data, in ../weights/, with their licence.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ processed at once, side by side, with a column full of ink after each. CTC reads
 `imaging.text_direction` gives the order of right-to-left text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise

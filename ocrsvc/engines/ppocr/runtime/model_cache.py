@@ -6,8 +6,6 @@ a name that ends in `.making`, then renamed; leftovers of killed processes are r
 encrypted model are cached encrypted with the same key.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

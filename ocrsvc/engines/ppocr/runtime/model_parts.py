@@ -1,7 +1,5 @@
 """The networks of a ppocr model: a detector, one or more recognizers, and their dictionaries."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal

@@ -1,7 +1,5 @@
 """Opens a model's sessions: one on the CPU or one per GPU stream under ONNX Runtime, several under OpenVINO."""
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

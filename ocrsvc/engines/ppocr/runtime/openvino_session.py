@@ -11,8 +11,6 @@ kernels are compiled once. A step's class depends on its own features alone, to 
 OpenVINO is imported only here, after the fork: it starts threads.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os

@@ -4,8 +4,6 @@ A rewritten graph must give the same outputs on noise as the original, except fo
 used. This takes a fraction of a second, and the result is kept in the model cache.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Sequence

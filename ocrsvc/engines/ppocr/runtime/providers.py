@@ -8,8 +8,6 @@ TensorRT builds an engine for a range of shapes (a profile). ONNX Runtime accept
 profile. The profiles cover every shape of ordinary use, and CUDA runs the rest: no engine is built while requests wait.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.util

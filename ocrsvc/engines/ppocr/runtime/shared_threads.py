@@ -4,8 +4,6 @@ Each page being read occupies one thread. Free threads help other pages, one ite
 every thread. So a loaded service runs like one without helpers.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
