@@ -169,6 +169,17 @@ def test_pages_are_cached_if_the_result_cache_is_on() -> None:
     assert (again["timing"]["engine_s"], numbers(again)) == (0, [1, 2])
 
 
+@pytest.mark.parametrize(("headers", "is_cached"), [({"X-Keep-Result": "1"}, True), ({}, False)])
+def test_by_default_pages_are_cached_only_for_requests_that_keep_them(
+    headers: dict[str, str], *, is_cached: bool
+) -> None:
+    with running_app() as app:
+        for _ in range(2):
+            sent = {"file": (io.BytesIO(pdf(GRAY)), "a.pdf")}
+            answer = json_of(app.test_client().post("/v1/ocr", data=sent, headers=headers))
+    assert (answer["timing"]["engine_s"] == 0) is is_cached
+
+
 def test_form_fields_are_drawn() -> None:
     field = b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (a) /V (b) /Rect [0 0 72 36] /AP << /N 51 0 R >> /F 4 >>"
     objects = {50: field, 51: stream(GRAY, b"/Type /XObject /Subtype /Form /BBox [0 0 72 36]")}

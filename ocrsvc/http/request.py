@@ -35,6 +35,7 @@ ELAPSED_HEADER: Final = "X-Request-Elapsed"
 ID_HEADER: Final = "X-Request-Id"
 TIMING_HEADER: Final = "Server-Timing"
 PRIORITY_HEADER: Final = "X-Priority"
+KEEP_HEADER: Final = "X-Keep-Result"
 
 
 class Request(flask.Request):
@@ -127,7 +128,10 @@ class Request(flask.Request):
     def context(self) -> RequestContext:
         """The request's context for the reader, from its headers and key. Raises BadOption."""
         pages = self.pages or UNCOUNTED
-        return RequestContext(self.priority, self.is_gone, self.share, pages, self.mask, self.ledger, self.choice)
+        keeps = KEEP_HEADER in self.headers
+        return RequestContext(
+            self.priority, self.is_gone, self.share, pages, self.mask, self.ledger, self.choice, keeps_result=keeps
+        )
 
     def make_check(self) -> Check:
         """A check for long work: it raises DeadlineExceeded, or ClientGone after the client has disconnected."""

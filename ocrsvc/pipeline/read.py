@@ -105,13 +105,15 @@ class Reader(EngineLifecycle):
         self._masking.check(request)
         request.context.pages.take()
         page = data if isinstance(data, DocumentPage) else DocumentPage(Document(data, self._limits), 1)
-        if self._result_cache is None or not self._is_open or not request.context.pages.may_cache:
+        cache, context = self._result_cache, request.context
+        is_cached = cache is not None and context.pages.may_cache and (cache.is_for_all or context.keeps_result)
+        if cache is None or not is_cached or not self._is_open:
             return self._read_or_queue(page, request)
         began_s = time.monotonic()
         request.context.ledger.enter("decode")
         lease = request.reading_lease
-        key = self._result_cache.key_of(page, request.options, lease.describe(), lease.version.digest)
-        cached = self._result_cache.get(key)
+        key = cache.key_of(page, request.options, lease.describe(), lease.version.digest)
+        cached = cache.get(key)
         if cached is None:
             return self._read_or_queue(page, request, key)
         request.context.ledger.enter("answer")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 LOGGER: Final = logging.getLogger("ocrsvc.cache")
+DEFAULT_BYTES: Final = 64 << 20
 ENTRY_BYTES: Final = 256  # overhead of an entry beside key and value, in CPython's objects
 # A healthy Redis answers within a millisecond; a slow one must not cost more time than decoding a page.
 _REDIS_LIMIT_S: Final = 0.05
@@ -135,10 +136,13 @@ def _open_client(url: str) -> Redis:
 
 
 class ResultCache:
-    """Pages in a cache. Errors are never cached, because the next try may succeed."""
+    """Pages in a cache. Errors are never cached, because the next try may succeed.
 
-    def __init__(self, cache: MemoryCache | RedisCache) -> None:
-        self._cache = cache
+    `is_for_all` is False if the cache is only for requests that ask for it.
+    """
+
+    def __init__(self, cache: MemoryCache | RedisCache, *, is_for_all: bool = True) -> None:
+        self._cache, self.is_for_all = cache, is_for_all
         self.close = cache.close
 
     def key_of(self, page: DocumentPage, options: ReadOptions, engine: EngineInfo, digest: str = "") -> bytes:
@@ -169,4 +173,7 @@ def open_result_cache(settings: Settings) -> ResultCache | None:
     """The result cache of the settings; None if it is off. Raises EngineUnavailable."""
     if settings.cache_url is not None:
         return ResultCache(RedisCache(settings.cache_url, settings.cache_s))
-    return ResultCache(MemoryCache(settings.cache_bytes, settings.cache_s)) if settings.cache_bytes else None
+    if settings.cache_bytes == 0:
+        return None
+    memory = MemoryCache(settings.cache_bytes or DEFAULT_BYTES, settings.cache_s)
+    return ResultCache(memory, is_for_all=settings.cache_bytes is not None)

@@ -84,6 +84,7 @@ class RequestContext:
     ledger: Ledger = NO_LEDGER  # records its stages; for the request's own thread
     choice: ModelChoice | None = None  # model requested outside the options, from a model repository
     source: PageSource = "request"
+    keeps_result: bool = False  # whether its pages will be requested again, in another format
 
 
 DEFAULT_CONTEXT: Final = RequestContext()

@@ -194,10 +194,11 @@ class JobSettings(SettingsGroup, title="Jobs"):
 class CacheSettings(SettingsGroup, title="Result cache"):
     """The result cache: in each worker's memory, or in Redis."""
 
-    cache_bytes: ByteCount = setting(
-        0,
-        "Memory of each worker for results: the same file with the same options is then answered without the engine; 0 "
-        "switches the cache off.",
+    cache_bytes: ByteCount | None = setting(
+        None,
+        "Memory of each worker for results: the same page with the same options is then answered without the engine; 0 "
+        "switches the cache off. By default 64 MiB, for requests with the header X-Keep-Result alone, such as those of "
+        "the web page.",
         between=(0, 2**40),
     )
     cache_url: str | None = setting(

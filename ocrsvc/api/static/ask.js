@@ -52,6 +52,8 @@ function send(file, options, signal, tell, { take, as, path }) {
     request.open('POST', url);
     if (as === 'blob') request.responseType = as;
     if (take) request.setRequestHeader('Accept', `${TYPE}, application/json;q=0.5`);
+    // The same pages may be asked for in another format.
+    request.setRequestHeader('X-Keep-Result', '1');
     request.setRequestHeader('Content-Type', file.type.startsWith('image/') ? file.type : 'application/octet-stream');
     request.upload.onprogress = (event) => tell('sending', event.loaded / (event.total || 1));
     request.upload.onload = () => tell('reading', (performance.now() - began) / 1000);
