@@ -43,7 +43,7 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, ResponseReceived, StreamEnded, TrailersReceived
 from image_support import png
-from support import run_server, start_server, wait_until
+from support import run_server, wait_until
 from web_support import CONFIDENCE, TEXT, DeafReader, HeldEngine, as_base64, json_of, running_app, running_reader
 
 from ocrsvc.app import create_app
@@ -746,10 +746,3 @@ def test_caller_limit_covers_grpc_and_http_together() -> None:
         wait_until(lambda: len(limits.callers) == 0)
         assert client.post("/v1/ocr", data=png()).status_code == 503
         assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
-
-
-def test_address_in_use_stops_the_start(free_port: int) -> None:
-    taken = f"127.0.0.1:{free_port}"
-    with socket.create_server(("127.0.0.1", free_port)), start_server({"OCRSVC_GRPC_BIND": taken}) as server:
-        assert server.wait_for_exit() == 78
-        assert "OCRSVC_GRPC_BIND" in server.log

@@ -99,7 +99,7 @@ def test_the_arbiter_loads_neither_a_model_nor_a_numeric_library(library: str, r
         ({}, ["-k", "gevent"], "-k gevent: this worker class cannot serve an OCR engine"),
         ({}, ["-k", "sync", "--threads", "1"], "-k sync: this worker class cannot serve an OCR engine"),
         ({}, ["--preload"], "--preload loads the application in the arbiter"),
-        ({}, ["--reuse-port"], "--reuse-port gives each worker an accept queue of its own"),
+        ({}, ["--reuse-port"], "--reuse-port gives each worker an accept queue"),
         ({}, ["--certfile", "LICENSE"], "--certfile configures gunicorn's own TLS"),
         ({}, ["--ca-certs", "LICENSE"], "--ca-certs configures gunicorn's own TLS"),
         ({}, ["--proxy-protocol", "v2"], "--proxy-protocol v2: only version 1 is supported"),
@@ -110,6 +110,33 @@ def test_wrong_setting_or_flag_is_named_and_stops_the_start(env: dict[str, str],
         assert server.wait_for_exit() == 78
         assert message in server.log
         assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize("variable", ["OCRSVC_BIND", "OCRSVC_GRPC_BIND"])
+def test_a_port_in_use_ends_the_start_at_once_with_a_free_one_to_set(variable: str, free_port: int) -> None:
+    taken = f"127.0.0.1:{free_port}"
+    args = ["-b", taken] if variable == "OCRSVC_BIND" else []
+    with socket.create_server(("127.0.0.1", free_port)), start_server({variable: taken}, args) as server:
+        assert server.wait_for_exit() == 78
+        assert f"Port {free_port} is in use: set {variable}=127.0.0.1:{free_port + 1}." in server.log
+        assert server.log.count("in use") == 1
+        assert "Retrying" not in server.log
+
+
+@pytest.mark.parametrize("variable", ["OCRSVC_BIND", "OCRSVC_GRPC_BIND"])
+def test_a_service_takes_an_unused_unix_socket_and_leaves_a_used_one(variable: str, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    address = f"unix:{path}"
+    args = ["-b", address] if variable == "OCRSVC_BIND" else []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        with start_server({variable: address}, args) as server:
+            assert server.wait_for_exit() == 78
+            assert f"{variable}: cannot listen on {address}: Address already in use. Choose a free" in server.log
+    assert path.is_socket()
+    with run_server({variable: address}, args):
+        assert path.is_socket()
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])

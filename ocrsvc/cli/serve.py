@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
+from gunicorn.config import Config
 
 import ocrsvc
 from ocrsvc.access.audit_log import audit_log_of, local_user
-from ocrsvc.cli.options import FILE, check_at_most_one, command, option
+from ocrsvc.cli.options import FILE, Number, check_at_most_one, command, option
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.load import read_settings
@@ -25,19 +26,29 @@ _REMEDY: Final = "Name the process id of gunicorn's main process, the parent of 
 
 
 @command(
-    "ocrsvc serve",
-    "ocrsvc serve -b 0.0.0.0:80 -w 4",
+    "ocrsvc serve --port 8001",
+    "ocrsvc serve --bind 0.0.0.0:80 --workers 4",
     "OCRSVC_WORKERS=2 ocrsvc serve",
     # All other options are gunicorn's; -h is left out because click would find it in -bhost:80.
     context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
 )
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAG]...")
-def serve(flags: Sequence[str]) -> None:
-    """Serve over HTTP until a signal comes.
+@option("--port", type=Number(int, 1, 65_535), metavar="PORT", help="Listen at this port instead of OCRSVC_BIND's.")
+@option("--bind", multiple=True, metavar="ADDRESS", help="Listen at HOST:PORT or unix:PATH; repeatable.")
+@option("--workers", metavar="N", help="Worker processes, instead of OCRSVC_WORKERS.")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAG]...", help="Other flags, of gunicorn.")
+def serve(port: int | None, flags: Sequence[str], **known: str | Sequence[str] | None) -> None:
+    """Serve over HTTP until a signal comes, by default at http://127.0.0.1:8000.
 
-    Settings are environment variables (`ocrsvc settings`, docs/settings.md). Flags are gunicorn's, such as -b, -w and
-    --threads, and override the settings; `gunicorn --help` lists them.
+    Settings are environment variables; `ocrsvc settings` lists them.
     """
+    check_at_most_one(port=port, bind=known["bind"])
+    for name, values in known.items():
+        flags = [*(f"--{name}={value}" for value in ([values] if isinstance(values, str) else values or ())), *flags]
+    # Names an unknown flag before gunicorn would, as "gunicorn".
+    Config("%(prog)s [OPTIONS]", prog="ocrsvc serve").parser().parse_args(flags)
+    if port:
+        host = read_settings().bind.rpartition(":")[0]
+        os.environ[variable_of("bind")] = f"{'127.0.0.1' if host == 'unix' else host}:{port}"
     sys.stdout.flush()
     line = command_line(flags)
     # exec keeps the process id, so signals and exit codes are gunicorn's.

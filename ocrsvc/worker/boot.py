@@ -248,7 +248,10 @@ def _note_ready(
     # SIGTERM may have set DRAINING during the load.
     if entry.state != State.DRAINING:
         entry.state = State.READY
-    worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", entry.rss_bytes, entry.gpu_bytes, limits)
+    for name, used_bytes, bounds in (("Memory", entry.rss_bytes, rss), ("GPU memory", entry.gpu_bytes, gpu)):
+        replaced = f"; replaced at {bounds.soft_bytes / (1 << 30):.1f} GiB" if bounds.soft_bytes else ""
+        if used_bytes:
+            worker.log.info("%s %d MiB%s.", name, used_bytes >> 20, replaced)
 
 
 def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[], object]:

@@ -1,13 +1,16 @@
-"""gunicorn's settings, made from ours; the check of its command line flags, which win; and gRPC's listeners."""
+"""gunicorn's settings, made from ours; the check of its command line flags, which win; and the listeners."""
 
+import errno
 import math
 import os
 import socket
 import stat
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+
+from gunicorn import sock, systemd
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.plugins import adapters
@@ -27,14 +30,8 @@ _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point; gunicorn 
 
 # The accepted values of gunicorn's settings, and why others are refused.
 _ONLY_VALUES: Final[Mapping[str, tuple[Sequence[object], str]]] = {
-    "preload_app": (
-        (False,),
-        "--preload loads the application in the arbiter, where nothing may touch a model or CUDA",
-    ),
-    "reuse_port": (
-        (False,),
-        "--reuse-port gives each worker an accept queue of its own, which is lost with the worker",
-    ),
+    "preload_app": ((False,), "--preload loads the application in the arbiter, where nothing may touch a model"),
+    "reuse_port": ((False,), "--reuse-port gives each worker an accept queue, which is lost with the worker"),
     "protocol": (("http",), "--protocol {}: the event loop reads plain HTTP/1.1 only"),
     "http2_cleartext": (("off",), "--http2-cleartext {}: the event loop reads plain HTTP/1.1 only"),
     # Version 2 is binary, and its first bytes look like the end of a request head.
@@ -81,12 +78,8 @@ def _tls(settings: Settings) -> Mapping[str, object]:
 def check_server(config: Any, settings: Settings) -> None:
     """Raises SettingsError for flags of gunicorn with which the service would lose requests."""
     if not issubclass(config.worker_class, RecyclingWorker):
-        raise SettingsError(
-            f"-k {config.worker_class_str}: this worker class cannot serve an OCR engine: gevent and asgi run native "
-            "calls one after the other in the loop that sends the heartbeat, sync serves one request at a time, and "
-            "gthread stops before its successor is ready.",
-            "Omit -k: the service sets its own worker class.",
-        )
+        what = f"-k {config.worker_class_str}: this worker class cannot serve an OCR engine."
+        raise SettingsError(what, "Omit -k: the service sets its own worker class.")
     if not config.timeout:
         raise SettingsError("--timeout 0 never ends a worker that hangs.", "Omit the flag.")
     for name, (values, reason) in _ONLY_VALUES.items():
@@ -96,24 +89,59 @@ def check_server(config: Any, settings: Settings) -> None:
     ours = _tls(settings)
     for name, setting in config.settings.items():
         if setting.section == "SSL" and setting.cli and setting.get() != ours.get(name, setting.default):
-            raise SettingsError(
-                f"{setting.cli[0]} configures gunicorn's own TLS, which this service does not use.",
-                "Omit the flag, and set OCRSVC_TLS_CERTIFICATE and OCRSVC_TLS_KEY.",
-            )
+            what = f"{setting.cli[0]} configures gunicorn's own TLS, which this service does not use."
+            raise SettingsError(what, "Omit the flag, and set OCRSVC_TLS_CERTIFICATE and OCRSVC_TLS_KEY.")
+
+
+def open_listeners(server: Any) -> None:
+    """Listen where gunicorn is about to, unless it inherits its sockets. Raises SettingsError."""
+    is_inherited = server.master_pid or systemd.listen_fds(unset_environment=False)
+    if is_inherited or any(isinstance(address, int) for address in server.cfg.address):
+        return
+    for text, address in zip(server.cfg.bind, server.cfg.address, strict=True):
+        with _listening("OCRSVC_BIND", text):
+            if isinstance(address, str):
+                _check_unused(address)
+            open_socket = sock._sock_type(address)  # noqa: SLF001  see tests/test_gunicorn.py
+            server.LISTENERS = [*server.LISTENERS, open_socket(address, server.cfg, server.log)]
 
 
 def listen(address: str) -> socket.socket:
     """Open a listening socket for gRPC at "host:port", "[IPv6]:port" or "unix:path". Raises SettingsError."""
-    try:
+    with _listening("OCRSVC_GRPC_BIND", address):
         if address.startswith("unix:"):
-            return _listen_unix(Path(address.removeprefix("unix:")))
+            path = Path(address.removeprefix("unix:"))
+            # A socket file that an earlier service left is removed, any other file is not.
+            with suppress(FileNotFoundError):
+                if stat.S_ISSOCK(path.stat().st_mode):
+                    _check_unused(str(path))
+                    path.unlink()
+            return socket.create_server(str(path), family=socket.AF_UNIX, backlog=_BACKLOG)
         host, _, port = address.rpartition(":")
         family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
         return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise SettingsError(
-            f"OCRSVC_GRPC_BIND: cannot listen on {address}: {error.strerror or error}.", "Choose a free address."
-        ) from error
+
+
+@contextmanager
+def _listening(variable: str, address: str) -> Iterator[None]:
+    """Raises SettingsError if the block cannot listen at the address of this variable."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        host, _, port = address.rpartition(":")
+        code = getattr(error, "errno", None)
+        if code == errno.EADDRINUSE and port.isdecimal():
+            raise SettingsError(f"Port {port} is in use: set {variable}={host}:{int(port) + 1}.") from error
+        reason = os.strerror(code) if code else error
+        raise SettingsError(f"{variable}: cannot listen on {address}: {reason}.", "Choose a free address.") from error
+
+
+def _check_unused(path: str) -> None:
+    """Raises OSError if a program listens on this Unix socket, whose file another one could replace."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        if probe.connect_ex(path) in (0, errno.EAGAIN):
+            raise OSError(errno.EADDRINUSE, path)
 
 
 def address_of(listener: socket.socket) -> str:
@@ -122,18 +150,3 @@ def address_of(listener: socket.socket) -> str:
     if listener.family == socket.AF_UNIX:
         return f"unix:{name}"
     return f"[{name[0]}]:{name[1]}" if listener.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
-
-
-def _listen_unix(path: Path) -> socket.socket:
-    """Listen on a Unix socket; a socket file that an earlier service left is removed, any other file is not."""
-    with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.stat().st_mode):
-            path.unlink()
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        listener.bind(str(path))
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener

@@ -392,9 +392,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def reexec(self) -> None:
         """SIGUSR2: refuse to start a second arbiter."""
-        self.log.error(
-            "SIGUSR2 to the arbiter is refused: a second one would load all models twice. Send SIGHUP instead."
-        )
+        self.log.error("SIGUSR2 to the arbiter is refused: a second one would load all models. Send SIGHUP instead.")
 
     def reload(self) -> None:
         """SIGHUP: reload the configuration; on an error the service keeps the old one."""

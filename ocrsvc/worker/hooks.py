@@ -32,7 +32,7 @@ from ocrsvc.telemetry.metrics import BOOT_FAILURES, LINES_DROPPED
 from ocrsvc.telemetry.tracing import check_tracing
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import boot
-from ocrsvc.worker.config import address_of, check_server, configuration, listen
+from ocrsvc.worker.config import address_of, check_server, configuration, listen, open_listeners
 from ocrsvc.worker.gunicorn_internals import LastingArbiter, RecyclingWorker, take_over
 from ocrsvc.worker.logger import count_lost_lines
 from ocrsvc.worker.service_context import ServiceContext
@@ -140,6 +140,7 @@ def _open_all(server: LastingArbiter, service: ServiceContext) -> None:
     """Write the pid file, and open listeners and stores. Raises OperatorError if any of them cannot be used."""
     settings = service.settings
     check_server(server.cfg, settings)
+    open_listeners(server)
     try:
         if server.pidfile is not None:
             server.pidfile.write()
@@ -185,11 +186,8 @@ def on_reload(server: LastingArbiter) -> None:
     except OSError:
         match = None
     if (installed := match[1] if match else "nothing") != __version__:
-        server.log.warning(
-            "ocrsvc %s is installed, but this arbiter runs %s: new workers use new code only for modules that the "
-            "arbiter has not loaded. Restart the service to use all of it.",
-            *(installed, __version__),
-        )
+        message = "ocrsvc %s is installed, but this arbiter runs %s: restart the service to use all of the new code."
+        server.log.warning(message, installed, __version__)
     service = current_service()
     service.controller.reload(server)
     try:

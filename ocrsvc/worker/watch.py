@@ -151,13 +151,8 @@ def rss_bounds(worker: Any, settings: Settings, reserved_bytes: int = 0) -> Boun
     """Limits of a warm worker's resident memory; `reserved_bytes` are left for models that each worker loads later."""
     memory_bytes, footprint_bytes = read_memory_bytes(), worker.entry.rss_bytes
     given = {name: bytes_of(getattr(settings, name), memory_bytes) for name in ("rss_soft_bytes", "rss_hard_bytes")}
-    bounds = calibrate(
-        *given.values(),
-        footprint_bytes=footprint_bytes,
-        memory_bytes=memory_bytes,
-        workers=worker.cfg.workers,
-        reserved_bytes=reserved_bytes,
-    )
+    sizes = {"footprint_bytes": footprint_bytes, "memory_bytes": memory_bytes, "reserved_bytes": reserved_bytes}
+    bounds = calibrate(*given.values(), **sizes, workers=worker.cfg.workers)
     _log_disabled_limits(worker, given, bounds, footprint_bytes)
     return bounds
 
@@ -176,9 +171,8 @@ def gpu_bounds(worker: Any, settings: Settings, gauge: GpuMemoryReader | None, g
     given = {name: bytes_of(getattr(settings, name), reading.total_bytes) for name in names}
     workers = math.ceil(worker.cfg.workers / max(1, gpus))
     ours_bytes = reading.total_bytes - max(0, reading.used_bytes - reading.own_bytes - siblings.gpu_bytes)
-    bounds = calibrate_gpu(
-        *given.values(), footprint_bytes=reading.own_bytes, gpu_memory_bytes=ours_bytes, workers=workers
-    )
+    sizes = {"footprint_bytes": reading.own_bytes, "gpu_memory_bytes": ours_bytes}
+    bounds = calibrate_gpu(*given.values(), **sizes, workers=workers)
     _log_disabled_limits(worker, given, bounds, reading.own_bytes)
     if bounds.soft_bytes == 0 and given["gpu_soft_bytes"] is None:
         worker.log.error(
