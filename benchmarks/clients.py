@@ -27,38 +27,42 @@ LIMIT_S: Final = 3_600
 TEXT: Final = """\
 # Clients
 
-Written by `make clients` (`python benchmarks/clients.py`), which fetches each format's own clients and runs them,
-unmodified, against a real server over the fake engine: {when}, Python {python}, gunicorn {gunicorn}.
+Real clients of each wire format, run unmodified against a real server with the fake engine. Written by `make clients`
+(`python benchmarks/clients.py`), which also fetches them: {when}, Python {python}, gunicorn {gunicorn}.
 {sum}
 
 | format | client | version or commit | result |
 |---|---|---|---|
 {rows}
 
-- **passed**: the client ran, ended well, and printed what the engine reads.
-- **recorded**: the client could not be had; what it sent when it was recorded, byte for byte and with a picture of ours
-  (`tests/clients/recorded/`), was sent again, and the answers hold what the client needs.
-- **skipped**: nothing could stand in; the reason is given.
+- **passed**: the client ran, exited without error, and printed what the engine reads.
+- **recorded**: the client was not available; its recorded request (`tests/clients/recorded/`, with our image) was sent
+  again byte for byte, and the answer contains what the client needs.
+- **skipped**: neither was possible; the reason is given.
 
-No client is part of this repository. They are kept in the folder that `OCRSVC_CLIENTS` names, by default
-`~/.cache/ocrsvc-clients`: one file at one commit of a public repository, a Python environment of its own for each
-client of the package index (their pins exclude ours), a package of npm; what is there already is not fetched again.
-`make test` fetches what takes seconds, uses what is there, and leaves out paddleocr_mcp and paddle-serving-server,
-which are large and start slowly; `make clients` fetches and runs everything; `python tests/fetch_clients.py` only
-fetches. `tests/clients/sources.yaml` holds addresses, commits and versions, `tests/client_rows.py` how each client is
-run. `python benchmarks/clients.py --record` records anew what they send.
+No client is part of this repository. They are kept in `OCRSVC_CLIENTS`, by default `~/.cache/ocrsvc-clients`: one
+file at one commit of a public repository, a Python environment for each client of the package index (their pins
+exclude ours), or a package of npm. What is present is not fetched again.
 
-- Some clients have a port hard-wired: 1224, 6006, 9003, 9998, 18091. Where one is taken, the recording stands in.
-- paddle-serving-server asks for libraries of 2020. It runs here with present ones, and with an empty module in place of
-  `paddle_serving_client`, which it imports, does not use for this, and which ends with Python 3.9.
-- perf_analyzer is in the tritonclient wheels up to 2.40.0. It needs `libb64-0d`, which is unpacked out of Debian's
-  package, and CUDA's runtime from the package index, but no GPU. It measures a few windows of 0.2 s: enough to see
-  that it is served, too little to measure anything.
+- `make test` fetches what takes seconds, uses what is present, and omits paddleocr_mcp and paddle-serving-server, which
+  are large and start slowly.
+- `make clients` fetches and runs everything.
+- `python tests/fetch_clients.py` only fetches.
+- `python benchmarks/clients.py --record` records again what the clients send.
+
+`tests/clients/sources.yaml` has addresses, commits and versions, `tests/client_rows.py` how each client is run.
+
+- Some clients have hard-wired ports: 1224, 6006, 9003, 9998, 18091. If one is in use, the recording is used instead.
+- paddle-serving-server requires libraries of 2020. It runs here with current ones, and with an empty module instead of
+  `paddle_serving_client`, which it imports but does not use for this, and which supports Python up to 3.9.
+- perf_analyzer is in the tritonclient wheels up to 2.40.0. It needs `libb64-0d`, which is unpacked from Debian's
+  package, and CUDA's runtime from the package index, but no GPU. It measures a few windows of 0.2 s, which shows that
+  it works, but is no performance figure.
 """
 
 
 def main() -> int:
-    """Fetch, run, write, tell; pytest's exit code."""
+    """Fetch and run the clients and write the page; return pytest's exit code."""
     asked = _arguments()
     subprocess.run([sys.executable, "tests/fetch_clients.py"], cwd=ROOT, check=True, timeout=LIMIT_S)
     environment = os.environ | {"OCRSVC_CLIENTS_ALL": "1", "PYTHONPATH": str(ROOT)}
