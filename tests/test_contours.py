@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 from curved_pages import bend
 from numpy.typing import NDArray
-from ppocr_support import rectangle
 
 from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, pack_map, unpack_map
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
     MAP_THRESHOLD,
-    FoundLines,
     find_lines,
-    first_scale,
     lines_from_map,
     lines_from_mask,
-    order_clockwise,
-    second_scale,
 )
 from ocrsvc.imaging.geometry import crop, headings, sides
 from ocrsvc.imaging.text_contour import Outline, corners, cut, ends, extent, is_curved, turned_round
@@ -48,65 +43,12 @@ def test_a_shape_grows_by_the_unclip_distance_in_image_pixels() -> None:
     assert np.allclose(large, quad * 2)
 
 
-def test_lines_one_pixel_apart_on_the_map_stay_separate() -> None:
-    quads = lines_from_map(drawn_map((30, 20, 130, 28), (30, 29, 130, 37)), 160, 64).outlines
-    assert sorted(round(float(quad[:, 1].mean())) for quad in quads) == [24, 32]
-
-
 def test_faint_shapes_and_specks_are_dropped_and_boxes_stay_inside_the_image() -> None:
     assert lines_from_map(drawn_map((30, 20, 130, 30)) * 0.45, 160, 64).outlines == []
     assert lines_from_map(drawn_map((30, 20, 31, 21)), 160, 64).outlines == []
     (quad,) = lines_from_map(drawn_map((0, 0, 160, 10)), 160, 64).outlines
     assert quad.min() >= 0
     assert (quad.max(axis=0) <= (160, 64)).all()
-
-
-@pytest.mark.parametrize("first", range(4))
-def test_corners_are_ordered_clockwise_from_the_top_left(first: int) -> None:
-    ordered = np.array([[1, 1], [9, 2], [9, 6], [1, 5]], np.float32)
-    assert order_clockwise(np.roll(ordered, first, axis=0)).tolist() == ordered.tolist()
-
-
-@pytest.mark.parametrize(
-    ("height", "unclaimed", "scale", "longest", "expected"),
-    [
-        (60.0, 0.0, 0.5, 2000, 0.5),  # tall text: what was seen is enough
-        (12.0, 0.0, 0.5, 2000, 1.024),  # wants 1.67, but 2048 px is the most
-        (12.0, 0.0, 1.0, 300, 1.667),  # a small image is enlarged
-        (4.0, 0.0, 1.0, 300, 2.5),  # but not beyond the limit
-        (60.0, 0.05, 0.5, 1500, 0.5),
-        (60.0, 0.2, 0.5, 1500, 1.0),  # text that is in no line is looked at again larger
-        (None, 1.0, 0.5, 1500, 1.0),
-        (None, 0.0, 0.5, 2000, 0.5),  # nothing was found: there is no second pass
-    ],
-)
-def test_the_scale_follows_text_height_and_unclaimed_text(
-    height: float | None, unclaimed: float, scale: float, longest: int, expected: float
-) -> None:
-    found = FoundLines([] if height is None else [rectangle(0, 0, 100, height)], unclaimed)
-    assert second_scale(found, scale, longest) == pytest.approx(expected, rel=0.01)
-
-
-def test_specks_count_as_tiny_text() -> None:
-    streaks = [(left, top, left + 20, top + 2) for left in (10, 50, 90) for top in (8, 18)]
-    found = lines_from_map(drawn_map((30, 40, 130, 60), *streaks), 160, 64)
-    assert (len(found.outlines), found.specks) == (1, 6)
-    assert second_scale(found, 1.0, 1600) == 2048 / 1600
-    assert second_scale(FoundLines(found.outlines, 0.0), 1.0, 1600) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("height", "width", "expected"),
-    [
-        *((1920, 960, 0.5), (960, 480, 1.0), (700, 350, 1.0), (320, 160, 2.0), (100, 50, 2.5)),
-        # 400 x 6400 px has as many pixels as 800 x 3200: three tenths, so that it is 120 px wide and not 60.
-        *((6400, 400, 0.3), (400, 6400, 0.3)),
-    ],
-)
-def test_the_first_pass_shrinks_large_images_enlarges_small_ones_and_keeps_the_width_of_strips(
-    height: int, width: int, expected: float
-) -> None:
-    assert first_scale(height, width) == pytest.approx(expected)
 
 
 def test_small_text_gets_a_second_finer_pass_and_large_text_does_not() -> None:
@@ -179,15 +121,6 @@ def test_a_uint8_map_gives_the_same_lines(edge: float) -> None:
     mask, likely = unpack_map(pack_map(np, table, MAP_THRESHOLD))
     packed = lines_from_mask(mask, likely, WIDTH, HEIGHT, certain=CERTAIN)
     assert np.array_equal(packed.outlines, lines_from_map(table, WIDTH, HEIGHT).outlines)
-
-
-def test_scanning_nested_frames_is_limited() -> None:
-    table = np.zeros((HEIGHT * 2, WIDTH * 2), np.float32)
-    for edge in range(0, HEIGHT - 8, 6):
-        table[edge : HEIGHT * 2 - edge, edge : WIDTH * 2 - edge] = 0.9
-        table[edge + 3 : HEIGHT * 2 - edge - 3, edge + 3 : WIDTH * 2 - edge - 3] = 0
-    # What matters is that it ends; the four longest sides of a frame are no line.
-    assert len(lines_from_map(table, WIDTH, HEIGHT).outlines) < HEIGHT
 
 
 def test_scanning_repeatedly_split_frames_is_limited() -> None:

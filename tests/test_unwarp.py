@@ -1,6 +1,5 @@
 """Curved pages: how much lines bend, flattening by a known grid, and when a page is flattened before it is read."""
 
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from ppocr_support import give_up_at, read, rectangle
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.engine import PageHandle
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask, LineField, find_pieces, fit_field
-from ocrsvc.engines.ppocr.pipeline.unwarp import UNWARPING_MODEL, PageGrid, find_grid, make_grid, read_unwarped
+from ocrsvc.engines.ppocr.pipeline.unwarp import PageGrid, make_grid, read_unwarped
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.http.options import read_options
 from ocrsvc.imaging.geometry import Quad, turn
@@ -63,24 +62,6 @@ def test_the_measured_turn_matches_the_bend_of_short_and_long_lines(length_px: i
     assert field_of(np.asarray(cv2.warpPerspective(bars, matrix, (WIDTH, HEIGHT)), np.uint8)).turn_deg < 1.0
 
 
-@pytest.mark.parametrize("lit", [0, 1, 6, None])
-def test_empty_and_full_masks_have_no_turn(lit: int | None) -> None:
-    mask: Pixels = np.zeros((96, 128), np.uint8)
-    mask[5, 5 : 5 + (lit or 0)] = 1
-    assert fit_field(find_pieces(np.ones((512, 512), np.uint8) if lit is None else mask)) is None
-
-
-def test_drawn_text_is_flat_until_it_is_bent() -> None:
-    page = flat_page()[0]
-
-    def blocks(picture: Pixels) -> Pixels:
-        dark = np.asarray(cv2.adaptiveThreshold(picture, 1, cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY_INV, 31, 25))
-        return np.asarray(cv2.dilate(dark, np.ones((1, 13), np.uint8)), np.uint8)
-
-    assert field_of(blocks(page)).turn_deg < 1.5
-    assert field_of(blocks(bent(page, SAG_PX, background=245)[0])).turn_deg > 10
-
-
 def test_straighten_makes_rows_straight_and_parallel() -> None:
     field = field_of(bend_mask(page_of_bars(100), SAG_PX))
     grid = bent(np.zeros((HEIGHT, WIDTH), np.uint8), SAG_PX)[1]
@@ -95,15 +76,6 @@ def test_straighten_makes_rows_straight_and_parallel() -> None:
     assert np.allclose(straight[..., 0], curved[..., 0], atol=6)
 
 
-def test_pieces_drops_the_mask_and_returns_pixels_of_the_page() -> None:
-    mask, last = page_of_bars(100), LastMask()
-    last.mask = mask
-    pieces, here = last.pieces(2 * WIDTH, 2 * HEIGHT), find_pieces(mask)
-    assert np.allclose(pieces.x, 2 * here.x)
-    assert np.allclose(pieces.length, 2 * here.length)
-    assert len(last.pieces(WIDTH, HEIGHT).x) == 0
-
-
 DEEP_PX = 80.0
 
 
@@ -113,54 +85,12 @@ def even_grid(left: float, top: float, width: int, height: int, *, flat: tuple[i
     return PageGrid(np.stack([x, y], axis=-1).astype(np.float32), *flat)
 
 
-@pytest.fixture(scope="module")
-def deep() -> PageGrid:
-    return bent(flat_page()[0], DEEP_PX)[1]
-
-
-def test_a_flat_page_is_cropped_exactly() -> None:
-    picture: Pixels = np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)
-    assert np.array_equal(even_grid(0, 0, 200, 300, flat=(200, 300)).flatten(picture), picture)
-    assert np.array_equal(even_grid(20, 30, 100, 150, flat=(100, 150)).flatten(picture), picture[30:180, 20:120])
-    # A gray page stays gray, and points outside the picture repeat its edge.
-    gray = even_grid(-30, -30, 100, 110, flat=(100, 110)).flatten(np.full((50, 40), 7, np.uint8))
-    assert np.array_equal(gray, np.full((110, 100), 7))
-
-
 def test_flattening_restores_the_original_page() -> None:
     page = flat_page()[0]
     picture, grid = bent(page, DEEP_PX)
     shade = 0.7 + 0.3 * np.sin(np.pi * (np.arange(WIDTH) + 0.5) / WIDTH)
     # Between rows of the grid and by two interpolations, the edges of strokes differ a little.
     assert np.abs(grid.flatten(picture) - page * shade).mean() < 4
-
-
-def test_locate_maps_points_to_the_bent_page(deep: PageGrid) -> None:
-    points = np.array([[0, 0], [WIDTH / 2, 500], [WIDTH, HEIGHT], [WIDTH / 4, 300]], np.float32)
-    expected = points + DEEP_PX + 40 + np.array([[0, 0], [0, DEEP_PX], [0, 0], [0, 0.75 * DEEP_PX]], np.float32)
-    assert np.allclose(deep.locate(points), expected, atol=0.5)
-
-
-def test_put_back_boxes_contain_their_curved_lines_and_keep_the_first_corner(deep: PageGrid) -> None:
-    line = rectangle(100, 400, 800, 430)
-    for start in (0, 2):
-        (put,) = deep.put_back(np.roll(line, -start, axis=0)[None])
-        assert np.abs(put[0] - deep.locate(np.roll(line, -start, axis=0))[0]).max() < DEEP_PX + 1
-        edges = np.roll(put, -1, axis=0) - put
-        strip = np.concatenate([deep.locate(np.linspace(line[a], line[b], 50)) for a, b in ((0, 1), (3, 2))])
-        to_points = strip[:, None] - put[None]
-        # Clockwise, so every point of the strip is to the right of every edge.
-        assert (edges[:, 0] * to_points[..., 1] - edges[:, 1] * to_points[..., 0] > -30).all()
-    word = rectangle(440, 400, 460, 430)
-    assert np.allclose(deep.put_back(word[None])[0], deep.locate(word), atol=0.5)
-
-
-def test_the_grid_tells_points_on_the_page_and_accepts_no_boxes() -> None:
-    grid = even_grid(20, 30, 100, 150, flat=(100, 150))
-    inside = grid.holds(np.array([[21, 31], [119, 179], [70, 100], [10, 100], [70, 190]], np.float32))
-    assert inside.tolist() == [True, True, True, False, False]
-    assert grid.put_back(np.empty((0, 4, 2), np.float32)).shape == (0, 4, 2)
-    assert grid.holds(np.empty((0, 2), np.float32)).shape == (0,)
 
 
 @pytest.mark.parametrize(("max_pixels", "size"), [(10**9, (100, 150)), (3750, (50, 75)), (1, (1, 1))])
@@ -285,36 +215,6 @@ def test_cancelled_work_ends_before_the_model_runs() -> None:
     with pytest.raises(DeadlineExceeded):
         read_unwarped(ReadTask(Image(picture, "png"), check=give_up_at(1)), open_bars, grids.find)
     assert grids.asked == 0
-
-
-def test_the_model_finds_the_shape_of_a_bent_page() -> None:
-    picture, truth = bent(flat_page()[0], SAG_PX)
-    found = find_grid(picture)
-    assert found.shape == (45, 31, 2)
-    # The page is a thousand pixels tall; the model was made for photos, not for drawings.
-    assert np.abs(found - truth.points).mean() < 15
-    colour = cv2.cvtColor(picture, cv2.COLOR_GRAY2BGR)
-    assert np.array_equal(find_grid(np.asarray(colour, np.uint8)), found)
-
-
-def test_a_wait_for_the_model_ends_at_the_deadline() -> None:
-    with UNWARPING_MODEL._turn, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(find_grid, np.full((60, 40), 200, np.uint8), give_up_at(3))
-        assert isinstance(waiting.exception(timeout=20), DeadlineExceeded)
-
-
-def test_the_model_gives_the_same_grid_on_any_thread() -> None:
-    pictures = [np.asarray(bent(flat_page()[0], sag)[0], np.uint8) for sag in (40.0, 60.0)]
-    alone = [find_grid(picture) for picture in pictures]
-    start = threading.Barrier(4)
-
-    def find(index: int) -> NDArray[np.float32]:
-        start.wait()
-        return find_grid(pictures[index % 2])
-
-    with ThreadPoolExecutor(4) as pool:
-        for index, found in enumerate(pool.map(find, range(4))):
-            assert np.array_equal(found, alone[index % 2])
 
 
 def words_right(page: Page, truth: Sequence[str]) -> float:
