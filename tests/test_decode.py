@@ -77,6 +77,7 @@ LOSSLESS: list[tuple[Callable[[], Pillow.Image], str, dict[str, Any]]] = [
     (colour_page, "WEBP", {"lossless": True}),
     *((black_and_white_page, name, {}) for name in ("PNG", "BMP", "TIFF", "PPM", "GIF")),
     (black_and_white_page, "TIFF", {"compression": "group4"}),
+    *((gray_page, name, {}) for name in ("PNG", "BMP", "TIFF", "PPM", "GIF")),
     *((lambda: colour_page().quantize(4), name, {}) for name in ("PNG", "BMP", "TIFF", "GIF")),
     (lambda: colour_page().convert("CMYK"), "TIFF", {}),
 ]
@@ -85,12 +86,6 @@ LOSSLESS: list[tuple[Callable[[], Pillow.Image], str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("page", "name", "options"), LOSSLESS)
 def test_lossless_files_are_exact(page: Callable[[], Pillow.Image], name: str, options: dict[str, Any]) -> None:
     assert np.array_equal(read(saved(page(), name, **options)), stored(page()))
-
-
-@pytest.mark.parametrize("name", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
-@pytest.mark.parametrize("gray", [False, True])
-def test_gray_files_decode_to_gray(name: str, gray: bool) -> None:
-    assert np.array_equal(read(saved(gray_page(), name), gray=gray), stored(gray_page()))
 
 
 def test_a_palette_of_grays_counts_as_gray() -> None:
@@ -301,11 +296,8 @@ def cut(name: str, share: float, **options: Any) -> bytes:
 
 DAMAGED = {
     "nothing": b"",
-    "two bytes of JPEG": b"\xff\xd8",
     "a JPEG header alone": saved(colour_page(), "JPEG")[:40],
     "half a JPEG": cut("JPEG", 0.5),
-    "nine tenths of a JPEG": cut("JPEG", 0.9),
-    "the magic of a PNG": b"\x89PNG\r\n\x1a\n",
     "half a PNG": cut("PNG", 0.5),
     "a PNG of no pixels": png_of(0, 10, 8, 0, b""),
     "a PNG of an unknown kind": png_of(1, 1, 8, 5, b"\0\0"),
@@ -316,7 +308,6 @@ DAMAGED = {
     "a WebP of no kind": b"RIFF\0\0\0\0WEBPABCD" + bytes(20),
     "half a BMP": cut("BMP", 0.5),
     "half a GIF": cut("GIF", 0.5),
-    "a GIF header": b"GIF89a\x01\0\x01\0\0\0\0",
     "half a PPM": cut("PPM", 0.5),
     # Pillow writes the directory first, so that a cut loses pixels.
     "a third of a TIFF": cut("TIFF", 0.3, compression="tiff_lzw"),
@@ -451,15 +442,6 @@ def test_a_decompression_bomb_costs_no_memory(name: str) -> None:
     command, root = [sys.executable, "-c", MEASURE], Path(__file__).parents[1]
     done = subprocess.run(command, input=BOMBS[name](), capture_output=True, check=True, timeout=60, cwd=root)
     assert int(done.stdout) < 16 << 10
-
-
-def test_decoded_pixels_keep_no_other_array_alive() -> None:
-    files = [saved(gray_page(), name) for name in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")]
-    for data in [*files, saved(ink(0), "PNG"), saved(gray_page(), "JPEG", exif=exif_of(6))]:
-        pixels = read(data)
-        assert pixels.flags.c_contiguous
-        assert pixels.flags.writeable
-        assert pixels.base is None or isinstance(pixels.base, np.ndarray)
 
 
 def test_valid_files_write_nothing_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pytest
@@ -21,8 +20,7 @@ from web_support import as_base64, json_of, running_app, running_reader, texts
 
 from ocrsvc.errors import BrokenImage, CallerError, DeadlineExceeded, QueueFull
 from ocrsvc.imaging.codecs.decode import PixelLimits
-from ocrsvc.imaging.codecs.tiff_directories import begin_with, find_pages
-from ocrsvc.imaging.document import open_document
+from ocrsvc.imaging.codecs.tiff_directories import find_pages
 from ocrsvc.imaging.page_ranges import choose, parse_ranges
 from ocrsvc.imaging.pdf import open_pdf as pdf_module
 from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, size_px
@@ -54,11 +52,12 @@ def numbers(answer: Any) -> list[int]:
         # 72 points at 200 dpi.
         (pdf(GRAY, GRAY, GRAY), [200, 200, 200]),
         (tiff([40, 50, 60]), [40, 50, 60]),
+        (tiff([40, 50, 60], big_tiff=True), [40, 50, 60]),
         # Smaller copies and masks are no pages.
         (tiff([40, 10, 50, 20], [0, 1, 2, 4]), [40, 50]),
         (png(), [64]),
     ],
-    ids=["PDF", "TIFF", "TIFF with copies", "image"],
+    ids=["PDF", "TIFF", "BigTIFF", "TIFF with copies", "image"],
 )
 def test_every_page_of_a_document_is_read(client: FlaskClient, data: bytes, widths: list[int]) -> None:
     answer = json_of(post(client, data))
@@ -101,14 +100,6 @@ def test_missing_pages_are_reported(client: FlaskClient, data: bytes) -> None:
     assert "page" in problem["detail"]
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 10)), min_size=1, max_size=5), st.integers(1, 40))
-def test_page_ranges_choose_the_named_pages(ranges: list[tuple[int, int]], count: int) -> None:
-    text = ",".join(f"{first}-{first + more}" for first, more in ranges)
-    named = {page for first, more in ranges for page in range(first, first + more + 1)}
-    assert list(choose(parse_ranges(text), count)) == sorted(page for page in named if page <= count)
-
-
 def test_hostile_page_ranges_take_no_extra_time() -> None:
     # What pdfium believes of a PDF of a few bytes.
     count = 1_000_000
@@ -146,14 +137,6 @@ def test_pages_of_several_files_are_numbered_through_and_name_their_file(client:
 def test_other_formats_have_page_numbers_of_the_document(client: FlaskClient) -> None:
     rows = [row.split("\t") for row in post(client, tiff([40] * 6), "?pages=2,5&format=tsv").text.splitlines()]
     assert [row[1] for row in rows if row[0] == "1"] == ["2", "5"]
-
-
-@pytest.mark.parametrize("big", [False, True])
-def test_pages_are_found_in_tiff_and_bigtiff(big: bool) -> None:
-    data = tiff([40, 50, 60], big_tiff=big)
-    pages = find_pages(data)
-    assert len(pages) == 3
-    assert find_pages(begin_with(data, pages[1])) == pages[1:]
 
 
 @settings(max_examples=50, deadline=None)
@@ -271,21 +254,6 @@ def test_drawing_ends_at_the_deadline_and_the_page_is_reported(client: FlaskClie
     assert (problem["status"], problem["code"]) == (504, "deadline_exceeded")
 
 
-def test_after_the_deadline_no_document_is_opened_and_no_page_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late() -> None:
-        raise DeadlineExceeded("too late")
-
-    with (
-        closing(open_document(pdf(GRAY), PixelLimits(MEGAPIXEL), 72, bool, bool)) as one,
-        pytest.raises(DeadlineExceeded),
-    ):
-        one.open(1, gray=True, check=late, take=bool)
-    with running_reader(threads=1) as reader:
-        monkeypatch.setattr(subprocess, "Popen", None)
-        files = reader.read_files([pdf(GRAY)] * 3, ReadOptions(), 0.0, partial=True)
-    assert [type(error) for file in files for _, error in file.errors] == [DeadlineExceeded] * 3
-
-
 def test_a_waiting_pdf_blocks_no_decoder() -> None:
     sizes: list[int] = []
 
@@ -302,14 +270,6 @@ def test_a_waiting_pdf_blocks_no_decoder() -> None:
             pytest.fail("drawn")
         assert reader.read(png(), ReadOptions(), 5.0).page.lines
     assert sizes == [200] * DECODERS
-
-
-def test_cache_keys_of_pdf_pages_include_the_drawing_limits() -> None:
-    def key(max_pixels: int) -> bytes:
-        with closing(open_document(pdf(GRAY), PixelLimits(max_pixels), 200, bool, bool)) as document:
-            return document.key(1)
-
-    assert key(10_000) != key(20_000)
 
 
 def test_a_crash_of_the_renderer_fails_one_page() -> None:

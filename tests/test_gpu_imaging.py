@@ -29,11 +29,10 @@ from ocrsvc.engines.ppocr import engine as engine_file
 from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine
 from ocrsvc.engines.ppocr.gpu import arrays
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, find_backend
-from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, MAX_SAMPLES, drawn_pages, find_fault, pack_map, unpack_map
-from ocrsvc.engines.ppocr.gpu.resampling import crop_lines, detector_input, resize, samples
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, lines_from_map, lines_from_mask
+from ocrsvc.engines.ppocr.gpu.page_reader import MAX_SAMPLES, find_fault
+from ocrsvc.engines.ppocr.gpu.resampling import crop_lines, resize, samples
 from ocrsvc.engines.ppocr.pipeline.detector import SIDES_PX
-from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, to_tensor
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BUCKETS_PX, BatchRunner
 from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
@@ -71,38 +70,6 @@ def test_resizing_is_opencvs_but_for_one_level(shape: tuple[int, ...], size: tup
     page = noise(*shape)
     expected = cv2.resize(page, size, interpolation=cv2.INTER_AREA if shrink else cv2.INTER_LINEAR)
     assert np.abs(resize(np, page, size, shrink=shrink) - expected.astype(np.float32)).max() <= 1
-
-
-@OVER
-@pytest.mark.parametrize("shape", [(90, 130), (90, 130, 3)])
-def test_detector_input_equals_host_input_with_repeated_edge(gpu: ArrayBackend, shape: tuple[int, ...]) -> None:
-    page = noise(*shape)
-    tensor = gpu.download(detector_input(gpu.xp, gpu.upload(page), (96, 64), (160, 96), shrink=True))
-    resized = cv2.resize(page, (96, 64), interpolation=cv2.INTER_AREA)
-    expected = to_tensor(np.asarray(cv2.copyMakeBorder(resized, 0, 32, 0, 64, cv2.BORDER_REPLICATE), np.uint8))
-    assert tensor.shape == expected.shape == (1, 3, 96, 160)
-    assert np.abs(tensor - expected).max() <= 1 / 127
-
-
-def blurred_boxes() -> NDArray[np.float32]:
-    drawn = np.zeros((160, 320), np.float32)
-    for number, (left, top) in enumerate([(10, 10), (150, 12), (20, 60), (180, 70), (30, 120)]):
-        cv2.rectangle(drawn, (left, top), (left + 100, top + 14), 0.38 + 0.15 * number, -1)
-    speckled = cv2.GaussianBlur(drawn, (5, 5), 0) + np.random.default_rng(3).normal(0, 0.02, drawn.shape)
-    return np.clip(speckled, 0, 1).astype(np.float32)
-
-
-@OVER
-def test_mask_and_boxes_equal_the_cpus(gpu: ArrayBackend) -> None:
-    table = blurred_boxes()
-    mask, likely = unpack_map(gpu.download(pack_map(gpu.xp, gpu.upload(table), MAP_THRESHOLD)))
-    assert np.array_equal(mask, table > MAP_THRESHOLD)
-    assert np.abs(likely / CERTAIN - table).max() <= 1 / (2 * CERTAIN) + 1e-6
-    found = lines_from_mask(mask, likely, 640, 320, certain=CERTAIN).outlines
-    assert len(found) == 4  # the first is fainter than a box may be
-    assert np.array_equal(found, lines_from_map(table, 640, 320).outlines)
-    for shape in ((1, 1), (1, 7), (7, 1)):
-        assert np.array_equal(unpack_map(pack_map(np, np.ones(shape, np.float32), MAP_THRESHOLD))[0], np.ones(shape))
 
 
 def lines_of(height: int, width: int, count: int) -> tuple[list[Quad], list[int]]:
@@ -304,12 +271,6 @@ def test_different_text_is_a_fault_of_the_gpu() -> None:
 
     assert find_fault(partial(view, "a"), partial(view, "a")) is None
     assert find_fault(partial(view, "b"), partial(view, "a")) == "it reads 'b' instead of 'a'"
-
-
-def test_models_read_the_drawn_pages(engine: PpocrEngine) -> None:
-    texts = [read(in_memory(engine), pixels).text for pixels in drawn_pages()]
-    assert "4711" in texts[0]
-    assert len(texts[1].splitlines()) == 3
 
 
 class Pool:

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -26,7 +25,6 @@ from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode, open_encoded_image
 from ocrsvc.results import Box, Line, Page, Word
 
-PAGES = Path(__file__).parent / "pages"
 LIMITS = PixelLimits(1 << 30)
 # A line of 160 x 20 pixels on a page of 200 x 100, which was drawn at 200 pixels an inch.
 TEXTS = ("正品促销 hello", "한국어 ñ 𠀀 →", "plain words, with 12.5 %")
@@ -122,17 +120,9 @@ def test_resources_used_only_by_a_form_stay() -> None:
 
 def test_page_streams_are_unchanged() -> None:
     raw_image = bytes(range(256)) * 3
-    before = assemble(
-        {
-            1: b"<< /Type /Catalog /Pages 2 0 R >>",
-            2: b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-            3: b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 72 36] /Contents 5 0 R "
-            b"/Resources << /XObject << /I 4 0 R >> >> >>",
-            4: b"<< /Type /XObject /Subtype /Image /Width 16 /Height 16 /ColorSpace /DeviceRGB /BitsPerComponent 8 "
-            b"/Length 768 >>\nstream\n" + raw_image + b"\nendstream",
-            5: stream(b"q 72 0 0 36 0 0 cm /I Do Q"),
-        }
-    )
+    head = b"/Type /XObject /Subtype /Image /Width 16 /Height 16 /ColorSpace /DeviceRGB /BitsPerComponent 8 /Length 768"
+    image = {50: b"<< %s >>\nstream\n%s\nendstream" % (head, raw_image)}
+    before = pdf(b"q 72 0 0 36 0 0 cm /I Do Q", resources=b"/XObject << /I 50 0 R >>", objects=image)
     after = with_text(before, [READ])
     with pikepdf.open(io.BytesIO(before)) as was, pikepdf.open(io.BytesIO(after)) as now:
         assert now.pages[0].obj["/Resources"]["/XObject"]["/I"].read_raw_bytes() == raw_image
@@ -179,22 +169,6 @@ def test_a_hostile_pdf_is_refused_or_only_grows_by_its_text(kind: str, size: int
     except BrokenImage:
         return
     assert len(after) < len(data) + 10_000
-
-
-def turned_box(upright: Box) -> Box:
-    one, two, three, four = ((100 - y, x) for x, y in upright)
-    return one, two, three, four
-
-
-def test_a_line_with_known_words_is_written_word_by_word() -> None:
-    words = (Word("ab", 1, box(20, 10, 40, 30)), Word("c", 1, box(150, 10, 180, 30)))
-    ((place, pieces),) = text_of(Page(200, 100, 0, (Line("ab c", 1, box(20, 10, 180, 30), words),))).lines
-    assert place == [20, 10, 180, 10, 180, 30, 20, 30]
-    assert pieces == [("ab ", 0, pytest.approx(30 / 160)), ("c", pytest.approx(130 / 160), 1)]
-    turned = tuple(replace(word, box=turned_box(word.box)) for word in words)
-    line_box = turned_box(box(20, 10, 180, 30))
-    ((_, again),) = text_of(Page(100, 200, 0, (Line("ab c", 1, line_box, turned),))).lines
-    assert again == pieces
 
 
 @needs_poppler
