@@ -1,8 +1,8 @@
 r"""Real-looking sentences in Chinese and English, with numbers that are to be masked, and with those that are not.
 
-They are in masking_sentences.txt, `\n` a line's end; what is to be masked stands in « ». Check digits are right by the
-formulas in test_masking_rules.py. A heading says the group, which a report has a line for, and the kind of its numbers;
-a group that begins with "not" has none.
+They are in masking_sentences.txt, `\n` a line's end; what is to be masked stands in « ». Check digits are right by
+GB 11643, GB 32100, ISO 13616 and ISO 7812. A heading says the group, which a report has a line for, and the kind of its
+numbers; a group that begins with "not" has none.
 """
 
 from __future__ import annotations

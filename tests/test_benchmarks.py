@@ -83,20 +83,6 @@ print(json.dumps([opened, fleet.regions[0].host_s, scaler.history]))
     assert host_s == 200 + 185
 
 
-def test_the_same_seed_gives_the_same_tables() -> None:
-    code = """
-import contextlib, io
-import regions
-prints = []
-for seed in ("1", "1", "2"):
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        regions.main(["--quick", "--part", "lost", "--seed", seed, "--out", "/dev/null"])
-    prints.append(said.getvalue())
-print(prints[0] == prints[1], prints[0] == prints[2], "| 2 | lost |" in prints[0])
-"""
-    assert run_beside_benchmarks(code).split() == ["True", "False", "True"]
-
-
 @pytest.mark.parametrize(
     ("share", "counts", "told"),
     [(0.5, (1, 2, 24), [None, 1, 12]), (0.95, (19, 20, 24), [None, 19, 22]), (0.99, (24, 99, 100), [None, None, 99])],
@@ -110,25 +96,3 @@ from bench.peer_load import quantile
 print(json.dumps([quantile(range(count), {share}) for count in {counts}]))
 """
     assert json.loads(run_beside_benchmarks(code)) == told
-
-
-def test_every_system_has_a_name_and_every_stage_is_an_existing_function() -> None:
-    code = """
-from bench.peer_systems import NAMES
-import peers_table, stage_times
-print([name for name in NAMES if name not in peers_table.NAMES])
-stage_times.Stopwatch().install()
-"""
-    assert run_beside_benchmarks(code).strip() == "[]"
-
-
-def test_a_percentile_without_values_has_no_column() -> None:
-    row = {"pages_per_s": 1.5, "p50_s": 2, "p95_s": None, "p99_s": None, "max_s": 3, "cpu_s_per_page": 1}
-    row |= {"peak_rss_mb": 700, "f1": 0.97}
-    systems = {"ocrsvc": {"20": row}, "tesseract": {"20": row | {"p95_s": 2.5}}}
-    figures = {"systems": systems, "rounds": 1, "pages": 3, "machine": "a processor, Linux", "when": "2026-11-22T09:00"}
-    table = run_beside_benchmarks(f"import peers_table; print(peers_table.table({figures!r}))")
-    assert table.splitlines()[0] == (
-        "| clients | system | pages/s | p50, s | p95, s | slowest, s | CPU s a page | peak RSS, MB | token F1 |"
-    )
-    assert table.splitlines()[2] == "| 20 | **ocrsvc** | 1.5 | 2 |  | 3 | 1 | 700 | 0.97 |"

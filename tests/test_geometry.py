@@ -8,12 +8,10 @@ import pytest
 from image_support import box
 
 from ocrsvc.imaging.geometry import (
-    Quads,
     crop,
     map_boxes,
     restore_page,
     shrink,
-    sides,
     turn,
     turn_points,
     upright_boxes,
@@ -27,12 +25,6 @@ def square(left: float, top: float, side: float) -> Box:
 
 
 LEANING = np.array([[10, 5], [30, 15], [28, 20], [8, 10]], np.float32)
-
-
-@pytest.mark.parametrize(("degrees", "expected"), [(0, (1, 2)), (90, (28, 1)), (180, (39, 28)), (270, (2, 39))])
-def test_points_turn_with_the_image(degrees: int, expected: tuple[float, float]) -> None:
-    turned = turn_points(np.array([[1, 2]], np.float32), degrees, width=40, height=30)
-    assert tuple(turned[0]) == expected
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
@@ -75,30 +67,6 @@ def test_boxes_of_words_and_characters_move_with_their_line() -> None:
     assert moved == Line("ab c", 0.7, square(10, 10, 12), there)
 
 
-@pytest.mark.parametrize("words", [None, ()])
-def test_mapping_keeps_missing_words_and_lines(words: tuple[Word, ...] | None) -> None:
-    (line,) = map_boxes([Line("", 0.7, square(0, 0, 6), words)], lambda quads: quads)
-    assert line.words == words
-    assert map_boxes((), lambda quads: quads + 1) == ()
-
-
-def test_many_boxes_are_mapped_in_chunks_so_that_other_threads_run() -> None:
-    word = Word("", 0.5, square(2, 2, 1), (Character("", 0.5, square(3, 3, 1)),) * 3)
-    lines = [Line("", 0.5, square(1, 1, 1), (word,) * 10)] * 250
-    sizes = list[int]()
-
-    def move(quads: Quads) -> Quads:
-        sizes.append(len(quads))
-        return quads + 1
-
-    moved = map_boxes(lines, move)
-    assert (sum(sizes), max(sizes)) == (250 * 41, 4096)
-    assert {line.box for line in moved} == {square(2, 2, 1)}
-    words = [word for line in moved for word in line.words or ()]
-    assert {word.box for word in words} == {square(3, 3, 1)}
-    assert {each.box for word in words for each in word.characters} == {square(4, 4, 1)}
-
-
 @pytest.mark.parametrize(
     ("begin", "expected"), [(0, [[8, 5], [30, 5], [30, 20], [8, 20]]), (1, [[30, 5], [30, 20], [8, 20], [8, 5]])]
 )
@@ -118,21 +86,6 @@ def test_a_quad_is_cropped_and_straightened() -> None:
     small = crop(stripes, np.array(box(0, 0, 400, 400), np.float32), width=40, height=40)[5:-5, 5:-5]
     assert abs(float(small.mean()) - 100) < 5
     assert float(small.std()) < 5
-
-
-def test_sides_are_measured_along_and_across_the_reading_direction() -> None:
-    quad = np.array(box(10, 10, 40, 20), np.float32)
-    assert sides(quad) == (30.0, 10.0)
-    for turns in range(4):
-        begun = np.roll(quad, -turns, axis=0)
-        assert upright_boxes(begun).tolist() == begun.tolist()
-
-
-def test_parts_of_a_quad_in_perspective_shrink_with_distance() -> None:
-    # The left side is twice as far away as the right: where its diagonals meet is the middle of what it shows.
-    trapezium = np.array([[0, 10], [60, 0], [60, 40], [0, 30]], np.float32)
-    (left,) = parts_of(trapezium, np.array([[0.0, 0.0, 0.5, 1.0]]))
-    assert np.allclose(left, np.array([[0, 10], [20, 20 / 3], [20, 100 / 3], [0, 30]]), atol=1e-3)
 
 
 def test_parts_of_a_quad_match_the_parts_of_its_crop() -> None:

@@ -17,12 +17,10 @@ from support import run_server, wait_until
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.gpu import Siblings, find_gpus, pin_gpu
-from ocrsvc.system.thread_plan import gpus_for, plan
+from ocrsvc.system.gpu import find_gpus, pin_gpu
+from ocrsvc.system.thread_plan import gpus_for
 from ocrsvc.telemetry.worker_table import Granted, Head, Reason, Snapshot, State, WorkerTable
-from ocrsvc.worker import boot
 from ocrsvc.worker.replacement_controller import ReplacementController, next_grant
-from ocrsvc.worker.service_context import ServiceContext
 
 UUID, PART = "GPU-0de00000-0000-0000-0000-000000000001", "MIG-0de00000-0000-0000-0000-000000000002"
 
@@ -72,32 +70,6 @@ def test_engine_on_the_cpu_uses_no_gpu() -> None:
     assert gpus_for(read_settings({"OCRSVC_GPUS": "0,1"})) == ("0", "1")
 
 
-@pytest.mark.parametrize("setting", ["OCRSVC_DEVICE", "OCRSVC_PROVIDER"])
-def test_worker_on_the_cpu_does_not_read_a_gpu(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = ServiceContext(read_settings({setting: "cpu"}))
-    monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: pytest.fail("a GPU was looked at"))
-    worker: Any = SimpleNamespace(log=None, siblings=Siblings, slot_number=0)
-    assert boot._open_gauge(service, worker) is None
-
-
-@pytest.mark.parametrize(("device", "waits"), [("cuda", True), ("cpu", False)])
-def test_workers_load_singly_on_an_unreadable_gpu(device: str, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = iter([False, True])
-    service = ServiceContext(read_settings({}))
-    monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: None)
-    monkeypatch.setattr(boot, "device_for", lambda _settings: device)
-    monkeypatch.setattr(boot, "is_next_to_load", lambda *_: next(turns))
-    worker: Any = SimpleNamespace(log=None, siblings=Siblings, slot_number=0)
-    assert boot._open_gauge(service, worker) is None
-    assert (next(turns, None) is None) is waits
-
-
-def test_default_is_two_workers_per_gpu() -> None:
-    assert plan(8, "cuda", 64, gpu_count=3).workers == 6
-    assert plan(8, "cuda", 64, gpu_count=0).workers == 2
-    assert plan(8, "cuda", 64, gpu_count=3, workers=4).workers == 4
-
-
 def test_pinned_process_sees_one_gpu_in_nvidia_smi_order() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
     pin_gpu(environ, "1")
@@ -123,11 +95,6 @@ class Crowd:
 
     def gpu(self, place: int) -> int:
         return int(self.worker_table.entry(place).gpu)
-
-
-def test_workers_are_spread_over_the_gpus() -> None:
-    crowd = Crowd(3)
-    assert [crowd.gpu(crowd.fork()) for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("leaver", range(4))

@@ -28,10 +28,6 @@ def test_language_requires_all_its_lower_case_and_capital_letters(characters: st
     assert languages_of(characters) == languages
 
 
-def test_each_letter_of_a_class_counts() -> None:
-    assert languages_of([LATIN[:20], LATIN[20:]]) == ("en", "id", "ms", "sw")
-
-
 def test_every_language_can_be_named_in_a_model() -> None:
     listed = ", ".join(f'"{tag}"' for tag in letters_of_languages())
     text = f'[[recognition]]\nfile = "rec.onnx"\nlanguages = [{listed}]'

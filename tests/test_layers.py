@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import pytest
 from support import ROOT
 
 PACKAGE = ROOT / "ocrsvc"
@@ -77,29 +76,6 @@ def source_of(module: str) -> str:
 
 def test_modules_import_only_from_layers_below() -> None:
     assert [wrong for module in modules() for wrong in climbing(module, source_of(module))] == []
-
-
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("ocrsvc.system.thread_plan", "from ocrsvc.pipeline.read import Reader"),
-        ("ocrsvc.system.thread_plan", "def f():\n    import ocrsvc.pipeline.read"),
-        ("ocrsvc.system.thread_plan", "if TYPE_CHECKING:\n    from ocrsvc.worker import hooks"),
-        ("ocrsvc.imaging.codecs.decode", "from ocrsvc.formats.plain_text import write_text"),
-        ("ocrsvc.settings", "from ocrsvc import app"),
-        ("ocrsvc.results", "import ocrsvc.nowhere"),
-        ("ocrsvc.http.request", "from ocrsvc.api.native import make_api"),
-        ("ocrsvc.grpc_server.server", "from ocrsvc.http.request import request"),
-        ("ocrsvc.adapters.trwebocr.http", "from ocrsvc.api.native import make_api"),
-    ],
-)
-def test_an_import_that_climbs_is_found(module: str, source: str) -> None:
-    assert len(climbing(module, source)) == 1
-
-
-def test_an_import_that_descends_is_fine() -> None:
-    source = "from ocrsvc import errors\nimport ocrsvc.system.thread_plan\nimport numpy\nfrom ocrsvc import __version__"
-    assert climbing("ocrsvc.pipeline.read", source) == []
 
 
 # What several formats have in common lies below them.

@@ -10,18 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from ppocr_support import give_up_at
 from table_pages import Sheet, draw_paragraph, draw_table, finish
 
 from ocrsvc.engines.layout.regions import (
     LAYOUT_MODEL,
-    REACH,
-    STRIDES_PX,
     TYPES,
     FoundRegion,
     assign_lines,
-    decode,
     find_regions,
 )
 from ocrsvc.engines.on_demand_model import OnDemandModel
@@ -32,7 +28,6 @@ from ocrsvc.results import Box, Image, Line, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
-Floats = list[NDArray[np.float32]]
 SQUARE: Box = ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))
 
 
@@ -84,33 +79,6 @@ def test_regions_of_a_turned_page_are_in_display_coordinates() -> None:
     page = Page(300, 400, 270, ())
     (region,) = assign_lines(page, [FoundRegion("figure", 0.5, (10.0, 20.0, 110.0, 70.0))])
     assert region.box == ((280.0, 10.0), (280.0, 110.0), (230.0, 110.0), (230.0, 10.0))
-
-
-def outputs(objects: list[tuple[int, int, int, float, tuple[int, int, int, int]]]) -> tuple[Floats, Floats]:
-    """The network's outputs for objects: stride number, point, class, confidence, whole strides to each side."""
-    sizes = [(64 // stride) ** 2 for stride in STRIDES_PX]
-    scores = [np.zeros((size, 3), np.float32) for size in sizes]
-    sides = [np.zeros((size, 4, REACH + 1), np.float32) for size in sizes]
-    for stride, point, kind, confidence, reached in objects:
-        scores[stride][point, kind] = confidence
-        for side, strides in enumerate(reached):
-            sides[stride][point, side, strides] = 50
-    return scores, [side.reshape(len(side), -1) for side in sides]
-
-
-def test_boxes_are_decoded_from_the_distributions_of_their_sides() -> None:
-    # Point 9 of a grid of 8 x 8 points of 8 px is at (12, 12).
-    boxes, classes = decode(*outputs([(0, 9, 2, 0.75, (1, 1, 3, 2))]), 64, 64)
-    assert classes.tolist() == [2]
-    assert boxes.tolist() == [pytest.approx([4, 4, 36, 28, 0.75], abs=1e-3)]
-    boxes, _ = decode(*outputs([(0, 0, 0, 0.9, (5, 5, 5, 5))]), 64, 64)
-    assert boxes[0, :4].tolist() == pytest.approx([0, 0, 44, 44], abs=1e-3)
-
-
-def test_overlapping_boxes_keep_the_surest_and_faint_boxes_are_dropped() -> None:
-    same = [(0, 27, 0, 0.6, (2, 2, 2, 2)), (0, 28, 1, 0.9, (3, 2, 1, 2)), (0, 0, 0, 0.3, (1, 1, 1, 1))]
-    boxes, classes = decode(*outputs(same), 64, 64)
-    assert (classes.tolist(), len(boxes)) == ([1], 1)
 
 
 def drawn() -> tuple[Pixels, Page]:

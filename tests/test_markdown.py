@@ -19,7 +19,6 @@ from PIL import ImageDraw, ImageFont
 
 from ocrsvc.engines.ppocr.engine import PageHandle
 from ocrsvc.formats.blocks import join_lines
-from ocrsvc.formats.letter_sizes import BodySize
 from ocrsvc.formats.markdown import markdown_by_page, markdown_parts
 from ocrsvc.results import Cell, EngineInfo, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, Table
 
@@ -255,23 +254,3 @@ def test_latin_headings_are_found_by_size(handle: PageHandle, body_px: int, head
 def test_chinese_headings_are_found_by_their_size(handle: PageHandle, body_px: int, head_px: int, marks: str) -> None:
     found = headings_of(handle, draw(CHINESE, list(HANZI), HAN_HEADINGS, body_px, head_px, ""))
     assert found == [f"{marks} {heading}" for heading in HAN_HEADINGS]
-
-
-RUNNING = Line("the clerk writes down the name and the hour of every ship that", 0.9, box(0, 0, 910, 28))
-
-
-@pytest.mark.parametrize(
-    ("text", "high", "wide", "ratio"),
-    [
-        # Measured on drawn pages of 26 px text: headings of 40 and 48 px, and text whose box is high by chance.
-        pytest.param("A short title", 33, 276, 1.5, id="40 px, a low box"),
-        pytest.param("The keeping of the harbour books", 37, 695, 1.5, id="40 px"),
-        pytest.param("A short title", 39, 331, 1.8, id="48 px, a low box"),
-        pytest.param("the clerk writes down the name and the hour of every", 31, 760, 1.0, id="26 px, a high box"),
-        pytest.param("name                        and", 28, 910, 1.0, id="a wide gap"),
-        pytest.param("港务记录", 42, 136, 1.3, id="34 px, a high box of Chinese"),
-    ],
-)
-def test_the_width_corrects_the_size_by_height(text: str, high: float, wide: float, ratio: float) -> None:
-    body = BodySize().add(Page(1240, 1754, 0, (RUNNING,)))
-    assert body.ratio_of(Line(text, 0.9, box(0, 0, wide, high))) == pytest.approx(ratio, abs=0.12)

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections import Counter
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from test_metrics import failures
 from ocrsvc.cli.main import run
 from ocrsvc.errors import OcrsvcError, OperatorError, Unreachable
 from ocrsvc.monitoring.objectives import ALERTS, DASHBOARD, REFERENCE, Objectives, fill_in
-from ocrsvc.telemetry.metric import BUCKETS_S, Metric
-from ocrsvc.telemetry.metrics import CALLERS_LIMITS, COUNTED, METRICS, SERVICE_FAULTS
+from ocrsvc.telemetry.metric import BUCKETS_S
+from ocrsvc.telemetry.metrics import CALLERS_LIMITS, METRICS, SERVICE_FAULTS
 
 RULES_FILE = ROOT / "deploy" / "prometheus" / "alerts.yml"
 RULE_TESTS, KIND = ROOT / "tests" / "alerts_test.yml", "promql_expr_test"
@@ -56,21 +55,6 @@ def promtool(*args: str, stdin: str = "") -> str:
     done = subprocess.run([program, *args], input=stdin, capture_output=True, text=True, timeout=_LONG_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_metric_names_follow_prometheus_conventions(metric: Metric) -> None:
-    assert re.fullmatch(r"(ocrsvc|process)(_[a-z]+)+", metric.name)
-    assert metric.name.endswith(f"_{metric.unit}") or not metric.unit
-    assert metric.unit or not re.search(r"_(seconds|bytes|ratio)$", metric.name)
-    assert not metric.name.endswith(("_total", "_info"))
-    assert re.fullmatch(r"[A-Z].*[^.]\.", metric.help)
-    assert "|" not in metric.help, "it stands in a table"
-
-
-def test_metric_names_are_unique() -> None:
-    assert max(Counter(metric.name for metric in METRICS).values()) == 1
-    assert set(COUNTED) <= set(METRICS)
 
 
 def test_objective_counts_every_failure_by_the_services_fault() -> None:

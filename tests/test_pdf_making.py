@@ -1,9 +1,6 @@
 """PDFs that are made for requests: one limit for a worker, whichever APIs they came by."""
 
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from ocrsvc.results import no_check
 from ocrsvc.serving.limiter import Limiter
 
 SCAN = pdf(GRAY)
-WAIT_S = 30.0
 
 
 class Place(JobsApp):
@@ -53,39 +49,6 @@ def test_all_apis_share_the_places_for_making_pdfs(place: Place) -> None:
     with place.reader.pdf_making.take(no_check):
         assert {name: send().status_code for name, send in ways.items()} == dict.fromkeys(ways, 503)
         assert client.get(f"/v1/jobs/{job_id}/result?format=md").status_code == 200
+        texts = {"id": umi_id, "file_types": ["txt", "csv"]}
+        assert client.post("/api/doc/download", json=texts).status_code == 200
     assert {name: send().status_code for name, send in ways.items()} == dict.fromkeys(ways, 200)
-
-
-class WatchedLimiter(Limiter):
-    """One at once and one that waits, which is told."""
-
-    def __init__(self) -> None:
-        super().__init__(1, 1)
-        self.waits = threading.Event()
-
-    @contextmanager
-    def take(self, check: Callable[[], object], caller: str = "") -> Iterator[None]:
-        def waiting() -> None:
-            self.waits.set()
-            check()
-
-        with super().take(waiting, caller):
-            yield
-
-
-def test_a_text_file_of_umi_ocr_does_not_wait_behind_a_pdf(place: Place) -> None:
-    umi_id, app = place.read_of_umi(), place.client.application
-    limiter = place.reader.pdf_making = WatchedLimiter()
-
-    def send(kind: str) -> int:
-        sent = {"id": umi_id, "file_types": [kind]}
-        limit_s = {"X-Request-Timeout": str(WAIT_S)}
-        return app.test_client().post("/api/doc/download", json=sent, headers=limit_s).status_code
-
-    with ThreadPoolExecutor(1) as other:
-        with limiter.take(no_check):
-            waiting = other.submit(send, "pdfLayered")
-            assert limiter.waits.wait(WAIT_S)
-            assert [send(kind) for kind in ("txt", "csv")] == [200, 200]
-            assert not waiting.done()
-        assert waiting.result(WAIT_S) == 200

@@ -82,13 +82,6 @@ def test_ruled_cells_are_read_one_after_the_other(degrees: int) -> None:
     assert read(*turned(pixels, quads, -degrees % 360)).text == IN_ORDER
 
 
-@pytest.mark.parametrize(("in_batches", "calls"), [(False, 2), (True, 1)])
-def test_an_upright_page_is_read_once_and_in_one_batch(*, in_batches: bool, calls: int) -> None:
-    reader = ShadeReader()
-    assert read(*page_of(*LINES), reader, in_batches=in_batches).text == IN_ORDER
-    assert (reader.calls, reader.lines_read) == (calls, len(LINES))
-
-
 def test_boxes_of_an_upside_down_page_are_in_image_coordinates_and_reading_direction() -> None:
     pixels, quads = page_of(*LINES)
     for in_batches in (False, True):
@@ -133,9 +126,3 @@ def test_rows_of_a_slanted_page_stay_rows() -> None:
         shift = round(x * float(slant))
         drawn[shift : shift + HEIGHT, x] = pixels[:, x]
     assert read(drawn, slanted).text == "\n".join(str(LEFT + number) for number in range(4))
-
-
-def test_upright_boxes_have_horizontal_sides() -> None:
-    pixels, quads = page_of((10, 20))
-    leaning = quads[0] + np.array([[0, 0], [0, 6], [0, 6], [0, 0]], np.float32)
-    assert read(pixels, [leaning], upright_boxes=True).lines[0].box == ((10, 20), (130, 20), (130, 42), (10, 42))

@@ -136,14 +136,6 @@ def test_a_slow_body_is_read_while_memory_is_plentiful_and_makes_room_when_it_is
         assert len(client.body.take()) == 48_000
 
 
-def test_a_body_that_is_not_there_at_the_deadline_is_given_up() -> None:
-    client = Client(10**6, most=10**6, end_s=5.0)
-    for _ in range(10):
-        client.send(bytes(90_000), 1.0)
-    with pytest.raises(BodyTimeout, match="the deadline of the request passed"):
-        client.body.take()
-
-
 def outcome(client: Client) -> OcrsvcError:
     with pytest.raises(OcrsvcError) as error:
         client.body.take()

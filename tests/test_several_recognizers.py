@@ -87,16 +87,6 @@ def test_the_surest_result_is_kept_and_lines_that_the_first_is_sure_of_are_read_
     assert third.asked == [0, 2]
 
 
-@pytest.mark.parametrize("name", [" ", "b"])
-def test_few_characters_lower_the_confidence(name: str) -> None:
-    class Sparse(OneScript):
-        def read(self, outlines: Sequence[Outline]) -> list[LineText]:
-            return [LineText(self.name, 0.99) for _ in outlines]
-
-    first, other = Sparse(name, lambda _: 0.0), OneScript("many characters: ", lambda _: 0.5)
-    assert texts_of(several(first, other), [rectangle(0, 0, 900, 32)]) == ["many characters: 0"]
-
-
 def test_the_recognizer_that_wins_most_lines_reads_all_and_the_sample_decides_who_begins() -> None:
     first = OneScript("a", lambda number: 0.95 if number % 3 == 0 else 0.5)
     page = several(first, OneScript("b", lambda number: 0.99 if number < 9 else 0.9))
@@ -117,32 +107,6 @@ def test_other_recognizers_stay_within_their_share(count: int) -> None:
         more_px <= MIN_EXTRA_PX + MAX_EXTRA_SHARE * count * WIDTH_PX < more_px + 2 * WIDTH_PX or count == SAMPLE_LINES
     )
     assert len(readers[0].asked) == count
-
-
-def test_unused_share_is_left_for_other_lines_of_the_page() -> None:
-    page = several(OneScript("a", lambda number: 0.5 if number >= 100 else 0.95), OneScript("b", lambda _: 0.95))
-    texts_of(page, lines(100))
-    assert texts_of(page, lines(100, 100)) == [f"b{number}" for number in range(100, 200)]
-
-
-@pytest.mark.parametrize(
-    ("sure", "directions", "columns_first", "read"),
-    [
-        # Recognizers of columns read lines that run down the page, and no others.
-        ((0.5, 0.95), ("ltr", "vertical"), False, {"a": [0, 1], "b": [1]}),
-        # Where a language was asked for, they read them first.
-        ((0.95, 0.95), ("ltr", "vertical"), True, {"a": [0], "b": [1]}),
-        # Alone, they read lines beside each other too.
-        ((0.5, 0.95), ("vertical", "vertical"), False, {"a": [0, 1], "b": [0, 1]}),
-    ],
-)
-def test_recognizers_of_columns_read_vertical_lines(
-    sure: tuple[float, float], directions: Sequence[Direction], columns_first: bool, read: dict[str, list[int]]
-) -> None:
-    first, other = OneScript("a", lambda _: sure[0]), OneScript("b", lambda _: sure[1])
-    page = several(first, other, directions=directions, columns_first=columns_first)
-    assert texts_of(page, [line(0), line(1, down=True)]) == ["b0" if 0 in read["b"] else "a0", "b1"]
-    assert {"a": first.asked, "b": other.asked} == read
 
 
 MOST_PX = 4

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -50,48 +49,6 @@ def texts_of(lines: Sequence[tuple[LineText, Quad]], spaces: Spaces = "auto") ->
     return [text.text for text in decide_spaces(lines, spaces)]
 
 
-@pytest.mark.parametrize("shape", ["gray", "colour"])
-@pytest.mark.parametrize(("ink", "ground"), [(20, 240), (240, 20), (90, 160)])
-def test_gaps_are_measured_where_the_script_changes_and_between_chinese(shape: str, ink: int, ground: int) -> None:
-    path, crop = draw("中文字里有x和y", [4, 6, 5, 4, 14, 12, 10], ink=ink, ground=ground)
-    found = measure_gaps(path, lambda: crop if shape == "gray" else np.repeat(crop[:, :, None], 3, axis=2))
-    assert found is not None
-    assert found.places.tolist() == [4, 5, 6]
-    assert found.widths.tolist() == [14, 12, 10]
-    assert found.chinese.tolist() == [4, 6, 5, 4]
-    assert found.pitch == pytest.approx(40)
-    assert found.crop_width == 1200
-
-
-@pytest.mark.parametrize("characters", ["", "x", "中文", "xy", "x。文", " x y ", "中 文"])
-def test_a_line_of_one_script_has_no_gaps_and_needs_no_crop(characters: str) -> None:
-    steps = np.arange(len(characters))
-    path = Path(list(characters), steps, steps, 20, 0.9, np.full(len(characters), 0.9))
-    assert measure_gaps(path, lambda: pytest.fail("asked")) is None
-
-
-def test_irregular_chinese_has_no_pitch_and_the_models_space_is_inside_the_gap() -> None:
-    path, crop = draw("中文字里x", [4, 200, 460, 14])
-    path = replace(path, first=np.array([3, 8, 30, 88, 95]), last=np.array([3, 8, 30, 88, 95]))
-    found = measure_gaps(path, lambda: crop)
-    assert found is not None
-    assert found.pitch == 0
-    path, other = draw("中 x", [14])
-    found = measure_gaps(path, lambda: other)
-    assert found is not None
-    assert (found.places.tolist(), found.widths.tolist()) == ([0], [14])
-
-
-def test_dense_ink_is_not_background_and_a_ruled_line_is_not_ink() -> None:
-    crop = np.full((48, 400), 40, np.uint8)
-    for left in range(10, 390, 20):
-        crop[4:44, left : left + 17] = 200
-    assert np.flatnonzero(~blank_columns(crop)).tolist() == [x for x in range(10, 390) if (x - 10) % 20 < 17]
-    _, ruled = draw("中x", [14])
-    ruled[12:14] = 20
-    assert blank_columns(ruled)[44:58].all()
-
-
 def test_lines_without_visible_gaps_or_contrast_are_left_to_the_model() -> None:
     path, crop = draw("中 x文", [TYPED, CLOSE])
     rough = np.random.default_rng(3).integers(0, 256, crop.shape, np.uint8)
@@ -136,11 +93,6 @@ def test_spaces_option_model_keeps_the_models_and_visible_fills_every_gap() -> N
     assert texts_of([line("中文x文 字y", TYPED), line("中 x", CLOSE)], "model") == ["中文x文 字y", "中 x"]
     lines = [line("中文字x", gap_px) for gap_px in (TYPED, OFFICE, BROWSER, CLOSE)]
     assert texts_of(lines, "visible") == ["中文字 x", "中文字 x", "中文字 x", "中文字x"]
-
-
-def test_lines_without_a_path_stay_unchanged() -> None:
-    assert texts_of([(LineText("中x", 0.9), line("中x", TYPED)[1]), line("中文x", TYPED)]) == ["中x", "中文 x"]
-    assert texts_of([]) == []
 
 
 def test_time_is_linear_in_the_number_of_lines() -> None:

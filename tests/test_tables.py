@@ -18,7 +18,7 @@ from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.imaging.geometry import as_box, restore_page, turn, turn_points
 from ocrsvc.imaging.tables.aligned_grids import find_stacked_grids
 from ocrsvc.imaging.tables.find_tables import find_tables
-from ocrsvc.imaging.tables.text_grid import TextBlock, spans_of_rows
+from ocrsvc.imaging.tables.text_grid import TextBlock
 from ocrsvc.results import Cell, Line, Page, Pixels, Table, no_check
 
 SQUARE = box(0.0, 0.0, 1.0, 1.0)
@@ -93,14 +93,6 @@ def test_cells_cover_the_grid_once_and_contain_their_lines(kind: str, seed: int,
             x, y = np.mean(drawn.page.lines[number].box, axis=0).tolist()
             assert cv2.pointPolygonTest(outline, (x, y), measureDist=False) >= 0
     assert (covered == 1).all()
-
-
-def test_overlapping_pieces_in_any_order_make_cells_that_cover_the_row_once() -> None:
-    columns = [(x * 10.0, x * 10.0 + 8) for x in range(6)]
-    pieces = [(22.0, 0.0, 56.0, 9.0), (11.0, 10.0, 37.0, 19.0)]
-    for row in ([0, 1], [1, 0]):
-        spans = spans_of_rows(TextBlock(pieces, row, 9.0), [row], columns)
-        assert [(span.column, span.columns) for span in spans] == [(0, 1), (1, 5)]
 
 
 def scattered() -> list[Line]:

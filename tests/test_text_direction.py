@@ -14,7 +14,7 @@ from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.tables.find_tables import divide_lines, join_pieces
 from ocrsvc.imaging.text_contour import Outline
-from ocrsvc.imaging.text_direction import logical_order, runs_from_right_to_left, visual_order
+from ocrsvc.imaging.text_direction import logical_order, visual_order
 from ocrsvc.results import Image, Page, ReadOptions, ReadTask, no_check
 
 # Each logical text, and how a browser shows it in a paragraph from right to left (or from left to right, where most
@@ -36,23 +36,6 @@ def test_brackets_in_logical_form_stay_unchanged() -> None:
     assert "".join(logical_order(list("ןאכ )גבא( ךרע"))[1]) == "ערך (אבג) כאן"
     # Characters that are several letters stay whole.
     assert logical_order(["ם", "לו", "ש"]) == ([2, 1, 0], ["ש", "לו", "ם"])
-
-
-def test_character_positions_follow_the_text() -> None:
-    places = np.arange(5)
-    path = Path(list("12 בא"), places, places, 5, 0.5, places / 10)
-
-    line = in_logical_order(LineText("12 בא", 0.5, path))
-    assert line.text == "אב 12"
-    assert line.path is not None
-    assert line.path.characters == list("אב 12")
-    assert line.path.first.tolist() == [4, 3, 2, 0, 1]
-    assert line.path.probabilities.tolist() == [0.4, 0.3, 0.2, 0.0, 0.1]
-
-
-@pytest.mark.parametrize(("text", "direction"), [("שלום a", True), ("של hello", False), ("12 +", None), ("", None)])
-def test_the_majority_of_letters_gives_the_direction(text: str, direction: bool | None) -> None:
-    assert runs_from_right_to_left(text) is direction
 
 
 LETTER_PX = 20
