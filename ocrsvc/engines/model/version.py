@@ -25,7 +25,7 @@ TITLE: Final = "PP-OCRv6 small"
 DETECTION: Final = "PP-OCRv6_det_small.onnx"
 RECOGNITION: Final = "PP-OCRv6_rec_small.onnx"
 # Languages that the built-in dictionary of 18,708 characters covers, without Slovak, Azerbaijani and Esperanto: of
-# their special letters, 75 %, 53 % and none are read in ordinary sentences (docs/design/languages.md).
+# their special letters, 75 %, 53 % and none are read in ordinary sentences (docs/design/recognition.md).
 LANGUAGES: Final = (
     *("zh", "zh-hant", "ja", "en", "de", "fr", "es", "pt", "it", "nl", "sv", "da", "nb", "fi", "is", "et", "lv", "lt"),
     *("pl", "cs", "sl", "hr", "sr-latn", "hu", "ro", "tr", "id", "ms", "tl", "sw", "af", "sq", "eu", "ca", "gl", "ga"),
