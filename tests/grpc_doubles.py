@@ -30,12 +30,11 @@ REQUEST = Messages("health.proto")["grpc.health.v1.HealthCheckRequest"]
 
 
 class Records(CallMetrics):
-    """Keeps the calls that are over."""
+    """Counts the calls under way."""
 
     def __init__(self) -> None:
         super().__init__(MetricsStore().common)
         self.under_way = 0
-        self.over: list[CallRecord] = []
 
     def begin(self, sent: Mapping[str, str], method: Method, caller: str) -> CallRecord:
         self.under_way += 1
@@ -43,7 +42,7 @@ class Records(CallMetrics):
 
     def end(self, record: CallRecord) -> None:
         self.under_way -= 1
-        self.over.append(record)
+        super().end(record)
 
 
 class StubServer(ServerState):

@@ -81,21 +81,6 @@ def test_service_failures_keep_their_status(
     assert response.content_type != "application/problem+json"
 
 
-class _FullReader(DeafReader):
-    """A reader without room, which is asked before the body is received."""
-
-    def check_capacity(self, _priority: object) -> None:
-        raise self.error
-
-
-@pytest.mark.parametrize(("name", "shape"), [("rapidocr_api", "detail"), ("paddlex", "errorCode"), ("umi_ocr", "code")])
-def test_refusals_are_reported_in_each_adapters_format(name: str, shape: str) -> None:
-    path, sent = SENT[name]
-    response = client_over(_FullReader(errors.QueueFull("Full.", retry_after_s=3))).post(path, **sent)
-    assert (response.status_code, response.headers["Retry-After"]) == (503, "3")
-    assert shape in json_of(response)
-
-
 TOO_LARGE = {"data": bytes(300_001), "content_type": "application/octet-stream"}
 
 

@@ -7,8 +7,6 @@ import io
 import json
 import logging
 import re
-import zlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -19,10 +17,9 @@ from flask.testing import FlaskClient
 from image_support import png
 from support import ROOT, data_of
 from urllib3.filepost import encode_multipart_formdata
-from web_support import INFO, TEXT, DeafReader, as_base64, client_over, json_of, running_app, running_reader, texts
+from web_support import INFO, TEXT, DeafReader, as_base64, client_over, json_of, running_app, texts
 
 from ocrsvc import errors
-from ocrsvc.app import create_app
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http import options as http_options
 from ocrsvc.http.options import OPTIONS
@@ -57,22 +54,6 @@ def test_response_has_lines_engine_and_timing(client: FlaskClient) -> None:
     assert answer == {"id": "mine", "engine": asdict(INFO), **data_of("native_answers")["plain"]}
     assert list(timing) == ["decode_s", "queue_s", "engine_s", "total_s"]
     assert 0 < timing["decode_s"] + timing["queue_s"] + timing["engine_s"] <= timing["total_s"] < 60
-
-
-WAYS = {
-    "raw": (PNG, "image/png"),
-    "multipart": (files(PNG), "multipart/form-data"),
-    "multipart image": (files(PNG, field="image"), "multipart/form-data"),
-    "multipart base64": ({"img": as_base64(PNG)}, "multipart/form-data"),
-    "urlencoded": ({"image": as_base64(PNG)}, "application/x-www-form-urlencoded"),
-    "JSON": (json.dumps({"image": as_base64(PNG)}), "application/json"),
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_all_ways_of_sending_return_the_same_page(client: FlaskClient, way: str) -> None:
-    data, content_type = WAYS[way]
-    assert texts(json_of(post(client, data, content_type))) == [f"{TEXT}\n64x32 auto True False None"]
 
 
 def test_base64_in_a_form_field_may_be_larger_than_half_a_megabyte() -> None:
@@ -350,23 +331,6 @@ def test_documentation_lists_exactly_the_options_and_errors() -> None:
     assert options == {name: option.accepted for name, option in OPTIONS.items()}
     declared = {(error.code, error.status) for error in (*READING_ERRORS, *KEY_ERRORS)}
     assert codes == declared | {("not_found", 404), ("method_not_allowed", 405)}
-
-
-def test_fake_engine_reads_size_and_pixels_end_to_end() -> None:
-    settings = Settings(engine="fake")
-    with running_reader(settings, opener=None) as reader:
-        answer = json_of(post(create_app(settings, reader).test_client()))
-    assert answer["engine"]["name"] == "fake"
-    assert texts(answer) == [f"64x32\n{zlib.crc32(bytes([200]) * 64 * 32):08x}"]
-
-
-def test_concurrent_requests_get_their_own_responses() -> None:
-    widths = list(range(20, 84))
-    with running_app() as app, ThreadPoolExecutor(8) as pool:
-        clients = (app.test_client() for _ in widths)
-        answers = list(pool.map(lambda client, width: json_of(post(client, png(width))), clients, widths))
-    assert [answer["pages"][0]["width"] for answer in answers] == widths
-    assert len({answer["id"] for answer in answers}) == len(widths)
 
 
 def test_a_page_without_lines_is_an_empty_page() -> None:

@@ -18,7 +18,7 @@ from outgoing_support import response, serving
 from support import data_of
 from web_support import TEXT, as_base64, json_of, running_app
 
-from ocrsvc.adapters.docling.conversion import Conversion, parse_conversion, values_of_form
+from ocrsvc.adapters.docling.conversion import parse_conversion, values_of_form
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
@@ -215,13 +215,6 @@ def test_asynchronous_request_takes_one_document(place: Place) -> None:
     files = [(io.BytesIO(PNG), "a.png"), (io.BytesIO(PNG), "b.png")]
     response = place.client.post("/v1/convert/file/async", data={"files": files})
     assert (response.status_code, "one document" in json_of(response)["detail"]) == (422, True)
-
-
-def test_stored_options_equal_the_requested_ones() -> None:
-    fields = [("to_formats", b"json"), ("to_formats", b"md"), ("ocr_lang", b'["en", "de"]'), ("page_range", b"[1,2]")]
-    asked = parse_conversion(values_of_form(fields), "zip")
-    assert (asked.to_formats, asked.lang, asked.pages) == (("json", "md"), "auto", (1, 2))
-    assert Conversion.model_validate(json.loads(asked.model_dump_json(exclude_none=True))) == asked
 
 
 def test_time_limit_covers_all_documents(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

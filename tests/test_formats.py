@@ -218,14 +218,6 @@ def test_formats_add_the_options_they_need() -> None:
     assert options_for(["json", "ndjson", "alto"], ReadOptions()) == ReadOptions()
 
 
-def test_pages_are_written_one_by_one_and_can_be_cancelled(reader: Reader) -> None:
-    read = reader.read_files_by_page([tiff([40, 50, 60])], ReadOptions(), 60)
-    first = next(read)
-    read.close()
-    assert (first.number, first.total, first.chosen) == (1, 3, 3)
-    assert [page.width for page in pages_of(reader, tiff([40, 50, 60]))] == [40, 50, 60]
-
-
 def test_a_text_layer_is_not_written_a_second_time(reader: Reader) -> None:
     file = pdf(b"BT /F 12 Tf 10 40 Td (own text) Tj ET", size=(300, 72))
     (page,) = pages_of(reader, file)

@@ -46,8 +46,9 @@ from image_support import png
 from support import run_server, wait_until
 from web_support import CONFIDENCE, TEXT, DeafReader, HeldEngine, as_base64, json_of, running_app, running_reader
 
+from ocrsvc import errors
+from ocrsvc.adapters.model_protocols.tensors import NotOffered
 from ocrsvc.app import create_app
-from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
 from ocrsvc.grpc_server.call import Calls
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
@@ -129,21 +130,12 @@ def test_the_service_and_its_model_describe_themselves_as_over_http(channel: grp
     assert v2(channel, "ServerReady").ready
     assert v2(channel, "ModelReady", {"name": "ocr", "version": "1"}).ready
 
-    def as_dict(message: Any) -> Any:
-        return json_format.MessageToDict(message, preserving_proto_field_name=True)
-
-    def same(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: same(item) for key, item in value.items()}
-        return [same(item) for item in value] if isinstance(value, list) else value
-
     with running_app() as app:
         client = app.test_client()
-        assert as_dict(v2(channel, "ServerMetadata")) == same(json_of(client.get("/v2")))
-        metadata = json_of(client.get("/v2/models/ocr"))
-        assert [output.name for output in v2(channel, "ModelMetadata", {"name": "ocr"}).outputs] == [
-            output["name"] for output in metadata["outputs"]
-        ]
+        service = json_format.MessageToDict(v2(channel, "ServerMetadata"), preserving_proto_field_name=True)
+        assert service == json_of(client.get("/v2"))
+        named = [output.name for output in v2(channel, "ModelMetadata", {"name": "ocr"}).outputs]
+        assert named == [output["name"] for output in json_of(client.get("/v2/models/ocr"))["outputs"]]
         config = json_of(client.get("/v2/models/ocr/config"))
         expected = json_format.ParseDict(config, MESSAGES["inference.ModelConfig"]())
         assert v2(channel, "ModelConfig", {"name": "ocr"}).config == expected
@@ -199,7 +191,7 @@ def test_client_errors_have_their_grpc_status(channel: grpc.Channel, request_: A
 
 def test_error_releases_the_message_without_garbage_collection(channel: grpc.Channel) -> None:
     def kept() -> int:
-        return sum(isinstance(each, OcrsvcError) and each.__traceback__ is not None for each in gc.get_objects())
+        return sum(isinstance(each, errors.OcrsvcError) and each.__traceback__ is not None for each in gc.get_objects())
 
     gc.collect()
     before = kept()
@@ -212,11 +204,15 @@ def test_error_releases_the_message_without_garbage_collection(channel: grpc.Cha
         gc.enable()
 
 
-def test_an_unknown_method_and_a_malformed_message_are_reported(channel: grpc.Channel) -> None:
+def test_an_unknown_method_is_reported(channel: grpc.Channel) -> None:
     unknown = unary(channel, V2 + "TraceSetting", ANSWER)
     assert code_of(lambda: unknown(infer_request(), timeout=PATIENCE_S)) is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"\xff" * 20, b"\x2a\x02\x2a\x7f", b"\x0e"])
+def test_a_truncated_or_garbled_message_is_refused(channel: grpc.Channel, data: bytes) -> None:
     call = channel.unary_unary(INFER)
-    assert code_of(lambda: call(b"\xff\xff", timeout=PATIENCE_S)) is grpc.StatusCode.INVALID_ARGUMENT
+    assert code_of(lambda: call(data, timeout=PATIENCE_S)) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_too_large_message_fails_only_its_call() -> None:
@@ -228,18 +224,28 @@ def test_too_large_message_fails_only_its_call() -> None:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(QueueFull("Full.", "", 3), grpc.StatusCode.UNAVAILABLE), (EngineFailed("Bad."), grpc.StatusCode.INTERNAL)],
+    [
+        (errors.UnknownModel("-"), grpc.StatusCode.NOT_FOUND),
+        (NotOffered("-"), grpc.StatusCode.UNIMPLEMENTED),
+        (errors.BrokenImage("-"), grpc.StatusCode.INVALID_ARGUMENT),
+        (errors.QueueFull("-", "", 3), grpc.StatusCode.UNAVAILABLE),
+        (errors.TooManyAtOnce("-"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (errors.ClientGone("-"), grpc.StatusCode.CANCELLED),
+        (errors.EngineFailed("-"), grpc.StatusCode.INTERNAL),
+        (ZeroDivisionError("-"), grpc.StatusCode.INTERNAL),
+    ],
 )
-def test_refusals_have_their_grpc_status(error: Exception, code: grpc.StatusCode) -> None:
+def test_failures_have_their_grpc_status(error: Exception, code: grpc.StatusCode) -> None:
     with served(services_raising(error)[1]) as channel, pytest.raises(grpc.RpcError) as caught:
         infer(channel, infer_request(png()))
     assert caught.value.code() is code
     pushback = dict(caught.value.trailing_metadata()).get("grpc-retry-pushback-ms")
-    assert pushback == ("3000" if code is grpc.StatusCode.UNAVAILABLE else None)
+    waits = {grpc.StatusCode.UNAVAILABLE: "3000", grpc.StatusCode.RESOURCE_EXHAUSTED: "1000"}
+    assert pushback == waits.get(code)
 
 
 def test_the_clients_deadline_reaches_the_reader() -> None:
-    reader, methods = services_raising(DeadlineExceeded("Late."))
+    reader, methods = services_raising(errors.DeadlineExceeded("Late."))
     with served(methods) as channel:
         for request, timeout_s in (
             (infer_request(png()), 5),
@@ -297,8 +303,8 @@ def predict_request(
     return request
 
 
-def tfs(channel: grpc.Channel, method: str, request: Any, service: str = "PredictionService") -> Any:
-    call = unary(channel, f"/{TFS}{service}/{method}", f"{TFS}{method}Response")
+def tfs(channel: grpc.Channel, method: str, request: Any) -> Any:
+    call = unary(channel, f"/{TFS}PredictionService/{method}", f"{TFS}{method}Response")
     return call(request, timeout=PATIENCE_S)
 
 
@@ -324,7 +330,7 @@ def test_duplicate_outputs_are_returned_once(channel: grpc.Channel) -> None:
     assert [output.name for output in infer(channel, request).outputs] == ["text"]
 
 
-def test_tensorflow_servings_model_describes_itself_and_has_a_status(channel: grpc.Channel) -> None:
+def test_tensorflow_servings_model_describes_itself(channel: grpc.Channel) -> None:
     request = MESSAGES[TFS + "GetModelMetadataRequest"](metadata_field=["signature_def"])
     request.model_spec.name = "ocr"
     packed: any_pb2.Any = tfs(channel, "GetModelMetadata", request).metadata["signature_def"]
@@ -332,12 +338,6 @@ def test_tensorflow_servings_model_describes_itself_and_has_a_status(channel: gr
     signature = MESSAGES[TFS + "SignatureDefMap"].FromString(packed.value).signature_def["serving_default"]
     assert signature.inputs["image"].dtype == 7
     assert set(signature.outputs) == {"text", "texts", "scores", "boxes", "counts"}
-    request = MESSAGES[TFS + "GetModelStatusRequest"]()
-    request.model_spec.name = "ocr"
-    one = tfs(channel, "GetModelStatus", request, "ModelService").model_version_status[0]
-    assert (one.version, one.state, one.status.error_code) == (1, 30, 0)
-    request.model_spec.version_label = "beta"
-    assert code_of(lambda: tfs(channel, "GetModelStatus", request, "ModelService")) is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -732,7 +732,7 @@ def test_open_call_is_counted_and_answered_on_shutdown() -> None:
 
 def test_caller_limit_covers_grpc_and_http_together() -> None:
     limits = SharedLimits(Budget(1 << 20), Callers(1))
-    reader = cast(Reader, DeafReader(QueueFull("Busy.")))
+    reader = cast(Reader, DeafReader(errors.QueueFull("Busy.")))
     client = create_app(Settings(caller_requests=1), reader, limits=limits).test_client()
     with gated(shared=limits) as (gate, channel):
         call = echo(channel).future(MESSAGES[ANSWER](id="1"))

@@ -6,7 +6,6 @@ import gzip
 import itertools
 import struct
 import sys
-import zlib
 
 import pytest
 from google.protobuf import descriptor_pb2
@@ -20,10 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocrsvc import errors
-from ocrsvc.adapters.model_protocols.tensors import NotOffered
 from ocrsvc.grpc_server.call_metrics import CallMetrics
 from ocrsvc.grpc_server.connection import Connection
-from ocrsvc.grpc_server.http2 import FrameSplitter
 from ocrsvc.grpc_server.messages import MessageReader, ReceivedMessage, escaped, parse, timeout_s
 from ocrsvc.grpc_server.method import CallFailed, Code, Method, failure_of
 from ocrsvc.grpc_server.protobuf import Messages
@@ -40,27 +37,10 @@ def taken(reader: MessageReader, data: bytes) -> list[ReceivedMessage]:
     return found
 
 
-def test_messages_are_split_at_any_piece_boundary() -> None:
-    data = prefixed(b"first") + prefixed(b"") + prefixed(b"third" * 100)
-    for size in (1, 2, 7, len(data)):
-        reader = MessageReader("identity", 1000)
-        found = [message for at in range(0, len(data), size) for message in taken(reader, data[at : at + size])]
-        assert [sent.data for sent in found] == [b"first", b"", b"third" * 100]
-        assert not reader.data
-
-
 def test_an_incomplete_message_holds_no_bytes_of_earlier_messages() -> None:
     reader = MessageReader("identity", 1 << 20)
     assert len(taken(reader, prefixed(bytes(1 << 20)) + prefixed(b"abc")[:-1])) == 1
     assert sys.getsizeof(reader.data) < 1000
-
-
-@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_compressed_messages_are_unpacked(encoding: str, pack: object) -> None:
-    assert callable(pack)
-    reader = MessageReader(encoding, 1000)
-    found = taken(reader, prefixed(pack(b"x" * 1000), 1) + prefixed(b"plain"))
-    assert [sent.decompress(Share(Budget(2000))) for sent in found] == [b"x" * 1000, b"plain"]
 
 
 @pytest.mark.parametrize(
@@ -92,24 +72,6 @@ def test_time_limits_have_units(text: str, seconds: float) -> None:
 def test_a_malformed_time_limit_is_refused(text: str) -> None:
     with pytest.raises(CallFailed):
         timeout_s(text)
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (errors.UnknownModel("-"), Code.NOT_FOUND),
-        (NotOffered("-"), Code.UNIMPLEMENTED),
-        (errors.BrokenImage("-"), Code.INVALID_ARGUMENT),
-        (errors.QueueFull("-"), Code.UNAVAILABLE),
-        (errors.TooManyAtOnce("-"), Code.RESOURCE_EXHAUSTED),
-        (errors.DeadlineExceeded("-"), Code.DEADLINE_EXCEEDED),
-        (errors.ClientGone("-"), Code.CANCELLED),
-        (errors.EngineFailed("-"), Code.INTERNAL),
-        (ZeroDivisionError("-"), Code.INTERNAL),
-    ],
-)
-def test_each_failure_has_its_status(error: Exception, code: Code) -> None:
-    assert failure_of(error).code is code
 
 
 @pytest.mark.parametrize(
@@ -244,13 +206,6 @@ def test_a_message_with_too_many_fields_is_not_parsed(name: str, data: bytes) ->
     assert caught.value.code is Code.RESOURCE_EXHAUSTED
 
 
-@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"\xff" * 20, b"\x2a\x02\x2a\x7f", b"\x0e"])
-def test_a_truncated_or_garbled_message_is_refused(data: bytes) -> None:
-    with pytest.raises(CallFailed) as caught:
-        parse(Messages(*ORDER)["inference.ModelInferRequest"], data, unlimited())
-    assert caught.value.code is Code.INVALID_ARGUMENT
-
-
 def test_the_next_message_waits_until_the_last_answer_is_taken() -> None:
     pair = Pair(host := HoldingServer(), window=0)
     pair.call(1, EMPTY, EMPTY)
@@ -260,19 +215,6 @@ def test_the_next_message_waits_until_the_last_answer_is_taken() -> None:
     pair.move()
     assert (len(host.ran), pair.answers) == (1, 1)
     pair.connection.close()
-
-
-def test_a_stream_whose_answers_are_not_read_is_ended() -> None:
-    pair = Pair(host := HoldingServer(), window=0)
-    pair.call(1, EMPTY)
-    host.answer()
-    pair.at(9.0)
-    assert len(pair.connection.calls) == 1
-    # To send more is no reading.
-    pair.client.send_data(1, EMPTY)
-    pair.move()
-    pair.at(11.0)
-    assert len(pair.connection.calls) == 0
 
 
 def test_a_stream_waits_for_a_thread_and_a_call_is_asked_to_retry() -> None:
@@ -298,19 +240,6 @@ def test_a_silent_stream_outlives_its_connections_age_but_not_its_worker() -> No
     pair.connection.drain()
     pair.at(103.0)
     assert len(pair.connection.calls) == 0
-
-
-def test_frames_are_split_at_any_piece_boundary() -> None:
-    sent = [b"p" * 24, frame_bytes(6, 0, 0, b"12345678"), frame_bytes(0, 0, 1, b""), frame_bytes(0, 1, 1, b"x" * 30)]
-    for size in (1, 8, 10, 500):
-        frames, found = FrameSplitter(lambda _kind, _flags, _length: None), list[bytes]()
-        for at in range(0, 120, size):
-            frames.data += b"".join(sent)[at : at + size]
-            while piece := frames.split():
-                found.append(piece)
-        assert b"".join(found) == b"".join(sent)
-        ends = set(itertools.accumulate(map(len, found)))
-        assert ends >= set(itertools.accumulate(map(len, sent)))
 
 
 def test_a_connection_with_many_frames_takes_turns() -> None:

@@ -27,8 +27,8 @@ from ocrsvc.plugins import adapters
 from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.telemetry.worker_table import WorkerTable
 from ocrsvc.worker import request_threads
-from ocrsvc.worker.connection import Connection, RequestLimits, Sender
-from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S, EventLoop
+from ocrsvc.worker.connection import Connection, RequestLimits
+from ocrsvc.worker.event_loop import HEAD_S, EventLoop
 from ocrsvc.worker.gunicorn_internals import head_parser
 from ocrsvc.worker.request_threads import LoadSharing, quick_paths
 
@@ -149,15 +149,6 @@ def test_a_client_that_leaves_before_its_head_is_whole_is_forgotten(sent: bytes)
         client.shutdown(socket.SHUT_WR)
         loop.turn()
         assert (loop.connections, len(loop._waiting)) == (0, 0)
-
-
-def test_a_head_that_never_ends_is_refused_and_not_kept() -> None:
-    with loop_with_a_client() as (loop, client):
-        while not any(conn.close_s for conn in loop._waiting):
-            reach(loop, client, b"x" * 8000)
-            assert sum(len(conn.received) for conn in loop._waiting) <= HEAD_BYTES
-        assert not loop.ready
-        assert client.recv(1000).startswith(b"HTTP/1.1 431 ")
 
 
 def read_answer(wire: socket.socket) -> bytes:
@@ -380,24 +371,6 @@ def test_a_worker_that_stops_answers_the_heads_that_still_come() -> None:
             answer = read_to_end(wire)
             assert answer.startswith(b"HTTP/1.1 200 "), answer
             assert b"\r\nConnection: close\r\n" in answer
-
-
-@pytest.mark.parametrize(
-    ("pieces", "arrives"),
-    [([b"head|", b"body"], b"head|body"), ([b"head|", b"bo", b"dy"], b"head|body"), ([b"head|"], b"head|")],
-)
-def test_response_head_waits_for_its_body(pieces: list[bytes], arrives: bytes) -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        there.setblocking(False)
-        sender = Sender(here)
-        sender.sendall(pieces[0])
-        with pytest.raises(BlockingIOError):
-            there.recv(100)
-        for piece in pieces[1:]:
-            sender.sendall(piece)
-        sender.flush()
-        assert (there.recv(100), len(sender.unsent)) == (arrives, 0)
 
 
 def test_connection_stays_usable_after_any_response(server: Server) -> None:

@@ -35,7 +35,7 @@ from ocrsvc.serving.request_guard import InFlight, InFlightTable, RequestGuard, 
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import hooks, hung_requests
-from ocrsvc.worker.hung_requests import HungRequests, find_suspects, read_cpu_s
+from ocrsvc.worker.hung_requests import HungRequests, find_suspects
 from ocrsvc.worker.service_context import ServiceContext
 
 ANSWER_S = 20.0
@@ -70,7 +70,7 @@ class Service:
             with ExitStack() as requests:
                 for body in bodies:
                     requests.enter_context(self.guard.request("/v1/ocr"))
-                    take_body(body, "an-id")
+                    take_body(body, "an-id\n")
                 with waiting() if waits else nullcontext():
                     os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -85,19 +85,6 @@ class Service:
 @pytest.fixture
 def service() -> Service:
     return Service()
-
-
-def test_a_request_is_recorded_from_its_body_to_its_end(service: Service) -> None:
-    with service.guard.request("/v1/ocr"):
-        assert service.stages() == []
-        take_body(BODY, "an-id")
-        [request] = service.table.read(1)
-        assert (request.id, request.route, request.size) == ("an-id", "/v1/ocr", len(BODY))
-        assert (request.digest, request.thread) == (digest_of(BODY), threading.get_native_id())
-        with waiting():
-            assert service.stages() == [Stage.WAITING]
-        assert service.stages() == [Stage.WORKING]
-    assert service.stages() == []
 
 
 def test_a_thread_that_decodes_for_a_request_is_recorded_too(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,19 +115,6 @@ def test_more_requests_than_rows_are_served_without_a_record(service: Service) -
             take_body(BODY)
         assert len(service.stages()) == 4
     assert service.stages() == []
-
-
-def test_requests_of_a_killed_process_can_still_be_read(service: Service) -> None:
-    pid = os.fork()
-    if pid == 0:
-        with service.guard.request("/v1/ocr"):
-            take_body(BODY, "an-id\n")
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert [(request.id, request.stage) for request in service.table.read(1)] == [("an-id?", Stage.WORKING)]
-    assert service.table.read(0) == []
-    service.table.clear(1)
-    assert service.table.read(1) == []
 
 
 def test_a_denied_body_is_answered_422_over_http_and_others_are_not(service: Service) -> None:
@@ -193,14 +167,6 @@ def test_the_request_whose_thread_computed_is_blamed(
     assert [request.id for request in find_suspects(in_flight, used_s, timeout_s=30.0)] == list(guilty)
 
 
-def test_cpu_time_of_another_process_thread_is_read() -> None:
-    before_s = read_cpu_s(os.getpid(), threading.get_native_id())
-    while sum(os.times()[:2]) < before_s + 0.1:
-        sum(range(10_000))
-    assert read_cpu_s(os.getpid(), threading.get_native_id()) > 0
-    assert read_cpu_s(os.getpid(), 0) == 0
-
-
 @pytest.mark.parametrize(
     ("deaths", "bodies", "denied"),
     [
@@ -217,7 +183,7 @@ def test_a_body_is_denied_after_two_workers_died_with_it_alone(
         service.die_over(*bodies)
     assert (service.denylist.crashes(digest_of(BODY)) >= CRASHES) is denied
     assert ("DENIED" in service.lines.getvalue()) is denied
-    assert "id=an-id route=/v1/ocr bytes=18000" in service.lines.getvalue()
+    assert "id=an-id? route=/v1/ocr bytes=18000" in service.lines.getvalue()
     assert service.lines.getvalue().count("LOST") == deaths * len(bodies)
 
 
@@ -287,14 +253,6 @@ def test_a_request_can_be_blamed_while_its_worker_drains(
             hooks.worker_exit(server, worker)
         hooks.child_exit(server, worker)
     assert ("DIED" in service.lines.getvalue()) is died
-
-
-@pytest.mark.parametrize(("pid", "said"), [(PID, "sent no heartbeat"), (1, "out of memory")])
-def test_the_log_suggests_memory_only_without_another_cause(service: Service, pid: int, said: str) -> None:
-    service.suspects.note_signal(PID, 1, signal.SIGABRT, timeout_s=30.0)
-    service.log.addFilter(service.suspects.replace_memory_guess)
-    service.log.error("Worker (pid:%s) was sent %s! Perhaps out of memory?", pid, "SIGKILL")
-    assert said in service.lines.getvalue().splitlines()[-1]
 
 
 def post(server: Server, body: bytes, path: str = "/hold") -> requests.Response:

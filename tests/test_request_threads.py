@@ -1,6 +1,5 @@
 """Callers take turns for request threads, few requests start at once, and a crowd is accepted in one turn."""
 
-import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,26 +13,11 @@ from gunicorn.config import Config
 from support import Clock
 from test_request_framing import Loop
 
-from ocrsvc.serving.limiter import CallerTurns
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker.connection import caller_of
 from ocrsvc.worker.request_threads import RequestThreads, StartLimiter
 
 FOR_EVER_S = 1e9
-
-
-def test_callers_take_turns_for_threads() -> None:
-    turns: CallerTurns[str] = CallerTurns()
-    for number in range(200):
-        turns.put("many", f"many {number}")
-    turns.put("one", "one")
-    turns.put("two", "two 0")
-    turns.put("two", "two 1")
-    assert len(turns) == 203
-    assert [turns.take() for _ in range(6)] == ["many 0", "one", "two 0", "many 1", "two 1", "many 2"]
-    assert [turns.take() for _ in range(197)] == [f"many {number}" for number in range(3, 200)]
-    with pytest.raises(IndexError):
-        turns.take()
 
 
 def test_start_limiter_frees_a_place_on_end_or_timeout() -> None:
@@ -113,16 +97,6 @@ def test_one_connection_per_turn_with_a_less_busy_sibling() -> None:
     with crowd(5, State.READY) as (loop, listener):
         loop.accept(listener)
         assert loop.connections == 1
-
-
-def test_accept_errors_are_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
-    def accept() -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with crowd(0) as (loop, _):
-        for _ in range(3):
-            loop.accept(SimpleNamespace(accept=accept))
-    assert caplog.text.count("No connection can be accepted") == 1
 
 
 def test_worker_accepts_at_most_its_connections() -> None:

@@ -1,48 +1,12 @@
-"""The exchange inside a Triton tensor answers as PaddleX's over HTTP does."""
+"""The words of lines as PaddleX groups and frames them."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from image_support import png
-from web_support import as_base64
 
-from ocrsvc.adapters.paddlex.http import infer
 from ocrsvc.adapters.paddlex.word_boxes import to_word_members
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import Box, Character, Line, Word
-
-
-def ask(reader: Reader, members: object) -> tuple[int, Any]:
-    status, answer = infer(json.dumps(members).encode(), reader, 10.0)
-    return status, json.loads(answer)
-
-
-def test_response_has_paddlex_envelope(reader: Reader) -> None:
-    status, answer = ask(reader, {"file": as_base64(png()), "visualize": False, "logId": "L"})
-    assert (status, answer["logId"], answer["errorCode"], answer["errorMsg"]) == (200, "L", 0, "Success")
-    assert len(answer["result"]["ocrResults"][0]["prunedResult"]["rec_texts"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("members", "status"),
-    [
-        ({"file": "!!!!", "logId": "L"}, 422),
-        ({"logId": "L"}, 422),
-        ({"file": as_base64(png(shade=0)), "logId": "L"}, 500),
-        ({"file": as_base64(png()), "fileType": 7, "logId": "L"}, 422),
-    ],
-)
-def test_errors_have_the_envelope_and_the_callers_id(reader: Reader, members: object, status: int) -> None:
-    found, answer = ask(reader, members)
-    assert (found, answer["errorCode"], answer["logId"]) == (status, status, "L")
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff"])
-def test_invalid_json_is_reported_in_the_envelope(reader: Reader, body: bytes) -> None:
-    status, answer = infer(body, reader, 10.0)
-    assert (status, json.loads(answer)["errorCode"]) == (422, 422)
 
 
 def line_of(text: str, *, upright: bool = False) -> Line:
