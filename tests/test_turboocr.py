@@ -12,6 +12,7 @@ from documents import pdf
 from flask.testing import FlaskClient
 from grpc_support import MESSAGES, known_model, served, services_raising, unary
 from image_support import png
+from support import data_of, filled
 from web_support import TEXT, as_base64, client_raising, json_of, running_app
 
 from ocrsvc import errors
@@ -29,6 +30,19 @@ GRAY, BLACK = b"0.5 g 0 0 72 36 re f", b"0 g 0 0 72 36 re f"
 PAGE_FIRST = [[25, 12], [75, 12], [75, 25], [25, 25]]
 ALL = "?layout=1&as_blocks=yes&tables=true"
 SERVICE = "/ocr.OCRService/"
+LINES = [
+    {"text": TEXT, "confidence": 0.98765, "bounding_box": FIRST},
+    {"text": SEEN, "confidence": 0.5, "bounding_box": SECOND},
+]
+ERRORS = data_of("turboocr_errors")
+DATA = {
+    "$PNG": PNG,
+    "$STUMP": PNG[:8],
+    "$HUGE": PNG.replace(b"\0\0\0\x40\0\0\0\x20", b"\0\0\xff\0\0\0\xff\0", 1),
+    "$PDF": pdf(GRAY),
+    "$CUT": pdf(GRAY)[:100],
+    "$LONG": pdf(*[GRAY] * 5),
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +55,6 @@ def client() -> Iterator[FlaskClient]:
 def channel() -> Iterator[grpc.Channel]:
     with known_model() as methods, served(methods) as opened:
         yield opened
-
-
-def lines() -> list[dict[str, Any]]:
-    return [
-        {"text": TEXT, "confidence": 0.98765, "bounding_box": FIRST},
-        {"text": SEEN, "confidence": 0.5, "bounding_box": SECOND},
-    ]
 
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -67,7 +74,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_all_ways_of_sending_are_supported(client: FlaskClient, way: str) -> None:
     path, sent = WAYS[way]
     response = client.post(path, **sent)
-    assert json_of(response) == {"results": lines()}
+    assert json_of(response) == {"results": LINES}
     assert float(response.headers["X-Inference-Time-Ms"]) >= 0
     assert UUID(response.headers["X-Request-Id"]).version == 7
 
@@ -79,7 +86,7 @@ def test_pixels_are_in_the_order_blue_green_red() -> None:
 def test_batch_marks_failed_images(client: FlaskClient) -> None:
     response = client.post("/ocr/batch?layout=0", json={"images": [B64, "!!!!", B64]})
     good, bad, other = json_of(response)["batch_results"]
-    assert good == other == {"results": lines()}
+    assert good == other == {"results": LINES}
     assert (bad["results"], bad["error"]["code"]) == ([], "BASE64_DECODE_FAILED")
     assert json_of(response)["errors"] == [None, "BASE64_DECODE_FAILED", None]
     assert float(response.headers["X-Inference-Time-Ms"]) >= 0
@@ -150,7 +157,7 @@ def test_a_stream_has_an_event_for_each_page_and_an_early_failure_is_an_error(cl
     assert failed == {"event": "page_error", "page_index": 1, "code": "INFERENCE_ERROR"}
     assert end == {"event": "end", "pages": 2, "failed": 1}
     begin, page, end = events_of(client, "/ocr/stream", PNG)
-    assert (begin["kind"], page["width"], page["results"], end["event"]) == ("image", 64, lines(), "end")
+    assert (begin["kind"], page["width"], page["results"], end["event"]) == ("image", 64, LINES, "end")
     for sent, code in ((b"hello", "IMAGE_DECODE_FAILED"), (pdf(GRAY)[:100], "PDF_RENDER_FAILED"), (b"", "EMPTY_BODY")):
         response = client.post("/ocr/stream", data=sent)
         assert (response.status_code, json_of(response)["error"]["code"]) == (400, code)
@@ -185,49 +192,11 @@ def test_health_and_capabilities_are_answered(client: FlaskClient) -> None:
     assert {client.get(path).status_code for path in told["endpoints"]} == {200, 405}
 
 
-# Its size is beyond all limits.
-HUGE = PNG.replace(b"\0\0\0\x40\0\0\0\x20", b"\0\0\xff\0\0\0\xff\0", 1)
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("/ocr", {"json": {"image": ""}}, "MISSING_IMAGE"),
-    ("/ocr", {"json": {"image": "!!!!"}}, "BASE64_DECODE_FAILED"),
-    ("/ocr", {"json": {"image": as_base64(b"hello")}}, "IMAGE_DECODE_FAILED"),
-    ("/ocr", {"data": "x", "content_type": "application/json"}, "INVALID_JSON"),
-    ("/ocr?layout=maybe", {"json": {"image": B64}}, "INVALID_PARAMETER"),
-    ("/ocr?text=0&layout=1", {"json": {"image": B64}}, "INVALID_PARAMETER"),
-    ("/ocr?formulas=1", {"json": {"image": B64}}, "FORMULA_BACKEND_DISABLED"),
-    ("/ocr/raw", {}, "EMPTY_BODY"),
-    ("/ocr/raw", {"data": b"\x89PNG\r\n\x1a\n"}, "IMAGE_DECODE_FAILED"),
-    ("/ocr/raw", {"data": HUGE}, "DIMENSIONS_TOO_LARGE"),
-    ("/ocr/batch", {"json": {"images": []}}, "EMPTY_BATCH"),
-    ("/ocr/batch", {"json": {"images": ["!!!!"]}}, "BASE64_DECODE_FAILED"),
-    ("/ocr/batch", {"data": "{", "content_type": "application/json"}, "INVALID_JSON"),
-    ("/ocr/pixels", {"data": b"x"}, "MISSING_DIMENSIONS"),
-    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "-1", "X-Height": "1"}}, "INVALID_HEADER"),
-    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "0", "X-Height": "1"}}, "INVALID_DIMENSIONS"),
-    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "20000", "X-Height": "1"}}, "DIMENSIONS_TOO_LARGE"),
-    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "2", "X-Height": "1"}}, "BODY_SIZE_MISMATCH"),
-    ("/ocr/pixels?width=2&height=1", {"data": b"x", "headers": {"X-Width": "3"}}, "DIMENSION_CONFLICT"),
-    ("/ocr/pdf", {}, "EMPTY_BODY"),
-    ("/ocr/pdf", {"data": b"hello"}, "PDF_RENDER_FAILED"),
-    ("/ocr/pdf", {"data": pdf(GRAY)[:100]}, "PDF_RENDER_FAILED"),
-    ("/ocr/pdf", {"data": pdf(*[GRAY] * 5)}, "PDF_TOO_LARGE"),
-    ("/ocr/pdf", {"json": {"wrong": "abc"}}, "MISSING_PDF"),
-    ("/ocr/pdf", {"data": {"wrong": (io.BytesIO(pdf(GRAY)), "a.pdf")}}, "MISSING_FILE"),
-    ("/ocr/pdf?dpi=10", {"data": pdf(GRAY)}, "INVALID_DPI"),
-    ("/ocr/pdf?dpi=x", {"data": pdf(GRAY)}, "INVALID_DPI"),
-    ("/ocr/pdf?output=doc", {"data": pdf(GRAY)}, "INVALID_PARAMETER"),
-    ("/ocr/pdf?output=pdf&min_confidence=nan", {"data": pdf(GRAY)}, "INVALID_PARAMETER"),
-    ("/ocr/pdf?min_confidence=0.5", {"data": pdf(GRAY)}, "INVALID_PARAMETER"),
-    ("/ocr/pdf?output=pdf&autorotate=1", {"data": pdf(GRAY)}, "INVALID_PARAMETER"),
-    ("/ocr/markdown?embed=0", {"data": PNG}, "INVALID_PARAMETER"),
-    ("/ocr/pdf?as_pages=1", {"data": pdf(GRAY)}, "INVALID_PARAMETER"),
-    ("/ocr/pdf?images=inline", {"data": pdf(GRAY)}, "INVALID_PARAMETER"),
-]
-
-
-@pytest.mark.parametrize(("path", "sent", "code"), REFUSED)
-def test_client_errors_have_the_originals_code(client: FlaskClient, path: str, sent: dict[str, Any], code: str) -> None:
-    response = client.post(path, **sent)
+@pytest.mark.parametrize(("path", "row", "code"), ERRORS["http"])
+def test_client_errors_have_the_originals_code(client: FlaskClient, path: str, row: dict[str, Any], code: str) -> None:
+    sent = filled(row, IMAGE=B64, TEXT=as_base64(b"hello"))
+    data = sent.get("data")
+    response = client.post(path, **sent | {"data": DATA.get(data, data) if isinstance(data, str) else data})
     assert (response.status_code, list(json_of(response))) == (400, ["error"])
     assert json_of(response)["error"]["code"] == code
 
@@ -268,7 +237,7 @@ def test_an_image_and_bare_pixels_are_read_over_grpc(channel: grpc.Channel) -> N
     assert ([line["text"] for line in told["results"]], len(told["blocks"])) == ([TEXT, SEEN], 1)
     size = {"width": 64, "height": 32, "channels": 3}
     answer = call(channel, "Recognize", pixels=bytes([9]) * 6144, **size)
-    assert json.loads(answer.json_response) == {"results": lines()}
+    assert json.loads(answer.json_response) == {"results": LINES}
 
 
 def test_a_batch_over_grpc_names_the_image_that_fails(channel: grpc.Channel) -> None:
@@ -297,23 +266,11 @@ def test_health_over_grpc_carries_the_capabilities(channel: grpc.Channel) -> Non
     assert json.loads(answer.capabilities_json)["features"]["layout"]
 
 
-RPC_REFUSED = [
-    ("Recognize", {}, "MISSING_IMAGE"),
-    ("Recognize", {"pixels": b"x", "width": 2, "height": 1}, "BODY_SIZE_MISMATCH"),
-    ("Recognize", {"pixels": b"x", "width": -2, "height": 1}, "INVALID_DIMENSIONS"),
-    ("Recognize", {"image": PNG, "layout_only": True}, "INVALID_PARAMETER"),
-    ("Recognize", {"image": PNG, "formulas": True}, "FORMULA_BACKEND_DISABLED"),
-    ("RecognizeBatch", {}, "EMPTY_BATCH"),
-    ("RecognizePDF", {}, "MISSING_PDF"),
-    ("RecognizePDF", {"pdf_data": b"x"}, "PDF_RENDER_FAILED"),
-    ("RecognizePDF", {"pdf_data": b"x", "dpi": 9999}, "INVALID_DPI"),
-]
-
-
-@pytest.mark.parametrize(("method", "sent", "code"), RPC_REFUSED)
+@pytest.mark.parametrize(("method", "row", "code"), ERRORS["grpc"])
 def test_grpc_errors_have_their_code_in_the_trailers(
-    channel: grpc.Channel, method: str, sent: dict[str, Any], code: str
+    channel: grpc.Channel, method: str, row: dict[str, Any], code: str
 ) -> None:
+    sent = {name: DATA.get(value, value.encode()) if isinstance(value, str) else value for name, value in row.items()}
     with pytest.raises(grpc.RpcError) as caught:
         call(channel, method, **sent)
     assert trouble(caught.value) == (grpc.StatusCode.INVALID_ARGUMENT, code)
