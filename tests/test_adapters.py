@@ -21,7 +21,10 @@ B64 = as_base64(PNG)
 SEEN = "64x32 auto True False None"
 # The boxes of web_support, worked out by hand for 64 x 32 pixels.
 FIRST, SECOND = [[16, 8], [48, 8], [48, 16], [16, 16]], [[32, 8], [40, 16], [32, 24], [24, 16]]
-FORM = "application/x-www-form-urlencoded"
+LINES = [
+    {"confidence": 0.98765, "text": TEXT, "text_region": FIRST},
+    {"confidence": 0.5, "text": SEEN, "text_region": SECOND},
+]
 
 
 CLIENT_SETTINGS = Settings(max_body_bytes=300_000, max_pixels=10_000_000)
@@ -160,16 +163,7 @@ def test_paddlex_returns_lines_with_upright_boxes(client: FlaskClient) -> None:
 @pytest.mark.parametrize(
     ("module", "results"),
     [
-        (
-            "ocr_system",
-            [
-                [
-                    {"confidence": 0.98765, "text": TEXT, "text_region": FIRST},
-                    {"confidence": 0.5, "text": SEEN, "text_region": SECOND},
-                ],
-                [],
-            ],
-        ),
+        ("ocr_system", [LINES, []]),
         ("ocr_det", [[{"text_region": FIRST}, {"text_region": SECOND}], []]),
         ("ocr_rec", [[{"text": TEXT, "confidence": 0.98765}, {"text": "", "confidence": 0.0}]]),
     ],
@@ -179,20 +173,11 @@ def test_paddlehub_serves_each_module_and_non_images(client: FlaskClient, module
     assert json_of(response) == {"msg": "", "results": results, "status": "000"}
 
 
-@pytest.mark.parametrize(
-    ("module", "sent", "status", "said"),
-    [
-        ("ocr_cls", {"json": {"images": [B64]}}, "111", "Module ocr_cls is not available."),
-        ("ocr_system", {"data": "{", "content_type": "application/json"}, "112", "JSON"),
-        ("ocr_system", {"json": {}}, "101", "no image"),
-        ("ocr_system", {"json": {"images": []}}, "101", "no image"),
-        ("ocr_system", {"json": {"images": [{}]}}, "112", "is not text"),
-    ],
-)
+@pytest.mark.parametrize(("module", "row", "status", "said"), ROWS["paddlehub_errors"])
 def test_paddlehub_errors_are_200s(
-    client: FlaskClient, module: str, sent: dict[str, Any], status: str, said: str
+    client: FlaskClient, module: str, row: dict[str, Any], status: str, said: str
 ) -> None:
-    response = client.post(f"/predict/{module}", **sent)
+    response = client.post(f"/predict/{module}", **sending(row))
     answer = json_of(response)
     assert (response.status_code, answer["status"], answer["results"]) == (200, status, "")
     assert said in answer["msg"]
@@ -281,22 +266,9 @@ def test_adapter_has_priority_on_its_default_port(name: str, key: str) -> None:
             assert key in json_of(response)
 
 
-@pytest.mark.parametrize(
-    ("sent", "shape"),
-    [
-        ({"data": {"x": "1"}}, "detail"),
-        (part("x"), "detail"),
-        ({"data": b"hello", "content_type": "image/png"}, "detail"),
-        ({"json": {"x": 1}}, "errorCode"),
-        ({"data": "{", "content_type": "application/json"}, "errorCode"),
-        ({"json": {"image": ""}}, "error"),
-        ({"json": {"file": ""}}, "errorCode"),
-        ({"data": json.dumps({"image": ""}), "content_type": FORM}, "error"),
-        ({"data": json.dumps({"file": ""}), "content_type": FORM}, "errorCode"),
-    ],
-)
-def test_shared_path_is_routed_by_type_then_field_names(client: FlaskClient, sent: dict[str, Any], shape: str) -> None:
-    response = client.post("/ocr", **sent)
+@pytest.mark.parametrize(("row", "shape"), ROWS["shared_path"])
+def test_shared_path_is_routed_by_type_then_field_names(client: FlaskClient, row: dict[str, Any], shape: str) -> None:
+    response = client.post("/ocr", **sending(row))
     assert 400 <= response.status_code < 500
     assert shape in json_of(response)
 
