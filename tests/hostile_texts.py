@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from support import data_of
+from support import data_of, filled
 
 Make = Callable[[int], bytes]
 MakeBody = Callable[[int], tuple[str, bytes]]
@@ -42,6 +42,8 @@ FORMS: Final[Mapping[str, Make]] = _floods(_ROWS["forms"]) | {
     "fields": lambda size: b"&".join(b"f%d=1" % number for number in range(size // 11))
 }
 QUERIES: Final[Mapping[str, Make]] = _floods(_ROWS["queries"])
+PARSED_TEXTS: Final[Mapping[str, Make]] = _floods(_ROWS["parsed_texts"])
+"""Texts for single parsers only."""
 _MORE_VALUES: Final[Mapping[str, dict[str, Make]]] = {
     "X-Request-Id": {"bytes": _flood(b"\xff")},
     "X-Request-Timeout": {"large_exponent": lambda _: b"1e999999999", "not_a_number": lambda _: b"nan"},
@@ -64,12 +66,10 @@ def _last(boundary: str = BOUNDARY) -> bytes:
     return b"\r\n--" + boundary.encode() + b"--\r\n"
 
 
-def _flooded(
-    piece: bytes, before: bytes = _DISPOSITION + b"\r\n\r\n", after: bytes = b"", boundary: str = BOUNDARY
-) -> MakeBody:
+def _flooded(piece: str, before: str, after: str = "", boundary: str = BOUNDARY) -> MakeBody:
     """A part in which a piece stands again and again, behind one text and before another."""
-    begin = _line(boundary) + before
-    return lambda size: _multipart(begin + repeated(piece, size) + after + _last(boundary), boundary)
+    begin, end = _line(boundary) + before.encode(), after.encode() + _last(boundary)
+    return lambda size: _multipart(begin + repeated(piece.encode(), size) + end, boundary)
 
 
 def _of_parts(boundary: str) -> MakeBody:
@@ -77,28 +77,12 @@ def _of_parts(boundary: str) -> MakeBody:
     return lambda size: _multipart(repeated(part, size) + _last(boundary)[2:], boundary)
 
 
-_A: Final = b"\r\n\r\nA"
-"""The end of a part's head, and what is in it."""
-_INNER: Final = b"Content-Type: multipart/mixed; boundary=hostile\r\n\r\n--hostile\r\n"
-
 MULTIPARTS: Final[Mapping[str, MakeBody]] = {
     "parts": _of_parts(BOUNDARY),
     "no_end": lambda size: _multipart(_line() + _DISPOSITION + b"\r\n\r\n" + b"A" * size),
-    "line_breaks": _flooded(b"\r\n"),
-    "dashed_lines": _flooded(b"\r\n--"),
-    "near_boundaries": _flooded(b"\r\n--hostilf"),
-    "boundaries_that_go_on": _flooded(b"\r\n--hostilex"),
-    "header_lines": _flooded(b"A: b\r\n", b"", _DISPOSITION + _A),
-    "folded_lines": _flooded(b"A: b\r\n c\r\n", b"", _DISPOSITION + _A),
-    "semicolons": _flooded(b";", _DISPOSITION, _A),
-    "parameters": _flooded(b"; a=b", _DISPOSITION, _A),
-    "quotes": _flooded(b'; filename="\\"', _DISPOSITION, _A),
-    "continued_filenames": _flooded(b"; filename*0*=utf-8''%41", _DISPOSITION, _A),
-    "filename": _flooded(b"a", _DISPOSITION + b'; filename="', b'"' + _A),
     "long_boundary": _of_parts("b" * 7000),
-    "dashes": _flooded(b"-", _DISPOSITION + b"\r\n\r\n\r\n", boundary="-" * 60),
-    "nested": _flooded(_INNER, _DISPOSITION + b"\r\n"),
     "no_boundary": lambda size: ("multipart/form-data", repeated(_line(), size)),
+    **{name: _flooded(*filled(row, HEAD=_DISPOSITION.decode())) for name, row in _ROWS["multiparts"].items()},
 }
 
 # Content-Encoding, and what makes it of a body.

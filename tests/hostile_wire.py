@@ -9,6 +9,7 @@ from itertools import chain, repeat
 from typing import Final
 
 from hostile_texts import HEADER_VALUES, QUERIES, repeated
+from support import data_of
 
 MakePieces = Callable[[int], Iterable[bytes]]
 
@@ -16,6 +17,7 @@ PIECE_BYTES: Final = 1 << 16
 SLOW_PIECES: Final = 300
 _HOST: Final = b"Host: localhost\r\n"
 _END: Final = b"Connection: close\r\n\r\n"
+_ROWS: Final = data_of("hostile_heads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,10 @@ def request(path: str, content_type: str, body: bytes, *fields: bytes) -> list[b
 
 def _get(*fields: bytes, path: str = "/v1/ocr") -> list[bytes]:
     return [head(path, *fields, b"Content-Length: 1") + _END + b"x"]
+
+
+def _fields(fields: Sequence[str], _size: int) -> list[bytes]:
+    return _get(*(field.encode() for field in fields))
 
 
 def _plain(text: bytes) -> MakePieces:
@@ -101,12 +107,7 @@ CONVERSATIONS: Final[Mapping[str, Conversation]] = {
     "slow_heads": _slow(
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", [b"X-%d: a\r\n" % number for number in range(SLOW_PIECES)]
     ),
-    "silent": _silent(b""),
-    "half_heads": _silent(b"POST /v1/ocr HTTP/1.1\r\nHost: localhost\r\n"),
-    "heads_without_bodies": _silent(head("/v1/ocr", b"Content-Length: 60000000") + b"\r\n"),
-    "continue_without_bodies": _silent(head("/v1/ocr", b"Content-Length: 60000000", b"Expect: 100-continue") + b"\r\n"),
     "half_tls_handshakes": _silent(CLIENT_HELLO, 80),
-    "half_http2_preface": _silent(b"PRI * HTTP/2.0\r\n\r\n"),
     "large_bodies_at_once": Conversation(_large_body, 60 * _MB, 100_000, connections=12, short_connections=4),
     "endless_request_line": Conversation(_flooded(b"GET /", b"a"), 60 * _MB, 200_000),
     "endless_header": Conversation(_flooded(head("/v1/ocr") + b"A: ", b"a"), 60 * _MB, 200_000),
@@ -133,23 +134,13 @@ CONVERSATIONS: Final[Mapping[str, Conversation]] = {
     "hundred_headers": Conversation(lambda _: _get(*[b"A%d: b" % number for number in range(90)])),
     "large_headers": Conversation(lambda _: _get(*[b"A%d: " % number + b"b" * 8000 for number in range(90)])),
     "cookie_of_60_kb": _field("Cookie", b"a=b; " * 12_000),
-    "no_host": Conversation(_plain(b"GET /healthz HTTP/1.1\r\n" + _END)),
-    "late_host": Conversation(_plain(b"GET /healthz HTTP/1.1\r\nA: b\r\n" + _HOST + _END)),
-    "two_hosts": Conversation(_plain(b"GET /healthz HTTP/1.1\r\n" + _HOST * 2 + _END)),
     "strange_host": Conversation(_plain(b"GET /healthz HTTP/1.1\r\nHost: " + b"a" * 8000 + b"\r\n" + _END)),
-    "folded_header": Conversation(lambda _: _get(b"A: b\r\n c", b"D: e")),
     "folded_headers": Conversation(lambda _: _get(b"A: b" + b"\r\n c" * 2000)),
-    "length_and_chunked": Conversation(lambda _: _get(b"Transfer-Encoding: chunked")),
-    "chunked_twice": Conversation(lambda _: _get(b"Transfer-Encoding: chunked, chunked")),
-    "chunked_unknown": Conversation(lambda _: _get(b"Transfer-Encoding: gzip, chunked")),
-    "chunked_bytes": Conversation(lambda _: _get(b"Transfer-Encoding: \x0bchunked")),
-    "two_lengths": Conversation(lambda _: _get(b"Content-Length: 2")),
-    "negative_length": Conversation(lambda _: [head("/v1/ocr", b"Content-Length: -1") + _END]),
     "long_length": Conversation(lambda _: [head("/v1/ocr", b"Content-Length: " + b"9" * 4000) + _END]),
-    "signed_length": Conversation(lambda _: [head("/v1/ocr", b"Content-Length: +1") + _END + b"x"]),
+    **{name: Conversation(partial(_fields, fields)) for name, fields in _ROWS["fields"].items()},
+    **{name: Conversation(_plain(text.encode())) for name, text in _ROWS["requests"].items()},
+    **{name: _silent(text.encode()) for name, text in _ROWS["silent"].items()},
     "expects_nonsense": _field("Expect", b"a" * 4000),
-    "upgrade": Conversation(lambda _: _get(b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk")),
-    "unknown_version": Conversation(_plain(b"GET / HTTP/9.9\r\n" + _HOST + _END)),
 }
 
 
