@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_support import png
+from support import data_of
 from urllib3.filepost import encode_multipart_formdata
 from web_support import as_base64
 
+from ocrsvc import errors
 from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.parsed_body import MAX_PARTS, Content, parse_json, split_parts
 from ocrsvc.http.request import Request, allowed_s, read_body
@@ -51,13 +53,11 @@ def form(*fields: Any) -> tuple[bytes, str]:
 
 
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
-SPLIT = "\r\n".join(B64[at : at + 60] for at in range(0, len(B64), 60))
 WAYS: dict[str, tuple[bytes, str]] = {
     "multipart file": form(("file", ("a.png", PNG, "image/png"))),
     "multipart file with an empty name": form(("file", ("", PNG, "image/png"))),
     "multipart bytes without a file name": form(("file", PNG)),
     "multipart base64": form(("image", B64)),
-    "multipart base64 with line breaks": form(("image", SPLIT)),
     "multipart file beside an empty one": form(("file", ("", b"")), ("image", B64)),
     "urlencoded": (b"image=" + B64.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D").encode(), FORM),
     "urlencoded in lower case": (b"image=" + B64.replace("+", "%2b").replace("/", "%2f").encode(), FORM),
@@ -69,12 +69,6 @@ WAYS: dict[str, tuple[bytes, str]] = {
     "JSON behind a byte order mark": (f'\ufeff{{"image": "{B64}"}}'.encode(), JSON),
     "JSON called a form": (f' {{"image": "{B64}"}}'.encode(), FORM),
     "JSON called nothing": (f'{{"image": "{B64}"}}'.encode(), ""),
-    "JSON with a data URI": (f'{{"image": "data:image/png;base64,{B64}"}}'.encode(), JSON),
-    "JSON without padding": (f'{{"image": "{B64.rstrip("=")}"}}'.encode(), JSON),
-    "JSON with the URL-safe alphabet": (
-        f'{{"image": "{B64.replace("+", "-").replace("/", "_")}"}}'.encode(),
-        "application/problem+json",
-    ),
     "raw": (PNG, "image/png"),
     "raw of another type": (PNG, "image/jpeg"),
     "raw bytes": (PNG, "application/octet-stream"),
@@ -90,24 +84,10 @@ def test_the_image_arrives_unchanged_however_it_is_sent(way: str) -> None:
     assert images(*WAYS[way]) == [PNG]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('\ufeff{"a":[{"b":"x"}],"image":"A\\n\\"\\/\\u0041é"}', {"a": [{"b": "x"}], "image": 'A\n"/Aé'}),
-        ('{"image":"QUJD","image":"QUI="}', {"image": "QUI="}),
-        ('{"image":"a\nb"}', None),
-        ('["QUJD"]', None),
-        ('"QUJD"', None),
-        ('{"image":"QUJD"', None),
-        ('{"a" "image":"QUJD"}', None),
-    ],
-)
-def test_json_is_an_object_as_the_standard_says(text: str, expected: object) -> None:
-    if expected is not None:
-        assert parse_json(text.encode()) == expected
-    else:
-        with pytest.raises(CallerError, match="JSON"):
-            parse_json(text.encode())
+def test_json_is_an_object_as_the_standard_says() -> None:
+    text = '\ufeff{"a":[{"b":"x"}],"image":"A\\n\\"\\/\\u0041é"}'
+    assert parse_json(text.encode()) == {"a": [{"b": "x"}], "image": 'A\n"/Aé'}
+    assert parse_json(b'{"image":"QUJD","image":"QUI="}') == {"image": "QUI="}
 
 
 def test_images_come_by_query_as_they_are_and_in_order_with_files_first() -> None:
@@ -130,22 +110,18 @@ def near_misses(*counts: int) -> tuple[bytes, str]:
     return b"".join(header + b"\r\n--xa" * count + b"\r\n" for count in counts) + b"--x--", MULTIPART
 
 
+TYPES = {"": "", "form": FORM, "json": JSON, "multipart": MULTIPART}
 REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
-    "no body": ((b"", ""), NothingSent, "none"),
-    "empty form": ((b"a=&&", FORM), NothingSent, "'a'"),
+    **{
+        name: ((body.encode(), TYPES[kind]), getattr(errors, error), reason)
+        for name, (body, kind, error, reason) in data_of("refused_bodies")["rows"].items()
+    },
     "another field": (form(("photo", ("a.png", PNG))), NothingSent, "'photo'"),
     "an empty file": (form(("file", ("a.png", b""))), NothingSent, "'file'"),
-    "blank text": ((b"image=+", FORM), NothingSent, "'image'"),
-    "null": ((b'{"image": null}', JSON), NothingSent, "'image'"),
-    "no base64": ((b"image=!!!!", FORM), BadBase64, "base64"),
-    "no JSON": ((b'{"image": ', JSON), CallerError, "not JSON"),
     "deep JSON": ((b'{"a":' + b"[" * 5_000, JSON), CallerError, "not JSON"),
     "JSON of very many lists": ((b'{"a":' + b"[" * 100_000, JSON), BodyTooLarge, "10000 lists"),
     "JSON of very many quotes": ((b'{"a":"' + b'\\"' * 100_000 + b'"}', JSON), BodyTooLarge, "50000 quotes"),
     "wrong behind a long text": ((b'{"image": "' + b"A" * 1000 + b'"; "a": 1}', JSON), CallerError, "character 1012"),
-    "a JSON list": ((b"[1]", JSON), CallerError, "not an object"),
-    "a JSON number": ((b'{"image": 5}', JSON), CallerError, "'image' is not text"),
-    "a JSON list of numbers": ((b'{"images": [5]}', JSON), CallerError, "'images' is not text"),
     "too many fields": ((b"a=1&" * (MAX_PARTS + 1), FORM), BodyTooLarge, "1000 fields"),
     "bare percent signs": ((b"image=" + b"%" * 100_000, FORM), BadBase64, "percent escapes"),
     "too many JSON members": ((b'{"":1' + b',"":1' * 50_001 + b"}", JSON), BodyTooLarge, "50000 (commas|quotes)"),
@@ -158,12 +134,7 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
     "multipart without boundary": ((form(("file", PNG))[0], "multipart/form-data"), CallerError, "no boundary"),
     "multipart headers without an end": (multipart(bytes(200_000), b""), CallerError, "do not end"),
     "another boundary": ((form(("file", PNG))[0], "multipart/form-data; boundary=other"), CallerError, "not occur"),
-    "a body that is cut off": (multipart(DISPOSITION + b"a", b"\r\n\r\nabc"), CallerError, "its closing boundary"),
-    "a part without a name": (multipart(b"Content-Type: image/png"), CallerError, "Missing Content-Disposition"),
-    "a part without a field": (multipart(b"Content-Disposition: form-data; filename=a"), CallerError, "no name"),
     "a long boundary": ((b"--x", "multipart/form-data; boundary=" + "x" * 257), CallerError, "1 to 256 characters"),
-    "a part without an end of headers": (multipart(b"abc", b"\r\n--x--"), CallerError, "do not end"),
-    "a first boundary inside a line": ((b"--xyz\r\n\r\n--x-", MULTIPART), CallerError, "does not occur"),
 }
 
 
