@@ -17,7 +17,6 @@ from typing import Any, cast
 import grpc
 import numpy as np
 import pytest
-from golden import FOLDER
 from google.protobuf import any_pb2, json_format, text_format
 from grpc_support import (
     ANSWER,
@@ -643,40 +642,6 @@ def test_non_http2_connection_is_closed(port: int) -> None:
 def test_a_broken_frame_ends_the_connection_with_a_reason(wire: Wire) -> None:
     wire.sock.sendall(b"\0\0\4\0\0\0\0\0\0oops")
     assert wire.until(ConnectionTerminated).error_code == ErrorCodes.PROTOCOL_ERROR
-
-
-def recorded(name: str) -> list[tuple[str, str]]:
-    """The calls of a recording: a method, and its request in the text form, which the PoC cut at some length."""
-    file = FOLDER / name
-    if not file.is_file():
-        pytest.skip(f"the recording {file} is not at hand; OCRSVC_SHARED names the folder that holds wire/golden")
-    lines = [line.partition(" ") for line in file.read_text().splitlines() if line and line != "up"]
-    return [(method, text) for method, _, text in lines]
-
-
-def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -> None:
-    calls = recorded("perf_analyzer_grpc.txt")
-    names = ["ModelMetadata", "ModelConfig", "ServerMetadata", "ModelStatistics", "ModelInfer"]
-    assert [name for name, _ in calls] == names
-    for name, text in calls[:4]:
-        request = text_format.Parse(text, MESSAGES[f"inference.{name}Request"]())
-        unary(channel, V2 + name, f"inference.{name}Response")(request, timeout=PATIENCE_S)
-    request = infer_request(png(), png())
-    request.parameters["triton_enable_empty_final_response"].bool_param = True
-    request.inputs[0].shape[:] = [2, 1]
-    request.outputs.add(name="text")
-    assert list(infer(channel, request).outputs[0].shape) == [2, 1]
-
-
-def test_the_calls_that_perf_analyzer_made_for_tensorflow_serving_are_answered(channel: grpc.Channel) -> None:
-    (_, metadata), (_, predicted) = recorded("perf_analyzer_tfs.txt")
-    request = text_format.Parse(metadata, MESSAGES[TFS + "GetModelMetadataRequest"]())
-    assert tfs(channel, "GetModelMetadata", request).model_spec.name == "ocr"
-    empty = text_format.Parse(predicted, MESSAGES[TFS + "PredictRequest"]())
-    outputs = tfs(channel, "Predict", empty).outputs
-    assert (outputs["counts"].int_val, outputs["text"].string_val) == ([0], [b""])
-    empty.inputs["image"].string_val.append(png())
-    assert tfs(channel, "Predict", empty).outputs["counts"].int_val == [2]
 
 
 def call_on_and_on(port: int, options: Any, enough: threading.Event, failures: list[str]) -> None:

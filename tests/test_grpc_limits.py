@@ -7,7 +7,9 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import grpc
 import pytest
@@ -22,7 +24,7 @@ from ocrsvc.grpc_server import limits as grpc_limits
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.messages import MessageReader, parse
 from ocrsvc.grpc_server.method import Call, CallFailed, Method
-from ocrsvc.grpc_server.server import Transport, connection_to_close
+from ocrsvc.grpc_server.server import connection_to_close
 from ocrsvc.serving.decompression import decompress
 from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits, unlimited
 
@@ -390,26 +392,17 @@ def test_health_is_answered_with_any_number_of_connections(monkeypatch: pytest.M
             sock.close()
 
 
-class Idle:
-    """What is asked of a transport that may have to go."""
-
-    def __init__(self, caller: str, calls: int, active_s: float) -> None:
-        self.connection, self.calls, self.caller, self.count, self.active_s = self, self, caller, calls, active_s
-
-    def __len__(self) -> int:
-        return self.count
-
-
 def test_the_idlest_connection_of_the_busiest_address_is_closed_for_a_new_one() -> None:
-    few, busy = Idle("few", 0, 1.0), Idle("many", 1, 2.0)
-    idle, idler = Idle("many", 0, 4.0), Idle("many", 0, 3.0)
+    def transport(caller: str, calls: int, active_s: float) -> Any:
+        held = MagicMock(active_s=active_s, **{"__len__.return_value": calls})
+        return SimpleNamespace(connection=SimpleNamespace(calls=held, caller=caller))
 
-    def chosen(*those: Idle) -> Any:
-        return connection_to_close(cast(list[Transport], list(those)))
+    few, busy = transport("few", 0, 1.0), transport("many", 1, 2.0)
+    idle, idler = transport("many", 0, 4.0), transport("many", 0, 3.0)
 
-    assert chosen(few, busy, idle, idler) is idler
-    assert chosen(few, busy, Idle("many", 2, 3.0)) is busy
-    assert chosen(few, idle) is few
+    assert connection_to_close([few, busy, idle, idler]) is idler
+    assert connection_to_close([few, busy, transport("many", 2, 3.0)]) is busy
+    assert connection_to_close([few, idle]) is few
 
 
 def test_client_that_reads_no_answers_is_not_read() -> None:

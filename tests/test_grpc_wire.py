@@ -27,6 +27,7 @@ from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.serving.memory_budget import Budget, Share, unlimited
 from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
 from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.telemetry.recent_errors import RecentErrors
 
 
 def taken(reader: MessageReader, data: bytes) -> list[ReceivedMessage]:
@@ -75,28 +76,32 @@ def test_a_malformed_time_limit_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "error", "status", "code"),
+    ("adapter", "error", "status", "code", "listed"),
     [
-        (Code.OK, None, "OK", "ok"),
-        (Code.CANCELLED, None, "CANCELLED", "grpc_cancelled"),
-        (Code.UNAVAILABLE, errors.QueueFull("-"), "UNAVAILABLE", "queue_full"),
-        (Code.NOT_FOUND, CallFailed(Code.NOT_FOUND, "-"), "NOT_FOUND", "grpc_not_found"),
-        (Code.INTERNAL, ZeroDivisionError("-"), "INTERNAL", "internal"),
+        ("grpc_tfserving", None, Code.OK, "ok", []),
+        ("grpc_tfserving", None, Code.CANCELLED, "grpc_cancelled", []),
+        ("grpc_tfserving", errors.QueueFull("-"), Code.UNAVAILABLE, "queue_full", [("refused", 503, "/x")]),
+        ("grpc_tfserving", ZeroDivisionError("-"), Code.INTERNAL, "internal", [("service", 0, "/x")]),
+        # The path of an unknown method is the caller's own text.
+        ("grpc", CallFailed(Code.UNIMPLEMENTED, "-"), Code.UNIMPLEMENTED, "grpc_unimplemented", [("caller", 0, "")]),
     ],
 )
-def test_calls_are_counted_by_adapter_and_status(how: Code, error: Exception | None, status: str, code: str) -> None:
-    numbers = MetricsStore()
-    call_metrics = CallMetrics(numbers.common)
-    method = Method(None, lambda sent, _: sent, adapter="grpc_tfserving")
+def test_calls_are_counted_by_adapter_and_status_and_failures_listed(
+    adapter: str, error: Exception | None, status: Code, code: str, listed: list[object]
+) -> None:
+    numbers, recent = MetricsStore(), RecentErrors()
+    call_metrics = CallMetrics(numbers.common, error_recorder=recent.recorder())
+    method = Method(None, lambda sent, _: sent, adapter=adapter)
     record = call_metrics.begin({":path": "/x"}, method, "127.0.0.1")
     assert numbers.read()[IN_FLIGHT.of()][0] == 1
-    record.code, record.error = how, error
+    record.code, record.error = status, error
     call_metrics.end(record)
     found = {key: values for key, values in numbers.read().items() if sum(values)}
-    assert found[REQUESTS.of("grpc_tfserving", status, code)][0] == 1
-    assert sum(found[REQUEST_SECONDS.of("grpc_tfserving")][:-1]) == 1
+    assert found[REQUESTS.of(adapter, status.name, code)][0] == 1
+    assert sum(found[REQUEST_SECONDS.of(adapter)][:-1]) == 1
     assert (FAILURES.of(code) in found, REFUSED.of(code) in found) == (error is not None, code == "queue_full")
     assert IN_FLIGHT.of() not in found
+    assert [(one.fault, one.status, one.route) for one in recent.read()] == listed
 
 
 def test_status_text_is_percent_encoded_and_hides_internal_errors() -> None:

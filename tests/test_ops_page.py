@@ -21,8 +21,6 @@ from ocrsvc.access.gate import read_key_counts
 from ocrsvc.access.rate_limits import is_near_quota
 from ocrsvc.api.web_page import OPERATORS_FOLDER
 from ocrsvc.errors import BadOption, EngineFailed, QueueFull, QuotaExceeded
-from ocrsvc.grpc_server.call_metrics import CallMetrics
-from ocrsvc.grpc_server.method import CallFailed, Code, Method
 from ocrsvc.results import EngineInfo, Reading, Timing
 from ocrsvc.results import Page as ReadPage
 from ocrsvc.settings.settings import Settings
@@ -85,26 +83,6 @@ def test_failures_of_requests_and_of_single_images_are_listed_without_what_was_s
         ("caller", 400, "bad_option", "/v1/ocr", "api"),
     ]
     assert found[-1]["id"] == "mine"
-
-
-def test_calls_over_grpc_that_fail_are_listed_too() -> None:
-    errors = RecentErrors()
-    calls = CallMetrics(MetricsStore().common, error_recorder=errors.recorder())
-    for adapter, error in (
-        ("grpc", CallFailed(Code.UNIMPLEMENTED, "x")),
-        ("grpc_tfserving", EngineFailed("x")),
-        ("grpc_tfserving", ZeroDivisionError()),
-        ("grpc_tfserving", None),
-    ):
-        path = f"/{SECRET}" if adapter == "grpc" else "/p/Predict"
-        record = calls.begin({":path": path}, Method(None, lambda sent, _: sent, adapter=adapter), "::1")
-        record.code, record.error = Code.UNIMPLEMENTED if error else Code.OK, error
-        calls.end(record)
-    assert [(error.fault, error.status, error.code, error.route) for error in reversed(errors.read())] == [
-        ("caller", 0, "grpc_unimplemented", ""),
-        ("service", 500, "engine_failed", "/p/Predict"),
-        ("service", 0, "internal", "/p/Predict"),
-    ]
 
 
 def read_one(metrics: WorkerMetrics, wait_s: float, total_s: float) -> None:

@@ -142,17 +142,9 @@ def clipboard(page: Page) -> str:
 
 
 def give(page: Page, event: str, *files: FilePayload) -> None:
-    page.evaluate(
-        """([event, files]) => {
-            const data = new DataTransfer();
-            for (const [name, type, body] of files)
-                data.items.add(new File([Uint8Array.from(atob(body), (c) => c.charCodeAt(0))], name, {type}));
-            const options = {bubbles: true, cancelable: true, clipboardData: data, dataTransfer: data};
-            const made = event === 'paste' ? new ClipboardEvent(event, options) : new DragEvent(event, options);
-            document.body.dispatchEvent(made);
-        }""",
-        [event, [[file["name"], file["mimeType"], base64.b64encode(file["buffer"]).decode()] for file in files]],
-    )
+    """Dispatch an event with these files, as where they are dropped or pasted."""
+    sent = [[file["name"], file["mimeType"], base64.b64encode(file["buffer"]).decode()] for file in files]
+    page.evaluate((ROOT / "tests" / "data" / "give_files.js").read_text("utf-8"), [event, sent])
 
 
 def test_a_chosen_image_is_shown_with_lines_and_boxes_that_point_at_each_other_and_can_be_copied(opened: Open) -> None:
