@@ -22,7 +22,7 @@ NOT_HERE = re.compile(
     r"^(make|podman|docker|helm|kubectl|sbatch|sudo|systemctl|install|paddleocr_mcp|net\.|duckdb|openssl|pytest)\b"
     r"|^pip |-m venv|^ocr/bin|^/opt/|^[A-Z]+=\S+ sbatch|^export GRAFANA"  # installations
     r"|\bserve\b|benchmarks/|\btune\b|\boptimize\b|\bmodels\b|OCRSVC_MODELS"  # tested on their own
-    r"|https://127|s3://|10\.0\.0|//host|--on\b|/data/|/srv/|:8501|--dry-run|segmented|[?]lang=|model=|/etc/|parquet|OCRSVC_CONFIG"
+    r"|https://127|files\.example|s3://|10\.0\.0|//host|--on\b|/data/|/srv/|:8501|--dry-run|segmented|[?]lang=|model=|/etc/|parquet|OCRSVC_CONFIG"
     r"|…|94b7485a|^ocrsvc: "  # values that the reader fills in, and output
 )
 
