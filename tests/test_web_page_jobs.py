@@ -203,3 +203,5 @@ def test_api_reference_shows_every_operation_of_the_description(opened: Open, ad
     expect(page.locator("#ocr pre")).to_have_text(f"curl -F file=@page.png {address}/v1/ocr")
     page.get_by_role("link", name="GET /v1/jobs/{job_id}/pages").click()
     expect(page.locator("#jobPages h2")).to_be_in_viewport()
+    page.set_viewport_size({"width": WIDTHS_PX[0], "height": 900})
+    assert page.evaluate("() => document.documentElement.scrollWidth") == WIDTHS_PX[0]

@@ -22,10 +22,9 @@ function table(rows) {
 function wordsOf(schema = {}) {
   if (schema.$ref) return schema.$ref.split('/').at(-1);
   const parts = [schema.enum?.join(', ') ?? (schema.anyOf ?? schema.oneOf)?.map(wordsOf).join(' or ') ?? (schema.const !== undefined ? String(schema.const) : schema.type ?? '')];
-  if (schema.minimum !== undefined) parts.push(`from ${schema.minimum}`);
-  if (schema.maximum !== undefined) parts.push(`to ${schema.maximum}`);
-  if (schema.default !== undefined) parts.push(`default ${schema.default}`);
-  return parts.join(' ').trim();
+  if (schema.minimum !== undefined) parts.push(schema.maximum === undefined ? `from ${schema.minimum}` : `${schema.minimum} to ${schema.maximum}`);
+  if (schema.default !== undefined) parts.push(`default: ${schema.default}`);
+  return parts.filter(Boolean).join(', ');
 }
 
 function parametersOf(parameters) {
