@@ -199,9 +199,9 @@ def test_api_reference_shows_every_operation_of_the_description(opened: Open, ad
     expected = [f"{method.upper()}{path}" for path, item in paths.items() for method in item if method != "parameters"]
     expect(page.locator("article h2")).to_have_count(len(expected))
     assert sorted(page.locator("article h2").all_text_contents()) == sorted(expected)
-    expect(page.locator("#ocr")).to_contain_text("text_layer")
-    expect(page.locator("#ocr pre")).to_have_text(f"curl -F file=@page.png {address}/v1/ocr")
+    expect(page.locator("#operation-ocr")).to_contain_text("text_layer")
+    expect(page.locator("#operation-ocr pre")).to_have_text(f"curl -F file=@page.png {address}/v1/ocr")
     page.get_by_role("link", name="GET /v1/jobs/{job_id}/pages").click()
-    expect(page.locator("#jobPages h2")).to_be_in_viewport()
+    expect(page.locator("#operation-jobPages h2")).to_be_in_viewport()
     page.set_viewport_size({"width": WIDTHS_PX[0], "height": 900})
     assert page.evaluate("() => document.documentElement.scrollWidth") == WIDTHS_PX[0]

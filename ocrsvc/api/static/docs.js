@@ -5,6 +5,9 @@ const SHARED_ANSWERS = '#/components/responses/';
 
 const reference = document.getElementById('reference');
 
+/** The element of an operation; page.css knows shorter ids. */
+const idOf = ({ operationId }) => `operation-${operationId}`;
+
 /** An element with text or children. */
 function make(name, ...children) {
   const element = document.createElement(name);
@@ -52,7 +55,7 @@ function exampleOf(path, method, operation) {
 
 function operationOf(path, method, operation, shared) {
   const article = make('article', make('h2', make('b', method.toUpperCase()), path), make('p', operation.summary));
-  article.id = operation.operationId;
+  article.id = idOf(operation);
   article.append(exampleOf(path, method, operation));
   if (operation.parameters?.length) article.append(make('h3', 'Parameters'), parametersOf(operation.parameters));
   if (operation.requestBody) article.append(make('h3', 'Body'), bodyOf(operation.requestBody));
@@ -68,12 +71,14 @@ async function show() {
   const operations = Object.entries(paths).flatMap(([path, item]) => METHODS.filter((method) => item[method]).map((method) => [path, method, item[method]]));
   const index = make('nav', ...operations.map(([path, method, operation]) => {
     const link = make('a', `${method.toUpperCase()} ${path}`);
-    link.href = `docs#${operation.operationId}`;
+    link.href = `docs#${idOf(operation)}`;
     return link;
   }));
   index.className = 'index';
   index.setAttribute('aria-label', 'Operations');
   reference.replaceChildren(index, ...operations.map(([path, method, operation]) => operationOf(path, method, operation, components.responses)));
+  // Styles that arrive later would move the operation away.
+  if (document.readyState !== 'complete') await new Promise((resolve) => { addEventListener('load', resolve); });
   if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 }
 
