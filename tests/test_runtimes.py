@@ -26,7 +26,7 @@ from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, ModelPart
 from ocrsvc.engines.ppocr.runtime.open_model import open_model, open_openvino
 from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA
@@ -152,7 +152,8 @@ def chosen(cache: ModelCache, prover: Prover) -> tuple[Runtime, Runtime] | None:
     return None if choice is None else (choice.detection, choice.recognition)
 
 
-def test_proof_is_made_once_by_the_first_process(tmp_path: Path) -> None:
+def test_proof_is_made_once_by_the_first_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     prover = Prover()
     threads = [threading.Thread(target=lambda: chosen(ModelCache(tmp_path), prover)) for _ in range(4)]
     for thread in threads:
@@ -161,6 +162,7 @@ def test_proof_is_made_once_by_the_first_process(tmp_path: Path) -> None:
         thread.join()
     assert chosen(ModelCache(tmp_path), prover) == (BF16, INT8)
     assert prover.made == 1
+    assert [message[:14] for message in caplog.messages] == ["Measuring once", "Chosen: detect"]
 
 
 def test_unwritable_cache_is_logged_after_a_proof(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -205,6 +207,21 @@ class Doubles:
     def fault(self, kind: Kind, pages: Sequence[Pixels] | None = None) -> str:
         proofs = runtime_proof.prove_runtimes(built_in(), SessionConfig("cpu"), ModelCache(None), pages)
         return next(proof.fault for proof in proofs if proof.model == kind)
+
+
+def test_a_proof_says_what_it_tried_before_it_tries_the_next_model(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    doubles, said = Doubles(monkeypatch, [LINE, LINE + 500], SINGLE), dict[Kind, list[str]]()
+
+    def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache) -> Any:
+        said.setdefault(part.kind, [" ".join(message.split()[:2]) for message in caplog.messages])
+        return doubles.open(part, config, cache)
+
+    monkeypatch.setattr(runtime_proof, "open_model", open_model)
+    doubles.fault(RECOGNITION)
+    assert said == {DETECTION: [], RECOGNITION: ["Tried: detection"]}
 
 
 OURS, THEIRS = None, [np.full((640, 640, 3), 255, np.uint8)]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -133,6 +133,7 @@ def choose_runtime(
         if (cached := load_choice(cache, parts, config.provider)) is not None:
             return cached
         began_s = time.perf_counter()
+        LOG.info("Measuring once which runtime reads fastest on this processor; this may take a minute.")
         proofs = (prove or prove_runtimes)(parts, replace(config, device="cpu", threads=1), cache)
         # Return the memory of rejected candidates, for the worker's memory limits count resident memory.
         release_free_memory()
@@ -200,16 +201,25 @@ def prove_runtimes(
 ) -> list[Proof]:
     """Read pages, by default our own, with all candidates for `config.provider` ("cpu" or "auto"), and time them."""
     is_own_page, height = pages is None, parts[1].input_format.height_px
-    detection, recognition = (_Comparison(part, open_candidates(part, config, cache)) for part in parts)
+    detection, recognition = (_Comparison(part, partial(open_candidates, part, config, cache)) for part in parts)
+    proofs = list[Proof]()
+
+    def report(comparison: _Comparison) -> None:
+        for proof in comparison.proofs(is_own_page=is_own_page):
+            LOG.info("Tried: %s", proof)
+            proofs.append(proof)
+
     for page in [np.asarray(cv2.imread(str(_PAGE), cv2.IMREAD_COLOR), np.uint8)] if pages is None else pages:
         outlines = detection.add(partial(_find, page), _misplaced)
+        if is_own_page:
+            # There is no other page: say it before the recognizers are tried, which takes longer.
+            report(detection)
         crops = [cut(page, outline, input_width(*extent(outline), height), height) for outline in outlines]
         # Spaces between Chinese and Latin depend on the whole page; our page was drawn for our model.
         differ = partial(_misread, ignored="" if parts[1].version.is_built_in else " ")
         recognition.add(partial(read_lines, parts[1], crops), differ)
-    proofs = [*detection.proofs(is_own_page=is_own_page), *recognition.proofs(is_own_page=is_own_page)]
-    for proof in proofs:
-        LOG.info("Tried: %s", proof)
+    for comparison in (recognition,) if is_own_page else (detection, recognition):
+        report(comparison)
     return proofs
 
 
@@ -242,11 +252,18 @@ class _Tally:
 
 
 class _Comparison:
-    """Compares and times all candidates for one model against fp32."""
+    """Compares and times all candidates for one model against fp32; the first page opens them."""
 
-    def __init__(self, part: ModelPart, runners: Mapping[Runtime, ModelRunner]) -> None:
-        self._part, self._runners, self._count = part, runners, 0
-        self._tallies = {runtime: _Tally() for runtime in runners}
+    def __init__(self, part: ModelPart, open_runners: Callable[[], Mapping[Runtime, ModelRunner]]) -> None:
+        self._part, self._open_runners, self._count = part, open_runners, 0
+
+    @cached_property
+    def _runners(self) -> Mapping[Runtime, ModelRunner]:
+        return self._open_runners()
+
+    @cached_property
+    def _tallies(self) -> Mapping[Runtime, _Tally]:
+        return {runtime: _Tally() for runtime in self._runners}
 
     def add(self, read: Callable[[ModelRunner], R], differ: Callable[[R, R], Difference]) -> R:
         """Read one more page; returns what fp32 reads, and raises what that raises."""
