@@ -119,11 +119,14 @@ def test_nothing_is_written_where_something_is_wrong(arguments: tuple[str, ...])
         (("--format", "alto", "-o", "made.json"), "Use the ending .alto.xml or .xml, or --format json."),
         (("--json", "-o", "made.txt"), "Use the ending .json or .jsonl or .ndjson, or --format text."),
         (("-o", "made.zip"), "Add --format, such as pdf,md."),
+        (("-o", "made.docx"), "made.docx: no format has the ending .docx. Accepted are .txt, .tsv, "),
+        (("a folder",), "a folder is a folder. Read it with: ocrsvc batch 'a folder' --out results"),
     ],
 )
 def test_mismatch_of_ending_and_format_is_refused_before_reading(
     arguments: tuple[str, ...], remedy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("a folder").mkdir()
     monkeypatch.setattr("ocrsvc.cli.read.read_in_this_process", None)
     assert read("a.pdf", "--format", "xml") == read("a.pdf", "--format", "") == 2
     assert "is not one of json, text, tsv, hocr, alto, md, pdf" in capsys.readouterr().err
@@ -135,7 +138,7 @@ def test_mismatch_of_ending_and_format_is_refused_before_reading(
 @pytest.mark.parametrize(
     ("names", "begin"),
     [
-        ("made.md made made.log", b""),
+        ("made.md made made.TXT", b""),
         ("made.pdf", b"%PDF-"),
         ("made.HTML made.xml", b"<?xml"),
         ("made.jsonl", b'{"file":"a.pdf"'),
@@ -147,7 +150,7 @@ def test_format_follows_the_file_ending(names: str, begin: bytes) -> None:
         assert read("a.pdf", "-o", name) == 0
         data = Path(name).read_bytes()
         assert (data[: len(begin)], b"<!-- page 2 -->" in data) == (begin, name == "made.md")
-        assert (b"\f" in data) == (name in {"made", "made.log"})
+        assert (b"\f" in data) == (name in {"made", "made.TXT"})
 
 
 def test_existing_file_is_replaced_only_when_the_new_one_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +192,14 @@ def test_service_results_become_the_same_files() -> None:
         own = client.post("/v1/ocr?format=md", data=Path("a.pdf").read_bytes())
         assert Path("a.md").read_bytes() == own.data
         assert [len(words) for words in pages_of("a.pdf")] == [7, 7]
+
+
+def test_a_service_that_cannot_be_reached_is_named_once(free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{free_port}"
+    assert read(*["a.pdf"] * 30, "--url", url, "-o", "made.md") == 69
+    what = f"{url} cannot be reached: Connection refused. Check its address and that it runs."
+    assert capsys.readouterr().err == f"ocrsvc: a.pdf: {what} 29 more files not read.\n"
+    assert not Path("made.md").exists()
 
 
 def test_job_result_format_follows_the_file_ending() -> None:

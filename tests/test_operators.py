@@ -286,9 +286,9 @@ def test_status_uses_the_bind_address(bind: str, url: str) -> None:
 
 def test_status_and_health_report_an_unreachable_service(free_port: int) -> None:
     for command in ("status", "health"):
-        done = ocrsvc(command, f"http://127.0.0.1:{free_port}")
-        assert (done.returncode, done.stdout) == (78, "")
-        assert "does not answer" in done.stderr
+        done = ocrsvc(command, "--url", f"http://127.0.0.1:{free_port}")
+        assert (done.returncode, done.stdout) == (69, "")
+        assert "cannot be reached: Connection refused. Check its address" in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
 

@@ -89,7 +89,9 @@ _estimate: Final = partial(option, section="Estimate")
 @_failing("--retry-failed", is_flag=True, help="Read failed pages again.")
 @_failing("--keep-going", is_flag=True, help="Do not stop after 100 failed attempts in a row.")
 @_failing("--exit-zero", is_flag=True, help="Exit with 0 instead of 1 if pages have failed.")
-@_reader("--on", default="local", metavar="READER", help="local (the default), URL[,URL...], ray, ray://HOST:PORT.")
+@_reader(
+    "--on", "--url", default="local", metavar="READER", help="local (default), URL[,URL...], ray, ray://HOST:PORT."
+)
 @_reader("--shard", metavar="I/N", help="Read every Nth part, starting with part I (from 0).")
 @_service("--patience", default=300.0, help="Stop if no service has answered for this long (300).")
 @_service("--at-once", type=Number(int, 1, 1000), default=16, metavar="N", help="Concurrent files per service (16).")

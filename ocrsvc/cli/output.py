@@ -53,13 +53,17 @@ def show_progress(done: int, count: int, doing: str = "") -> None:
 def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT, lines: str = JSON) -> tuple[str, ...]:
     """The formats of --format, else that of the output's ending, or the default; `lines` is that of .jsonl and .ndjson.
 
-    Raises BadOption if ending and format disagree, or a zip has no formats.
+    Raises BadOption if ending and format disagree, the ending is unknown, or a zip has no formats.
     """
     formats = {end: lines if name == NDJSON else name for end, name in _ENDINGS.items()}
     by_ending = formats.get(_ending_of(output))
     if asked is None:
         if is_zip(output):
             raise BadOption(f"{output} is a zip, but its formats are missing.", "Add --format, such as pdf,md.")
+        if not by_ending and output.suffix:
+            raise BadOption(
+                f"{output}: no format has the ending {output.suffix}.", f"Accepted are {', '.join(formats)}, {_ZIP}."
+            )
         return (by_ending or default,)
     if by_ending is None or asked == (by_ending,):
         return asked

@@ -10,12 +10,13 @@ from dataclasses import asdict
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import orjson
 
-from ocrsvc.batch.human_readable import visible
+from ocrsvc.batch.human_readable import count_of, visible
 from ocrsvc.cli.options import FILE, check_at_most_one, command, option, reading_options
 from ocrsvc.cli.output import (
     JSON,
@@ -32,7 +33,7 @@ from ocrsvc.cli.output import (
 from ocrsvc.cli.service import Access, service_access
 from ocrsvc.client.request import Options
 from ocrsvc.client.response import Answer, page_of
-from ocrsvc.errors import BadOption, KeyMissing, NothingSent, OcrsvcError
+from ocrsvc.errors import BadOption, KeyMissing, NotConnected, NothingSent, OcrsvcError
 from ocrsvc.formats.document import DocumentResult
 from ocrsvc.plugins import needs_of, output_formats
 from ocrsvc.results import EngineInfo, ReadOptions, no_check, total_of
@@ -78,6 +79,11 @@ def read_by_service(files: Sequence[Path], url: str, access: Access, options: Op
         for done, (file, answer) in enumerate(zip(files, answers, strict=True), start=1):
             if shows:
                 show_progress(done, len(files), visible(str(file))[:60])
+            if isinstance(answer, NotConnected) and done < len(files):
+                # The others would fail alike, a few seconds later each.
+                left = f"{answer.remedy} {count_of(len(files) - done, 'more file')} not read."
+                yield file, NotConnected(answer.detail, left)
+                return
             yield file, answer
 
 
@@ -246,6 +252,8 @@ def _checked_formats(
     requested: tuple[str, ...] | None, files: Sequence[Path], target: Path, reading: Options
 ) -> tuple[str, ...]:
     """The formats to write. Raises BadOption before anything is read."""
+    if folder := next((str(file) for file in files if file.is_dir()), ""):
+        raise BadOption(f"{folder} is a folder.", f"Read it with: ocrsvc batch {quote(folder)} --out results")
     check_output(target, files)
     formats = formats_for(requested, target)
     joins = formats == (PDF,) and len(files) > 1 and target.suffix.lower() == ".pdf"

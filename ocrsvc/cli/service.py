@@ -17,7 +17,7 @@ import orjson
 from ocrsvc.cli.options import FILE, gathered, option
 from ocrsvc.client.request import key_header
 from ocrsvc.connections.certificates import client_context, context_of_own_service
-from ocrsvc.errors import OperatorError
+from ocrsvc.errors import OperatorError, Unreachable
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.load import read_settings
 
@@ -107,18 +107,18 @@ def address_of(bind: str, scheme: str = "http") -> str:
 
 
 def fetch(url: str, path: str, key: str = "", context: ssl.SSLContext | None = None) -> bytes:
-    """The body of a successful GET. Raises OperatorError, BadOption."""
+    """The body of a successful GET. Raises OperatorError, Unreachable."""
     connection = connect(url, _ANSWER_S, context)
     try:
         connection.request("GET", path, headers=key_header(key) if key else {})
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise OperatorError(
-            f"{url} does not answer: {error}.",
-            "Is the service running at this address? A certificate of a private CA needs --ca; a service that asks for "
-            "client certificates needs --cert.",
-        ) from error
+        remedy = "Check its address and that it runs."
+        if isinstance(error, ssl.SSLError):
+            remedy = "A certificate of a private CA needs --ca, a service that asks for client certificates --cert."
+        reason = getattr(error, "strerror", None) or error
+        raise Unreachable(f"{url} cannot be reached: {reason}.", remedy) from error
     finally:
         connection.close()
     if response.status != http.client.OK:

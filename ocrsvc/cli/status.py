@@ -7,7 +7,7 @@ import click
 import orjson
 
 from ocrsvc.batch.human_readable import bytes_of
-from ocrsvc.cli.options import command
+from ocrsvc.cli.options import command, gathered, option
 from ocrsvc.cli.output import table
 from ocrsvc.cli.service import Access, fetch, read_key, service_access, tls_access
 
@@ -18,10 +18,15 @@ _STAGES: Final = ("decode", "queue", "engine", "total")
 _MAX_ERRORS: Final = 5
 _PER_MINUTE: Final = 12
 """Points of the history per minute."""
-_URL: Final = click.argument("url", required=False, help="http[s]://host:port or unix:path; by default OCRSVC_BIND.")
+_URL: Final = gathered(
+    "url",
+    lambda address, url: address or url,
+    click.argument("address", required=False, metavar="[URL]", help="As --url."),
+    option("--url", metavar="URL", help="http[s]://host:port or unix:path; by default OCRSVC_BIND."),
+)
 
 
-@command("ocrsvc health", "ocrsvc health http://127.0.0.1:8000", "ocrsvc health unix:/run/ocrsvc.sock")
+@command("ocrsvc health", "ocrsvc health --url http://127.0.0.1:8000", "ocrsvc health --url unix:/run/ocrsvc.sock")
 @_URL
 @tls_access
 def health(url: str | None, access: Access) -> None:
@@ -30,7 +35,7 @@ def health(url: str | None, access: Access) -> None:
     print(fetch(url, "/readyz", context=context).decode().strip())
 
 
-@command("ocrsvc status", "ocrsvc status https://ocr.example --ca ca.pem --key-file operator.key")
+@command("ocrsvc status", "ocrsvc status --url https://ocr.example --ca ca.pem --key-file operator.key")
 @_URL
 @service_access
 def status(url: str | None, access: Access) -> None:
