@@ -128,6 +128,14 @@ def test_a_bad_option_is_named_with_accepted_values(client: FlaskClient, name: s
     assert accepted in problem["detail"] + problem.get("remedy", "")
 
 
+@pytest.mark.parametrize(("name", "problem"), CASES["unknown_options"])
+def test_an_unknown_option_is_named_with_a_similar_one(client: FlaskClient, name: str, problem: str) -> None:
+    sent = {"image": as_base64(PNG), name: "zh"}
+    for answer in (post(client, query_string={name: "zh"}), client.post("/v1/ocr", json=sent)):
+        told = json_of(answer)
+        assert (told["status"], f"{told['detail']} {told['remedy']}"[: len(problem)]) == (400, problem)
+
+
 def test_ignored_options_are_refused(client: FlaskClient) -> None:
     sent = {"image": as_base64(PNG), "rotate": "90"}
     assert client.post("/v1/ocr?rotate=90", json=sent).status_code == 200

@@ -338,7 +338,7 @@ def test_new_changed_and_missing_files_are_counted_an_archive_once(
 def test_a_command_is_refused_and_goes_on_as_planned(scans: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["batch", str(scans), "--out", str(scans.parent / "out"), "--limit", "2"]
     assert run(command) == 75
-    assert "1 file: no image by name and content, left out (1 .md)" in capsys.readouterr().err
+    assert "Skipped 1 file that is not an image or PDF (1 .md)." in capsys.readouterr().err
     shutil.copy(scans / "0.png", scans / "9.png")
     os.utime(scans / "2.png", (1, 1))
     assert run(command) == 65

@@ -194,6 +194,13 @@ def test_service_results_become_the_same_files() -> None:
         assert [len(words) for words in pages_of("a.pdf")] == [7, 7]
 
 
+@pytest.mark.parametrize("reader", [(), ("--url", "http://127.0.0.1:9")])
+def test_an_empty_file_is_named_so(reader: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty.png").touch()
+    assert read("empty.png", *reader) == 65
+    assert capsys.readouterr().err == "ocrsvc: empty.png: The file is empty. Send an image or a document.\n"
+
+
 def test_a_service_that_cannot_be_reached_is_named_once(free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port}"
     assert read(*["a.pdf"] * 30, "--url", url, "-o", "made.md") == 69

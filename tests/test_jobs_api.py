@@ -127,6 +127,20 @@ def test_what_is_refused_says_what_would_do_and_a_mask_in_the_header_counts(plac
     options = json_of(place.submit(timings="1"))["remedy"].rstrip(".").split(": ")[1].split(", ")
     assert {"words", "callback", "name"} <= set(options)
     assert not {"priority", "timing"} & set(options)
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"langauge": "zh"}, "Unknown option 'langauge'. Did you mean 'lang'?"),
+        (
+            {"callback": "https://told.example/x"},
+            "A callback needs a secret: send callback_secret (16 characters or more). ",
+        ),
+        (
+            {"callback": "https://other.example/x", "callback_secret": SECRET},
+            "Callback host not allowed. Ask the operator to add it to OCRSVC_CALLBACK_HOSTS.",
+        ),
+    ]
+    for fields, told in refused:
+        problem = json_of(place.submit(**fields))
+        assert f"{problem['detail']} {problem.get('remedy', '')}" == told
     answer = place.submit(headers={"X-Mask": "phone"}, format="pdf")
     assert (answer.status_code, json_of(answer)["code"]) == (400, "bad_option")
     assert "POST /v1/ocr?format=pdf&mask=" in json_of(answer)["remedy"]

@@ -105,7 +105,7 @@ def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, re
         (["check", "mine/9"], 65, "has no mine/9"),
         (["check", "mine:label"], 78, "Write NAME or NAME/VERSION"),
         (["remove", "mine"], 78, "has no version"),
-        (["remove", "mine/1"], 78, "Confirm with --yes"),
+        (["remove", "mine/1"], 78, "Not a terminal: confirm with --yes."),
         (["remove", "mine/9", "--yes"], 78, "has no mine/9"),
         (["remove", "ppocr/1", "--yes"], 78, "built-in"),
         (["load", "other"], 65, "There is no model other"),

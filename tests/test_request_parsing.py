@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
         for name, (body, kind, error, reason) in data_of("refused_bodies")["rows"].items()
     },
     "another field": (form(("photo", ("a.png", PNG))), NothingSent, "'photo'"),
-    "an empty file": (form(("file", ("a.png", b""))), NothingSent, "'file'"),
+    "an empty file": (form(("file", ("a.png", b""))), NothingSent, "The file is empty."),
     "deep JSON": ((b'{"a":' + b"[" * 5_000, JSON), CallerError, "not JSON"),
     "JSON of very many lists": ((b'{"a":' + b"[" * 100_000, JSON), BodyTooLarge, "10000 lists"),
     "JSON of very many quotes": ((b'{"a":"' + b'\\"' * 100_000 + b'"}', JSON), BodyTooLarge, "50000 quotes"),

@@ -13,7 +13,7 @@ from ocrsvc.errors import BadOption, JobFailed, JobNotDone, KeysNeeded, OcrsvcEr
 from ocrsvc.formats.document import options_for
 from ocrsvc.formats.output_files import disposition_of, stem_of
 from ocrsvc.http.field_values import as_text
-from ocrsvc.http.options import FORMAT_ALIASES, OPTIONS, read_options
+from ocrsvc.http.options import FORMAT_ALIASES, OPTIONS, read_options, unknown_option
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
 from ocrsvc.http.url_files import UrlFiles
@@ -188,7 +188,7 @@ def _check_fields(fields: list[tuple[str, object]]) -> None:
     """Raises BadOption for an option that jobs lack."""
     for name, _ in fields:
         if name not in JOB_OPTIONS:
-            raise BadOption(f"{name[:40]!r} is not an option of jobs.", f"The options are: {', '.join(JOB_OPTIONS)}.")
+            raise unknown_option(name, JOB_OPTIONS)
 
 
 def _formats_of(value: object) -> tuple[str, ...]:

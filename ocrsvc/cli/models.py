@@ -279,7 +279,7 @@ def _remove(settings: Settings, version: tuple[str, int], *, yes: bool, force: b
         _check_free(settings, name, number)
     if not yes:
         if not sys.stdin.isatty():
-            raise OperatorError("Not a terminal.", "Confirm with --yes.")
+            raise OperatorError("Not a terminal: confirm with --yes.")
         print(f"Remove {folder}? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             return 1

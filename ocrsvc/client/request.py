@@ -106,9 +106,12 @@ def body_of(picture: ImageInput) -> bytes:
     if not isinstance(picture, str | os.PathLike):
         return _as_pnm(picture)
     try:
-        return Path(picture).read_bytes()
+        data = Path(picture).read_bytes()
     except OSError as error:
         raise NothingSent(f"{picture} cannot be read: {error.strerror}.", "Check its name and permissions.") from error
+    if not data:
+        raise NothingSent("The file is empty.", "Send an image or a document.")
+    return data
 
 
 def _as_pnm(pixels: NDArray[np.uint8]) -> bytes:

@@ -163,13 +163,15 @@ class OutgoingPolicy:
         self.check_host(url)
         return url
 
+    def is_allowed(self, url: Url) -> bool:
+        """Whether its host and port are among those allowed."""
+        return any(_matches(pattern, url) for pattern in self.hosts)
+
     def check_host(self, url: Url) -> None:
         """Raises UrlRefused for a host or port that is not allowed."""
-        if not any(_matches(pattern, url) for pattern in self.hosts):
-            raise UrlRefused(
-                "This service may not connect to the host or port of the URL.",
-                "Send the file itself, or ask the operator to allow the host.",
-            )
+        if not self.is_allowed(url):
+            remedy = "Send the file itself, or ask the operator to add the host to OCRSVC_URL_HOSTS."
+            raise UrlRefused("The URL's host is not allowed.", remedy)
 
     def allows(self, address: IpAddress) -> bool:
         """Whether an address is in `private`, or is public and not this machine's own."""

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any, Final, get_args
 
@@ -176,14 +177,19 @@ def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
     return RequestedOptions(ReadOptions(**values), **others)
 
 
+def unknown_option(name: str, known: Iterable[str]) -> BadOption:
+    """The error for an option that is not known, with the most similar one or all."""
+    near = get_close_matches(name[:40].lower(), known, n=1)
+    remedy = f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(known)}."
+    return BadOption(f"Unknown option {name[:40]!r}.", remedy)
+
+
 def _parse(name: str, value: object) -> object:
     """Parse one option; None for null. Raises BadOption."""
     option = OPTIONS.get(name)
     text = as_text(value).strip()
     if option is None:
-        raise BadOption(
-            f"{name[:40]!r} is no option (its value is {text[:40]!r}).", f"The options are: {', '.join(OPTIONS)}."
-        )
+        raise unknown_option(name, OPTIONS)
     if value is None:
         return None
     try:

@@ -244,10 +244,12 @@ class Content:
                 images.append(error.without_frames())
         if images:
             return images
+        if any(part.filename and part.name in file_fields for part in self.files):
+            raise NothingSent("The file is empty.", "Send an image or a document.")
         names = {part.name for part in self.files} | {name for name, _ in self.fields}
-        seen = ", ".join(repr(name[:40]) for name in sorted(names)[:10]) or "none"
+        seen = ", ".join(repr(name[:40]) for name in sorted(names)[:10])
         raise NothingSent(
-            f"The request has no image. Its fields: {seen}.",
+            f"The request has no image. Its fields: {seen}." if seen else "The file is empty, or none was sent.",
             f"Send a multipart file in the field {' or '.join(map(repr, file_fields))}, base64 text, "
             "or the image as body.",
         )

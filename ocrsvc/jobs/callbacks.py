@@ -22,8 +22,8 @@ import orjson
 from pydantic import SecretStr
 
 from ocrsvc.connections.fetching import post
-from ocrsvc.connections.policy import policy_of_callbacks
-from ocrsvc.errors import BadOption, ClientGone, OcrsvcError
+from ocrsvc.connections.policy import parse_url, policy_of_callbacks
+from ocrsvc.errors import BadOption, ClientGone, OcrsvcError, UrlRefused
 from ocrsvc.jobs.job import SECRET, STATES, Job, Record, job_status
 from ocrsvc.jobs.job_database import LOGGER, JobDatabase
 from ocrsvc.jobs.storage_threads import StorageThreads
@@ -69,13 +69,12 @@ def check_callback(url: str, secret: str, settings: Settings, key: str | None) -
     """Raises BadOption if callbacks are off or this one has no secret, UrlRefused for a host that is not allowed."""
     policy = policy_of_callbacks(settings)
     if not policy.is_on:
-        raise BadOption(
-            "This service sends no callbacks.",
-            "Ask the operator to add your host to OCRSVC_CALLBACK_HOSTS, or poll the job.",
-        )
-    policy.check_url(url)
+        remedy = "Ask the operator to add your host to OCRSVC_CALLBACK_HOSTS, or poll the job."
+        raise BadOption("This service sends no callbacks.", remedy)
+    if not policy.is_allowed(parse_url(url)):
+        raise UrlRefused("Callback host not allowed.", "Ask the operator to add it to OCRSVC_CALLBACK_HOSTS.")
     if not secret and (settings.callback_secret is None or key is None):
-        raise BadOption("The callback has no secret to sign it.", "Send callback_secret.")
+        raise BadOption(f"A callback needs a secret: send callback_secret ({_MIN_SECRET_CHARS} characters or more).")
     try:
         _signing_key(secret)
     except ValueError as error:

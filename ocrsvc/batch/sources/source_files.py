@@ -39,14 +39,16 @@ class PlanningCounts:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common(8))
         kinds += ", and others" if len(self.skipped) > 8 else ""
         such_as = f", such as {self.first_unreadable}" if self.first_unreadable else ""
+        skipped = self.skipped.total()
+        what = "1 file that is not an image or PDF" if skipped == 1 else f"{skipped} files that are not images or PDFs"
         counted = (
-            (self.skipped.total(), f"no image by name and content, left out ({kinds})"),
             (self.unreadable, f"cannot be read, counted as a page that fails{such_as}"),
             (self.named_twice, "named twice, read once"),
             (self.without_pages, "without the pages asked for"),
             (self.left_out, "left out by --include or --exclude"),
         )
-        sentences = [f"{count} {'files' if count > 1 else 'file'}: {what}" for count, what in counted if count]
+        sentences = [f"Skipped {what} ({kinds})."] if skipped else []
+        sentences += [f"{count} {'files' if count > 1 else 'file'}: {what}" for count, what in counted if count]
         return sentences + ([f"{self.not_sampled} pages are not in the sample"] if self.not_sampled else [])
 
     def skip(self, kind: str, count: int = 1) -> None:

@@ -84,7 +84,7 @@ def decode_pixels(encoded: EncodedImage, *, gray: bool) -> Image:
 
 def no_bytes() -> BrokenImage:
     """The error for an empty file."""
-    return BrokenImage("The image has no bytes.", "Send the content of an image file.")
+    return BrokenImage("The file is empty.", "Send an image or a document.")
 
 
 def _opener_of(raw: bytes) -> Callable[[bytes], EncodedImage]:
