@@ -62,11 +62,11 @@ class BadModel(OperatorError, code="bad_model", title="The model cannot be used"
     """A model version is incomplete, damaged, or has a wrong description."""
 
 
-class DamagedLedger(OperatorError, code="damaged_ledger", title="The ledger of the batch run is damaged", exit_code=65):
+class DamagedRun(OperatorError, code="damaged_run", title="A file of the batch run is damaged", exit_code=65):
     """The plan or the ledger of a batch run is corrupt."""
 
 
-class RunChanged(OperatorError, code="run_changed", title="The batch run began with something else", exit_code=65):
+class RunChanged(OperatorError, code="run_changed", title="The batch run had other settings", exit_code=65):
     """A batch run cannot be resumed, because its sources, settings or engine have changed."""
 
 

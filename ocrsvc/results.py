@@ -53,6 +53,10 @@ Check = Callable[[], object]
 every line."""
 
 
+def ignore(*_: object) -> None:
+    """Do nothing: the default of callbacks."""
+
+
 def no_check() -> None:
     """The check of work that is never cancelled."""
 

@@ -22,7 +22,7 @@ from ocrsvc.batch.pages import SourceFile
 from ocrsvc.batch.sources.load_files import SourceLoader
 from ocrsvc.batch.start import ShardInUse
 from ocrsvc.batch.verify import Verification, verify
-from ocrsvc.errors import DamagedLedger, EngineUnavailable, RunChanged, SourceGone
+from ocrsvc.errors import DamagedRun, EngineUnavailable, RunChanged, SourceGone
 
 FILES = files_of(23)
 
@@ -121,10 +121,10 @@ def test_a_damaged_plan_and_a_run_of_another_version_are_refused(tmp_path: Path)
     execute(tmp_path, FILES, DoubleReader(), limit=3)
     [plan] = (tmp_path / "_ocrsvc").glob("plan-*")
     plan.write_bytes(plan.read_bytes()[:-100])
-    with pytest.raises(DamagedLedger, match="plan"):
+    with pytest.raises(DamagedRun, match="plan"):
         execute(tmp_path, FILES, DoubleReader())
     (tmp_path / "_ocrsvc/run.json").write_text('{"format": 3}')
-    with pytest.raises(DamagedLedger, match=r"another version of ocrsvc.*choose another destination"):
+    with pytest.raises(DamagedRun, match=r"another version of ocrsvc.*choose another destination"):
         execute(tmp_path, FILES, DoubleReader())
 
 

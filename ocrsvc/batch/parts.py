@@ -17,7 +17,7 @@ from ocrsvc.batch.outputs.output_formats import open_writers
 from ocrsvc.batch.pages import FileResults, Load
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.work_file import PageFacts, WorkFile
-from ocrsvc.errors import DamagedLedger
+from ocrsvc.errors import DamagedRun
 
 PARTS: Final = "_ocrsvc/parts"
 KEPT: Final = "_ocrsvc/kept"
@@ -49,13 +49,13 @@ def finished_parts(destination: Destination) -> list[int]:
 
 
 def read_manifest(destination: Destination, part: int) -> Manifest:
-    """The manifest of a part. Raises FileNotFoundError, OSError and DamagedLedger."""
+    """The manifest of a part. Raises FileNotFoundError, OSError and DamagedRun."""
     data = destination.read(_manifest_name(part))
     try:
         values = orjson.loads(data)
         return Manifest(**values | {"pages": [PageFacts(*page) for page in values["pages"]]})
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedLedger(
+        raise DamagedRun(
             f"{_manifest_name(part)} in {destination.address} is damaged.", "Remove it: its part is read again."
         ) from error
 
@@ -121,12 +121,12 @@ class PartWriter:
     def _record(self, index_of: Mapping[int, int], number: int) -> bytes:
         record = self.work.record(index_of[number])
         if record is None:
-            raise DamagedLedger(f"A result in {self.work.path} is damaged.", "Repeat the command: it is read again.")
+            raise DamagedRun(f"A result in {self.work.path} is damaged.", "Repeat the command: it is read again.")
         return record
 
 
 def read_kept(destination: Destination, part: int) -> Iterator[tuple[int, bytes, PageFacts]]:
-    """The results of a part with failures: numbers, records, facts. Raises OSError and DamagedLedger."""
+    """The results of a part with failures: numbers, records, facts. Raises OSError and DamagedRun."""
     try:
         with closing(destination.open(_kept_name(part))) as file, gzip.GzipFile(fileobj=file) as lines:
             while head := lines.readline():
@@ -135,7 +135,7 @@ def read_kept(destination: Destination, part: int) -> Iterator[tuple[int, bytes,
     except FileNotFoundError:
         return
     except (ValueError, EOFError, gzip.BadGzipFile, TypeError) as error:
-        raise DamagedLedger(
+        raise DamagedRun(
             f"{_kept_name(part)} in {destination.address} is damaged.",
             f"Remove it and {_manifest_name(part)}: the part is read again.",
         ) from error

@@ -56,7 +56,7 @@ def fill_table(db: sqlite3.Connection, pages: Iterable[tuple[int, PageFacts]]) -
 
 
 def write_report(destination: Destination) -> str:
-    """Write it, over the one before; gives its name. Raises BadOption where there is no run, DamagedLedger, OSError."""
+    """Write it, over the one before; gives its name. Raises BadOption where there is no run, DamagedRun, OSError."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"text": _text, "moment": "{:%Y-%m-%d %H:%M:%S} UTC".format, "seconds": seconds_of}
     environment.filters |= {"duration": duration_of, "bytes": bytes_of, "rate": rate_of}

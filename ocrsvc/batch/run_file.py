@@ -21,7 +21,7 @@ from ocrsvc.batch.request import BatchRequest
 from ocrsvc.batch.sources.plan_files import check_unchanged, find_sources
 from ocrsvc.batch.sources.source_files import PlanningCounts
 from ocrsvc.engines.model.files import digest_of
-from ocrsvc.errors import BadOption, DamagedLedger, RunChanged
+from ocrsvc.errors import BadOption, DamagedRun, RunChanged
 
 RUN_FILE: Final = "_ocrsvc/run.json"
 FORMAT: Final = 5
@@ -47,7 +47,7 @@ class RunDescription:
 
     @classmethod
     def read(cls, destination: Destination) -> Self | None:
-        """The last revision of the run in a destination, if there is one. Raises DamagedLedger."""
+        """The last revision of the run in a destination, if there is one. Raises DamagedRun."""
         found = None
         for revision in itertools.count(1):
             name = _file_of(revision)
@@ -57,9 +57,9 @@ class RunDescription:
                 break
             except orjson.JSONDecodeError as error:
                 where = f"{name} in {destination.address}"
-                raise DamagedLedger(f"{where} is not JSON.", "Choose another destination.") from error
+                raise DamagedRun(f"{where} is not JSON.", "Choose another destination.") from error
             if not isinstance(values, dict) or values.get("format") != FORMAT:
-                raise DamagedLedger(
+                raise DamagedRun(
                     f"{name} in {destination.address} is of another version of ocrsvc, which this one cannot continue.",
                     "Continue with that version, or choose another destination: the output there stays valid.",
                 )
@@ -67,7 +67,7 @@ class RunDescription:
         return found
 
     def open_plan(self, destination: Destination, folder: Path) -> Plan:
-        """The run's plan, copied from an object store into `folder`. Raises DamagedLedger."""
+        """The run's plan, copied from an object store into `folder`. Raises DamagedRun."""
         path = destination.folder / self.plan
         try:
             if isinstance(destination, ObjectDestination) and not (path := folder / path.name).exists():
@@ -78,7 +78,7 @@ class RunDescription:
                 return Plan(path)
         except (FileNotFoundError, sqlite3.DatabaseError):
             pass
-        raise DamagedLedger(f"The plan in {destination.address} is damaged.", "Choose another destination.")
+        raise DamagedRun(f"The plan in {destination.address} is damaged.", "Choose another destination.")
 
     def check_same(self, asked: dict[str, Any], address: str) -> None:
         """Raises RunChanged, naming what differs, if a command asks for something else than this run."""

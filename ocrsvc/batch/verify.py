@@ -41,7 +41,7 @@ class Verification:
 
 
 def verify(destination: Destination) -> Verification:
-    """Check the run in a destination; reads the whole output once. Raises BadOption, DamagedLedger and OSError."""
+    """Check the run in a destination; reads the whole output once. Raises BadOption, DamagedRun and OSError."""
     with tempfile.TemporaryDirectory() as folder:
         _, plan = open_known_run(destination, Path(folder))
         with closing(plan):

@@ -26,7 +26,7 @@ from ocrsvc.cli.options import AMOUNT, COUNT, FILE, Number, command, option, rea
 from ocrsvc.cli.output import table
 from ocrsvc.cli.service import read_key, service_access
 from ocrsvc.client.request import Options
-from ocrsvc.errors import BadOption, DamagedLedger, OcrsvcError, StoreUnavailable
+from ocrsvc.errors import BadOption, DamagedRun, OcrsvcError, StoreUnavailable
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import set_library_environment
 
@@ -274,7 +274,7 @@ def _verify(destination: Destination) -> int:
     print(f"Output {state}: {count_of(result.pages, 'page')} ({read}), {parts} written.")
     if result.problems:
         print(f"{count_of(len(result.problems), 'problem')}: the output was changed after it was written.")
-        return DamagedLedger.exit_code
+        return DamagedRun.exit_code
     return _exit_code(is_complete=result.is_complete, failed=result.failed)
 
 

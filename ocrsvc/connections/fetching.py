@@ -27,7 +27,7 @@ from urllib.parse import unquote, urljoin
 
 from ocrsvc.connections.policy import MAX_URL_CHARS, REDIRECTS, IpAddress, LookUp, OutgoingPolicy, Url, parse_url
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, ResourcesExhausted, UrlRefused, UrlUnavailable
-from ocrsvc.results import Check, no_check
+from ocrsvc.results import Check, ignore, no_check
 
 T = TypeVar("T")
 
@@ -178,7 +178,7 @@ class FetchedFile:
 
 
 def fetch_file(
-    url: str, policy: OutgoingPolicy, limit_s: float, check: Check = no_check, take: Callable[[int], object] = bool
+    url: str, policy: OutgoingPolicy, limit_s: float, check: Check = no_check, take: Callable[[int], object] = ignore
 ) -> FetchedFile:
     """Fetch the file at a URL, within `limit_s` and the policy's own time limit.
 

@@ -15,6 +15,7 @@ from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.messages import Answer
 from ocrsvc.grpc_server.method import LOGGER, Methods
+from ocrsvc.results import ignore
 from ocrsvc.serving.memory_budget import Budget, SharedLimits
 from ocrsvc.telemetry.request_ids import with_ids
 
@@ -36,7 +37,7 @@ class ServerState:
     shared: SharedLimits
     call_metrics: CallMetrics
     # Called with 1 when a thread starts an answer, with -1 when it is done.
-    on_call: Callable[[int], object] = bool
+    on_call: Callable[[int], object] = ignore
     # Checks API keys; None admits all calls.
     access: CallAccess | None = None
     # Answers in progress.
@@ -44,7 +45,7 @@ class ServerState:
     # Length of a connection's turn.
     turn_s: float = limits.TURN_S
     # Wakes the loop, for pool threads.
-    wake: Callable[[], object] = bool
+    wake: Callable[[], object] = ignore
 
     def __post_init__(self) -> None:
         self.memory, self.callers = self.shared.memory, self.shared.callers

@@ -27,6 +27,7 @@ from ocrsvc.errors import BadOption, ClientGone, OcrsvcError, UrlRefused
 from ocrsvc.jobs.job import SECRET, STATES, Job, Record, job_status
 from ocrsvc.jobs.job_database import LOGGER, JobDatabase
 from ocrsvc.jobs.storage_threads import StorageThreads
+from ocrsvc.results import ignore
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.loggable import loggable_error
 
@@ -153,7 +154,7 @@ class CallbackSender:
 
     database: JobDatabase
     settings: Settings
-    note: Callable[[str], object] = bool
+    note: Callable[[str], object] = ignore
     post: Callable[..., int] = post
     clock: Callable[[], float] = time.time
 

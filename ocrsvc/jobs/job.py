@@ -30,6 +30,7 @@ import orjson
 
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.jobs.job_database import JobDatabase
+from ocrsvc.results import ignore
 
 State = Literal["waiting", "running", "success", "failure"]
 # The native API's names of the states, and the path of its jobs.
@@ -248,7 +249,7 @@ def job_status(job: Job) -> dict[str, Any]:
     return status
 
 
-def write_whole(path: Path, data: bytes, sync: Callable[[Path], object] = bool) -> None:
+def write_whole(path: Path, data: bytes, sync: Callable[[Path], object] = ignore) -> None:
     """Write a file atomically; for one process at a time."""
     beside = path.with_name(f"{path.name}.new")
     try:

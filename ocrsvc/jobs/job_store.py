@@ -30,6 +30,7 @@ from ocrsvc.errors import KeyReused, QueueFull, TooManyJobs
 from ocrsvc.jobs.callbacks import add_callback, leave_message
 from ocrsvc.jobs.job import RECORD, SECRET, Job, Record, size_of
 from ocrsvc.jobs.job_database import DAMAGED, LOGGER, JobDatabase
+from ocrsvc.results import ignore
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.telemetry import metrics
 from ocrsvc.telemetry.metric import Metric
@@ -92,7 +93,7 @@ class JobStore:
     max_waiting: int = MAX_JOBS
     max_pages: int = 1 << 40
     is_durable: bool = False
-    note: Callable[[str], object] = bool
+    note: Callable[[str], object] = ignore
     added: threading.Event = field(default_factory=threading.Event)
     adding: Limiter = field(default_factory=lambda: Limiter(_ADDED_AT_ONCE, _ADDED_WAITING))
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from ocrsvc.results import ignore
 from ocrsvc.telemetry.log_lines import DROPPED, LineWriter, event_name, head, json_line
 from ocrsvc.telemetry.loggable import loggable_error
 from ocrsvc.telemetry.request_ids import RequestIds, current_ids
@@ -52,7 +53,7 @@ class ReadyStreamHandler(logging.StreamHandler[Any]):
     """Writes to a stream, and drops lines while the stream accepts none; the first one waits a second."""
 
     lost = 0
-    on_drop: Callable[[], object] = bool
+    on_drop: Callable[[], object] = ignore
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write or drop a record."""

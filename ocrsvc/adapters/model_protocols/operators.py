@@ -15,6 +15,7 @@ from ocrsvc.models.catalogue import Catalogue, make_catalogue
 from ocrsvc.models.model_control import CHECK_S
 from ocrsvc.models.policy import Policies, policies_of
 from ocrsvc.models.worker_models import WorkerModels
+from ocrsvc.serving.work_queue import is_never_gone
 from ocrsvc.settings.settings import Settings
 
 # Workers poll the state file every CHECK_S, so by then all have seen a change.
@@ -41,7 +42,7 @@ class Caller:
     address: str
     is_local: bool
     limit_s: float
-    is_gone: Callable[[], bool] = bool
+    is_gone: Callable[[], bool] = is_never_gone
 
 
 def caller_of_call(call: Call) -> Caller:
