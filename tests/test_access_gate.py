@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from keys_support import Keys, answer, keys_in
 
-from ocrsvc.access.api_keys import KeyLimits, digest_of, make_secret
-from ocrsvc.access.gate import AccessGate
+from ocrsvc.access.api_keys import digest_of, make_secret
 from ocrsvc.access.key_store import Usage
-from ocrsvc.access.manage_keys import change_key, key_named, rotate_key
+from ocrsvc.access.manage_keys import rotate_key
 from ocrsvc.errors import (
     KeyMissing,
     KeyRefused,
     KeysUnavailable,
     OcrsvcError,
-    PagesOverQuota,
     QuotaExceeded,
 )
 
@@ -48,16 +45,6 @@ def rotate(keys: Keys, grace_s: float) -> str:
 
 def away(*_: object) -> int:
     raise KeysUnavailable(reason="The disk is full.")
-
-
-def test_a_key_admits_and_its_pages_are_counted_once(keys: Keys) -> None:
-    keys.add()
-    admission = keys.enter()
-    admission.expect(6)
-    assert admission.headers == {}
-    answer(admission, 6)
-    admission.release()
-    assert keys.usage() == Usage(today=6, this_month=6)
 
 
 def test_missing_key_error_says_how_to_send_one(keys: Keys) -> None:
@@ -98,38 +85,6 @@ def test_a_rotated_secret_is_valid_until_its_grace_ends(keys: Keys) -> None:
     keys.gate.check(newest)
 
 
-def test_a_changed_key_is_noticed_at_the_next_refresh(keys: Keys) -> None:
-    secret, key = keys.add(), key_named(keys.store, "anna")
-    change_key(keys.store, key, replace(key.entry, limits=KeyLimits(pages_a_day=1)))
-    keys.gate.refresh()
-    answer(keys.enter())
-    assert isinstance(refusal(keys, secret), QuotaExceeded)
-
-
-def test_reached_quota_returns_429_with_retry_after(keys: Keys) -> None:
-    keys.add(pages_a_day=3, pages_a_month=50)
-    answer(keys.enter(pages=2), 2)
-    with pytest.raises(QuotaExceeded) as refused:
-        keys.enter(pages=2)
-    error = refused.value
-    assert (error.status, error.retryable, error.retry_after_s) == (429, True, 3600)
-    assert error.headers == {
-        "RateLimit-Policy": '"pages-a-day";q=3;w=86400, "pages-a-month";q=50;w=2678400',
-        "RateLimit": '"pages-a-day";r=1;t=3600, "pages-a-month";r=48;t=3600',
-    }
-
-
-@pytest.mark.parametrize("limits", [{"pages_a_day": 3}, {"pages_a_month": 3, "pages_a_day": 9}], ids=str)
-def test_more_pages_than_the_whole_quota_is_not_retryable(keys: Keys, limits: dict[str, Any]) -> None:
-    keys.add(**limits)
-    admission = keys.enter(pages=2)
-    with pytest.raises(PagesOverQuota, match="needs at least 4 pages, and the API key has 3 a ") as refused:
-        admission.expect(4)
-    assert (refused.value.status, refused.value.retryable) == (413, False)
-    admission.expect(3)
-    assert keys.usage() == Usage(requests=1, reserved=3)
-
-
 @pytest.mark.parametrize("rate", [1, 5, 6, 7, 22, 30])
 def test_headers_count_the_requests_left_of_a_burst(keys: Keys, rate: int) -> None:
     keys.add(requests_per_s=rate)
@@ -148,23 +103,6 @@ def test_reached_rate_returns_429_with_retry_after(keys: Keys) -> None:
     error = refusal(keys, secret)
     assert isinstance(error, QuotaExceeded)
     assert error.retry_after_s == 4
-
-
-def test_pages_are_reserved_when_known_and_released_on_failure(keys: Keys) -> None:
-    keys.add(pages_a_day=10)
-    answer(keys.enter())
-    admission = keys.enter()
-    admission.expect(8)
-    with pytest.raises(QuotaExceeded):
-        admission.expect(10)
-    admission.expect(9)
-    assert keys.usage() == Usage(requests=1, reserved=9, today=1, this_month=1)
-    answer(admission, 7)
-    assert keys.usage() == Usage(today=8, this_month=8)
-    failed = keys.enter(pages=2)
-    for _ in range(2):
-        failed.release()
-    assert keys.usage() == Usage(today=8, this_month=8)
 
 
 def test_pages_count_for_the_day_of_their_request(keys: Keys) -> None:
@@ -187,22 +125,6 @@ def test_jobs_count_pages_but_not_concurrency(keys: Keys) -> None:
     for name in (identity, "anna"):
         with pytest.raises(KeyRefused):
             keys.gate.resume(name)
-
-
-def test_no_request_is_admitted_with_missing_or_stale_keys(keys: Keys) -> None:
-    secret, gate = keys.add(), AccessGate(keys.store, monotonic=lambda: keys.monotonic_s)
-    with pytest.raises(KeysUnavailable):
-        gate.check(secret)
-    gate.refresh()
-    keys.monotonic_s += 4.9
-    gate.check(secret)
-    keys.monotonic_s += 0.2
-    assert not gate.is_ready
-    with pytest.raises(KeysUnavailable) as refused:
-        gate.check(secret)
-    assert (refused.value.status, refused.value.retry_after_s) == (503, 2)
-    gate.refresh()
-    gate.check(secret)
 
 
 def test_the_log_says_when_all_requests_are_refused(

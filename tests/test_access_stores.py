@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as AnswerLost
 from redis_support import running_redis
 from support import ROOT, clean_environment, wait_until
 
-from ocrsvc.access.api_keys import KeyEntry, KeyLimits, KeySecret, StoredKey, is_same
+from ocrsvc.access.api_keys import KeyEntry, KeyLimits, KeySecret, StoredKey
 from ocrsvc.access.key_store import Hold, KeyStore, LimitReached, Need, Usage, day_of, oldest_day
 from ocrsvc.access.manage_keys import add_key, change_key, check_store, open_store, revoke_key, rotate_key
 from ocrsvc.access.sqlite_store import SqliteStore
@@ -105,16 +105,6 @@ def test_a_key_that_is_revoked_meanwhile_stays_revoked(
             change(case.store, before[0])
     [key] = case.store.keys()
     assert (key.entry.revoked_at, key.secrets, case.store.version()) == (5.0, (), number)
-
-
-def test_second_of_two_concurrent_adds_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = add_key(case.store, KeyEntry("acme"))
-    with monkeypatch.context() as at_once:
-        at_once.setattr(case.store, "keys", list)
-        with pytest.raises(OperatorError, match="The key acme was added or changed by another command meanwhile"):
-            add_key(case.store, KeyEntry("acme"))
-    [key] = case.store.keys()
-    assert is_same(secret, key.secrets[0])
 
 
 def test_unreadable_key_is_skipped(
@@ -304,7 +294,6 @@ def test_no_page_is_lost_or_counted_twice_when_workers_are_killed(case: Case) ->
     assert counted == Usage(0, 0, quota, quota)
 
 
-DAY = "2027-03-31"
 # As every run of `ocrsvc keys` does; the last one that closes a file in WAL mode removes its log.
 OPEN_AND_CLOSE = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM key').fetchall()"
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import faulthandler
-import io
 import logging
 import os
 import queue
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +18,11 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.config import Config
 from gunicorn.errors import HaltServer
 
-from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.request_guard import InFlightTable
 from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker import gunicorn_internals
-from ocrsvc.worker.boot import _is_final
-from ocrsvc.worker.gunicorn_internals import LastingArbiter, PidFile, RecyclingWorker, take_over
+from ocrsvc.worker.gunicorn_internals import LastingArbiter, PidFile, take_over
 from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.logger import LastingLogger
 from ocrsvc.worker.replacement_controller import ReplacementController
@@ -95,24 +89,6 @@ def test_worker_reaped_elsewhere_is_removed() -> None:
     assert (server.WORKERS, worker.ended) == ({}, [1])
 
 
-def test_failed_boot_does_not_end_the_service_while_another_worker_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = arbiter()
-    server.cfg.child_exit = lambda server, worker: server.controller.after_exit(server, worker)
-    server._num_workers = 2
-    server.cfg.nworkers_changed = lambda server, _count, _before: server.controller.set_count(server)
-    server.controller.worker_table.head.base = 2
-    for pid in (11, 12):
-        slot_number = server.controller.worker_table.allocate(0.0)
-        server.WORKERS[pid] = SimpleNamespace(pid=pid, slot_number=slot_number, tmp=io.BytesIO())
-    statuses = iter([(11, 3 << 8), (0, 0), (12, 70 << 8), (0, 0)])
-    monkeypatch.setattr(os, "waitpid", lambda *_: next(statuses))
-    server.reap_workers()
-    assert (list(server.WORKERS), server.controller.worker_table.head.boot_failures) == ([12], 1)
-    server.controller.worker_table.head.boot_failures = 2
-    with pytest.raises(HaltServer, match="3 workers could not start"):
-        server.reap_workers()
-
-
 def test_sigterm_is_repeated_for_a_worker_that_missed_it(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     server = arbiter()
@@ -147,14 +123,6 @@ def test_pid_file_stays_until_a_failed_service_has_stopped(tmp_path: Path, monke
     assert server.WORKERS == {}
 
 
-def test_app_load_error_ends_the_service_only_before_the_first_ready_worker() -> None:
-    server = arbiter()
-    assert server.APP_LOAD_ERROR == 4
-    server.controller.worker_table.head.ever_ready = 1
-    # No process can exit with it, and whoever tries exits with 70.
-    assert server.WORKER_BOOT_ERROR == server.APP_LOAD_ERROR == 256 + 70
-
-
 def test_umask_is_restored_when_gunicorn_cannot_make_its_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
         os.umask(0)
@@ -187,23 +155,6 @@ def test_other_logs_are_reopened_when_one_cannot_be(tmp_path: Path) -> None:
         handler.close()
 
 
-def test_pid_file_is_written_later_if_its_folder_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
-    folder = tmp_path / "run"
-    server = arbiter(pidfile=folder / "pid")
-    server.manage_workers()
-    folder.mkdir()
-    server.manage_workers()
-    assert [found.name for found in folder.iterdir()] == ["pid"]
-    assert (folder / "pid").read_text() == f"{os.getpid()}\n"
-    assert server.pidfile is not None
-    # What gunicorn does at a reload, before it goes on, and at the end.
-    server.pidfile.unlink()
-    assert list(folder.iterdir()) == []
-    server.manage_workers()
-    assert [found.name for found in folder.iterdir()] == ["pid"]
-
-
 @pytest.mark.parametrize("asked", ["pid", "other", None])
 def test_reload_updates_the_pid_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None) -> None:
     monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
@@ -233,31 +184,3 @@ def test_pid_file_of_another_living_process_is_kept(tmp_path: Path) -> None:
         pidfile.write()
     pidfile.unlink()
     assert (tmp_path / "pid").read_text() == f"{os.getppid()}\n"
-
-
-@pytest.mark.parametrize(
-    ("cause", "is_final"),
-    [
-        (None, True),
-        (EngineFailed("x"), False),
-        (EngineUnavailable("The model is missing."), True),
-        (OSError(24, "Too many open files"), True),
-    ],
-)
-def test_only_an_engines_own_operator_error_is_final(cause: Exception | None, *, is_final: bool) -> None:
-    error = EngineUnavailable("x")
-    error.__cause__ = cause
-    assert _is_final(error) is is_final
-
-
-def test_worker_stopped_while_loading_records_its_drain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *_, **__: None)
-    worker = RecyclingWorker(
-        1, os.getpid(), [SimpleNamespace(fileno=int)], None, 30, Config(), logging.getLogger("test-arbiter")
-    )
-    worker.worker_table, worker.slot_number = WorkerTable(), 0
-    worker.entry.state = State.BOOTING
-    with closing(worker.tmp), pytest.raises(SystemExit):
-        worker.handle_exit(signal.SIGTERM, None)
-    assert worker.entry.state == State.DRAINING
-    assert time.monotonic() - worker.entry.drained_s < 30.0

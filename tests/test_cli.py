@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +20,6 @@ from ocrsvc.cli.check import check_runtimes
 from ocrsvc.cli.main import ocrsvc as ocrsvc_commands
 from ocrsvc.cli.main import run
 from ocrsvc.cli.options import Command
-from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import OperatorError
 
 CONTEXT = click.Context(ocrsvc_commands)
@@ -97,13 +95,6 @@ def test_two_builds_of_onnx_runtime_are_an_error() -> None:
         check_runtimes(cpu=cpu, gpu=gpu)
     with pytest.raises(OperatorError, match="onnxruntime and onnxruntime-gpu are both installed"):
         check_runtimes(cpu=True, gpu=True)
-
-
-def test_serve_passes_gunicorns_flags_on() -> None:
-    command = command_line(["-w", "2", "--threads=5"])
-    assert command[:3] == [sys.executable, "-m", "gunicorn"]
-    assert command[5:8] == ["-w", "2", "--threads=5"]
-    assert Path(command[4]).is_file()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -198,24 +197,6 @@ def test_after_a_fork_parent_and_child_have_connections_of_their_own(two: list[S
             os._exit(2)
         assert first_lines(list(client.read_many([page_of(32)] * 4))) == ["32x20"] * 4
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-
-
-@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
-def test_cut_off_host_is_detected_by_its_connection(two: list[Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    wires: list[socket.socket] = []
-    connect = asyncio.BaseEventLoop.create_connection
-
-    async def noted(loop: asyncio.BaseEventLoop, *args: Any, **kwargs: Any) -> Any:
-        transport, protocol = await connect(loop, *args, **kwargs)
-        wires.append(transport.get_extra_info("socket"))
-        return transport, protocol
-
-    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", noted)
-    with Client(two[0].url) as client:
-        client.read(PAGE)
-        assert wires[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 6000
-        assert wires[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        assert wires[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 3
 
 
 def test_services_are_asked_by_tls_at_every_address_of_their_name(tmp_path: Path) -> None:

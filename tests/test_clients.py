@@ -112,12 +112,6 @@ def test_recorded_client_requests_are_served_and_name_no_machine(client: Client,
     assert not re.search(rb"/(tmp|root|home|Users|var)/|(?<![\d.])(?!127\.)\d{1,3}(\.\d{1,3}){3}(?![\d.])", sent)
 
 
-def test_refused_client_is_detected(place: Place) -> None:
-    client = next(client for client in CLIENTS if client.key == "kserve_v2-triton-http")
-    with pytest.raises(AssertionError):
-        _replay(dataclasses.replace(client, refused=0), place)
-
-
 @pytest.mark.parametrize("client", CLIENTS, ids=operator.attrgetter("key"))
 def test_real_client_or_its_recording_is_served(
     client: Client, place: Place, recorder: Recorder, record_property: Callable[[str, object], None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -16,18 +15,6 @@ from ocrsvc.serving.crash_denylist import CrashDenylist, Entry
 
 def mark(number: int) -> bytes:
     return number.to_bytes(16, "big")
-
-
-def test_recorded_images_are_listed_until_they_are_cleared() -> None:
-    denylist = CrashDenylist(4, 60.0)
-    denylist.note(mark(7), 1, "hang")
-    denylist.note(mark(7), 2, "SIGSEGV")
-    [entry] = denylist.entries()
-    assert (entry.hash, entry.cause, entry.crashes, entry.is_refused) == (f"{7:032x}", "SIGSEGV", 2, True)
-    assert 59 < entry.left_s <= 60
-    assert (denylist.crashes(mark(7)), denylist.crashes(mark(8))) == (2, 0)
-    denylist.clear(mark(7))
-    assert denylist.crashes(mark(7)) == 0
 
 
 def test_entries_expire() -> None:
@@ -58,16 +45,6 @@ def test_an_operator_can_remove_one_entry_or_all(asked: str | None, forgotten: i
     denylist.note(mark(2), 2, "hang")
     assert denylist.forget(asked) == forgotten
     assert sorted(int(entry.hash, 16) for entry in denylist.entries()) == left
-
-
-def test_forked_processes_share_the_denylist() -> None:
-    denylist = CrashDenylist(4, 60.0)
-    pid = os.fork()
-    if pid == 0:
-        denylist.note(mark(7), 2, "SIGSEGV")
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert denylist.crashes(mark(7)) == 2
 
 
 @pytest.mark.parametrize("torn_at", [0, 20, 30, 45, 52])

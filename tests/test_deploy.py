@@ -38,15 +38,6 @@ def test_no_request_fails_behind_a_proxy_while_workers_are_replaced(name: str, t
         assert set(outcomes) == {"right"}, outcomes
 
 
-def test_requests_fail_without_a_proxy_when_workers_are_killed() -> None:
-    with run_server(ENV) as server:
-        server.wait_for("READY in", count=2)
-        expected = texts_of(server.url)
-        with asking(server.url, expected) as outcomes:
-            kill_workers(server, outcomes, 2)
-        assert set(outcomes) == {"right", "ConnectionError"}, outcomes
-
-
 @pytest.mark.parametrize("name", PROXIES)
 @pytest.mark.parametrize("is_shipped", [True, False], ids=["as shipped", "without refusals"])
 def test_operator_routes_are_hidden_behind_a_proxy(name: str, is_shipped: bool, tmp_path: Path, free_port: int) -> None:

@@ -109,15 +109,12 @@ def test_missing_nvml_is_not_logged(gpu_home: Path) -> None:
 
 
 class Totals(Nvml):
-    """A GPU of 1000 bytes that lists no processes, or does not answer."""
+    """A GPU of 1000 bytes that lists no processes."""
 
     def __init__(self, used: int) -> None:
         self.used = used
-        self.fails = False
 
     def totals(self) -> tuple[int, int]:
-        if self.fails:
-            raise GpuUnreadable("gone")
         return self.used, 1000
 
     def processes(self) -> Mapping[int, int | None]:
@@ -150,16 +147,6 @@ def test_memory_of_a_loading_sibling_is_not_counted() -> None:
     assert own_bytes(gauge, Siblings(settled=False)) == 200
     source.used = 410
     assert own_bytes(gauge, Siblings(gpu_bytes=200)) == 210
-
-
-def test_gpu_failure_and_recovery_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    source = Totals(used=0)
-    gauge = GpuMemoryReader(source, logging.getLogger("test-gpu"), Siblings())
-    with caplog.at_level(logging.INFO):
-        for source.fails in (True, True, False, False):
-            gauge.read(Siblings())
-    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
-    assert "only RSS limits apply" in caplog.messages[0]
 
 
 def serving(home: Path, gpu: SimulatedGpu, **env: str) -> dict[str, str]:

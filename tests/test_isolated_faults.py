@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 from image_support import encoded, noise
 from isolation_support import (
-    PLAN,
     a_task,
     crc,
     denylist_of,
@@ -36,13 +35,11 @@ from support import wait_until
 
 from ocrsvc.engines.isolated import child
 from ocrsvc.engines.isolated.child import Spawner
-from ocrsvc.engines.isolated.engine import IsolatedEngine, IsolatedHandle
-from ocrsvc.engines.open_engine import open_engine
+from ocrsvc.engines.isolated.engine import IsolatedHandle
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable
 from ocrsvc.results import FileTask, Task
 from ocrsvc.serving.work_queue import client_gone
 from ocrsvc.settings.group import Percentage
-from ocrsvc.settings.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))
 
@@ -77,22 +74,6 @@ def test_child_that_opens_too_slowly_is_killed_and_counts_as_failed(open_s: floa
     ):
         pass
     assert time.monotonic() - began_s < 40.0
-
-
-def test_engine_description_is_that_of_the_child_opened_last() -> None:
-    engine = open_engine(Settings(engine="fake", isolation="process"), PLAN)
-    assert isinstance(engine, IsolatedEngine)
-    handle = engine.open_handle()
-    ready = handle.child.ready
-    assert ready is not None
-    handle.child.ready = replace(ready, info=replace(ready.info, precision="int8"))
-    engine._pool.note_opened(handle.child)
-    assert engine.describe().precision == "int8"
-    second = engine.open_handle()
-    assert engine.describe().precision == ready.info.precision
-    for opened in (handle, second):
-        opened.close()
-    engine.close()
 
 
 def failing(code: int) -> Callable[..., Any]:
@@ -194,21 +175,6 @@ def test_late_or_abandoned_page_stops_without_killing_its_child(patient: Spawner
         assert summary(handle.read([replace(task, deadline=began_s + 0.6)])) == [DeadlineExceeded]
         assert 0.6 <= time.monotonic() - began_s < 25.0
         assert (pid_of(handle), denylist_of(handle).is_empty()) == (first, True)
-
-
-def test_stopped_child_is_killed_after_the_deadline(plain: Spawner) -> None:
-    image = noise(1)
-    limits = {"deadline_s": 0.1, "grace_s": 0.1}
-    with opened_handle(limits, spawner=plain) as handle, opened_handle(spawner=plain) as other:
-        stopped = pid_of(handle)
-        os.kill(stopped, signal.SIGSTOP)
-        began_s = time.monotonic()
-        assert summary(handle.read([a_task(image, 0.3)])) == [DeadlineExceeded]
-        assert time.monotonic() - began_s < 25.0
-        assert not state_of(stopped)
-        assert summary(other.read([a_task(image)])) == [crc(image)]
-        assert summary(handle.read([a_task(image)])) == [crc(image)]
-        assert denylist_of(handle).is_empty()
 
 
 @contextmanager

@@ -36,10 +36,10 @@ from support import wait_until
 
 from ocrsvc import errors
 from ocrsvc.engines.isolated.child import Spawner
-from ocrsvc.engines.isolated.messages import SharedArea, pack_answers, unpack_answers
+from ocrsvc.engines.isolated.messages import SharedArea, unpack_answers
 from ocrsvc.engines.open_engine import open_engine, open_engine_in_process
 from ocrsvc.formats.page_serialization import InvalidData, pack_page
-from ocrsvc.results import Character, Image, Line, Page, ReadOptions, ReadTask, Word
+from ocrsvc.results import Image, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
 
@@ -274,20 +274,6 @@ def test_images_fail_at_once_during_back_off_and_children_recover(tmp_path: Path
 
 
 LINE = Line("正品", 0.5, ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)))
-WORD = Word("正品", 0.5, LINE.box, (Character("正", 0.25, LINE.box), Character("品", 0.75, LINE.box)))
-
-
-def test_pages_and_errors_survive_packing() -> None:
-    answers: list[Page | errors.OcrsvcError] = [
-        Page(3, 4, 90, (LINE, LINE), 2),
-        errors.BrokenImage("It is broken.", "Mend it."),
-        Page(1, 1, 0, (replace(LINE, words=()), replace(LINE, words=(WORD, replace(WORD, characters=()))))),
-    ]
-    area = SharedArea()
-    back = unpack_answers(pack_answers(answers, area), [a_task(noise(1))] * 3, area)
-    area.close()
-    assert (back[0], back[2]) == (answers[0], answers[2])
-    assert (type(back[1]), str(back[1])) == (errors.BrokenImage, "It is broken. Mend it.")
 
 
 GOOD = {"page": pack_page(Page(3, 4, 0, (LINE,))), "times": None}

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import mmap
 import platform
 import resource
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import data_of
 
-from ocrsvc.system.allocator import register_holder, release_free_memory
 from ocrsvc.system.memory import MemoryUse, read_memory_bytes, read_memory_use, read_rss_bytes
-
-
-def test_touched_memory_is_resident() -> None:
-    before = read_rss_bytes()
-    held = mmap.mmap(-1, 64 * 2**20)
-    for _ in range(64):
-        held.write(bytes(2**20))
-    grown = read_rss_bytes() - before
-    held.close()
-    # Other tests' garbage may go at the same time.
-    assert 48 * 2**20 < grown < 80 * 2**20
-    assert before <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def test_statm_counts_pages(tmp_path: Path) -> None:
@@ -115,24 +100,3 @@ print(held - resident())
 def test_free_memory_returns_to_the_system() -> None:
     done = subprocess.run([sys.executable, "-c", GIVING_BACK], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) > 40_000_000
-
-
-class Keeper:
-    """A holder that counts its releases."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def release_memory(self) -> None:
-        self.asked += 1
-
-
-def test_registered_holders_are_asked_until_they_are_gone() -> None:
-    keeper = Keeper()
-    register_holder(keeper)
-    release_free_memory()
-    assert keeper.asked == 1
-    gone = weakref.ref(keeper)
-    del keeper
-    assert gone() is None
-    release_free_memory()

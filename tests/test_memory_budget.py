@@ -12,25 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import wait_until
 
-from ocrsvc.errors import BodyTooLarge, ClientGone, QueueFull, TooManyAtOnce
+from ocrsvc.errors import BodyTooLarge, ClientGone, QueueFull
 from ocrsvc.results import no_check
 from ocrsvc.serving.limiter import Limiter
-from ocrsvc.serving.memory_budget import Budget, Callers, Share
-
-
-def test_memory_is_free_after_its_request_ends() -> None:
-    budget = Budget(100)
-    first, second = Share(budget), Share(budget)
-    first.take(70)
-    with pytest.raises(QueueFull, match="OCRSVC_REQUEST_MEMORY_BYTES") as refusal:
-        second.take(31)
-    assert refusal.value.retry_after_s >= 1
-    second.take(30)
-    first.release()
-    first.release()
-    second.take(70)
-    second.release()
-    assert budget.held_bytes == 0
+from ocrsvc.serving.memory_budget import Budget, Share
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["take", "give_back", "release"]), st.integers(0, 60))))
@@ -53,22 +38,6 @@ def test_held_memory_never_exceeds_the_total(steps: list[tuple[int, str, int]]) 
         assert budget.held_bytes == sum(held) <= 100
 
 
-def test_too_large_requests_differ_from_temporary_shortage() -> None:
-    budget = Budget(100)
-    other, share = Share(budget), Share(budget)
-    other.take(60)
-    with share.holding(40):
-        with pytest.raises(QueueFull):
-            share.take(60)
-        with pytest.raises(BodyTooLarge, match="100 bytes"):
-            share.take(61)
-    assert (share.held_bytes, budget.held_bytes) == (0, 60)
-    # What is given back after the end of its request is not counted twice.
-    with share.holding(40):
-        share.release()
-    assert (share.held_bytes, budget.held_bytes) == (0, 60)
-
-
 def test_request_may_fill_the_budget_only_alone() -> None:
     budget = Budget(100)
     other, share = Share(budget), Share(budget)
@@ -77,31 +46,6 @@ def test_request_may_fill_the_budget_only_alone() -> None:
         share.take(60, part=0.5)
     other.release()
     share.take(100, part=0.5)
-
-
-def test_transferred_memory_belongs_to_its_new_share() -> None:
-    share = Share(Budget(100))
-    share.take(60)
-    handed_over = share.split(60)
-    with pytest.raises(BodyTooLarge):
-        handed_over.take(41)
-    with pytest.raises(QueueFull):
-        share.take(41)
-
-
-def test_only_the_caller_over_its_limit_is_refused() -> None:
-    callers = Callers(2)
-    callers.enter("a")
-    callers.enter("a")
-    with pytest.raises(TooManyAtOnce, match="OCRSVC_CALLER_REQUESTS") as refusal:
-        callers.enter("a")
-    assert refusal.value.retry_after_s >= 1
-    callers.enter("b")
-    callers.leave("a")
-    callers.enter("a")
-    for name in ("a", "a", "b"):
-        callers.leave(name)
-    assert len(callers) == 0
 
 
 WAIT_S = 30.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -49,18 +48,6 @@ def test_counters_do_not_decrease_while_the_arbiter_folds() -> None:
     reader.join()
     assert seen == sorted(seen)
     assert value(store, metrics.IMAGES.of("request")) == 300
-
-
-def test_concurrent_threads_lose_no_count() -> None:
-    store = MetricsStore()
-
-    def work(_number: int) -> None:
-        for _ in range(2000):
-            store.common.count(metrics.IMAGES, "request")
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-    assert value(store, metrics.IMAGES.of("request")) == 16_000
 
 
 def test_signal_handler_may_count_while_its_thread_counts() -> None:
@@ -217,14 +204,6 @@ def test_latest_time_of_all_workers_counts_and_outlives_them() -> None:
     assert store.read(2)[KEY][3].trace_id == "2" * 32
 
 
-def test_exemplar_is_kept_for_a_second() -> None:
-    store = ExemplarStore(slots=1)
-    worker = store.of_worker(0)
-    for at_s in (10.0, 10.5, 11.0, 11.5):
-        worker.put(KEY, 3, Exemplar(TRACE, 0.2, at_s))
-    assert store.read(2)[KEY][3].at_s == 11.0
-
-
 def test_excess_exemplars_are_dropped_and_half_written_ones_skipped() -> None:
     store = ExemplarStore(slots=1)
     worker = store.of_worker(0)
@@ -233,16 +212,6 @@ def test_excess_exemplars_are_dropped_and_half_written_ones_skipped() -> None:
     assert len(store.read(2)) == exemplars.SERIES
     store._blocks[1].entries[0].buckets[15].at_s = 0.0
     assert len(store.read(2)) == exemplars.SERIES - 1
-
-
-def test_next_worker_in_a_slot_has_room_for_all_series() -> None:
-    store = ExemplarStore(slots=1)
-    for worker, at_s in (("old", 10.0), ("new", 20.0)):
-        block = store.of_worker(0)
-        for number in range(exemplars.SERIES):
-            block.put((worker, str(number)), 0, Exemplar(TRACE, 1.0, at_s))
-        assert {name for name, _ in store.read(2)} == {"old", worker}
-        store.fold(0)
 
 
 @pytest.mark.parametrize(("flags", "named"), [("01", True), ("00", False)])
@@ -263,12 +232,3 @@ def test_only_openmetrics_has_exemplars_of_sampled_traces(flags: str, named: boo
     assert [sample.exemplar.labels for sample in found] == ([{"trace_id": TRACE}] if named else [])
     assert all(sample.exemplar.value <= float(sample.labels["le"]) for sample in found)
     assert "trace_id" not in plain.text
-
-
-def test_untraced_seconds_have_no_exemplar() -> None:
-    store = MetricsStore(slots=1)
-    store.claim(0)
-    store.worker_metrics(0).record((), ((KEY, 0.3),))
-    body, _ = expose(Observed(store, WorkerTable()), "application/openmetrics-text")
-    assert b"# {" not in body
-    assert body.endswith(b"# EOF\n")

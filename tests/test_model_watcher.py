@@ -29,7 +29,7 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.metrics_store import MetricsStore
-from ocrsvc.telemetry.model_metrics import MODEL_REFUSALS, MODEL_REFUSED, MODEL_SWAPS
+from ocrsvc.telemetry.model_metrics import MODEL_REFUSALS, MODEL_REFUSED
 
 PLAN = ThreadPlan(1, 1, 1)
 
@@ -136,15 +136,6 @@ def serving_worker(models: Path, judge: Callable[[ModelVersion, ModelVersion | N
     worker.round()
     worker.loaded.preload(worker.control.rescan().models["fake"].available[0])
     return worker
-
-
-def test_a_new_version_takes_the_place_of_the_one_that_serves(models: Path) -> None:
-    worker = serving_worker(models)
-    make_fake(models, 2)
-    assert worker.round() == ["load fake/2", "retire fake/1"]
-    assert worker.proved == ["fake/1 beside None", "fake/2 beside fake/1"]
-    assert worker.count(MODEL_SWAPS) == 1
-    assert worker.round() == []
 
 
 def test_bad_version_is_logged_once_and_counted_as_refused(models: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -316,12 +307,6 @@ def prover(repository: Path, **settings: object) -> Prover:
 def a_fake(repository: Path, number: int, text: str = "", **settings: Any) -> ModelVersion:
     """A version of the fake engine whose text differs in one word from that of any other."""
     return make_fake(repository, number, fake_text=text or f"{WORDS} v{number}", **settings)
-
-
-def test_version_equal_to_the_serving_one_is_accepted(tmp_path: Path) -> None:
-    found = prover(tmp_path).prove(a_fake(tmp_path, 2), a_fake(tmp_path, 1))
-    assert found.kind is None
-    assert "0.95 of the words of fake/1" in found.reason
 
 
 @pytest.mark.parametrize(

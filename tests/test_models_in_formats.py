@@ -18,19 +18,13 @@ from support import read_data
 from test_adapters import SENT
 from web_support import as_base64, json_of, running_app, running_reader
 
-from ocrsvc.adapters.model_protocols.ocr_model import options_from_parameters
-from ocrsvc.adapters.ocr_space.http import LANGUAGES
-from ocrsvc.adapters.ocr_space.http import read_options as read_ocr_space
-from ocrsvc.adapters.umi_ocr.answers import OPTIONS, ImageOptions, options_for
 from ocrsvc.app import create_app
 from ocrsvc.client.response import Response, model_list_of
-from ocrsvc.engines.model.description import AUTO, is_tag
 from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
 from ocrsvc.errors import BadModel, BadOption, UnknownModel
 from ocrsvc.http.options import read_options
-from ocrsvc.http.parsed_body import Content
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.models.model_control import ModelControl, ModelList
+from ocrsvc.models.model_control import ModelControl
 from ocrsvc.models.model_name import WantedModel
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.version_selection import VersionSelector
@@ -205,15 +199,6 @@ def test_a_repository_that_cannot_be_listed_names_no_path(client: FlaskClient, m
     assert "/srv" not in response.text
 
 
-def test_the_languages_of_ocr_space_are_tags_and_mean_nothing_without_a_repository() -> None:
-    assert all(tag == AUTO or is_tag(tag) for tag in LANGUAGES.values())
-    sent = Content(fields=(("language", "CHT"),))
-    assert read_ocr_space(sent, has_models=True).lang == "zh-hant"
-    assert read_ocr_space(sent, has_models=False).lang is None
-    assert ImageOptions.from_values({"ocr.language": ["what", "ever"]}).read_options(has_models=False).lang is None
-    assert options_for(ModelList("gone", ())) == OPTIONS
-
-
 @pytest.mark.parametrize(
     ("name", "sent", "value"),
     read_data("models_in_formats.json")["option is parsed"],
@@ -257,9 +242,3 @@ def test_an_engine_with_its_own_model_lists_none_and_leaves_nothing_to_choose() 
         with pytest.raises(UnknownModel, match="The engine fake has its own model"):
             selector.select(replace(ReadOptions(), **asked))  # type: ignore[arg-type]  # texts are what they are
     selector.select(ReadOptions(lang="auto"))
-
-
-def test_models_as_tensors_take_tier_and_language_as_parameters_where_there_are_several() -> None:
-    sent = {"tier": "Small", "lang": "EN", "model": "what belongs to somebody else"}
-    assert options_from_parameters(sent) == ReadOptions()
-    assert options_from_parameters(sent, has_models=True) == ReadOptions(tier="small", lang="en")

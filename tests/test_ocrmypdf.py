@@ -3,7 +3,6 @@
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pikepdf
 import pypdfium2
@@ -13,7 +12,6 @@ from image_support import box
 from ocrmypdf import OcrClass, OcrElement
 from ocrmypdf.exceptions import BadArgsError, InputFileError, MissingDependencyError, SubprocessOutputError
 from ocrmypdf.hocrtransform import HocrParser
-from ocrmypdf.pluginspec import OcrEngine
 from support import ROOT, run_program, run_server
 
 from ocrsvc import errors, ocrmypdf_plugin
@@ -33,15 +31,6 @@ WORDS = (
     Word("品", 0.7, box(60, 10, 70, 20)),
 )
 PAGE = Page(100, 50, 0, (Line("one 正品", 0.9, box(10, 10, 70, 20), WORDS), Line("whole", 0.5, box(10, 30, 40, 40))))
-
-
-def test_engine_implements_ocrmypdfs_interface() -> None:
-    options: Any = None
-    engine = ocrmypdf_plugin.get_ocr_engine(options)
-    assert isinstance(engine, OcrEngine)
-    assert str(engine) == engine.creator_tag(options) == f"ocrsvc {engine.version()}"
-    assert engine.supports_generate_ocr()
-    assert engine.languages(options) == set()
 
 
 @pytest.mark.parametrize(("asked", "is_ours"), [("auto", True), ("tesseract", False), ("none", False)])

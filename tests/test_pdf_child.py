@@ -258,13 +258,6 @@ def program(*arguments: int, name: str = "ocrsvc.imaging.pdf.child") -> Iterator
             process.wait()
 
 
-def test_the_child_ends_at_once_if_its_parent_is_gone() -> None:
-    # Its parent is this process, and not the first of all.
-    with program(1, 1 << 30, 0) as (process, ours):
-        assert process.wait(30) == -signal.SIGKILL
-        assert ours.recv(MESSAGE_BYTES) == b""
-
-
 NONSENSE = [b"1 " + b"9" * MESSAGE_BYTES, b"1 unknown", b"open", b"\xff", b"1 size", b"1 size 1 2 3", b"x open"]
 
 

@@ -167,14 +167,6 @@ def test_reading_before_start_raises_not_ready() -> None:
     assert not reader.ready
 
 
-def test_several_images_get_separate_outcomes_in_order() -> None:
-    files = [*(colour_png(10 + n, 10) for n in range(7)), b"junk", colour_png(5, 5)]
-    with reading(Mirror(), engine_threads=2, queue_size=2) as reader:
-        answers = reader.read_many(files, ReadOptions(), SOON_S)
-    texts = [answer.page.text if isinstance(answer, Reading) else answer.code for answer in answers]
-    assert texts == [*(f"{10 + n}x10" for n in range(7)), "unsupported_image", "5x5"]
-
-
 def test_a_disconnected_client_is_noticed_between_pages() -> None:
     gate, gone = threading.Event(), threading.Event()
     engine = Mirror(gate=gate)

@@ -91,15 +91,6 @@ def test_drawn_pages_are_ordered_in_any_view(kind: str) -> None:
     assert rates[9] <= (0.12 if kind in ONE_PAGE_FAILS else 0.03)
 
 
-def test_a_slanted_page_is_levelled_and_a_level_one_unchanged() -> None:
-    quads = quads_around(column(0, 0, 40) + column(220, 0, 40) + column(440, 0, 40))
-    assert np.abs(level_quads(quads) - quads).max() < 0.01
-    x, y = quads[..., 0] - 320, quads[..., 1] - 280
-    depth = 1 + x / 8000 + y / 4000
-    level = level_quads(np.stack([x / depth, y / depth], axis=-1).astype(np.float32))
-    assert np.ptp(level[:, 0, 1].reshape(3, 40), axis=0).max() < 2
-
-
 def scattered(count: int, width: float) -> list[Frame]:
     corners = np.random.default_rng(7).uniform(0, 4000, (count, 2)).tolist()
     return [(x, y, x + width, y + 12) for x, y in corners]
@@ -137,31 +128,6 @@ def test_thousands_of_lines_are_ordered_quickly(frames: list[Frame]) -> None:
         if spent_s < 1.0:
             break
     assert spent_s < 1.0  # 0.02 to 0.35 s measured on one core of a Xeon
-
-
-def test_time_is_not_quadratic_in_the_lines() -> None:
-    def spent(count: int) -> float:
-        quads = level_quads(quads_around(pairs_apart(count)))
-        began = time.process_time()
-        reading_order(quads)
-        return time.process_time() - began
-
-    # What is not linear stays so; a machine that is busy with something else does not.
-    for _ in range(3):
-        once_s, twice_s = (min(spent(count) for _ in range(3)) for count in (4000, 8000))
-        if twice_s < 3 * once_s:
-            break
-    assert twice_s < 3 * once_s
-
-
-@pytest.mark.parametrize(
-    "kind", ["one row, though the left one lies higher", "two columns", "bands of columns below a title"]
-)
-def test_an_arabic_page_is_ordered_from_right_to_left(kind: str) -> None:
-    quads = quads_around([(1000 - right, top, 1000 - left, bottom) for left, top, right, bottom in ORDERED[kind]])
-
-    assert reading_order(quads, from_right=True) == list(range(len(quads)))
-    assert reading_order(quads) != list(range(len(quads)))
 
 
 @pytest.mark.parametrize("kind", ["columns_3", "newspaper", "form", "table_of_paragraphs"])

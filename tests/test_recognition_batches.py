@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any, cast
 
 import cv2
@@ -30,7 +29,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, Recognizer
 from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part, read_dictionary
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
-from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecognizer, first_steps
+from ocrsvc.engines.ppocr.runtime.openvino_session import first_steps
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
@@ -63,14 +62,6 @@ def test_a_line_reads_the_same_alone_and_in_any_batch(recognizer: Recognizer) ->
     assert texts == [expected, expected[::-1], expected[2:5], expected[:1]]
     for one, other in zip(alone, batches[0], strict=True):
         assert other.confidence == pytest.approx(one.confidence, abs=1e-4)
-
-
-def test_batch_outputs_are_decoded_in_the_pages_thread() -> None:
-    session = open_model(built_in_part(RECOGNITION), SessionConfig("cpu", batched=True))
-    runs = BatchRunner(session, SMALL)
-    threads = runs.map(lambda _: threading.current_thread(), [LineImage(line(448)), LineImage(line(300))])
-    runs.close()
-    assert threads == [threading.current_thread()] * 2
 
 
 def test_a_page_reads_the_same_in_batches_and_line_by_line() -> None:
@@ -160,41 +151,3 @@ def test_lines_of_a_cancelled_page_are_dropped_before_their_batch() -> None:
     assert neighbour == [4]
     # What was under way when the page was given up, and the neighbour's line.
     assert sum(ran) <= SMALL.max_items + 1
-
-
-class SlowClassifier:
-    """An openvino.CompiledModel and its request; while the classifier runs, its memory is asked for."""
-
-    inputs, outputs = (), ()
-
-    def __init__(self) -> None:
-        self.released = 0
-        self.asks: Callable[[], object] = bool
-
-    def create_infer_request(self) -> SlowClassifier:
-        return self
-
-    def get_property(self, _name: str) -> str:
-        return "float32"
-
-    def infer(self, _inputs: object, *, share_outputs: bool) -> None:
-        assert share_outputs
-        self.asks()
-
-    def get_output_tensor(self, number: int) -> Any:
-        return SimpleNamespace(data=(np.zeros(STEPS, np.int64), np.zeros(0, np.float32))[number])
-
-    def release_memory(self) -> None:
-        self.released += 1
-
-
-def test_memory_requested_during_classification_is_released_after_it() -> None:
-    body, classifier = SlowClassifier(), SlowClassifier()
-    recognizer = OpenVinoRecognizer(
-        body, classifier, {}, lambda: (np.zeros((5, 2), np.float32), np.zeros(2, np.float32))
-    )
-    classifier.asks = recognizer.release_memory
-    recognizer.classify([np.zeros((3, 5), np.float32)])
-    assert (body.released, classifier.released) == (1, 1)
-    recognizer.release_memory()
-    assert (body.released, classifier.released) == (2, 2)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gunicorn.errors import HaltServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -179,40 +178,6 @@ def test_reload_forgets_the_models_footprint() -> None:
     assert Granted.SUCCESSOR in [processes.entry(pid).granted for pid in processes.pids(State.READY)]
 
 
-def test_unusable_engine_ends_the_service_once() -> None:
-    processes = all_ready()
-    processes.head.ever_ready, processes.head.unusable = 0, 1
-    first, second, _ = processes.WORKERS
-    with pytest.raises(HaltServer):
-        processes.reap(first)
-    processes.reap(second)
-    assert len(processes.WORKERS) == 1
-
-
-def test_workers_drain_first_one_at_a_time_without_room_for_a_second_model() -> None:
-    processes = all_ready()
-    first, second, _ = processes.pids(State.READY)
-    want(processes, first)
-    want(processes, second)
-    processes.read_gpu(99)
-    processes.turn()
-    assert (processes.entry(first).granted, processes.entry(second).granted) == (Granted.DRAIN_FIRST, Granted.NOTHING)
-    assert len(processes.WORKERS) == processes.num_workers == BASE
-    processes.drain_replaced()
-    processes.turn()
-    assert len(processes.pids(State.READY)) == BASE - 1
-    processes.reap(first)
-    processes.turn()
-    (new,) = processes.pids(State.BOOTING)
-    processes.make_ready(new)
-    processes.turn()
-    assert processes.entry(second).granted == Granted.NOTHING, "nobody has read the GPU since the exit"
-    processes.read_gpu(100)
-    processes.turn()
-    assert processes.entry(second).granted == Granted.SUCCESSOR
-    assert processes.head.drain_first == 1
-
-
 def test_single_worker_drains_first_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     processes = Processes(1)
     (pid,) = processes.WORKERS
@@ -252,17 +217,6 @@ def test_successor_is_admitted_by_free_gpu_memory(
 ) -> None:
     grant = next_grant(Head(base=2, exited_s=exited_s, gpu_footprint_bytes=100), workers, 10.0)
     assert (grant[1] if grant else None) is kind
-
-
-def test_memory_reasons_go_before_longer_waiting_workers() -> None:
-    workers = [
-        ready(0, reason=Reason.RELOAD, wanted_s=1.0),
-        ready(1, reason=Reason.GPU_SOFT, wanted_s=3.0),
-        ready(2, reason=Reason.RSS_SOFT, wanted_s=2.0),
-    ]
-    grant = next_grant(Head(base=3), workers, 10.0)
-    assert grant is not None
-    assert grant[0].slot == 2
 
 
 def test_workers_load_in_fork_order() -> None:
@@ -394,17 +348,3 @@ def test_unreported_exit_frees_the_slot() -> None:
     processes.WORKERS.popitem()
     processes.turn()
     assert len(processes.table.live()) == len(processes.WORKERS) == BASE
-
-
-def test_heartbeat_timeout_starts_after_boot_limit_and_standstill() -> None:
-    now_s = 100.0
-    controller = ReplacementController(WorkerTable(), clock=lambda: now_s)
-    worker: Any = SimpleNamespace()
-    controller.before_fork(worker, boot_limit_s=600.0)
-    entry = controller.worker_table.entry(worker.slot_number)
-    assert entry.alive_s == 700.0
-    controller.reset_heartbeats()
-    assert entry.alive_s == 700.0
-    entry.alive_s, now_s = 100.0, 150.0
-    controller.reset_heartbeats()
-    assert entry.alive_s == 150.0

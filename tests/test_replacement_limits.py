@@ -59,11 +59,6 @@ def test_request_and_age_reasons(requests: int, age_s: float, reason: Reason) ->
     assert reason_of(ALL, requests=requests, age_s=age_s) is reason
 
 
-def test_worker_without_limits_is_never_replaced() -> None:
-    much = Usage(10**15, 10**15)
-    assert reason_to_replace(Limits(), 10**9, 10.0**9, much, much) is Reason.NONE
-
-
 def test_largest_step_is_kept_and_neither_the_first_check_nor_loading_a_model_is_one() -> None:
     usage = Usage()
     for now_bytes in (100, 400, 390, 450):
@@ -114,21 +109,6 @@ def test_steady_worker_is_never_replaced(
     gpu = calibrate_gpu(soft, hard, footprint_bytes=footprint, gpu_memory_bytes=memory, workers=workers)
     found = Usage(footprint)
     assert reason_to_replace(Limits(rss=rss, gpu=gpu), 10**6, 1e6, found, found) is Reason.NONE
-
-
-@given(footprint=st.integers(50 * MB, 4 * GB), memory=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))
-def test_calibrated_limits_leave_room_for_a_successor(footprint: int, memory: int, workers: int) -> None:
-    bounds = calibrate(None, None, footprint_bytes=footprint, memory_bytes=memory, workers=workers)
-    for limit, share in ((bounds.soft_bytes, 0.8), (bounds.hard_bytes, 0.9)):
-        assert limit == 0 or workers * limit + footprint <= share * memory + workers
-
-
-@given(footprint=st.integers(50 * MB, 4 * GB), gpu=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))
-def test_calibrated_gpu_limits_fit_the_gpu_and_soft_is_below_hard(footprint: int, gpu: int, workers: int) -> None:
-    bounds = calibrate_gpu(None, None, footprint_bytes=footprint, gpu_memory_bytes=gpu, workers=workers)
-    assert workers * bounds.hard_bytes <= 0.95 * gpu + workers
-    assert workers * bounds.soft_bytes <= 0.85 * gpu + workers
-    assert bounds.soft_bytes < bounds.hard_bytes or bounds == Bounds()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from ocrsvc.errors import SettingsError
 from ocrsvc.settings.describe import accepted, groups, help_of, variable_of
 from ocrsvc.settings.group import Percentage, bytes_of
 from ocrsvc.settings.load import RENAMED, read_settings
-from ocrsvc.settings.settings import Settings, settings_class
+from ocrsvc.settings.settings import Settings
 
 
 def complaint(environ: dict[str, str], file: Path | None = None) -> str:
@@ -165,11 +165,6 @@ def test_passwords_in_addresses_are_never_shown() -> None:
         read_settings(wrong)
     assert all(name in str(refusal.value) for name in wrong)
     assert "sec" not in str(refusal.value)
-
-
-def test_settings_reach_another_process_as_json() -> None:
-    settings = read_settings({"OCRSVC_GPU_SOFT_BYTES": "80%", "OCRSVC_ADAPTERS": "none", "OCRSVC_TR_HOME": "/opt/tr"})
-    assert settings_class().model_validate(settings.model_dump(mode="json")) == settings
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())

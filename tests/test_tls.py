@@ -1,6 +1,5 @@
 """Certificates: what stops the start, what a client gets, what is read again, and when the log warns."""
 
-import copy
 import logging
 import re
 import ssl
@@ -33,7 +32,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.telemetry.metrics import TLS_NOT_AFTER, TLS_READS
 from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.telemetry.worker_table import WorkerTable
-from ocrsvc.worker.certificate_watch import CertificateWatch, follow
+from ocrsvc.worker.certificate_watch import CertificateWatch
 
 _DAY_S = 86400
 
@@ -198,45 +197,6 @@ def test_changed_certificate_is_loaded_when_it_is_stable(authority: Authority) -
     assert certificates.left_s() < 31 * _DAY_S
     look_twice(watch)
     assert head.certificates == 1
-
-
-@pytest.mark.parametrize("spoil", [lambda own: own.key.unlink(), lambda own: own.certificate.write_text("hello")])
-def test_a_bad_new_pair_keeps_the_old_one(
-    authority: Authority, caplog: pytest.LogCaptureFixture, spoil: Callable[[TlsFiles], Any]
-) -> None:
-    files = authority.issue()
-    watch, store, head = watched(files)
-    assert watch.certificates is not None
-    first = watch.certificates.current
-    spoil(files)
-    look_twice(watch)
-    look_twice(watch)
-    assert watch.certificates.current is first
-    assert head.certificates == 0
-    assert store.read()[TLS_READS.of("failed")][0] == 1
-    assert len(re.findall("certificates stay as they were: OCRSVC_TLS_", caplog.text)) == 1
-    authority.issue()
-    look_twice(watch)
-    assert watch.certificates.current is not first
-
-
-def test_a_worker_follows_its_arbiter(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
-    files = authority.issue()
-    watch, _, head = watched(files)
-    assert watch.certificates is not None
-    own, log = copy.copy(watch.certificates), logging.getLogger("test-tls")
-    first = own.current
-    follow(own, head, log)
-    assert own.current is first
-    authority.issue(valid_days=(-1, 30))
-    look_twice(watch)
-    # What becomes of the files meanwhile is not the worker's concern.
-    files.certificate.write_text("hello")
-    files.key.unlink()
-    look_twice(watch)
-    follow(own, head, log)
-    assert own.current.certificate == watch.certificates.current.certificate != first.certificate
-    assert "stay as they were in this worker" not in caplog.text
 
 
 def test_the_log_warns_of_expiry_once_a_day_and_late_where_lives_are_short(

@@ -125,17 +125,6 @@ def test_unsent_bytes_are_bounded_and_sent_later(connected: Pair) -> None:
     assert found == data[:sent]
 
 
-def test_closing_tells_the_client_and_what_still_comes_is_thrown_away(connected: Pair) -> None:
-    own, client = connected
-    own.shutdown(socket.SHUT_WR)
-    assert client.read() == b""
-    assert client.is_told
-    client.wire.send(b"not even TLS")
-    assert own.recv(100) == b"not even TLS"
-    own.close()
-    assert own.fileno() == -1
-
-
 def test_a_forged_record_breaks_the_connection(connected: Pair) -> None:
     own, client = connected
     client.wire.send(b"\x17\x03\x03\x00\x20" + bytes(32))

@@ -3,16 +3,14 @@
 import pytest
 from support import Clock
 
-from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
+from ocrsvc.errors import NotReady, QueueFull
 from ocrsvc.serving.work_queue import (
     BATCH_EVERY,
-    CLIENT_CHECK_S,
     DEFAULT_CONTEXT,
     Job,
     Priority,
     RequestContext,
     WorkQueue,
-    make_check,
 )
 
 BATCH = RequestContext("batch")
@@ -58,21 +56,6 @@ def test_the_order_follows_priority_and_deadline(came: list[tuple[str, float, st
     for name, deadline, priority in came:
         put(queue, name, deadline, BATCH if priority else DEFAULT_CONTEXT)
     assert names(queue.take(8)) == served
-
-
-def test_a_full_queue_refuses_and_a_released_place_is_free_again() -> None:
-    queue, _ = make_queue(places=1)
-    queue.check_capacity()
-    queue.check_capacity("batch")
-    queue.reserve()
-    for ask in (queue.reserve, queue.check_capacity):
-        with pytest.raises(QueueFull, match="All 1 places"):
-            ask()
-    queue.release()
-    put(queue, "a")
-    queue.take(1)
-    queue.reserve()
-    assert queue.waiting() == 1
 
 
 def test_retry_after_follows_the_measured_service_time_which_one_slow_job_hardly_changes() -> None:
@@ -130,23 +113,6 @@ def test_a_closed_queue_serves_queued_jobs_or_fails_them_and_refuses_new_ones() 
     assert queue.waiting() == 0
 
 
-def test_discarding_a_job_releases_its_place() -> None:
-    queue, _ = make_queue(places=1)
-    job = put(queue, "given up")
-    queue.discard(job)
-    put(queue, "next")
-    queue.discard(job)  # a second time changes nothing
-    assert names(queue.take(8)) == ["next"]
-    assert queue.waiting() == 0
-
-
-def test_take_times_out_without_jobs() -> None:
-    queue, _ = make_queue()
-    assert queue.take(1, timeout_s=0.001) is None
-    put(queue, "a")
-    assert names(queue.take(1, timeout_s=0.001)) == ["a"]
-
-
 @pytest.mark.parametrize("most", [1, 3])
 def test_every_fifth_job_is_batch_while_both_priorities_wait(most: int) -> None:
     queue, _ = make_queue(places=40)
@@ -197,42 +163,3 @@ def test_every_exit_releases_the_place_of_its_priority(priority: Priority) -> No
         queue.reserve(priority)
         queue.release(priority)
     assert queue.waiting() == 0
-
-
-@pytest.mark.parametrize("waited_s", [0.0, CLIENT_CHECK_S])
-def test_jobs_of_disconnected_clients_never_reach_a_server(waited_s: float) -> None:
-    queue, clock = make_queue()
-    job = put(queue, "gone", context=RequestContext(is_gone=lambda: True))
-    put(queue, "wanted")
-    clock.now_s += waited_s
-    assert names(queue.take(8)) == ["wanted"]
-    with pytest.raises(ClientGone):
-        job.result(timeout=0)
-
-
-def test_a_check_raises_at_the_deadline() -> None:
-    clock = Clock(100.0)
-    check = make_check(RequestContext(), clock.now_s + 10.0, clock)
-    clock.now_s += 9.9
-    check()
-    clock.now_s += 0.1
-    with pytest.raises(DeadlineExceeded):
-        check()
-
-
-def test_a_check_polls_the_client_rarely_and_raises_soon_after_a_disconnect() -> None:
-    clock = Clock(100.0)
-    asked: list[float] = []
-
-    def is_gone() -> bool:
-        asked.append(clock.now_s)
-        return len(asked) == 5
-
-    check = make_check(RequestContext(is_gone=is_gone), 1000.0, clock)
-    while len(asked) < 4:
-        clock.now_s += CLIENT_CHECK_S / 50
-        check()
-    clock.now_s += CLIENT_CHECK_S
-    with pytest.raises(ClientGone):
-        check()
-    assert clock.now_s - 100.0 == pytest.approx(5 * CLIENT_CHECK_S, rel=0.05)

@@ -6,22 +6,20 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from image_support import noise, png
-from isolation_support import a_task
+from image_support import png
 from models_support import accept, make_fake, make_version
 from support import read_data, wait_until
 from web_support import running_reader
 
 from ocrsvc.engines.model.files import write_manifest
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
-from ocrsvc.engines.open_engine import open_engine, own_settings, settings_of_model
+from ocrsvc.engines.open_engine import open_engine, settings_of_model
 from ocrsvc.errors import BadModel, UnknownModel
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.models.worker_models import WorkerModels, memory_budget, open_worker_models
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.result_cache import MemoryCache, ResultCache
-from ocrsvc.plugins import engines
 from ocrsvc.results import ReadOptions
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Job
@@ -112,25 +110,6 @@ def test_a_default_model_that_cannot_be_loaded_is_an_error(tmp_path: Path, open_
         models.load_ahead()
 
 
-def test_request_for_a_retired_version_selects_again(
-    tmp_path: Path, open_models: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old, new = (make_fake(tmp_path / "models", number, "a") for number in (1, 2))
-    models = open_models(old, new, model="a")
-    models.loaded.preload(old)
-    models.loaded.preload(new)
-    models.loaded.retire(old)
-    wait_until(lambda: models.loaded.describe(old) is None)
-    resolve, meant = models.selector.select, [old]
-    monkeypatch.setattr(models.selector, "select", lambda options: meant.pop() if meant else resolve(options))
-    with leased(models) as read_by:
-        assert (read_by, meant) == ("a/2", [])
-    # Who names it still gets it.
-    monkeypatch.setattr(models.selector, "select", lambda _options: old)
-    with leased(models) as read_by:
-        assert read_by == "a/1"
-
-
 @pytest.mark.parametrize(("given", "expected"), [("64MiB", 64 * MIB), ("10%", read_memory_bytes() // 10)])
 def test_a_budget_is_bytes_or_a_share(given: str, expected: int) -> None:
     settings = Settings.model_validate({"engine": "fake", "models_memory": given})
@@ -204,28 +183,6 @@ def test_newest_loadable_version_replaces_unloadable_ones(tmp_path: Path, open_m
 ONE_THREAD = ThreadPlan(1, 1, 1)
 
 
-def read_texts(settings: Settings, model: ModelVersion) -> tuple[list[str], str]:
-    """What the model reads on noise, and what it says it is."""
-    engine = open_engine(settings, ONE_THREAD, model=model)
-    try:
-        handle = engine.open_handle()
-        (page,) = handle.read([a_task(noise(1))])
-        info = engine.describe()
-        handle.close()
-    finally:
-        engine.close()
-    assert not isinstance(page, Exception), page
-    return [line.text for line in page.lines], f"{info.name} {info.model} {info.version}"
-
-
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_engine_of_the_model_overrides_the_setting(tmp_path: Path, isolation: str) -> None:
-    model = make_fake(tmp_path, 7, "mine", fake_confidence=0.25)
-    texts, who = read_texts(Settings.model_validate({"isolation": isolation, "models": tmp_path}), model)
-    assert texts[2:] == ["mine/7"]
-    assert who == "fake mine 7"
-
-
 @pytest.mark.parametrize("left", ["changed", "gone"])
 def test_child_refuses_a_version_that_changed_after_it_was_chosen(tmp_path: Path, left: str) -> None:
     model = make_fake(tmp_path, 1)
@@ -291,9 +248,3 @@ def test_service_settings_apply_unless_the_model_sets_them(tmp_path: Path) -> No
     assert changed == {"engine", "fake_text", "fake_burn_s"}
     assert type(settings) is type(service)
     assert settings_of_model(Settings(), built_in_model()) == Settings()
-
-
-def test_each_engine_has_its_own_settings() -> None:
-    every = [own_settings(entry) for entry in engines().values()]
-    assert "gpu_streams" in own_settings(engines()["ppocr"])
-    assert sum(map(len, every)) == len(frozenset().union(*every))
