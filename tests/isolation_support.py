@@ -108,10 +108,3 @@ def fork_server_of(handle: IsolatedHandle) -> int:
 
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def state_of(pid: int) -> str:
-    """The letter of a process's state, Z for a zombie; empty when it is gone."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return ""

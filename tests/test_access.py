@@ -83,7 +83,8 @@ def test_formats_without_a_key_field_read_only_the_headers(client: FlaskClient, 
         "form": {"data": {"apikey": secret, "image": B64}},
         "header": {"headers": {"apikey": secret}, "data": PAGE},
     }
-    assert client.post(OCR, **sent[place]).status_code == 401
+    response = client.post(OCR, **sent[place])
+    assert (response.status_code, "Authorization: Bearer" in response.text) == (401, True)
 
 
 def test_ocr_space_has_its_key_in_a_header_or_in_the_form(client: FlaskClient, keys: Keys) -> None:
@@ -157,6 +158,7 @@ def test_each_adapter_formats_refusals_itself(
     path, sent = REQUESTS[adapter]
     response = client.post(path, **sent, headers=bearer(keys.secrets.get(name, WRONG)) if name else {})
     assert response.status_code == status
+    assert WRONG not in response.get_data(as_text=True) + str(response.headers)
     assert (TEXT in response.get_data(as_text=True) or "\\u" in response.get_data(as_text=True)) is (status == 200)
     assert [value.split()[0] for value in response.headers.getlist("WWW-Authenticate")] == (
         ["Bearer", "Basic"] if status == 401 else []
@@ -165,12 +167,6 @@ def test_each_adapter_formats_refusals_itself(
     if status != 200 and adapter != "trwebocr_cpp":
         shape = SHAPE.get(adapter, adapter) if status != 429 else adapter
         assert REFUSALS[shape](json_of(response), status), response.text
-
-
-def test_a_wrong_key_is_never_echoed(client: FlaskClient) -> None:
-    for path, sent in REQUESTS.values():
-        response = client.post(path, **sent, headers=bearer(WRONG))
-        assert WRONG not in response.get_data(as_text=True) + str(response.headers)
 
 
 def test_a_keys_formats_limit_access_and_choose_between_adapters(client: FlaskClient, keys: Keys) -> None:

@@ -12,13 +12,7 @@ from keys_support import Keys, answer, keys_in
 from ocrsvc.access.api_keys import digest_of, make_secret
 from ocrsvc.access.key_store import Usage
 from ocrsvc.access.manage_keys import rotate_key
-from ocrsvc.errors import (
-    KeyMissing,
-    KeyRefused,
-    KeysUnavailable,
-    OcrsvcError,
-    QuotaExceeded,
-)
+from ocrsvc.errors import KeyRefused, KeysUnavailable, OcrsvcError, QuotaExceeded
 
 # 2027-03-31 23:00:00 UTC, an hour before the day and the month end.
 NOW_S = 1_806_534_000.0
@@ -45,13 +39,6 @@ def rotate(keys: Keys, grace_s: float) -> str:
 
 def away(*_: object) -> int:
     raise KeysUnavailable(reason="The disk is full.")
-
-
-def test_missing_key_error_says_how_to_send_one(keys: Keys) -> None:
-    for secret in (None, ""):
-        error = refusal(keys, secret)
-        assert isinstance(error, KeyMissing)
-        assert "Authorization: Bearer" in error.remedy
 
 
 def test_wrong_revoked_and_expired_keys_get_the_same_error(keys: Keys) -> None:

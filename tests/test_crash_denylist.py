@@ -38,15 +38,6 @@ def test_a_full_denylist_replaces_the_entry_that_expires_first(waits_s: tuple[in
     assert sorted(int(entry.hash, 16) for entry in denylist.entries()) == [2, 3]
 
 
-@pytest.mark.parametrize(("asked", "forgotten", "left"), [(f"{1:032x}", 1, [2]), (None, 2, []), ("nothing", 0, [1, 2])])
-def test_an_operator_can_remove_one_entry_or_all(asked: str | None, forgotten: int, left: list[int]) -> None:
-    denylist = CrashDenylist(4, 60.0)
-    denylist.note(mark(1), 2, "hang")
-    denylist.note(mark(2), 2, "hang")
-    assert denylist.forget(asked) == forgotten
-    assert sorted(int(entry.hash, 16) for entry in denylist.entries()) == left
-
-
 @pytest.mark.parametrize("torn_at", [0, 20, 30, 45, 52])
 def test_a_half_written_record_counts_as_empty(torn_at: int) -> None:
     denylist = CrashDenylist(1, 60.0)

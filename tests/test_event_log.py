@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import os
-import re
 import shlex
 import signal
 import threading
@@ -22,17 +21,10 @@ import requests
 from image_support import png
 from jsonschema import Draft202012Validator, FormatChecker
 from support import ROOT, run_server
-from web_support import as_base64
 
-from ocrsvc.app import create_app
-from ocrsvc.http.request_metrics import RequestMetrics
-from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.access_log import AccessLog, Event, Origin, as_json, as_text
 from ocrsvc.telemetry.event_log import TARGETS, BackgroundHandler, JsonFormatter, ReadyStreamHandler
 from ocrsvc.telemetry.log_lines import LINE_BYTES
-from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.telemetry.request_ids import with_ids
 from ocrsvc.telemetry.trace_context import TraceContext
 
@@ -159,13 +151,11 @@ def test_every_line_of_a_service_is_of_the_schema_gunicorns_and_pythons_too(tmp_
     )
     env = {**JSON, "PYTHONPATH": f"{tmp_path}:{ROOT}", "OCRSVC_ISOLATION": "process", "OCRSVC_FAKE_FAULT": "crash"}
     with run_server(env) as server:
-        url = re.search(r"http://[\d.:]+", server.log)
-        assert url is not None
         sent = {"X-Request-Id": 'a"b', "traceparent": f"00-{TRACE.trace_id}-{TRACE.span_id}-00"}
         files = {"file": ("secret-name.png", png(), "image/png")}
-        requests.post(f"{url[0]}/v1/ocr?secret=1", files=files, headers=sent, timeout=30)
-        requests.post(f"{url[0]}/v1/ocr", files=files, headers=sent, timeout=30)
-        requests.get(f"{url[0]}/%0a%22nowhere", timeout=30)
+        requests.post(f"{server.url}/v1/ocr?secret=1", files=files, headers=sent, timeout=30)
+        requests.post(f"{server.url}/v1/ocr", files=files, headers=sent, timeout=30)
+        requests.get(f"{server.url}/%0a%22nowhere", timeout=30)
         server.wait_for('"event":"request"', count=3)
         server.wait_for("an odd thing")
         server.wait_for("nobody catches this")
@@ -239,24 +229,6 @@ def test_a_log_that_is_closed_drops_and_counts() -> None:
     log.stop(10.0)
     os.close(into)
     assert dropped == [1]
-
-
-def test_a_request_is_reported_with_its_id_and_code_and_nothing_of_its_page() -> None:
-    page = as_base64(png())
-    with pipe() as (out, into):
-        settings, store = Settings(), MetricsStore()
-        reader = Reader(settings, ThreadPlan(1, 4, 1))
-        log = AccessLog("json", on_drop=lambda: pytest.fail("dropped"), target=into)
-        app = create_app(settings, reader, RequestMetrics(store, store.common, access_log=log))
-        client = app.test_client()
-        client.post(f"/api/tr-run/?img={page[:40]}", headers={"X-Request-Id": "mine"}, data=b"x" * 5)
-        client.get("/nowhere")
-        log.stop(10.0)
-        text = os.read(out, 1 << 16).decode()
-    first, second = map(json.loads, text.splitlines())
-    assert (first["id"], first["adapter"], first["path"], first["bytes_in"]) == ("mine", "trwebocr", "/api/tr-run/", 5)
-    assert (second["adapter"], second["status"], second["code"]) == ("none", 404, "not_found")
-    assert page[:20] not in text
 
 
 def test_while_no_thread_can_be_started_events_are_dropped_and_the_log_begins_later(

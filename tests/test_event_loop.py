@@ -11,14 +11,11 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
-import pytest
 import requests
 from image_support import png
 from support import Server, read_to_end, run_server, start_server
 
-from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker.event_loop import HEAD_S
-from ocrsvc.worker.request_threads import LoadSharing
 
 _ANSWER_S = 30.0
 # Stock gthread holds its loop for 2 s per slow closer and one of its four threads for 5 s per silent socket: 50 s for
@@ -35,31 +32,6 @@ def seconds_of_a_request(server: Server) -> float:
     began_s = time.monotonic()
     assert requests.get(f"{server.url}/healthz", timeout=_ANSWER_S).status_code == 200
     return time.monotonic() - began_s
-
-
-@pytest.mark.parametrize(
-    ("own", "others", "engine_threads", "busier"),
-    [
-        (1, [0], 1, False),
-        (2, [0], 2, False),
-        (3, [0], 2, True),
-        (3, [2], 2, False),
-        (3, [1, 3], 2, True),
-        (10, [], 2, False),
-        (40, [36], 2, False),
-        (40, [35], 2, True),
-    ],
-)
-def test_worker_is_busier_if_requests_wait_and_a_sibling_has_clearly_fewer(
-    own: int, others: list[int], engine_threads: int, *, busier: bool
-) -> None:
-    table = WorkerTable()
-    for in_flight in (0, *others):
-        entry = table.entry(table.allocate(0.0))
-        entry.state, entry.in_flight = State.READY, in_flight
-    load = LoadSharing(table, 0, engine_threads)
-    load.count(own)
-    assert load.is_busier() is busier
 
 
 def test_silent_connections_use_no_thread(server: Server) -> None:

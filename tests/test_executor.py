@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support import wait_until
 
-from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, QueueFull
+from ocrsvc.errors import ClientGone, EngineFailed, QueueFull
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Job, RequestContext
 
@@ -91,18 +91,6 @@ def test_a_full_queue_refuses_before_preparing_a_job_and_recovers() -> None:
         assert made == []
         gate.set()
         assert (executor.wait(held), executor.wait(waits), ask(executor, "c")) == ("A", "B", "C")
-
-
-def test_a_job_that_times_out_in_the_queue_releases_its_place() -> None:
-    gate = threading.Event()
-    with running(Upper(gate), places=1) as executor:
-        held = submit(executor, "a")
-        wait_until(lambda: executor.queue.waiting() == 0)
-        with pytest.raises(DeadlineExceeded):
-            ask(executor, "b", deadline_s=0.01)
-        assert executor.queue.waiting() == 0
-        gate.set()
-        assert executor.wait(held) == "A"
 
 
 def test_a_client_that_disconnects_ends_the_wait_of_its_queued_job() -> None:

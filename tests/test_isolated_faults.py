@@ -28,10 +28,9 @@ from isolation_support import (
     opened_handle,
     pid_of,
     started,
-    state_of,
     summary,
 )
-from support import wait_until
+from support import process_state, wait_until
 
 from ocrsvc.engines.isolated import child
 from ocrsvc.engines.isolated.child import Spawner
@@ -59,7 +58,7 @@ def test_child_that_does_not_close_is_killed(plain: Spawner, monkeypatch: pytest
         stopped = pid_of(handle)
         os.kill(stopped, signal.SIGSTOP)
         handle.close()
-        wait_until(lambda: not state_of(stopped), "a child that does not close is still there")
+        wait_until(lambda: not process_state(stopped), "a child that does not close is still there")
         assert summary(other.read([a_task(noise(1))])) == [crc(noise(1))]
 
 
@@ -140,7 +139,7 @@ def test_fork_server_survives_a_lack_of_descriptors(plain: Spawner, spare: int) 
     with opened_handle(spawner=plain) as handle, opened_handle(spawner=plain) as other:
         mother, dead = fork_server_of(handle), pid_of(handle)
         os.kill(dead, signal.SIGKILL)
-        wait_until(lambda: not state_of(dead), "the child is not buried")
+        wait_until(lambda: not process_state(dead), "the child is not buried")
         used = {int(file.name) for file in Path(f"/proc/{mother}/fd").iterdir()}
         lowest_free = min(set(range(max(used) + 2)) - used)
         with most_files(mother, lowest_free + spare):

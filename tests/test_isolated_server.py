@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import requests
 from image_support import png
-from isolation_support import children_of, state_of
-from support import Server, run_program, run_server, start_server, wait_until
+from isolation_support import children_of
+from support import Server, process_state, run_program, run_server, start_server, wait_until
 
 ANSWER_S = 30.0
 # Much less than the minute that a read which hangs has.
@@ -35,7 +35,7 @@ def family_of(pid: int) -> list[int]:
 
 def lives(pid: int) -> bool:
     """Whether a process is there and is no zombie that its new parent has not reaped yet."""
-    return state_of(pid) not in ("", "Z")
+    return process_state(pid) not in ("", "Z")
 
 
 @contextmanager

@@ -29,10 +29,9 @@ from isolation_support import (
     pid_of,
     signalled,
     started,
-    state_of,
     summary,
 )
-from support import wait_until
+from support import process_state, wait_until
 
 from ocrsvc import errors
 from ocrsvc.engines.isolated.child import Spawner
@@ -190,7 +189,7 @@ def test_child_at_its_image_limit_is_replaced_by_a_ready_successor() -> None:
         assert len(seen) == 3
         # A read that had to wait for a successor would take the whole warm-up.
         assert slowest_s < 1.8
-        wait_until(lambda: not state_of(first), "the old child has not ended")
+        wait_until(lambda: not process_state(first), "the old child has not ended")
 
 
 def test_child_at_its_memory_limit_is_replaced() -> None:
@@ -219,7 +218,7 @@ def test_killed_fork_server_is_replaced_without_blaming_an_image() -> None:
         first = pid_of(handle)
         with signalled(fork_server_of(handle), signal.SIGKILL, 0.2):
             assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
-        wait_until(lambda: not state_of(first), "the child has outlived its fork server")
+        wait_until(lambda: not process_state(first), "the child has outlived its fork server")
         assert denylist_of(handle).is_empty()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from documents import BLACK, GRAY, pdf
 from jobs_support import SECRET, JobsApp, JobService, check_once, job_service, numbered_pdf, post_document
+from support import data_of, filled
 from web_support import TEXT, as_base64, json_of
 
 from ocrsvc.app import create_app
@@ -96,26 +97,10 @@ def test_a_document_comes_in_each_of_the_native_ways(clean: Place, send: str) ->
     assert (answer.status_code, json_of(answer)["name"]) == (202, "b.pdf")
 
 
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"data": b"no image at all"}, "unsupported_image"),
-        ({"format": "docx"}, "bad_option"),
-        ({"format": "pdf", "mask": "phone"}, "bad_option"),
-        ({"rotate": "5"}, "bad_option"),
-        ({"priority": "batch"}, "bad_option"),
-        ({"words": "true", "url": "http://files.example/a.pdf"}, "bad_option"),
-        ({"pages": "9"}, "bad_option"),
-        ({"callback_secret": SECRET}, "bad_option"),
-        # The service's secret signs for holders of keys only.
-        ({"callback": "https://told.example/x"}, "bad_option"),
-        ({"callback": "https://told.example/x", "callback_secret": "short"}, "bad_option"),
-        ({"callback": "https://told.example/x", "callback_secret": "whsec_no base64 at all"}, "bad_option"),
-        ({"callback": "https://told.example/x", "callback_secret": "whsec_YWJj*ZGVmZ2hpamtsbW5v"}, "bad_option"),
-        ({"callback": "https://other.example/x", "callback_secret": SECRET}, "url_refused"),
-        ({"callback": "file:///etc/passwd", "callback_secret": SECRET}, "url_refused"),
-    ],
-)
+REFUSED = filled(data_of("jobs_refused"), SECRET=SECRET)
+
+
+@pytest.mark.parametrize(("fields", "code"), [({"data": b"no image at all"}, "unsupported_image"), *REFUSED])
 def test_impossible_job_options_are_refused(place: Place, fields: dict[str, Any], code: str) -> None:
     before = len(place.jobs.all())
     answer = place.submit(**fields)

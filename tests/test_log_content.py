@@ -13,7 +13,7 @@ import pytest
 import requests
 from documents import pdf
 from image_support import png
-from support import run_server, wait_until
+from support import data_of, run_server, wait_until
 from test_masking_pages import NumberEngine
 from web_support import client_raising, running_reader
 
@@ -30,20 +30,7 @@ SECRET = "SECRETBYTES"
 WAIT_S = 20.0
 
 
-@pytest.mark.parametrize(
-    ("path", "logged"),
-    [
-        ("/v1/ocr", "/v1/ocr"),
-        ("/v2/models/ocr/versions/1/infer", "/v2/models/ocr/versions/1/infer"),
-        ("/v1/models/ocr/versions/1:predict", "/v1/models/ocr/versions/1:predict"),
-        ("/inference.GRPCInferenceService/ModelInfer", "/inference.GRPCInferenceService/ModelInfer"),
-        (f"/api/doc/download/0-1/[OCR]_{NAME}.txt", "/api/doc/download/0-1/…"),
-        (f"/api/doc/download/0-1/%5BOCR%5D_{NAME}.txt", "/api/doc/download/0-1/…"),
-        ("/身份证.png", "/…"),
-        ("/" + "x" * 65, "/…"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("path", "logged"), data_of("logged_paths"))
 def test_logged_path_has_no_file_names(path: str, logged: str) -> None:
     assert loggable_path(path) == logged
 

@@ -38,16 +38,6 @@ def test_held_memory_never_exceeds_the_total(steps: list[tuple[int, str, int]]) 
         assert budget.held_bytes == sum(held) <= 100
 
 
-def test_request_may_fill_the_budget_only_alone() -> None:
-    budget = Budget(100)
-    other, share = Share(budget), Share(budget)
-    other.take(10)
-    with pytest.raises(QueueFull):
-        share.take(60, part=0.5)
-    other.release()
-    share.take(100, part=0.5)
-
-
 WAIT_S = 30.0
 
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from ocrsvc.engines.model.encryption import ModelKey
-from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key, default_folder
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
 
 MODEL = b"a model" * 1000
 KEY = ModelKey(bytes(range(32)))
@@ -175,11 +175,6 @@ def test_unfinished_file_of_a_killed_process_is_ignored_and_removed_after_a_day(
     keep(cache, key="another")
     assert not file.exists()
     assert not folder.exists()
-
-
-def test_cache_key_depends_on_the_boundaries_of_its_parts() -> None:
-    assert cache_key(b"a", b"bc") != cache_key(b"ab", b"c")
-    assert cache_key(b"a", b"bc") == cache_key(b"a", b"bc")
 
 
 def test_default_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -23,15 +23,7 @@ from models_support import make_fake, make_several, make_version
 from support import clean_environment, read_data, start_server
 
 from ocrsvc.cli.main import run
-from ocrsvc.engines.model.encryption import (
-    CannotDecrypt,
-    ModelKey,
-    decrypt,
-    encrypt,
-    new_key,
-    parse_key,
-    read_head,
-)
+from ocrsvc.engines.model.encryption import CannotDecrypt, ModelKey, decrypt, encrypt, new_key, parse_key, read_head
 from ocrsvc.engines.model.files import write_manifest
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.engines.model.version import ModelVersion
@@ -152,8 +144,7 @@ def test_the_key_comes_from_a_variable_a_descriptor_or_a_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "complaint"),
-    read_data("model_encryption.json")["error for a missing key contains no secret"],
+    ("environ", "complaint"), read_data("model_encryption.json")["error for a missing key contains no secret"]
 )
 def test_error_for_a_missing_key_contains_no_secret(environ: dict[str, str], complaint: str) -> None:
     with pytest.raises(SettingsError) as caught:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import onnx
 import pytest
 from model_files import LETTERS, classifier, detector, real_models, recognizer, with_weights_elsewhere
+from support import ROOT
 
 from ocrsvc.engines.model.description import Description, parse_description
 from ocrsvc.engines.ppocr.graph import inspection
@@ -248,31 +249,7 @@ def test_reference_pages_are_imported(tmp_path: Path) -> None:
 
 
 def test_written_description_is_read_back_unchanged() -> None:
-    text = """
-title = "quote \\" and \\\\ and \\u007f \u3000"
-tier = "small"
-[detection]
-file = "det.onnx"
-box_threshold = 0.4
-[[recognition]]
-file = "rec.onnx"
-languages = ["ar"]
-direction = "rtl"
-adds_space = false
-[[recognition]]
-name = "two"
-file = "two.onnx"
-dictionary = "two.txt"
-[settings]
-threads = 3
-ratio = 1e-07
-on = true
-names = ["a", "b"]
-"odd key" = {x = 1}
-[reference]
-most_slower = 2
-"""
-    description = parse_description(text)
+    description = parse_description((ROOT / "tests" / "data" / "model_description.toml").read_text("utf-8"))
     assert parse_description(write_description(description)) == description
     assert write_description(Description()) == "\n"
 

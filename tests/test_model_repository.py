@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import time
 import tracemalloc
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 from models_support import make_version
 
-from ocrsvc.engines.model.files import MANIFEST, write_manifest
+from ocrsvc.engines.model.files import MANIFEST
 from ocrsvc.engines.model.version import built_in_model
 from ocrsvc.errors import BadModel, SettingsError
 from ocrsvc.models.repository import ModelRepository
@@ -48,31 +47,11 @@ def test_without_a_folder_there_is_the_built_in_model() -> None:
     assert len(built_in_model().read("PP-OCRv6_det_small.onnx")) > 9_000_000
 
 
-def test_a_version_has_its_parts_and_languages(tmp_path: Path) -> None:
-    a_version(tmp_path)
-    scan = ModelRepository(tmp_path).scan()
-    found = scan.find("mine", 2)
-    assert found is not None
-    assert found.description.languages == ("zh", "en", "ru")
-    assert found.read("rec.onnx") == b"rec"
-    assert scan.numbers("mine") == (2,)
-
-
 def test_version_without_manifest_is_ignored(tmp_path: Path) -> None:
     (a_version(tmp_path) / MANIFEST).unlink()
     scan = ModelRepository(tmp_path).scan()
     assert scan.find("mine", 2) is None
     assert not scan.bad
-
-
-def test_the_manifest_is_what_sha256sum_checks(tmp_path: Path) -> None:
-    folder = a_version(tmp_path)
-    (folder / "reference").mkdir()
-    (folder / "reference" / "page.txt").write_text("text")
-    write_manifest(folder)
-    digest = hashlib.sha256(b"text").hexdigest()
-    assert f"{digest}  reference/page.txt\n" in (folder / MANIFEST).read_text()
-    assert ".tmp" not in "".join(one.name for one in folder.iterdir())
 
 
 def test_a_changed_file_is_refused_when_it_is_read(tmp_path: Path) -> None:

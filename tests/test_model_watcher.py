@@ -44,15 +44,12 @@ class FakeLoaded:
     done: list[str] = field(default_factory=list)
 
     def versions(self) -> tuple[ModelVersion, ...]:
-        """See LoadedModels."""
         return tuple(self.loaded)
 
     def has_room_for(self, version: ModelVersion) -> bool:
-        """See LoadedModels."""
         return version in self.loaded or len(self.loaded) < self.room
 
     def preload(self, version: ModelVersion, deadline: float = math.inf) -> None:
-        """See LoadedModels."""
         assert deadline > 0
         self.done.append(f"load {version}")
         if str(version) in self.broken:
@@ -61,7 +58,6 @@ class FakeLoaded:
             self.loaded.append(version)
 
     def retire(self, version: ModelVersion) -> None:
-        """See LoadedModels."""
         self.done.append(f"retire {version}")
         self.loaded = [one for one in self.loaded if one != version]
 

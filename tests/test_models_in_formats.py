@@ -14,7 +14,7 @@ from documents import GRAY, pdf
 from flask.testing import FlaskClient
 from image_support import png
 from models_support import make_several
-from support import read_data
+from support import data_of, read_data
 from test_adapters import SENT
 from web_support import as_base64, json_of, running_app, running_reader
 
@@ -57,8 +57,7 @@ def readers(response: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("query", "version"),
-    read_data("models_in_formats.json")["the answer names the version that read"],
+    ("query", "version"), read_data("models_in_formats.json")["the answer names the version that read"]
 )
 def test_the_answer_names_the_version_that_read(client: FlaskClient, query: str, version: str) -> None:
     answer = json_of(client.post(f"/v1/ocr{query}", data=PAGE))
@@ -133,22 +132,8 @@ def test_umi_ocr_reads_with_every_language_and_model_that_it_lists(client: Flask
     assert [titles[value] for value in values[:2]] == ["简体中文", "English"]
     assert values[0] == described["default"] == "models/config_chinese.txt"
     # The others are those of the built-in model, which nothing here need load.
-    for value, version in {
-        "models/config_chinese.txt": "east/1",
-        "models/config_en.txt": "east/1",
-        "models/config_cyrillic.txt": "north/1",
-        "lang=th": "north/1",
-        "model=east": "east/1",
-        "model=east:stable": "east/1",
-        "model=east:canary": "east/2",
-        "model=north": "north/1",
-        # Not listed, but understood.
-        "Русский": "north/1",
-        "lang=auto": "east/1",
-        "tier=tiny": "north/1",
-        "model=EAST/2": "east/2",
-    }.items():
-        assert value in values or value in {"Русский", "lang=auto", "tier=tiny", "model=EAST/2"}
+    for value, version, is_listed in data_of("umi_languages"):
+        assert value in values or not is_listed
         assert readers(_by_umi_ocr(client, value)) == [version]
 
 
@@ -199,10 +184,7 @@ def test_a_repository_that_cannot_be_listed_names_no_path(client: FlaskClient, m
     assert "/srv" not in response.text
 
 
-@pytest.mark.parametrize(
-    ("name", "sent", "value"),
-    read_data("models_in_formats.json")["option is parsed"],
-)
+@pytest.mark.parametrize(("name", "sent", "value"), read_data("models_in_formats.json")["option is parsed"])
 def test_option_is_parsed(name: str, sent: str, value: str) -> None:
     assert getattr(read_options([(name, sent)]).read, name) == value
 

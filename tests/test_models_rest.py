@@ -18,15 +18,11 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from image_support import png
-from support import read_data
+from support import data_of, filled, read_data
 from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, json_of, running_app
 
 from ocrsvc.adapters.model_protocols.ocr_model import options_from_parameters
-from ocrsvc.adapters.model_protocols.tensors import (
-    OUTPUT_NAMES,
-    arrays_of,
-    pack,
-)
+from ocrsvc.adapters.model_protocols.tensors import OUTPUT_NAMES, arrays_of, pack
 from ocrsvc.errors import ClientGone, NotReady, QueueFull
 from ocrsvc.results import Line, Page, ReadOptions
 from ocrsvc.settings.settings import Settings
@@ -181,41 +177,19 @@ def test_bodies_and_answers_may_be_compressed(client: FlaskClient, encoding: str
     assert answer["outputs"][-1] == {"name": "counts", "datatype": "INT32", "shape": [20], "data": [2] * 20}
 
 
+REFUSED = filled(data_of("models_rest_refused"), PLAIN=PLAIN)
+
+
 @pytest.mark.parametrize(
     ("sent", "status", "said"),
     [
-        ({"data": b""}, 400, "not JSON"),
-        ({"data": b"[1]"}, 400, "not an object"),
-        ({"json": {}}, 400, "inputs: Field required"),
-        ({"json": {"inputs": []}}, 400, "expected 1 inputs but got 0"),
-        ({"json": {"inputs": [1]}}, 400, "inputs.0: Input should be an object"),
-        (
-            {"json": {"inputs": [image_input(name=3, data=[PLAIN])]}},
-            400,
-            "inputs.0.name: Input should be a valid string",
+        *REFUSED["requests"],
+        *(
+            ({"json": {"inputs": [image_input(**{"data": [PLAIN]} | changed)]}}, *how)
+            for changed, *how in REFUSED["tensors"]
         ),
-        (
-            {"json": {"inputs": [image_input(name="input_0", data=[PLAIN])]}},
-            400,
-            "unexpected inference input 'input_0'",
-        ),
-        ({"json": {"inputs": [image_input(datatype="FP32", data=[PLAIN])]}}, 400, "data-type is 'FP32'"),
-        ({"json": {"inputs": [image_input(shape=[-1], data=[PLAIN])]}}, 400, "not a list of at most"),
-        ({"json": {"inputs": [image_input(shape=[1] * 9, data=[PLAIN])]}}, 400, "not a list of at most"),
-        ({"json": {"inputs": [image_input(shape=[True], data=[PLAIN])]}}, 400, "not a list of at most"),
-        ({"json": {"inputs": [image_input(shape=[2], data=[PLAIN])]}}, 400, "2 elements, but data has 1"),
+        *(({"json": in_json(PLAIN, **head)}, *how) for head, *how in REFUSED["heads"]),
         ({"json": {"inputs": [image_input(shape=[65], data=[PLAIN] * 65)]}}, 400, "accepted are 1 to 64"),
-        ({"json": {"inputs": [image_input(shape=[0], data=[])]}}, 400, "accepted are 1 to 64"),
-        ({"json": {"inputs": [image_input(data=[1])]}}, 400, "not strings"),
-        ({"json": in_json(PLAIN, outputs=[{"name": "boxen"}])}, 400, "unexpected inference output 'boxen'"),
-        ({"json": in_json(PLAIN, outputs=[{"name": "text", "parameters": {"classification": 3}}])}, 501, "classif"),
-        ({"json": in_json(PLAIN, parameters={"rotate": "45"})}, 400, "'rotate' is '45'"),
-        ({"json": in_json(PLAIN, parameters={"timeout": "soon"})}, 400, "microseconds"),
-        ({"json": in_json("abc")}, 415, "no known image format"),
-        ({"data": b"x", "headers": {HEADER: "5"}}, 400, "the body has 1 bytes"),
-        ({"data": b"x", "headers": {HEADER: "-1"}}, 400, "the body has 1 bytes"),
-        ({"data": b"x", "headers": {"Content-Encoding": "br"}}, 501, "Content-Encoding"),
-        ({"data": b"x" * 20, "headers": {"Content-Encoding": "gzip"}}, 400, "damaged"),
         ({"data": gzip.compress(b"{}")[:-9], "headers": {"Content-Encoding": "gzip"}}, 400, "too early"),
         ({"data": gzip.compress(bytes(2**26 + 1), 1), "headers": {"Content-Encoding": "gzip"}}, 413, "body exceeds"),
     ],
@@ -362,21 +336,7 @@ def test_columns_are_answered_as_columns(client: FlaskClient, inputs: object, ve
 
 
 @pytest.mark.parametrize(
-    ("sent", "status", "said"),
-    [
-        ({"data": b"{x"}, 400, "not JSON"),
-        ({"json": {}}, 400, "Missing 'inputs' or 'instances' key"),
-        ({"json": {"inputs": PLAIN, "instances": [PLAIN]}}, 400, "Missing 'inputs' or 'instances' key"),
-        ({"json": {"instances": PLAIN}}, 400, "not a list"),
-        ({"json": {"instances": []}}, 400, "has 0 images"),
-        ({"json": {"instances": [PLAIN] * 65}}, 400, "has 65 images"),
-        ({"json": {"instances": [{"x": 1}]}}, 400, "inputs are 'x'"),
-        ({"json": {"instances": [{}]}}, 400, "inputs are missing"),
-        ({"json": {"instances": [7]}}, 400, "neither"),
-        ({"json": {"instances": [{"b64": "!"}]}}, 400, "base64"),
-        ({"json": {"instances": [{"b64": "aGk="}]}}, 415, "plain text"),
-        ({"json": {"signature_name": "other", "instances": [PLAIN]}}, 400, 'signature name: "other" not found'),
-    ],
+    ("sent", "status", "said"), [*REFUSED["predictions"], ({"json": {"instances": [PLAIN] * 65}}, 400, "has 65 images")]
 )
 def test_a_wrong_prediction_request_is_reported(
     client: FlaskClient, sent: dict[str, Any], status: int, said: str

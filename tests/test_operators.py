@@ -18,7 +18,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from image_support import png
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from support import Server, ocrsvc, repeating, run_server, wait_until
+from support import Server, data_of, ocrsvc, repeating, run_server, wait_until
 from web_support import INFO, as_base64, client_raising, json_of, running_app
 
 from ocrsvc import __version__
@@ -137,19 +137,7 @@ def test_service_exposes_exactly_the_declared_metrics(client: FlaskClient) -> No
     assert shown == {(metric.shown_name, metric.help) for metric in METRICS}
 
 
-@pytest.mark.parametrize(
-    ("environ", "local"),
-    [
-        ({}, True),
-        *[({"REMOTE_ADDR": host}, True) for host in ("127.0.0.1", "127.9.9.9", "::1", "", "::ffff:127.0.0.1")],
-        *[({"REMOTE_ADDR": host}, False) for host in ("::ffff:10.0.0.1", "10.0.0.1", "192.0.2.7")],
-        *[({"REMOTE_ADDR": host}, False) for host in ("fe80::1%eth0", "localhost")],
-        ({"REMOTE_ADDR": "127.0.0.1", "HTTP_X_FORWARDED_FOR": "127.0.0.1"}, False),
-        ({"REMOTE_ADDR": "127.0.0.1", "HTTP_FORWARDED": "for=10.0.0.1"}, False),
-        ({"REMOTE_ADDR": "127.0.0.1", "HTTP_X_REAL_IP": ""}, False),
-        ({"REMOTE_ADDR": "", "HTTP_VIA": "1.1 proxy"}, False),
-    ],
-)
+@pytest.mark.parametrize(("environ", "local"), data_of("local_callers"))
 def test_caller_is_local_only_without_a_proxy(environ: dict[str, object], local: bool) -> None:
     assert is_local(environ) is local
 
@@ -235,31 +223,8 @@ def test_status_prints_workers_and_main_metrics(ready_server: Server) -> None:
 
 
 def test_status_prints_the_overview() -> None:
-    curves = {"requests_per_s": [100.0, *[2.0] * 12], "own_failures_per_s": [0.5] * 13, "refused_per_s": [0.0] * 13}
-    times = {"wait_p95_s": [None] * 13, "total_p95_s": [*[None] * 12, 0.25], "ready": [1.0] * 13}
-    error = {"status": 500, "route": "/v1/ocr", "id": "a1", "when_s": 90.0}
-    lines = describe_overview(
-        {
-            "now_s": 100.0,
-            "memory": {"used_bytes": 3 << 30, "limit_bytes": 8 << 30},
-            "gpus": [{"gpu": 0, "used_bytes": 10 << 30, "total_bytes": 80 << 30, "busy_ratio": 0.37}],
-            "history": {"curves": curves | times},
-            "documents": None,
-            "denylist": {"images": [{"is_refused": True}, {"is_refused": False}], "requests": []},
-            "errors": [
-                {**error, "fault": "caller", "code": "bad_option"},
-                {**error, "fault": "service", "code": "internal"},
-            ],
-        }
-    )
-    assert list(lines) == [
-        "memory      3.2 GB of 8.6 GB in use",
-        "GPU 0       10.7 GB of 85.9 GB in use, busy 37%",
-        "last minute requests 2.00/s, own failures 0.50/s, refused 0.00/s, wait p95 -, time p95 250 ms",
-        "denied      1 images, 0 requests",
-        "last failures of the service",
-        "      10 s ago  internal  500  /v1/ocr  a1",
-    ]
+    case = data_of("status_overview")
+    assert list(describe_overview(case["overview"])) == case["printed"]
 
 
 def test_status_connects_to_a_unix_socket(tmp_path: Path) -> None:
@@ -290,11 +255,6 @@ def test_status_and_health_report_an_unreachable_service(free_port: int) -> None
         assert (done.returncode, done.stdout) == (69, "")
         assert "cannot be reached: Connection refused. Check its address" in done.stderr
         assert len(done.stderr.splitlines()) == 1
-
-
-def test_health_exits_with_0_if_the_service_is_ready(ready_server: Server) -> None:
-    done = ocrsvc("health", ready_server.url)
-    assert (done.returncode, done.stdout, done.stderr) == (0, '{"status":"ready"}\n', "")
 
 
 @pytest.mark.parametrize(

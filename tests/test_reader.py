@@ -30,7 +30,6 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 SOON_S = 30.0
-DECODED_BYTES = 2000 * 1500 * 3
 LARGE_BYTES = 3000 * 2000 * 3
 SQUARE_BYTES = 700 * 700 * 3
 
@@ -38,17 +37,14 @@ SQUARE_BYTES = 700 * 700 * 3
 class Mirror(KnownEngine):
     """An engine that answers with the size of what it sees, and a box around all of it."""
 
-    def __init__(self, *, wants_gray: bool = False, gate: threading.Event | None = None, opens: bool = True) -> None:
+    def __init__(self, *, wants_gray: bool = False, gate: threading.Event | None = None) -> None:
         self.traits = EngineTraits(wants_gray=wants_gray)
         self.gate = gate
-        self.opens = opens
         self.seen: list[ReadTask] = []
         self.entered = threading.Event()
         self.closed = False
 
     def open_handle(self) -> Mirror:
-        if not self.opens:
-            raise errors.EngineUnavailable("The mirror is broken.")
         return self
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | errors.OcrsvcError]:
@@ -160,34 +156,6 @@ def test_reading_before_start_raises_not_ready() -> None:
     with pytest.raises(errors.NotReady):
         reader.describe()
     reader.stop(SOON_S)
-    # Nor by an engine that cannot open.
-    reader = Reader(Settings(), ThreadPlan(1, 8, 2), lambda: Mirror(opens=False))
-    with pytest.raises(errors.EngineUnavailable, match="mirror is broken"):
-        reader.start()
-    assert not reader.ready
-
-
-def test_a_disconnected_client_is_noticed_between_pages() -> None:
-    gate, gone = threading.Event(), threading.Event()
-    engine = Mirror(gate=gate)
-    failures: list[type[BaseException]] = []
-
-    def ask() -> None:
-        try:
-            reader.read_many([colour_png(40, 30)] * 20, ReadOptions(), SOON_S, RequestContext(is_gone=gone.is_set))
-        except errors.OcrsvcError as error:
-            failures.append(type(error))
-
-    with reading(engine) as reader, asking(ask, 1, gate) as [asked]:
-        assert engine.entered.wait(SOON_S)
-        gone.set()
-        opener = threading.Timer(0.5, gate.set)
-        opener.start()
-        asked.join(SOON_S)
-        opener.join()
-        assert reader.waiting() == 0
-    assert failures == [errors.ClientGone]
-    assert len(engine.seen) < 20
 
 
 def test_images_decoded_at_once_stay_within_the_memory_budget() -> None:
@@ -261,45 +229,6 @@ def test_dropped_and_undecodable_pages_release_their_memory() -> None:
             with pytest.raises(errors.BrokenImage):
                 read(reader, data, share=Share(memory))
         assert memory.held_bytes == 0
-
-
-def waiting_bytes_of(reader: Reader) -> int:
-    assert reader._executor is not None
-    return reader._executor.queue.waiting_bytes()
-
-
-def test_few_large_pages_wait_decoded_and_all_are_read() -> None:
-    gate, data, large = threading.Event(), colour_png(2000, 1500), colour_png(3000, 2000)
-    engine = Mirror(gate=gate)
-    pages: list[Reading] = []
-    # The first goes into the engine, the second is decoded ahead; the third is large, and one of these is decoded too;
-    # the fourth waits as a file, and the fifth for the turn of the third.
-    files = [data, data, large, data, large]
-    memory = Budget(2 * 10**9)
-
-    def ask() -> None:
-        pages.append(read(reader, files.pop(0), share=Share(memory), rotate="90"))
-
-    with reading(engine) as reader:
-        asked = [threading.Thread(target=ask) for _ in range(5)]
-        asked[0].start()
-        assert engine.entered.wait(SOON_S)
-        for thread, waits in zip(asked[1:], np.cumsum([DECODED_BYTES, LARGE_BYTES, len(data), 0]), strict=True):
-            places = reader.waiting() + 1
-            thread.start()
-            while waiting_bytes_of(reader) < waits or reader.waiting() < places:
-                assert thread.is_alive()
-            assert waiting_bytes_of(reader) == waits
-        assert memory.held_bytes == 2 * DECODED_BYTES + LARGE_BYTES
-        gate.set()
-        for thread in asked:
-            thread.join(SOON_S)
-    assert memory.held_bytes == 0
-    assert sorted(page.page.text for page in pages) == ["1500x2000"] * 3 + ["2000x3000"] * 2
-    assert {(page.page.width, page.page.height) for page in pages} == {(2000, 1500), (3000, 2000)}
-    for page in pages:
-        timing = page.timing
-        assert 0 < timing.decode_s <= timing.decode_s + timing.queue_s + timing.engine_s <= timing.total_s
 
 
 def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     BUCKETS_PX,
     BatchRunner,
     LineImage,
-    SingleLineRunner,
     bucket_of,
     groups_of,
     own_steps,
@@ -31,7 +30,6 @@ from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part,
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.openvino_session import first_steps
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
-from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.results import Page, Pixels
 from ocrsvc.serving.batcher import Limits
@@ -105,20 +103,6 @@ class Deciding:
     def run(self, _tensor: object, _outputs: object) -> list[NDArray[Any]]:
         self.runs += 1
         return [np.zeros(4, np.int64), np.zeros(0, np.float32)]
-
-
-def test_lines_of_a_cancelled_page_are_not_run() -> None:
-    session, shared_threads = Deciding(), SharedThreads(1)
-    runs = SingleLineRunner(cast(ModelRunner, session), shared_threads)
-
-    def check() -> None:
-        if session.runs == 3:
-            raise DeadlineExceeded("Too late.")
-
-    with shared_threads.page(), pytest.raises(DeadlineExceeded):
-        runs.map(lambda decided: decided.best, [LineImage(line(320))] * 20, check)
-    assert session.runs == 3
-    shared_threads.close()
 
 
 def test_lines_classified_together_keep_their_order() -> None:

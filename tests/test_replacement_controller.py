@@ -341,10 +341,3 @@ def test_service_waits_for_loading_workers_before_it_ends(unusable: int, failure
     processes.make_ready(loading)
     processes.turn()
     assert len(processes.WORKERS) == 2, "it was the one that had failed"
-
-
-def test_unreported_exit_frees_the_slot() -> None:
-    processes = all_ready()
-    processes.WORKERS.popitem()
-    processes.turn()
-    assert len(processes.table.live()) == len(processes.WORKERS) == BASE

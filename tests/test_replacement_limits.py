@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc.telemetry.worker_table import Reason
-from ocrsvc.worker.watch import (
-    Bounds,
-    Limits,
-    Usage,
-    calibrate,
-    calibrate_gpu,
-    reason_to_replace,
-)
+from ocrsvc.worker.watch import Bounds, Limits, Usage, calibrate, calibrate_gpu, reason_to_replace
 
 MB = 10**6
 GB = 10**9

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 from image_support import png
-from support import Server, process_state, run_program, run_server, start_server, wait_until
+from support import Server, data_of, process_state, run_program, run_server, start_server, wait_until
 
 from ocrsvc.worker.event_loop import STOP_LINGER_S
 
@@ -88,23 +88,7 @@ def test_the_arbiter_loads_neither_a_model_nor_a_numeric_library(library: str, r
     assert library not in mapped(ready_server.pid)
 
 
-@pytest.mark.parametrize(
-    ("env", "args", "message"),
-    [
-        ({"OCRSVC_WORKERS": "many"}, [], "OCRSVC_WORKERS is 'many': accepted is a whole number from 1 to 256."),
-        ({"OCRSVC_WORKRES": "2"}, [], "OCRSVC_WORKRES is '2': unknown setting; did you mean OCRSVC_WORKERS?"),
-        ({"OCRSVC_CONFIG": "/nowhere.toml"}, [], "OCRSVC_CONFIG: /nowhere.toml cannot be read"),
-        ({"OCRSVC_AUDIT_LOG": "/nowhere/audit"}, [], "The audit log /nowhere/audit cannot be written"),
-        # Each of these flags would lose requests.
-        ({}, ["-k", "gevent"], "-k gevent: this worker class cannot serve an OCR engine"),
-        ({}, ["-k", "sync", "--threads", "1"], "-k sync: this worker class cannot serve an OCR engine"),
-        ({}, ["--preload"], "--preload loads the application in the arbiter"),
-        ({}, ["--reuse-port"], "--reuse-port gives each worker an accept queue"),
-        ({}, ["--certfile", "LICENSE"], "--certfile configures gunicorn's own TLS"),
-        ({}, ["--ca-certs", "LICENSE"], "--ca-certs configures gunicorn's own TLS"),
-        ({}, ["--proxy-protocol", "v2"], "--proxy-protocol v2: only version 1 is supported"),
-    ],
-)
+@pytest.mark.parametrize(("env", "args", "message"), data_of("wrong_starts"))
 def test_wrong_setting_or_flag_is_named_and_stops_the_start(env: dict[str, str], args: list[str], message: str) -> None:
     with start_server(env, args) as server:
         assert server.wait_for_exit() == 78

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support import data_of
 
 from ocrsvc.cli.settings import show
 from ocrsvc.errors import SettingsError
@@ -10,6 +11,8 @@ from ocrsvc.settings.describe import accepted, groups, help_of, variable_of
 from ocrsvc.settings.group import Percentage, bytes_of
 from ocrsvc.settings.load import RENAMED, read_settings
 from ocrsvc.settings.settings import Settings
+
+VALUES = data_of("settings")
 
 
 def complaint(environ: dict[str, str], file: Path | None = None) -> str:
@@ -41,41 +44,14 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert read_settings({"OCRSVC_WORKERS": "", "OCRSVC_CONFIG": ""}).workers is None
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("4096", 4096),
-        ("4kB", 4000),
-        ("4KiB", 4096),
-        ("64 mib", 67_108_864),
-        ("1GB", 1_000_000_000),
-        ("1.5GiB", 1_610_612_736),
-        ("2000B", 2000),
-    ],
-)
+@pytest.mark.parametrize(("text", "count"), VALUES["sizes"])
 def test_sizes_in_bytes_may_carry_a_unit(text: str, count: int) -> None:
     assert read_settings({"OCRSVC_MAX_BODY_BYTES": text}).max_body_bytes == count
 
 
-REJECTED = {
-    "ENGINE": ("tesseract",),
-    "DEVICE": ("gpu",),
-    "WORKERS": ("0", "2.5"),
-    "DEADLINE_S": ("0", "nan", "10s"),
-    "MAX_BODY_BYTES": ("64 parsecs", "10", "80%"),
-    "MAX_PIXELS": ("1e6x",),
-    "TR_SHARED_SESSIONS": ("maybe",),
-    "BIND": ("8000", "127.0.0.1:99999", "::1:8000"),
-    "FORMAT_MAX_PIXELS": ("gif", "gif=0", "doc=5"),
-    "LOG_LEVEL": ("loud",),
-    "GPU_SOFT_BYTES": ("101%", "0%"),
-    "GPU_HARD_BYTES": ("-1",),
-    "RSS_SOFT_BYTES": ("80 percent",),
-    "RSS_HARD_BYTES": ("%",),
-}
-
-
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name in REJECTED for value in REJECTED[name]])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in VALUES["refused"].items() for value in values]
+)
 def test_rejected_value_names_what_is_accepted(name: str, value: str) -> None:
     expected = f"OCRSVC_{name} is {value!r}: accepted is {accepted(name.lower())}."
     assert complaint({f"OCRSVC_{name}": value}) == expected

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads, SharedThreadsLender
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 
 LIMIT_S = 60.0
 
@@ -38,33 +38,6 @@ def test_one_thread_and_pages_for_every_thread_leave_no_helper(shared_threads: S
     one.close()
 
 
-def test_helpers_leave_when_pages_come(shared_threads: SharedThreads) -> None:
-    both_inside, more_pages = threading.Barrier(4), threading.Event()
-    by_thread: list[int] = []
-
-    def work(item: int) -> None:
-        by_thread.append(threading.get_ident())
-        if item in (0, 28, 29):
-            both_inside.wait(LIMIT_S)
-            assert more_pages.wait(LIMIT_S)
-
-    def two_pages_come() -> None:
-        both_inside.wait(LIMIT_S)
-        with shared_threads.page(), shared_threads.page():
-            more_pages.set()
-            done.wait(LIMIT_S)
-
-    done, others = threading.Event(), threading.Thread(target=two_pages_come)
-    others.start()
-    with shared_threads.page():
-        shared_threads.map(work, range(30))
-    done.set()
-    others.join()
-    helped = [thread for thread in by_thread if thread != threading.get_ident()]
-    assert len(by_thread) == 30
-    assert len(helped) == 2  # one item each: the one during which the pages came
-
-
 def test_all_threads_go_to_one_single_page_only(shared_threads: SharedThreads) -> None:
     with shared_threads.page(), shared_threads.all_threads() as first, shared_threads.all_threads() as second:
         assert (first, second) == (True, False)
@@ -84,18 +57,3 @@ def test_failure_reaches_the_caller_and_frees_all_threads(shared_threads: Shared
             shared_threads.map(work, range(20))
         with shared_threads.all_threads() as alone:
             assert alone
-
-
-def test_engines_of_a_process_share_threads_until_the_last_returns_them() -> None:
-    lender, before = SharedThreadsLender(), threading.active_count()
-    one, other, more = lender.borrow(3), lender.borrow(3), lender.borrow(2)
-    assert one is other
-    assert threading.active_count() == before + 3
-    lender.give_back(one)
-    assert other.map(lambda number: 2 * number, [1, 2, 3]) == [2, 4, 6]
-    for borrowed in (other, more):
-        lender.give_back(borrowed)
-    assert threading.active_count() == before
-    again = lender.borrow(3)
-    assert again is not one
-    lender.give_back(again)

@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support import data_of
 
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.cgroup import read_cpus, read_quotas
@@ -35,42 +37,11 @@ def test_given_numbers_are_kept_and_a_gpu_gets_two_workers_for_any_cpus() -> Non
     assert plan(8, "cpu", 64, workers=4).engine_threads == 2
 
 
-KINDS = ("quota", "period")
-V1 = "sys/fs/cgroup/cpu,cpuacct/docker/0123/cpu.cfs"
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "files", "quotas"),
-    [
-        # A container may see its own root only.
-        *(
-            ("0::/docker/0123\n", {"sys/fs/cgroup/cpu.max": text}, quotas)
-            for text, quotas in (("150000 100000\n", [1.5]), ("max 100000\n", []), ("", []), ("-1 100000", []))
-        ),
-        ("3:cpu,cpuacct:/docker/0123\n", {f"{V1}_quota_us": "75000\n", f"{V1}_period_us": "100000\n"}, [0.75]),
-        ("3:cpu,cpuacct:/docker/0123\n", {f"{V1}_quota_us": "-1\n", f"{V1}_period_us": "100000\n"}, []),
-        # Of several groups those that rule the CPU.
-        (
-            "12:cpu,cpuacct:/docker/0123\n9:memory:/b\n3:cpuset:/c\n0::/d:with:colons\n",
-            {f"{V1}_quota_us": "100000", f"{V1}_period_us": "100000"}
-            | {f"sys/fs/cgroup/{mount}/cpu.cfs_{kind}_us": "1" for mount in ("memory/b", "cpuset/c") for kind in KINDS}
-            | {"sys/fs/cgroup/d:with:colons/cpu.max": "300000 100000"},
-            [1.0, 3.0],
-        ),
-    ],
-)
-def test_quota_is_read_in_cpus(cgroup: str, files: dict[str, str], quotas: list[float], tmp_path: Path) -> None:
-    assert list(read_quotas(machine(tmp_path, {"proc/self/cgroup": cgroup, **files}))) == quotas
-
-
-def test_smallest_quota_of_all_parents_counts_in_v2(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "0::/kubepods/pod/box\n",
-        "sys/fs/cgroup/kubepods/pod/box/cpu.max": "max 100000",
-        "sys/fs/cgroup/kubepods/pod/cpu.max": "50000 100000",
-        "sys/fs/cgroup/kubepods/cpu.max": "800000 100000",
-    }
-    assert read_cpus(machine(tmp_path, files)) == 0.5
+@pytest.mark.parametrize("case", data_of("cpu_quotas"), ids=lambda case: case["name"])
+def test_smallest_quota_of_all_groups_counts(case: dict[str, Any], tmp_path: Path) -> None:
+    root = machine(tmp_path, case["files"])
+    assert list(read_quotas(root)) == case["quotas"]
+    assert read_cpus(root) == min([len(os.sched_getaffinity(0)), *case["quotas"]])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="affinity is Linux's")
@@ -106,7 +77,7 @@ def test_onnx_runtime_stores_no_telemetry_if_disabled(tmp_path: Path, is_told: b
 
 
 @pytest.mark.parametrize(
-    ("device", "runtime", "device_file", "visible", "expected"),
+    ("device", "runtime", "file", "visible", "expected"),
     [
         ("auto", True, "nvidia0", "0", "cuda"),
         ("auto", True, "nvidia0", "", "cpu"),
@@ -118,18 +89,11 @@ def test_onnx_runtime_stores_no_telemetry_if_disabled(tmp_path: Path, is_told: b
     ],
 )
 def test_gpu_is_planned_if_set_or_visible(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    runtime: bool,
-    device_file: str,
-    visible: str,
-    expected: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, runtime: bool, file: str, visible: str, expected: str
 ) -> None:
-    (tmp_path / device_file).touch()
+    (tmp_path / file).touch()
     monkeypatch.setattr("ocrsvc.system.thread_plan.is_installed", lambda _: runtime)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert device_for(read_settings({"OCRSVC_DEVICE": device}), tmp_path) == expected
-    assert device_for(read_settings({"OCRSVC_DEVICE": device, "OCRSVC_ENGINE": "fake"}), tmp_path) != "cuda" or (
-        device == "cuda"
-    )
+    fake = read_settings({"OCRSVC_DEVICE": device, "OCRSVC_ENGINE": "fake"})
+    assert device_for(fake, tmp_path) != "cuda" or device == "cuda"

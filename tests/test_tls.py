@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from support import data_of
 from tls_support import RSA, Authority, environment
 
 from ocrsvc.cli.check import describe_tls
@@ -100,18 +101,7 @@ def test_unusable_tls_files_stop_the_start(
     assert "BEGIN" not in told
 
 
-@pytest.mark.parametrize(
-    ("environ", "said"),
-    [
-        ({"OCRSVC_TLS_KEY": "own.key"}, "OCRSVC_TLS_KEY is set, but OCRSVC_TLS_CERTIFICATE is not"),
-        ({"OCRSVC_TLS_CLIENT_CA": "ca.pem"}, "OCRSVC_TLS_CLIENT_CA is set, but OCRSVC_TLS_CERTIFICATE is not"),
-        ({"OCRSVC_TLS_CERTIFICATE": "own.pem", "OCRSVC_TLS_NAMES": "CN=a:b"}, "but OCRSVC_TLS_CLIENT_CA is not"),
-        ({"OCRSVC_TLS_NAMES": "loader:nightly"}, "accepted is entries separated by commas"),
-        ({"OCRSVC_TLS_NAMES": "CN=loader"}, "accepted is entries separated by commas"),
-        ({"OCRSVC_TLS_NAMES": "CN=a:b,CN=a:c"}, "each name once"),
-        ({"OCRSVC_TLS_CLIENTS": "maybe"}, "one of required, optional"),
-    ],
-)
+@pytest.mark.parametrize(("environ", "said"), data_of("wrong_tls"))
 def test_contradicting_tls_settings_stop_the_start(environ: dict[str, str], said: str) -> None:
     assert said in refusal(environ)
 

@@ -234,16 +234,3 @@ def closing_pair() -> Iterator[Wires]:
     one, other = socket.socketpair()
     with one, other:
         yield one, other
-
-
-def test_handshakes_leave_time_for_others(authority: Authority, wires: Wires) -> None:
-    now = iter(range(1000))
-    handshakes, _ = handshakes_for(authority.issue(), clock=lambda: float(next(now)))
-    own, client = handshakes.begin(wires[0]), Client(wires[1], authority.client())
-    client.step()
-    assert not handshakes.advance(own, "")
-    client.step()
-    # The turn is over.
-    assert not handshakes.advance(own, "")
-    handshakes.begin_turn()
-    assert handshakes.advance(own, "")

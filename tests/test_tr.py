@@ -21,7 +21,6 @@ from ocrsvc.engines.tr.engine import MAX_LINES, MAX_SESSIONS, MAX_STEPS, TrEngin
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.results import Image, Pixels, ReadOptions, ReadTask
 
-ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(__file__).parent / "doubles" / "tr_home.py"
 SECOND_LINE = "你好AA世界"
 
@@ -199,11 +198,6 @@ def test_a_warm_up_runs_without_a_complaint_and_its_failure_makes_the_engine_una
     monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", "negative")
     with pytest.raises(EngineUnavailable, match="-1 lines"):
         handle.warm_up()
-
-
-def test_missing_home_setting_is_refused() -> None:
-    with pytest.raises(EngineUnavailable, match="OCRSVC_TR_HOME"):
-        TrEngine(None)
 
 
 @pytest.mark.parametrize("name", ["libtr.so", "ctpn.bin", "crnn.bin"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import ROOT, ocrsvc
 
 from ocrsvc.cli.main import run
-from ocrsvc.cli.tune import Load, Measurement, SettingValues, choose, to_toml, workers_and_threads
+from ocrsvc.cli.tune import Load, Measurement, SettingValues, choose, workers_and_threads
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
 
@@ -38,15 +38,6 @@ def test_fastest_choice_within_the_goal_wins() -> None:
     assert choose([calm, quick], 0.5) is None
     assert choose([measured(3, 4, failed=1)], None) is None
     assert choose([measured(3, 4), calmer := measured(3, 3)], None) is calmer
-
-
-def test_the_settings_file_holds_what_was_chosen_and_tells_what_was_measured() -> None:
-    knobs: SettingValues = {"workers": 2, "engine_threads": 3}
-    chosen = Measurement(knobs, 3.0, 1.0, 2.0)
-    text = to_toml(chosen, [chosen, measured(1, 1, workers=4)], "two cores")
-    assert tomllib.loads(text) == knobs
-    assert "# Made by `ocrsvc tune`: two cores" in text
-    assert text.count("<- chosen") == 1
 
 
 def tune(

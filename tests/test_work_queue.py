@@ -3,15 +3,8 @@
 import pytest
 from support import Clock
 
-from ocrsvc.errors import NotReady, QueueFull
-from ocrsvc.serving.work_queue import (
-    BATCH_EVERY,
-    DEFAULT_CONTEXT,
-    Job,
-    Priority,
-    RequestContext,
-    WorkQueue,
-)
+from ocrsvc.errors import QueueFull
+from ocrsvc.serving.work_queue import BATCH_EVERY, DEFAULT_CONTEXT, Job, Priority, RequestContext, WorkQueue
 
 BATCH = RequestContext("batch")
 
@@ -80,37 +73,6 @@ def test_retry_after_follows_the_measured_service_time_which_one_slow_job_hardly
     with pytest.raises(QueueFull) as refusal:
         queue.reserve()
     assert refusal.value.retry_after_s == 7  # 1 s, and a tenth of the 60 s more
-
-
-def test_expired_and_cancelled_jobs_never_reach_a_server() -> None:
-    queue, clock = make_queue()
-    put(queue, "expired", 101.0)
-    put(queue, "expires now", 150.0)
-    put(queue, "given up", 160.0).cancel()
-    put(queue, "wanted", 200.0)
-    clock.now_s = 150.0
-    assert names(queue.take(8)) == ["wanted"]
-
-
-def test_a_closed_queue_serves_queued_jobs_or_fails_them_and_refuses_new_ones() -> None:
-    queue, _ = make_queue()
-    put(queue, "last")
-    queue.reserve()
-    queue.close()
-    for ask in (queue.reserve, queue.check_capacity):
-        with pytest.raises(NotReady):
-            ask()
-    with pytest.raises(NotReady):
-        queue.put(Work("too late", 200.0, DEFAULT_CONTEXT))
-    assert names(queue.take(8)) == ["last"]
-    assert queue.take(8) == []
-    queue, _ = make_queue()
-    job = put(queue, "left")
-    queue.close()
-    queue.abandon()
-    with pytest.raises(NotReady):
-        job.result(timeout=0)
-    assert queue.waiting() == 0
 
 
 @pytest.mark.parametrize("most", [1, 3])

@@ -197,8 +197,7 @@ def test_child_refuses_a_version_that_changed_after_it_was_chosen(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("model", "fault", "remedy"),
-    read_data("worker_models.json")["error names a setting that a model may not set"],
+    ("model", "fault", "remedy"), read_data("worker_models.json")["error names a setting that a model may not set"]
 )
 def test_error_names_a_setting_that_a_model_may_not_set(tmp_path: Path, model: str, fault: str, remedy: str) -> None:
     version = make_version(tmp_path, "fake", 1, f"engine = 'fake'\n{model}")
