@@ -32,8 +32,8 @@ class ProxyMissing(Exception):
     """A proxy is not installed; says how to have it."""
 
 
-def nginx(folder: Path) -> list[str]:
-    """nginx over the shipped file, as a distribution's own nginx.conf includes it; all it writes is in the folder."""
+def nginx(folder: Path, file: Path = _FOLDER / "nginx.conf") -> list[str]:
+    """nginx over such a file, as a distribution's own nginx.conf includes it; all it writes is in the folder."""
     # A master of nginx that is root serves as nobody, who must reach its files.
     folder.chmod(0o755)
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -41,7 +41,7 @@ def nginx(folder: Path) -> list[str]:
     (folder / "nginx.conf").write_text(
         f"pid {folder}/nginx.pid; error_log {folder}/error.log notice; daemon off; worker_processes 1;\n"
         f"events {{ worker_connections 4096; }}\nhttp {{ access_log off;\n{temporary}\n"
-        f"include {_FOLDER}/nginx.conf; }}\n"
+        f"include {file}; }}\n"
     )
     return [_found("nginx"), "-p", str(folder), "-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf"]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import host_proxies
 import pytest
 import requests
 from image_support import png
@@ -50,16 +51,10 @@ def replaced(name: str, port: int, services: Sequence[str]) -> str:
 
 
 def nginx(folder: Path, port: int, services: Sequence[str]) -> list[str]:
-    """nginx over the shipped file, as a distribution's own nginx.conf includes it; all it writes is in the folder."""
+    """nginx over the shipped file with its ports replaced; all it writes is in the folder."""
+    installed("nginx")
     (folder / "ocrsvc.conf").write_text(replaced("nginx.conf", port, services))
-    temporary = "\n".join(
-        f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    (folder / "nginx.conf").write_text(
-        f"pid {folder}/nginx.pid; error_log {folder}/error.log notice; daemon off; worker_processes 1;\n"
-        f"events {{}}\nhttp {{ access_log off;\n{temporary}\ninclude {folder}/ocrsvc.conf; }}\n"
-    )
-    return [installed("nginx"), "-p", str(folder), "-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf"]
+    return host_proxies.nginx(folder, folder / "ocrsvc.conf")
 
 
 def haproxy(folder: Path, port: int, services: Sequence[str]) -> list[str]:
@@ -73,8 +68,6 @@ PROXIES: Mapping[str, Proxy] = {"nginx": nginx, "haproxy": haproxy}
 
 @contextmanager
 def proxied(proxy: Proxy, folder: Path, port: int, *servers: Server) -> Iterator[str]:
-    # A master of nginx that is root serves as nobody, who must reach its files.
-    folder.chmod(0o755)
     command = proxy(folder, port, [server.url.removeprefix("http://") for server in servers])
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
