@@ -7,7 +7,6 @@ import time
 import cv2
 import numpy as np
 import pytest
-from curved_pages import bend
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, pack_map, unpack_map
@@ -17,8 +16,8 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
     lines_from_map,
     lines_from_mask,
 )
-from ocrsvc.imaging.geometry import crop, headings, sides
-from ocrsvc.imaging.text_contour import Outline, corners, cut, ends, extent, is_curved, turned_round
+from ocrsvc.imaging.geometry import headings
+from ocrsvc.imaging.text_contour import Outline, corners, ends, is_curved, turned_round
 from ocrsvc.results import Pixels
 
 Map = NDArray[np.float32]
@@ -156,19 +155,6 @@ def only_line(table: Map) -> Outline:
     return outline
 
 
-def test_a_strip_along_an_arc_is_one_curved_line_around_it() -> None:
-    outline = only_line(arc(150, 10, 50))
-    assert is_curved(outline)
-    # 150 px x 100 degrees = 262 px; the strip is 10 px thick, so d = 262 * 10 * 1.5 / (2 * 272) = 7.2 px.
-    along, across = extent(outline)
-    assert along == pytest.approx(262 + 14, rel=0.04)
-    assert across == pytest.approx(10 + 14, rel=0.1)
-    radii = np.hypot(*(outline - SIZE / 2).T)
-    middle = len(outline) // 2
-    assert np.allclose(radii[1 : middle - 1], 150 + 12, atol=3)
-    assert np.allclose(radii[middle + 1 : -1], 150 - 12, atol=3)
-
-
 @pytest.mark.parametrize(("turned", "direction"), [(0, 0), (90, 90), (180, 0), (270, 90)])
 def test_a_curved_line_begins_at_its_left_or_top_end(turned: float, direction: int) -> None:
     outline = only_line(arc(150, 10, 40, turned))
@@ -183,37 +169,3 @@ def test_slanted_and_hardly_bent_lines_are_rectangles() -> None:
     slanted = cv2.line(np.zeros((SIZE, SIZE), np.float32), (50, 60), (350, 200), 0.9, 10)
     assert not is_curved(only_line(slanted.astype(np.float32)))
     assert not is_curved(only_line(arc(800, 10, 6, middle_y=900)))
-
-
-def test_crosses_and_rings_are_unclaimed_text() -> None:
-    ring = cv2.circle(np.zeros((SIZE, SIZE), np.float32), (200, 200), 120, 0.9, 8)
-    assert lines_from_map(ring.astype(np.float32), SIZE, SIZE).outlines == []
-    cross = drawn_map((50, 195, 350, 205), (195, 50, 205, 350), size=(SIZE, SIZE))
-    assert lines_from_map(cross, SIZE, SIZE).outlines == []
-    cross[380:390, 50:350] = 0.9
-    found = lines_from_map(cross, SIZE, SIZE)
-    assert len(found.outlines) == 1
-    # Between pixel centres: a cross of 2 * 299 * 9 - 81 = 5301 and a line of 299 * 9 = 2691 px.
-    assert found.unclaimed == pytest.approx(5301 / (5301 + 2691), rel=0.01)
-
-
-def test_a_bent_line_is_cropped_straight() -> None:
-    sharp = np.full((24, 240), 255, np.uint8)
-    cv2.putText(sharp, "Curved lines 1234567", (4, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.6, 0, 1, cv2.LINE_AA)
-    strip = np.asarray(cv2.GaussianBlur(sharp, (5, 5), 0), np.uint8)
-    places = np.linspace(-120, 120, 17) / 150
-    circle = np.stack([np.sin(places), -np.cos(places)], axis=1)
-    outline = np.concatenate([200 + 162 * circle, (200 + 138 * circle)[::-1]]).astype(np.float32)
-    straightened = cut(bend(strip, 150, (400, 200)), outline, 240, 24)
-    assert straightened.shape == (24, 240)
-    assert np.corrcoef(straightened.ravel(), strip.ravel())[0, 1] > 0.95
-    # Pieces that are less than a column wide are left out.
-    assert cut(np.zeros((400, 400), np.uint8), outline, 5, 48).shape == (48, 5)
-
-
-def test_a_straight_outline_is_cropped_like_its_quad() -> None:
-    page = np.random.default_rng(2).integers(0, 256, (80, 120, 3), np.uint8)
-    quad = np.array([[10, 12], [90, 20], [88, 44], [8, 36]], np.float32)
-    assert np.array_equal(cut(page, quad, 96, 48), crop(page, quad, 96, 48))
-    assert extent(quad) == pytest.approx(sides(quad))
-    assert corners(quad) is quad

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from image_support import noise
 from isolation_support import crc
 
 from ocrsvc.engines.fake import FakeEngine, FakeHandle, hash_text
-from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
+from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.settings.engine import FakeEngineSettings
-
-DEADLINE_S = 10.0
 
 
 def task(pixels: Pixels, options: ReadOptions | None = None) -> ReadTask:
@@ -51,16 +46,3 @@ def test_fake_engine_reads_image_size_and_pixel_hash() -> None:
 def test_fault_affects_the_chosen_image_or_all(chosen: tuple[str, ...], kind: list[type]) -> None:
     handle = open_fake(fake_fault="fail", fake_fault_on=chosen)
     assert kinds(handle.read([task(noise(seed)) for seed in (12, 13, 14)])) == kind
-
-
-@pytest.mark.parametrize("settings", [{"fake_latency_s": 60.0}, {"fake_burn_s": 60.0}])
-def test_abandoned_read_stops_soon_and_the_next_image_is_read(settings: dict[str, float]) -> None:
-    began_s = time.monotonic()
-
-    def check() -> None:
-        if time.monotonic() >= began_s + 0.2:
-            raise DeadlineExceeded("Too late.")
-
-    answers = open_fake(**settings).read([replace(task(noise(1)), check=check)] * 2)
-    assert kinds(answers) == [DeadlineExceeded] * 2
-    assert time.monotonic() - began_s < DEADLINE_S

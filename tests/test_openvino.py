@@ -17,7 +17,7 @@ from ppocr_support import load
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.network_input import model_input, to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, WITH_LOGITS
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
@@ -67,25 +67,6 @@ def test_line_is_bit_identical_alone_and_in_a_batch(cache: ModelCache) -> None:
         assert np.array_equal(best, expected)
         assert np.array_equal(shares, expected_shares)
         assert len(shares) == len(first_steps(best))
-
-
-def test_the_recognizer_decides_nearly_as_in_single_precision_and_its_logits_fit_what_it_decides(
-    cache: ModelCache,
-) -> None:
-    tensor = to_tensor(line(512))
-    bf16 = open_model(built_in_part(RECOGNITION), CONFIG, cache)
-    single = open_model(built_in_part(RECOGNITION), SessionConfig("cpu", precision="fp32"), cache)
-    assert (bf16.precision, bf16.provider, bf16.metadata["character"]) == (
-        "bf16",
-        "OpenVINO",
-        single.metadata["character"],
-    )
-    (best, sure, logits), (expected, expected_sure) = bf16.run(tensor, WITH_LOGITS), single.run(tensor, OUTPUTS)
-    assert (best == expected).mean() > 0.95
-    assert logits.shape == (len(best), 18710)
-    assert np.array_equal(logits.argmax(axis=1), best)
-    assert len(sure) == len(expected_sure)
-    assert np.abs(sure - expected_sure).max() < 0.1
 
 
 def test_session_memory_is_released_with_free_memory(cache: ModelCache) -> None:

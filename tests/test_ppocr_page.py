@@ -67,12 +67,6 @@ LINES = ((10, 20), (150, 22), (10, 60), (10, 100), (150, 100), (10, 140))
 IN_ORDER = "\n".join(str(LEFT + number) for number in range(len(LINES)))
 
 
-@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
-def test_a_turned_page_is_read_in_order_and_has_its_angle(degrees: int) -> None:
-    page = read(*turned(*page_of(*LINES), -degrees % 360))
-    assert (page.text, page.angle) == (IN_ORDER, degrees)
-
-
 @pytest.mark.parametrize("degrees", [0, 90, 180])
 def test_ruled_cells_are_read_one_after_the_other(degrees: int) -> None:
     pixels, quads = page_of((10, 20), (10, 40), (10, 60), (160, 20), (160, 40), (160, 60))
@@ -80,14 +74,6 @@ def test_ruled_cells_are_read_one_after_the_other(degrees: int) -> None:
         pixels[[10, 90], left:right] = 0
         pixels[10:90, [left, right]] = 0
     assert read(*turned(pixels, quads, -degrees % 360)).text == IN_ORDER
-
-
-def test_boxes_of_an_upside_down_page_are_in_image_coordinates_and_reading_direction() -> None:
-    pixels, quads = page_of(*LINES)
-    for in_batches in (False, True):
-        page = read(*turned(pixels, quads, 180), in_batches=in_batches)
-        assert (page.text, page.angle) == (IN_ORDER, 180)
-        assert np.allclose(page.lines[0].box, turn_points(quads[0], 180, WIDTH, HEIGHT))
 
 
 def test_a_fixed_rotation_disables_the_orientation_search() -> None:

@@ -87,17 +87,6 @@ def test_the_surest_result_is_kept_and_lines_that_the_first_is_sure_of_are_read_
     assert third.asked == [0, 2]
 
 
-def test_the_recognizer_that_wins_most_lines_reads_all_and_the_sample_decides_who_begins() -> None:
-    first = OneScript("a", lambda number: 0.95 if number % 3 == 0 else 0.5)
-    page = several(first, OneScript("b", lambda number: 0.99 if number < 9 else 0.9))
-    assert texts_of(page, lines(9)) == [f"b{number}" for number in range(9)]
-    assert texts_of(page, lines(2, 9)) == ["a9", "b10"]
-    first, second, third = (OneScript(name, lambda _: 0.5) for name in "abc")
-    third.confidence = lambda _: 0.99
-    assert texts_of(several(first, second, third), lines(20)) == [f"c{number}" for number in range(20)]
-    assert len(second.asked) == SAMPLE_LINES
-
-
 @pytest.mark.parametrize("count", [4, 100])
 def test_other_recognizers_stay_within_their_share(count: int) -> None:
     readers = [OneScript(name, lambda _: 0.5) for name in "abcdef"]

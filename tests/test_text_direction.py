@@ -1,7 +1,5 @@
 """Text from right to left and in columns: the order of characters, words, pieces of tables, and lines of a page."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from ppocr_support import rectangle
@@ -9,13 +7,10 @@ from support import read_data
 
 from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.model.description import Direction
-from ocrsvc.engines.ppocr.pipeline.page import read_page
 from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
-from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.tables.find_tables import divide_lines, join_pieces
-from ocrsvc.imaging.text_contour import Outline
-from ocrsvc.imaging.text_direction import logical_order, visual_order
-from ocrsvc.results import Image, Page, ReadOptions, ReadTask, no_check
+from ocrsvc.imaging.text_direction import logical_order, runs_from_right_to_left, visual_order
+from ocrsvc.results import ReadOptions, no_check
 
 # Each logical text, and how a browser shows it in a paragraph from right to left (or from left to right, where most
 # letters are Latin), by UAX #9. Small letters are Latin; Hebrew ones are written out.
@@ -36,6 +31,11 @@ def test_brackets_in_logical_form_stay_unchanged() -> None:
     assert "".join(logical_order(list("ןאכ )גבא( ךרע"))[1]) == "ערך (אבג) כאן"
     # Characters that are several letters stay whole.
     assert logical_order(["ם", "לו", "ש"]) == ([2, 1, 0], ["ש", "לו", "ם"])
+
+
+@pytest.mark.parametrize(("text", "direction"), [("שלום a", True), ("של hello", False), ("12 +", None), ("", None)])
+def test_the_majority_of_letters_gives_the_direction(text: str, direction: bool | None) -> None:
+    assert runs_from_right_to_left(text) is direction
 
 
 LETTER_PX = 20
@@ -62,56 +62,6 @@ def test_words_and_characters_have_the_boxes_of_their_letters() -> None:
     letters = [(each.text, each.box[0][0] // LETTER_PX) for word in words for each in word.characters]
     assert letters == list(zip("שלוםעולם12", (11, 10, 9, 8, 6, 5, 4, 3, 0, 1), strict=True))
     assert [round(each.confidence * 100) for each in words[0].characters] == [61, 60, 59, 58]
-
-
-class Reader:
-    """A page reader that knows its lines by where they begin."""
-
-    in_batches = False
-
-    def __init__(self, lines: Sequence[tuple[Quad, LineText]]) -> None:
-        self.lines = list(lines)
-
-    def find(self) -> list[Outline]:
-        return [quad for quad, _ in self.lines]
-
-    def read(self, outlines: Sequence[Outline]) -> list[LineText]:
-        return [
-            next(text for quad, text in self.lines if np.array_equal(np.sort(quad, axis=0), np.sort(outline, axis=0)))
-            for outline in outlines
-        ]
-
-
-def page_with(*lines: tuple[float, float, float, float, LineText]) -> Page:
-    """A page of 1000 x 1000 px with lines at left, top, right, bottom."""
-    quads = [(rectangle(left, top, right, bottom), text) for left, top, right, bottom, text in lines]
-    return read_page(ReadTask(Image(np.zeros((1000, 1000), np.uint8), "png")), Reader(quads))
-
-
-def test_a_hebrew_page_is_read_from_right_to_left_and_is_upright() -> None:
-    shown, latin = line_of("םולש"), line_of("12 ab", "ltr")
-    page = page_with(
-        (0, 10, 300, 40, shown), (600, 12, 900, 42, shown), (0, 60, 200, 90, latin), (650, 60, 900, 90, latin)
-    )
-    read = [(line.text, line.box[0][0]) for line in page.lines]
-    assert read == [("שלום", 600.0), ("שלום", 0.0), ("12 ab", 650.0), ("12 ab", 0.0)]
-    assert page.angle == 0
-
-
-def test_a_page_with_some_hebrew_is_read_from_left_to_right() -> None:
-    latin, shown = line_of("plain text", "ltr"), line_of("םולש")
-    page = page_with((0, 10, 300, 40, latin), (600, 10, 900, 40, shown), (0, 60, 900, 90, latin))
-    assert [line.text for line in page.lines] == ["plain text", "שלום", "plain text"]
-
-
-@pytest.mark.parametrize(("direction", "angle"), [("vertical", 0), ("ltr", 270)])
-def test_columns_are_read_from_the_right_and_count_as_upright_for_their_recognizer(
-    direction: Direction, angle: int
-) -> None:
-    left, right = line_of("左", direction), line_of("右", direction)
-    page = page_with((100, 0, 140, 600, left), (300, 0, 340, 600, right))
-    assert (page.text, page.angle) == ("右\n左", angle)
-    assert page.lines[0].box == ((340.0, 0.0), (340.0, 600.0), (300.0, 600.0), (300.0, 0.0))
 
 
 def test_pieces_of_a_hebrew_line_have_their_own_text() -> None:
