@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import requests
-from support import run_server, wait_until
+from support import data_of, run_server, wait_until
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.load import read_settings
@@ -22,31 +22,16 @@ from ocrsvc.system.thread_plan import gpus_for
 from ocrsvc.telemetry.worker_table import Granted, Head, Reason, Snapshot, State, WorkerTable
 from ocrsvc.worker.replacement_controller import ReplacementController, next_grant
 
-UUID, PART = "GPU-0de00000-0000-0000-0000-000000000001", "MIG-0de00000-0000-0000-0000-000000000002"
+PART = "MIG-0de00000-0000-0000-0000-000000000002"
 
 
-@pytest.mark.parametrize(
-    ("asked", "shown", "gpus"),
-    [
-        ((), None, ("0", "1", "2")),
-        ((), "2,0", ("2", "0")),
-        ((), f"{UUID}, {PART}", (UUID, PART)),
-        ((), "1,1", ("1",)),
-        # CUDA stops at the first that names none.
-        ((), "1,-1,0", ("1",)),
-        ((), "", ()),
-        ((), "-1", ()),
-        ((), "NoDevFiles", ()),
-        (("all",), "0", ("0", "1", "2")),
-        (("1", UUID), "0", ("1", UUID)),
-    ],
-)
+@pytest.mark.parametrize(("asked", "shown", "gpus"), data_of("gpu_devices")["found"])
 def test_gpus_are_those_in_the_setting_or_visible_ones(
-    asked: tuple[str, ...], shown: str | None, gpus: tuple[str, ...], tmp_path: Path
+    asked: list[str], shown: str | None, gpus: list[str], tmp_path: Path
 ) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia7", "nvidiactl", "null"):
         (tmp_path / name).touch()
-    assert find_gpus(asked, {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}, tmp_path) == gpus
+    assert find_gpus(asked, {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}, tmp_path) == tuple(gpus)
 
 
 @pytest.mark.parametrize("named", ["first", "0;1", "-1", "all,0", "GPU", "0,GPU-"])

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import onnx
 import pytest
+from support import data_of
 
 from ocrsvc.engines.model.description import parse_description, with_language
 from ocrsvc.engines.model.version import LANGUAGES, RECOGNITION, built_in_model
 from ocrsvc.models.importers.dictionaries import languages_of, letters_of_languages
 
-LATIN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-
-@pytest.mark.parametrize(
-    ("characters", "languages"),
-    [
-        ("", ()),
-        ("0123456789", ()),
-        (LATIN, ("en", "id", "ms", "sw")),
-        (LATIN + "äöüÄÖÜß", ("en", "de", "id", "ms", "sw")),
-        (LATIN + "äöüß", ("en", "id", "ms", "sw")),
-        ("абвгдежзийклмнопрстуфхцчшщъьюя" + "абвгдежзийклмнопрстуфхцчшщъьюя".upper(), ("bg",)),
-        ("אבגדהוזחטיךכלםמןנסעףפץצקרשת", ("he",)),
-    ],
-)
-def test_language_requires_all_its_lower_case_and_capital_letters(characters: str, languages: tuple[str, ...]) -> None:
-    assert languages_of(characters) == languages
+@pytest.mark.parametrize(("characters", "languages"), data_of("languages")["written"])
+def test_language_requires_all_its_lower_case_and_capital_letters(characters: str, languages: list[str]) -> None:
+    assert languages_of(characters) == tuple(languages)
 
 
 def test_every_language_can_be_named_in_a_model() -> None:
@@ -40,9 +28,6 @@ def test_built_in_languages_are_those_of_its_dictionary_that_were_measured() -> 
     assert tuple(tag for tag in found if tag not in {"sk", "az", "eo"}) == LANGUAGES
 
 
-@pytest.mark.parametrize(
-    ("lang", "found"),
-    [("en", (0, 1)), ("zh", (0,)), ("zh-hant", (2,)), ("en-gb", (0, 1)), ("sr-latn", (1,)), ("ru", ())],
-)
-def test_exact_language_tag_is_preferred_to_its_prefix(lang: str, found: tuple[int, ...]) -> None:
-    assert with_language(lang, [("zh", "en"), ("sr", "en"), ("zh-hant",)]) == found
+@pytest.mark.parametrize(("lang", "found"), data_of("languages")["asked"])
+def test_exact_language_tag_is_preferred_to_its_prefix(lang: str, found: list[int]) -> None:
+    assert with_language(lang, [("zh", "en"), ("sr", "en"), ("zh-hant",)]) == tuple(found)

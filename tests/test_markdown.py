@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from image_support import box
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
+from support import data_of
 
 from ocrsvc.engines.ppocr.engine import PageHandle
 from ocrsvc.formats.blocks import join_lines
@@ -78,20 +79,7 @@ def test_lines_of_a_paragraph_are_joined(lines: list[Line], paragraphs: list[str
     assert markdown_of(page(*lines)) == "\n\n".join(paragraphs) + "\n"
 
 
-@pytest.mark.parametrize(
-    ("lines", "joined"),
-    [
-        (["an exam-", "ple"], "an example"),
-        (["the North-", "South line"], "the North-South line"),
-        (["a state-of-the-", "art engine"], "a state-of-the-art engine"),
-        (["pages 10-", "20"], "pages 10- 20"),
-        (["soft\u00ad", "ware"], "software"),
-        (["中文", "继续"], "中文继续"),
-        (["使用 Python", "语言"], "使用 Python语言"),
-        (["한국어", "문장"], "한국어 문장"),
-        ([], ""),
-    ],
-)
+@pytest.mark.parametrize(("lines", "joined"), data_of("markdown")["joined"])
 def test_words_and_sentences_continue_in_the_next_line(lines: list[str], joined: str) -> None:
     assert join_lines(lines) == joined
 
@@ -160,15 +148,7 @@ def test_headings_are_relative_to_the_text_of_earlier_pages() -> None:
     assert markdown_of(text, title).endswith("# Second Part\n")
 
 
-HOSTILE = (
-    *("\x01> a", "\x02# a", "\x00\x1b[31m", "<script>alert(1)</script>", "<!-- page 9 -->", "<http://evil/>", "- <b>"),
-    *("[text](javascript:alert(1))", "![x](http://evil/)", "[1]: http://evil/", "&lt;b&gt; &#60;", "| a | b |", "a\\"),
-    *("**bold** _it_ `code` ~~no~~ $x$", "# no heading", "> no quotation", "- - -", "---", "===", "```", "~~~"),
-    *("+ no list", "12345. no list", "    no code", "1. # x"),
-)
-
-
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("text", data_of("markdown")["text"])
 def test_text_does_not_become_markup(text: str) -> None:
     check_is_text(text)
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from masking_table import Row, rows, seen
+from support import data_of
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.masking.cards_mails_phones import is_card
@@ -68,22 +69,7 @@ def test_published_numbers_are_valid() -> None:
         assert not any(is_valid(number[:-1] + sign) for sign in "0123456789" if sign != number[-1])
 
 
-@pytest.mark.parametrize(
-    "marked",
-    [
-        # A mask is as long as what it stands for, and keeps spaces and lines.
-        "卡号 «4111 1111 1111 1111»\n手机 «１３８００１３８０００» ok",
-        # The space after the name was lost.
-        *("IBAN«DE89370400440532013000»", "iban«GB29NWBK60161331926819»", "Card«4111111111111111»"),
-        *("CardNo«4111111111111111»", "ID«11010519491231002X»"),
-        # One or two letters were read for digits; three, or a wrong check digit, are too much.
-        *("«4111 1111 1111 111l»", "«41ll111111111111»", "41ll 1111 1111 111l", "4111 1111 1111 11l2"),
-        # A name and a dash before a telephone number.
-        *("李四-«13800138000»", "张三_«13800138000»", "联系人——«13800138000»"),
-        # A date after a word for telephone.
-        *("Fax 2024-03-15", "Fax 15.03.2024", "Fax 15-03-2024", "Fax 03-15-2024", "Fax 3.5.1999"),
-    ],
-)
+@pytest.mark.parametrize("marked", data_of("masking_rules")["marked"])
 def test_exactly_the_marked_text_is_masked(marked: str) -> None:
     masked = re.sub("«(.*?)»", lambda part: re.sub(r"\S", "*", part[1]), marked)
     assert masked_text(marked.replace("«", "").replace("»", ""), ALL) == masked
@@ -99,11 +85,7 @@ def test_only_requested_kinds_are_masked(kind: MaskKind) -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    [
-        "1", "1 ", "1-", "O ", "4", "4 ", "4111 1111 1111 1111 ", "11010519491231002X ", "1 3 8 ", "1\n", "A1B2",
-        "AN11 ", "AT11 ", "@", "a@", "a@a.", "a.", "(", "+1 ", "Tel 1", "电话 ", "passport ", "SSN ",
-        "<", "P<", " ", "x",
-    ],
+    data_of("masking_rules")["repeated"]
 )  # fmt: skip
 def test_every_rule_takes_linear_time(unit: str) -> None:
     # What is not linear stays so; a machine that is busy with something else does not.

@@ -1,6 +1,7 @@
 """Which adapters answer, at which ports, and which one gets a request to a path that several have."""
 
 import pytest
+from support import data_of
 from web_support import json_of, running_app
 
 from ocrsvc.errors import SettingsError
@@ -25,28 +26,12 @@ def test_each_adapter_can_be_the_only_one_and_can_be_switched_off(name: str) -> 
         assert name not in app.blueprints
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "names"),
-    [
-        ("OCRSVC_ADAPTERS", "none", ()),
-        ("OCRSVC_ADAPTERS", "trwebocr, trwebocr_cpp,trwebocr", ("trwebocr", "trwebocr_cpp")),
-        ("OCRSVC_USUAL_PORTS", "trwebocr", ("trwebocr",)),
-        ("OCRSVC_USUAL_PORTS", "none", ()),
-    ],
-)
-def test_adapters_are_chosen_by_name(variable: str, value: str, names: tuple[str, ...]) -> None:
-    assert getattr(read_settings({variable: value}), variable.removeprefix("OCRSVC_").lower()) == names
+@pytest.mark.parametrize(("variable", "value", "names"), data_of("routing")["chosen"])
+def test_adapters_are_chosen_by_name(variable: str, value: str, names: list[str]) -> None:
+    assert getattr(read_settings({variable: value}), variable.removeprefix("OCRSVC_").lower()) == tuple(names)
 
 
-@pytest.mark.parametrize(
-    ("environ", "named"),
-    [
-        ({"OCRSVC_ADAPTERS": "trwebocr,tesserakt"}, "OCRSVC_ADAPTERS"),
-        ({"OCRSVC_USUAL_PORTS": "tesserakt"}, "OCRSVC_USUAL_PORTS"),
-        ({"OCRSVC_ADAPTERS": "trwebocr_cpp", "OCRSVC_USUAL_PORTS": "trwebocr"}, "OCRSVC_USUAL_PORTS"),
-        ({"OCRSVC_BIND": "unix:/run/x.sock", "OCRSVC_USUAL_PORTS": "trwebocr"}, "OCRSVC_USUAL_PORTS"),
-    ],
-)
+@pytest.mark.parametrize(("environ", "named"), data_of("routing")["refused"])
 def test_a_name_that_cannot_be_served_is_refused_with_the_list(environ: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings(environ)
@@ -54,15 +39,7 @@ def test_a_name_that_cannot_be_served_is_refused_with_the_list(environ: dict[str
     assert "trwebocr, trwebocr_cpp" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({}, ["127.0.0.1:8000"]),
-        ({"OCRSVC_USUAL_PORTS": "trwebocr,trwebocr_cpp"}, ["127.0.0.1:8000", "127.0.0.1:8089", "127.0.0.1:6006"]),
-        ({"OCRSVC_BIND": "[::1]:80", "OCRSVC_USUAL_PORTS": "trwebocr"}, ["[::1]:80", "[::1]:8089"]),
-        ({"OCRSVC_BIND": "0.0.0.0:8089", "OCRSVC_USUAL_PORTS": "trwebocr"}, ["0.0.0.0:8089"]),
-    ],
-)
+@pytest.mark.parametrize(("environ", "expected"), data_of("routing")["listening"])
 def test_usual_ports_are_listened_on_beside_bind(environ: dict[str, str], expected: list[str]) -> None:
     assert addresses(read_settings(environ)) == expected
 
