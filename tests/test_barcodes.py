@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flask.testing import FlaskClient
 from image_support import encoded, png
+from support import data_of, filled
 from web_support import as_base64, json_of, running_reader
 
 from ocrsvc.app import create_app
@@ -160,20 +161,9 @@ def test_umi_ocr_reads_what_it_has_drawn(client: FlaskClient) -> None:
     assert (read["data"][0]["orientation"], read["data"][0]["score"]) == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("members", "code"),
-    [
-        ({"text": "abc", "options": {"format": "Nothing"}}, 200),
-        ({"text": 7}, 200),
-        ({"text": "abc", "options": {"w": 1e9}}, 200),
-        ({"text": "abc", "options": {"w": "wide"}}, 200),
-        ({"text": "abc", "options": []}, 803),
-        ({"base64": as_base64(b"no image at all")}, 202),
-        ({"base64": "!!!"}, 202),
-        ({"base64": as_base64(png(90, 90, 255))}, 101),
-    ],
-)
+@pytest.mark.parametrize(("members", "code"), data_of("umi_barcodes")["errors"])
 def test_umi_ocr_reports_errors_by_its_codes(client: FlaskClient, members: dict[str, Any], code: int) -> None:
-    answer = umi(client, **members)
+    files = {"NO_IMAGE": as_base64(b"no image at all"), "BLANK": as_base64(png(90, 90, 255))}
+    answer = umi(client, **filled(members, **files))
     assert answer["code"] == code
     assert isinstance(answer["data"], str)

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support import data_of
 
 from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, pack_map, unpack_map
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
@@ -31,15 +32,6 @@ def drawn_map(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (6
     for left, top, right, bottom in rectangles:
         table[top:bottom, left:right] = 0.9
     return table
-
-
-def test_a_shape_grows_by_the_unclip_distance_in_image_pixels() -> None:
-    # 101 x 11 px counts as 100 x 10 between pixel centres: d = 1000 * 1.5 / 220 = 6.82.
-    table = drawn_map((30, 20, 131, 31))
-    (quad,) = lines_from_map(table, 160, 64).outlines
-    assert np.allclose(quad, [[23.2, 13.2], [136.8, 13.2], [136.8, 36.8], [23.2, 36.8]], atol=0.1)
-    (large,) = lines_from_map(table, 320, 128).outlines
-    assert np.allclose(large, quad * 2)
 
 
 def test_faint_shapes_and_specks_are_dropped_and_boxes_stay_inside_the_image() -> None:
@@ -82,31 +74,7 @@ def drawn(*patches: Patch) -> Map:
     return table
 
 
-@pytest.mark.parametrize(
-    ("patches", "middles"),
-    [
-        *(
-            ([(20, 20, 120, 28, 0.9), (20, 28, 120, 29, between), (20, 29, 120, 37, 0.9)], [(24, 70), (32, 70)])
-            for between in (0.25, 0.45, 0.65, 0.8)
-        ),
-        ([(20, 20, 120, 28, 0.9), (20, 28, 50, 29, 0.6), (20, 29, 50, 37, 0.9)], [(24, 70), (32, 34)]),
-        (COLUMN, [(14 + 10 * row, 46) for row in range(5)]),
-        (
-            [
-                *((40, 10, 54, 20, 0.95), (42, 20, 52, 22, 0.4), (40, 22, 54, 32, 0.95), (42, 32, 52, 34, 0.8)),
-                (40, 34, 54, 44, 0.95),
-            ],
-            [(14, 46), (26, 46), (38, 46)],
-        ),
-        # Lines that touch at a corner and make no rectangle.
-        ([(20, 20, 60, 28, 0.9), (58, 28, 62, 60, 0.3), (60, 60, 200, 68, 0.9)], [(24, 40), (64, 130)]),
-        # One line stays one: vertical text, words on their side, a gap and a hole in a heading.
-        ([(40, 10, 50, 100, 0.95)], [(55, 45)]),
-        ([(40, 10, 50, 40, 0.95), (40, 40, 50, 44, 0.6), (40, 44, 50, 100, 0.95)], [(55, 45)]),
-        ([(20, 20, 80, 34, 0.95), (80, 20, 90, 34, 0.6), (90, 20, 160, 34, 0.95)], [(27, 90)]),
-        ([(20, 20, 160, 34, 0.95), (60, 24, 64, 26, 0.3)], [(27, 90)]),
-    ],
-)
+@pytest.mark.parametrize(("patches", "middles"), data_of("split_shapes")["shapes"])
 def test_shapes_with_several_lines_are_split(patches: list[Patch], middles: list[tuple[int, int]]) -> None:
     found = [outline.mean(axis=0) for outline in lines_from_map(drawn(*patches), WIDTH, HEIGHT).outlines]
     above = sorted((float(y), float(x)) for x, y in found if y < 110)

@@ -13,6 +13,7 @@ from documents import GRAY, pdf
 from image_support import noise
 from numpy.typing import NDArray
 from pikepdf import Array, Dictionary, Name, Stream
+from support import data_of
 from web_support import json_of, running_app
 
 from ocrsvc.errors import BadOption, ImageTooLarge
@@ -155,22 +156,7 @@ def test_an_image_with_a_mask_counts_from_the_usual_resolution_on() -> None:
 A4 = (595.2, 841.92)
 
 
-@pytest.mark.parametrize(
-    ("own_dpi", "dpi", "max_pixels", "longest", "expected"),
-    [
-        ((150, 150), 200, MOST, 5000, (1240, 1754)),
-        ((300, 300), 200, MOST, 5000, (2480, 3508)),
-        ((600, 600), 200, MOST, 5000, (2480, 3508)),
-        ((600, 600), 100, MOST, 5000, (1240, 1754)),
-        ((300, 300), 200, 1240 * 1754, 5000, (1240, 1754)),
-        ((300, 300), 200, MOST, 1754, (1240, 1754)),
-        # A fax has half as many rows as columns.
-        ((204, 102), 200, MOST, 5000, (1686, 2385)),
-        ((60, 60), 200, MOST, 5000, None),
-        # Below 72 dpi nothing small can be read; at the usual resolution the page is refused.
-        ((300, 300), 200, 100_000, 5000, None),
-    ],
-)
+@pytest.mark.parametrize(("own_dpi", "dpi", "max_pixels", "longest", "expected"), data_of("image_pages")["resolutions"])
 def test_the_resolution_of_an_image_page_stays_within_the_limits(
     own_dpi: tuple[int, int], dpi: int, max_pixels: int, longest: int, expected: tuple[int, int] | None
 ) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import requests
 from image_support import encoded
-from support import ROOT, Server, build_wheel, ocrsvc, start_server
+from support import ROOT, Server, build_wheel, data_of, ocrsvc, start_server
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.plugins import AdapterEntry, EngineEntry, EntryError, with_plugins
@@ -157,15 +157,7 @@ def broken(folder: Path, group: str, entry: str) -> dict[str, str]:
     return {"PYTHONPATH": f"{ROOT}:{folder}"}
 
 
-@pytest.mark.parametrize(
-    ("group", "entry", "sentence"),
-    [
-        ("engines", "None.name", r"cannot be loaded: AttributeError: 'NoneType' object has no attribute 'name'"),
-        ("engines", "EngineEntry('ppocr', '')", "has the name 'ppocr', which is taken"),
-        ("adapters", "EngineEntry('bent', '')", "is not of the class AdapterEntry"),
-        ("formats", "OutputFormat('json', '', '', '', '')", "has the name 'json', which is taken"),
-    ],
-)
+@pytest.mark.parametrize(("group", "entry", "sentence"), data_of("plugins")["unusable"])
 def test_an_installed_plug_in_that_cannot_be_used_stops_the_start(
     tmp_path: Path, group: str, entry: str, sentence: str
 ) -> None:
@@ -176,13 +168,7 @@ def test_an_installed_plug_in_that_cannot_be_used_stops_the_start(
     assert "Traceback" not in server.log
 
 
-@pytest.mark.parametrize(
-    ("group", "entry"),
-    [
-        ("engines", "EngineEntry('bent', 'broken:open_bent')"),
-        ("adapters", "AdapterEntry('bent', None, 'broken:open_bent')"),
-    ],
-)
+@pytest.mark.parametrize(("group", "entry"), data_of("plugins")["missing"])
 def test_what_an_entry_names_and_does_not_exist_stops_the_start(tmp_path: Path, group: str, entry: str) -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE": "bent" if group == "engines" else "fake"}
     with start_server(env | broken(tmp_path, f"ocrsvc.{group}", entry)) as server:
@@ -197,15 +183,7 @@ def test_an_entry_that_cannot_be_used_is_refused() -> None:
             with_plugins((EngineEntry("fake", ""),), points, EngineEntry)
 
 
-@pytest.mark.parametrize(
-    ("group", "sentence"),
-    [
-        ("test_plugins:Workers", r"test_plugins:Workers has settings whose names are taken: \['workers'\]"),
-        ("test_plugins:Untitled", "test_plugins:Untitled, the settings of good, is no SettingsGroup with a title"),
-        ("test_plugins:GOOD", "test_plugins:GOOD, the settings of good, is no SettingsGroup with a title"),
-        ("test_plugins:Missing", "test_plugins:Missing cannot be loaded: AttributeError"),
-    ],
-)
+@pytest.mark.parametrize(("group", "sentence"), data_of("plugins")["settings"])
 def test_settings_that_cannot_be_used_are_refused(monkeypatch: pytest.MonkeyPatch, group: str, sentence: str) -> None:
     entry = AdapterEntry("good", None, "", settings=group)
     monkeypatch.setattr("ocrsvc.settings.settings.adapters", lambda: {"good": entry})

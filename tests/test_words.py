@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from ppocr_support import frame_of, load, read
-from support import read_data
+from support import data_of, read_data
 
 from ocrsvc.engines.line_recognizer import Path
 from ocrsvc.engines.ppocr.engine import PageHandle
@@ -126,6 +126,7 @@ def test_jieba_splits_runs_of_chinese_into_dictionary_words() -> None:
 
 
 HEIGHT, WIDTH, STEP_PX = 48, 320, 8
+INK = data_of("character_ink")
 THREE = [(20, 12, 40, 38), (44, 20, 60, 38), (90, 12, 112, 44)]
 
 
@@ -156,30 +157,11 @@ def test_character_boxes_end_at_their_ink(colours: tuple[int, int]) -> None:
     assert placed(path_of("ab c", 3, 6, 9, 12), np.repeat(crop[:, :, None], 3, axis=2)) == THREE
 
 
-@pytest.mark.parametrize(
-    ("text", "steps", "ink", "expected"),
-    [
-        pytest.param("ab c", (4, 5, 8, 11), THREE, THREE, id="steps that are a little off"),
-        pytest.param(
-            *("川一", (3, 7), [(20, 10, 28, 38), (34, 10, 42, 38), (46, 10, 70, 38)]),
-            [(20, 10, 42, 38), (46, 10, 70, 38)],
-            id="a character of two parts",
-        ),
-        pytest.param(
-            *("a", (3,), [(20, 12, 40, 38), (24, 0, 30, 4), (22, 45, 28, 48)], [(20, 12, 40, 38)]),
-            id="ink of the lines above and below",
-        ),
-        pytest.param(
-            *("a", (13,), [(4, 10, 10, 40), (100, 12, 120, 38), (300, 10, 318, 40)], [(100, 12, 120, 38)]),
-            id="what stands far from the first and last character",
-        ),
-        pytest.param("ab", (3, 9), [], [(22, 0, 30, 48), (70, 0, 78, 48)], id="characters without ink"),
-    ],
-)
+@pytest.mark.parametrize(("text", "steps", "ink", "expected"), INK.values(), ids=INK.keys())
 def test_ink_is_assigned_to_the_right_character(
-    text: str, steps: tuple[int, ...], ink: list[tuple[int, int, int, int]], expected: list[tuple[int, ...]]
+    text: str, steps: list[int], ink: list[tuple[int, int, int, int]], expected: list[list[int]]
 ) -> None:
-    assert placed(path_of(text, *steps), blocks(*ink)) == expected
+    assert list(map(list, placed(path_of(text, *steps), blocks(*ink)))) == expected
 
 
 def test_touching_characters_are_cut_at_the_thinnest_ink_and_late_marks_keep_theirs() -> None:
