@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections import defaultdict
 
 import numpy as np
@@ -46,23 +44,6 @@ def test_characters_have_their_steps_and_the_confidence_is_their_mean() -> None:
     assert (found.first.tolist(), found.last.tolist(), found.steps) == ([1, 4], [2, 4], 5)
     assert found.confidence == pytest.approx(0.7)
     assert path(0, 0).confidence == 0.0
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_alignment_is_the_likeliest_path_that_spells_the_text(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    table = random.dirichlet(np.ones(3), size=5)
-    some_path = [1, *random.integers(0, 3, 4)]  # begins with a letter, so that there is a text
-    labels = np.array([step for step, _ in itertools.groupby(some_path) if step])
-    spelling = [
-        steps
-        for steps in itertools.product(range(3), repeat=5)
-        if [step for step, _ in itertools.groupby(steps) if step] == labels.tolist()
-    ]
-    likeliest = max(spelling, key=lambda steps: math.prod(table[step, one] for step, one in enumerate(steps)))
-    scores = np.log(table)
-    places = align(labels, scores[:, labels], scores[:, 0])
-    assert [int(labels[place]) if place >= 0 else 0 for place in places] == list(likeliest)
 
 
 def test_long_lines_are_aligned() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from curved_pages import bend, bent, flat_page
 from gpu_session_double import WARM_PX, GpuSessionDouble, put_in_place
+from image_support import noise
 from numpy.typing import NDArray
 from ppocr_support import LINE, load, read, text_of
 from strict_arrays import OnGpu, StrictArrays, on_gpu
@@ -30,7 +31,7 @@ from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine
 from ocrsvc.engines.ppocr.gpu import arrays
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, find_backend
 from ocrsvc.engines.ppocr.gpu.page_reader import MAX_SAMPLES, find_fault
-from ocrsvc.engines.ppocr.gpu.resampling import crop_lines, resize, samples
+from ocrsvc.engines.ppocr.gpu.resampling import crop_lines, samples
 from ocrsvc.engines.ppocr.pipeline.detector import SIDES_PX
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader
@@ -38,70 +39,10 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import BUCKETS_PX, BatchR
 from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
-from ocrsvc.imaging.geometry import Quad, crop
 from ocrsvc.results import Check, Pixels, ReadTask, no_check
 from ocrsvc.serving.batcher import Limits
 
 SMALL = Limits(max_cost=4 * 48 * 480, max_items=4, max_wait_s=0.001)
-OVER = pytest.mark.parametrize("gpu", [ArrayBackend(), StrictArrays()], ids=["numpy", "strict"])
-
-
-def noise(*shape: int) -> Pixels:
-    random = np.random.default_rng(7).integers(0, 256, shape, np.uint8)
-    return np.asarray(cv2.GaussianBlur(random, (3, 3), 0), np.uint8).reshape(shape)
-
-
-@pytest.mark.parametrize(
-    ("shape", "size", "shrink"),
-    [
-        pytest.param((300, 420, 3), (192, 128), True, id="colour"),
-        pytest.param((300, 420), (192, 128), True, id="gray"),
-        pytest.param((320, 480, 3), (240, 160), True, id="halved"),
-        pytest.param((480, 480), (160, 160), True, id="a third"),
-        pytest.param((300, 420, 3), (416, 288), True, id="hardly smaller"),
-        pytest.param((20, 1500, 3), (960, 32), True, id="a strip, wider than tall"),
-        pytest.param((1200, 25), (32, 960), True, id="a strip, taller than wide"),
-        pytest.param((250, 333), (352, 224), True, id="one side rounded up"),
-        *(((100, 400, 3), (640, 160), False), ((300, 420), (640, 448), False)),
-        *(((1, 1), (64, 64), False), ((64, 96), (96, 64), False)),
-    ],
-)
-def test_resizing_is_opencvs_but_for_one_level(shape: tuple[int, ...], size: tuple[int, int], *, shrink: bool) -> None:
-    page = noise(*shape)
-    expected = cv2.resize(page, size, interpolation=cv2.INTER_AREA if shrink else cv2.INTER_LINEAR)
-    assert np.abs(resize(np, page, size, shrink=shrink) - expected.astype(np.float32)).max() <= 1
-
-
-def lines_of(height: int, width: int, count: int) -> tuple[list[Quad], list[int]]:
-    """Slanted lines of many sizes, some beyond the border, and their requested widths."""
-    random, quads = np.random.default_rng(5), []
-    for _ in range(count):
-        middle = random.uniform(0.2, 0.8, 2) * (width, height)
-        length, across, angle = random.uniform(20, width * 0.7), random.uniform(6, 150), random.uniform(-3, 3)
-        along = np.array([np.cos(angle), np.sin(angle)]) * length / 2
-        down = np.array([-np.sin(angle), np.cos(angle)]) * across / 2
-        corners = np.array([-along - down, along - down, along + down, down - along]) + middle
-        quads.append((corners + random.uniform(-2, 2, (4, 2))).astype(np.float32))
-    return quads, [int(width) for width in random.choice([48, 96, 160, 304], count)]
-
-
-@OVER
-@pytest.mark.parametrize("shape", [(300, 500), (300, 500, 3)])
-def test_line_crops_differ_from_opencv_by_at_most_one_gray_level(gpu: ArrayBackend, shape: tuple[int, ...]) -> None:
-    page = noise(*shape)
-    quads, widths = lines_of(shape[0], shape[1], 12)
-    tensor = gpu.download(crop_lines(gpu, gpu.upload(page), quads, widths, 320, USUAL))
-    for row, quad, width in zip(tensor, quads, widths, strict=True):
-        levels = (row[:, :, :width] + 1) * 127.5
-        expected = crop(page, quad, width, 48).astype(np.float32)
-        planes = expected.transpose(2, 0, 1) if expected.ndim == 3 else expected[None]
-        # Averaged twice, of samples and of rounded samples, an average may lie a level beside another.
-        assert np.abs(levels - planes).max() <= 1.01
-        assert np.abs(levels - planes).mean() < 0.2
-        assert not row[:, :, width:].any()
-        # Alone a line is cut bit by bit as in any batch.
-        alone = gpu.download(crop_lines(gpu, gpu.upload(page), [quad], [width], 320, USUAL))
-        assert np.array_equal(alone[0], row)
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
@@ -115,7 +56,7 @@ def test_line_crops_differ_from_opencv_by_at_most_one_gray_level(gpu: ArrayBacke
     ],
 )
 def test_quads_never_read_outside_the_page(corners: list[list[float]]) -> None:
-    cut = crop_lines(ArrayBackend(), noise(60, 90), [np.array(corners, np.float32)], [96], 96, USUAL)
+    cut = crop_lines(ArrayBackend(), noise(7, 60, 90), [np.array(corners, np.float32)], [96], 96, USUAL)
     assert np.isfinite(cut).all()
     assert np.abs(cut).max() <= 1
 

@@ -44,23 +44,6 @@ def grainy(picture: Picture.Image) -> Pixels:
 
 
 @pytest.mark.parametrize(
-    ("pixels", "tone"),
-    [
-        pytest.param(as_jpeg(line()), 255, id="black on white"),
-        pytest.param(as_jpeg(line(ink=255, ground=0)), 0, id="white on black"),
-        pytest.param(as_jpeg(line(ink=(20, 20, 20), ground=(250, 240, 200))), (200, 240, 250), id="on coloured paper"),
-        pytest.param(grainy(line()), 244, id="with grain"),
-    ],
-)
-def test_background_noise_is_removed(pixels: Pixels, tone: Tone) -> None:
-    level = level_ground(pixels)
-    ground = level[2:6].reshape(-1, level.shape[2] if level.ndim == 3 else 1)
-    near = np.abs(ground.astype(int) - np.array(tone)).max(axis=1) <= 2
-    assert near.mean() > 0.99
-    assert len(np.unique(ground[near], axis=0)) == 1
-
-
-@pytest.mark.parametrize(
     "pixels",
     [
         pytest.param(np.asarray(line()), id="no noise"),

@@ -17,12 +17,10 @@ from ppocr_support import load
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.network_input import model_input, to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
-from ocrsvc.engines.ppocr.runtime.open_model import open_model, open_openvino
-from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecognizer, first_steps
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import BF16, RuntimeChoice, prove_runtimes
 from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
@@ -44,29 +42,6 @@ def line(width: int) -> Pixels:
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
     return ModelCache(tmp_path_factory.mktemp("models"))
-
-
-def test_line_is_bit_identical_in_every_session(cache: ModelCache) -> None:
-    first, second = open_model(built_in_part(RECOGNITION), CONFIG, cache).sessions
-    widths = (96, 640, 320, 224)
-    found = {width: first.run(to_tensor(line(width)), WITH_LOGITS) for width in widths}
-    for width in reversed(widths):
-        again = second.run(to_tensor(line(width)), WITH_LOGITS)
-        assert all(np.array_equal(mine, other) for mine, other in zip(found[width], again, strict=True))
-
-
-def test_line_is_bit_identical_alone_and_in_a_batch(cache: ModelCache) -> None:
-    (session,) = open_openvino(built_in_part(RECOGNITION), replace(CONFIG, sessions=1), cache)
-    assert isinstance(session, OpenVinoRecognizer)
-    # 6 to 80 steps: lines begin and end inside runs, a long one goes over two, and the same line stands twice in a row.
-    lines = [session.features(to_tensor(line(width))) for width in (48, 640, 96, 96, 224, 448, 64)]
-    alone = [session.classify([one])[0] for one in lines]
-    together = session.classify(lines)
-    assert sum(map(len, lines)) % STEPS
-    for (best, shares), (expected, expected_shares) in zip(together, alone, strict=True):
-        assert np.array_equal(best, expected)
-        assert np.array_equal(shares, expected_shares)
-        assert len(shares) == len(first_steps(best))
 
 
 def test_session_memory_is_released_with_free_memory(cache: ModelCache) -> None:

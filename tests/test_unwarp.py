@@ -21,8 +21,6 @@ from ocrsvc.imaging.geometry import Quad, turn
 from ocrsvc.results import Check, Image, Page, Pixels, ReadOptions, ReadTask
 
 SAG_PX = 60.0
-# A line y = sag (1 - (2x/w - 1)²) turns from 4 sag/w to -4 sag/w over the page, and by less over the text alone.
-TURN_DEG = np.degrees(2 * np.arctan(4 * SAG_PX / WIDTH)) * (WIDTH - 2 * MARGIN) / WIDTH
 
 
 def field_of(mask: Pixels) -> LineField:
@@ -41,25 +39,6 @@ def page_of_bars(length_px: int) -> Pixels:
 
 def bend_mask(mask: Pixels, sag_px: float) -> Pixels:
     return np.asarray(bent(255 * mask, sag_px, background=0)[0] > 60, np.uint8)
-
-
-@pytest.mark.parametrize("length_px", [60, 200, WIDTH - 2 * MARGIN])
-def test_the_measured_turn_matches_the_bend_of_short_and_long_lines(length_px: int) -> None:
-    bars = page_of_bars(length_px)
-    mask = bend_mask(bars, SAG_PX)
-    bend = field_of(mask)
-    assert bend.turn_deg == pytest.approx(TURN_DEG, rel=0.1)
-    assert bend.pieces >= 100
-    # The page on its side.
-    assert field_of(np.ascontiguousarray(mask.T)).turn_deg == pytest.approx(bend.turn_deg, rel=0.05)
-    for turned in (0, 7, 90):
-        matrix = cv2.getRotationMatrix2D((WIDTH / 2, HEIGHT / 2), turned, 0.8)
-        assert field_of(np.asarray(cv2.warpAffine(bars, matrix, (WIDTH, HEIGHT)), np.uint8)).turn_deg < 0.7
-    # Lines that converge do not turn.
-    corners = rectangle(0, 0, WIDTH, HEIGHT)
-    seen = np.array([[60, 150], [WIDTH, 0], [WIDTH, HEIGHT], [60, HEIGHT - 200]], np.float32)
-    matrix = cv2.getPerspectiveTransform(corners, seen)
-    assert field_of(np.asarray(cv2.warpPerspective(bars, matrix, (WIDTH, HEIGHT)), np.uint8)).turn_deg < 1.0
 
 
 def test_straighten_makes_rows_straight_and_parallel() -> None:
