@@ -203,6 +203,13 @@ def _png_of_squares(pixels: int) -> bytes:
     return encoded((line[:, None] ^ line) * np.uint8(255), ".png")
 
 
+def _avif_of_another_size(pixels: int) -> bytes:
+    """A black square in some thousand bytes, whose boxes declare 64 x 32 pixels."""
+    side, file = int(pixels**0.5), io.BytesIO()
+    Image.new("L", (side, side)).save(file, "AVIF", speed=10)
+    return file.getvalue().replace(struct.pack(">II", side, side), struct.pack(">II", 64, 32))
+
+
 CODES: Final[Mapping[str, HostileFile]] = {
     "png_finders": HostileFile(_png_of_finders, 4_000_000, 90_000),
     "png_stripes": HostileFile(_png_of_stripes, 49_000_000, 250_000),
@@ -237,6 +244,10 @@ FILES: Final[Mapping[str, HostileFile]] = {
     "jpeg_small_segments": HostileFile(partial(_jpeg_with, b"\xff\xfe\0\2"), 60_000_000, 100_000),
     "jpeg_fill_bytes": HostileFile(partial(_jpeg_with, b"\xff"), 60_000_000, 100_000),
     "webp_frames": HostileFile(_webp_of_frames, 1_000, 50),
+    "avif_other_size": HostileFile(_avif_of_another_size, 49_000_000, 250_000),
+    "heic_boxes": HostileFile(
+        lambda count: b"\0\0\0\x10ftypheic\0\0\0\0" + b"\0\0\0\x08free" * count, 7_500_000, 20_000
+    ),
     "pnm_comment": HostileFile(lambda size: b"P5 #" + b"a" * size + b"\n1 1 255 \0", 60_000_000, 100_000),
     "pnm_blanks": HostileFile(lambda size: b"P5 " + b" " * size + b"1 1 255 \0", 60_000_000, 100_000),
     "pnm_digits": HostileFile(lambda size: b"P5 " + b"1" * size + b" 1 255 \0", 60_000_000, 100_000),

@@ -265,8 +265,7 @@ def test_the_first_of_several_frames_is_decoded(name: str) -> None:
 
 STRANGERS = {
     b"%PDF-1.7\n": "PDF",
-    b"\0\0\0\x18ftypheic\0\0\0\0": "HEIC",
-    b"\0\0\0\x18ftypavif\0\0\0\0": "AVIF",
+    b"\0\0\0\x18ftypmp42\0\0\0\0": "MP4",
     b"\0\0\0\x0cjP  \r\n\x87\n": "JPEG 2000",
     b"\0\0\x01\0\x01\0": "icon",
     b'<?xml version="1.0"?>\n<svg xmlns="x"/>': "SVG",

@@ -482,6 +482,15 @@ def test_boxes_fit_a_photo_that_its_exif_turns(opened: Open) -> None:
     assert page.locator(".sheet svg").bounding_box() == page.locator(".sheet img").bounding_box()
 
 
+def test_picture_that_the_browser_cannot_show_comes_from_the_service(opened: Open) -> None:
+    page = opened()
+    file = (Path(__file__).parent / "pages/heif/turned.heic").read_bytes()
+    put(page, {"name": "IMG_1.HEIC", "mimeType": "image/heic", "buffer": file})
+    expect(page.locator(".lines button").first).to_contain_text("64x96")
+    expect(page.locator(".sheet img")).to_be_visible()
+    assert page.evaluate("document.querySelector('.sheet img').naturalHeight") == 96
+
+
 def test_a_page_without_a_picture_is_drawn_from_what_was_read(opened: Open) -> None:
     page = opened()
     page.route("**/v1/ocr/picture*", lambda route: route.abort())

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ocrsvc.imaging.codecs.decode import PixelLimits
     from ocrsvc.results import Pixels
 
-_ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+_ENDINGS: Final = frozenset(
+    {".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+)
 # With fewer characters the agreement of two models is not meaningful.
 MIN_CHARACTERS: Final = 500
 

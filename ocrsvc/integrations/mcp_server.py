@@ -83,7 +83,7 @@ class _Tools:
         lines: bool = False,
         words: bool = False,
     ) -> CallToolResult:
-        """Read the text of an image (JPEG, PNG, WebP, BMP, GIF, TIFF, or the first page of a PDF).
+        """Read the text of an image (JPEG, PNG, WebP, HEIC, AVIF, BMP, GIF, TIFF, or the first page of a PDF).
 
         With lines=true the result also has each line's confidence and box corners in pixels, as JSON; with words=true
         each word's too.

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, Secr
 
 from ocrsvc.settings.group import ByteCount, MemoryAmount, SettingsGroup, setting, split_list
 
-_FORMATS: Final = ("jpeg", "png", "bmp", "pnm", "tiff", "webp", "gif", "pdf")
+_FORMATS: Final = ("jpeg", "png", "bmp", "pnm", "tiff", "webp", "heic", "avif", "gif", "pdf")
 _PIXELS: Final = dict.fromkeys(_FORMATS, 50_000_000) | {
     "tiff": 40_000_000,
     "webp": 30_000_000,

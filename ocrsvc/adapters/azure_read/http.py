@@ -91,7 +91,9 @@ class _Views:
         _ = self._documents.jobs
         data = self._document()
         if not is_image(data):
-            raise UnsupportedImage("The document is not a PDF or a known image.", "Send a PDF, TIFF, PNG or JPEG.")
+            raise UnsupportedImage(
+                "The document is not a PDF or a known image.", "Send a PDF, TIFF, PNG, JPEG or HEIC."
+            )
         if model not in {READ, LAYOUT}:
             raise _ModelNotFound(f"Unknown model {model[:40]!r}.", f"Use {READ} or {LAYOUT}.")
         query = _AnalyzeQuery.from_values(request.args)

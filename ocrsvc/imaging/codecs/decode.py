@@ -12,6 +12,7 @@ from ocrsvc.errors import BrokenImage, ImageTooLarge, UnsupportedImage
 from ocrsvc.imaging.codecs.bmp_pnm_webp import open_bmp, open_pnm, open_webp
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, broken, flatten, turn_upright
 from ocrsvc.imaging.codecs.gif_and_tiff import open_gif, open_tiff
+from ocrsvc.imaging.codecs.heif import open_heif
 from ocrsvc.imaging.codecs.jpeg import open_jpeg
 from ocrsvc.imaging.codecs.png import open_png
 from ocrsvc.results import Image
@@ -24,13 +25,12 @@ FORMATS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], EncodedImage]], ...] =
     (re.compile(rb"II[*+]\0|MM\0[*+]"), open_tiff),
     (re.compile(rb"BM.{12}[\x0c-\x7c]\0\0\0", re.DOTALL), open_bmp),
     (re.compile(rb"P[456][ \t\r\n#]"), open_pnm),
+    (re.compile(rb"....ftyp(?:avi[fs]|hei[cmsx]|hev[cmsx]|mif[12]|msf1|miaf)", re.DOTALL), open_heif),
 )
-SUPPORTED = "JPEG, PNG, WebP, BMP, GIF, TIFF and binary PNM"
+SUPPORTED = "JPEG, PNG, WebP, HEIC, AVIF, BMP, GIF, TIFF and binary PNM"
 
 UNSUPPORTED_FORMATS: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"%PDF-"), "a PDF"),
-    (re.compile(rb"....ftyp(?:avif|avis)", re.DOTALL), "an AVIF image"),
-    (re.compile(rb"....ftyp(?:hei|hev|mif1|msf1)", re.DOTALL), "a HEIC image"),
     (re.compile(rb"....ftyp", re.DOTALL), "an MP4 or QuickTime file"),
     (re.compile(rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"), "a JPEG 2000 image"),
     (re.compile(rb"\0\0\0\x0cJXL |\xff\x0a"), "a JPEG XL image"),
