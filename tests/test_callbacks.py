@@ -9,7 +9,6 @@ import hmac
 import json
 import threading
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,8 +18,7 @@ from support import Clock
 
 from ocrsvc.errors import UrlUnavailable
 from ocrsvc.jobs import callbacks as callbacks_module
-from ocrsvc.jobs import storage_threads
-from ocrsvc.jobs.callbacks import CallbackSender, headers_of, secret_of_key
+from ocrsvc.jobs.callbacks import headers_of, secret_of_key
 from ocrsvc.jobs.job import Job, job_status
 from ocrsvc.jobs.job_store import JobStore
 
@@ -148,38 +146,6 @@ def test_a_job_that_is_damaged_keeps_no_other_of_its_host_waiting_and_expires_al
     assert other.id in [json.loads(body)["data"]["id"] for body, _ in sent]
     removed_early(jobs, clock, "expired")
     assert (jobs.all(), kept_messages(jobs)) == ([], set())
-
-
-def test_the_threads_go_on_after_errors_that_are_logged_once_and_end_when_asked(
-    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(storage_threads, "_FIRST_PAUSE_S", 0.0)
-    monkeypatch.setattr(storage_threads, "POLL_S", 0.005)
-    job, begun, failures = done_job(jobs), threading.Event(), iter([OSError("gone")] * 20)
-    claim = CallbackSender._claim
-
-    def fail_first(sender: CallbackSender) -> object:
-        for failure in failures:
-            raise failure
-        return claim(sender)
-
-    def post(*asked: Any) -> int:
-        begun.set()
-        while True:
-            asked[-1]()
-
-    monkeypatch.setattr(CallbackSender, "_claim", fail_first)
-    sender = sender_of(jobs, post)
-    sender.threads.start()
-    assert begun.wait(WAIT_S)
-    sender.threads.stop(WAIT_S)
-    assert not any(thread.is_alive() for thread in sender.threads.threads)
-    assert {record.message for record in caplog.records} == {"callbacks failed and will retry: OSError"}
-    # It was left to others, as if it had not been tried.
-    assert state_of(job) == ("waiting", 0)
-    sent, taken = receiver()
-    send_due(sender_of(jobs, taken))
-    assert len(sent) == 1
 
 
 # What signs it

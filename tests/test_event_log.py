@@ -229,22 +229,3 @@ def test_a_log_that_is_closed_drops_and_counts() -> None:
     log.stop(10.0)
     os.close(into)
     assert dropped == [1]
-
-
-def test_while_no_thread_can_be_started_events_are_dropped_and_the_log_begins_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    dropped = []
-
-    def refuse(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with pipe() as (out, into):
-        log = AccessLog("json", lambda: dropped.append(1), into)
-        with monkeypatch.context() as refusing:
-            refusing.setattr(threading.Thread, "start", refuse)
-            log.put(EVENT)
-        assert len(dropped) == 1
-        log.put(replace(EVENT, id="id-2"))
-        log.stop(5.0)
-        assert [json.loads(line)["id"] for line in lines_of(out)] == ["id-2"]

@@ -181,10 +181,3 @@ def test_full_disk_of_the_log_ends_no_process(faults: Faults, tmp_path: Path) ->
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: log.exists() and "RECYCLED" in log.read_text(), "lines again")
         assert server.stop() == 0
-
-
-def test_service_that_was_never_ready_ends_with_the_reason(faults: Faults) -> None:
-    with faults.refused("fork", errno.EAGAIN), start_server({**faults.environment, "OCRSVC_WORKERS": "1"}) as server:
-        assert server.wait_for_exit() == 3
-    assert "No worker can be started: BlockingIOError" in server.log
-    assert "Reason: 3 workers could not start, and none was ever ready" in server.log
