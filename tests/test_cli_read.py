@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from documents import GRAY, page_texts, pdf, tiff
-from support import wsgi_server
+from support import data_of, wsgi_server
 from test_api_files import SETTINGS, client_with
 
 from ocrsvc.cli import main
@@ -91,40 +91,17 @@ def test_several_formats_and_one_by_the_name_are_written_as_a_zip() -> None:
         assert packed.read("a.md").decode().count("<!-- page") == 1
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("a.pdf", "--format", "pdf", "-o", "a.pdf"),
-        ("b.tif", "a.pdf", "--format", "pdf", "-o", "link.pdf"),
-        ("a.pdf", "--format", "md", "-o", "nowhere/made.md"),
-        ("a.pdf", "--format", "md", "-o", "."),
-        ("a.pdf", "b.tif", "--format", "pdf", "-o", "made.pdf"),
-        ("a.pdf", "--format", "pdf", "--mask", "phone", "-o", "made.pdf"),
-        ("junk.png", "--format", "pdf", "-o", "made.pdf"),
-    ],
-)
-def test_nothing_is_written_where_something_is_wrong(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", data_of("wrong_outputs")["nothing written"])
+def test_nothing_is_written_where_something_is_wrong(arguments: list[str]) -> None:
     os.link("a.pdf", "link.pdf")
     before = {file: file.read_bytes() for file in Path().iterdir()}
     assert read(*arguments) == 65
     assert {file: file.read_bytes() for file in Path().iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "remedy"),
-    [
-        (("--format", "pdf,md", "-o", "made.md"), "Write -o made.zip, or only --format md."),
-        (("--format", "json,pdf", "-o", "made.PDF"), "Write -o made.zip, or only --format pdf."),
-        (("--format", "md", "-o", "made.pdf"), "Use the ending .md or .markdown, or --format pdf."),
-        (("--format", "alto", "-o", "made.json"), "Use the ending .alto.xml or .xml, or --format json."),
-        (("--json", "-o", "made.txt"), "Use the ending .json or .jsonl or .ndjson, or --format text."),
-        (("-o", "made.zip"), "Add --format, such as pdf,md."),
-        (("-o", "made.docx"), "made.docx: no format has the ending .docx. Accepted are .txt, .tsv, "),
-        (("a folder",), "a folder is a folder. Read it with: ocrsvc batch 'a folder' --out results"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "remedy"), data_of("wrong_outputs")["mismatches"])
 def test_mismatch_of_ending_and_format_is_refused_before_reading(
-    arguments: tuple[str, ...], remedy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], remedy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("a folder").mkdir()
     monkeypatch.setattr("ocrsvc.cli.read.read_in_this_process", None)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from support import Reply, Server, run_server, start_server, wait_until
 from test_client import GOOD, PAGE, ReadMany, both_ways, first_lines, page_of, problem, scripted
-from tls_support import Authority
+from tls_support import Authority, environment
 
 from ocrsvc import errors
 from ocrsvc.client import AsyncClient, Client
@@ -202,13 +202,8 @@ def test_after_a_fork_parent_and_child_have_connections_of_their_own(two: list[S
 def test_services_are_asked_by_tls_at_every_address_of_their_name(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = authority.issue("own", "ocr.test")
-    env = {
-        "OCRSVC_WORKERS": "1",
-        "OCRSVC_TLS_CERTIFICATE": str(own.certificate),
-        "OCRSVC_TLS_KEY": str(own.key),
-        "OCRSVC_TLS_CLIENT_CA": str(authority.file),
-        "OCRSVC_TLS_CLIENTS": "required",
-    }
+    required = {"OCRSVC_TLS_CLIENT_CA": str(authority.file), "OCRSVC_TLS_CLIENTS": "required"}
+    env = {"OCRSVC_WORKERS": "1", **environment(own), **required}
     body = np.random.default_rng(1).bytes(3_000_000)
 
     async def read(url: str) -> None:

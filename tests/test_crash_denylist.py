@@ -10,7 +10,7 @@ from support import Clock
 
 from ocrsvc.engines.isolated.child import digest_of
 from ocrsvc.results import Image, Pixels, ReadOptions, ReadTask
-from ocrsvc.serving.crash_denylist import CrashDenylist, Entry
+from ocrsvc.serving.crash_denylist import CrashDenylist
 
 
 def mark(number: int) -> bytes:
@@ -45,27 +45,6 @@ def test_a_half_written_record_counts_as_empty(torn_at: int) -> None:
     memoryview(denylist._records).cast("B")[torn_at] ^= 0xFF
     assert denylist.entries() == []
     denylist.note(mark(8), 2, "hang")
-    assert denylist.crashes(mark(8)) == 2
-
-
-class _Overtaken(CrashDenylist):
-    """Another process notes an image of its own between the search for a record and the look at it."""
-
-    is_next = True
-
-    def _read(self, number: int) -> Entry | None:
-        if self.is_next:
-            self.is_next = False
-            self.note(mark(8), 2, "hang")
-        return super()._read(number)
-
-
-def test_a_record_overwritten_by_another_image_is_not_attributed_to_the_first() -> None:
-    denylist = _Overtaken(1, 60.0)
-    denylist.is_next = False
-    denylist.note(mark(7), 1, "SIGSEGV")
-    denylist.is_next = True
-    assert denylist.crashes(mark(7)) == 0
     assert denylist.crashes(mark(8)) == 2
 
 

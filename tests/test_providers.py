@@ -12,6 +12,7 @@ from gpu_session_double import GPU_BUILD
 from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
+from support import data_of
 
 from ocrsvc.engines.ppocr.engine import BATCH
 from ocrsvc.engines.ppocr.pipeline import detector, recognition_batches
@@ -90,23 +91,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     return made
 
 
-@pytest.mark.parametrize(
-    ("device", "provider", "available", "chosen"),
-    [
-        ("auto", "auto", GPU_BUILD, "cuda"),
-        ("auto", "auto", [CPU], "cpu"),
-        ("cpu", "auto", GPU_BUILD, "cpu"),
-        ("auto", "cpu", GPU_BUILD, "cpu"),
-        ("auto", "openvino", GPU_BUILD, "openvino"),
-        ("cuda", "auto", GPU_BUILD, "cuda"),
-        ("cuda", "cuda", GPU_BUILD, "cuda"),
-        ("auto", "tensorrt", GPU_BUILD, "tensorrt"),
-        ("cuda", "tensorrt", GPU_BUILD, "tensorrt"),
-        ("cuda", "auto", [CPU], "OCRSVC_DEVICE=cuda, but this ONNX Runtime offers only CPUExecutionProvider"),
-        ("auto", "cuda", [CPU], "OCRSVC_PROVIDER=cuda, but this ONNX Runtime offers only"),
-        ("auto", "tensorrt", [CUDA, CPU], "OCRSVC_PROVIDER=tensorrt, but"),
-    ],
-)
+@pytest.mark.parametrize(("device", "provider", "available", "chosen"), data_of("providers"))
 def test_the_provider_follows_from_the_settings_and_what_is_missing_is_refused(
     device: Any, provider: Any, available: list[str], chosen: str
 ) -> None:

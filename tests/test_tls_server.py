@@ -18,7 +18,6 @@ import httpx
 import numpy as np
 import pytest
 import requests
-from documents import GRAY, pdf
 from grpc_support import MESSAGES, V2, unary
 from image_support import png
 from support import Server, read_to_end, repeating, run_server, start_server, wait_until
@@ -368,13 +367,3 @@ def test_the_client_library_shows_a_certificate_and_pages_of_other_sites_may_not
         headers = {"Origin": "https://elsewhere.example"}
         answer = session.post(f"{strict.url}/v1/ocr", data=png(), headers=headers, timeout=_ANSWER_S)
     assert (answer.status_code, answer.json()["code"]) == (403, "host_not_allowed")
-
-
-def test_a_long_result_of_a_job_arrives_whole(authority: Authority) -> None:
-    env = {**environment(authority.issue("results")), "OCRSVC_WORKERS": "1", "OCRSVC_FAKE_TEXT": "dense " * 16_000}
-    with run_server(env) as server, session_of(authority) as session:
-        job_id = session.post(f"{server.url}/v1/jobs", data=pdf(*[GRAY] * 20), timeout=30).json()["id"]
-        url = f"{server.url}/v1/jobs/{job_id}"
-        wait_until(lambda: session.get(url, timeout=30).json()["state"] == "done")
-        pages = session.get(f"{url}/result", timeout=30).json()["pages"]
-    assert [page["page"] for page in pages] == list(range(1, 21))

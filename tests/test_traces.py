@@ -233,13 +233,11 @@ def test_opentelemetry_variables_apply() -> None:
 
 
 RECYCLES = 5
-_ANSWER_S = 30.0
 ENV = {
-    "OCRSVC_WORKERS": "1",
+    **OTLP,
     "OCRSVC_MAX_REQUESTS": "5",
     "OCRSVC_LOG_FORMAT": "json",
     "OCRSVC_ACCESS_LOG": "json",
-    "OCRSVC_TRACES": "otlp",
     "OTEL_BSP_SCHEDULE_DELAY": "600000",
 }
 
@@ -249,7 +247,7 @@ def ask_until_recycled(server: Server, number: int, answers: dict[str, Any]) -> 
     with requests.Session() as session:
         while server.log.count('"event":"recycled"') < RECYCLES:
             request_id = f"{number}-{(count := count + 1)}"
-            answer = session.post(url, data=PAGE, headers={"X-Request-Id": request_id}, timeout=_ANSWER_S)
+            answer = session.post(url, data=PAGE, headers={"X-Request-Id": request_id}, timeout=30)
             answers[request_id] = answer.status_code, answer.headers["X-Request-Id"]
 
 
