@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import Final
 
-from hostile_files import FILES, PDFS, jpeg, pdf_of_text
+from hostile_files import jpeg
 from hostile_texts import repeated
 from hostile_wire import Conversation
 from hpack import Encoder
@@ -140,10 +140,6 @@ def _varint(value: int) -> bytes:
     return bytes([*written, value])
 
 
-def _turboocr_file(method: str, make: Callable[[int], bytes]) -> Callable[[int], Iterator[bytes]]:
-    return _one_call(lambda size: _bytes_field(1, make(size)), TURBOOCR + method)
-
-
 def _turboocr_pixels(size: int) -> Iterator[bytes]:
     """Fewer pixels than it says, as wide and high as may be, and then as many as it says."""
     side = 16384
@@ -238,14 +234,6 @@ FRAMES: Final[Mapping[str, Conversation]] = {
         _one_call(partial(repeated, _bytes_field(1, jpeg())), TURBOOCR + "RecognizeBatch"), 10 * _MB, 100_000
     ),
     "turboocr_pixels": _talk(_turboocr_pixels, 20 * _MB, 100_000),
-    "turboocr_pdf_content": _talk(
-        _turboocr_file("RecognizePDF", PDFS["pdf_content"].make), PDFS["pdf_content"].amount, PDFS["pdf_content"].short
-    ),
-    "turboocr_pdf_text": _talk(_turboocr_file("RecognizePDF", pdf_of_text), 2 * _MB, 10_000),
-    "turboocr_markdown": _talk(
-        _turboocr_file("RecognizeMarkdown", FILES["png_zeros_50_mp"].make),
-        FILES["png_zeros_50_mp"].amount, FILES["png_zeros_50_mp"].short,
-    ),
     "small_window": _talk(_small_window, pause_s=0.1, connections=10),
     "silent": _talk(lambda _: iter([b""]), connections=120, short_connections=24, hold_s=30.0),
     "silent_after_greeting": _talk(lambda _: iter([greeting()]), connections=120, short_connections=24, hold_s=30.0),

@@ -257,25 +257,12 @@ def test_every_error_of_the_reader_keeps_its_status_code_and_remedy(error: type[
     assert problem["retryable"] is error.retryable
 
 
-@pytest.mark.parametrize("error", [errors.QueueFull, errors.NotReady])
-def test_refusals_have_retry_after(error: type[errors.Refused]) -> None:
-    response = post(client_over(DeafReader(error("It happened.", retry_after_s=7))))
-    assert (response.status_code, response.headers["Retry-After"]) == (503, "7")
-    assert json_of(response)["retryable"] is True
-    assert "remedy" not in json_of(response)
-
-
-def test_unexpected_error_is_logged_with_id_and_stack_but_hidden_from_the_client(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_unexpected_error_is_logged_with_id_but_hidden_from_the_client(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "ocrsvc.web"):
         response = post(client_over(DeafReader(KeyError("a secret"))), headers={"X-Request-Id": "find-me"})
     problem = check_problem(response, 500, "internal")
     assert "secret" not in json.dumps(problem)
     assert "find-me" in caplog.text
-    assert "KeyError" in caplog.text
-    assert "line " in caplog.text
-    assert "a secret" not in caplog.text, "the message of such an error may be a client's text"
 
 
 @pytest.mark.parametrize(("method", "path", "status", "code"), CASES["routes"])
@@ -300,14 +287,6 @@ def test_the_reader_gets_the_deadline_of_the_request(sent: str | None, expected_
     (left_s,) = reader.deadlines
     assert 0.5 * expected_s < left_s < expected_s
     assert json_of(post(client_over(reader), headers={"X-Request-Timeout": "soon"}))["code"] == "bad_option"
-
-
-def test_a_reader_that_was_never_started_is_not_ready() -> None:
-    with running_app() as app:
-        pass
-    response = post(app.test_client())
-    assert (response.status_code, json_of(response)["code"]) == (503, "not_ready")
-    assert int(response.headers["Retry-After"]) >= 1
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ from ocrsvc.http.base64text import decode_base64, unquote_plus
 from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.options import read_options
 from ocrsvc.http.parsed_body import Content, is_image, parse_body, split_parts
-from ocrsvc.http.request import Request, allowed_s, parse_priority
 from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 from ocrsvc.imaging.page_ranges import parse_ranges
@@ -44,7 +43,6 @@ from ocrsvc.plugins import adapters
 from ocrsvc.results import Line, Page
 from ocrsvc.serving.decompression import Damaged, decompress
 from ocrsvc.serving.memory_budget import unlimited
-from ocrsvc.settings.settings import Settings
 
 Run = Callable[[bytes], object]
 
@@ -150,9 +148,6 @@ PARSERS: Final[dict[str, Run]] = {
     "open_picture": lambda data: open_encoded_image(data, _LIMITS),
     "parse_url": lambda data: parse_url(data[-MAX_URL_CHARS:].decode("latin-1")),
     "parse_url whole": lambda data: parse_url(data.decode("latin-1")),
-    "request_id": lambda data: Request({"HTTP_X_REQUEST_ID": data.decode("latin-1")}, Settings()).id,
-    "allowed_s": lambda data: allowed_s(data.decode("latin-1"), 60.0),
-    "parse_priority": lambda data: parse_priority(data.decode("latin-1")),
     "grpc-timeout": lambda data: timeout_s(data.decode("latin-1")),
     "grpc-message": lambda data: escaped(data.decode("latin-1")),
     **{

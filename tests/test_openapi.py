@@ -126,11 +126,6 @@ def test_a_real_answer_fits_its_schema(client: FlaskClient, served: Any, query: 
     check(served, "/v1/ocr", "post", response)
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version", "/v1/ocr/models"])
-def test_a_real_answer_of_operations_fits_its_schema(client: FlaskClient, served: Any, path: str) -> None:
-    check(served, path, "get", client.get(path))
-
-
 @pytest.mark.parametrize("error", [error for error in READING_ERRORS if error is not errors.OcrsvcError])
 def test_a_real_problem_fits_its_schema(served: Any, error: type[errors.OcrsvcError]) -> None:
     response = client_raising(error("It happened.")).post("/v1/ocr", data=png())

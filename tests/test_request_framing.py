@@ -1,8 +1,6 @@
 """A request means the same however its bytes are cut up, and half-sent ones hold nobody up."""
 
-import errno
 import logging
-import math
 import re
 import select
 import socket
@@ -256,24 +254,6 @@ def test_slow_steady_reader_gets_the_whole_response() -> None:
             if conn.sender.unsent:
                 loop.check_limits(conn, now_s)
         assert (taken, loop.connections) == (8 << 20, 1)
-
-
-@pytest.mark.parametrize("waiting", ["head", "kept"])
-def test_a_connection_that_the_poller_refuses_is_forgotten_once(waiting: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with loop_with_a_client() as (loop, client):
-        reach(loop, client, GET)
-        conn = loop.ready.pop()
-
-        def refuse(*_: object) -> None:
-            raise OSError(errno.ENOSPC, "no watches")
-
-        with monkeypatch.context() as refusing:
-            refusing.setattr(loop._poller, "register", refuse)
-            conn.ahead = b"GET / HT" if waiting == "head" else b""
-            loop.finish(conn, kept())
-        assert (loop.connections, len(loop._waiting), len(loop.kept)) == (0, 0, 0)
-        loop.end_late(math.inf)
-        assert loop.connections == 0
 
 
 def test_request_memory_is_released_after_the_response() -> None:

@@ -13,6 +13,7 @@ import pytest
 from flask.testing import FlaskClient
 from image_support import png
 from numpy.typing import NDArray
+from support import data_of, filled
 from urllib3.filepost import encode_multipart_formdata
 from web_support import TEXT, as_base64, json_of, running_app
 
@@ -152,34 +153,16 @@ def test_a_rectangle_is_the_one_that_opencv_draws_back(angle: float) -> None:
     assert (turned - angle) % 360 == pytest.approx(0, abs=0.01)
 
 
-NOTHING, BAD_COMPRESS = "没有传入参数", "compress参数类型有误，只能是int类型"
-MISSING, NO_IMAGE = "Missing file or img_base64 parameter", "Failed to load image"
-# Of TrWebOCR, then of TrWebOCR.cpp: what is sent, the status, and the words where the original has any.
-REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
-    (TR, {}, 400, NOTHING),
-    (TR, {"data": {"compress": "x"}, "content_type": FORM}, 400, NOTHING),
-    (TR, {"data": {"img": ""}, "content_type": FORM}, 400, NOTHING),
-    *((TR, {"query_string": {"img": B64, "compress": sent}}, 400, BAD_COMPRESS) for sent in ("big", "1_0", "1.5")),
-    (TR, {"data": {"img": "!!!!"}, "content_type": FORM}, 400, None),
-    (TR, {"data": {"img": as_base64(b"%PDF-1.7")}, "content_type": FORM}, 415, None),
-    (TR, {"data": PNG[:40], "content_type": "image/png"}, 422, None),
-    (TR, {"data": png(shade=0), "content_type": "image/png"}, 500, None),
-    (CPP, {}, 400, MISSING),
-    (CPP, part(name="photo"), 400, MISSING),
-    (CPP, {"query_string": {"img_base64": "!!!!"}}, 400, NO_IMAGE),
-    (CPP, {"data": b"%PDF-1.7", "content_type": "image/png"}, 415, NO_IMAGE),
-    (CPP, {"data": PNG[:40], "content_type": "image/png"}, 422, NO_IMAGE),
-    (CPP, {"data": "{", "content_type": "application/json"}, 400, "Invalid JSON data"),
-    *((path, {"data": bytes(300_001), "content_type": "image/png"}, 413, None) for path in (TR, CPP)),
-    *((path, {"data": png(4000, 4000), "content_type": "image/png"}, 413, None) for path in (TR, CPP)),
-]
+DATA = {"$CUT": PNG[:40], "$BLACK": png(shade=0), "$LONG": bytes(300_001), "$LARGE": png(4000, 4000)}
 
 
-@pytest.mark.parametrize(("path", "sent", "status", "said"), REFUSED)
+@pytest.mark.parametrize(("path", "row", "status", "said"), data_of("trwebocr_errors")["rows"])
 def test_errors_have_the_originals_message_and_a_proper_status(
-    client: FlaskClient, path: str, sent: dict[str, Any], status: int, said: str | None
+    client: FlaskClient, path: str, row: dict[str, Any], status: int, said: str | None
 ) -> None:
-    response = client.post(path, **sent)
+    sent = filled(row, PAGE=B64, TEXT=as_base64(b"%PDF-1.7"))
+    data = sent.get("data")
+    response = client.post(path, **sent | {"data": DATA.get(data, data) if isinstance(data, str) else data})
     kind = "application/json" if path == TR else "text/plain; charset=UTF-8"
     assert (response.status_code, response.content_type) == (status, kind)
     text = response.text
