@@ -15,8 +15,6 @@ import grpc
 import pytest
 from grpc_doubles import EMPTY, REQUEST, HoldingServer, Pair, StubServer, prefixed
 from grpc_support import ANSWER, MESSAGES, PATIENCE_S, Gate, calling, gated, serving, unary
-from h2.events import StreamReset
-from h2.settings import SettingCodes
 from hostile_frames import DATA, FLOODS, HELD, begin, frame, greeting
 
 from ocrsvc.errors import QueueFull
@@ -138,23 +136,6 @@ def test_stream_waiting_for_other_streams_is_not_reset() -> None:
     pair.connection.close()
 
 
-def test_throttled_answer_is_sent_after_the_previous_one() -> None:
-    host = HoldingServer(threads=2, streaming=False)
-    host.memory = Budget(1 << 24)
-    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service=UNSENT_TEXT))}
-    pair = Pair(host, window=0)
-    for number in (1, 3):
-        pair.call(number, EMPTY, end=True)
-        host.answer()
-    pair.client.increment_flow_control_window(1 << 20)
-    pair.client.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
-    pair.move()
-    assert (pair.status(1), pair.status(3)) == ("0", None)
-    pair.connection.send_more()
-    pair.move()
-    assert (pair.status(3), host.memory.held_bytes) == ("0", 0)
-
-
 def test_too_slow_reader_is_disconnected() -> None:
     host = roomy()
     pair = Pair(host, window=1)
@@ -189,24 +170,6 @@ def test_unfinished_frame_or_header_block_ends_the_connection(rest: bytes) -> No
     pair.at(31.0)
     assert pair.connection.broken
     assert host.refused == ["an unfinished frame or header block"]
-
-
-def test_incomplete_frame_is_tolerated_while_the_socket_is_full() -> None:
-    host = roomy()
-    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service=UNSENT_TEXT))}
-    pair = Pair(host, window=1 << 20)
-    pair.client.increment_flow_control_window(1 << 20)
-    pair.call(1, EMPTY, end=True)
-    host.answer()
-    pair.connection.receive(b"\0\0\x08\0\0\0\0\0\1abc")
-    for now_s in (15.0, 31.0):
-        pair.at(now_s)
-    assert not pair.connection.broken
-    pair.connection.out.clear()
-    pair.at(60.0)
-    assert not pair.connection.broken
-    pair.at(62.0)
-    assert pair.connection.broken
 
 
 def test_answer_being_sent_outlives_the_deadline() -> None:
@@ -268,21 +231,6 @@ def test_resets_of_refused_calls_count_as_a_flood(monkeypatch: pytest.MonkeyPatc
             pair.client.reset_stream(number)
             pair.move()
     assert host.refused == ["a flood of frames"]
-
-
-@pytest.mark.parametrize("more", [b"x", b""])
-def test_refused_call_with_an_open_request_is_reset(more: bytes) -> None:
-    pair = Pair(StubServer())
-    pair.begin(1, "/t/None")
-    pair.move()
-    assert pair.status(1) == "12"
-    if more:
-        pair.client.send_data(1, more)
-        pair.connection.receive(pair.client.data_to_send())
-    else:
-        pair.connection.check_time_limits()
-    events = pair.client.receive_data(bytes(pair.connection.out))
-    assert [event.error_code for event in events if isinstance(event, StreamReset)] == [0]
 
 
 def fed(pieces: bytes) -> None:

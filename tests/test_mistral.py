@@ -184,13 +184,6 @@ def _check_owners(client: FlaskClient, own: Mapping[str, str], other: Mapping[st
     assert client.post("/v1/ocr", json=signed, headers=other).status_code == 200
 
 
-def test_foreign_url_is_fetched_if_the_operator_allows_it() -> None:
-    document = {"type": "document_url", "document_url": "http://files.example/a.pdf"}
-    with running_app(Settings(url_hosts=("other.example",))) as app:
-        answer = json_of(ocr(app.test_client(), document))
-    assert (answer["type"], answer["raw_status_code"]) == ("url_refused", 400)
-
-
 def test_expired_files_are_removed_with_expired_jobs(tmp_path: Path) -> None:
     clock = Clock(1000.0)
     jobs = JobStore(tmp_path, 4000, KEEP_S, clock, wall=clock)

@@ -6,7 +6,7 @@ import select
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from support import Server, read_to_end, run_server
 from ocrsvc.plugins import adapters
 from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.telemetry.worker_table import WorkerTable
+from ocrsvc.worker import request_threads
 from ocrsvc.worker.connection import Connection, RequestLimits
 from ocrsvc.worker.event_loop import HEAD_S, EventLoop
 from ocrsvc.worker.gunicorn_internals import head_parser
@@ -273,6 +274,24 @@ def test_request_memory_is_released_after_the_response() -> None:
             left -= len(client.recv(1 << 20))
         loop.turn()
         assert (loop.limits.memory.held_bytes, loop.connections) == (0, 1)
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("can't start new thread")])
+def test_partly_started_pool_leaves_no_thread(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[ThreadPoolExecutor] = []
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *args: Any, **more: Any) -> Any:
+            pools.append(self)
+            # As the handler of SIGTERM does while a worker boots.
+            if len(pools) == 3:
+                raise error
+            return super().submit(*args, **more)
+
+    monkeypatch.setattr(request_threads, "ThreadPoolExecutor", Pool)
+    with pytest.raises(type(error)):
+        request_threads.start_pool(4, "test")
+    pools[0].shutdown(wait=True)
 
 
 def test_pipelined_requests_are_answered_in_order(server: Server) -> None:

@@ -213,16 +213,6 @@ def test_parts_written_by_another_library_are_read(parts: list[tuple[str, str | 
     assert [(part.name, part.filename, part.data) for part in found] == parts
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.binary(max_size=300), st.sampled_from([FORM, JSON, "", "multipart/form-data; boundary=x", "image/png"]))
-def test_any_body_parses_or_raises_a_caller_error(body: bytes, content_type: str) -> None:
-    try:
-        found = images(body, content_type)
-    except CallerError:
-        return
-    assert all(isinstance(image, bytes) for image in found)
-
-
 class Stream:
     """Gives at most 7 bytes at a time; breaks after so many, as when a client is gone or its chunks are nonsense."""
 
