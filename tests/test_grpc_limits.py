@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
-import zlib
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -15,16 +12,14 @@ import grpc
 import pytest
 from grpc_doubles import EMPTY, REQUEST, HoldingServer, Pair, StubServer, prefixed
 from grpc_support import ANSWER, MESSAGES, PATIENCE_S, Gate, calling, gated, serving, unary
-from hostile_frames import DATA, FLOODS, HELD, begin, frame, greeting
+from hostile_frames import DATA, begin, frame, greeting
 
 from ocrsvc.errors import QueueFull
 from ocrsvc.grpc_server import limits as grpc_limits
-from ocrsvc.grpc_server.connection import Connection
-from ocrsvc.grpc_server.messages import MessageReader, parse
-from ocrsvc.grpc_server.method import Call, CallFailed, Method
+from ocrsvc.grpc_server.messages import parse
+from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_server.server import connection_to_close
-from ocrsvc.serving.decompression import decompress
-from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits, unlimited
+from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits
 
 HEALTH = "grpc.health.v1.HealthCheck"
 NUMBERS = range(1, 40_000, 2)
@@ -231,73 +226,6 @@ def test_resets_of_refused_calls_count_as_a_flood(monkeypatch: pytest.MonkeyPatc
             pair.client.reset_stream(number)
             pair.move()
     assert host.refused == ["a flood of frames"]
-
-
-def fed(pieces: bytes) -> None:
-    connection = Connection(HoldingServer(), caller="x")
-    for at in range(0, len(pieces), 1 << 16):
-        if connection.broken:
-            break
-        connection.receive(pieces[at : at + (1 << 16)])
-        while connection.waiting and not connection.broken:
-            del connection.out[:]
-            connection.handle_frames()
-    connection.close()
-
-
-def read_by_the_byte(size: int) -> None:
-    reader = MessageReader("identity", 1 << 24)
-    reader.data += struct.pack(">BI", 0, size)
-    for _ in range(size // 8):
-        reader.data += b"x"
-        assert not reader.is_ready()
-
-
-def parsed(message: str, data: bytes) -> None:
-    try:
-        parse(MESSAGES[message], data, unlimited())
-    except CallFailed:
-        return
-
-
-def stored(size: int) -> bytes:
-    packer = zlib.compressobj(0)
-    return packer.compress(bytes(size)) + packer.flush()
-
-
-INFER = "inference.ModelInferRequest"
-PARSERS: dict[str, Callable[[int], Any]] = {
-    "frames of a byte": lambda size: fed(b"".join(FLOODS["small_data"](size))[:size]),
-    "empty messages": lambda size: fed(b"".join(HELD["small_messages"](size))[:size]),
-    "headers": lambda size: fed(b"".join(FLOODS["large_metadata"](size))[:size]),
-    "pieces of a message": read_by_the_byte,
-    "empty fields": lambda size: parsed(INFER, b"\x2a\x00" * (size // 2)),
-    "numbers": lambda size: parsed(INFER, b"\x2a" + b"\xff\xff\x7f" + b"\x1a\xff\xff\x7f" + b"\x01" * size),
-    "long numbers": lambda size: parsed(INFER, b"\x78" + b"\xff" * 9 + b"\x01" + b"\xff" * size),
-    "groups": lambda size: parsed(INFER, b"\x7b" * size),
-    "parameters": lambda size: parsed(INFER, b"\x22\x02\x0a\x00" * (size // 4)),
-    "keys": lambda size: parsed("baidu.paddle_serving.pipeline_serving.Request", b"\x12\x00" * (size // 2)),
-    "dimensions": lambda size: parsed("tensorflow.serving.PredictRequest", b"\x12\x02\x12\x00" * (size // 4)),
-    "packed": lambda size: decompress(stored(size), 15, 1 << 24),
-}
-
-
-@pytest.mark.parametrize("name", PARSERS)
-def test_all_input_is_read_in_linear_time(name: str) -> None:
-    def seconds(size: int) -> float:
-        began_s = time.thread_time()
-        PARSERS[name](size)
-        return time.thread_time() - began_s
-
-    seconds(1 << 10)
-    # What is not linear stays so; a machine that is busy with something else does not.
-    for _ in range(5):
-        half_s, whole_s = (min(seconds(size) for _ in range(2)) for size in (1 << 19, 1 << 20))
-        # 50 ms where nothing else runs.
-        if whole_s < min(0.25, 3 * half_s + 0.01):
-            break
-    assert whole_s < 0.25
-    assert whole_s < 3 * half_s + 0.01
 
 
 def live(channel: grpc.Channel) -> int:

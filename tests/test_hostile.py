@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 import requests
 from flask.testing import FlaskClient
+from grpc_support import MESSAGES
 from hostile_client import send
 from hostile_files import FILES, jpeg
 from hostile_requests import ENDPOINTS, FORM_TYPE, FORMATS, Endpoint, table
@@ -30,7 +31,7 @@ from ocrsvc.adapters.umi_ocr import answers as umi_ocr
 from ocrsvc.adapters.umi_ocr.answers import DocumentOptions, ImageOptions
 from ocrsvc.connections.policy import MAX_URL_CHARS, parse_url
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.grpc_server.messages import escaped, timeout_s
+from ocrsvc.grpc_server.messages import escaped, parse, timeout_s
 from ocrsvc.grpc_server.method import CallFailed
 from ocrsvc.http.base64text import decode_base64, unquote_plus
 from ocrsvc.http.field_values import parse_decimal
@@ -167,6 +168,25 @@ def test_a_megabyte_of_a_hostile_multipart_body_costs_linear_time(kind: str) -> 
     content_type = MULTIPARTS[kind](100)[0]
     runs: dict[str, Run] = {"split_parts": lambda body: split_parts(body, content_type)}
     assert all_complaints(runs, {kind: lambda size: MULTIPARTS[kind](size)[1]}) == []
+
+
+INFER: Final = "inference.ModelInferRequest"
+MESSAGE_TEXTS: Final[dict[str, tuple[str, Make]]] = {
+    "empty fields": (INFER, partial(repeated, b"\x2a\x00")),
+    "numbers": (INFER, lambda size: b"\x2a\xff\xff\x7f\x1a\xff\xff\x7f" + b"\x01" * size),
+    "long numbers": (INFER, lambda size: b"\x78" + b"\xff" * 9 + b"\x01" + b"\xff" * size),
+    "groups": (INFER, partial(repeated, b"\x7b")),
+    "parameters": (INFER, partial(repeated, b"\x22\x02\x0a\x00")),
+    "keys": ("baidu.paddle_serving.pipeline_serving.Request", partial(repeated, b"\x12\x00")),
+    "dimensions": ("tensorflow.serving.PredictRequest", partial(repeated, b"\x12\x02\x12\x00")),
+}
+
+
+@pytest.mark.parametrize("kind", MESSAGE_TEXTS)
+def test_a_megabyte_of_a_hostile_message_of_grpc_costs_linear_time(kind: str) -> None:
+    name, make = MESSAGE_TEXTS[kind]
+    runs: dict[str, Run] = {"parse": lambda data: parse(MESSAGES[name], data, unlimited())}
+    assert all_complaints(runs, {kind: make}) == []
 
 
 MAGICS: Final = {
