@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from h2.config import H2Configuration
@@ -18,6 +18,7 @@ from ocrsvc.grpc_server.method import Method
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.grpc_server.server_state import Outcome, ServerState, outcome_of
 from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
+from ocrsvc.telemetry.metrics import IN_FLIGHT
 from ocrsvc.telemetry.metrics_store import MetricsStore
 
 
@@ -29,37 +30,25 @@ EMPTY = prefixed(b"")
 REQUEST = Messages("health.proto")["grpc.health.v1.HealthCheckRequest"]
 
 
-class Records(CallMetrics):
-    """Counts the calls under way."""
-
-    def __init__(self) -> None:
-        super().__init__(MetricsStore().common)
-        self.under_way = 0
-
-    def begin(self, sent: Mapping[str, str], method: Method, caller: str) -> CallRecord:
-        self.under_way += 1
-        return super().begin(sent, method, caller)
-
-    def end(self, record: CallRecord) -> None:
-        self.under_way -= 1
-        super().end(record)
-
-
 class StubServer(ServerState):
     """What a connection needs of its server; answers at once, and counts what is held."""
 
     def __init__(self, **options: Any) -> None:
-        self.records = Records()
+        self.numbers = MetricsStore()
         super().__init__(
             {"/t/Echo": Method(REQUEST, lambda sent, _: sent, **options)},
             threads=1,
             max_bytes=1000,
             limit_s=60.0,
             shared=SharedLimits(Budget(100_000), Callers(2)),
-            call_metrics=self.records,
+            call_metrics=CallMetrics(self.numbers.common),
         )
         self.arriving = Budget(90_000)
         self.refused: list[str] = []
+
+    @property
+    def in_flight(self) -> float:
+        return self.numbers.read().get(IN_FLIGHT.of(), [0.0])[0]
 
     @property
     def has_thread(self) -> bool:

@@ -133,7 +133,7 @@ def test_closed_connection_holds_no_memory(frames: list[bytes], bodies: list[byt
             connection.receive(sent)
     connection.check_time_limits()
     connection.close()
-    assert (len(connection.calls), host.memory.held_bytes, len(host.callers), host.records.under_way) == (0, 0, 0, 0)
+    assert (len(connection.calls), host.memory.held_bytes, len(host.callers), host.in_flight) == (0, 0, 0, 0)
 
 
 def test_decompression_respects_the_memory_limit() -> None:

@@ -3,13 +3,13 @@
 import io
 import uuid
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_support import png
-from support import data_of
+from support import data_of, filled
 from urllib3.filepost import encode_multipart_formdata
 from web_support import as_base64
 
@@ -59,16 +59,10 @@ WAYS: dict[str, tuple[bytes, str]] = {
     "multipart bytes without a file name": form(("file", PNG)),
     "multipart base64": form(("image", B64)),
     "multipart file beside an empty one": form(("file", ("", b"")), ("image", B64)),
-    "urlencoded": (b"image=" + B64.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D").encode(), FORM),
-    "urlencoded in lower case": (b"image=" + B64.replace("+", "%2b").replace("/", "%2f").encode(), FORM),
-    "urlencoded with bare plus signs": (f"image={B64}".encode(), FORM),
-    "urlencoded with a charset": (f"image={B64}".encode(), FORM + "; charset=utf-8"),
-    "JSON": (f'{{"image": "{B64}"}}'.encode(), JSON),
-    "JSON list": (f'{{"images": ["{B64}"]}}'.encode(), JSON),
-    "JSON beside null": (f'{{"file": null, "image": "{B64}"}}'.encode(), JSON),
-    "JSON behind a byte order mark": (f'\ufeff{{"image": "{B64}"}}'.encode(), JSON),
-    "JSON called a form": (f' {{"image": "{B64}"}}'.encode(), FORM),
-    "JSON called nothing": (f'{{"image": "{B64}"}}'.encode(), ""),
+    **{
+        name: (filled(body, PAGE=B64, ESCAPED=quote(B64, safe="")).encode(), kind)
+        for name, (body, kind) in data_of("ways_of_sending")["ways"].items()
+    },
     "raw": (PNG, "image/png"),
     "raw of another type": (PNG, "image/jpeg"),
     "raw bytes": (PNG, "application/octet-stream"),

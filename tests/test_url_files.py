@@ -1,6 +1,5 @@
 """URLs in place of files: off unless the operator names hosts, then read as files are, in each format with a place."""
 
-import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ import pytest
 from flask.testing import FlaskClient
 from image_support import png
 from outgoing_support import ScriptedServer, redirect, response, serving
-from support import wait_until
+from support import data_of, filled, wait_until
 from web_support import as_base64, json_of, running_app
 
 from ocrsvc.settings.settings import Settings
@@ -36,24 +35,12 @@ def on(files: ScriptedServer) -> Iterator[FlaskClient]:
         yield app.test_client()
 
 
-# Each format that has a place for a URL, and what says that it was read.
-PLACES: list[tuple[str, dict[str, Any], str]] = [
-    ("/v1/ocr", {"json": {"url": "URL"}}, '"pages_total":1'),
-    ("/v1/ocr?url=URL", {}, '"pages_total":1'),
-    ("/v1/ocr?format=ndjson", {"json": {"url": "URL"}}, '"pages_read":1'),
-    ("/v1/ocr", {"json": {"url": "URL", "image": as_base64(PNG)}}, '"pages_total":2'),
-    ("/ocr", {"json": {"file": "URL"}}, "prunedResult"),
-    ("/parse/image", {"data": {"url": "URL"}}, "ParsedText"),
-    ("/v1/ocr", {"json": {"document": {"type": "document_url", "document_url": "URL"}}}, '"pages_processed":1'),
-    ("/v1/ocr", {"json": {"document": {"type": "image_url", "image_url": {"url": "URL"}}}}, '"pages_processed":1'),
-    ("/v1/convert/source", {"json": {"sources": [{"kind": "http", "url": "URL"}]}}, '"status":"success"'),
-]
+PLACES = data_of("url_places")["places"]
 
 
 def asked(client: FlaskClient, path: str, sent: dict[str, Any], url: str) -> tuple[int, str]:
-    """Status and text of an answer, with this URL for that in the table."""
-    filled = json.loads(json.dumps(sent).replace("URL", url))
-    answer = client.post(path.replace("URL", url), **filled)
+    """Status and text of an answer, with this URL in the place for one."""
+    answer = client.post(filled(path, URL=url), **filled(sent, URL=url, PAGE=as_base64(PNG)))
     return answer.status_code, answer.text
 
 
