@@ -7,20 +7,16 @@ import json
 import time
 import zipfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from documents import BLACK, GRAY, pdf
 from image_support import png
 from jobs_support import JobsApp
-from outgoing_support import response, serving
 from support import data_of
-from web_support import TEXT, as_base64, json_of, running_app
+from web_support import TEXT, as_base64, json_of
 
 from ocrsvc.adapters.docling.conversion import parse_conversion, values_of_form
-from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 
 PNG = png(64, 32)
@@ -167,17 +163,6 @@ def test_invalid_sources_are_refused(place: Place, body: dict[str, Any], named: 
         return
     assert response.status_code == 422
     assert named in json_of(response)["detail"]
-
-
-def test_url_is_fetched_if_the_operator_allows_it(tmp_path: Path) -> None:
-    settings = read_settings({"OCRSVC_URL_HOSTS": "127.0.0.1:*", "OCRSVC_URL_PRIVATE": "127.0.0.0/8"})
-    with serving(response(PNG)) as server, running_app(settings, jobs=JobStore(tmp_path, 10**8, 3600.0)) as app:
-        sources: list[dict[str, Any]] = [{"kind": "http", "url": f"{server.url}/folder/b.png"}]
-        answer = json_of(app.test_client().post("/v1/convert/source", json={"sources": sources}))
-        assert (answer["status"], answer["document"]["filename"]) == ("success", "b.png")
-        sources[0]["headers"] = {"Authorization": "secret"}
-        assert app.test_client().post("/v1/convert/source/async", json={"sources": sources}).status_code == 422
-        assert len(server.heads) == 1
 
 
 def test_asynchronous_request_is_polled_and_fetched(place: Place) -> None:

@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, cast
@@ -385,11 +385,6 @@ def echo(channel: grpc.Channel) -> Any:
     return unary(channel, "/t/Echo", ANSWER)
 
 
-def echo_all(channel: grpc.Channel, requests: Iterable[Any]) -> Any:
-    stream = channel.stream_stream("/t/Echo", lambda sent: sent.SerializeToString(), MESSAGES[ANSWER].FromString)
-    return stream(iter(requests), timeout=PATIENCE_S)
-
-
 def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
     engine = HeldEngine()
     with (
@@ -523,7 +518,8 @@ def test_idle_stream_does_not_delay_draining() -> None:
         asked.wait(PATIENCE_S)
 
     with serving(gate.method(streaming=True), listener) as server, calling(listener.getsockname()[1]) as channel:
-        stream = echo_all(channel, requests())
+        call = channel.stream_stream("/t/Echo", lambda sent: sent.SerializeToString(), MESSAGES[ANSWER].FromString)
+        stream = call(requests(), timeout=PATIENCE_S)
         assert next(stream).id == "1"
         server.drain()
         assert code_of(lambda: next(stream)) is grpc.StatusCode.UNAVAILABLE
