@@ -1,4 +1,4 @@
-"""Masks the pages of answers, after the result cache, and logs recognized text if the settings ask for it."""
+"""Masks sensitive text in pages after the result cache, and logs recognized text if the settings ask for it."""
 
 import logging
 from dataclasses import replace
@@ -12,18 +12,18 @@ from ocrsvc.results import Line, Page, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
-MAX_LOGGED_CHARACTERS: Final = 2000  # characters of a page's text in the log
+MAX_LOGGED_CHARACTERS: Final = 2000  # characters of a page's text that are logged at most
 
 
 class AnswerMasking:
-    """Masks pages by the rules of the settings; thread-safe."""
+    """Masks pages by the request's mask and the patterns in the settings; thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self._all = make_rules(patterns=settings.mask_patterns)
         self._logs_text = settings.log_text == "masked"
 
     def check(self, request: ReadRequest) -> None:
-        """Raises BadOption for a request that asks for the service's own patterns if there are none."""
+        """Raise BadOption if the request asks for mask "own" but the settings define no patterns."""
         if "own" in request.mask and not self._all.own:
             raise BadOption(
                 "The mask 'own' was requested, but this service has no patterns of its own.",
@@ -31,20 +31,20 @@ class AnswerMasking:
             )
 
     def masked(self, page: Page, request: ReadRequest) -> Page:
-        """The page for the answer; unchanged if the request asks for no masking."""
+        """The page with the requested kinds of text masked; the same page if the request asks for no masking."""
         if not request.mask:
             return page
         masked = mask_page(page, Rules(frozenset(request.mask), self._all.own))
         return replace(masked, lines=tuple(_without_extras(line, request.client_options) for line in masked.lines))
 
     def log_text(self, page: Page) -> None:
-        """Log the page's text with every match of any rule masked, if the settings ask for it."""
+        """If the settings ask for it, log the page's text with everything masked that any rule matches."""
         if self._logs_text:
             LOGGER.info("read: %r", masked_text(page.text, self._all)[:MAX_LOGGED_CHARACTERS])
 
 
 def _without_extras(line: Line, options: ReadOptions) -> Line:
-    """Remove words and characters that the client did not request; masking needed them."""
+    """Remove the words and characters that only masking needed and the client did not request."""
     if line.words is None or options.characters:
         return line
     words = tuple(replace(word, characters=()) for word in line.words) if options.wants_words else None

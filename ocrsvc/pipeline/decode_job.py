@@ -1,4 +1,4 @@
-"""The job of one page, from decoding to the restored result, and the state that all pages of a request share."""
+"""The job of reading one page, from decoding to the result in original coordinates, and the state of its request."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -32,11 +32,11 @@ from ocrsvc.serving.request_guard import GuardedRequest, current_request, decodi
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Job, RequestContext, make_check
 from ocrsvc.telemetry.ledger import Segment
 
-MAX_BATCH: Final = 64  # upper limit on the jobs of one batch; an engine's `best_batch` may be lower
+MAX_BATCH: Final = 64  # upper limit on the jobs in one batch; an engine's `best_batch` may be lower
 _ROTATIONS: Final[dict[int, Rotate]] = {0: "0", 90: "90", 180: "180", 270: "270"}
 
-# An image file whose header is within the limits; an image drawn from a document, whose bytes are accounted already; or
-# the file itself, for an engine that decodes.
+# What a page is decoded from: an image file whose header is within the limits; an image drawn from a document, whose
+# memory is already counted; or the file's bytes, if the engine decodes files itself.
 PageSource = EncodedImage | Image | bytes
 
 
@@ -44,19 +44,19 @@ PageSource = EncodedImage | Image | bytes
 class ReadRequest:
     """The options, deadline and context that all pages of one request share."""
 
-    options: ReadOptions  # for the engine; masking adds the characters
-    mask: tuple[MaskKind, ...]  # masked in the answers
-    client_options: ReadOptions  # as the client sent them
-    deadline: float  # monotonic seconds
+    options: ReadOptions  # options for the engine; if text is masked, these also request characters
+    mask: tuple[MaskKind, ...]  # kinds of text to mask in the answer
+    client_options: ReadOptions  # options as the client sent them
+    deadline: float  # in monotonic seconds
     context: RequestContext
     check: Check  # raises DeadlineExceeded or ClientGone; thread-safe
     guarded: GuardedRequest | None  # the request's record in the RequestGuard
-    # on the model version that reads the pages, until the end of a `with`; None if no page is read
+    # lease on the model version that reads the pages, held until the `with` block ends; None if no page is read
     lease: Lease | None = None
 
     @property
     def reading_lease(self) -> Lease:
-        """The lease; only for a request whose pages are read."""
+        """The lease on the model version; only for a request that has one."""
         assert self.lease is not None, "the request reads no pages"
         return self.lease
 
@@ -69,7 +69,7 @@ class ReadRequest:
 
 
 def make_read_request(options: ReadOptions, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> ReadRequest:
-    """The request of this thread, with its deadline in `limit_s` seconds."""
+    """Make a request for the calling thread, with a deadline `limit_s` seconds from now."""
     deadline = time.monotonic() + limit_s
     check = make_check(context, deadline, time.monotonic)
     mask, for_engine = (*options.mask, *context.mask), options
@@ -82,8 +82,9 @@ def make_read_request(options: ReadOptions, limit_s: float, context: RequestCont
 class DecodeJob(Job[Page]):
     """One page of a request, decoded in its request's thread or in an engine thread; not thread-safe.
 
-    `number` is the page's in its document, from 1; `own` is the page's own text, None if not requested; `key` is the
-    page's key in the result cache, empty without one. With `image_only` the result is the decoded image, in colour.
+    `number` is the page number in its document, from 1; `own` is the text that the document itself contains for the
+    page, None if not requested; `key` is the page's key in the result cache, empty without a cache. With `image_only`
+    the result is the decoded image, in colour.
     """
 
     def __init__(
@@ -103,31 +104,33 @@ class DecodeJob(Job[Page]):
         self.key = key
         self.image_only = image_only
         self.gray = traits.wants_gray and not image_only
-        # Memory account and lease of its own: an engine thread may need both after the request has ended.
+        # The job has its own memory share and lease, because an engine thread may need both after the request has
+        # ended.
         self.held = request.context.share.part()
         self.lease = request.reading_lease.again()
         # None before `open` and after decoding.
         self.source: PageSource | None = None
-        # Size of the decoded image by its header (of the copied file, if the engine decodes).
+        # Size of the decoded image according to its header; size of the copied file if the engine decodes.
         self.pixel_bytes = 0
-        # Peak memory while the image is decoded, turned and shrunk.
+        # Peak memory while the image is decoded, rotated and shrunk.
         self.max_bytes = 0
         self.is_ahead = False
         self.decode_s = 0.0
         self._began_s = time.monotonic()
-        # The permit for decoding a large page; released when the engine takes the page, or when it has read it.
+        # The permit for decoding a large page. It is released when the engine takes the page or, with `keeps_permit`,
+        # when the page has been read.
         self.permit = ExitStack()
         self.keeps_permit = False
         self._own = own
         options = request.options
         if own is not None and own.lines and options.rotate == "auto":
-            # The page's own text says how the page is turned.
+            # The document's own text shows how the page is rotated, so the engine need not find out.
             options = replace(options, rotate=_ROTATIONS[own.angle])
         self._view = EngineInput(options)
         self._task: ReadTask | None = None
 
     def open(self, source: PageSource) -> None:
-        """Set the opened page, and compute its memory needs."""
+        """Set what the page is decoded from, and compute the memory that this needs."""
         self.source = source
         self.pixel_bytes, decoding_bytes = self.held.held_bytes, 0
         if isinstance(source, EncodedImage):
@@ -136,7 +139,7 @@ class DecodeJob(Job[Page]):
         self.max_bytes = max(decoding_bytes, copies * self.pixel_bytes)
 
     def prepare(self) -> ReadTask:
-        """Decode, turn and shrink the page, once. Raises BrokenImage, QueueFull and BodyTooLarge."""
+        """Decode, rotate and shrink the page, if not done yet. Raises BrokenImage, QueueFull, BodyTooLarge."""
         if self._task is None:
             began_s = time.perf_counter()
             self.held.take(self.max_bytes - self.held.held_bytes)
@@ -150,7 +153,7 @@ class DecodeJob(Job[Page]):
         return self._task
 
     def task(self) -> Task:
-        """The task for the engine's handle. Raises as `prepare`."""
+        """The task to pass to the engine's handle. Raises the errors of `prepare`."""
         if isinstance(self.source, bytes):
             options = None if self.image_only else self.request.options
             return FileTask(self.source, options, self.deadline, self.request.check)
@@ -172,10 +175,10 @@ class DecodeJob(Job[Page]):
         return replace(page, number=self.number), timing
 
     def phases(self, page: Page) -> Sequence[Segment]:
-        """The stages of a page that an engine read, on `time.monotonic`, from queueing to the engine's end.
+        """When each stage of reading a page began and ended (`time.monotonic`), from the wait in the queue on.
 
-        A page that was not decoded ahead is decoded by the engine thread before the engine begins. For an engine that
-        reports no times, all of its run counts as recognition.
+        A page that was not decoded ahead is decoded by the engine thread before the engine begins. If an engine reports
+        no times, its whole run counts as recognition.
         """
         began_s, times = self.queued_at + self.queue_s, page.times
         read_s = times.began_s if times is not None else began_s
@@ -188,7 +191,7 @@ class DecodeJob(Job[Page]):
         )
 
     def close(self) -> None:
-        """Free the pixels, even while the result still waits for the request's thread."""
+        """Free the pixels and release the permit, memory and lease; the result remains available."""
         self._task = self.source = None
         self.permit.close()
         self.held.release()
@@ -208,20 +211,20 @@ class DecodeJob(Job[Page]):
 
 
 def may_join(first: DecodeJob, taken: int, other: DecodeJob) -> bool:
-    """Whether `other` may join a batch of `taken` jobs that begins with `first`."""
+    """Whether `other` may join a batch that begins with `first` and has `taken` jobs so far."""
     return taken < first.traits.best_batch and first.lease.version == other.lease.version
 
 
 def read_jobs(jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
-    """Read jobs of one model version with this thread's handle; returns a page or error per job."""
+    """Read jobs of one model version with this thread's engine handle; returns a page or an error per job."""
     return read_with(jobs[0].lease.handle(), jobs)
 
 
 def read_with(handle: Handle, jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
-    """Decode the jobs not decoded ahead, and read all; returns a page or error per job. A damaged image fails alone."""
+    """Decode the jobs that are not decoded yet, and read all of them; returns a page or an error per job."""
     tasks = [_task_or_error(job) for job in jobs]
     good = [task for task in tasks if not isinstance(task, OcrsvcError)]
-    # The tasks are FileTasks only for an engine that decodes.
+    # Only engines that decode files themselves get FileTasks, so the handle accepts every task here.
     read = cast("Callable[[Sequence[Task]], list[Page | OcrsvcError]]", handle.read)
     pages = iter([page for _, page in zip(good, read(good) if good else [], strict=True)])
     return [task if isinstance(task, OcrsvcError) else next(pages) for task in tasks]

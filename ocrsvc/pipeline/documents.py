@@ -1,4 +1,4 @@
-"""Opens the files of a request as documents, and yields the pages to read and their own text."""
+"""Opens the files of a request as documents, and yields the pages to read and the text that documents contain."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -17,7 +17,7 @@ from ocrsvc.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """The outcomes for one PDF, TIFF or image: the requested pages by number, or page 1 if it could not be opened."""
+    """The results of one PDF, TIFF or image: its requested pages by number, or an error for page 1 if unreadable."""
 
     kind: str
     total: int
@@ -25,18 +25,18 @@ class FileRead:
 
     @property
     def readings(self) -> list[Reading]:
-        """The readings of the pages that were read."""
+        """The results of the pages that were read."""
         return [outcome for _, outcome in self.pages if isinstance(outcome, Reading)]
 
     @property
     def errors(self) -> list[tuple[int, OcrsvcError]]:
-        """The errors of the other pages, with their numbers."""
+        """The page numbers and errors of the pages that could not be read."""
         return [(number, outcome) for number, outcome in self.pages if isinstance(outcome, OcrsvcError)]
 
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
-    """The outcome for one of the `chosen` pages of a file with `total` pages; files are counted from 1."""
+    """The result of one page; `chosen` of the file's `total` pages were requested, and files are counted from 1."""
 
     number: int
     total: int
@@ -46,14 +46,14 @@ class PageRead:
 
 
 def numbered_pages(chosen: Sequence[tuple[str, int, Sequence[int]]]) -> Iterator[tuple[int, int]]:
-    """The file (from 0) and page number of each page in `chosen`, which may grow during the iteration."""
+    """Yield (file index, page number) for each page in `chosen`, to which files may be added during the iteration."""
     for file, (_, _, numbers) in enumerate(chosen):
         for number in numbers:
             yield file, number
 
 
 class Documents:
-    """Opens documents; thread-safe. At most `max_pdfs` are open at once, because each has a process of its own."""
+    """Opens documents; thread-safe. At most `max_pdfs` PDFs are open at once, because each needs a child process."""
 
     def __init__(self, settings: Settings, limits: PixelLimits, max_pdfs: int) -> None:
         self._settings, self._limits = settings, limits
@@ -61,8 +61,8 @@ class Documents:
 
     @contextmanager
     def open(self, file: bytes, request: ReadRequest) -> Iterator[Document]:
-        """Open a file as a document. Raises as `open_document` and the request's check."""
-        # Opening small files never calls the check, and a request may have a thousand of them.
+        """Open a file as a document. Raises the errors of `open_document` and of the request's check."""
+        # Opening a small file never calls the check, and a request may have a thousand small files.
         request.check()
         permit = self._pdf_limiter.take(request.check) if is_pdf(file) else nullcontext()
         with permit, request.context.share.part() as held:
@@ -79,7 +79,7 @@ class Documents:
         request: ReadRequest,
         chosen: list[tuple[str, int, Sequence[int]]],
     ) -> Generator[DocumentPage | OcrsvcError, None, None]:
-        """Yield the files' pages or errors, one file open at a time; adds its kind, total and numbers to `chosen`."""
+        """Yield the pages to read, or a file's error; adds a file's kind, page count and page numbers to `chosen`."""
         allowed = self._settings.max_pages
         for file in files:
             kind, total = "image", 1
@@ -102,7 +102,7 @@ class Documents:
 
 
 def find_own_page(page: DocumentPage, request: ReadRequest) -> OwnPage | None:
-    """The page's own text; None if it is not requested, or for an image. Raises as `Document.own_page`."""
+    """The page's text in the document; None for an image or if not requested. Raises as `Document.own_page`."""
     if not takes_own_text(request.options):
         return None
     request.context.ledger.enter("decode")
@@ -111,7 +111,7 @@ def find_own_page(page: DocumentPage, request: ReadRequest) -> OwnPage | None:
 
 
 def whole_page(own: OwnPage | None, number: int, request: ReadRequest) -> Page | None:
-    """The finished page if its own text is all that was requested; None if an engine must read it."""
+    """The finished page if the document's own text is all that was requested; None if an engine must read it."""
     if own is None or not own.text.is_all or needs_pixels(request.options):
         return None
     request.context.ledger.enter("answer")

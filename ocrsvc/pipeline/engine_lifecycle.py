@@ -1,4 +1,4 @@
-"""Opens the models of a process, runs its engine threads behind a queue, and reports their state."""
+"""Starts and stops a worker's engine threads, their queue and the models, and reports their state."""
 
 from collections.abc import Callable
 from typing import Final
@@ -19,11 +19,12 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 _FAILED_STOP_S: Final = 5.0
 
-ModelsOpener = Callable[[Executor[DecodeJob]], WorkerModels]  # opens the models of a worker, given its engine threads
+# Opens the models of a worker that has these engine threads.
+ModelsOpener = Callable[[Executor[DecodeJob]], WorkerModels]
 
 
 class EngineLifecycle:
-    """Engine threads with queue, models and cache. `engine_opener` opens the only engine, else `models_opener` all."""
+    """A worker's engine threads, queue, models and cache; with `engine_opener` its engine is the only one."""
 
     def __init__(
         self,
@@ -39,7 +40,8 @@ class EngineLifecycle:
         self._models: WorkerModels | None = None
         self._executor: Executor[DecodeJob] | None = None
         self._is_open = False
-        self.is_leaving: Callable[[], bool] = lambda: False  # whether the service is about to end, but still reads
+        # Whether the service will stop soon but still answers requests.
+        self.is_leaving: Callable[[], bool] = lambda: False
 
     @property
     def settings(self) -> Settings:
@@ -48,11 +50,11 @@ class EngineLifecycle:
 
     @property
     def ready(self) -> bool:
-        """Whether the engine is warm and the service is not about to end, for load balancers."""
+        """Whether load balancers should send requests: the engine is warm, and the service will not stop soon."""
         return self._is_open and not self.is_leaving()
 
     def start(self) -> None:
-        """Start the engine threads, and load and warm the models. Raises OcrsvcError, as WorkerModels.load_ahead."""
+        """Start the engine threads, and load and warm up the models. Raises the errors of WorkerModels.load_ahead."""
         self._result_cache = open_result_cache(self._settings)
         self._executor = executor = Executor(
             read_jobs,
@@ -81,7 +83,7 @@ class EngineLifecycle:
             self._models.loaded.close_own_handles()
 
     def stop(self, timeout_s: float) -> None:
-        """Finish queued jobs within `timeout_s`, then close the models. May be called without `start`."""
+        """Finish queued jobs within `timeout_s`, then close the models. Also works if `start` was never called."""
         self._is_open = False
         if self._models is not None:
             self._models.loaded.stop()
@@ -91,12 +93,12 @@ class EngineLifecycle:
             self._result_cache.close()
 
     def describe(self) -> EngineInfo:
-        """The engine that reads requests without a model name. Raises NotReady before `start`."""
+        """The engine that reads requests that name no model. Raises NotReady before `start`."""
         return self.worker_models.describe()
 
     @property
     def has_models(self) -> bool:
-        """Whether requests may choose among the models of a repository."""
+        """Whether there is a model repository, so requests may choose a model."""
         return self._settings.models is not None
 
     @property
@@ -107,7 +109,7 @@ class EngineLifecycle:
         return self._models
 
     def check_model(self, options: ReadOptions) -> None:
-        """Raises UnknownModel if no model matches the options, NotReady before models are opened."""
+        """Raise UnknownModel if no model matches the options, NotReady before the models are opened."""
         self.worker_models.selector.select(options)
 
     def models(self) -> ModelList:
@@ -118,15 +120,15 @@ class EngineLifecycle:
             raise NotReady("The models cannot be listed now.", "Send the request again in a moment.", 2) from error
 
     def check_capacity(self, priority: Priority) -> None:
-        """Raises QueueFull or NotReady if a read would be refused now."""
+        """Raise QueueFull or NotReady if the queue would refuse a page now."""
         self._running().queue.check_capacity(priority)
 
     def waiting(self) -> int:
-        """Number of admitted images that no engine thread has taken yet."""
+        """Number of pages with a place in the queue: waiting, or being decoded before they wait."""
         return self._executor.queue.waiting() if self._executor is not None else 0
 
     def stuck_threads(self) -> int:
-        """Number of engine threads that still work long after the deadline; see Executor."""
+        """Number of engine threads that still run a job long after its deadline; see Executor."""
         return self._executor.stuck_threads() if self._executor is not None else 0
 
     def _running(self) -> Executor[DecodeJob]:

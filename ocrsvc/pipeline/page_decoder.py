@@ -1,7 +1,7 @@
-"""Opens pages and decodes them in their requests' threads, a few at a time.
+"""Opens pages and decodes them in the threads of their requests, a few at a time.
 
-A decoded page is about ten times as large as its file. A few pages are decoded ahead, so that an engine never waits for
-its next page; the others wait as files, so that a worker's memory does not grow with the number of clients.
+A decoded page is about ten times as large as its file. A few pages are decoded ahead, so that an engine need not wait
+for its next page. All others wait undecoded, so that a worker's memory does not grow with the number of clients.
 """
 
 import threading
@@ -18,7 +18,7 @@ from ocrsvc.results import DecodedPage, Image
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 
-# Images are decoded ahead while queued jobs hold no more bytes than this: several pages of ordinary size.
+# While queued jobs hold at most this much memory (several ordinary pages), pages are decoded before they wait.
 AHEAD_BYTES: Final = 16 * 2**20
 
 
@@ -27,20 +27,20 @@ class PageDecoder:
 
     def __init__(self, limits: PixelLimits, engine_threads: int) -> None:
         self._limits, self._engine_threads = limits, engine_threads
-        # More decoders than cores gain nothing.
+        # Decoding keeps a core busy, so more decoders than cores gain nothing.
         self._permits = threading.Semaphore(engine_threads + 1)
-        # At most half of the cores decode large pages, so that small ones need not wait.
+        # Large pages occupy at most half of the cores, so that small pages need not wait for them.
         self._large_permits = threading.Semaphore(max(1, engine_threads // 2))
 
     def open(self, page: DocumentPage, job: DecodeJob, waiting_bytes: Callable[[], int]) -> None:
-        """Open the page for its job, and decode it unless the backlog exceeds AHEAD_BYTES.
+        """Open the page for its job, and decode it unless the queued jobs then hold more than AHEAD_BYTES.
 
-        A page that a child process draws needs no permit. A page larger than AHEAD_BYTES is always decoded here, a few
-        at once: in an engine thread it would delay small pages by a second. Raises as `Document.open`,
-        `DecodeJob.prepare` and the request's check.
+        A PDF needs no permit, because a child process draws it. A page larger than AHEAD_BYTES is always decoded here,
+        with a permit for large pages: an engine thread that decoded it would delay small pages by a second. Raises the
+        errors of `Document.open`, of `DecodeJob.prepare` and of the request's check.
         """
         with ExitStack() as permit:
-            # A child process draws PDFs: the decoders' own limits do not apply.
+            # Child processes draw PDFs, and are limited separately.
             if page.document.kind != "PDF":
                 _take(self._permits, job.request, permit)
             began_s = time.perf_counter()
@@ -56,7 +56,7 @@ class PageDecoder:
         job.size_bytes = job.held.held_bytes or page.document.file_bytes
 
     def decode(self, page: DocumentPage, job: DecodeJob, executor: Executor[DecodeJob]) -> Image:
-        """Decode a page to an image, in the engine if the engine decodes files. Raises as `Reader.read`."""
+        """Decode a page to an image, in the engine's process if the engine decodes files. Raises as `Reader.read`."""
         self.open(page, job, lambda: 0)
         if job.is_ahead:
             return job.prepare().image
@@ -73,7 +73,7 @@ class PageDecoder:
             file = page.document.file(page.number, job.held.take)
             if file is not None:
                 open_without_pillow(file, self._limits)
-                # For the copy that is sent to the engine's process.
+                # Memory for the copy of the file that is sent to the engine's process.
                 job.held.take(len(file))
                 return file
         return page.document.open(
@@ -81,14 +81,14 @@ class PageDecoder:
         )
 
     def _take_large_permit(self, job: DecodeJob) -> None:
-        """Take the permit for a large page; the job releases it."""
+        """Wait for a permit for large pages; the job releases it."""
         _take(self._large_permits, job.request, job.permit)
-        # The largest pages keep it until they are read: another one would find no memory and be refused.
+        # The largest pages keep their permit until they are read, because a second one would find too little memory.
         job.keeps_permit = (self._engine_threads + 1) * job.max_bytes > job.request.context.share.budget_bytes
 
 
 def _take(permits: threading.Semaphore, request: ReadRequest, until: ExitStack) -> None:
-    """Wait for a permit, released when `until` closes. Raises DeadlineExceeded or ClientGone."""
+    """Wait for a permit, which is released when `until` closes. Raises DeadlineExceeded or ClientGone."""
     if not permits.acquire(blocking=False):
         with request.context.ledger.during("wait"):
             while not permits.acquire(timeout=max(0.0, min(CLIENT_CHECK_S, request.deadline - time.monotonic()))):

@@ -1,4 +1,4 @@
-"""Reads the images of a request: admit, decode, run the engine, restore the page, answer. Start reading here."""
+"""Reads the images of a request: admit, decode, run the engine, restore coordinates, answer. Start reading here."""
 
 import logging
 import math
@@ -30,13 +30,13 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
-_PDFS_AT_ONCE = 2  # PDFs that are created at once, each in a child process
+_PDFS_AT_ONCE = 2  # number of PDFs created at the same time, each in a child process
 _MAKING_WAITING = 16
-_JOB_AHEAD_BYTES: Final = 64 << 20  # memory of a job's pages beyond which no further page is begun
+_JOB_AHEAD_BYTES: Final = 64 << 20  # while a job's pages use more memory than this, no further page of the job starts
 
-# An image file, a page of a document, or the error of a file that is neither.
+# What to read: an image file, a page of a document, or the error of a file that could not be opened.
 Source = bytes | DocumentPage | OcrsvcError
-# A queued or running page, a finished one (cached, or read from the page's own text), or the error that ended it.
+# A page after its start: queued or running; finished (from the cache, or from the document's own text); or failed.
 Begun = DecodeJob | Reading | OcrsvcError
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -45,9 +45,9 @@ Ts = TypeVarTuple("Ts")
 class Reader(EngineLifecycle):
     """Reads images with the models of a worker; thread-safe.
 
-    `on_reading` is called with each reading and its request's context, in the request's thread. `pdf_making` limits the
-    requests that create a PDF at once, `file_making` those that create other result files of jobs; each keeps a core
-    busy. Other arguments as for EngineLifecycle.
+    `on_reading` is called with each result and its request's context, in the request's thread. `pdf_making` limits the
+    requests that create PDFs at the same time, `file_making` those that create other result files of jobs; each keeps
+    one core busy. For the other arguments see EngineLifecycle.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Reader(EngineLifecycle):
         context: RequestContext = DEFAULT_CONTEXT,
         lease: Lease | None = None,
     ) -> Reading:
-        """Read an image file, or a page of an open document, with a leased model version or that of the options."""
+        """Read an image file or a page of an open document, with the leased model version or that of the options."""
         with self._request(options, limit_s, context, lease) as request:
             return self._finish(self._begin(request, data))
 
@@ -88,7 +88,7 @@ class Reader(EngineLifecycle):
     def _request(
         self, options: ReadOptions, limit_s: float, context: RequestContext, lease: Lease | None = None
     ) -> ReadRequest:
-        """The state that a request's pages share, for a `with` block. Raises as WorkerModels.lease."""
+        """The state that a request's pages share, for use in a `with` block. Raises as WorkerModels.lease."""
         if context.choice is not None:
             options = context.choice.apply(options)
         request = make_read_request(options, limit_s, context)
@@ -98,7 +98,7 @@ class Reader(EngineLifecycle):
             return replace(request, lease=self.worker_models.lease(options, request.deadline, request.check))
 
     def _begin(self, request: ReadRequest, data: Source) -> Begun:
-        """Answer from the result cache, or queue the page."""
+        """Answer from the result cache if the page is there, else queue the page or use the document's own text."""
         if isinstance(data, OcrsvcError):
             raise data
         request.check()
@@ -121,7 +121,7 @@ class Reader(EngineLifecycle):
         return self._answer(self._masking.masked(cached, request), timing, request, from_cache=True)
 
     def _read_or_queue(self, page: DocumentPage, request: ReadRequest, key: bytes = b"") -> Begun:
-        """Answer with the page's own text if no engine is needed, else queue the page."""
+        """Answer with the document's own text if that is enough, else queue the page for an engine."""
         began_s, own = time.monotonic(), find_own_page(page, request)
         if (whole := whole_page(own, page.number, request)) is None:
             return self._queue(page, request, key, None if own is None else own.text)
@@ -131,11 +131,11 @@ class Reader(EngineLifecycle):
         return self._answer(self._masking.masked(whole, request), Timing(seconds, 0.0, 0.0, seconds), request)
 
     def _queue(self, page: DocumentPage, request: ReadRequest, key: bytes, own: OwnText | None) -> DecodeJob:
-        """Reserve a place first, then decode, so that a refused request costs no decoding."""
+        """Queue a page: first reserve a place, then decode, so that a page that the queue refuses costs no decoding."""
         executor, ledger = self._running(), request.context.ledger
         ledger.enter("decode")
         job = DecodeJob(request, request.reading_lease.engine.traits, page.number, own, key)
-        # Close the job in every case: read, too late, or cancelled in the queue.
+        # Close the job however it ends: read, expired, or cancelled in the queue.
         job.add_done_callback(DecodeJob.close)  # type: ignore[arg-type]  # the future passed to it is the job itself
         try:
             executor.submit(job, lambda: self._decoder.open(page, job, executor.queue.waiting_bytes))
@@ -146,7 +146,7 @@ class Reader(EngineLifecycle):
         return job
 
     def _finish(self, begun: Begun) -> Reading:
-        """Wait for the engine's page, restore its coordinates, and answer."""
+        """Wait until the engine has read the page, restore its coordinates, and return the result."""
         if isinstance(begun, OcrsvcError):
             raise begun
         if isinstance(begun, Reading):
@@ -174,7 +174,7 @@ class Reader(EngineLifecycle):
     def read_many(
         self, datas: Iterable[bytes], options: ReadOptions, limit_s: float, context: RequestContext = DEFAULT_CONTEXT
     ) -> list[Reading | OcrsvcError]:
-        """Read several images under one deadline; returns outcomes in order. Raises ClientGone, DeadlineExceeded."""
+        """Read several images; returns a result or error for each, in order. Raises ClientGone, DeadlineExceeded."""
         with self._request(options, limit_s, context) as request:
             return self._outcomes(datas, request)
 
@@ -189,12 +189,12 @@ class Reader(EngineLifecycle):
         *,
         partial: bool = False,
     ) -> list[FileRead]:
-        """Read the pages of several files, as `read_many`; each page is drawn or decoded only when its turn comes.
+        """Read the pages of several files, as `read_many` does; each page is drawn or decoded just before it is read.
 
-        `files` are image files and documents; an error in place of a file is passed on. `ranges` selects the pages of
-        each file. Of more than `max_pages` pages only the first are read; with None, more pages than the settings
-        allow are an error. With `partial`, pages not read by the deadline get an error, and the others their result.
-        Raises as `read_many`.
+        `files` are image files and documents; an error in place of a file becomes its result. `ranges` selects the
+        pages of each file. If a file has more than `max_pages` pages, only the first ones are read; without
+        `max_pages`, a file with more pages than the settings allow is an error. With `partial`, pages that are not read
+        by the deadline get an error, and the other pages their result. Raises the errors of `read_many`.
         """
         chosen: list[tuple[str, int, Sequence[int]]] = []
         with (
@@ -215,7 +215,7 @@ class Reader(EngineLifecycle):
     ) -> Generator[PageRead, None, None]:
         """Read the pages of files, and yield each in order when it is read; `close` the generator to cancel the rest.
 
-        Arguments as for `read_files`; a missed deadline is a page's outcome. Raises ClientGone.
+        Arguments as for `read_files`. A page that misses the deadline yields DeadlineExceeded. Raises ClientGone.
         """
         chosen: list[tuple[str, int, Sequence[int]]] = []
         with (
@@ -237,12 +237,12 @@ class Reader(EngineLifecycle):
         begin_page: Callable[[DocumentPage], RequestContext],
         lease: Lease,
     ) -> Generator[Reading | OcrsvcError, None, None]:
-        """Read the pages of a job; one more page than there are engine threads is in flight. `close` to cancel.
+        """Read the pages of a job, one more at a time than there are engine threads; `close` the generator to cancel.
 
-        Takes a page only when it begins it, and begins none while the pages in flight need more than 64 MiB. Each page
-        may take `page_s` seconds, including its wait. `begin_page` returns a page's context just before it begins; an
-        error that it raises is the page's outcome. The lease is from `one_version`, which must stay open. Raises
-        ClientGone if the job was deleted.
+        The next page is taken from `pages` only when it starts, and no page starts while the running ones need more
+        than 64 MiB. Each page has `page_s` seconds, including its wait. `begin_page` returns the context of a page just
+        before the page starts; an error that it raises becomes the page's result. `lease` comes from `one_version`,
+        whose block must still be open. Raises ClientGone if the job was deleted.
         """
 
         def begin(page: Source) -> Begun:
@@ -255,7 +255,7 @@ class Reader(EngineLifecycle):
     def _outcomes(
         self, pages: Iterable[Source], request: ReadRequest, *, partial: bool = False
     ) -> list[Reading | OcrsvcError]:
-        """All outcomes. Raises DeadlineExceeded unless `partial`: most formats cannot show that a page is missing."""
+        """All results. Raises DeadlineExceeded unless `partial`, because most formats cannot mark a page as missing."""
         collected: list[Reading | OcrsvcError] = []
         with closing(self._each_outcome(pages, request)) as outcomes:
             for outcome in outcomes:
@@ -267,9 +267,9 @@ class Reader(EngineLifecycle):
     def _each_outcome(
         self, pages: Iterable[Source], request: ReadRequest
     ) -> Generator[Reading | OcrsvcError, None, None]:
-        """Yield the reading or error of each page, in order.
+        """Yield the result or error of each page, in order.
 
-        One request has at most as many pages in flight as there are engine threads, and begins no page while these need
+        A request reads at most one page per engine thread at a time, and starts no page while its running pages need
         more than a quarter of the memory for requests.
         """
         max_bytes = request.context.share.budget_bytes // 4
@@ -278,7 +278,7 @@ class Reader(EngineLifecycle):
     def _in_order(
         self, pages: Iterable[Source], begin: Callable[[Source], Begun], max_pages: int, max_bytes: int
     ) -> Generator[Reading | OcrsvcError, None, None]:
-        """Yield outcomes in order with at most `max_pages` and `max_bytes` in flight; ClientGone cancels all."""
+        """Yield results in order, while at most `max_pages` and `max_bytes` are in progress; ClientGone cancels all."""
         begun: deque[Begun] = deque()
         try:
             for page in pages:
@@ -295,7 +295,7 @@ class Reader(EngineLifecycle):
     def open_document(
         self, file: bytes, limit_s: float, context: RequestContext = DEFAULT_CONTEXT
     ) -> AbstractContextManager[Document]:
-        """Open a file as a document inside a block, to pass its pages to `read`. Raises as `Documents.open`."""
+        """Open a file as a document inside a block, so that `read` can read its pages. Raises as `Documents.open`."""
         return self._documents.open(file, make_read_request(ReadOptions(), limit_s, context))
 
     @contextmanager
@@ -306,9 +306,9 @@ class Reader(EngineLifecycle):
         limit_s: float = math.inf,
         context: RequestContext = DEFAULT_CONTEXT,
     ) -> Iterator[Image]:
-        """Decode a page of a file (default: the first) in colour, for adapters that draw on it; errors as `read`."""
+        """Decode a page (default: the first) in colour, for adapters that draw on it. Raises the errors of `read`."""
         executor = self._running()
-        # The wait for an engine needs a deadline, even with an infinite limit.
+        # Waiting for an engine needs a deadline, even if `limit_s` is infinite.
         with (
             self._request(ReadOptions(), min(limit_s, self._settings.deadline_s), context) as request,
             closing(DecodeJob(request, request.reading_lease.engine.traits, image_only=True)) as job,
@@ -318,7 +318,7 @@ class Reader(EngineLifecycle):
             yield image
 
     def picture_maker(self, file: bytes, deadline: float, context: RequestContext) -> PictureOf:
-        """A function that draws pages as pictures until the deadline, masked parts black. Raises OcrsvcError."""
+        """Make a function that draws a page as a picture until the deadline, masked parts black. Raises OcrsvcError."""
         check = make_check(context, deadline, time.monotonic)
 
         def picture_of(page: Page) -> bytes:

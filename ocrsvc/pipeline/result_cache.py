@@ -1,6 +1,7 @@
-"""Caches pages by their bytes, the options and the engine, in this process or in Redis.
+"""Caches the results of pages, keyed by page bytes, options and engine, in this process or in Redis.
 
-A cache may drop entries at any time, and a failing cache only misses: no request fails or waits long because of it.
+A cache may drop entries at any time. If the cache fails, pages are read as if they were not cached: no request fails or
+waits long because of it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 
 LOGGER: Final = logging.getLogger("ocrsvc.cache")
 DEFAULT_BYTES: Final = 64 << 20
-ENTRY_BYTES: Final = 256  # overhead of an entry beside key and value, in CPython's objects
-# A healthy Redis answers within a millisecond; a slow one must not cost more time than decoding a page.
+ENTRY_BYTES: Final = 256  # memory of an entry's CPython objects, in addition to its key and value
+# A healthy Redis answers within a millisecond; a slow one must not cost more time than reading the page again.
 _REDIS_LIMIT_S: Final = 0.05
-_REDIS_PAUSE_S: Final = 5.0  # after a failure
+_REDIS_PAUSE_S: Final = 5.0  # after a failure, time in which Redis is not used
 _REDIS_PREFIX: Final = b"ocrsvc:page:"
 
 
 class MemoryCache:
-    """An LRU cache in this process; thread-safe. Keys, values and overhead together take at most `max_bytes`."""
+    """An LRU cache in this process; thread-safe. Keys, values and per-entry overhead take at most `max_bytes`."""
 
     def __init__(self, max_bytes: int, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_bytes, self._keep_s, self._clock = max_bytes, keep_s, clock
@@ -45,7 +46,7 @@ class MemoryCache:
         self.used_bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if it is unknown or expired."""
+        """The value of a key; None if it is missing or expired."""
         with self._lock:
             until_s, value = self._entries.get(key, (0.0, None))
             if value is not None and until_s <= self._clock():
@@ -92,7 +93,7 @@ class RedisCache:
         self.close = self._client.close
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if it is unknown, or while Redis fails."""
+        """The value of a key; None if it is missing, or while Redis fails."""
         value = self._try(lambda: self._client.get(_REDIS_PREFIX + key))
         return value if isinstance(value, bytes) else None
 
@@ -101,7 +102,7 @@ class RedisCache:
         self._try(lambda: self._client.set(_REDIS_PREFIX + key, value, px=self._keep_ms))
 
     def _try(self, action: Callable[[], object]) -> object:
-        """Run the action; after a failure log it, and return None for _REDIS_PAUSE_S without trying again."""
+        """Run the action; if it fails, log it, and return None without trying again for _REDIS_PAUSE_S."""
         from redis.exceptions import RedisError
 
         if self._clock() < self._pause_until_s:
@@ -123,12 +124,12 @@ def _open_client(url: str) -> Redis:
         raise EngineUnavailable(
             "OCRSVC_CACHE_URL needs the package redis, which is not installed.", "Install the extra redis."
         ) from error
-    # The client's own retries would block the request's thread for seconds.
+    # The client library's own retries would block the request's thread for seconds.
     retry = Retry(NoBackoff(), 0)
     try:
         return Redis.from_url(url, socket_timeout=_REDIS_LIMIT_S, socket_connect_timeout=_REDIS_LIMIT_S, retry=retry)
     except ValueError:
-        # Drop the cause: its text may quote a part of the password as the port.
+        # `from None`: the cause's text may quote part of the password, parsed as a port.
         raise EngineUnavailable(
             "OCRSVC_CACHE_URL is not a Redis URL.",
             "Write redis://HOST:PORT/NUMBER, with special characters of a password percent-encoded (%23 for #).",
@@ -136,9 +137,9 @@ def _open_client(url: str) -> Redis:
 
 
 class ResultCache:
-    """Pages in a cache. Errors are never cached, because the next try may succeed.
+    """Stores pages in a cache. Errors are never cached, because the next attempt may succeed.
 
-    `is_for_all` is False if the cache is only for requests that ask for it.
+    If `is_for_all` is False, only requests that ask for caching use the cache.
     """
 
     def __init__(self, cache: MemoryCache | RedisCache, *, is_for_all: bool = True) -> None:
@@ -146,16 +147,16 @@ class ResultCache:
         self.close = cache.close
 
     def key_of(self, page: DocumentPage, options: ReadOptions, engine: EngineInfo, digest: str = "") -> bytes:
-        """A page's key: its bytes, options, engine, this version, and with OCRSVC_MODELS the model files' digest."""
+        """A page's key: a hash of its bytes, options, engine, our version and any repository model's digest."""
         inputs = (astuple(options), astuple(engine))
         if digest:
-            # The digest identifies the model, whichever way the request named it.
+            # The options' model name is left out: the digest identifies the model, however the request named it.
             inputs = (astuple(replace(options, model=None, tier=None)), (*astuple(engine), digest))
         key = blake2b(repr((__version__, *inputs)).encode(), digest_size=32).digest()
         return blake2b(page.document.key(page.number), digest_size=32, key=key).digest()
 
     def get(self, key: bytes) -> Page | None:
-        """The cached page; None on a miss or for a damaged value."""
+        """The cached page; None if it is missing or its value is damaged."""
         value = self._cache.get(key)
         if value is None:
             return None
@@ -170,7 +171,7 @@ class ResultCache:
 
 
 def open_result_cache(settings: Settings) -> ResultCache | None:
-    """The result cache of the settings; None if it is off. Raises EngineUnavailable."""
+    """Open the result cache that the settings describe; None if it is off. Raises EngineUnavailable."""
     if settings.cache_url is not None:
         return ResultCache(RedisCache(settings.cache_url, settings.cache_s))
     if settings.cache_bytes == 0:

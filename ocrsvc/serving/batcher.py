@@ -1,8 +1,8 @@
-"""A dynamic batcher: runs work items of one bucket together, whichever requests they come from.
+"""A dynamic batcher: runs work items of the same bucket together, even if they come from different requests.
 
-A batch is bounded by cost (pixels, because one wide line costs what ten narrow ones do), by count, and by the time its
-oldest item has waited. Knows nothing about OCR. The rule is that of Triton's dynamic batcher and TensorFlow Serving's
-batching sessions, with cost in addition to count.
+The size of a batch is limited by cost (in pixels, because one wide line costs as much as ten narrow ones) and by count;
+it starts at the latest when its oldest item has waited `max_wait_s`. The batcher knows nothing about OCR. Triton's
+dynamic batcher and TensorFlow Serving's batching sessions work alike, but limit the count only.
 """
 
 import threading
@@ -23,7 +23,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Largest cost and count of a batch (one item may cost more), and how long an item waits for others."""
+    """Limits of a batch: total cost (a single item may cost more), number of items, and an item's wait for others."""
 
     max_cost: int
     max_items: int
@@ -39,7 +39,7 @@ class _Item(Generic[W, A]):
 
 
 class Batcher(Generic[B, W, A]):
-    """Runs work in `runners` threads; if a batch raises, its items run again one by one, so that only one fails."""
+    """Runs batches in `runners` threads; if a batch fails, its items run again one by one, so only bad items fail."""
 
     def __init__(self, run: Callable[[B, Sequence[W]], Sequence[A]], limits: Limits, *, runners: int = 1) -> None:
         self._run = run
@@ -64,7 +64,7 @@ class Batcher(Generic[B, W, A]):
         return item.future
 
     def close(self) -> None:
-        """Run what is queued, then end the threads."""
+        """Run the queued items, then end the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -79,7 +79,7 @@ class Batcher(Generic[B, W, A]):
                 self._run_batch(bucket, wanted)
 
     def _next(self) -> tuple[B, list[_Item[W, A]]] | None:
-        """Wait for the next batch; None when closed and empty."""
+        """Wait for the next batch; None once the batcher is closed and empty."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._buckets or self._closed)
@@ -92,12 +92,12 @@ class Batcher(Generic[B, W, A]):
                 self._changed.wait(left_s)
 
     def _due_s(self, items: deque[_Item[W, A]]) -> float:
-        """When to run these items: at once if they fill a batch, else when the oldest has waited long enough."""
+        """When these items should run: now if they fill a batch, else `max_wait_s` after the oldest was queued."""
         is_full = len(items) >= self._limits.max_items or sum(item.cost for item in items) >= self._limits.max_cost
         return items[0].queued_at_s + (0.0 if is_full else self._limits.max_wait_s)
 
     def _take_batch(self, bucket: B) -> list[_Item[W, A]]:
-        """Remove the oldest items that fit into one batch."""
+        """Remove and return the oldest items that fit into one batch."""
         items = self._buckets[bucket]
         batch = [items.popleft()]
         cost = batch[0].cost
@@ -107,7 +107,7 @@ class Batcher(Generic[B, W, A]):
         if not items:
             del self._buckets[bucket]
         if self._buckets:
-            # Wake an idle runner for the remaining items: nothing else notifies it.
+            # Wake another runner for the remaining items, because no later event would.
             self._changed.notify()
         return batch
 
@@ -121,7 +121,7 @@ class Batcher(Generic[B, W, A]):
 
 
 def run_each_on_failure(run: Callable[[Sequence[W]], Sequence[A]], works: Sequence[W]) -> Sequence[A | BaseException]:
-    """Run a batch and return its answers; if it fails as a whole, run the items one by one, each with its own error."""
+    """Run a batch and return its answers; if it fails, run its items one by one, each with its own answer or error."""
     try:
         answers = run(works)
         if len(answers) != len(works):

@@ -1,8 +1,8 @@
 """A list of images or bodies that recently crashed engines or workers, in shared memory that workers inherit by fork.
 
 It has a fixed number of records, each with a checksum, and no lock: a record that a killed worker left half-written
-counts as empty. If two workers write the same record at once, one write is lost; that costs only a few more child
-processes.
+counts as empty. If two workers write the same record at once, one write is lost; then the image crashes a few more
+child processes before it is refused.
 """
 
 import ctypes
@@ -14,19 +14,19 @@ from typing import Final
 
 from ocrsvc.system.shared_memory import shared_array
 
-CRASHES: Final = 2  # crashes after which an image is refused; with fewer it is suspect
+CRASHES: Final = 2  # crashes after which an image is refused; with fewer crashes it is only a suspect
 _CAUSE_BYTES: Final = 16
 
 
 class _Head(ctypes.Structure):
-    _fields_ = (("last_expiry_s", ctypes.c_double),)  # monotonic
+    _fields_ = (("last_expiry_s", ctypes.c_double),)  # monotonic seconds
 
 
 class _Record(ctypes.Structure):
     _fields_ = (
         ("digest", ctypes.c_uint8 * 16),
-        ("expires_s", ctypes.c_double),  # monotonic
-        ("when_s", ctypes.c_double),  # since the epoch
+        ("expires_s", ctypes.c_double),  # monotonic seconds
+        ("when_s", ctypes.c_double),  # seconds since the epoch
         ("cause", ctypes.c_char * _CAUSE_BYTES),
         ("crashes", ctypes.c_uint32),
         ("checksum", ctypes.c_uint32),
@@ -38,10 +38,11 @@ _RECORD_BYTES: Final = ctypes.sizeof(_Record)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One image that crashed engines, most recently at `when_s` (since the epoch); the entry expires in `left_s`.
+    """One image that crashed engines.
 
-    The hash, 32 hexadecimal digits, covers its file (for a PDF's page, its pixels) and the options that affect reading.
-    The cause names the latest crash, such as "SIGSEGV", "hang", "nonsense".
+    It crashed last at `when_s` (seconds since the epoch), and its entry expires in `left_s` seconds. `hash`, 32
+    hexadecimal digits, covers the image file (for a PDF page, its pixels) and the options that affect reading. `cause`
+    names the latest crash, such as "SIGSEGV", "hang" or "nonsense".
     """
 
     hash: str
@@ -69,17 +70,17 @@ class CrashDenylist:
         [self._head] = shared_array(_Head, 1)
 
     def is_empty(self) -> bool:
-        """Whether the list is empty. Takes well under a microsecond, so ask before computing a digest."""
+        """Whether the list is empty. Takes less than a microsecond, so call it before you compute a digest."""
         return bool(self._clock() >= self._head.last_expiry_s)
 
     def crashes(self, digest: bytes) -> int:
-        """Number of crashes recorded for an image."""
+        """Number of crashes recorded for an image or body."""
         if self.is_empty():
             return 0
         return max((entry.crashes for _, entry in self._find(digest)), default=0)
 
     def note(self, digest: bytes, crashes: int, cause: str) -> None:
-        """Record an image's total number of crashes, in place of its earlier record."""
+        """Record the total number of crashes of an image, replacing its earlier record."""
         number = next((number for number, _ in self._find(digest)), None)
         expires_s = self._clock() + self._keep_s
         record = _Record(tuple(digest), expires_s, time.time(), cause.encode()[:_CAUSE_BYTES], crashes)
@@ -88,27 +89,27 @@ class CrashDenylist:
         self._head.last_expiry_s = max(self._head.last_expiry_s, expires_s)
 
     def clear(self, digest: bytes) -> None:
-        """Forget an image that was read without a crash."""
+        """Delete the record of an image, because it was read without a crash."""
         for number, _ in self._find(digest):
             self._records[number] = _Record()
 
     def entries(self) -> list[Entry]:
-        """All current entries, the latest first."""
+        """All current entries, most recent crash first."""
         return sorted((entry for _, entry in self._current()), key=lambda entry: -entry.when_s)
 
     def forget(self, digest: str | None = None) -> int:
-        """Remove the image with this hash, or all images; returns how many were removed."""
+        """Delete the entry with this hash, or all entries; returns how many were deleted."""
         removed = [(number, entry) for number, entry in self._current() if digest in (None, entry.hash)]
         for number, _ in removed:
             self._records[number] = _Record()
         return len({entry.hash for _, entry in removed})
 
     def _find(self, digest: bytes) -> Iterator[tuple[int, Entry]]:
-        """Find an image's records by scanning the raw memory, which is faster than unpacking each record."""
+        """Find an image's records by searching the raw memory, which is faster than unpacking each record."""
         memory, at = bytes(self._records), -1
         while (at := memory.find(digest, at + 1)) >= 0:
             number, rest = divmod(at, _RECORD_BYTES)
-            # Another process may have changed the record since the copy.
+            # Another process may have changed the record after the memory was copied.
             if rest == 0 and (entry := self._read(number)) is not None and entry.hash == digest.hex():
                 yield number, entry
 
@@ -128,7 +129,7 @@ class CrashDenylist:
         return Entry(bytes(record.digest).hex(), cause, record.crashes, record.when_s, left_s)
 
     def _free_or_oldest(self) -> int:
-        """Number of a free record, else of the record that expires first."""
+        """Index of a free record or, if none is free, of the record that expires first."""
         kept_s = {number: entry.left_s for number, entry in self._current()}
         return min(range(len(self._records)), key=lambda number: kept_s.get(number, 0.0))
 

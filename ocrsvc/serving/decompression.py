@@ -1,4 +1,4 @@
-"""Decompresses zlib and gzip data within limits on its size and on memory. Knows no HTTP."""
+"""Decompresses zlib and gzip data, with limits on the output size and on memory. Knows nothing about HTTP."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Damaged(Exception):
 
 
 def decompress(data: bytes | memoryview, window_bits: int, max_bytes: int, share: Share | None = None) -> bytes:
-    """Decompress zlib data (`window_bits`: container), charging the share. Raises TooLarge, Damaged, QueueFull."""
+    """Decompress zlib data (`window_bits` as in zlib) into memory of `share`. Raises TooLarge, Damaged, QueueFull."""
     decompressor, out, size = zlib.decompressobj(window_bits), BytesIO(), 0
-    # Feed slices, because zlib copies the input that it did not consume.
+    # Pass the input in slices, because zlib copies the part of its input that it has not consumed.
     rest, at, part = memoryview(data), 0, memoryview(b"")
     while not decompressor.eof:
         if not part:

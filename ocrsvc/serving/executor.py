@@ -1,7 +1,7 @@
-"""Runs jobs on engine threads: N threads that take from one bounded queue.
+"""Runs jobs on engine threads, which take them from one bounded queue.
 
-Knows nothing about OCR. One bad job does not fail its neighbours: each job gets a result or an error, and when a whole
-batch fails, its jobs are run again one by one.
+Knows nothing about OCR. A bad job does not affect other jobs: each job gets a result or an error, and if a whole batch
+fails, its jobs run again one by one.
 """
 
 import contextlib
@@ -18,7 +18,8 @@ from ocrsvc.serving.request_guard import waiting
 from ocrsvc.serving.work_queue import CLIENT_CHECK_S, J, NeverStarted, WorkQueue, client_gone, deadline_passed
 
 IDLE_S = 1.0
-# A thread counts as stuck this long after its job's deadline; engines check the deadline only between lines.
+# A thread counts as stuck when it still runs a job this long after the deadline. Engines check deadlines only between
+# lines, so a shorter limit would report healthy threads.
 STUCK_S = 5.0
 
 
@@ -27,10 +28,10 @@ def ignore() -> None:
 
 
 class Executor(Generic[J]):
-    """N threads in front of an engine; each passes up to `batch` jobs to one call of `read`.
+    """N threads that run an engine; each passes up to `batch` jobs to one call of `read`.
 
-    `read` returns one answer or error per job, in order. `places` and `may_join` are passed to the queue. Each thread
-    calls `on_end` when it ends, and `on_idle` once after it has been idle for IDLE_S.
+    `read` returns one answer or error per job, in order. `places` and `may_join` are passed to the WorkQueue. Each
+    thread calls `on_end` when it ends, and `on_idle` once after it has been idle for IDLE_S.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Executor(Generic[J]):
             thread.start()
 
     def submit(self, job: J, prepare: Callable[[], object] = ignore) -> None:
-        """Reserve a place, call `prepare`, and queue the job. Raises QueueFull, NotReady, and what `prepare` raises."""
+        """Reserve a place in the queue, call `prepare`, queue the job. Raises QueueFull, NotReady, or its error."""
         self.queue.reserve(job.context.priority)
         try:
             prepare()
@@ -73,7 +74,7 @@ class Executor(Generic[J]):
             raise
 
     def wait(self, job: J) -> Any:
-        """The job's result. Raises its error, DeadlineExceeded, or in the queue NeverStarted and ClientGone."""
+        """Wait for the job's result. Raises its error, DeadlineExceeded; while queued also NeverStarted, ClientGone."""
         try:
             with waiting():
                 return self._wait(job)
@@ -95,13 +96,14 @@ class Executor(Generic[J]):
                 raise client_gone()
 
     def idents(self) -> tuple[int, ...]:
-        """The threading.get_ident() of each engine thread that was started."""
+        """The threading.get_ident() of each started engine thread."""
         return tuple(thread.ident for thread in self._threads if thread.ident is not None)
 
     def run_in_each(self, call: Callable[[], object], threads: Sequence[int] | None = None) -> list[Future[None]]:
-        """Make each of the engine threads (default: all) run `call` before its next job; idle threads wake up for it.
+        """Let each of the engine threads (default: all) run `call` before its next job; idle threads run it at once.
 
-        Returns one future per thread. Wait with a timeout: a stuck or ended thread never runs the call.
+        Returns one future per thread. Wait for them with a timeout, because a stuck or ended thread never runs the
+        call.
         """
         futures = []
         for thread in self.idents() if threads is None else threads:
@@ -112,7 +114,7 @@ class Executor(Generic[J]):
         return futures
 
     def stuck_threads(self) -> int:
-        """Number of threads that still run a job whose deadline passed STUCK_S ago."""
+        """Number of threads that still run a job more than STUCK_S after its deadline."""
         latest = self._clock() - STUCK_S
         return sum(due < latest for due in list(self._due.values()))
 
@@ -134,7 +136,7 @@ class Executor(Generic[J]):
             self._on_end()
 
     def _take(self) -> list[J] | None:
-        """Wait for the next jobs; empty when the queue is closed, None after calls of `run_in_each`."""
+        """Wait for the next jobs; returns [] once the queue is closed and empty, None after calls of `run_in_each`."""
         jobs = self.queue.take(self._batch, IDLE_S)
         if jobs is None and not self._run_calls():
             self._on_idle()

@@ -1,4 +1,4 @@
-"""Limits how many requests do something expensive at once and how many wait for it; waiting callers take turns."""
+"""Limits how many requests do something expensive at the same time and how many wait; callers take turns."""
 
 import threading
 from collections import OrderedDict, deque
@@ -17,15 +17,15 @@ class CallerTurns(Generic[T]):
     """A round-robin queue over callers: a caller with many items does not delay the others. Not thread-safe."""
 
     def __init__(self) -> None:
-        # The next caller comes first.
+        # The first caller has the next turn.
         self._queues: OrderedDict[str, deque[T]] = OrderedDict()
 
     def put(self, caller: str, item: T) -> None:
-        """Append an item to the caller's own queue."""
+        """Append an item to the caller's queue."""
         self._queues.setdefault(caller, deque()).append(item)
 
     def take(self) -> T:
-        """Remove and return the first item of the next caller. Raises IndexError if the queue is empty."""
+        """Remove and return the first item of the caller whose turn it is. Raises IndexError if the queue is empty."""
         if not self._queues:
             raise IndexError("nothing waits")
         caller, queue = self._queues.popitem(last=False)
@@ -35,7 +35,7 @@ class CallerTurns(Generic[T]):
         return item
 
     def remove(self, caller: str, item: T) -> bool:
-        """Remove an item before its turn; False if it was taken already."""
+        """Remove an item that still waits; returns False if it was already taken."""
         queue = self._queues.get(caller, deque())
         if item not in queue:
             return False
@@ -54,7 +54,7 @@ class CallerTurns(Generic[T]):
 
 
 class Limiter:
-    """At most `at_once` requests run, `waiting` wait, `waiting_each` of one caller; they take turns. Thread-safe."""
+    """At most `at_once` requests run and `waiting` wait, `waiting_each` per caller; callers take turns. Thread-safe."""
 
     def __init__(self, at_once: int, waiting: int, waiting_each: int | None = None) -> None:
         self._free = at_once
@@ -82,7 +82,7 @@ class Limiter:
             self._end()
 
     def _begin(self, caller: str) -> threading.Event:
-        """An event that is set when the turn has come. Raises QueueFull."""
+        """Return an event that is set when the request may run. Raises QueueFull."""
         turn = threading.Event()
         with self._lock:
             if self._free:
@@ -104,7 +104,7 @@ class Limiter:
         return turn
 
     def _end(self) -> None:
-        """Admit the next request."""
+        """End a request, and let the next one run."""
         with self._lock:
             if self._turns:
                 self._turns.take().set()

@@ -1,4 +1,4 @@
-"""Limits the bytes that all requests hold together, and the requests that one caller has in flight. Knows no HTTP."""
+"""Limits the memory of all requests together, and the number of concurrent requests per caller. Knows no HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IPV6_NETWORK_BITS: Final = 64
 
 
 class Budget:
-    """A limit on bytes, and how many are held now; thread-safe."""
+    """A number of bytes that may be used at most, and how many are in use now; thread-safe."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
@@ -26,7 +26,7 @@ class Budget:
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int, max_bytes: float | None = None) -> bool:
-        """Take bytes without waiting; False if more than `max_bytes` (default: the total) would be held then."""
+        """Take bytes without waiting; False if more than `max_bytes` (default: the total) would then be in use."""
         with self._lock:
             if self.held_bytes + size_bytes > (self.total_bytes if max_bytes is None else max_bytes):
                 return False
@@ -34,20 +34,20 @@ class Budget:
             return True
 
     def give_back(self, size_bytes: int) -> None:
-        """Return bytes."""
+        """Return bytes to the budget."""
         with self._lock:
             self.held_bytes -= size_bytes
 
 
 class Share:
-    """The bytes of a budget that one request holds until its answer is sent; thread-safe.
+    """The bytes of a budget that one request uses until its answer is sent; thread-safe.
 
-    A part has an account of its own, so `held_bytes` does not include it.
+    `held_bytes` excludes the bytes of parts (see `part`), which are counted separately.
     """
 
     def __init__(self, budget: Budget, whole: Budget | None = None) -> None:
         self._budget = budget
-        # Counts this share and all its parts.
+        # Counts the bytes of this share and of all its parts.
         self._whole = whole or Budget(budget.total_bytes)
         self._lock = threading.Lock()
         self.held_bytes = 0
@@ -58,14 +58,15 @@ class Share:
         return self._budget.total_bytes
 
     def part(self) -> Share:
-        """A share for memory that may outlive the request: it is not released with this share."""
+        """Make a share for memory that may outlive the request: `release` of this share does not release it."""
         return Share(self._budget, self._whole)
 
     def take(self, size_bytes: int, part: float = 1.0) -> None:
-        """Take bytes; call it before allocating them.
+        """Take bytes; call it before you allocate them.
 
-        Fails if more than `part` of the budget would be held then; a request that is alone may use all of it. Raises
-        BodyTooLarge if this request alone exceeds the budget, QueueFull if other requests hold the memory now.
+        Fails if all requests together would then use more than `part`, from 0 to 1, of the budget; a request that runs
+        alone may use all of it. Raises BodyTooLarge if this request alone exceeds the budget, QueueFull if other
+        requests use the memory now.
         """
         if not self._whole.take(size_bytes):
             raise BodyTooLarge(
@@ -84,7 +85,7 @@ class Share:
             self.held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Return bytes, at most those held; a released share holds none."""
+        """Return bytes, at most those that this share holds; a released share holds none."""
         with self._lock:
             size_bytes = min(size_bytes, self.held_bytes)
             self.held_bytes -= size_bytes
@@ -93,7 +94,7 @@ class Share:
 
     @contextmanager
     def holding(self, size_bytes: int) -> Iterator[None]:
-        """Hold bytes inside the block. Raises as `take`."""
+        """Hold bytes inside the block. Raises the errors of `take`."""
         self.take(size_bytes)
         try:
             yield
@@ -117,17 +118,17 @@ class Share:
         self.release()
 
     def release(self) -> None:
-        """Return all bytes; called at the end of a `with` block. A second call does nothing."""
+        """Return all bytes; a `with` block does so at its end. A second call does nothing."""
         self.give_back(sys.maxsize)
 
 
 def unlimited() -> Share:
-    """A share of an unlimited budget, for work that does not come from a request."""
+    """A share without a limit, for work that belongs to no request."""
     return Share(Budget(sys.maxsize))
 
 
 class Callers:
-    """Counts the requests in flight per caller and limits them to `limit`, 0 for unlimited; thread-safe."""
+    """Counts the running requests of each caller, and limits them to `limit` per caller (0: no limit); thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -135,7 +136,7 @@ class Callers:
         self._lock = threading.Lock()
 
     def enter(self, name: str) -> None:
-        """Count a request of this caller until `leave`. Raises TooManyAtOnce."""
+        """Count a request of this caller, until `leave` is called. Raises TooManyAtOnce."""
         with self._lock:
             if self._limit and self._in_flight[name] >= self._limit:
                 raise TooManyAtOnce(
@@ -145,7 +146,7 @@ class Callers:
             self._in_flight[name] += 1
 
     def leave(self, name: str) -> None:
-        """End a request of this caller."""
+        """Stop counting a request of this caller."""
         with self._lock:
             self._in_flight[name] -= 1
             if not self._in_flight[name]:
@@ -157,7 +158,7 @@ class Callers:
 
 @dataclass(frozen=True, slots=True)
 class SharedLimits:
-    """The limits that all requests of one process share, over HTTP and gRPC; `guard` records requests in flight."""
+    """The limits that all requests of one process share, over HTTP and gRPC; `guard` records the running requests."""
 
     memory: Budget
     callers: Callers
@@ -165,7 +166,7 @@ class SharedLimits:
 
 
 def network_of(address: str) -> str:
-    """The /64 network of an IPv6 address, the least that a provider's customer has; other addresses unchanged."""
+    """The /64 network of an IPv6 address, the least that a provider gives a customer; other addresses unchanged."""
     if ":" not in address:
         return address
     try:

@@ -1,10 +1,10 @@
-"""Records each worker's requests in flight in shared memory, and refuses bodies that blocked or killed a worker.
+"""Records each worker's running requests in shared memory, and refuses bodies that blocked or killed a worker.
 
 A request that blocks the interpreter (a catastrophic regular expression, a C function that holds the GIL) stops every
 thread of its worker, and the arbiter kills the worker. So each request is recorded while code runs that depends on its
-body: the arbiter creates the table, workers inherit it by fork, and each worker writes only its own rows, one thread
-per row, without a lock. When a worker is killed or dies, the arbiter reads the requests in flight (see
-`worker.hung_requests`) and adds the hash of a body to the crash denylist, which all workers share. The table holds the
+body. The arbiter creates the table, and workers inherit it by fork. Each worker writes only its own rows, one thread
+per row, without a lock. When a worker is killed or dies, the arbiter reads which requests it was running (see
+`worker.hung_requests`), and adds the hash of a body to the crash denylist, which all workers share. The table holds the
 id, route, size and hash of a request, never its content.
 """
 
@@ -26,14 +26,14 @@ from ocrsvc.errors import RequestStopsWorker
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.system.shared_memory import shared_array
 
-ROWS: Final = 128  # requests recorded per worker; requests beyond that are served without a record
+ROWS: Final = 128  # recorded requests per worker; more requests are served, but without a record
 _ID_BYTES: Final = 128
 _ROUTE_BYTES: Final = 96
 _NO_DIGEST: Final = bytes(16)
 
 
 class Stage(IntEnum):
-    """What a thread does for a request. Only the last two stages run code that could block the interpreter."""
+    """What a thread is doing for a request. Only the last two stages run code that could block the interpreter."""
 
     FREE = 0
     WAITING = 1
@@ -42,7 +42,7 @@ class Stage(IntEnum):
 
     @property
     def is_risky(self) -> bool:
-        """Whether code runs that depends on the request's content."""
+        """Whether this stage runs code that depends on the request's content."""
         return self in {Stage.WORKING, Stage.DECODING}
 
 
@@ -58,7 +58,7 @@ class PackedRequest(ctypes.Structure):
 
 
 class Row(ctypes.Structure):
-    """One recorded request, written by the thread that opened it; for the fields see InFlight."""
+    """The record of one running request, written by the thread that opened it; InFlight explains the fields."""
 
     _fields_ = (
         ("stage", ctypes.c_int64),
@@ -68,19 +68,20 @@ class Row(ctypes.Structure):
     )
 
     def enter(self, stage: Stage) -> None:
-        """Begin a stage; its CPU seconds count from here."""
+        """Begin a stage, and store the thread's CPU time so far."""
         self.thread = threading.get_native_id()
         self.cpu_s = time.thread_time()
-        # Set the stage last, because it makes the row valid.
+        # The stage is set last, because the row counts as used from then on.
         self.stage = stage
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """One request that a thread works on.
+    """One request that a thread is working on.
 
-    Id and route are as in the access log, possibly truncated; size and digest are the body's, the digest empty without
-    a body. The thread id is the operating system's; `cpu_s` is the thread's CPU time when the stage began.
+    `id` and `route` are as in the access log, possibly truncated; `size` and `digest` are those of the body, `digest`
+    is empty if there is no body. `thread` is the operating system's thread id; `cpu_s` is the thread's CPU time when
+    the stage began.
     """
 
     id: str
@@ -93,23 +94,23 @@ class InFlight:
 
 
 class InFlightTable:
-    """The rows of all workers. Create it before forking."""
+    """The rows of all workers, in shared memory. Create it before forking."""
 
     def __init__(self, workers: int, rows: int = ROWS) -> None:
         self._count = rows
         self._rows = shared_array(Row, workers * rows)
 
     def clear(self, worker: int) -> None:
-        """Clear a worker's rows: the arbiter does it before each fork, a worker when it ends."""
+        """Clear a worker's rows; the arbiter calls this before each fork, a worker when it ends."""
         for row in self._rows_of(worker):
             row.stage = Stage.FREE
 
     def read(self, worker: int) -> list[InFlight]:
-        """The requests that a worker has in flight, or had when it ended."""
+        """The requests that a worker is running, or was running when it ended."""
         return [_in_flight(row, Stage(stage)) for row in self._rows_of(worker) if (stage := row.stage)]
 
     def recorder(self, worker: int) -> Recorder:
-        """The writer of a worker's rows, for use in that worker."""
+        """An object through which this worker writes its rows."""
         return Recorder(self._rows_of(worker))
 
     def _rows_of(self, worker: int) -> list[Row]:
@@ -123,19 +124,19 @@ def _in_flight(row: Row, stage: Stage) -> InFlight:
 
 
 def _text(packed: bytes) -> str:
-    """Decode text that a client chose, and make it safe for a log line."""
+    """Decode text that a client sent, and replace characters that would garble a log line."""
     text = packed.decode("utf-8", "replace")
     return "".join(character if character.isprintable() and character != " " else "?" for character in text)
 
 
 class Recorder:
-    """Hands out one worker's rows to its threads; thread-safe."""
+    """Assigns a worker's rows to its threads; thread-safe."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._free = deque(rows)
 
     def open(self, request: PackedRequest, stage: Stage) -> Row | None:
-        """Record that this thread works on a request; None if all rows are taken."""
+        """Record that this thread works on a request; returns None if all rows are in use."""
         try:
             row = self._free.popleft()
         except IndexError:
@@ -145,19 +146,19 @@ class Recorder:
         return row
 
     def close(self, row: Row | None) -> None:
-        """Free a row."""
+        """Free a row for another request."""
         if row is not None:
             row.stage = Stage.FREE
             self._free.append(row)
 
 
 def digest_of(body: bytes | memoryview) -> bytes:
-    """A body's key in the crash denylist, 16 bytes; takes 0.1 ms for 130 kB and releases the GIL."""
+    """A body's key in the crash denylist, 16 bytes; takes 0.1 ms for 130 kB, without the GIL."""
     return sha256(body).digest()[: len(_NO_DIGEST)]
 
 
 class RequestGuard:
-    """Guards one worker: its rows of the table, and the denylist of bodies that blocked or killed any worker."""
+    """Guards one worker: its rows of the table, and the denylist of bodies that blocked or killed a worker."""
 
     def __init__(self, recorder: Recorder, denylist: CrashDenylist) -> None:
         self.recorder = recorder
@@ -165,7 +166,7 @@ class RequestGuard:
 
     @contextmanager
     def request(self, route: str, name: str = "") -> Iterator[None]:
-        """Guard the request that this thread serves inside the block; see `take_body`."""
+        """Guard the request that this thread serves inside the block; it is recorded when `take_body` is called."""
         request = GuardedRequest(self, route, name)
         token = _CURRENT.set(request)
         try:
@@ -201,13 +202,13 @@ class GuardedRequest:
         self._row = self._guard.recorder.open(self._packed, Stage.WORKING)
 
     def enter(self, stage: Stage) -> None:
-        """Begin another stage."""
+        """Record that another stage begins."""
         if self._row is not None:
             self._row.enter(stage)
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
-        """Record another thread that decodes an image of the request inside the block."""
+        """Record inside the block that another thread decodes an image of this request."""
         row = self._guard.recorder.open(self._packed, Stage.DECODING) if self._packed else None
         try:
             yield
@@ -215,7 +216,7 @@ class GuardedRequest:
             self._guard.recorder.close(row)
 
     def close(self) -> None:
-        """End the request, and clear its body from the denylist: an earlier crash had another cause."""
+        """End the request; as its body did no harm, remove the body from the denylist unless it is refused already."""
         row, self._row = self._row, None
         self._guard.recorder.close(row)
         if row is not None and self._digest and 0 < self._guard.denylist.crashes(self._digest) < CRASHES:
@@ -226,7 +227,7 @@ _CURRENT: Final[ContextVar[GuardedRequest | None]] = ContextVar("guarded request
 
 
 def take_body(body: bytes | memoryview, name: str = "") -> None:
-    """Call this before parsing a complete body, in a request's thread; `name` is its id. Raises RequestStopsWorker."""
+    """Check and record a body before parsing it; `name` is the request's id. Raises RequestStopsWorker."""
     if request := _CURRENT.get():
         request.begin(body, name)
 
@@ -238,7 +239,7 @@ def current_request() -> GuardedRequest | None:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Record that this thread only waits inside the block, for the engine or a permit."""
+    """Record that this thread only waits inside the block, for an engine or a permit."""
     request = _CURRENT.get()
     if request is None:
         yield
@@ -251,5 +252,5 @@ def waiting() -> Iterator[None]:
 
 
 def decoding_for(request: GuardedRequest | None) -> AbstractContextManager[None]:
-    """Record that this thread decodes an image for another thread's request inside the block."""
+    """Record inside the block that this thread decodes an image for a request of another thread."""
     return nullcontext() if request is None else request.decoding()

@@ -1,8 +1,8 @@
-"""A bounded queue of jobs, interactive before batch, whose places are reserved before the jobs are prepared.
+"""A bounded queue of jobs, interactive before batch. A job gets its place in the queue before it is prepared.
 
-`reserve` comes first, so that a request that cannot be served is refused before its image is decoded. The place is
-released when the job leaves the queue. The queue limits the number of jobs; their memory is accounted per request.
-Within a priority the earliest deadline comes first. Knows nothing about OCR.
+`reserve` comes first, so that a request that cannot be served is refused before its image is decoded. The place becomes
+free when the job leaves the queue. The queue limits the number of jobs; their memory is counted per request. Within a
+priority the job with the earliest deadline is taken first. Knows nothing about OCR.
 """
 
 import math
@@ -25,28 +25,29 @@ A = TypeVar("A")
 Priority = Literal["interactive", "batch"]
 PRIORITIES: Final[tuple[Priority, ...]] = ("interactive", "batch")
 
-PACE_WEIGHT = 0.1  # weight of the newest job in the running mean of service times
-BATCH_EVERY: Final = 5  # while both priorities wait, every fifth job is a batch job, so that batch never starves
-# Largest share of the places that batch jobs may take; the rest is reserved for interactive requests.
+PACE_WEIGHT = 0.1  # weight of the newest job in the moving average of run times
+# While both priorities wait, every fifth job taken is a batch job, so that batch jobs are never starved.
+BATCH_EVERY: Final = 5
+# Largest share of the queue's places for batch jobs; the rest is reserved for interactive requests.
 BATCH_SHARE: Final = 0.75
-CLIENT_CHECK_S: Final = 0.25  # interval of the checks whether the client of a waiting or running job is still connected
+CLIENT_CHECK_S: Final = 0.25  # interval of checks that the client of a waiting or running job is still connected
 
 
 class PageAccount(Protocol):
-    """Counts the pages of one request. Not thread-safe; knows nothing about API keys."""
+    """Counts the pages of one request against the caller's limit. Not thread-safe; knows nothing about API keys."""
 
     @property
     def may_cache(self) -> bool:
-        """Whether the result cache may store and answer this request's pages."""
+        """Whether this request's pages may be stored in the result cache and answered from it."""
 
     def expect(self, pages: int) -> None:
-        """Announce pages to be read. Raises OcrsvcError if the caller has fewer pages left."""
+        """Announce how many pages will be read. Raises OcrsvcError if the caller has fewer pages left."""
 
     def take(self) -> None:
-        """Begin a page, announced or not. Raises OcrsvcError if the caller has no pages left."""
+        """Reserve one page before reading it, announced or not. Raises OcrsvcError if the caller has no pages left."""
 
     def count(self) -> None:
-        """Count a page that was read or answered from the cache."""
+        """Count a page that was read, or answered from the cache."""
 
 
 class _Uncounted(PageAccount):
@@ -55,7 +56,7 @@ class _Uncounted(PageAccount):
     may_cache = True
 
     def expect(self, pages: int) -> None:
-        """Count nothing, here and below."""
+        """Do nothing, like the other methods: pages are not counted."""
 
     def take(self) -> None: ...
 
@@ -66,36 +67,36 @@ UNCOUNTED: Final[PageAccount] = _Uncounted()
 
 
 def is_never_gone() -> bool:
-    """The `is_gone` of a request that is not cancelled."""
+    """The default `is_gone`: the client is always connected."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What the queue and the reader know about a request."""
+    """What the queue and the reader know about a request, besides its images and options."""
 
     priority: Priority = "interactive"
-    # Whether the client has disconnected, or the job was deleted. Called from any thread, also under the queue's lock,
-    # so it must not block; an exception counts as gone.
+    # Whether the client has disconnected, or the job was deleted. Any thread may call it, even while it holds the
+    # queue's lock, so it must not block. If it raises, the client counts as disconnected.
     is_gone: Callable[[], bool] = is_never_gone
     share: Share = field(default_factory=unlimited)
     pages: PageAccount = UNCOUNTED
-    mask: tuple[MaskKind, ...] = ()  # masked in the answers, in addition to the options' own mask
-    ledger: Ledger = NO_LEDGER  # records its stages; for the request's own thread
-    choice: ModelChoice | None = None  # model requested outside the options, from a model repository
+    mask: tuple[MaskKind, ...] = ()  # kinds of text to mask in answers, in addition to those in the options
+    ledger: Ledger = NO_LEDGER  # records the request's stages; for use in the request's thread only
+    choice: ModelChoice | None = None  # a model from the repository, if the request names it outside the options
     source: PageSource = "request"
-    keeps_result: bool = False  # whether its pages will be requested again, in another format
+    keeps_result: bool = False  # whether the same pages will be requested again, in another format
 
 
 DEFAULT_CONTEXT: Final = RequestContext()
 
 
 class Job(Future[A]):
-    """One job, which is its own future; its deadline is in monotonic seconds."""
+    """A queued job, and the future of its result; `deadline` is in monotonic seconds."""
 
     size_bytes = 0  # memory held while it waits
-    queued_at = 0.0  # on the queue's clock
-    queue_s = run_s = 0.0  # time in the queue, and in the engine
+    queued_at = 0.0  # by the queue's clock
+    queue_s = run_s = 0.0  # time in the queue, and time in the engine
 
     def __init__(self, deadline: float, context: RequestContext = DEFAULT_CONTEXT) -> None:
         super().__init__()
@@ -109,9 +110,9 @@ J = TypeVar("J", bound=Job[Any])
 class WorkQueue(Generic[J]):
     """A bounded queue, ordered by priority and deadline; thread-safe.
 
-    `places` limits the jobs that wait or are being prepared; batch jobs may take three quarters of them. `servers` is
-    the number of threads that take jobs, used to estimate Retry-After. `may_join(first, count, job)` says whether a job
-    may be taken together with `count` others, the first of which is given; None allows all.
+    `places` limits the jobs that wait or are being prepared; batch jobs may take three quarters of these places.
+    `servers` is the number of threads that take jobs; it serves to estimate Retry-After. `may_join(first, count, job)`
+    says whether `job` may be added to a batch of `count` jobs that begins with `first`; None allows every job.
     """
 
     def __init__(
@@ -121,11 +122,11 @@ class WorkQueue(Generic[J]):
         self._servers = servers
         self._clock = clock
         self._may_join = may_join
-        # Threads that shall return from `take` without a job.
+        # Threads whose `take` must return without a job.
         self._interrupted: set[int] = set()
         self._taken = dict.fromkeys(PRIORITIES, 0)
         self._running = 0
-        # Earliest deadline first, then first come first served.
+        # By earliest deadline; with the same deadline, in the order of arrival.
         self._jobs: dict[Priority, list[J]] = {priority: [] for priority in PRIORITIES}
         self._batch_skipped = 0
         self._changed = threading.Condition()
@@ -133,7 +134,7 @@ class WorkQueue(Generic[J]):
         self._mean_run_s = 0.0
 
     def check_capacity(self, priority: Priority = "interactive") -> None:
-        """Raises QueueFull without a free place, NotReady if closed. Takes no lock, whose contention cost more."""
+        """Raise QueueFull if no place is free, NotReady if closed. Takes no lock: contention for it cost more."""
         if self._closed:
             raise _shutting_down()
         if self.waiting() >= self._places["interactive"]:
@@ -142,18 +143,18 @@ class WorkQueue(Generic[J]):
             raise self._full(f"All {self._places[priority]} places for {priority} requests are taken.")
 
     def reserve(self, priority: Priority = "interactive") -> None:
-        """Reserve a place. Raises QueueFull if none is free, NotReady if the queue is closed."""
+        """Reserve a place in the queue. Raises QueueFull if none is free, NotReady if the queue is closed."""
         with self._changed:
             self.check_capacity(priority)
             self._taken[priority] += 1
 
     def release(self, priority: Priority = "interactive") -> None:
-        """Release a reserved place: its job was never queued, or has left the queue."""
+        """Free a reserved place, because its job was never queued or has left the queue."""
         with self._changed:
             self._taken[priority] -= 1
 
     def put(self, job: J) -> None:
-        """Queue a job whose place was reserved for its priority. Raises NotReady if the queue is closed."""
+        """Queue a job for which a place is reserved. Raises NotReady if the queue is closed."""
         job.queued_at = self._clock()
         with self._changed:
             if self._closed:
@@ -162,7 +163,7 @@ class WorkQueue(Generic[J]):
             self._changed.notify()
 
     def discard(self, job: J) -> None:
-        """Cancel a job; remove it and release its place unless a server has already taken it."""
+        """Cancel a job; if no thread has taken it yet, remove it from the queue and free its place."""
         with self._changed:
             waiting = self._jobs[job.context.priority]
             if job in waiting:
@@ -171,10 +172,10 @@ class WorkQueue(Generic[J]):
         job.cancel()
 
     def take(self, max_jobs: int, timeout_s: float | None = None) -> list[J] | None:
-        """Block until jobs are queued, and take up to `max_jobs` of them.
+        """Wait until jobs are queued, and take up to `max_jobs` of them.
 
-        Drops cancelled and expired jobs, and jobs whose client has disconnected. Returns an empty list when the queue
-        is closed and drained; None after `timeout_s` seconds without a job, or after `interrupt`.
+        Drops cancelled and expired jobs, and jobs whose client has disconnected. Returns an empty list once the queue
+        is closed and empty; None after `timeout_s` seconds without a job, or after `interrupt`.
         """
         with self._changed:
             while True:
@@ -193,13 +194,13 @@ class WorkQueue(Generic[J]):
                     return None
 
     def interrupt(self, thread: int) -> None:
-        """Make a thread, given by its threading.get_ident(), return None from its current or next `take`."""
+        """Let the current or next `take` of a thread (its threading.get_ident()) return None."""
         with self._changed:
             self._interrupted.add(thread)
             self._changed.notify_all()
 
     def record_run(self, jobs: int, run_s: float) -> None:
-        """Record that taken jobs are done and how long they ran together, to estimate Retry-After."""
+        """Record that jobs are done, and how long they ran together; this serves to estimate Retry-After."""
         with self._changed:
             self._running -= jobs
             old = self._mean_run_s or run_s / jobs
@@ -219,15 +220,15 @@ class WorkQueue(Generic[J]):
                     job.set_exception(_shutting_down())
 
     def waiting(self) -> int:
-        """Number of places taken."""
+        """Number of reserved places: jobs that wait or are being prepared."""
         return sum(self._taken.values())
 
     def waiting_bytes(self) -> int:
-        """Memory held by the queued jobs."""
+        """Memory that the queued jobs hold."""
         return sum(job.size_bytes for jobs in self._jobs.values() for job in tuple(jobs))
 
     def _pop(self, taken: Sequence[J] = ()) -> J | None:
-        """Remove and return the next job; None if there is none, or if it may not join the jobs taken."""
+        """Remove and return the next job; None if the queue is empty, or if the job may not join those taken."""
         interactive, batch = self._jobs["interactive"], self._jobs["batch"]
         is_batch_due = not interactive or self._batch_skipped >= BATCH_EVERY - 1
         jobs = batch if batch and is_batch_due else interactive
@@ -247,7 +248,7 @@ class WorkQueue(Generic[J]):
             job.cancel()
         if not job.set_running_or_notify_cancel():
             return False
-        # Check even after a short wait: a page queued ahead is taken as soon as the page before it is read.
+        # Check the client even if the job waited only briefly: pages queued ahead are taken one right after the other.
         gone = _gone(job.context)
         if gone is not None:
             job.set_exception(gone)
@@ -263,7 +264,7 @@ class WorkQueue(Generic[J]):
 
 
 def make_check(context: RequestContext, deadline: float, clock: Callable[[], float]) -> Callable[[], None]:
-    """A check that raises DeadlineExceeded at the deadline, and ClientGone within CLIENT_CHECK_S of a disconnect."""
+    """Make a check that raises DeadlineExceeded at the deadline, ClientGone within CLIENT_CHECK_S of a disconnect."""
     next_check_s = clock() + CLIENT_CHECK_S
 
     def check() -> None:
@@ -280,11 +281,11 @@ def make_check(context: RequestContext, deadline: float, clock: Callable[[], flo
 
 
 class NeverStarted(DeadlineExceeded):
-    """The deadline passed while the job was still in the queue."""
+    """The deadline passed while the job was still queued."""
 
 
 def deadline_passed(kind: type[DeadlineExceeded] = DeadlineExceeded) -> DeadlineExceeded:
-    """The error of a job that is not done in time."""
+    """Make the error for a job that was not done before its deadline."""
     return kind(
         "The request was not answered before its deadline.",
         "Send it again when the service is less busy, or with a longer X-Request-Timeout.",
@@ -292,7 +293,7 @@ def deadline_passed(kind: type[DeadlineExceeded] = DeadlineExceeded) -> Deadline
 
 
 def _gone(context: RequestContext) -> ClientGone | None:
-    """The error for a job whose client has disconnected or whose `is_gone` fails; None otherwise."""
+    """The error for a job whose client has disconnected, or whose `is_gone` raises; None if the client is connected."""
     try:
         return client_gone() if context.is_gone() else None
     except Exception as error:  # noqa: BLE001  an exception here must not end the engine thread
@@ -302,7 +303,7 @@ def _gone(context: RequestContext) -> ClientGone | None:
 
 
 def client_gone() -> ClientGone:
-    """The error of a job whose client has disconnected."""
+    """Make the error for a job whose client has disconnected."""
     return ClientGone("The client closed its connection before it was answered.")
 
 
