@@ -234,7 +234,8 @@ def test_a_run_ends_with_a_report(folder: Path, tmp_path: Path, capsys: pytest.C
     assert "Pages read 30 of 31 in 31 files" in page.text
     assert "unsupported_image 1 page, 100 % of those that failed" in page.text
     assert f"{folder}/{ODD}" in page.text
-    assert "reader's engine fake" in page.text
+    assert "engine fake, version 1 model none" in page.text
+    assert "fake_" not in page.text
     assert [bool(svg["aria-label"]) for svg in page.all("svg")] == [True] * 3
     assert "400x1" in page.text
     # Nothing is run or asked for.

@@ -1,5 +1,6 @@
 """The report of a run: one HTML file without scripts, made of the plan and the manifests."""
 
+import re
 import sqlite3
 import tempfile
 from bisect import bisect_right
@@ -20,7 +21,7 @@ from ocrsvc.batch.human_readable import bytes_of, count_of, duration_of, rate_of
 from ocrsvc.batch.objects import without_secrets
 from ocrsvc.batch.parts import finished_parts, read_kept, read_manifests
 from ocrsvc.batch.plan import Plan
-from ocrsvc.batch.run_file import open_known_run
+from ocrsvc.batch.run_file import RunDescription, open_known_run
 from ocrsvc.batch.work_file import PageFacts
 
 REPORT: Final = "report.html"
@@ -29,6 +30,10 @@ _MOST_REASONS: Final = 30
 _MOST_FILES_OF_REASON: Final = 20
 _MOST_WORKERS: Final = 40
 _MOST_WORST_PAGES: Final = 12
+_MOST_SOURCES: Final = 20
+_USUAL: Final = {"rotate": "auto", "detect": True, "unwarp": True, "spaces": "auto", "text_layer": "ignore"}
+_OF_OUTPUT: Final = ("sources", "format", "part_pages", "shards")
+_WORDS: Final = {"pdf_dpi": "PDFs at {1} dpi", "imaging": "images decoded by {1}"}
 _PAUSE_S: Final = 60.0
 """Without a page for so long, the run is taken to have stood still."""
 _SECONDS: Final = [step * 10.0**power for power in range(-3, 4) for step in (1, 2, 5)]
@@ -60,7 +65,7 @@ def write_report(destination: Destination) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"text": _text, "moment": "{:%Y-%m-%d %H:%M:%S} UTC".format, "seconds": seconds_of}
     environment.filters |= {"duration": duration_of, "bytes": bytes_of, "rate": rate_of}
-    environment.globals |= {"count_of": count_of, "share_of": share_of, "version": __version__}
+    environment.globals |= {"count_of": count_of, "share_of": share_of}
     template = environment.from_string(files("ocrsvc.batch").joinpath("report.html").read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         described, plan = open_known_run(destination, Path(folder))
@@ -68,7 +73,8 @@ def write_report(destination: Destination) -> str:
             manifests = read_manifests(destination, (part for part in finished_parts(destination) if part < plan.parts))
             pages = (page for each in manifests for page in zip(plan.pages_of(each.part), each.pages, strict=False))
             facts = _facts(destination, plan, fill_table(db, pages))
-            facts |= {"plan": plan, "run": described, "address": destination.address, "now": datetime.now(UTC)}
+            facts |= {"plan": plan, "run": in_words(described, destination.address), "now": datetime.now(UTC)}
+            facts["address"] = destination.address
             with destination.writing(REPORT) as output:
                 for piece in template.generate(facts):
                     output.write(piece.encode("utf-8", "replace"))
@@ -100,6 +106,34 @@ def _facts(destination: Destination, plan: Plan, table: Table) -> dict[str, Any]
         "shown": {title: [_shown(destination, plan, *row) for row in rows] for title, rows in chosen.items()},
         "workers": table(f"{workers} ORDER BY 2 DESC, 1 LIMIT ?", _MOST_WORKERS),
     }
+
+
+def in_words(run: RunDescription, address: str) -> dict[str, str]:
+    """What the run was, by subject: sources and destination, engine and model, and options that are not the usual."""
+    asked, reader = run.asked, run.reader
+    more = f" and {len(asked['sources']) - _MOST_SOURCES} more" if len(asked["sources"]) > _MOST_SOURCES else ""
+    others = ((name, value) for name, value in asked.items() if name not in _OF_OUTPUT and value != _USUAL.get(name))
+    options = (_option(name.replace("_", " "), value) for name, value in others)
+    settings = re.findall(r"(?<!\S)(?!fake_)(\w+)=(\S+)", reader.get("settings", ""))
+    words = (_WORDS.get(name, "{} {}").format(name, value) for name, value in settings if value != "auto")
+    return {
+        "sources": ", ".join(asked["sources"][:_MOST_SOURCES]) + more,
+        "destination": f"{address}, as {', '.join(asked['format'])}",
+        "engine": f"{reader['engine']}, version {reader['version']}",
+        "model": reader["model"],
+        "options": ", ".join(filter(None, options)) or "the usual",
+        "settings": ", ".join(words) or "the usual",
+        "ocrsvc": f"{run.ocrsvc} began it, {__version__} wrote this report",
+    }
+
+
+def _option(name: str, value: object) -> str:
+    """One that is not the usual; "" for one that says nothing."""
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return (
+        name if value is True else f"no {name}" if name in ("detect", "unwarp") else f"{name} {value}" if value else ""
+    )
 
 
 def worked_seconds(table: Table) -> float:
