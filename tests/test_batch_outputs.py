@@ -29,7 +29,7 @@ from support import read_data
 
 from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, open_writers
-from ocrsvc.batch.outputs.source_files import ENDINGS, source_path
+from ocrsvc.batch.outputs.source_files import ENDINGS, common_folder, source_path
 from ocrsvc.batch.pages import FileResults
 from ocrsvc.batch.verify import verify
 from ocrsvc.cli.main import run
@@ -247,7 +247,7 @@ def test_a_source_becomes_a_pdf_with_the_text_of_those_pages_that_were_read(
     tmp_path: Path, name: str, outcomes: list[Outcome], data: bytes, expected: list[list[str]]
 ) -> None:
     write(tmp_path, "pdf", results(name, outcomes, data))
-    made = tree(tmp_path)[f"{name}.pdf"]
+    made = tree(tmp_path)[name if name.endswith(".pdf") else f"{name}.pdf"]
     assert texts(made) == expected
     assert (made == data) == (name == "none.pdf")
     if name == "a.tif":
@@ -291,7 +291,7 @@ def test_what_the_machine_lacks_ends_the_run(tmp_path: Path, monkeypatch: pytest
 
 ODD = st.sampled_from(
     [
-        *("/", "..", ".", "@", "@root", "@up", "%2E", "~0123456789abcdef", "a.txt", ".pdf", "://"),
+        *("/", "..", ".", "@", "@root", "@up", "%2E", "~0123456789abcdef", "a.txt", ".pdf", ".PNG", "%", "://"),
         *("_ocrsvc", "_files", "Unfinished"),
     ]
 )
@@ -305,7 +305,24 @@ NAMES = st.lists(st.one_of(ODD, st.text(string.ascii_letters + "/.%@~ _#:\\é中
     read_data("batch_outputs.json")["a file is called like its source"],
 )
 def test_a_file_is_called_like_its_source(name: str, expected: str) -> None:
-    assert source_path(name, ".txt") == expected
+    assert source_path(name, ".pdf" if expected.lower().endswith(".pdf") else ".txt") == expected
+
+
+@pytest.mark.parametrize(
+    ("sources", "root"),
+    [
+        (["/data/scans"], "/data/"),
+        (["/data/scans/", "/data/more/*.png", "/data/a.tif"], "/data/"),
+        (["/data/scans/**/*.png"], "/data/scans/"),
+        (["/a/scans", "/b/scans"], "/"),
+        (["/"], "/"),
+        (["/data/scans", "scans"], ""),
+        (["@/data/list.txt"], ""),
+        (["s3://bucket/scans"], ""),
+    ],
+)
+def test_files_of_absolute_sources_are_named_from_their_common_folder_on(sources: list[str], root: str) -> None:
+    assert common_folder(sources) == root
 
 
 @given(NAMES, st.sampled_from(ENDINGS))
@@ -316,7 +333,7 @@ def test_no_name_leads_out_of_the_destination(name: str, ending: str) -> None:
     assert not any(part.startswith(".") for part in parts)
     assert all(len(part.encode()) <= 210 for part in parts)
     assert len(path.encode()) <= 820
-    assert path.endswith(ending)
+    assert path.lower().endswith(ending)
 
 
 @given(NAMES, NAMES, st.sampled_from(ENDINGS), st.sampled_from(ENDINGS))

@@ -70,7 +70,7 @@ def read_manifests(destination: Destination, parts: Iterable[int]) -> Iterator[M
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """Writes parts in the formats `outputs` from the results in the work file; for one thread."""
+    """Writes parts in the formats `outputs` from results in the work file; for one thread; `root` has all sources."""
 
     destination: Destination
     plan: Plan
@@ -78,6 +78,7 @@ class PartWriter:
     outputs: Sequence[str]
     load: Load
     reader: Mapping[str, str]
+    root: str = ""
 
     def write(self, part: int, *, is_reopened: bool) -> Manifest:
         """Write a part whose pages have a result, then its manifest; another process's stands. Raises OSError."""
@@ -109,7 +110,7 @@ class PartWriter:
 
     def write_files(self, part: int, *, replace: bool, folder: str = "") -> list[WrittenFile]:
         """Write what is known of a part, without a manifest. Raises as `write`."""
-        writers = open_writers(self.outputs, self.reader, folder)
+        writers = open_writers(self.outputs, self.reader, folder, self.root)
         return [write(self.destination, part, self._results(part), replace=replace) for write in writers]
 
     def _results(self, part: int) -> Iterator[FileResults]:

@@ -30,7 +30,6 @@ _MOST_REASONS: Final = 30
 _MOST_FILES_OF_REASON: Final = 20
 _MOST_WORKERS: Final = 40
 _MOST_WORST_PAGES: Final = 12
-_MOST_SOURCES: Final = 20
 _USUAL: Final = {"rotate": "auto", "detect": True, "unwarp": True, "spaces": "auto", "text_layer": "ignore"}
 _OF_OUTPUT: Final = ("sources", "format", "part_pages", "shards")
 _WORDS: Final = {"pdf_dpi": "PDFs at {1} dpi", "imaging": "images decoded by {1}"}
@@ -74,7 +73,7 @@ def write_report(destination: Destination) -> str:
             pages = (page for each in manifests for page in zip(plan.pages_of(each.part), each.pages, strict=False))
             facts = _facts(destination, plan, fill_table(db, pages))
             facts |= {"plan": plan, "run": in_words(described, destination.address), "now": datetime.now(UTC)}
-            facts["address"] = destination.address
+            facts |= {"address": destination.address, "sources": described.asked["sources"]}
             with destination.writing(REPORT) as output:
                 for piece in template.generate(facts):
                     output.write(piece.encode("utf-8", "replace"))
@@ -109,31 +108,19 @@ def _facts(destination: Destination, plan: Plan, table: Table) -> dict[str, Any]
 
 
 def in_words(run: RunDescription, address: str) -> dict[str, str]:
-    """What the run was, by subject: sources and destination, engine and model, and options that are not the usual."""
+    """What the run was, by subject: destination, engine and model, and options that are not the usual."""
     asked, reader = run.asked, run.reader
-    more = f" and {len(asked['sources']) - _MOST_SOURCES} more" if len(asked["sources"]) > _MOST_SOURCES else ""
-    others = ((name, value) for name, value in asked.items() if name not in _OF_OUTPUT and value != _USUAL.get(name))
-    options = (_option(name.replace("_", " "), value) for name, value in others)
-    settings = re.findall(r"(?<!\S)(?!fake_)(\w+)=(\S+)", reader.get("settings", ""))
-    words = (_WORDS.get(name, "{} {}").format(name, value) for name, value in settings if value != "auto")
+    others = {name: value for name, value in asked.items() if value != _USUAL.get(name) and (value or name in _USUAL)}
+    options = (name if value is True else f"{name} {value or 'off'}" for name, value in others.items())
+    settings = re.findall(r"(?<!\S)(?!fake_)(\w+)=(?!auto\b)(\S+)", reader.get("settings", ""))
     return {
-        "sources": ", ".join(asked["sources"][:_MOST_SOURCES]) + more,
         "destination": f"{address}, as {', '.join(asked['format'])}",
         "engine": f"{reader['engine']}, version {reader['version']}",
         "model": reader["model"],
-        "options": ", ".join(filter(None, options)) or "the usual",
-        "settings": ", ".join(words) or "the usual",
+        "options": ", ".join(option.replace("_", " ") for option in options if not option.startswith(_OF_OUTPUT)),
+        "settings": ", ".join(_WORDS.get(name, "{} {}").format(name, value) for name, value in settings),
         "ocrsvc": f"{run.ocrsvc} began it, {__version__} wrote this report",
     }
-
-
-def _option(name: str, value: object) -> str:
-    """One that is not the usual; "" for one that says nothing."""
-    if isinstance(value, list):
-        value = ", ".join(map(str, value))
-    return (
-        name if value is True else f"no {name}" if name in ("detect", "unwarp") else f"{name} {value}" if value else ""
-    )
 
 
 def worked_seconds(table: Table) -> float:

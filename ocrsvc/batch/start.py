@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ocrsvc.batch.destination import Destination, ObjectDestination
 from ocrsvc.batch.outputs.output_formats import check_formats
+from ocrsvc.batch.outputs.source_files import common_folder
 from ocrsvc.batch.pages import Load, PageReader
 from ocrsvc.batch.parts import UNFINISHED, PartWriter, finished_parts, kept_parts, read_kept, read_manifests
 from ocrsvc.batch.progress import RunCounts
@@ -69,7 +70,8 @@ def open_run(
         plan = stack.enter_context(closing(described.open_plan(destination, folder)))
         work = stack.enter_context(closing(WorkFile(folder / f"{shard}.sqlite", described.id)))
         begun = BegunPages(destination, shard, described.id)
-        writer = PartWriter(destination, plan, work, request.outputs, load, described.reader)
+        root = common_folder(request.sources.sources)
+        writer = PartWriter(destination, plan, work, request.outputs, load, described.reader, root)
         settled = _settle(request, writer, begun, progress)
         try:
             yield Run(request, writer, begun, reader, progress, *settled)

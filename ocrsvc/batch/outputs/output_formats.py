@@ -44,8 +44,10 @@ def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
         raise BadOption("--format parquet needs the package pyarrow.", "Install the extra: pip install '.[parquet]'.")
 
 
-def open_writers(names: Sequence[str], reader: Mapping[str, str], below: str = "") -> Iterator[WritePart]:
-    """What writes these formats `below` a folder, of what `reader` has read."""
+def open_writers(
+    names: Sequence[str], reader: Mapping[str, str], below: str = "", root: str = ""
+) -> Iterator[WritePart]:
+    """What writes these formats `below` a folder, of what `reader` has read in `root`."""
     for name in names:
         # Readers of Parquet take every file in a folder for it.
         has_folder = len(names) > 1 or name.startswith("parquet")
@@ -59,7 +61,7 @@ def open_writers(names: Sequence[str], reader: Mapping[str, str], below: str = "
         else:
             from ocrsvc.batch.outputs.source_files import source_file_writer
 
-            yield source_file_writer(name, folder, reader)
+            yield source_file_writer(name, folder, reader, root)
 
 
 def _write_lines(

@@ -2,8 +2,9 @@
 
 import hashlib
 import logging
+import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from tempfile import TemporaryFile
 from typing import Any, Final
@@ -13,6 +14,7 @@ import orjson
 from ocrsvc.batch.destination import Destination, HashedFile, WrittenFile
 from ocrsvc.batch.human_readable import visible
 from ocrsvc.batch.pages import FileResults
+from ocrsvc.batch.sources.plan_files import is_image_name
 from ocrsvc.client.response import page_of
 from ocrsvc.errors import BrokenImage, CallerError, SourceGone
 from ocrsvc.formats.document import text_parts
@@ -34,12 +36,12 @@ WriteFile = Callable[[FileResults, HashedFile], object]
 """Writes the file of one source. Raises CallerError or SourceGone if there cannot be one, and OSError."""
 
 
-def source_file_writer(name: str, folder: str, reader: Mapping[str, str]) -> Callable[..., WrittenFile]:
-    """What writes searchable PDFs, or the format of this name in the registry."""
-    if name == "pdf":
-        return partial(_write_part, name, folder, ".pdf", _write_pdf)
-    form, engine = text_formats()[name], EngineInfo(reader["engine"], reader["model"], reader["version"], "", "", "")
-    return partial(_write_part, name, folder, form.suffix, partial(_write_text, form, engine))
+def source_file_writer(name: str, folder: str, reader: Mapping[str, str], root: str) -> Callable[..., WrittenFile]:
+    """What writes searchable PDFs, or the format of this name in the registry; names are relative to `root`."""
+    engine = EngineInfo(reader["engine"], reader["model"], reader["version"], "", "", "")
+    form = text_formats().get(name)
+    write_file, ending = (partial(_write_text, form, engine), form.suffix) if form else (_write_pdf, _PDF)
+    return partial(_write_part, name, folder, lambda source: source_path(source.removeprefix(root), ending), write_file)
 
 
 def is_listing(name: str) -> bool:
@@ -50,7 +52,7 @@ def is_listing(name: str) -> bool:
 def _write_part(
     name: str,
     folder: str,
-    ending: str,
+    path_of: Callable[[str], str],
     write_file: WriteFile,
     destination: Destination,
     part: int,
@@ -68,7 +70,7 @@ def _write_part(
                 continue
             source = results.file.name
             try:
-                with destination.writing(folder + source_path(source, ending), replace=replace) as output:
+                with destination.writing(folder + path_of(source), replace=replace) as output:
                     write_file(results, output)
                 row = dict(zip(("file", "bytes", "sha256"), output.written(), strict=True))
             except (CallerError, SourceGone) as error:
@@ -117,7 +119,8 @@ def _texts_of(results: FileResults, *, is_over_own: bool = False) -> Iterator[Nu
         yield number, text
 
 
-ENDINGS: Final = (".txt", ".tsv", ".hocr", ".alto.xml", ".pdf")
+_PDF: Final = ".pdf"
+ENDINGS: Final = (".txt", ".tsv", ".hocr", ".alto.xml", _PDF)
 """Of the files that belong to one source each, by which they differ from its name."""
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+[A-Za-z0-9.+-]*)?://")
 # What Windows or a shell trips over, and "%" itself; "/" divides names.
@@ -135,6 +138,14 @@ _LONGEST_BYTES: Final = 800
 _DIGITS: Final = 16
 
 
+def common_folder(sources: Sequence[str]) -> str:
+    """The folder that has all sources, with a slash at its end; "" unless all are absolute paths."""
+    if not all(source.startswith("/") for source in sources):
+        return ""
+    fixed = (re.split(r"[*?[]", source.rstrip("/"))[0] or "/" for source in sources)
+    return posixpath.commonpath(map(posixpath.dirname, fixed)).rstrip("/") + "/"
+
+
 def source_path(name: str, ending: str) -> str:
     """The name in the destination of the file of a source, as results call it, with one of ENDINGS."""
     first, rest = [], name
@@ -145,6 +156,12 @@ def source_path(name: str, ending: str) -> str:
     *folders, last = rest.split("/")
     parts = [*first, *(_FILE_ENDINGS.sub("%2E", _safe(folder)) for folder in folders)]
     parts = [_shortened(part, part) for part in parts]
+    stem, dot, suffix = last.rpartition(".")
+    if ending == _PDF == f"{dot}{suffix}".lower() and not is_image_name(stem):
+        last, ending = stem, dot + suffix
+    elif ending == _PDF and not is_image_name(last):
+        # A PDF keeps its name, and no other file may get that: no safe name ends so.
+        ending = f"%{_PDF}"
     path = "/".join([*parts, _shortened(_safe(last), name) + ending])
     if len(path.encode()) <= _LONGEST_BYTES:
         return path

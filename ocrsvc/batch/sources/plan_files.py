@@ -136,7 +136,7 @@ class _Planner:
             self._counts.unreadable += 1
             yield SourceFile(found.name, found.address, "", 0, 0, _FIRST, found.kind, found.place)
         elif not (
-            found.is_named or _is_image_name(found.name) or is_pdf(head) or any(f.match(head) for f, _ in FORMATS)
+            found.is_named or is_image_name(found.name) or is_pdf(head) or any(f.match(head) for f, _ in FORMATS)
         ):
             extension = extension_of(found.name)
             self._counts.skip(f".{extension[:16]}" if extension else "no extension")
@@ -192,7 +192,8 @@ def _matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(matches(name if "/" in pattern else name.rpartition("/")[2], pattern) for pattern in patterns)
 
 
-def _is_image_name(name: str) -> bool:
+def is_image_name(name: str) -> bool:
+    """Whether the name ends like that of an image or a PDF."""
     return _IMAGES.fullmatch(extension_of(name)) is not None
 
 
@@ -201,7 +202,7 @@ def _read_head(found: Found) -> bytes | None:
     address = found.address
     if not found.version:
         return None
-    if not is_local(address) and _is_image_name(address):
+    if not is_local(address) and is_image_name(address):
         return b""
     try:
         with open_file(address) as file:
