@@ -97,12 +97,6 @@ def test_barcodes_are_listed_from_top_to_bottom(reader: Reader) -> None:
     assert page.lines
 
 
-def test_barcodes_only_reads_no_text(reader: Reader) -> None:
-    page = reader.read(png_with(("abc", "QRCode")), ReadOptions(barcodes="only"), SOON_S).page
-    assert (page.lines, [code.text for code in page.barcodes]) == ((), ["abc"])
-    assert reader.read(png_with(("abc", "QRCode")), ReadOptions(), SOON_S).page.barcodes == ()
-
-
 def test_boxes_of_barcodes_are_in_the_whole_image(reader: Reader) -> None:
     image = png_with(("abc", "QRCode"))
     whole = reader.read(image, ReadOptions(barcodes="only"), SOON_S).page.barcodes[0].box

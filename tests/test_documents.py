@@ -272,16 +272,6 @@ def test_a_waiting_pdf_blocks_no_decoder() -> None:
     assert sizes == [200] * DECODERS
 
 
-def test_a_crash_of_the_renderer_fails_one_page() -> None:
-    with open_pdf(pdf(GRAY, GRAY)) as document:
-        assert document._child is not None
-        document._child._program.process.kill()
-        document._child._program.process.wait()
-        with pytest.raises(BrokenImage, match="crash"):
-            drawn(document)
-        assert drawn(document, gray=False).shape == (36, 72, 3)
-
-
 def test_the_child_process_is_stopped_at_its_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_module, "_MEMORY_BYTES", 100 << 20)
     with open_pdf(pdf(b"0 0 70 30 re f\n" * 400_000)) as document, pytest.raises(BrokenImage, match="too much memory"):

@@ -8,13 +8,12 @@ import pytest
 from image_support import box
 
 from ocrsvc.imaging.geometry import (
-    map_boxes,
     restore_page,
     turn,
     turn_points,
 )
 from ocrsvc.imaging.text_contour import Outline, cut, extent, parts_of
-from ocrsvc.results import Box, Character, Line, Page, Pixels, Word
+from ocrsvc.results import Box, Line, Page, Pixels, Word
 
 
 def square(left: float, top: float, side: float) -> Box:
@@ -42,17 +41,6 @@ def test_boxes_of_a_turned_half_size_copy_are_restored(degrees: int, page_size: 
     page = Page(*page_size, 0, (Line("x", 1.0, square(1, 2, 4), (Word("x", 1.0, square(1, 2, 4)),)),))
     back = restore_page(page, degrees, width=80, height=60)
     assert back == Page(80, 60, degrees, (Line("x", 1.0, on_image, (Word("x", 1.0, on_image),)),))
-
-
-def test_boxes_of_words_and_characters_move_with_their_line() -> None:
-    characters = (Character("a", 0.5, square(1, 1, 1)), Character("b", 0.7, square(2, 1, 1)))
-    words = (Word("ab", 0.6, square(1, 1, 2), characters), Word("c", 0.9, square(4, 1, 1)))
-    line = Line("ab c", 0.7, square(0, 0, 6), words)
-    plain, moved = map_boxes([Line("", 0.1, square(1, 1, 1)), line], lambda quads: quads * 2 + 10)
-    assert plain == Line("", 0.1, square(12, 12, 2))
-    twice = Character("a", 0.5, square(12, 12, 2)), Character("b", 0.7, square(14, 12, 2))
-    there = (Word("ab", 0.6, square(12, 12, 4), twice), Word("c", 0.9, square(18, 12, 2)))
-    assert moved == Line("ab c", 0.7, square(10, 10, 12), there)
 
 
 def arc() -> Outline:

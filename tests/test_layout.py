@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,13 +99,6 @@ def test_the_model_finds_text_and_a_table(degrees: int) -> None:
     paragraphs = {line.text for line in page.lines if line.box[1][0] - line.box[0][0] > 500}
     assert len(inside) > 8
     assert not inside & paragraphs
-
-
-def test_a_page_has_the_same_regions_alone_and_beside_others() -> None:
-    pixels, _ = drawn()
-    alone = find_regions(pixels, 0, no_check)
-    with ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(lambda _: find_regions(pixels, 0, no_check), range(3))) == [alone] * 3
 
 
 def test_a_cancelled_request_stops_waiting_for_the_layout_model() -> None:

@@ -19,7 +19,7 @@ from web_support import json_of, running_app
 from ocrsvc.errors import BadOption, ImageTooLarge
 from ocrsvc.imaging.engine_input import EngineInput
 from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, Pdf, image_size_px
-from ocrsvc.results import Box, Image, Line, Page, Pixels, ReadOptions
+from ocrsvc.results import Image, Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 WIDE, HIGH = 310, 438
@@ -174,16 +174,6 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded() -> None:
         measured(scan(150), max_pixels=WIDE * HIGH - 1)
 
 
-def test_boxes_and_regions_use_the_usual_resolution() -> None:
-    view = EngineInput(ReadOptions(region=(50, 20, 100, 40)))
-    seen = view.apply(Image(np.zeros((300, 600), np.uint8), "pdf", (200, 100)))
-    assert (seen.width, seen.height) == (300, 120)
-    box: Box = ((0, 0), (300, 0), (300, 120), (0, 120))
-    restored = view.restore(Page(300, 120, 0, (Line("a", 1.0, box),)))
-    assert (restored.width, restored.height) == (200, 100)
-    assert restored.lines[0].box == ((50, 20), (150, 20), (150, 60), (50, 60))
-
-
 def test_a_region_at_a_page_edge_has_at_least_one_pixel() -> None:
     view = EngineInput(ReadOptions(region=(199, 99, 9, 9)))
     assert view.apply(Image(np.zeros((30, 60), np.uint8), "pdf", (200, 100))).pixels.size == 1
@@ -194,8 +184,15 @@ def test_a_region_at_a_page_edge_has_at_least_one_pixel() -> None:
 @pytest.mark.parametrize("dpi", [150, 300])
 def test_the_engine_gets_the_image_pixels_and_the_answer_the_usual_size(dpi: int) -> None:
     with running_app(Settings(pdf_dpi=200)) as app:
-        (page,) = json_of(app.test_client().post("/v1/ocr", data=scan(dpi), content_type="application/pdf"))["pages"]
+        found = [
+            json_of(app.test_client().post(f"/v1/ocr{query}", data=scan(dpi), content_type="application/pdf"))
+            for query in ("", "?region=50,20,100,40")
+        ]
+    (page,), (part,) = (answer["pages"] for answer in found)
     assert (page["width"], page["height"]) == (WIDE * 200 // dpi, HIGH * 200 // dpi)
     # The engine writes what it saw.
     assert page["lines"][1]["text"].startswith(f"{WIDE}x{HIGH} ")
     assert max(x for x, _ in page["lines"][0]["box"]) == pytest.approx(page["width"] * 3 / 4, rel=0.01)
+    seen = [int(side) for side in part["lines"][1]["text"].split()[0].split("x")]
+    assert seen == pytest.approx([100 * dpi / 200, 40 * dpi / 200], abs=1)
+    assert max(x for x, _ in part["lines"][0]["box"]) == pytest.approx(50 + 75, abs=1)

@@ -116,8 +116,3 @@ def test_a_page_is_read_with_its_typed_spaces(handle: PageHandle, name: str, lig
 def test_a_single_line_is_read_with_its_typed_spaces(handle: PageHandle, name: str, number: int) -> None:
     top = 10 + 42 * number
     assert read(handle, load(f"{name}.png")[top : top + 50]).text == text_of(name).splitlines()[number]
-
-
-def test_the_models_own_spaces_are_fewer(handle: PageHandle) -> None:
-    counts = [read(handle, load("spaced.png"), spaces=spaces).text.count(" ") for spaces in ("model", "visible")]
-    assert counts[0] < counts[1]

@@ -2,15 +2,10 @@
 
 import numpy as np
 import pytest
-from ppocr_support import rectangle
 from support import read_data
 
-from ocrsvc.engines.line_recognizer import LineText, Path
-from ocrsvc.engines.model.description import Direction
-from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
 from ocrsvc.imaging.tables.find_tables import divide_lines, join_pieces
 from ocrsvc.imaging.text_direction import logical_order, runs_from_right_to_left, visual_order
-from ocrsvc.results import ReadOptions, no_check
 
 # Each logical text, and how a browser shows it in a paragraph from right to left (or from left to right, where most
 # letters are Latin), by UAX #9. Small letters are Latin; Hebrew ones are written out.
@@ -36,32 +31,6 @@ def test_brackets_in_logical_form_stay_unchanged() -> None:
 @pytest.mark.parametrize(("text", "direction"), [("שלום a", True), ("של hello", False), ("12 +", None), ("", None)])
 def test_the_majority_of_letters_gives_the_direction(text: str, direction: bool | None) -> None:
     assert runs_from_right_to_left(text) is direction
-
-
-LETTER_PX = 20
-
-
-def line_of(shown: str, direction: Direction = "rtl") -> LineText:
-    """A line as a recognizer gives it, its letters LETTER_PX wide and as far apart as they are, with their ink."""
-    places = np.arange(len(shown))
-    path = Path(list(shown), places, places, len(shown), 0.9, 0.5 + places / 100)
-    ink = np.zeros((len(shown), LETTER_PX), np.uint64)
-    ink[[not sign.isspace() for sign in shown], 5:15] = (1 << 40) - (1 << 8)
-    return LineText(shown, 0.9, path, ink=ink.ravel(), direction=direction)
-
-
-def test_words_and_characters_have_the_boxes_of_their_letters() -> None:
-    shown = "12 םלוע םולש"
-    length = len(shown) * LETTER_PX
-    outline = rectangle(0, 0, length, 48)
-
-    (words,) = words_of([(in_logical_order(line_of(shown)), outline)], ReadOptions(characters=True), no_check)
-    assert words is not None
-    assert [word.text for word in words] == ["שלום", "עולם", "12"]
-    assert [(round(word.box[0][0]), round(word.box[1][0])) for word in words] == [(165, 235), (65, 135), (5, 35)]
-    letters = [(each.text, each.box[0][0] // LETTER_PX) for word in words for each in word.characters]
-    assert letters == list(zip("שלוםעולם12", (11, 10, 9, 8, 6, 5, 4, 3, 0, 1), strict=True))
-    assert [round(each.confidence * 100) for each in words[0].characters] == [61, 60, 59, 58]
 
 
 def test_pieces_of_a_hebrew_line_have_their_own_text() -> None:
