@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ppocr_support import give_up_at
 
 from ocrsvc.engines.line_recognizer import Path
-from ocrsvc.engines.ppocr.pipeline.ctc import align, beam_search, best_path, pad, prune
+from ocrsvc.engines.ppocr.pipeline.ctc import beam_search, best_path, pad, prune
 from ocrsvc.errors import DeadlineExceeded
 
 CHARACTERS = ["", "a", "b", " "]
@@ -44,11 +44,6 @@ def test_characters_have_their_steps_and_the_confidence_is_their_mean() -> None:
     assert (found.first.tolist(), found.last.tolist(), found.steps) == ([1, 4], [2, 4], 5)
     assert found.confidence == pytest.approx(0.7)
     assert path(0, 0).confidence == 0.0
-
-
-def test_long_lines_are_aligned() -> None:
-    scores = np.where(np.eye(100, dtype=bool), 0.0, -np.inf)
-    assert align(np.arange(1, 101), scores, np.full(100, -9.0)).tolist() == list(range(100))
 
 
 def logits(seed: int, *shape: int) -> NDArray[np.float32]:
