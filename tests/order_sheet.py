@@ -15,7 +15,7 @@ ENGLISH = (
     "report", "market", "river", "station", "paper", "garden", "number", "window", "letter", "silver", "during",
     "against", "between", "morning", "winter", "several", "company", "quarter", "growth", "margin", "supply", "demand",
     "annual", "council", "public", "region", "bridge", "travel", "forest", "island", "modern", "history", "science",
-    "teacher", "student", "kitchen", "evening", "another", "because", "through", "without", "present", "journal",
+    "teacher", "student", "kitchen", "evening", "another", "because", "through", "without", "present", "journal"
 )
 # fmt: on
 CHINESE = "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面"

@@ -11,12 +11,7 @@ from numpy.typing import NDArray
 from support import data_of
 
 from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, pack_map, unpack_map
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
-    MAP_THRESHOLD,
-    find_lines,
-    lines_from_map,
-    lines_from_mask,
-)
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, find_lines, lines_from_map, lines_from_mask
 from ocrsvc.imaging.geometry import headings
 from ocrsvc.imaging.text_contour import Outline, corners, ends, is_curved, turned_round
 from ocrsvc.results import Pixels

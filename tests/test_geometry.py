@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 from image_support import box
 
-from ocrsvc.imaging.geometry import (
-    restore_page,
-    turn,
-    turn_points,
-)
+from ocrsvc.imaging.geometry import restore_page, turn, turn_points
 from ocrsvc.imaging.text_contour import Outline, cut, extent, parts_of
 from ocrsvc.results import Box, Line, Page, Pixels, Word
 

@@ -82,11 +82,7 @@ def test_late_pages_fail_the_whole_answer(client: FlaskClient, engine: LateEngin
 _OCR = "/ocr.OCRService/Recognize"
 RPCS: dict[str, tuple[str, str, Any]] = {
     "turboocr pdf": (_OCR + "PDF", "ocr.OCRPDFResponse", MESSAGES["ocr.OCRPDFRequest"](pdf_data=DOCUMENT)),
-    "turboocr batch": (
-        _OCR + "Batch",
-        "ocr.OCRBatchResponse",
-        MESSAGES["ocr.OCRBatchRequest"](images=[WIDE, NARROW]),
-    ),
+    "turboocr batch": (_OCR + "Batch", "ocr.OCRBatchResponse", MESSAGES["ocr.OCRBatchRequest"](images=[WIDE, NARROW])),
     "kserve_v2": (V2 + "ModelInfer", "inference.ModelInferResponse", infer_request(WIDE, NARROW)),
 }
 

@@ -12,13 +12,7 @@ import pytest
 from ppocr_support import give_up_at
 from table_pages import Sheet, draw_paragraph, draw_table, finish
 
-from ocrsvc.engines.layout.regions import (
-    LAYOUT_MODEL,
-    TYPES,
-    FoundRegion,
-    assign_lines,
-    find_regions,
-)
+from ocrsvc.engines.layout.regions import LAYOUT_MODEL, TYPES, FoundRegion, assign_lines, find_regions
 from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import DeadlineExceeded, EngineFailed
