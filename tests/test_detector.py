@@ -87,14 +87,6 @@ def test_a_cancelled_pass_stops_waiting_and_the_next_one_runs(shared_threads: Sh
     assert wide.runs == 2
 
 
-def test_a_waiting_page_lends_its_thread_to_others(shared_threads: SharedThreads) -> None:
-    together = threading.Barrier(2)
-    with shared_threads.page(), shared_threads.page():
-        with shared_threads.released_thread():
-            assert sorted(shared_threads.map(lambda _: together.wait(LIMIT_S), range(2))) == [0, 1]
-        assert set(shared_threads.map(lambda _: threading.get_ident(), range(9))) == {threading.get_ident()}
-
-
 @pytest.mark.parametrize("size", [(1654, 2339), (2480, 3508), (3000, 4000), (1200, 1600)])
 @pytest.mark.parametrize("is_upright", [True, False])
 def test_common_page_sizes_are_warmed_up(size: tuple[int, int], is_upright: bool) -> None:

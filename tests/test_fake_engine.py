@@ -8,7 +8,7 @@ from image_support import noise
 from isolation_support import crc
 
 from ocrsvc.engines.fake import FakeEngine, FakeHandle, hash_text
-from ocrsvc.errors import EngineFailed, OcrsvcError
+from ocrsvc.errors import EngineFailed
 from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.settings.engine import FakeEngineSettings
 
@@ -27,10 +27,6 @@ def read(pixels: Pixels, **options: object) -> Page:
     return answer
 
 
-def kinds(answers: list[Page | OcrsvcError]) -> list[type]:
-    return [type(answer) for answer in answers]
-
-
 def test_fake_engine_reads_image_size_and_pixel_hash() -> None:
     pixels = noise(1)
     assert read(pixels).text == f"30x20\n{crc(pixels)}"
@@ -45,4 +41,5 @@ def test_fake_engine_reads_image_size_and_pixel_hash() -> None:
 )
 def test_fault_affects_the_chosen_image_or_all(chosen: tuple[str, ...], kind: list[type]) -> None:
     handle = open_fake(fake_fault="fail", fake_fault_on=chosen)
-    assert kinds(handle.read([task(noise(seed)) for seed in (12, 13, 14)])) == kind
+    answers = handle.read([task(noise(seed)) for seed in (12, 13, 14)])
+    assert [type(answer) for answer in answers] == kind

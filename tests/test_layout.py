@@ -117,9 +117,6 @@ def test_every_engine_returns_regions_on_request() -> None:
     assert sorted(line for region in asked.regions for line in region.lines) == [0, 1]
 
 
-REGION = Region("title", 0.5, SQUARE, (0,))
-
-
 def test_regions_are_restored_to_image_coordinates() -> None:
-    page = Page(50, 100, 0, (line_at(1, 1),), regions=(REGION,))
+    page = Page(50, 100, 0, (line_at(1, 1),), regions=(Region("title", 0.5, SQUARE, (0,)),))
     assert restore_page(page, 0, 100, 200).regions[0].box == ((0.0, 0.0), (2.0, 0.0), (2.0, 2.0), (0.0, 2.0))

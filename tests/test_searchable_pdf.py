@@ -14,7 +14,7 @@ import pytest
 from batch_outputs_support import line
 from documents import GRAY, assemble, pdf, stream, tiff, with_text
 from hostile_files import PDFS
-from image_support import box, encoded
+from image_support import box, encoded, saved
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -70,16 +70,13 @@ def picture(width: int = 60, height: int = 30, *, colour: bool = True) -> np.nda
 
 
 def palette_png() -> bytes:
-    whole = io.BytesIO()
-    Image.fromarray(picture()).convert("P", palette=Image.Palette.ADAPTIVE, colors=7).save(whole, "PNG", bits=4)
-    return whole.getvalue()
+    return saved(Image.fromarray(picture()).convert("P", palette=Image.Palette.ADAPTIVE, colors=7), "PNG", bits=4)
 
 
 def jpeg(pixels: np.ndarray, orientation: int = 1, mode: str = "RGB") -> bytes:
-    whole, exif = io.BytesIO(), Image.Exif()
+    exif = Image.Exif()
     exif[0x0112] = orientation
-    Image.fromarray(pixels[..., ::-1]).convert(mode).save(whole, "JPEG", quality=95, exif=exif, dpi=(300, 300))
-    return whole.getvalue()
+    return saved(Image.fromarray(pixels[..., ::-1]).convert(mode), "JPEG", quality=95, exif=exif, dpi=(300, 300))
 
 
 @needs_poppler

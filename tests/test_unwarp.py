@@ -13,7 +13,7 @@ from ppocr_support import give_up_at, read, rectangle
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.engine import PageHandle
-from ocrsvc.engines.ppocr.pipeline.line_field import LastMask, LineField, find_pieces, fit_field
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask, find_pieces, fit_field
 from ocrsvc.engines.ppocr.pipeline.unwarp import PageGrid, make_grid, read_unwarped
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.http.options import read_options
@@ -23,27 +23,14 @@ from ocrsvc.results import Check, Image, Page, Pixels, ReadOptions, ReadTask
 SAG_PX = 60.0
 
 
-def field_of(mask: Pixels) -> LineField:
-    field = fit_field(find_pieces(mask))
-    assert field is not None
-    return field
-
-
-def page_of_bars(length_px: int) -> Pixels:
-    mask: Pixels = np.zeros((HEIGHT, WIDTH), np.uint8)
-    for top in range(60, HEIGHT - 60, 40):
-        for left in range(MARGIN, WIDTH - MARGIN - length_px + 1, length_px + 40):
-            mask[top : top + 12, left : left + length_px] = 1
-    return mask
-
-
-def bend_mask(mask: Pixels, sag_px: float) -> Pixels:
-    return np.asarray(bent(255 * mask, sag_px, background=0)[0] > 60, np.uint8)
-
-
 def test_straighten_makes_rows_straight_and_parallel() -> None:
-    field = field_of(bend_mask(page_of_bars(100), SAG_PX))
-    grid = bent(np.zeros((HEIGHT, WIDTH), np.uint8), SAG_PX)[1]
+    bars: Pixels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    for top in range(60, HEIGHT - 60, 40):
+        for left in range(MARGIN, WIDTH - MARGIN - 99, 140):
+            bars[top : top + 12, left : left + 100] = 255
+    picture, grid = bent(bars, SAG_PX, background=0)
+    field = fit_field(find_pieces(np.asarray(picture > 60, np.uint8)))
+    assert field is not None
     x, y = np.meshgrid(np.arange(MARGIN, WIDTH - MARGIN, 50), np.arange(100, HEIGHT - 100, 80))
     curved = grid.locate(np.stack([x, y], axis=-1).astype(np.float32))
     straight = field.straighten(curved)
@@ -55,9 +42,6 @@ def test_straighten_makes_rows_straight_and_parallel() -> None:
     assert np.allclose(straight[..., 0], curved[..., 0], atol=6)
 
 
-DEEP_PX = 80.0
-
-
 def even_grid(left: float, top: float, width: int, height: int, *, flat: tuple[int, int]) -> PageGrid:
     """A page that lies flat in its picture, in a rectangle."""
     x, y = np.meshgrid(np.linspace(left, left + width, 31), np.linspace(top, top + height, 45))
@@ -66,7 +50,7 @@ def even_grid(left: float, top: float, width: int, height: int, *, flat: tuple[i
 
 def test_flattening_restores_the_original_page() -> None:
     page = flat_page()[0]
-    picture, grid = bent(page, DEEP_PX)
+    picture, grid = bent(page, 80.0)
     shade = 0.7 + 0.3 * np.sin(np.pi * (np.arange(WIDTH) + 0.5) / WIDTH)
     # Between rows of the grid and by two interpolations, the edges of strokes differ a little.
     assert np.abs(grid.flatten(picture) - page * shade).mean() < 4
