@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import data_of, filled
 
 from ocrsvc.access.api_keys import MAX_SECRET_CHARS, credential_of
 from ocrsvc.cli.service import read_key
@@ -56,15 +57,7 @@ def test_credentials_are_short_and_never_printed(authorization: str, other: str)
 
 
 @pytest.mark.parametrize(
-    ("environment", "given_key", "headers", "sent"),
-    [
-        (SECRET, None, None, {"authorization": f"Bearer {SECRET}"}),
-        ("", None, None, {}),
-        ("other", SECRET, None, {"authorization": f"Bearer {SECRET}"}),
-        (SECRET, "", None, {}),
-        (SECRET, None, {"Authorization": "Basic eA=="}, {"authorization": "Basic eA=="}),
-        (f" {SECRET}\n", None, {"X-A": "b"}, {"x-a": "b", "authorization": f"Bearer {SECRET}"}),
-    ],
+    ("environment", "given_key", "headers", "sent"), filled(data_of("client_keys")["sent"], SECRET=SECRET)
 )
 def test_client_sends_the_given_or_the_environments_key(
     monkeypatch: pytest.MonkeyPatch,
