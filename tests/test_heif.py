@@ -18,7 +18,7 @@ from PIL import Image
 from support import ocrsvc
 from web_support import as_base64, json_of, texts
 
-from ocrsvc.errors import BrokenImage, ImageTooLarge
+from ocrsvc.errors import BrokenImage, ImageTooLarge, UnsupportedImage
 from ocrsvc.http.parsed_body import is_image
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode, open_encoded_image
 
@@ -166,6 +166,14 @@ def large() -> bytes:
 
 
 FTYP = box(b"ftyp", b"heic\0\0\0\0mif1heic")
+
+
+def properties_of(items: bytes) -> bytes:
+    """A file without pixels, with these items' numbers of properties."""
+    container = box(b"ipco", box(SIZE[:4], SIZE[4:])), box(b"ipma", bytes(4), b"\xff" * 4, items)
+    return FTYP + box(b"meta", bytes(4), box(b"pitm", bytes(4), b"\0\1"), box(b"iprp", *container))
+
+
 BROKEN: dict[str, Bytes] = {
     **{f"{share} of a HEIC": cut(lambda: heic("plain"), share) for share in (0.02, 0.05, 0.3, 0.5, 0.99)},
     **{f"{share} of an AVIF": cut(avif, share) for share in (0.2, 0.7, 0.98)},
@@ -177,6 +185,7 @@ BROKEN: dict[str, Bytes] = {
     ),
     "a box shorter than its header": lambda: FTYP + b"\0\0\0\x07meta" + bytes(100),
     "a box of 2^63 bytes": lambda: FTYP + b"\0\0\0\x01meta\x7f" + b"\xff" * 100,
+    "a million items with properties": lambda: properties_of(b"\0\2\0" * 1_000_000),
     "no primary item": plain((b"pitm", b"free")),
     "another primary item": plain((b"pitm\0\0\0\0\0\x01", b"pitm\0\0\0\0\0\x09")),
     "no size": plain((b"ispe", b"free")),
@@ -200,6 +209,11 @@ def test_broken_files_are_refused(name: str) -> None:
 def test_too_many_pixels_are_refused_before_decoding(make: Bytes) -> None:
     with pytest.raises(ImageTooLarge, match=r"declares 16000 x 16000 = 256000000 pixels; the limit is 1000000"):
         open_encoded_image(make(), LIMITS)
+
+
+def test_codec_that_is_not_read_is_named_so() -> None:
+    with pytest.raises(UnsupportedImage, match="This HEIC has a kind of image that is not read"):
+        decode(changed(heic("plain"), (b"hvc1", b"vvc1"), (b"hvcC", b"vvcC")), LIMITS, gray=False)
 
 
 @pytest.mark.parametrize("make", [lambda: heic("turned"), lambda: turned_avif(6)])

@@ -45,7 +45,7 @@ def open_heif(raw: bytes) -> EncodedImage:
         turn = raw[primary[b"irot"]] & 3 if b"irot" in primary else 0
         mirror = 1 + (raw[primary[b"imir"]] & 1) if b"imir" in primary else 0
         child = _BYTES_PER_PIXEL[name][any(_is_finer(raw, kind, at) for kind, at, _ in known)]
-    except (LookupError, StopIteration, struct.error) as cause:
+    except (LookupError, struct.error) as cause:
         raise broken(name, "does not declare the size of its primary image") from cause
     need = child + _CANVAS_BYTES_PER_PIXEL
     read = partial(_decode, raw, name, width * height, child)
@@ -65,27 +65,25 @@ def _read_properties(raw: bytes, name: str) -> tuple[list[Box], dict[bytes, int]
     meta = _by_kind(raw, start + 4, end, name)
     at, _ = meta[b"pitm"]
     item = int.from_bytes(raw[at + 4 : at + (8 if raw[at] else 6)], "big")
-    container = list(_boxes(raw, *meta[b"iprp"], name))
-    _, start, end = next(box for box in container if box[0] == b"ipco")
-    known = list(_boxes(raw, start, end, name))
-    numbers = [number for box in container if box[0] == b"ipma" for number in _numbers_of(raw, box, item)]
-    return known, {known[number - 1][0]: known[number - 1][1] for number in reversed(numbers) if number}
+    container = _by_kind(raw, *meta[b"iprp"], name)
+    known = list(_boxes(raw, *container[b"ipco"], name))
+    numbers = reversed(_numbers_of(raw, *container[b"ipma"], item))
+    return known, {known[number - 1][0]: known[number - 1][1] for number in numbers if number}
 
 
-def _numbers_of(raw: bytes, box: Box, item: int) -> Iterator[int]:
+def _numbers_of(raw: bytes, start: int, end: int, item: int) -> list[int]:
     """The numbers, from 1, of an item's properties in an `ipma` box."""
-    _, start, end = box
     id_bytes, number_bytes, at = 4 if raw[start] else 2, 1 + (raw[start + 3] & 1), start + 8
     for _ in range(MAX_BOXES):
         first = at + id_bytes + 1
         if first > end:
-            return
+            break
         found, at = int.from_bytes(raw[at : at + id_bytes], "big"), first + raw[first - 1] * number_bytes
         if found == item:
-            for number in range(first, min(at, end), number_bytes):
-                # The highest bit says whether the property is essential.
-                mask = 0x7FFF if number_bytes > 1 else 0x7F
-                yield int.from_bytes(raw[number : number + number_bytes], "big") & mask
+            # The highest bit says whether the property is essential.
+            mask, places = 0x7FFF if number_bytes > 1 else 0x7F, range(first, min(at, end), number_bytes)
+            return [int.from_bytes(raw[place : place + number_bytes], "big") & mask for place in places]
+    return []
 
 
 def _by_kind(raw: bytes, start: int, end: int, name: str) -> dict[bytes, tuple[int, int]]:
