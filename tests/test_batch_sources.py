@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import sqlite3
 import sys
 import tempfile
 import threading
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from ocrsvc.batch import run_file
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.plan import write_plan
+from ocrsvc.batch.plan import Plan, write_plan
 from ocrsvc.batch.request import SourceRequest
 from ocrsvc.batch.sources.plan_files import check_unchanged, find_sources
 from ocrsvc.batch.sources.source_files import PlanningCounts, bytes_name
@@ -262,6 +263,16 @@ def test_no_two_names_become_the_same_text(raw: set[bytes]) -> None:
 def test_a_place_comes_back_from_the_plan(path: bytes, place: str) -> None:
     files = [SourceFile("a", os.fsdecode(b"/" + path), "1", 9, 1, range(1, 2), *rest) for rest in ((), ("tar", place))]
     with tempfile.TemporaryDirectory() as folder, closing(write_plan(Path(folder, "plan"), files, 500)) as written:
+        assert list(written.all_files()) == files
+
+
+def test_a_plan_without_kinds_and_places_as_written_before_is_read(tmp_path: Path) -> None:
+    files = [SourceFile("a", "/a", "1", 9, 1, range(1, 2))]
+    write_plan(tmp_path / "plan", files, 500).close()
+    with closing(sqlite3.connect(tmp_path / "plan")) as db:
+        db.execute("UPDATE file SET kind = NULL, place = NULL")
+        db.commit()
+    with closing(Plan(tmp_path / "plan")) as written:
         assert list(written.all_files()) == files
 
 

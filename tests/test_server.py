@@ -13,6 +13,8 @@ import requests
 from image_support import png
 from support import Server, data_of, process_state, run_program, run_server, start_server, wait_until
 
+from ocrsvc.errors import SettingsError
+from ocrsvc.worker.config import listen
 from ocrsvc.worker.event_loop import STOP_LINGER_S
 
 _ANSWER_S = 20.0
@@ -105,6 +107,15 @@ def test_a_port_in_use_ends_the_start_at_once_with_a_free_one_to_set(variable: s
         assert f"Port {free_port} is in use: set {variable}=127.0.0.1:{free_port + 1}." in server.log
         assert server.log.count("in use") == 1
         assert "Retrying" not in server.log
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("::1:80", "Address family for hostname not supported"), (f"unix:/{'x' * 200}", "AF_UNIX path too long")],
+)
+def test_an_address_that_cannot_be_used_is_refused_with_the_reason(address: str, reason: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^OCRSVC_GRPC_BIND: cannot listen on {address}: {reason}\."):
+        listen(address)
 
 
 @pytest.mark.parametrize("variable", ["OCRSVC_BIND", "OCRSVC_GRPC_BIND"])

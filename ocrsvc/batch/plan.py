@@ -63,7 +63,7 @@ class Plan:
         for first, _, name, address, version, size, total, pages, _, kind, place in rows:
             numbers = range(1, max(1, total) + 1) if pages is None else tuple(orjson.loads(pages))
             where = name if address is None else os.fsdecode(address)
-            yield first, SourceFile(name, where, version, size, total, numbers, kind, os.fsdecode(place))
+            yield first, SourceFile(name, where, version, size, total, numbers, kind or "", os.fsdecode(place or b""))
 
 
 def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: Plan | None = None) -> Plan:

@@ -129,10 +129,12 @@ def _listening(variable: str, address: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         host, _, port = address.rpartition(":")
-        code = getattr(error, "errno", None)
+        code = getattr(error, "errno", None) or 0
         if code == errno.EADDRINUSE and port.isdecimal():
             raise SettingsError(f"Port {port} is in use: set {variable}={host}:{int(port) + 1}.") from error
-        reason = os.strerror(code) if code else error
+        # A name that cannot be resolved has a negative code, and `create_server` hides what has none.
+        cause = error.__context__ or error
+        reason = os.strerror(code) if code > 0 else getattr(cause, "strerror", None) or cause
         raise SettingsError(f"{variable}: cannot listen on {address}: {reason}.", "Choose a free address.") from error
 
 
