@@ -212,6 +212,14 @@ def test_versions_are_loaded_unloaded_and_proved_again(models: Models, repositor
     assert states(models)["fake/1"] == "serving"
 
 
+def test_the_verdict_of_a_check_counts(models: Models, repository: Path) -> None:
+    for number in (1, 2):
+        make_fake(repository, number)
+    assert {states(models)[name] for name in ("fake/1", "fake/2")} <= {"waiting", "unwanted"}
+    assert models("check", "fake/2").startswith("fake/2: good. ")
+    assert states(models)["fake/2"] == "serving"
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -232,6 +240,7 @@ def test_check_names_the_defective_part(
     (again / "model.toml").write_text(text.replace(*change))
     models("add", "mine", again)
     assert reason in models("check", "mine/2", code=65)
+    assert states(models)["mine/2"] == "refused"
 
 
 def test_check_reports_incomplete_versions_and_leftovers(repository: Path) -> None:

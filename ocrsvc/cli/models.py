@@ -20,6 +20,7 @@ from ocrsvc.models.importers.write_version import ADDING, REMOVING, remove_versi
 from ocrsvc.models.model_control import ModelControl, VersionStatus, open_control
 from ocrsvc.models.model_name import WantedModel, parse_wanted_model
 from ocrsvc.models.proof.prover import Prover
+from ocrsvc.models.proof.verdicts import UNDECIDED, Verdicts
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.state import Judgement, state_folder
 from ocrsvc.models.version_selection import VersionSelector
@@ -191,17 +192,25 @@ def _row(entry: Mapping[str, Any]) -> Sequence[str]:
 def _check(settings: Settings, chosen: WantedModel | None) -> int:
     """Verify and open versions, and read their reference pages.
 
-    Each version is opened in its own process. The exit code is 65 if a version has defects.
+    Each version is opened in its own process. The verdict on a version that was not accepted before is kept, as if the
+    service had proved it. The exit code is 65 if a version has defects.
     """
-    prover = Prover(settings, plan_for(settings, workers=1), lambda: False)
-    statuses = control_of(settings).status(chosen.name if chosen else None)
+    control, prover = control_of(settings), Prover(settings, plan_for(settings, workers=1), lambda: False)
+    statuses = control.status(chosen.name if chosen else None)
+    verdicts, catalogue = Verdicts(settings, control.store), control.catalogue()
     if chosen is not None and chosen.number is not None:
         statuses = [one for one in statuses if one.number == chosen.number]
     if not statuses:
         raise UnknownModel(f"The repository has no {chosen}.", _SEE_LIST)
     code = 0
     for one in statuses:
-        judged = Judgement("open", one.reason) if one.version is None else prover.prove(one.version, None)
+        judged = Judgement("open", one.reason)
+        if version := one.version:
+            model, basis = catalogue.models[version.name], verdicts.cache_key_of(version)
+            is_new = version not in model.accepted
+            judged = prover.prove(version, (model.target or next(iter(model.accepted), None)) if is_new else None)
+            if is_new and judged.kind not in UNDECIDED:
+                verdicts.keep(version, judged, basis)
         print(f"{one.name}/{one.number}: {'good. ' if judged.kind is None else ''}{judged.reason}", flush=True)
         code = code if judged.kind is None else _DEFECTIVE
     for remark in unfinished(repository_of(settings)) if chosen is None else ():

@@ -45,6 +45,7 @@ RETRY_S: Final = 60.0  # time until the next proof, after the machine prevented 
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]  # see Prover.prove
 MOST_CRASHES: Final = 3  # crashed loads until a refusal; one may be chance, such as the kernel's OOM killer
 LOADS_FOLDER: Final = "loading"
+UNDECIDED: Final = ("gone", "unknown", "killed")  # judgements that say nothing about the version
 
 
 class Verdicts:
@@ -135,7 +136,7 @@ class CandidateProver:
         if judgement.kind == "killed" and digest in self._killed:
             # The first kill may be chance.
             judgement = replace(judgement, kind="crash")
-        if judgement.kind in ("gone", "unknown", "killed"):
+        if judgement.kind in UNDECIDED:
             self._killed |= {digest} if judgement.kind == "killed" else set()
             self._not_before_s[digest] = self._clock() + RETRY_S
             LOGGER.warning("UNPROVED %s, and tried again later: %s", candidate, judgement.reason)
