@@ -18,9 +18,9 @@ from PIL import Image
 from support import ocrsvc
 from web_support import as_base64, json_of, texts
 
-from ocrsvc.errors import BrokenImage, ImageTooLarge, UnsupportedImage
+from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, ImageTooLarge, OcrsvcError, UnsupportedImage
 from ocrsvc.http.parsed_body import is_image
-from ocrsvc.imaging.codecs.decode import PixelLimits, decode, open_encoded_image
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode, decode_pixels, open_encoded_image
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -209,6 +209,17 @@ def test_broken_files_are_refused(name: str) -> None:
 def test_too_many_pixels_are_refused_before_decoding(make: Bytes) -> None:
     with pytest.raises(ImageTooLarge, match=r"declares 16000 x 16000 = 256000000 pixels; the limit is 1000000"):
         open_encoded_image(make(), LIMITS)
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("Too late."), ClientGone("Gone.")])
+def test_decoding_ends_with_the_request(error: OcrsvcError) -> None:
+    def check() -> None:
+        raise error
+
+    # Four seconds of decoding, in memory that is allowed.
+    slow = changed(large(), (ispe(16_000, 16_000), ispe(7000, 7000)))
+    with pytest.raises(type(error)):
+        decode_pixels(open_encoded_image(slow, PixelLimits(50_000_000)), gray=False, check=check)
 
 
 def test_codec_that_is_not_read_is_named_so() -> None:

@@ -23,7 +23,7 @@ from ocrsvc.pipeline.decode_job import make_read_request
 from ocrsvc.pipeline.page_decoder import _take
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.result_cache import MemoryCache, ResultCache
-from ocrsvc.results import Image, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.results import Check, Image, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
@@ -234,11 +234,11 @@ def test_dropped_and_undecodable_pages_release_their_memory() -> None:
 def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, begun = threading.Event(), threading.Semaphore(0)
 
-    def slowly(source: EncodedImage, *, gray: bool) -> Image:
+    def slowly(source: EncodedImage, *, gray: bool, check: Check) -> Image:
         if source.width > 1000:
             begun.release()
             assert gate.wait(SOON_S)
-        return decode_pixels(source, gray=gray)
+        return decode_pixels(source, gray=gray, check=check)
 
     monkeypatch.setattr("ocrsvc.pipeline.decode_job.decode_pixels", slowly)
     large = colour_png(3000, 2000)

@@ -139,7 +139,7 @@ class DecodeJob(Job[Page]):
         self.max_bytes = max(decoding_bytes, copies * self.pixel_bytes)
 
     def prepare(self) -> ReadTask:
-        """Decode, rotate and shrink the page, if not done yet. Raises BrokenImage, QueueFull, BodyTooLarge."""
+        """Decode, rotate and shrink the page, if not done yet. Raises as `decode_pixels`, QueueFull, BodyTooLarge."""
         if self._task is None:
             began_s = time.perf_counter()
             self.held.take(self.max_bytes - self.held.held_bytes)
@@ -205,7 +205,8 @@ class DecodeJob(Job[Page]):
     def _take_image(self) -> Image:
         """Decode the image and drop the job's reference to its source."""
         assert isinstance(self.source, EncodedImage | Image), "the page was not opened here"
-        image = self.source if isinstance(self.source, Image) else decode_pixels(self.source, gray=self.gray)
+        source = self.source
+        image = source if isinstance(source, Image) else decode_pixels(source, gray=self.gray, check=self.request.check)
         self.source = None
         return image
 

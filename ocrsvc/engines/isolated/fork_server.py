@@ -239,7 +239,9 @@ def read_file(handle: Handle, task: FileTask, limits: PixelLimits, *, gray: bool
     began_s, options = time.perf_counter(), task.options
     try:
         task.check()
-        image = decode_pixels(open_encoded_image(task.data, limits), gray=gray and options is not None)
+        image = decode_pixels(
+            open_encoded_image(task.data, limits), gray=gray and options is not None, check=task.check
+        )
         task.check()
         decode_s = time.perf_counter() - began_s
         if options is None:

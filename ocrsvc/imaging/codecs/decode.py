@@ -15,7 +15,7 @@ from ocrsvc.imaging.codecs.gif_and_tiff import open_gif, open_tiff
 from ocrsvc.imaging.codecs.heif import open_heif
 from ocrsvc.imaging.codecs.jpeg import open_jpeg
 from ocrsvc.imaging.codecs.png import open_png
-from ocrsvc.results import Image
+from ocrsvc.results import Check, Image, no_check
 
 FORMATS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], EncodedImage]], ...] = (
     (re.compile(rb"\xff\xd8(?:\xff|$)"), open_jpeg),
@@ -75,11 +75,15 @@ def open_without_pillow(data: bytes, limits: PixelLimits) -> EncodedImage | None
     return None if _opener_of(data) in (open_gif, open_tiff) else open_encoded_image(data, limits)
 
 
-def decode_pixels(encoded: EncodedImage, *, gray: bool) -> Image:
-    """Decode, flatten and turn upright, without the GIL where OpenCV decodes. Raises BrokenImage."""
-    gray = gray or encoded.gray
+def decode_pixels(encoded: EncodedImage, *, gray: bool, check: Check = no_check) -> Image:
+    """Decode, flatten and turn upright, without the GIL where OpenCV decodes.
+
+    Raises BrokenImage, and for HEIC and AVIF what `check` raises, and ResourcesExhausted.
+    """
+    gray, in_child = gray or encoded.gray, encoded.read_in_child
     # A name for an intermediate array would keep it in memory until the end.
-    return Image(turn_upright(flatten(encoded.read(gray), gray=gray), encoded.orientation), encoded.format)
+    upright = turn_upright(flatten(in_child(check) if in_child else encoded.read(gray), gray=gray), encoded.orientation)
+    return Image(upright, encoded.format)
 
 
 def no_bytes() -> BrokenImage:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.errors import BrokenImage
 from ocrsvc.imaging.geometry import turn
-from ocrsvc.results import Pixels
+from ocrsvc.results import Check, Pixels
 
 Samples = NDArray[Any]  # (H, W) gray, (H, W, 3) BGR or (H, W, 4) BGRA with straight alpha; uint8 or uint16, full range
 
@@ -29,7 +29,8 @@ _TURNS: Final = {3: 180, 4: 180, 6: 90, 7: 90, 5: 270, 8: 270}
 class EncodedImage:
     """An image file by its header: the format's lower-case name, and size and `dpi` before the EXIF `orientation`.
 
-    `read(gray)` decodes the samples; with True it may drop the colour; raises BrokenImage. `gray`: it has no colour.
+    `read(gray)` decodes the samples; with True it may drop the colour; raises BrokenImage. `read_in_child(check)`, if
+    any, does so too, and raises what `check` raises meanwhile. `gray`: it has no colour.
     Decoding holds at most `bytes_per_pixel`, for gray and for colour (OpenCV copies its result for Python, and so holds
     all samples twice for a moment; the flat image is included), and `copied_bytes` of the file.
     """
@@ -43,6 +44,7 @@ class EncodedImage:
     bytes_per_pixel: tuple[int, int] = (2, 6)
     copied_bytes: int = 0
     dpi: Resolution | None = None
+    read_in_child: Callable[[Check], Samples] | None = None
 
     def flat_bytes(self, *, gray: bool) -> int:
         """Bytes of the decoded image."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from ocrsvc.errors import UnsupportedImage
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken
+from ocrsvc.results import Check, no_check
 from ocrsvc.system.child_process import ChildFailed, ChildLate, ChildProcess, resources_exhausted
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
@@ -48,10 +49,19 @@ def open_heif(raw: bytes) -> EncodedImage:
     except (LookupError, struct.error) as cause:
         raise broken(name, "does not declare the size of its primary image") from cause
     need = child + _CANVAS_BYTES_PER_PIXEL
-    read = partial(_decode, raw, name, width * height, child)
+    decode = partial(_decode, raw, name, width * height, child)
     # libheif turns HEIC itself. EXIF does not count: HEIF says so. The child holds the file, its bytes, and a copy.
     orientation = _ORIENTATIONS[turn][mirror] if is_avif else 1
-    return EncodedImage(name.lower(), width, height, read, orientation, False, (need, need), 3 * len(raw))
+    return EncodedImage(
+        name.lower(),
+        width,
+        height,
+        lambda _gray: decode(no_check),
+        orientation,
+        bytes_per_pixel=(need, need),
+        copied_bytes=3 * len(raw),
+        read_in_child=decode,
+    )
 
 
 def _is_finer(raw: bytes, kind: bytes, at: int) -> bool:
@@ -109,7 +119,7 @@ def _boxes(raw: bytes, start: int, end: int, name: str) -> Iterator[Box]:
     raise broken(name, f"has more than {MAX_BOXES} boxes in one")
 
 
-def _decode(raw: bytes, name: str, pixels: int, child_bytes: int, _gray: object) -> Samples:
+def _decode(raw: bytes, name: str, pixels: int, child_bytes: int, check: Check) -> Samples:
     memory_bytes = _PROGRAM_BYTES + 2 * len(raw) + pixels * child_bytes
     with ExitStack() as opened:
         with resources_exhausted():
@@ -119,10 +129,9 @@ def _decode(raw: bytes, name: str, pixels: int, child_bytes: int, _gray: object)
             canvas = open_memory("pixels", seals=fcntl.F_SEAL_SHRINK)
             opened.callback(os.close, canvas)
             os.ftruncate(canvas, pixels * _CANVAS_BYTES_PER_PIXEL)
-        # Other formats are not interrupted either: LIMIT_S bounds it.
-        child = ChildProcess(_PROGRAM, memory_bytes, 0, (file, canvas), lambda: None)
+        child = ChildProcess(_PROGRAM, memory_bytes, 0, (file, canvas), check)
         opened.callback(child.close)
-        width, height, channels = _ask(child, name)
+        width, height, channels = _ask(child, name, check)
         child.close()
         if min(width, height) < 1 or width * height > pixels or channels not in (1, 3, 4):
             raise broken(name, f"declares {pixels} pixels, and holds {width} x {height}")
@@ -131,10 +140,10 @@ def _decode(raw: bytes, name: str, pixels: int, child_bytes: int, _gray: object)
     return samples.reshape((height, width, channels) if channels > 1 else (height, width))
 
 
-def _ask(child: ChildProcess, name: str) -> tuple[int, int, int]:
+def _ask(child: ChildProcess, name: str, check: Check) -> tuple[int, int, int]:
     """Decode; returns the image's width, height and channels. Raises BrokenImage, UnsupportedImage."""
     try:
-        answer, numbers = child.ask(name.lower(), LIMIT_S, lambda: None)
+        answer, numbers = child.ask(name.lower(), LIMIT_S, check)
     except ChildLate as late:
         raise broken(name, f"takes longer than {LIMIT_S:g} seconds to decode") from late
     except ChildFailed as failure:
