@@ -233,13 +233,7 @@ def endless(piece: bytes) -> Any:
         (response(gzip.compress(b"x", mtime=0) * 2, "Content-Encoding: gzip"), UrlUnavailable),
         (response(b"x", "Content-Encoding: gzip"), UrlUnavailable),
         (response(b"x", "Content-Encoding: br"), UrlUnavailable),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", UrlUnavailable),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nx", UrlUnavailable),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nx", UrlUnavailable),
-        (response(b"", status="404 Not Found"), UrlUnavailable),
-        (response(b"", status="302 Found"), UrlUnavailable),
-        (b"SSH-2.0-OpenSSH_9.9\r\n", UrlUnavailable),
-        (b"", UrlUnavailable),
+        *((text.encode(), UrlUnavailable) for text in URLS["broken"]),
     ],
 )
 def test_an_answer_that_is_too_large_or_broken_ends_within_its_bounds(answer: Any, error: type[OcrsvcError]) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support import data_of
 
 from ocrsvc.adapters.paddlex.word_boxes import to_word_members
 from ocrsvc.results import Box, Character, Line, Word
@@ -21,18 +22,7 @@ def line_of(text: str, *, upright: bool = False) -> Line:
     return Line(text, 1.0, box(0, len(text)), (Word(text, 1.0, box(0, len(text)), tuple(letters)),))
 
 
-# What `BaseRecLabelDecode.get_word_info` of PaddleX 3.7.2 makes of them, with Chinese taken apart as its pipeline does.
-GROUPS = [
-    ("Total: 12.50 EUR", ["Total", ": ", "12.50", " ", "EUR"]),
-    ("中文abc，12%。", ["中", "文", "abc", "，", "12", "%。"]),
-    ("VGG-16 -x v1.a", ["VGG-16", " -", "x", " ", "v1", ".", "a"]),
-    ("Ünïcode", ["Ü", "n", "ï", "code"]),
-    ("a. 1", ["a", ". ", "1"]),
-    (" a ", [" ", "a", " "]),
-]
-
-
-@pytest.mark.parametrize(("text", "groups"), GROUPS)
+@pytest.mark.parametrize(("text", "groups"), data_of("paddlex_words")["groups"])
 def test_words_are_grouped_as_paddlex_groups_them(text: str, groups: list[str]) -> None:
     members: Any = to_word_members([line_of(text)])
     assert members["text_word"] == [groups]

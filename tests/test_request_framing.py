@@ -326,6 +326,17 @@ def test_heads_make_room_when_all_connections_are_taken() -> None:
         assert seconds_of_a_request(server) < HEAD_S / 2
 
 
+def test_worker_accepts_at_most_its_connections() -> None:
+    loop = Loop(Config())
+    loop._cfg.set("worker_connections", 7)
+    with closing(loop), socket.create_server(("127.0.0.1", 0), backlog=9) as listener, ExitStack() as clients:
+        listener.setblocking(False)
+        for _ in range(9):
+            clients.enter_context(socket.create_connection(listener.getsockname()))
+        loop.accept(listener)
+        assert loop.connections == 7
+
+
 def test_a_worker_that_stops_answers_the_heads_that_still_come() -> None:
     with run_server({"OCRSVC_WORKERS": "1"}) as server, ExitStack() as stack:
         fresh, used, silent, watch = (stack.enter_context(server.connect()) for _ in range(4))

@@ -1,18 +1,14 @@
-"""Callers take turns for request threads, few requests start at once, and a crowd is accepted in one turn."""
+"""Callers take turns for request threads, and few requests start at once."""
 
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gunicorn.config import Config
-from test_request_framing import Loop
 
-from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker.connection import caller_of
 from ocrsvc.worker.request_threads import RequestThreads, StartLimiter
 
@@ -54,39 +50,6 @@ def test_error_of_a_request_does_not_stop_the_next() -> None:
         with pytest.raises(SystemExit):
             failed.result(30)
         assert right.result(30)
-
-
-@contextmanager
-def crowd(count: int, other: State = State.FREE, in_flight: int = 0) -> Iterator[tuple[Loop, socket.socket]]:
-    loop = Loop(Config())
-    entry = loop.table.entry(1)
-    entry.state, entry.in_flight, loop.table.head.high = other, in_flight, 2
-    with closing(loop), socket.create_server(("127.0.0.1", 0), backlog=count) as listener:
-        listener.setblocking(False)
-        clients = [socket.create_connection(listener.getsockname()) for _ in range(count)]
-        yield loop, listener
-        for client in clients:
-            client.close()
-
-
-@pytest.mark.parametrize(("other", "in_flight"), [(State.FREE, 0), (State.READY, 50), (State.BOOTING, 0)])
-def test_crowd_is_accepted_in_one_turn_without_a_less_busy_sibling(other: State, in_flight: int) -> None:
-    with crowd(30, other, in_flight) as (loop, listener):
-        loop.accept(listener)
-        assert loop.connections == 30
-
-
-def test_one_connection_per_turn_with_a_less_busy_sibling() -> None:
-    with crowd(5, State.READY) as (loop, listener):
-        loop.accept(listener)
-        assert loop.connections == 1
-
-
-def test_worker_accepts_at_most_its_connections() -> None:
-    with crowd(9) as (loop, listener):
-        loop._cfg.set("worker_connections", 7)
-        loop.accept(listener)
-        assert loop.connections == 7
 
 
 @pytest.mark.parametrize(
