@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -165,22 +165,19 @@ def test_file_belongs_to_its_api_key_but_signed_url_needs_none(tmp_path: Path) -
     with keys_in(tmp_path / "keys") as keys:
         own, other = (bearer(keys.add(name)) for name in ("one", "other"))
         with running_app(Settings(keys=keys.address), keys.gate, jobs) as app:
-            _check_owners(app.test_client(), own, other)
-
-
-def _check_owners(client: FlaskClient, own: Mapping[str, str], other: Mapping[str, str]) -> None:
-    assert client.get("/v1/files").status_code == 401
-    file = upload(client, headers=own)
-    for path in ("", "/url", "/content"):
-        assert client.get(f"/v1/files/{file['id']}{path}", headers=other).status_code == 404
-    assert client.delete(f"/v1/files/{file['id']}", headers=other).status_code == 404
-    sent = {"document": {"type": "file", "file_id": file["id"]}}
-    assert client.post("/v1/ocr", json=sent, headers=other).status_code == 404
-    assert client.post("/v1/ocr", json=sent, headers=own).status_code == 200
-    assert [len(json_of(client.get("/v1/files", headers=asks))["data"]) for asks in (own, other)] == [1, 0]
-    url = json_of(client.get(f"/v1/files/{file['id']}/url", headers=own))["url"]
-    signed = {"document": {"type": "document_url", "document_url": url}}
-    assert client.post("/v1/ocr", json=signed, headers=other).status_code == 200
+            client = app.test_client()
+            assert client.get("/v1/files").status_code == 401
+            file = upload(client, headers=own)
+            for path in ("", "/url", "/content"):
+                assert client.get(f"/v1/files/{file['id']}{path}", headers=other).status_code == 404
+            assert client.delete(f"/v1/files/{file['id']}", headers=other).status_code == 404
+            sent = {"document": {"type": "file", "file_id": file["id"]}}
+            assert client.post("/v1/ocr", json=sent, headers=other).status_code == 404
+            assert client.post("/v1/ocr", json=sent, headers=own).status_code == 200
+            assert [len(json_of(client.get("/v1/files", headers=asks))["data"]) for asks in (own, other)] == [1, 0]
+            url = json_of(client.get(f"/v1/files/{file['id']}/url", headers=own))["url"]
+            signed = {"document": {"type": "document_url", "document_url": url}}
+            assert client.post("/v1/ocr", json=signed, headers=other).status_code == 200
 
 
 def test_expired_files_are_removed_with_expired_jobs(tmp_path: Path) -> None:

@@ -54,10 +54,7 @@ def test_error_of_a_request_does_not_stop_the_next() -> None:
 
 @pytest.mark.parametrize(
     ("client", "header", "expected"),
-    [
-        (("192.0.2.1", 5), "", "192.0.2.1"),
-        (("192.0.2.1", 5), "X-Real-IP", "198.51.100.7"),
-    ],
+    [(("192.0.2.1", 5), "", "192.0.2.1"), (("192.0.2.1", 5), "X-Real-IP", "198.51.100.7")],
 )
 def test_caller_of_a_turn_is_the_requests_caller(client: Any, header: str, expected: str) -> None:
     request = SimpleNamespace(headers=[("HOST", "x"), ("X-REAL-IP", "203.0.113.9, 198.51.100.7")])
