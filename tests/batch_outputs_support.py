@@ -1,7 +1,5 @@
 """Results of pages for the tests of outputs, without a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`ocrsvc batch`: every page of the sources is in the output once, also after a run was cut off."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3
@@ -11,12 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from batch_support import draw_images, output, use_fake_engine
-from support import ROOT, read_data, wait_until
+from documents import GRAY, pdf
+from support import ROOT, Clock, read_data, wait_until
 
-from ocrsvc.batch.dry_run import SAMPLE_PAGES, Pace, count_sources, measure_pace
+from ocrsvc.batch.dry_run import SAMPLE_PAGES, count_sources, measure_pace
 from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile
 from ocrsvc.cli.main import run
 
@@ -201,19 +202,6 @@ def source(name: str, pages: int = 1, size: int = 100) -> SourceFile:
     return SourceFile(name, name, "", size, pages, range(1, pages + 1))
 
 
-def test_files_pages_and_bytes_are_counted_by_kind() -> None:
-    counts = count_sources([source("a.PDF", 3), source("b/b.pdf", 2, 50), source("c.jpg"), source("no-end")])
-    assert counts.kinds == {".pdf": (2, 5, 150), ".jpg": (1, 1, 100), "none": (1, 1, 100)}
-    assert counts.total == (4, 7, 350)
-    assert [(group.file.name, *group.pages) for group in counts.sample[2:5]] == [
-        ("a.PDF", 3),
-        ("b/b.pdf", 1),
-        ("b/b.pdf", 2),
-    ]
-    many = count_sources(source(f"a.{number}") for number in range(100))
-    assert (len(many.kinds), many.kinds["other"][0]) == (31, 70)
-
-
 def test_every_page_is_as_likely_to_be_in_the_sample() -> None:
     counts = count_sources([source("long.pdf", 1500), *(source(f"{number}.jpg") for number in range(500))])
     assert len(counts.sample) == SAMPLE_PAGES
@@ -223,37 +211,15 @@ def test_every_page_is_as_likely_to_be_in_the_sample() -> None:
     assert len({(group.file.name, group.pages) for group in counts.sample}) == SAMPLE_PAGES
 
 
-class TimedReader:
-    """Reads a page in so many seconds of a clock of its own."""
-
-    at_once = 1
-    is_elsewhere = False
-
-    def __init__(self, *seconds: float, error: str = "") -> None:
-        self.now, self._seconds, self._error, self._read = 0.0, seconds, error, 0
-
-    def clock(self) -> float:
-        return self.now
-
-    def start(self) -> dict[str, str]:
-        return {}
-
-    def read(self, group: PageGroup) -> Iterator[PageResult]:
-        seconds = self._seconds[self._read % len(self._seconds)]
-        self._read += 1
-        self.now += seconds
-        yield PageResult(group.indexes[0], b"{}", self._error, False, seconds, 1.0, 1, "w")
-
-    def close(self) -> None:
-        pass
-
-
-def paced(reader: TimedReader, pages: int) -> Pace | None:
-    return measure_pace(reader, count_sources([source("a.pdf", pages)]).sample, reader.clock)
-
-
 def test_the_pace_is_that_of_the_sample_without_the_first_reading() -> None:
-    pace = paced(TimedReader(50.0, 2.0, 1.0, 3.0, 2.0), 4)
+    clock, seconds = Clock(0.0), iter((50.0, 2.0, 1.0, 3.0, 2.0))
+
+    def read(group: PageGroup) -> Iterator[PageResult]:
+        clock.now_s += (took_s := next(seconds))
+        yield PageResult(group.indexes[0], b"{}", "", False, took_s, 1.0, 1, "w")
+
+    reader: Any = SimpleNamespace(at_once=1, read=read)
+    pace = measure_pace(reader, count_sources([source("a.pdf", 4)]).sample, clock)
     assert pace is not None
     assert (pace.pages, pace.failed, pace.pages_per_s) == (4, 0, 0.5)
     # The standard deviation of 2, 1, 3 and 2 is 0.816.
@@ -261,37 +227,19 @@ def test_the_pace_is_that_of_the_sample_without_the_first_reading() -> None:
     assert (pace.seconds_for(1000), pace.seconds_for(1000, 10)) == (2000, 200)
 
 
-@pytest.mark.parametrize(
-    ("reader", "pages", "counts"),
-    [
-        # It ends after SAMPLE_S.
-        (TimedReader(25.0), 20, (3, 0)),
-        (TimedReader(1.0, error="broken_image"), 3, (3, 3)),
-        (TimedReader(1.0), 0, None),
-    ],
-)
-def test_a_sample_may_be_slow_or_fail_or_be_empty(
-    reader: TimedReader, pages: int, counts: tuple[int, int] | None
-) -> None:
-    pace = paced(reader, pages)
-    assert (pace and (pace.pages, pace.failed)) == counts
-
-
 def test_the_command_estimates_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_fake_engine(monkeypatch)
     draw_images(tmp_path / "pages", 3)
+    (tmp_path / "pages" / "a.PDF").write_bytes(pdf(GRAY, GRAY))
     command = ["batch", str(tmp_path / "pages"), "--dry-run", "--out", str(tmp_path / "out")]
     assert run([*command, "--machines", "5", "--price-per-hour", "0.5"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:3] for line in lines[:3]] == [
-        ["kind", "files", "pages"],
-        [".png", "3", "3"],
-        ["all", "3", "3"],
-    ]
-    assert lines[4].startswith("3 pages read: ")
-    assert [line.split("  ")[0] for line in lines[5:]] == ["this machine", "5 such machines", "price"]
+    counts = [("kind", "files", "pages"), (".png", "3", "3"), (".pdf", "1", "2"), ("all", "4", "5")]
+    assert [tuple(line.split()[:3]) for line in lines[:4]] == counts
+    assert lines[5].startswith("5 pages read: ")
+    assert [line.split("  ")[0] for line in lines[6:]] == ["this machine", "5 such machines", "price"]
     # Sources without a page have no estimate.
     (tmp_path / "none").mkdir()
     assert run(["batch", str(tmp_path / "none"), "--dry-run"]) == 0
@@ -299,20 +247,7 @@ def test_the_command_estimates_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("more", "code", "said"),
-    [
-        ([], 65, "No source is named"),
-        (["pages"], 65, "--out is missing"),
-        (["pages", "--attempts", "0"], 2, "is not a whole number above 0"),
-        (["pages", "--machines", "x"], 2, "is not a whole number from 1 to 1000000"),
-        (["pages", "--machines", "9" * 5000], 2, "is not a whole number from 1 to 1000000"),
-        (["pages", "--at-once", "1001"], 2, "is not a whole number from 1 to 1000"),
-        (["pages", "--actors", "1.5"], 2, "is not a whole number"),
-        (["pages", "--patience", "-3"], 2, "is not a number from 0"),
-        *((["pages", "--price-per-hour", price], 2, "is not a number from 0") for price in ("1e10", "nan", "x")),
-    ],
-)
+@pytest.mark.parametrize(("more", "code", "said"), read_data("batch.json")["what is missing or no number is refused"])
 def test_what_is_missing_or_no_number_is_refused(
     more: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

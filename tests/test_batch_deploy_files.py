@@ -1,7 +1,5 @@
 """The templates of deploy/ that run `ocrsvc batch` on clusters are accepted, and do as the command does."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

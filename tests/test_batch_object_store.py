@@ -1,37 +1,33 @@
 """`ocrsvc batch` into an object store: whole objects, one creator, every page once in spite of faults."""
 
-from __future__ import annotations
-
 import functools
 import http.server
-import io
 import json
-import random
 import socket
-import tarfile
 import threading
 import traceback
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from batch_support import output
+from batch_support import output, write_tar
 from faulty_s3 import BUCKET, FAULTS, KEYS, FaultyS3, Plan, environment, fsspec_threads, s3_server
 from image_support import png
-from support import ROOT, http_server, run_program
+from support import ROOT, data_of, http_server, run_program
 
 from ocrsvc.batch import objects
 from ocrsvc.batch.destination import Destination, ObjectDestination, open_destination
 from ocrsvc.batch.objects import Objects, is_transient, open_objects, os_error_of
-from ocrsvc.batch.sources.source_files import read_fully
 from ocrsvc.cli.main import run
 from ocrsvc.errors import BadOption
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed; it comes with the extra dev")
 pytest.importorskip("s3fs", reason="s3fs is not installed; it comes with the extra dev")
 pytest.importorskip("moto", reason="moto is not installed; it comes with the extra dev")
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed; it comes with the extra dev")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -135,17 +131,7 @@ def test_a_request_that_meets_a_fault_is_sent_again(store: ObjectDestination, pr
     assert proxy.faults[fault] == 2
 
 
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("s3://name:pass-word@bucket/out", "holds a user or password"),
-        ("s3://bucket/out?token=pass-word", "is signed"),
-        ("https://host/out?X-Amz-Signature=pass-word", "accepted are folders"),
-        ("hf://datasets/me/out", "accepted are folders"),
-        ("s3://", "names no bucket"),
-        ("gs://bucket/out", "pip install 'gcsfs'"),
-    ],
-)
+@pytest.mark.parametrize(("url", "said"), data_of("batch_object_store")["destinations"])
 def test_a_destination_that_cannot_be_is_refused_without_its_password(url: str, said: str) -> None:
     with pytest.raises(BadOption) as refused:
         open_destination(url)
@@ -181,7 +167,6 @@ class SlowSystem:
 
     def __init__(self) -> None:
         self.now, self.is_lost = 0.0, False
-        self.waits: list[float] = []
 
     def _strip_protocol(self, url: str) -> str:
         return url
@@ -193,12 +178,13 @@ class SlowSystem:
         raise ConnectionResetError
 
     def sleep(self, wait_s: float) -> None:
-        self.waits.append(wait_s)
         self.now += wait_s
 
 
 @pytest.mark.parametrize(("is_heard", "least_s", "most_s"), [(True, 290, 350), (False, 0, 61)])
-def test_waits_grow_and_end(is_heard: bool, least_s: float, most_s: float) -> None:
+def test_requests_are_sent_again_for_minutes_once_the_store_has_been_heard(
+    is_heard: bool, least_s: float, most_s: float
+) -> None:
     system = SlowSystem()
     objects = Objects("s3", system, clock=lambda: system.now, sleep=system.sleep)
     if is_heard:
@@ -207,42 +193,17 @@ def test_waits_grow_and_end(is_heard: bool, least_s: float, most_s: float) -> No
     with pytest.raises(TimeoutError, match="GET s3://x"):
         objects.read("s3://x")
     assert least_s < system.now < most_s
-    mosts = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0]
-    assert all(0.5 * most <= wait_s <= most for wait_s, most in zip(system.waits, mosts, strict=False))
 
 
-def s3_error(status: int, code: str) -> OSError:
-    """What s3fs raises for an answer of S3."""
-    errors = pytest.importorskip("s3fs.errors", reason="s3fs is not installed; it comes with the extra dev")
-    exceptions = pytest.importorskip("botocore.exceptions")
-    answer = {"Error": {"Code": code, "Message": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    found: OSError = errors.translate_boto_error(exceptions.ClientError(answer, "PutObject"))
-    return found
+@pytest.mark.parametrize(("kind", "answers"), data_of("batch_object_store")["answers"].items())
+def test_answers_of_s3_are_told_apart(kind: str, answers: list[str]) -> None:
+    exceptions, errors = pytest.importorskip("botocore.exceptions"), pytest.importorskip("s3fs.errors")
+    for status, code in map(str.split, answers):
+        answer = {"Error": {"Code": code, "Message": code}, "ResponseMetadata": {"HTTPStatusCode": int(status)}}
+        error = errors.translate_boto_error(exceptions.ClientError(answer, "PutObject"))
+        assert is_transient(error) == (kind == "TimeoutError")
+        assert type(os_error_of(error, "PUT s3://bucket/name")).__name__ == kind
 
-
-ANSWERS = {
-    TimeoutError: (
-        *("500 InternalError", "503 SlowDown", "503 ServiceUnavailable", "429 TooManyRequests"),
-        *("400 RequestTimeout", "409 ConditionalRequestConflict"),
-    ),
-    FileNotFoundError: ("404 NoSuchKey",),
-    PermissionError: ("403 AccessDenied", "400 ExpiredToken"),
-    FileExistsError: ("412 PreconditionFailed",),
-    OSError: ("400 InvalidBucketName",),
-}
-
-
-@pytest.mark.parametrize(("kind", "answer"), [(kind, answer) for kind in ANSWERS for answer in ANSWERS[kind]])
-def test_answers_of_s3_are_told_apart(kind: type[OSError], answer: str) -> None:
-    status, code = answer.split()
-    error = s3_error(int(status), code)
-    assert is_transient(error) == (kind is TimeoutError)
-    assert type(os_error_of(error, "PUT s3://bucket/name")) is kind
-
-
-boto3 = pytest.importorskip("boto3", reason="boto3 is not installed; it comes with the extra dev")
-pytest.importorskip("s3fs", reason="s3fs is not installed; it comes with the extra dev")
-pytest.importorskip("moto", reason="moto is not installed; it comes with the extra dev")
 
 PAGES = [png(40 + number, 30, shade=number) for number in range(6)]
 
@@ -273,13 +234,11 @@ def test_a_prefix_is_read_with_two_requests_a_page(client: Any, proxy: FaultyS3,
 
 
 def test_patterns_and_archives_are_read_from_objects(client: Any, proxy: FaultyS3, tmp_path: Path) -> None:
-    shard = io.BytesIO()
-    with tarfile.open(fileobj=shard, mode="w") as tar:
-        for number, page in enumerate(PAGES):
-            member = tarfile.TarInfo(f"{number}.png")
-            member.size = len(page)
-            tar.addfile(member, io.BytesIO(page))
-    client.put_object(Bucket=BUCKET, Key="shards/0.tar", Body=shard.getvalue())
+    write_tar(tmp_path / "0.tar", {f"{number}.png": page for number, page in enumerate(PAGES)})
+    with zipfile.ZipFile(tmp_path / "1.zip", "w") as archive:
+        archive.writestr("a.png", PAGES[0])
+    for name in ("0.tar", "1.zip"):
+        client.put_object(Bucket=BUCKET, Key=f"shards/{name}", Body=(tmp_path / name).read_bytes())
     put(client, shards__1_png=PAGES[0], shards__sub__2_png=PAGES[1])
     sources = [f"s3://{BUCKET}/shards/*.png", f"s3://{BUCKET}/shards/0.tar"]
     assert run(["batch", *sources, "--out", str(tmp_path / "out"), "--no-report"]) == 0
@@ -287,6 +246,8 @@ def test_patterns_and_archives_are_read_from_objects(client: Any, proxy: FaultyS
     found = [record["source"] for record in output(tmp_path / "out")]
     assert found == [f"s3://{BUCKET}/shards/1.png", *tar_names]
     assert proxy.requests["GET"] <= 5
+    assert run(["batch", f"s3://{BUCKET}/shards/1.zip", "--out", str(tmp_path / "zip"), "--no-report"]) == 0
+    assert [record["source"] for record in output(tmp_path / "zip")] == [f"s3://{BUCKET}/shards/1.zip/a.png"]
 
 
 def test_an_object_that_has_changed_since_it_was_planned_fails(client: Any, tmp_path: Path) -> None:
@@ -301,16 +262,7 @@ def test_an_object_that_has_changed_since_it_was_planned_fails(client: Any, tmp_
     assert "changed" in failed["error"]["detail"]
 
 
-@pytest.mark.parametrize(
-    ("source", "code", "said"),
-    [
-        (f"s3://{BUCKET}/nothing", 66, "has no objects"),
-        (f"s3://{BUCKET}/nothing/*.png", 66, "has no objects"),
-        ("https://me:pass-word@host.invalid/a.png", 65, "holds a user or password"),
-        ("https://host.invalid/a.png?X-Amz-Signature=pass-word", 65, "is signed"),
-        ("ftp://host.invalid/a.png", 65, "ftp:// is not known"),
-    ],
-)
+@pytest.mark.parametrize(("source", "code", "said"), data_of("batch_object_store")["sources"])
 def test_what_cannot_be_a_source_is_told(
     source: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -349,22 +301,3 @@ def test_a_web_server_gives_files_and_says_when_it_gives_no_parts(
             open_objects(url).read(f"{url}/large.tar", 100_000, 100_010)
         assert run(["batch", f"{url}/none.png", "--out", str(tmp_path / "other")]) == 66
     assert "none.png cannot be read" in capsys.readouterr().err
-
-
-def test_an_object_is_a_file_that_is_read_at_any_place(proxy: FaultyS3) -> None:
-    data = random.Random(1).randbytes(3_000_000)
-    objects = open_objects(f"s3://{BUCKET}/")
-    open_destination(f"s3://{BUCKET}/at").note("random", data)
-    before = proxy.requests.copy()
-    with objects.open(f"s3://{BUCKET}/at/random") as file:
-        assert file.read(64) == data[:64]
-        assert file.seek(0, 2) == len(data)
-        draw = random.Random(2)
-        for _ in range(200):
-            at, size = draw.randrange(1_000_000), draw.randrange(2000)
-            file.seek(at)
-            assert read_fully(file, size) == data[at : at + size]
-        file.seek(500_000)
-        assert file.read() == data[500_000:]
-        assert file.read(1) == b""
-    assert (proxy.requests - before)["HEAD"] == 1

@@ -1,7 +1,5 @@
 """The outputs of `ocrsvc batch` that hold all sources together, and texts of each."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -19,7 +17,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pypdfium2
 import pytest
-from batch_outputs_support import READER, Outcome, line, page, results, tree, write
+from batch_outputs_support import Outcome, line, page, results, tree, write
 from batch_support import draw_images, use_fake_engine
 from documents import GRAY, pdf, tiff
 from hypothesis import given
@@ -28,12 +26,12 @@ from image_support import box
 from support import read_data
 
 from ocrsvc.batch.destination import Destination
-from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, open_writers
+from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
 from ocrsvc.batch.outputs.source_files import ENDINGS, common_folder, source_path
 from ocrsvc.batch.pages import FileResults
 from ocrsvc.batch.verify import verify
 from ocrsvc.cli.main import run
-from ocrsvc.errors import BadOption, BrokenImage, OcrsvcError, ResourcesExhausted, SourceGone
+from ocrsvc.errors import BrokenImage, OcrsvcError, ResourcesExhausted, SourceGone
 from ocrsvc.results import Barcode, Cell, Character, MaskedPart, Page, ReadOptions, Region, Table, Word
 
 FAILED = BrokenImage("This PNG is cut off.", "Send it whole.")
@@ -140,15 +138,6 @@ def test_row_groups_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [8, 1]
 
 
-def test_several_formats_have_a_folder_each_and_that_of_parquet_is_a_dataset(tmp_path: Path) -> None:
-    for names in (["parquet"], ["jsonl", "parquet:line", "text"]):
-        for write_part in open_writers(names, READER):
-            for part, file in enumerate(FILES):
-                write_part(Destination(tmp_path), part, iter([file]), replace=True)
-    assert {name.split("/")[0] for name in tree(tmp_path)} == {"jsonl", "parquet", "parquet-line", "text"}
-    assert pyarrow.dataset.dataset(tmp_path / "parquet", format="parquet").count_rows() == 4
-
-
 def test_each_source_of_which_anything_is_known_has_a_text_that_is_named_like_it(tmp_path: Path) -> None:
     read = results("scans/a.pdf", [page("one", "two"), FAILED, page("three")])
     listing = write(tmp_path, "text", read, results("none.pdf", [None, None]), FILES[1])
@@ -174,22 +163,6 @@ def test_documents_of_each_source_hold_its_pages_and_words(
     write(tmp_path, name, *FILES)
     text = (tmp_path / f"a.pdf{ending}").read_text()
     assert [part for part in holds if part not in text] == []
-
-
-@pytest.mark.parametrize(
-    ("names", "options", "said"),
-    [
-        (["jsonl", "docx"], {}, "--format is 'docx': accepted are jsonl, jsonl.gz, parquet"),
-        ([""], {}, "--format is ''"),
-        (["text", "text"], {}, "twice"),
-        (["parquet:word"], {"words": False}, "Add --words"),
-        (["pdf"], {"mask": "phone"}, "--mask"),
-    ],
-)
-def test_formats_that_cannot_be_are_refused(names: list[str], options: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadOption) as refused:
-        check_formats(names, options)
-    assert said in str(refused.value)
 
 
 def test_the_command_writes_all_formats_of_the_same_pages(
@@ -300,10 +273,7 @@ NAMES = st.lists(st.one_of(ODD, st.text(string.ascii_letters + "/.%@~ _#:\\é中
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    read_data("batch_outputs.json")["a file is called like its source"],
-)
+@pytest.mark.parametrize(("name", "expected"), read_data("batch_outputs.json")["a file is called like its source"])
 def test_a_file_is_called_like_its_source(name: str, expected: str) -> None:
     assert source_path(name, ".pdf" if expected.lower().endswith(".pdf") else ".txt") == expected
 

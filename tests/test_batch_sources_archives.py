@@ -1,11 +1,8 @@
 """Sources of a batch run in tars, zips and Parquet: images are planned, loaded by their places, and fail alone."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
-import os
 import random
 import struct
 import subprocess
@@ -22,6 +19,7 @@ import pytest
 from batch_support import document, load, names, plan, png, write_tar
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import run_program
 
 from ocrsvc.batch.plan import write_plan
 from ocrsvc.batch.request import SourceRequest
@@ -31,17 +29,17 @@ from ocrsvc.batch.sources.plan_files import check_unchanged, is_below
 from ocrsvc.batch.sources.source_files import PlanningCounts
 from ocrsvc.errors import BodyTooLarge, BrokenArchive, OcrsvcError, SourceGone
 
-LONG = "/".join(["folder"] * 40) + "/é.png"
+DEEP = "d/" * 10_000 + "é.png"
 MEMBERS = {
     "0001.png": png(1),
     "0001.json": b"{}",
     "inner.tar": b"",
     "0002.cls": png(2),
     "deep/0003.JPG": png(3),
-    LONG: png(4),
+    DEEP: png(4),
     "doc.pdf": document(2),
 }
-PLANNED = ["0001.png", "0002.cls", "deep/0003.JPG", LONG, "doc.pdf"]
+PLANNED = ["0001.png", "0002.cls", "deep/0003.JPG", DEEP, "doc.pdf"]
 TWO = {"a.png": png(1), "b.png": png(2)}
 
 
@@ -59,6 +57,8 @@ def write_any(path: Path, members: dict[str, bytes]) -> Path:
         plain = write_tar(path, members).read_bytes()
         zstandard = pytest.importorskip("zstandard")
         path.write_bytes(zstandard.compress(plain[:9000]) + zstandard.compress(plain[9000:]))
+    elif path.suffix == ".parquet":
+        write_table(path, table_of(list(members.values())))
     elif path.suffix in {".zip", ".cbz"}:
         write_zip(path, members, zipfile.ZIP_STORED if "stored" in path.name else zipfile.ZIP_DEFLATED)
         path.write_bytes(b"#!/bin/sh\n" * 100 * (path.suffix == ".cbz") + path.read_bytes())
@@ -122,13 +122,6 @@ def test_names_lead_nowhere_else_are_each_once_and_valid_text(tmp_path: Path) ->
     assert [load(file) for file in files] == [png(shade) for shade in range(len(entries))]
 
 
-@pytest.mark.parametrize("name", ["t.tar", "t.zip"])
-def test_a_member_10000_levels_deep_is_a_name_like_others(tmp_path: Path, name: str) -> None:
-    deep = "d/" * 10_000 + "a.png"
-    (file,) = plan(write_any(tmp_path / name, {deep: png(1)}))
-    assert (file.name, load(file)) == (f"{tmp_path / name}/{deep}", png(1))
-
-
 def test_what_is_no_plain_file_in_a_tar_is_left_out_or_fails(tmp_path: Path) -> None:
     with (tmp_path / "sparse.png").open("wb") as written:
         for number in range(60):
@@ -170,14 +163,6 @@ def test_an_archive_that_is_cut_off_or_none_is_a_page_that_fails(tmp_path: Path,
             load(plan(path)[-1])
 
 
-def test_a_damaged_header_ends_a_tar_with_a_page_that_fails(tmp_path: Path) -> None:
-    path = changed(write_tar(tmp_path / "t.tar", TWO), (1024 + 3, b"\1"))
-    first, broken = plan(path)
-    assert (load(first), broken.name) == (png(1), str(path))
-    with pytest.raises(BrokenArchive, match="no header at byte 1024"):
-        load(broken)
-
-
 def test_a_member_of_a_zip_that_cannot_be_unpacked_fails_and_its_neighbours_do_not(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "s.zip", TWO, zipfile.ZIP_STORED)
     plain = path.read_bytes()
@@ -203,7 +188,7 @@ def test_a_member_that_unpacks_to_more_than_the_limit_is_not_unpacked(tmp_path: 
         load(file, 1_000_000)
 
 
-@pytest.mark.parametrize("name", ["t.tar", "t.tar.gz", "t.zip"])
+@pytest.mark.parametrize("name", ["t.tar", "t.tar.gz", "t.zip", "t.parquet"])
 def test_many_threads_load_from_one_archive(tmp_path: Path, name: str) -> None:
     members = {f"{number:03}.png": png(number) for number in range(200)}
     files = plan(write_any(tmp_path / name, members))
@@ -292,7 +277,6 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "size_88_bits.tar": lambda: header_of((1 << 88) - 1) + bytes(2048),
     "size_88_bits.tar.gz": lambda: gzip.compress(header_of((1 << 88) - 1) + bytes(2048)),
     "size_5000_digits.tar": lambda: tar_with_pax("9" * 5000),
-    "size_30_digits.tar": lambda: tar_with_pax("9" * 30),
     "size_20_digits.tar": lambda: tar_with_pax("9" * 20),
     "offset_64_bits.zip": lambda: zip_with((1 << 64) - 1, 1000),
     "size_64_bits.zip": lambda: zip_with(0, (1 << 64) - 1),
@@ -420,24 +404,13 @@ def test_a_table_that_is_cut_off_ends_as_pages_that_fail(tmp_path: Path, keep: f
         load(files[-1])
 
 
-def test_many_threads_load_rows(tmp_path: Path) -> None:
-    images = [png(number % 256) for number in range(300)]
-    files = plan(write_table(tmp_path / "t.parquet", table_of(images)))
-    with closing(SourceLoader()) as loader, ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(loader, files)) == images
-
-
 # What somebody made to do harm
 
 
 LOCAL, REMOTE = "/data", "s3://bucket/data"
-WITHIN = [
-    *((LOCAL, path) for path in ("deep/../a.png", "/data/deep/a.png")),
-    *(("", "a.png"), (REMOTE, "a.png"), (REMOTE, "s3://bucket/data/b.png")),
-]
+WITHIN = [("", "a.png"), (LOCAL, "deep/../a.png"), (REMOTE, "a.png"), (REMOTE, "s3://bucket/data/b.png")]
 OUTSIDE = [
-    *((LOCAL, path) for path in ("../a.png", "/etc/passwd", "/data/../etc/passwd", "/database/a.png")),
-    *((LOCAL, path) for path in ("file:///etc/passwd", "http://169.254.169.254/latest/a.png", "s3://private/a.png")),
+    *((LOCAL, path) for path in ("/data/../etc/passwd", "/database/a.png", "file:///etc/passwd", "s3://private/a.png")),
     *((REMOTE, path) for path in ("../../private/a.png", "/etc/passwd", "s3://bucket/private/a.png")),
 ]
 
@@ -515,15 +488,9 @@ def test_a_parquet_file_that_unpacks_to_gigabytes_takes_bounded_memory(
     path, out = tmp_path / "bomb.parquet", tmp_path / "out"
     subprocess.run([sys.executable, "-c", BOMB, path, str(value_mb), str(rows)], check=True)
     assert path.stat().st_size < 100_000
-    command = [sys.executable, "-m", "ocrsvc", "batch", str(path), "--out", str(out), "--limit", "40", "--no-report"]
+    command = [sys.executable, "-m", "ocrsvc", "batch", path, "--out", out, "--limit", "40", "--no-report"]
     # A process begins with the peak of the one that starts it, so a small one starts the run.
-    measured = subprocess.run(
-        [sys.executable, "-c", PEAK, *command],
-        env=os.environ | {"OCRSVC_ENGINE": "fake", "OCRSVC_ISOLATION": "thread"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    measured = run_program("-c", PEAK, *command, env={"OCRSVC_ISOLATION": "thread"})
     peak_kb, status = map(int, measured.stdout.split())
     # The largest of its processes, those that it has started among them.
     assert peak_kb * 1024 < 500e6

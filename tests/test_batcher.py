@@ -1,7 +1,5 @@
 """Batching work of many requests: bounded in cost, like with like, each item answered apart."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import wait_until
 
-from ocrsvc.errors import EngineFailed, NotReady
 from ocrsvc.serving.batcher import Batcher, Limits
 
 FAR_S = 30.0
@@ -72,13 +69,6 @@ def test_only_the_guilty_piece_of_a_batch_fails() -> None:
         bad.result(0)
 
 
-def test_too_few_answers_fail_only_their_items() -> None:
-    with batching(lambda _bucket, works: [work for work in works if work != "lost"], SOON) as batcher:
-        with pytest.raises(EngineFailed, match="0 answers for 1"):
-            batcher.submit("narrow", "lost", 1).result(FAR_S)
-        assert batcher.submit("narrow", "a", 1).result(FAR_S) == "a"
-
-
 def test_cancelled_work_never_reaches_the_model() -> None:
     model = Model()
     with batching(model, LATE) as batcher:
@@ -86,13 +76,6 @@ def test_cancelled_work_never_reaches_the_model() -> None:
         assert gone.cancel()
     assert kept.result(0) == "A"
     assert model.runs == [("narrow", ["a"])]
-
-
-def test_a_closed_batcher_takes_nothing() -> None:
-    batcher: Batcher[str, str, str] = Batcher(Model(), SOON)
-    batcher.close()
-    with pytest.raises(NotReady):
-        batcher.submit("narrow", "a", 1)
 
 
 @given(

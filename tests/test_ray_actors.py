@@ -4,9 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +34,6 @@ from ocrsvc.results import ReadOptions
 
 NODE = {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 1.0}}
 GROUP = PageGroup(SourceFile("1", "1", "1", 10, 3, range(1, 4)), (1, 2, 3), (0, 1, 2))
-SOON_S = 20.0
 
 
 class Handle:
@@ -106,38 +103,6 @@ def cluster_of(*at_once: int, answers: Sequence[Any] = ()) -> Cluster:
     cluster = Cluster(ClusterRequest(), None, *answers)
     cluster.actors += [Actor(Handle(), ready(host, count)) for host, count in zip("abc", at_once, strict=False)]
     return cluster
-
-
-def test_groups_go_to_the_actors_with_the_most_places_up_to_what_they_read_at_once() -> None:
-    cluster = cluster_of(2, 2)
-    with ExitStack() as taken:
-        hosts = [taken.enter_context(cluster._taken(alone=False)).started.host for _ in range(4)]
-        assert hosts == ["a", "b", "a", "b"]
-        assert (cluster.at_once, cluster._free(alone=False)) == (4, None)
-
-
-def test_a_page_that_is_read_alone_waits_for_an_idle_actor_and_other_groups_wait_no_longer() -> None:
-    cluster, taken = cluster_of(2, 1), dict[str, str]()
-    is_over = threading.Event()
-
-    def read(name: str) -> None:
-        with cluster._taken(alone=name == "alone") as actor:
-            taken[name] = actor.started.host
-            is_over.wait(SOON_S)
-
-    threads = [threading.Thread(target=read, args=(name,)) for name in ("alone", "other")]
-    with cluster._taken(alone=False):
-        with cluster._taken(alone=False):
-            threads[0].start()
-            wait_until(lambda: cluster._waiting_alone, "the page that waits", SOON_S)
-            threads[1].start()
-            assert taken == {}
-        # Nothing ends meanwhile: the first actor has had room for the other group all the time.
-        wait_until(lambda: len(taken) == 2, "both groups", SOON_S)
-    is_over.set()
-    for thread in threads:
-        thread.join(SOON_S)
-    assert taken == {"alone": "b", "other": "a"}
 
 
 def test_a_file_that_a_node_lacks_is_sent_and_fails_if_no_machine_has_it() -> None:
