@@ -1,7 +1,5 @@
 """ppocr with an encrypted model: reads as with the plain one, and leaves nothing plain in a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

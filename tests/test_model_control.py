@@ -1,20 +1,20 @@
 """Which versions are wanted and which one reads a request: policies, labels, shares, languages, and the state file."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from models_support import make_fake
+from support import data_of
 
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import OperatorError, SettingsError, UnknownModel
-from ocrsvc.models.model_control import CHECK_S, PROOF_LOCK, ModelControl
+from ocrsvc.models.model_control import ModelControl
 from ocrsvc.models.model_name import WantedModel
 from ocrsvc.models.policy import FILE, TENSORFLOW_FILE, parse_policies, read_policies
 from ocrsvc.models.repository import ModelRepository
@@ -24,16 +24,7 @@ from ocrsvc.models.version_selection import VersionSelector
 from ocrsvc.results import ReadOptions
 
 ACCEPTED = Verdict(accepted=True)
-CONFIG = """
-model_config_list {
-  config {
-    name: "mine" base_path: "%s" model_platform: "ocrsvc"
-    model_version_policy { specific { versions: 1 versions: 3 } }
-    version_labels { key: "stable" value: 1 }
-    version_labels { key: "canary" value: 3 }
-  }
-}
-"""
+POLICIES = data_of("model_policies")
 
 
 class Place:
@@ -72,44 +63,13 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("versions", "available"),
-    [
-        ('"newest"', ["mine/3"]),
-        ("{newest = 2}", ["mine/3", "mine/2"]),
-        ("[1, 3]", ["mine/3", "mine/1"]),
-        ('"all"', ["mine/3", "mine/2", "mine/1"]),
-        ('"newest"\nlabels = {stable = 1}', ["mine/3", "mine/1"]),
-    ],
-)
+@pytest.mark.parametrize(("versions", "available"), POLICIES["valid"])
 def test_policy_selects_the_versions_that_may_serve(place: Place, versions: str, available: list[str]) -> None:
     place.policy(f"[mine]\nversions = {versions}")
     assert place.available() == [*available, "ppocr/1"]
 
 
-def test_older_version_serves_if_the_newest_is_not_accepted(place: Place) -> None:
-    new = place.add("mine", 4, verdict=None)
-    catalogue = place.control().catalogue()
-    assert [str(one) for one in catalogue.candidates] == ["mine/4"]
-    assert [str(one) for one in catalogue.models["mine"].available] == ["mine/3"]
-    place.store.record_verdict(new.digest, Verdict(accepted=False, reason="It reads garbage."))
-    assert not place.control().catalogue().candidates
-    place.store.record_verdict(new.digest, ACCEPTED)
-    assert [str(one) for one in place.control().catalogue().models["mine"].available] == ["mine/4"]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[mine]\nversions = 0", "mine.versions"),
-        ("[mine]\nversions = {newest = 0}", "mine.versions"),
-        ("[mine]\nversion = 1", "mine.version: "),
-        ('[mine]\nlabels = {"a b" = 1}', "mine.labels"),
-        ("[mine]\nshares = {a = 0.6, b = 0.6}", "add up to more than 1"),
-        ("[MINE]", "should match pattern"),
-        ("[mine", "not valid TOML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), POLICIES["invalid"])
 def test_invalid_policy_stops_the_start_and_is_ignored_later(
     place: Place, text: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,26 +94,14 @@ def test_new_worker_uses_the_last_valid_policies(place: Place, caplog: pytest.Lo
 
 @pytest.mark.parametrize("base_path", ["mine", "{folder}/mine", ""])
 def test_models_config_is_equivalent_to_models_toml(place: Place, base_path: str) -> None:
-    text = CONFIG % base_path.format(folder=place.folder)
+    text = POLICIES["models_config"] % base_path.format(folder=place.folder)
     (place.folder / TENSORFLOW_FILE).write_text(text)
     # What the file does not name is not wanted, as with TensorFlow Serving.
     assert place.available() == ["mine/3", "mine/1"]
     assert place.selector().select(ReadOptions(model="mine:canary")).number == 3
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (CONFIG % "/elsewhere/mine", "base_path '/elsewhere/mine'"),
-        ('model_config_list { config { nme: "mine" } }', "nme"),
-        ('model_config_list { config { name: "mine" } config { name: "mine" } }', "twice"),
-        (
-            'model_config_list { config { name: "mine" model_version_policy { specific { versions: -1 } } } }',
-            "versions",
-        ),
-        ('model_config_list { config { name: "Mine" } }', "should match pattern"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), POLICIES["invalid_models_config"])
 def test_error_names_the_fault_in_models_config(place: Place, text: str, said: str) -> None:
     (place.folder / TENSORFLOW_FILE).write_text(text)
     with pytest.raises(SettingsError, match=said):
@@ -167,39 +115,17 @@ def test_two_files_of_policies_are_refused(place: Place) -> None:
         place.control()
 
 
-@pytest.mark.parametrize(
-    ("asked", "name"),
-    [
-        (ReadOptions(lang="en"), "mine"),
-        (ReadOptions(lang="ru"), "cyrillic"),
-        (ReadOptions(lang="ru-ru"), "cyrillic"),
-        (ReadOptions(lang="zh-hant"), "ppocr"),
-        (ReadOptions(lang="zh"), "mine"),
-        (ReadOptions(lang="auto"), "mine"),
-        (ReadOptions(tier="tiny"), "cyrillic"),
-        (ReadOptions(tier="small", lang="en"), "ppocr"),
-    ],
-)
-def test_tier_and_language_select_a_model_default_first(place: Place, asked: ReadOptions, name: str) -> None:
+@pytest.mark.parametrize(("asked", "name"), POLICIES["tiers and languages"])
+def test_tier_and_language_select_a_model_default_first(place: Place, asked: dict[str, Any], name: str) -> None:
     place.add("mine", 4, languages=("en", "zh"))
     place.add("cyrillic", 1, tier="tiny", languages=("ru", "en"))
-    assert place.selector().select(asked).name == name
+    assert place.selector().select(ReadOptions(**asked)).name == name
 
 
 @pytest.mark.parametrize(("draw", "number"), [(0.04, 3), (0.05, 2), (0.99, 2)])
 def test_a_share_of_the_traffic_goes_to_a_label_and_the_rest_to_stable(place: Place, draw: float, number: int) -> None:
     place.policy("[mine]\nlabels = {stable = 2, canary = 3}\nshares = {canary = 0.05}")
     assert place.selector(draw).select(ReadOptions()).number == number
-
-
-def test_a_new_version_serves_once_it_is_loaded_and_the_old_one_until_then(place: Place) -> None:
-    place.loaded = {"mine/2"}
-    selector = place.selector()
-    assert selector.select(ReadOptions()).number == 2
-    place.loaded = {"mine/2", "mine/3"}
-    assert selector.select(ReadOptions()).number == 3
-    place.loaded = set()
-    assert selector.select(ReadOptions()).number == 3
 
 
 def test_loads_and_unloads_override_the_policy(place: Place) -> None:
@@ -224,34 +150,6 @@ def test_operators_labels_override_those_of_the_policy(place: Place) -> None:
     for wrong in (4, 9):
         with pytest.raises(UnknownModel, match=f"mine/{wrong}"):
             control.set_labels("mine", {"stable": wrong})
-
-
-def test_status_is_loading_during_a_proof_and_start_before_it(place: Place) -> None:
-    for number in (4, 5):
-        new = place.add("mine", number, verdict=None)
-    place.policy('[mine]\nversions = "all"')
-    with place.store.locked(PROOF_LOCK, new.digest):
-        assert [one.state for one in place.control().status("mine")[3:]] == ["START", "LOADING"]
-    assert [one.state for one in place.control().status("mine")[3:]] == ["START", "START"]
-
-
-def test_request_reads_the_state_file_but_not_the_repository(place: Place) -> None:
-    one, other = place.control(), place.control()
-    place.policy('[mine]\nversions = "all"')
-    place.add("mine", 4)
-    one.unload("mine", 3)
-    place.now_s += CHECK_S
-    assert [str(version) for version in other.catalogue().available] == ["mine/2", "ppocr/1"]
-    other.reread()
-    assert [str(version) for version in other.catalogue().available] == ["mine/4", "mine/2", "mine/1", "ppocr/1"]
-
-
-def test_worker_rereads_the_state_before_it_refuses_a_model(place: Place) -> None:
-    one = place.control()
-    one.unload("mine")
-    selector = place.selector()
-    one.load("mine")
-    assert selector.select(ReadOptions()).number == 3
 
 
 def test_state_survives_a_restart_and_a_damaged_file_is_kept_aside(

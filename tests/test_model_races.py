@@ -1,13 +1,10 @@
 """What fails or dies while versions are loaded, proved and drained harms no request and no other version."""
 
-from __future__ import annotations
-
+import atexit
 import errno
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -25,7 +22,6 @@ from support import wait_until
 from test_loaded_models import FAR_S, MIB, serving, version
 from test_model_watcher import a_fake, prover, serving_worker
 
-from ocrsvc.engines.model.version import built_in_model
 from ocrsvc.errors import ClientGone, EngineUnavailable, ModelUnavailable, NotReady, OperatorError
 from ocrsvc.models.model_control import CHECK_S, open_control
 from ocrsvc.models.proof.verdicts import LOADS_FOLDER, MOST_CRASHES, CrashGuard, Verdicts
@@ -257,26 +253,6 @@ def test_watcher_survives_an_unexpected_error(models: Path, monkeypatch: pytest.
 
 
 REFUSED = 9
-IN_ORDER = """
-import sys, threading
-from pathlib import Path
-from ocrsvc.models.repository import ModelRepository
-from ocrsvc.models.proof.verdicts import CrashGuard
-from ocrsvc.models.proof.verdicts import Verdicts
-from ocrsvc.settings.settings import Settings
-from ocrsvc.models.state import StateStore
-folder = Path(sys.argv[2])
-guard = CrashGuard(folder, Verdicts(Settings(), StateStore(folder)))
-begun = threading.Event()
-def load():
-    with guard.loading(ModelRepository(Path(sys.argv[1])).open("fake", 1)):
-        begun.set()
-        threading.Event().wait()
-threading.Thread(target=load, daemon=True).start()
-begun.wait()
-assert list(Path(sys.argv[2]).glob("loading/*"))
-sys.exit(0)
-"""
 
 
 def guard_of(folder: Path) -> CrashGuard:
@@ -334,11 +310,14 @@ def test_crash_of_the_whole_service_does_not_count(tmp_path: Path) -> None:
 
 
 def test_orderly_exit_during_a_load_leaves_no_mark(tmp_path: Path) -> None:
-    make_fake(tmp_path / "models", 1)
-    subprocess.run([sys.executable, "-c", IN_ORDER, tmp_path / "models", tmp_path / "state"], check=True, timeout=60)
-    assert not list((tmp_path / "state" / LOADS_FOLDER).iterdir())
+    version, guard, marks = make_fake(tmp_path / "models", 1), guard_of(tmp_path), tmp_path / "state" / LOADS_FOLDER
 
+    def load_and_exit() -> None:
+        atexit._clear()
+        with guard.loading(version):
+            assert list(marks.iterdir())
+            atexit._run_exitfuncs()
+            os.kill(os.getpid(), signal.SIGKILL)
 
-def test_built_in_model_has_no_load_marks(tmp_path: Path) -> None:
-    with guard_of(tmp_path).loading(built_in_model()):
-        assert not (tmp_path / "state").exists()
+    assert in_child(load_and_exit) == -signal.SIGKILL
+    assert not list(marks.iterdir())

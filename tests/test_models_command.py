@@ -1,7 +1,5 @@
 """`ocrsvc models`: what a repository holds, what is wrong with it, and how versions come and go."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -13,7 +11,7 @@ import pytest
 from model_files import LETTERS, detector, real_models, recognizer
 from models_support import make_fake
 from pydantic import BaseModel
-from support import ROOT
+from support import ROOT, data_of
 
 from ocrsvc.cli.check import describe_models
 from ocrsvc.cli.main import run
@@ -29,7 +27,6 @@ from ocrsvc.models.state import StateStore, Verdict
 from ocrsvc.settings.load import read_settings
 
 Models = Callable[..., str]
-WRONG = ("--version=0", "--version=1.5", "--recognizer=nothing", "--tier=huge")
 
 
 @pytest.fixture(autouse=True)
@@ -95,29 +92,7 @@ def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, re
     assert {one.name for one in (repository / "mine").iterdir()} == {"1", "2", "7", "8"}
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "words"),
-    [
-        (["add", "mine", "SOURCE", "--version", "1"], 78, "mine/1 already exists"),
-        (["add", "ppocr", "SOURCE", "--version", "1"], 78, "ppocr/1 already exists"),
-        (["add", "mine", "NOWHERE"], 65, "NOWHERE does not exist"),
-        (["add", "mine", "SOURCE", "--recognizer", "a=SOURCE", "--recognizer", "a=SOURCE"], 78, "the same name"),
-        (["check", "mine/9"], 65, "has no mine/9"),
-        (["check", "mine:label"], 78, "Write NAME or NAME/VERSION"),
-        (["remove", "mine"], 78, "has no version"),
-        (["remove", "mine/1"], 78, "Not a terminal: confirm with --yes."),
-        (["remove", "mine/9", "--yes"], 78, "has no mine/9"),
-        (["remove", "ppocr/1", "--yes"], 78, "built-in"),
-        (["load", "other"], 65, "There is no model other"),
-        (["label", "mine", "canary", "second"], 78, "Accepted are a number and none"),
-        (["label", "mine", "canary", "1"], 65, "was not accepted"),
-        *((["add", "mine", "SOURCE", arg], 2, arg.partition("=")[0]) for arg in ("--version=0", "--version=1.5")),
-        *(
-            (["add", "mine", "SOURCE", arg], 2, arg.partition("=")[0])
-            for arg in ("--recognizer=nothing", "--tier=huge")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("args", "code", "words"), data_of("models_command")["failed"])
 def test_failed_commands_say_why(models: Models, tmp_path: Path, args: list[str], code: int, words: str) -> None:
     folder = source(tmp_path / "source")
     models("add", "mine", folder)
@@ -220,15 +195,7 @@ def test_the_verdict_of_a_check_counts(models: Models, repository: Path) -> None
     assert states(models)["fake/2"] == "serving"
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (("height_px = 48", "height_px = 32"), "It does not open: "),
-        (("adds_space = true", "adds_space = false"), "It does not open: "),
-        (('dictionary = "dict.txt"\n', ""), "contains no dictionary"),
-        (('file = "det.onnx"', 'file = "rec.onnx"'), "It does not open: "),
-    ],
-)
+@pytest.mark.parametrize(("change", "reason"), data_of("models_command")["defects"])
 def test_check_names_the_defective_part(
     models: Models, repository: Path, tmp_path: Path, change: tuple[str, str], reason: str
 ) -> None:

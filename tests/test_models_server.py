@@ -1,10 +1,6 @@
 """Several models in the real service: each answer is read by the model it names, also while versions are swapped."""
 
-from __future__ import annotations
-
-import json
 import threading
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -101,7 +97,6 @@ def test_no_worker_is_replaced_for_the_models_that_it_loads(server: Server, isol
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
 PAUSE_S = 0.02
-PAGE = png(16, 16, shade=200, suffix=".bmp")
 
 
 def settings(folder: Path, **more: str) -> dict[str, str]:
@@ -121,40 +116,26 @@ def add(folder: Path, number: int, text: str = "") -> None:
     make_fake(folder / "models", number, fake_text=text or f"{WORDS} v{number}")
 
 
-def answer_of(url: str) -> Any:
-    """What the page is answered with."""
-    request = urllib.request.Request(f"{url}/v1/ocr", PAGE, {"Content-Type": "image/bmp"})
-    with urllib.request.urlopen(request, timeout=30) as response:
-        return json.load(response)
-
-
-def read(url: str) -> tuple[str, str]:
-    """The version that has answered, and its last line."""
-    answer = answer_of(url)
-    return answer["engine"]["version"], answer["pages"][0]["lines"][-1]["text"]
-
-
 @contextmanager
 def asking(server: Server, clients: int) -> Iterator[Counter[tuple[str, str]]]:
     """Clients that ask over and over; what they were answered, or what failed."""
     seen: Counter[tuple[str, str]] = Counter()
-    url = server.url
 
-    def ask() -> None:
+    def read() -> None:
         try:
-            answer = read(url)
+            answer = readers_of(ask(server).json())
         except Exception as error:  # noqa: BLE001  whatever fails is a failed request
             answer = ("failed", repr(error))
         seen[answer] += 1
         threading.Event().wait(PAUSE_S)
 
-    with repeating(ask, clients):
+    with repeating(read, clients):
         yield seen
 
 
 def check(seen: Counter[tuple[str, str]], versions: set[str]) -> None:
     """Each answer has the text of its version, and is of one of these."""
-    assert set(seen) <= {(version, f"{WORDS} v{version}") for version in versions}
+    assert set(seen) <= {(f"fake/{version}", f"{WORDS} v{version}") for version in versions}
 
 
 def test_versions_are_swapped_under_requests_and_bad_ones_never_answer(tmp_path: Path) -> None:
@@ -169,7 +150,7 @@ def test_versions_are_swapped_under_requests_and_bad_ones_never_answer(tmp_path:
             add(tmp_path, 4)
             server.wait_for("SERVING fake/4 in place of fake/2", count=2)
             server.wait_for("UNLOADED the model fake/2: retired", count=2)
-        assert read(server.url)[0] == "4"
+        assert readers_of(ask(server).json())[0] == "fake/4"
         check(seen, {"1", "2", "4"})
         wait_until(lambda: server.metric('ocrsvc_model_refusals_total{reason="text"}') == 1)
         wait_until(lambda: server.metric("ocrsvc_model_swaps_total") == 4)
@@ -183,7 +164,7 @@ def test_versions_are_swapped_in_child_processes_too(tmp_path: Path) -> None:
             add(tmp_path, 2)
             server.wait_for("SERVING fake/2 in place of fake/1")
             server.wait_for("UNLOADED the model fake/1: retired")
-        assert read(server.url)[0] == "2"
+        assert readers_of(ask(server).json())[0] == "fake/2"
         check(seen, {"1", "2"})
 
 
@@ -194,6 +175,6 @@ def test_swap_without_room_for_both_closes_the_old_version_first_and_fails_no_re
         with asking(server, 4) as seen:
             make_fake(tmp_path / "models", 2, fake_text=f"{WORDS} v2", **large)
             server.wait_for("SERVING fake/2 in place of fake/1")
-            wait_until(lambda: any(version == "2" for version, _ in seen))
+            wait_until(lambda: any(version == "fake/2" for version, _ in seen))
         assert server.log.index("UNLOADED the model fake/1") < server.log.index("LOADED the model fake/2")
         check(seen, {"1", "2"})

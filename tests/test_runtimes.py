@@ -6,10 +6,10 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -22,8 +22,7 @@ from ocrsvc.cli.main import run
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr import runtime_proof
 from ocrsvc.engines.ppocr.engine import PpocrEngine, open_ppocr
-from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, ModelPart
@@ -77,11 +76,9 @@ def test_fastest_equivalent_runtime_is_chosen_if_clearly_faster(
 @pytest.mark.parametrize(
     ("precision", "provider", "wanted"),
     [
-        ("auto", "auto", None),
         ("auto", "cpu", None),
         ("fp32", "auto", (FP32, FP32)),
         ("int8", "auto", (FP32, INT8)),
-        ("bf16", "auto", (BF16, BF16)),
         ("bf16", "openvino", (BF16, BF16)),
         ("fp32", "openvino", (Runtime("openvino", "fp32"), Runtime("openvino", "fp32"))),
         ("auto", "openvino", (Runtime("openvino", "auto"), Runtime("openvino", "auto"))),
@@ -90,14 +87,6 @@ def test_fastest_equivalent_runtime_is_chosen_if_clearly_faster(
 def test_requested_runtime_is_not_proved(precision: Any, provider: Any, wanted: Any) -> None:
     asked = runtime_proof.requested_choice(precision, provider)
     assert (asked and (asked.detection, asked.recognition)) == wanted
-
-
-def test_bf16_is_tried_where_openvino_computes_in_it_and_was_not_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert runtime_proof.candidates(DETECTION, "auto") == [FP32, BF16]
-    assert runtime_proof.candidates(RECOGNITION, "auto") == [FP32, INT8, BF16]
-    assert runtime_proof.candidates(RECOGNITION, "cpu") == [FP32, INT8]
-    monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
-    assert runtime_proof.candidates(DETECTION, "auto") == [FP32]
 
 
 def test_a_choice_comes_back_as_it_was_stored_where_it_can_be_used(
@@ -119,12 +108,8 @@ def test_a_choice_comes_back_as_it_was_stored_where_it_can_be_used(
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"[]",
         b"\xff",
         b'{"detection": "fp32", "recognition": "int8", "reason": "an older format"}',
-        b'{"detection": {"provider": "cpu", "precision": "fp32"}}',
-        b'{"detection": {"library": "cpu"}, "recognition": {}, "reason": ""}',
         b'{"detection": {"provider": "npu", "precision": "int4"}, "recognition": {}, "reason": "newer"}',
     ],
 )
@@ -136,32 +121,24 @@ def test_a_stored_choice_of_another_format_counts_as_absent(
     assert load_choice(cache, built_in(), "auto") is None
 
 
-class Prover:
-    """A proof that counts how often it is made."""
-
-    def __init__(self) -> None:
-        self.made = 0
-
-    def __call__(self, _parts: object, _config: SessionConfig, _cache: ModelCache) -> Sequence[Proof]:
-        self.made += 1
-        return [Proof(DETECTION, BF16, 2.0), Proof(RECOGNITION, INT8, 2.0)]
+PROOFS = [Proof(DETECTION, BF16, 2.0), Proof(RECOGNITION, INT8, 2.0)]
 
 
-def chosen(cache: ModelCache, prover: Prover) -> tuple[Runtime, Runtime] | None:
+def chosen(cache: ModelCache, prover: Mock) -> tuple[Runtime, Runtime] | None:
     choice = runtime_proof.choose_runtime(built_in(), SessionConfig("cpu"), cache, prover)
     return None if choice is None else (choice.detection, choice.recognition)
 
 
 def test_proof_is_made_once_by_the_first_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    prover = Prover()
+    prover = Mock(return_value=PROOFS)
     threads = [threading.Thread(target=lambda: chosen(ModelCache(tmp_path), prover)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert chosen(ModelCache(tmp_path), prover) == (BF16, INT8)
-    assert prover.made == 1
+    prover.assert_called_once()
     assert [message[:14] for message in caplog.messages] == ["Measuring once", "Chosen: detect"]
 
 
@@ -171,16 +148,8 @@ def test_unwritable_cache_is_logged_after_a_proof(tmp_path: Path, caplog: pytest
     for cache in (ModelCache(None), ModelCache(blocked)):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            assert chosen(cache, Prover()) == (BF16, INT8)
+            assert chosen(cache, Mock(return_value=PROOFS)) == (BF16, INT8)
         assert "every start proves the choice of runtime again" in caplog.text
-
-
-def test_runs_are_timed_in_turn_and_the_least_time_counts() -> None:
-    ran: list[str] = []
-    ticks = count()
-    runs = {name: lambda name=name: ran.append(name) for name in ("one", "other")}
-    assert runtime_proof.time_in_turn(runs, rounds=3, clock=lambda: float(next(ticks))) == {"one": 1.0, "other": 1.0}
-    assert ran == ["one", "other"] * 3
 
 
 LINE = np.array([[10, 10], [110, 10], [110, 30], [10, 30]], np.float32)
@@ -238,16 +207,13 @@ def read_as(text: str, confidence: float = 0.97) -> list[LineText]:
         (DETECTION, [LINE + 500, LINE + 2.5], OURS, ""),
         (DETECTION, [LINE + 500, LINE + 3.5], OURS, "too much differs"),
         (DETECTION, [LINE], OURS, "too much differs"),
-        (DETECTION, [], OURS, "too much differs"),
         (DETECTION, [LINE, LINE + 500, LINE + 200], OURS, "too much differs"),
         (DETECTION, [LINE], THEIRS, "too much differs"),
         (DETECTION, FAILURE, OURS, "could not create a primitive"),
         (RECOGNITION, read_as("a b", 0.93), OURS, ""),
-        (RECOGNITION, read_as("ab"), OURS, "too much differs"),
         (RECOGNITION, read_as("a b", 0.9), OURS, "confidence differs by 0.07"),
         (RECOGNITION, read_as("a b", 0.9), THEIRS, ""),  # on the whole it is 0.01
         (RECOGNITION, read_as("a c"), THEIRS, "too much differs"),
-        (RECOGNITION, FAILURE, THEIRS, "could not create a primitive"),
     ],
 )
 def test_a_candidate_must_find_and_read_the_lines_as_single_precision_does(
@@ -294,13 +260,6 @@ def test_single_precision_has_to_open_and_to_run(
     broken = {"fp32"}
     with pytest.raises(RuntimeError, match="instruction"):
         runtime_proof.open_candidates(built_in()[1], SessionConfig("cpu"), ModelCache(None))
-
-
-@pytest.mark.parametrize(
-    ("wanted", "found", "edits"), [("kitten", "sitting", 3), ("", "abc", 3), ("flaw", "lawn", 2), ("same", "same", 0)]
-)
-def test_edits_are_counted(wanted: str, found: str, edits: int) -> None:
-    assert runtime_proof.count_edits(wanted, found) == runtime_proof.count_edits(found, wanted) == edits
 
 
 def test_broken_openvino_is_logged_and_not_used(
@@ -356,19 +315,6 @@ def test_where_no_gpu_works_the_cpu_computes_in_what_was_proved_there(
     engine = open_ppocr(settings, plan_for(settings, workers=1))
     engine.close()
     assert (engine.describe().device, engine.describe().precision) == ("cpu", "fp32 detection, int8 recognition")
-
-
-def test_the_recognizer_in_eight_bits_is_cached_and_decides_nearly_as_in_single_precision(tmp_path: Path) -> None:
-    store, config = ModelCache(tmp_path), SessionConfig("cpu", precision="int8")
-    new = open_model(built_in()[1], config, store)
-    kept, single = open_model(built_in()[1], config, store), open_model(built_in()[1], SessionConfig("cpu"), store)
-    assert (kept.precision, single.precision) == ("int8", "fp32")
-    line = np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8)
-    tensor = to_tensor(np.asarray(cv2.resize(line, (400, 48)), np.uint8))
-    assert np.array_equal(kept.run(tensor, ["logits"])[0], new.run(tensor, ["logits"])[0])
-    (eight, _), (expected, sure) = kept.run(tensor, OUTPUTS), single.run(tensor, OUTPUTS)
-    assert (eight == expected).mean() > 0.9
-    assert len(sure) > 5
 
 
 def test_pages_read_the_same_in_eight_bits_alone_and_beside_others_and_the_engine_says_so(tmp_path: Path) -> None:
