@@ -1,7 +1,5 @@
 """Jobs are read to their end, whatever a page, a file, the disk or a process does meanwhile."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -107,12 +105,13 @@ def test_a_page_that_was_given_up_in_good_order_is_as_suspect_as_before(
     reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner_module, "POLL_S", 0.01)
-    outcomes = [QueueFull("full"), NeverStarted("behind"), DeadlineExceeded("late")]
+    outcomes = [QueueFull("full"), NeverStarted("behind"), DeadlineExceeded("late"), DeadlineExceeded("too late")]
     monkeypatch.setattr(reader, "_begin", Mock(side_effect=outcomes))
     job = jobs.add(DOCUMENT, ASKED)
-    begun(job, 1, 2)
-    JobRunner(jobs, reader, 10.0, bool).read_all()
-    assert [row["error"] for row in job.pages()] == ["late"]
+    begun(job, 1, 1)
+    for _ in range(2):
+        JobRunner(jobs, reader, 10.0, bool).read_all()
+    assert [row["error"] for row in job.pages()] == ["too late"]
 
 
 def test_a_loss_of_power_that_leaves_a_note_empty_or_a_page_damaged_costs_no_job(

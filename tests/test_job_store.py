@@ -1,11 +1,8 @@
 """The job store: shares for each caller, a full disk, a damaged database, and what outlives processes and boots."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
-import multiprocessing
 import os
 import sqlite3
 import subprocess
@@ -21,7 +18,7 @@ from unittest.mock import Mock
 import pytest
 from documents import GRAY, pdf
 from jobs_support import done_job, put_result_file, receiver, send_due, sender_of
-from support import Clock
+from support import Clock, data_of
 from web_support import json_of
 
 from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
@@ -42,39 +39,8 @@ DOCUMENT = pdf(GRAY)
 
 # Which documents make room: as "caller + number", finished ones in capitals, the oldest first
 
-FOUR = {"max_jobs": 4}
-FORTY = {"max_bytes": 40}
 
-
-@pytest.mark.parametrize(
-    ("names", "caller", "asked", "gone"),
-    [
-        ("a1 a2", "a", FOUR, []),
-        # Its own finished ones, the oldest first, before any other's.
-        ("B1 A1 a2 A3", "a", FOUR, ["A1"]),
-        # One caller with everything makes room for each new one: finished ones first, else what came last.
-        ("A1 a2 a3 a4", "b", FOUR, ["A1"]),
-        ("a1 a2 a3 a4", "b", FOUR, ["a4"]),
-        ("a1 a2 a3 b1", "b", FOUR, ["a3"]),
-        ("a1 a2 A3 b1", "c", FOUR, ["A3"]),
-        # A caller with its share displaces none; nor does one with more.
-        ("a1 a2 b1 b2", "b", FOUR, None),
-        ("a1 a2 A3 b1", "a", FOUR, ["A3"]),
-        ("a1 a2 a3 B1", "a", FOUR, None),
-        # All have their share: a new caller displaces what is finished, and nothing that is not.
-        ("a1 B1 c1 D1", "e", FOUR, ["B1"]),
-        ("a1 b1 c1 d1", "e", FOUR, None),
-        # Bytes have shares too: more than half of everything is more than one of two may have.
-        ("A1 a2 a3 a4", "b", FORTY, ["A1"]),
-        ("A1 a2 a3 a4", "b", FORTY | {"size": 20}, ["A1", "a4"]),
-        ("A1 a2 a3 a4", "b", FORTY | {"size": 25}, None),
-        ("A1 a2 a3 a4", "b", FORTY | {"size": 41}, None),
-        ("A1 a2 a3 b1", "b", FORTY | {"document": "b1"}, ["A1"]),
-        ("A1 a2 a3 b1", "b", FORTY | {"document": "b1", "size": 21}, None),
-        # The document that a file is made of does not make room for it.
-        ("A1 A2", "a", {"max_bytes": 20, "document": "A1"}, ["A2"]),
-    ],
-)
+@pytest.mark.parametrize(("names", "caller", "asked", "gone"), data_of("job_store")["displaced"])
 def test_callers_with_most_and_finished_documents_make_room(
     names: str, caller: str, asked: Mapping[str, object], gone: Sequence[str] | None
 ) -> None:
@@ -111,13 +77,6 @@ def test_no_more_bytes_are_kept_than_may_be_and_files_that_are_made_count(small:
     assert (old.is_there(), (made.folder / "out" / "a.txt").read_bytes()) == (False, bytes(50_000))
     with pytest.raises(QueueFull):
         put_result_file(small, made, "b.txt", bytes(50_000))
-
-
-def test_what_is_too_old_makes_room(small: JobStore, clock: Clock) -> None:
-    small.add(bytes(60_000), Record(""))
-    clock.now_s += 101
-    new = small.add(bytes(60_000), Record(""))
-    assert small.all() == [new]
 
 
 @pytest.mark.parametrize(
@@ -168,19 +127,6 @@ def test_what_a_dead_process_was_adding_is_removed_and_what_a_living_one_adds_is
     job = small.add(bytes(60_000), Record(""))
     small.sweep()
     assert {path.name for path in small.folder.iterdir() if path.is_dir()} == {living, job.id}
-
-
-def test_each_process_has_a_connection_of_its_own(small: JobStore) -> None:
-    small.add(b"1", Record(""))
-    small.database.close()
-    fork = multiprocessing.get_context("fork")
-    children = [fork.Process(target=small.add, args=[b"2", Record("")]) for _ in range(3)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(30.0)
-    assert [child.exitcode for child in children] == [0, 0, 0]
-    assert len(small.all()) == 4
 
 
 # What a death leaves between files and rows, and a database that is damaged

@@ -1,7 +1,5 @@
 """Results of long jobs: made once, a page at a time, and sent from the disk."""
 
-from __future__ import annotations
-
 import csv
 import io
 import socket
@@ -21,8 +19,6 @@ from web_support import json_of
 from ocrsvc.errors import QueueFull
 from ocrsvc.formats.page_serialization import pack_page
 from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import ANSWER
-from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.results import Box, Line, Page
 from ocrsvc.serving.memory_budget import Share
 
@@ -79,51 +75,26 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield found
 
 
-def fetch_docling(place: Place) -> Callable[[], Any]:
-    job, where = place.docling(**FORMATS)
-    return fetched(job, lambda: place.client.get(where))
-
-
-def fetch_azure(place: Place) -> Callable[[], Any]:
-    job, where = place.azure()
-    return fetched(job, lambda: place.client.get(where))
-
-
-def fetch_umi(place: Place, kind: str) -> Callable[[], Any]:
-    job = place.umi()
-    sent = {"id": job.id, "is_data": True, "is_unread": False, "format": kind}
-    return fetched(job, lambda: place.client.post("/api/doc/result", json=sent))
-
-
-def fetch_umi_file(place: Place, kind: str) -> Callable[[], Any]:
-    job = place.umi()
-
-    def fetch() -> Any:
-        made = json_of(place.client.post("/api/doc/download", json={"id": job.id, "file_types": [kind]}))
-        return place.client.get(made["data"])
-
-    return fetched(job, fetch)
-
-
-def fetched(job: Job, fetch: Callable[[], Any]) -> Callable[[], Any]:
-    """The same, once its pages are read."""
+def fetching(place: Place, way: str) -> Callable[[], Any]:
+    """How a long result is fetched, whose pages are read."""
+    if way in {"docling", "azure"}:
+        job, where = place.docling(**FORMATS) if way == "docling" else place.azure()
+    else:
+        job, where = place.umi(), ""
     add_pages(job, PAGES)
     job.finish()
-    return fetch
+    if where:
+        return lambda: place.client.get(where)
+    if way not in UMI_FILES:
+        sent = {"id": job.id, "is_data": True, "is_unread": False, "format": way}
+        return lambda: place.client.post("/api/doc/result", json=sent)
+    made = {"id": job.id, "file_types": [way]}
+    return lambda: place.client.get(json_of(place.client.post("/api/doc/download", json=made))["data"])
 
 
-WAYS: dict[str, Callable[[Place], Callable[[], Any]]] = {
-    "docling": fetch_docling,
-    "azure": fetch_azure,
-    "umi dict": lambda place: fetch_umi(place, "dict"),
-    "umi text": lambda place: fetch_umi(place, "text"),
-    **{f"umi {kind}": lambda place, kind=kind: fetch_umi_file(place, kind) for kind in UMI_FILES},  # type: ignore[misc]
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["docling", "azure", "dict", "text", *UMI_FILES])
 def test_memory_holds_a_page_of_a_long_result(place: Place, way: str) -> None:
-    fetch = WAYS[way](place)
+    fetch = fetching(place, way)
     tracemalloc.start()
     try:
         size_bytes = 0
@@ -136,39 +107,6 @@ def test_memory_holds_a_page_of_a_long_result(place: Place, way: str) -> None:
         tracemalloc.stop()
     assert size_bytes > (MB if "pdf" not in way else 1 << 16)
     assert peak_bytes < 1.5 * MB
-
-
-@pytest.mark.parametrize("way", ["docling", "azure", "umi dict", "umi text", "umi jsonl"])
-def test_a_long_result_is_made_once(place: Place, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch = WAYS[way](place)
-    with fetch() as answer:
-        first = answer.data
-    monkeypatch.setattr(JobStore, "make_file", lambda *_: pytest.fail("made again"))
-    with fetch() as answer:
-        assert answer.data == first
-
-
-@pytest.mark.parametrize("way", ["docling", "azure"])
-def test_an_answer_lies_there_as_soon_as_the_job_has_ended(place: Place, way: str) -> None:
-    job, where = place.docling() if way == "docling" else place.azure()
-    place.work_until(job.is_done)
-    found = job.result_path(ANSWER)
-    assert found is not None
-    assert place.client.get(where).data == found.read_bytes()
-
-
-def test_pages_of_a_long_task_of_umi_ocr_are_told_once(place: Place) -> None:
-    job = place.umi()
-    add_pages(job, PAGES)
-    running = place.ask_umi(job)
-    add_pages(job, PAGES)
-    job.finish()
-    done = [place.ask_umi(job) for _ in range(2)]
-    assert [(answer["is_done"], len(answer["data"])) for answer in (running, *done)] == [
-        (False, PAGES),
-        (True, PAGES),
-        (True, 0),
-    ]
 
 
 def test_pages_for_which_there_is_no_memory_are_told_later(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,42 +6,38 @@ import io
 import json
 import os
 import signal
-import uuid
 import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pypdfium2
 import pytest
 import requests
 from documents import BLACK, GRAY, pdf
 from golden import differences, read_golden
-from image_support import png
-from jobs_support import JobsApp, post_document, reading_jobs
-from support import Server, run_server, wait_until
+from image_support import box, png
+from jobs_support import JobsApp, post_document
+from support import Server, data_of, filled, run_server, wait_until
 from web_support import TEXT, HeldEngine, json_of, running_reader
 
 from ocrsvc.adapters.umi_ocr.answers import DocumentOptions
 from ocrsvc.adapters.umi_ocr.document_files import write_text_pdf
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
 from ocrsvc.app import create_app
-from ocrsvc.errors import BrokenImage, DeadlineExceeded, QueueFull, SettingsError
-from ocrsvc.jobs import job_runner as runner_module
-from ocrsvc.jobs import storage_threads
+from ocrsvc.errors import DeadlineExceeded, SettingsError
 from ocrsvc.jobs.job import BEGUN
 from ocrsvc.jobs.job_folder import LASTING, PREFIX, make_folder
 from ocrsvc.jobs.job_runner import MAX_TRIES
-from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.plugins import adapters
-from ocrsvc.results import Box, Line, Page, ReadOptions
+from ocrsvc.results import Line, Page, ReadOptions
 from ocrsvc.serving.work_queue import NeverStarted
 from ocrsvc.settings.settings import Settings
 
 WHITE = b"1 g 0 0 10000 10000 re f"
 PAGES = 20
-WAIT_S = 30.0
+DATA = data_of("umi_documents")
 KINDS = ("txt", "txtPlain", "jsonl", "csv", "pdfLayered", "pdfOneLayer")
 
 
@@ -95,16 +91,7 @@ def test_pages_have_the_originals_format_and_reported_ones_come_again_only_on_re
     assert set(first["data"][0]) == {"text", "score", "box", "end"}
 
 
-@pytest.mark.parametrize(
-    ("options", "pages"),
-    [
-        ({"pageRangeStart": 2}, [2, 3, 4, 5]),
-        ({"pageRangeStart": -2}, [4, 5]),
-        ({"pageRangeStart": 2, "pageRangeEnd": -2}, [2, 3, 4]),
-        ({"pageList": [5, 1, 99], "pageRangeStart": 3}, [1, 5]),
-        ({"pageRangeEnd": 10**15}, [1, 2, 3, 4, 5]),
-    ],
-)
+@pytest.mark.parametrize(("options", "pages"), DATA["pages of five"])
 def test_pages_are_chosen_as_the_original_does(options: dict[str, Any], pages: list[int]) -> None:
     assert numbers_of(DocumentOptions.from_values(options), 5, 5) == pages
 
@@ -140,18 +127,7 @@ def test_blank_pages_are_omitted_by_default(place: Place, done: str) -> None:
     assert counts == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("asked", "code"),
-    [
-        ({"file_types": "txt"}, 202),
-        ({"file_types": []}, 202),
-        ({"file_types": ["txt"], "ignore_blank": "no"}, 202),
-        ({"file_types": ["docx"]}, 203),
-        ({"file_types": [["txt"]]}, 203),
-        ({"id": str(uuid.UUID(int=5))}, 103),
-        ({"id": ""}, 102),
-    ],
-)
+@pytest.mark.parametrize(("asked", "code"), DATA["refused downloads"])
 def test_invalid_download_request_has_the_originals_code(
     place: Place, done: str, asked: dict[str, Any], code: int
 ) -> None:
@@ -159,38 +135,14 @@ def test_invalid_download_request_has_the_originals_code(
     assert (answer.status_code, json_of(answer)["code"]) == (200, code)
 
 
-def test_files_need_a_finished_job(place: Place) -> None:
-    task_id = place.upload(grays(1))["data"]
-    assert place.make(task_id, "txt")["code"] == 201
-    assert json_of(place.client.get(f"/api/doc/clear/{task_id}"))["code"] == 100
-
-
-@pytest.mark.parametrize(
-    ("data", "options", "code"),
-    [
-        (png(), {}, 103),
-        (b"%PDF-1.7 nothing", {}, 201),
-        (grays(2), {"pageList": [3]}, 204),
-        (grays(2), {"pageList": "1"}, 108),
-        (grays(2), {"pageRangeStart": 1.5}, 108),
-        (grays(2), {"doc.extractionMode": "textOnly"}, 108),
-        (grays(2), {"tbpu.parser": "x"}, 108),
-    ],
-)
-def test_refused_document_has_the_originals_code(place: Place, data: bytes, options: dict[str, Any], code: int) -> None:
+@pytest.mark.parametrize(("options", "code"), DATA["refused options"])
+def test_refused_options_have_the_originals_code(place: Place, options: dict[str, Any], code: int) -> None:
     before = len(place.jobs.all())
-    assert place.upload(data, **options)["code"] == code
+    assert place.upload(grays(2), **options)["code"] == code
     assert len(place.jobs.all()) == before
 
 
-@pytest.mark.parametrize("form", [{}, {"file": "no file"}, {"json": "{}"}])
-def test_upload_without_file_has_the_code_that_the_demo_retries(place: Place, form: dict[str, str]) -> None:
-    answer = place.client.post("/api/doc/upload", data=form, content_type="multipart/form-data")
-    assert (answer.status_code, json_of(answer)["code"]) == (200, 101)
-
-
-def test_invalid_options_are_reported_and_too_many_pages_keep_their_status(place: Place) -> None:
-    assert json_of(post_document(place.client, "/api/doc/upload", grays(1), json="{"))["code"] == 107
+def test_too_many_pages_keep_their_status(place: Place) -> None:
     assert post_document(place.client, "/api/doc/upload", pdf(*[GRAY] * 13)).status_code == 413
 
 
@@ -199,41 +151,18 @@ def test_the_options_are_reported_with_their_defaults(place: Place) -> None:
     assert (body["pageRangeEnd"]["default"], body["tbpu.ignoreArea"]["default"]) == (-1, [])
 
 
-GOLDEN: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "doc upload no file": ("POST", "upload", {"data": {"json": "{}"}, "content_type": "multipart/form-data"}),
-    "doc upload bad ext": ("POST", "upload", {"files": {"file": (b"text", "a.txt")}}),
-    "doc upload bad json": ("POST", "upload", {"files": {"file": (grays(1), "a.pdf")}, "data": {"json": "{"}}),
-    "doc upload broken": ("POST", "upload", {"files": {"file": (b"%PDF-1.7 nothing", "a.pdf")}}),
-    "doc result while running": ("POST", "result", {"json": {"id": "NEW"}}),
-    "doc download too early": ("POST", "download", {"json": {"id": "NEW"}}),
-    "doc result text": (
-        "POST",
-        "result",
-        {"json": {"id": "DONE", "is_data": True, "format": "text", "is_unread": False}},
-    ),
-    "doc result dict all": ("POST", "result", {"json": {"id": "DONE", "is_data": True, "is_unread": False}}),
-    "doc result no id": ("POST", "result", {"json": {"is_data": True}}),
-    "doc result bad id": ("POST", "result", {"json": {"id": "zz"}}),
-    "doc download": ("POST", "download", {"json": {"id": "DONE", "file_types": ["txt"]}}),
-    "doc download bad type": ("POST", "download", {"json": {"id": "DONE", "file_types": ["zzz"]}}),
-    "doc download types not list": ("POST", "download", {"json": {"id": "DONE", "file_types": "txt"}}),
-    "doc clear": ("GET", "clear/NEW", {}),
-    "doc clear again": ("GET", "clear/zz", {}),
-}
-
-
 @pytest.fixture(scope="module")
 def new(place: Place) -> str:
     return str(place.upload(grays(1))["data"])
 
 
-@pytest.mark.parametrize("title", GOLDEN)
+@pytest.mark.parametrize("title", DATA["recorded"])
 def test_responses_match_recordings_of_the_original(place: Place, done: str, new: str, title: str) -> None:
     expected = read_golden("umi_ocr.txt")[title]
-    method, path, sent = json.loads(json.dumps(GOLDEN[title], default=repr).replace("NEW", new).replace("DONE", done))
-    if "files" in GOLDEN[title][2]:
-        data, name = GOLDEN[title][2]["files"]["file"]
-        sent = {"data": {"file": (io.BytesIO(data), name), **sent.get("data", {})}}
+    method, path, sent = filled(DATA["recorded"][title], NEW=new, DONE=done)
+    if "file" in sent:
+        name, text = sent.pop("file")
+        sent["data"] = {"file": (io.BytesIO(text.encode() or grays(1)), name), **sent.get("data", {})}
     answer = place.client.open(f"/api/doc/{path}", method=method, **sent)
     assert (answer.status_code, answer.mimetype) == (expected.status, expected.mimetype)
     body = json_of(answer)
@@ -296,12 +225,6 @@ def test_cleared_job_is_not_found(place: Place) -> None:
     assert not (place.jobs.folder / task_id).exists()
 
 
-def test_full_job_store_returns_503(place: Place, tmp_path: Path) -> None:
-    app = create_app(Settings(), place.reader, jobs=JobStore(tmp_path, 10, 100.0))
-    answer = post_document(app.test_client(), "/api/doc/upload", grays(1))
-    assert (answer.status_code, json_of(answer)["code"], "Retry-After" in answer.headers) == (503, 903, True)
-
-
 def test_only_folders_of_killed_services_are_removed(tmp_path: Path) -> None:
     left, strange = tmp_path / f"{PREFIX}left", tmp_path / "strange"
     for folder in (left, strange):
@@ -330,15 +253,6 @@ def test_page_that_kills_workers_is_given_up(place: Place) -> None:
     assert [page["code"] for page in place.ask(task_id, is_data=True)["data"]] == [902, 100]
 
 
-def test_page_that_always_times_out_becomes_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_threads, "POLL_S", 0.01)
-    task_id = place.upload(grays(1))["data"]
-    with reading_jobs(place.jobs, place.reader, 0.0):
-        wait_until(lambda: place.ask(task_id)["is_done"])
-    (page,) = place.ask(task_id, is_data=True)["data"]
-    assert (page["code"], "deadline" in page["data"]) == (902, True)
-
-
 def test_waiting_page_does_not_count_as_slow() -> None:
     engine = HeldEngine()
     with running_reader(opener=lambda: engine, threads=1) as reader:
@@ -352,18 +266,6 @@ def test_waiting_page_does_not_count_as_slow() -> None:
             assert engine.count == 1
         finally:
             engine.go.set()
-
-
-def test_page_that_timed_out_once_is_read_on_retry(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "POLL_S", 0.01)
-    outcomes = iter([DeadlineExceeded("late"), QueueFull("full"), NeverStarted("behind"), BrokenImage("broken")])
-
-    def read(*_: object) -> NoReturn:
-        raise next(outcomes)
-
-    monkeypatch.setattr(place.reader, "_begin", read)
-    body = place.ask(place.read(grays(1)), is_data=True)
-    assert [page["data"] for page in body["data"]] == ["broken"]
 
 
 def test_unreadable_job_does_not_block_others(place: Place) -> None:
@@ -433,10 +335,6 @@ def test_documents_without_job_store_are_refused_in_the_originals_format(place: 
 def texts_of(data: bytes) -> list[str]:
     document = pypdfium2.PdfDocument(data)
     return [page.get_textpage().get_text_range() for page in document]
-
-
-def box(left: float, top: float, right: float, bottom: float) -> Box:
-    return ((left, top), (right, top), (right, bottom), (left, bottom))
 
 
 WORDS = ("正品促销 hello", "한국어 ñ 𠀀 →")
