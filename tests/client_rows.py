@@ -1,7 +1,5 @@
 """How the real clients of each wire format are started; clients/rows.yaml has one for each row of docs/clients.md."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -139,15 +137,6 @@ def _ocrspace(place: Place, python: Path) -> str:
         "try:\n    api.ocr_base64('!!!!')\nexcept Exception as error:\n    print('refused:', error)\n"
     )
     return run(place, [python, "-c", code])
-
-
-def _ocr_space_wrapper(place: Place, module: Path) -> str:
-    code = (
-        f"const {{ ocrSpace }} = require('{module}');\n"
-        f"ocrSpace('page.png', {{ ocrUrl: '{place.url}/parse/image', isOverlayRequired: true }})\n"
-        "  .then((answer) => console.log(JSON.stringify(answer)))"
-    )
-    return run(place, ["node", "-e", code])
 
 
 def _commands(lines: Sequence[str], env: dict[str, str], also: Source | None) -> Callable[[Place, Path], str]:

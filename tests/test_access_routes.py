@@ -1,7 +1,5 @@
 """With API keys every route but health is closed: over HTTP the whole URL map is walked, over gRPC every method."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,23 +20,11 @@ from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.plugins import adapters
 from ocrsvc.settings.settings import Settings
 
-HEALTH = {
-    *("/healthz", "/readyz", "/health", "/health/live", "/health/ready"),
-    *("/v2/health/live", "/v2/health/ready", "/v2/models/ocr/ready", "/v2/models/ocr/versions/1/ready"),
-}
-RPC_HEALTH = {
-    "/grpc.health.v1.Health/Check",
-    f"{V2}ServerLive",
-    f"{V2}ServerReady",
-    f"{V2}ModelReady",
-    "/ocr.OCRService/Health",
-}
+ROUTES = read_data("access_routes.json")
+HEALTH = frozenset(ROUTES["health"])
+RPC_HEALTH = frozenset(ROUTES["health over gRPC"])
 # Below these roots an adapter has a table of its own.
-INNER = (
-    *("/v2/models", "/v2/models/stats", "/v2/models/ocr", "/v2/models/ocr/config", "/v2/models/ocr/infer"),
-    *("/v2/repository/index", "/v2/repository/models/ocr/load", "/v2/models/ocr/versions/1/infer"),
-    *("/v1/models/ocr", "/v1/models/ocr:predict", "/v1/models/ocr/metadata", "/v1/models/ocr/versions/1:predict"),
-)
+INNER = ROUTES["within adapters"]
 BAD = ("none", "empty", "wrong", "revoked", "expired", "other scope")
 
 
@@ -121,10 +107,7 @@ def test_a_valid_key_reaches_every_route(app: Flask, keys: Keys) -> None:
         assert response.status_code not in {401, 403}, (method, path, response.status_code)
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "status"),
-    read_data("access_routes.json")["a scope allows its routes and the description"],
-)
+@pytest.mark.parametrize(("name", "path", "status"), ROUTES["a scope allows its routes and the description"])
 def test_a_scope_allows_its_routes_and_the_description(
     app: Flask, keys: Keys, name: str, path: str, status: int
 ) -> None:
@@ -167,25 +150,17 @@ def call(channel: grpc.Channel, path: str, metadata: Mapping[str, str]) -> grpc.
     return grpc.StatusCode.OK
 
 
-def test_all_methods_but_health_need_a_valid_key(rpc: tuple[RpcServer, int], keys: Keys) -> None:
+@pytest.mark.parametrize("kind", BAD)
+def test_all_methods_but_health_need_a_valid_key(rpc: tuple[RpcServer, int], keys: Keys, kind: str) -> None:
     server, port = rpc
-    assert set(server.state.methods) >= RPC_HEALTH
+    refused = grpc.StatusCode.PERMISSION_DENIED if kind == "other scope" else grpc.StatusCode.UNAUTHENTICATED
     with calling(port) as channel:
-        for kind in BAD:
-            _check_methods(channel, server, keys, kind)
-
-
-def _check_methods(channel: grpc.Channel, server: RpcServer, keys: Keys, kind: str) -> None:
-    expected = grpc.StatusCode.PERMISSION_DENIED if kind == "other scope" else grpc.StatusCode.UNAUTHENTICATED
-    answered = set()
-    for path in (*server.state.methods, "/no.Service/Method", f"/{V2}ServerLive"):
-        code = call(channel, path, headers_of(keys, kind, path))
-        # An empty message names no model.
-        if code in {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}:
-            answered.add(path)
-        else:
-            assert code is expected, path
+        paths = (*server.state.methods, "/no.Service/Method", f"/{V2}ServerLive")
+        codes = {path: call(channel, path, headers_of(keys, kind, path)) for path in paths}
+    # An empty message names no model.
+    answered = {path for path, code in codes.items() if code in {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}}
     assert answered == RPC_HEALTH
+    assert {code for path, code in codes.items() if path not in answered} == {refused}
 
 
 def test_a_valid_key_reaches_every_method(rpc: tuple[RpcServer, int], keys: Keys) -> None:

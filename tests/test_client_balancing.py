@@ -1,10 +1,8 @@
 """Which service a request goes to, when to another, and when a service is left alone: decided without sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -20,7 +18,6 @@ from ocrsvc.client.services import NameLookup
 A, B, C = (Address("http", name, name, 8000) for name in "abc")
 NINE = tuple(Address("http", str(number), str(number), 80) for number in range(9))
 RULES = Rules(first_ejection_s=1, longest_ejection_s=8, patience_s=10)
-FULL = errors.QueueFull("full")
 
 
 @dataclass
@@ -28,51 +25,27 @@ class Bench:
     """A balancer with a clock that the test moves; chance is always 0, and so the first of equals is chosen."""
 
     addresses: Sequence[Address] = (A, B, C)
-    rules: Rules = RULES
     now_s: float = 0.0
-    under_way: list[Place] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.balancer = Balancer(self.addresses, self.rules, self.clock, lambda: 0.0)
+        self.balancer = Balancer(self.addresses, RULES, self.clock, lambda: 0.0)
 
     def clock(self) -> float:
         return self.now_s
 
-    def attempts(self, timeout_s: float = 60.0) -> Attempts:
-        return Attempts(self.balancer, timeout_s, self.rules, self.clock, lambda: 0.0)
+    def attempts(self) -> Attempts:
+        return Attempts(self.balancer, 60.0, RULES, self.clock, lambda: 0.0)
 
     def take(self, only: Address | None = None) -> Place:
         place = self.balancer.take([each for each in self.addresses if only not in (None, each)])
         assert place is not None
         return place
 
-    def fail(self, address: Address, outcome: Outcome, times: int = 1) -> None:
-        for _ in range(times):
-            self.balancer.end(self.take(address), outcome)
-
-    def fill(self, address: Address, at_once: int) -> None:
-        """A service takes so many requests at once, as a refusal has said, and has them."""
-        self.under_way += [self.take(address) for _ in range(at_once + 1)]
-        self.balancer.refuse(self.under_way.pop(), FULL, 0.0)
+    def fail(self, address: Address, outcome: Outcome) -> None:
+        self.balancer.end(self.take(address), outcome)
 
     def states(self) -> list[str]:
         return [each.state for each in self.balancer.states()]
-
-    def woken(self, waiting: int, *changes: Callable[[], object]) -> list[bool]:
-        """Which of so many that wait, the longest first, are woken by changes one after the other."""
-
-        async def watch() -> list[bool]:
-            tasks = [asyncio.create_task(self.balancer.wait_for_room(60.0)) for _ in range(waiting)]
-            for change in (lambda: None, *changes):
-                change()
-                for _ in range(3):
-                    await asyncio.sleep(0)
-            ended = [task.done() for task in tasks]
-            for task in tasks:
-                task.cancel()
-            return ended
-
-        return asyncio.run(watch())
 
 
 def next_place(attempts: Attempts) -> Place:
@@ -111,75 +84,6 @@ def test_service_with_the_fewest_requests_in_flight_is_chosen() -> None:
     assert Counter(place.host.address for place in places) == {A: 2, B: 2, C: 2}
     bench.balancer.end(places[4], Outcome.ANSWERED)
     assert bench.take().host is places[4].host
-
-
-def test_refusal_lowers_a_services_limit_which_then_grows_slowly() -> None:
-    bench = Bench([A], Rules(at_once=8))
-    bench.fill(A, 5)
-    assert bench.balancer.capacity() == 5
-    for now_s, capacity in ((20.0, 5), (40.0, 6), (60.0, 8), (80.0, 8)):
-        bench.now_s = now_s
-        for _ in range(20):
-            bench.under_way += [bench.take() for _ in range(bench.balancer.capacity() - len(bench.under_way))]
-            bench.balancer.end(bench.under_way.pop(0), Outcome.ANSWERED)
-        assert bench.balancer.capacity() >= capacity
-    assert bench.balancer.capacity() == 8
-
-
-def test_timeouts_of_a_busy_service_halve_its_limit() -> None:
-    bench = Bench([A], Rules(at_once=8))
-    for now_s, under_way, capacity in ((0.0, 3, 8), (0.0, 4, 4), (1.0, 4, 4), (6.0, 2, 2), (12.0, 1, 1), (18.0, 1, 1)):
-        bench.now_s = now_s
-        for place in [bench.take() for _ in range(under_way)]:
-            bench.balancer.end(place, Outcome.SILENT)
-        assert bench.balancer.capacity() == capacity
-    assert bench.states() == ["open"]
-
-
-def test_requests_wait_if_all_services_are_at_their_limit() -> None:
-    bench = Bench([A, B], Rules(at_once=8))
-    bench.fill(A, 2)
-    bench.fill(B, 2)
-    bench.balancer.refuse(bench.under_way.pop(0), FULL, 60.0)
-    attempts = bench.attempts()
-    assert pause_s(attempts) == 1.0
-    assert bench.woken(1) == [False]
-    assert bench.woken(1, lambda: bench.balancer.end(bench.under_way.pop(), Outcome.ANSWERED)) == [True]
-    assert next_place(attempts).host.address == B
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "state"),
-    [
-        ([Outcome.NOT_CONNECTED], "ejected"),
-        ([Outcome.BROKEN] * 2, "open"),
-        ([Outcome.BROKEN] * 3, "ejected"),
-        ([Outcome.FAULTY] * 3, "ejected"),
-        ([Outcome.BROKEN, Outcome.BROKEN, Outcome.ANSWERED] * 5, "open"),
-    ],
-)
-def test_consecutive_failures_eject_a_service_unless_it_is_the_only_one(outcomes: list[Outcome], state: str) -> None:
-    several, only = Bench(), Bench([A])
-    for outcome in outcomes:
-        several.fail(A, outcome)
-        only.fail(A, outcome)
-    assert several.states() == [state, "open", "open"]
-    assert only.states() == ["open"]
-    assert (A in {several.take().host.address for _ in range(6)}) is (state == "open")
-
-
-def test_ejected_service_returns_after_a_successful_probe() -> None:
-    bench = Bench()
-    bench.fail(A, Outcome.NOT_CONNECTED)
-    bench.now_s = 0.99
-    assert bench.take().host.address != A
-    bench.now_s = 1.0
-    probe = bench.take()
-    assert (probe.host.address, probe.probe) == (A, True)
-    assert {bench.take().host.address for _ in range(6)} == {B, C}
-    bench.balancer.end(probe, Outcome.ANSWERED)
-    assert bench.states() == ["open"] * 3
-    assert bench.take().host.address == A
 
 
 def test_ejection_time_doubles_up_to_a_limit() -> None:
@@ -240,15 +144,6 @@ def test_single_service_is_retried_with_growing_pauses() -> None:
     while attempts.failed(next_place(attempts), errors.Unreachable("broke")):
         pauses.append(pause_s(attempts))
     assert pauses == [0.1, 0.2, 0.4, 0.5]
-
-
-def test_service_is_blamed_if_another_answers_the_same_request() -> None:
-    bench = Bench()
-    for _ in range(3):
-        attempts = bench.attempts()
-        assert attempts.failed(bench.take(A), errors.ServerError("nonsense"))
-        attempts.answered(bench.take(B))
-    assert bench.states() == ["ejected", "open", "open"]
 
 
 def test_page_that_fails_on_two_services_blames_neither() -> None:

@@ -24,6 +24,21 @@ def path(*steps: int, sure: tuple[float, ...] = ()) -> Path:
     return best_path(np.array(steps, np.int64), np.array(sure, np.float32), CHARACTERS)
 
 
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        ((0, 0, 0), ""),
+        ((1, 1, 0, 2, 2), "ab"),
+        ((1, 0, 1), "aa"),
+        ((1, 1, 1), "a"),
+        ((1, 3, 2), "a b"),
+        ((2, 1, 1, 2), "bab"),
+    ],
+)
+def test_best_path_collapses_repeats_and_drops_blanks(steps: tuple[int, ...], text: str) -> None:
+    assert "".join(path(*steps, sure=(0.9,)).characters) == text
+
+
 def test_characters_have_their_steps_and_the_confidence_is_their_mean() -> None:
     found = path(0, 1, 1, 0, 2, sure=(0.8, 0.6))
     assert (found.first.tolist(), found.last.tolist(), found.steps) == ([1, 4], [2, 4], 5)

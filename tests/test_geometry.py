@@ -5,10 +5,15 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
+from image_support import box
 
-from ocrsvc.imaging.geometry import turn, turn_points
+from ocrsvc.imaging.geometry import restore_page, turn, turn_points
 from ocrsvc.imaging.text_contour import Outline, cut, extent, parts_of
-from ocrsvc.results import Pixels
+from ocrsvc.results import Box, Line, Page, Pixels, Word
+
+
+def square(left: float, top: float, side: float) -> Box:
+    return box(left, top, left + side, top + side)
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
@@ -18,6 +23,20 @@ def test_pixels_and_points_turn_in_the_same_way(degrees: int) -> None:
     row, column = np.argwhere(turn(pixels, degrees))[0]
     x, y = turn_points(np.array([[1.5, 2.5]], np.float32), degrees, width=40, height=30)[0]
     assert (column + 0.5, row + 0.5) == (x, y)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "page_size", "on_image"),
+    [
+        (0, (40, 30), box(2, 4, 10, 12)),
+        (90, (30, 40), ((4, 58), (4, 50), (12, 50), (12, 58))),
+        (180, (40, 30), ((78, 56), (70, 56), (70, 48), (78, 48))),
+    ],
+)
+def test_boxes_of_a_turned_half_size_copy_are_restored(degrees: int, page_size: tuple[int, int], on_image: Box) -> None:
+    page = Page(*page_size, 0, (Line("x", 1.0, square(1, 2, 4), (Word("x", 1.0, square(1, 2, 4)),)),))
+    back = restore_page(page, degrees, width=80, height=60)
+    assert back == Page(80, 60, degrees, (Line("x", 1.0, on_image, (Word("x", 1.0, on_image),)),))
 
 
 def arc() -> Outline:

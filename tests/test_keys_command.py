@@ -1,7 +1,5 @@
 """`ocrsvc keys`, and the audit log of what it does."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import closing
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import data_of
 
 from ocrsvc.access.api_keys import KeyLimits
 from ocrsvc.access.audit_log import AuditLog
@@ -137,19 +136,7 @@ def test_the_list_shows_what_was_used_and_no_secret(keys: Command) -> None:
     assert keys.listed()["acme"]["usage"] == counts
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["add", "a b"], "not a valid key name"),
-        (["add", "acme"], "A key named acme exists"),
-        (["add", "x", "--adapter", "nothing"], "Accepted are all, api, trwebocr"),
-        (["add", "x", "--expires", "soon"], "Accepted are 90d, 12h, 2027-01-31 or never"),
-        (["add", "x", "--expires", "2001-01-01"], "which is past"),
-        *(([action, "nobody"], "There is no key named 'nobody'") for action in ("revoke", "rotate", "change")),
-        *(([action, "gone"], "The key gone is revoked") for action in ("revoke", "rotate")),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("argv", "said"), data_of("keys_command")["failed"], ids=str)
 def test_failed_command_explains_itself_and_changes_nothing(keys: Command, argv: list[str], said: str) -> None:
     for command in (["add", "acme"], ["add", "gone"], ["revoke", "gone"]):
         keys(*command)
@@ -160,12 +147,7 @@ def test_failed_command_explains_itself_and_changes_nothing(keys: Command, argv:
 
 
 def test_invalid_options_are_refused(keys: Command) -> None:
-    for option, values in (
-        ("--pages-a-day", ("0", "-1", "1.5", "x", "99999999999999")),
-        ("--requests-per-s", ("0", "nan", "inf")),
-        ("--scope", ("admin",)),
-        ("--priority", ("first",)),
-    ):
+    for option, values in data_of("keys_command")["invalid_options"].items():
         for value in values:
             keys("add", "acme", option, value, code=2)
     assert list(keys.folder.iterdir()) == []

@@ -1,7 +1,5 @@
 """Several hosts behind the real nginx, HAProxy and Envoy, in network namespaces: no request fails."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

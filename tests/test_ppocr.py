@@ -9,6 +9,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from curved_pages import bend
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from ppocr_support import LINE, give_up_at, load, read, text_of
 
 from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine
+from ocrsvc.engines.ppocr.graph import rewrite
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import prepare_model
@@ -150,6 +152,12 @@ def test_the_class_chosen_inside_the_graph_is_the_argmax_of_the_original_output(
         assert np.array_equal(best, probabilities.argmax(axis=1))
         first = np.flatnonzero((best != 0) & (best != np.concatenate(([0], best[:-1]))))
         assert np.allclose(sure, probabilities[first].max(axis=1), atol=1e-4)
+
+
+def test_a_recognizer_with_a_different_last_layer_is_refused() -> None:
+    proto = onnx.load_from_string(built_in_part(DETECTION).shipped)
+    with pytest.raises(ValueError, match="comes from Sigmoid"):
+        rewrite.add_argmax(proto)
 
 
 @pytest.mark.parametrize(("decoder", "call"), [("greedy", 1), ("greedy", 2), ("greedy", 4), ("beam", 30)])

@@ -48,6 +48,14 @@ def even_grid(left: float, top: float, width: int, height: int, *, flat: tuple[i
     return PageGrid(np.stack([x, y], axis=-1).astype(np.float32), *flat)
 
 
+def test_flattening_restores_the_original_page() -> None:
+    page = flat_page()[0]
+    picture, grid = bent(page, 80.0)
+    shade = 0.7 + 0.3 * np.sin(np.pi * (np.arange(WIDTH) + 0.5) / WIDTH)
+    # Between rows of the grid and by two interpolations, the edges of strokes differ a little.
+    assert np.abs(grid.flatten(picture) - page * shade).mean() < 4
+
+
 @pytest.mark.parametrize(("max_pixels", "size"), [(10**9, (100, 150)), (3750, (50, 75)), (1, (1, 1))])
 def test_the_flat_page_is_as_large_as_in_its_picture_and_no_larger_than_allowed(
     max_pixels: int, size: tuple[int, int]

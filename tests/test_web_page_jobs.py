@@ -1,7 +1,5 @@
 """The web page in a real browser: documents with too many pages for one request, tables, and its layout."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -11,12 +9,13 @@ from browser_support import Open, opening
 from documents import tiff
 from image_support import png
 from playwright.sync_api import Browser, FilePayload, Page, Route, expect
-from support import run_server
+from support import ROOT, run_server
 
 DOCUMENT: FilePayload = {"name": "book.tif", "mimeType": "image/tiff", "buffer": tiff([120, 130, 140])}
 IMAGE: FilePayload = {"name": "a.png", "mimeType": "image/png", "buffer": png(120, 40, 255)}
 BROKEN: FilePayload = {"name": "b.png", "mimeType": "image/png", "buffer": b"text"}
 WIDTHS_PX = (390, 768, 1366, 1920)
+OVERLAPS = (ROOT / "tests" / "data" / "overlaps.js").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -81,18 +80,8 @@ def test_removed_job_is_deleted_and_a_missing_one_is_reported(opened: Open) -> N
 
 
 def test_a_job_is_followed_while_the_service_cannot_be_reached(opened: Open) -> None:
-    page = opened()
-    failures = [1]
-
-    def fail_once(route: Route) -> None:
-        if failures.pop():
-            failures.append(0)
-            route.abort()
-        else:
-            failures.append(0)
-            route.continue_()
-
-    page.route("**/v1/jobs/*/pages*", fail_once)
+    page, failures = opened(), iter([True])
+    page.route("**/v1/jobs/*/pages*", lambda route: route.abort() if next(failures, False) else route.continue_())
     read_document(page)
 
 
@@ -147,26 +136,7 @@ def test_options_for_tables_codes_regions_text_layer_and_masks_are_sent(opened: 
 
 def overlaps(page: Page, root: str) -> list[str]:
     """Visible controls below an element that overlap another or leave the element."""
-    found: list[str] = page.evaluate(
-        """(root) => {
-            const card = document.querySelector(root).getBoundingClientRect();
-            const controls = [...document.querySelectorAll(`${root} :is(button, input, select, summary)`)]
-                .filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.matches('.drop-one'));
-            const boxes = controls.map((one) => one.getBoundingClientRect())
-                .map((box) => [box.left, box.top, box.right, box.bottom]);
-            const name = (one) => one.id || one.name || one.textContent;
-            const wrong = [];
-            boxes.forEach(([l, t, r, b], i) => {
-                if (l < card.left - 1 || r > card.right + 1) wrong.push(`${name(controls[i])} leaves ${root}`);
-                boxes.slice(i + 1).forEach(([l2, t2, r2, b2], j) => {
-                    if (Math.min(r, r2) - Math.max(l, l2) > 1 && Math.min(b, b2) - Math.max(t, t2) > 1)
-                        wrong.push(`${name(controls[i])} overlaps ${name(controls[i + 1 + j])}`);
-                });
-            });
-            return wrong;
-        }""",
-        root,
-    )
+    found: list[str] = page.evaluate(OVERLAPS, root)
     return found
 
 

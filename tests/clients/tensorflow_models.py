@@ -50,39 +50,37 @@ def check_answer(answer: Any) -> int:
     return int(answer.model_spec.version.value)
 
 
-def main() -> None:
-    """List, label, load and unload; says so at the end."""
-    address, file = sys.argv[1:]
-    host, port = address.split(":")
-    client, channel = TensorServingClient(host, int(port)), grpc.insecure_channel(address)
-    models, predictions = ModelServiceStub(channel), PredictionServiceStub(channel)
-    image = {"image": np.array([base64.b64encode(Path(file).read_bytes()).decode()])}
-
-    def labelled(label: str) -> int:
-        request = PredictRequest()
-        request.model_spec.name, request.model_spec.version_label = MODEL, label
-        request.inputs["image"].CopyFrom(ndarray_to_tensor_proto(image["image"]))
-        return check_answer(predictions.Predict(request, _LIMIT_S))
-
-    def refused(call: Any) -> bool:
-        try:
-            call()
-        except grpc.RpcError as error:
-            return bool(error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT))
-        return False
-
-    reload(models, [1, 2], {"stable": 1, "canary": 2})
-    assert [states(models)[number] for number in (1, 2)] == ["AVAILABLE", "AVAILABLE"]
-    assert [labelled("stable"), labelled("canary")] == [1, 2]
-    assert check_answer(client.predict_request(MODEL, image)) == 1
-    assert check_answer(client.predict_request(MODEL, image, model_version=2)) == 2
-    assert refused(lambda: reload(models, [1], {"canary": 9}))
-    reload(models, [2], {})
-    assert states(models)[1] in ("UNLOADING", "END")
-    assert refused(lambda: client.predict_request(MODEL, image, model_version=1))
-    assert refused(lambda: labelled("stable"))
-    assert check_answer(client.predict_request(MODEL, image)) == 2
-    print("all good")  # noqa: T201  the test reads it
+address, file = sys.argv[1:]
+host, port = address.split(":")
+client, channel = TensorServingClient(host, int(port)), grpc.insecure_channel(address)
+models, predictions = ModelServiceStub(channel), PredictionServiceStub(channel)
+image = {"image": np.array([base64.b64encode(Path(file).read_bytes()).decode()])}
 
 
-main()
+def labelled(label: str) -> int:
+    request = PredictRequest()
+    request.model_spec.name, request.model_spec.version_label = MODEL, label
+    request.inputs["image"].CopyFrom(ndarray_to_tensor_proto(image["image"]))
+    return check_answer(predictions.Predict(request, _LIMIT_S))
+
+
+def refused(call: Any) -> bool:
+    try:
+        call()
+    except grpc.RpcError as error:
+        return bool(error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT))
+    return False
+
+
+reload(models, [1, 2], {"stable": 1, "canary": 2})
+assert [states(models)[number] for number in (1, 2)] == ["AVAILABLE", "AVAILABLE"]
+assert [labelled("stable"), labelled("canary")] == [1, 2]
+assert check_answer(client.predict_request(MODEL, image)) == 1
+assert check_answer(client.predict_request(MODEL, image, model_version=2)) == 2
+assert refused(lambda: reload(models, [1], {"canary": 9}))
+reload(models, [2], {})
+assert states(models)[1] in ("UNLOADING", "END")
+assert refused(lambda: client.predict_request(MODEL, image, model_version=1))
+assert refused(lambda: labelled("stable"))
+assert check_answer(client.predict_request(MODEL, image)) == 2
+print("all good")  # noqa: T201  the test reads it

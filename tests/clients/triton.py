@@ -81,22 +81,17 @@ def check_paddlex(client: Any, image: bytes) -> None:
     assert answer["result"]["ocrResults"][0]["prunedResult"]["rec_texts"]
 
 
-def main() -> None:
-    """Run what was asked for; says so at the end."""
-    what, address, file, expected = sys.argv[1:]
-    image = Path(file).read_bytes()
-    if what == "http":
-        with over_http.InferenceServerClient(address) as client:
-            check(client, over_http, image, expected)
-            check_compression(client, image)
-    else:
-        with over_grpc.InferenceServerClient(address) as client:
-            if what == "paddlex":
-                check_paddlex(client, image)
-            else:
-                check(client, over_grpc, image, expected)
-                check_stream(client, image)
-    print("all good")  # noqa: T201  the test reads it
-
-
-main()
+what, address, file, expected = sys.argv[1:]
+image = Path(file).read_bytes()
+if what == "http":
+    with over_http.InferenceServerClient(address) as client:
+        check(client, over_http, image, expected)
+        check_compression(client, image)
+else:
+    with over_grpc.InferenceServerClient(address) as client:
+        if what == "paddlex":
+            check_paddlex(client, image)
+        else:
+            check(client, over_grpc, image, expected)
+            check_stream(client, image)
+print("all good")  # noqa: T201  the test reads it

@@ -67,13 +67,8 @@ def check(client: Any, kind: Any, image: bytes, versions: list[str]) -> None:
     assert read(client, kind, image) == versions[-1]
 
 
-def main() -> None:
-    """Run what was asked for; says so at the end."""
-    what, address, file, *versions = sys.argv[1:]
-    kind: Any = over_http if what == "http" else over_grpc
-    with kind.InferenceServerClient(address) as client:
-        check(client, kind, Path(file).read_bytes(), versions)
-    print("all good")  # noqa: T201  the test reads it
-
-
-main()
+what, address, file, *versions = sys.argv[1:]
+kind: Any = over_http if what == "http" else over_grpc
+with kind.InferenceServerClient(address) as client:
+    check(client, kind, Path(file).read_bytes(), versions)
+print("all good")  # noqa: T201  the test reads it

@@ -6,10 +6,8 @@ Then OCRSVC_TR_HOME=FOLDER serves it; libtr.c says what it answers and which var
 it is the GPU build, and beside it lies a double of NVML (nvml.c), libnvidia-ml.so.1. Needs `cc`.
 """
 
-from __future__ import annotations
-
-import argparse
 import subprocess
+import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("libtr.c")
@@ -32,13 +30,5 @@ def build_home(folder: Path, *, gpu: bool = False) -> None:
     (folder / "crnn.bin").write_bytes(b"CRNN double")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--gpu", action="store_true")
-    args = parser.parse_args()
-    build_home(args.folder, gpu=args.gpu)
-
-
 if __name__ == "__main__":
-    main()
+    build_home(Path(sys.argv[1]), gpu="--gpu" in sys.argv[2:])
