@@ -20,7 +20,6 @@ from web_support import as_base64, json_of, running_app, running_reader
 
 from ocrsvc.app import create_app
 from ocrsvc.client.response import Response, model_list_of
-from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
 from ocrsvc.errors import BadModel, BadOption, UnknownModel
 from ocrsvc.http.options import read_options
 from ocrsvc.jobs.job_store import JobStore
@@ -204,15 +203,6 @@ def test_option_is_parsed(name: str, sent: str, value: str) -> None:
 def test_invalid_option_is_refused(name: str, sent: str) -> None:
     with pytest.raises(BadOption, match=f"The option '{name}'"):
         read_options([(name, sent)])
-
-
-def test_the_list_of_models_has_what_there_is() -> None:
-    with running_app() as app:
-        listed = json_of(app.test_client().get("/v1/ocr/models"))
-    assert listed["default"] == "ppocr"
-    (only,) = listed["models"]
-    assert (only["name"], only["version"], only["state"], only["tier"]) == ("ppocr", 1, "AVAILABLE", "small")
-    assert only["languages"] == list(BUILT_IN_DESCRIPTION.languages)
 
 
 def test_an_engine_with_its_own_model_lists_none_and_leaves_nothing_to_choose() -> None:

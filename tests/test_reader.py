@@ -148,16 +148,6 @@ def test_unreadable_input_is_refused_and_releases_its_place(data: bytes, error: 
         assert read(reader, colour_png(40, 30)).page.text == "40x30"
 
 
-def test_reading_before_start_raises_not_ready() -> None:
-    reader = Reader(Settings(), ThreadPlan(1, 8, 1), Mirror)
-    assert not reader.ready
-    with pytest.raises(errors.NotReady):
-        read(reader, colour_png(40, 30))
-    with pytest.raises(errors.NotReady):
-        reader.describe()
-    reader.stop(SOON_S)
-
-
 def test_images_decoded_at_once_stay_within_the_memory_budget() -> None:
     gate, memory = threading.Event(), Budget(4 * SQUARE_BYTES)
     refused: list[str] = []
