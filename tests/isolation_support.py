@@ -95,10 +95,11 @@ def denylist_of(handle: IsolatedHandle) -> CrashDenylist:
 
 
 def children_of(pid: int) -> list[int]:
-    with suppress(OSError):
-        files = Path(f"/proc/{pid}/task").glob("*/children")
-        return [int(child) for file in files for child in file.read_text().split()]
-    return []
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, file.read_text().split())
+    return found
 
 
 def fork_server_of(handle: IsolatedHandle) -> int:
