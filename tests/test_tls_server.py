@@ -142,7 +142,7 @@ def test_the_service_of_the_settings_is_known_by_its_certificate(
     assert "ready" in capsys.readouterr().out
     # Another service at this address is not taken for it.
     monkeypatch.setenv("OCRSVC_TLS_CERTIFICATE", str(authority.issue("elsewhere").certificate))
-    assert run(["health"]) == 78
+    assert run(["health"]) == 69
     assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().err
 
 
