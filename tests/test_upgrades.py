@@ -45,7 +45,7 @@ def wait_for_answers(outcomes: Counter[str]) -> None:
         (
             {
                 "ocrsvc/errors.py": ("class OperatorError(", "NEW_NAME = 1\n\n\nclass OperatorError("),
-                "ocrsvc/app.py": ("from __future__ import annotations", "from ocrsvc.errors import NEW_NAME"),
+                "ocrsvc/app.py": ("from flask import Flask", "from ocrsvc.errors import NEW_NAME"),
             },
             "died before it was ready",
             "0.1.0",
