@@ -195,6 +195,28 @@ def test_the_verdict_of_a_check_counts(models: Models, repository: Path) -> None
     assert states(models)["fake/2"] == "serving"
 
 
+def test_a_check_leaves_verdicts_alone(models: Models, repository: Path, store: StateStore) -> None:
+    digests = [make_fake(repository, number).digest for number in (1, 2)]
+    store.record_verdict(digests[0], Verdict(accepted=True, reason="Kept."))
+    store.record_verdict(digests[1], Verdict(accepted=False, reason="3 workers ended.", kind="crash"))
+    models("unload", "fake/1")
+    assert "It stays refused until `ocrsvc models forget fake/2`." in models("check", "fake")
+    assert [store.read().verdicts[one].reason for one in digests] == ["Kept.", "3 workers ended."]
+
+
+def test_a_check_reports_a_verdict_that_it_cannot_keep(models: Models, repository: Path, tmp_path: Path) -> None:
+    make_fake(repository, 1)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o777)
+    assert "The verdict is not kept: " in models("check", "fake/1")
+
+
+def test_a_check_of_new_versions_compares_each_with_the_one_before(models: Models, repository: Path) -> None:
+    for number in (1, 2):
+        make_fake(repository, number)
+    assert "fake/2: It reads 0.75 of the words of fake/1 " in models("check", "fake", code=65)
+
+
 @pytest.mark.parametrize(("change", "reason"), data_of("models_command")["defects"])
 def test_check_names_the_defective_part(
     models: Models, repository: Path, tmp_path: Path, change: tuple[str, str], reason: str

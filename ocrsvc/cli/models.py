@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -192,30 +192,43 @@ def _row(entry: Mapping[str, Any]) -> Sequence[str]:
 def _check(settings: Settings, chosen: WantedModel | None) -> int:
     """Verify and open versions, and read their reference pages.
 
-    Each version is opened in its own process. The verdict on a version that was not accepted before is kept, as if the
-    service had proved it. The exit code is 65 if a version has defects.
+    Each version is opened in its own process. The verdict on a version that has none is kept, as if the service had
+    proved it. The exit code is 65 if a version has defects.
     """
     control, prover = control_of(settings), Prover(settings, plan_for(settings, workers=1), lambda: False)
-    statuses = control.status(chosen.name if chosen else None)
-    verdicts, catalogue = Verdicts(settings, control.store), control.catalogue()
+    statuses, verdicts = control.status(chosen.name if chosen else None), Verdicts(settings, control.store)
     if chosen is not None and chosen.number is not None:
         statuses = [one for one in statuses if one.number == chosen.number]
     if not statuses:
         raise UnknownModel(f"The repository has no {chosen}.", _SEE_LIST)
     code = 0
     for one in statuses:
-        judged = Judgement("open", one.reason)
-        if version := one.version:
-            model, basis = catalogue.models[version.name], verdicts.cache_key_of(version)
-            is_new = version not in model.accepted
-            judged = prover.prove(version, (model.target or next(iter(model.accepted), None)) if is_new else None)
-            if is_new and judged.kind not in UNDECIDED:
-                verdicts.keep(version, judged, basis)
+        version = one.version
+        judged = Judgement("open", one.reason) if version is None else _prove(control, prover, verdicts, version)
         print(f"{one.name}/{one.number}: {'good. ' if judged.kind is None else ''}{judged.reason}", flush=True)
         code = code if judged.kind is None else _DEFECTIVE
     for remark in unfinished(repository_of(settings)) if chosen is None else ():
         print(remark)
     return code
+
+
+def _prove(control: ModelControl, prover: Prover, verdicts: Verdicts, version: ModelVersion) -> Judgement:
+    """Prove a version beside the serving one, as a worker does, and keep the verdict if there was none."""
+    catalogue, basis = control.catalogue(), verdicts.cache_key_of(version)
+    model, before = catalogue.models[version.name], catalogue.verdict(version)
+    if before is not None and before.accepted:
+        return prover.prove(version, None)
+    judged = prover.prove(version, model.target or next(iter(model.accepted), None))
+    if before is not None and judged.kind is None:
+        remark = f"It stays refused until `ocrsvc models forget {version}`."
+        return replace(judged, reason=f"{judged.reason} {remark}")
+    if before is None and judged.kind not in UNDECIDED:
+        try:
+            verdicts.keep(version, judged, basis)
+        except OperatorError as error:
+            # For example, the service has another user.
+            return replace(judged, reason=f"{judged.reason} The verdict is not kept: {error}")
+    return judged
 
 
 def unfinished(folder: Path) -> Iterator[str]:
