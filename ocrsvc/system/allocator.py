@@ -1,4 +1,4 @@
-"""Tunes glibc's allocator: fewer arenas, and free memory returned to the system. Without glibc it does nothing."""
+"""Tunes glibc's allocator: fewer arenas, and free memory is returned to the system. Does nothing without glibc."""
 
 import ctypes
 import functools
@@ -14,45 +14,46 @@ _M_ARENA_MAX: Final = -8
 
 
 def limit_arenas() -> bool:
-    """Limit malloc to two arenas, before threads allocate; returns whether that worked.
+    """Limit malloc to two arenas, before threads allocate memory; returns whether it worked.
 
-    By default each of the many HTTP threads gets an arena, and decoded images fault in fresh pages in each: with 20
-    clients and 130 kB JPEGs 890 page faults and 2.7 ms of system time per request, against 150 and 0.9 ms with two.
+    By default each of the many HTTP threads gets its own arena, and decoding an image touches new pages in each. With
+    20 clients and 130 kB JPEGs, a request took 890 page faults and 2.7 ms of system time; with two arenas 150 and 0.9
+    ms.
     """
     return (glibc := _glibc()) is not None and bool(glibc.mallopt(_M_ARENA_MAX, _ARENAS))
 
 
 def map_large_blocks() -> bool:
-    """Map blocks from 256 KiB on separately, so that they return to the system when freed.
+    """Give blocks of at least 256 KiB their own memory mappings, which return to the system when they are freed.
 
-    By default glibc raises this threshold up to 32 MiB, and buffers that a library makes for every new shape stay in
-    the heap: OpenVINO's detector held 486 MB after 21 shapes, with this call 312 MB.
+    By default glibc raises this threshold up to 32 MiB, and the buffers that a library allocates for every new shape
+    stay in the heap: after 21 shapes OpenVINO's detector held 486 MB, with this call 312 MB.
     """
     return (glibc := _glibc()) is not None and bool(glibc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES))
 
 
 class Holder(Protocol):
-    """An object that keeps buffers for its next work, and can free them."""
+    """An object that keeps buffers for its next run, and can free them."""
 
     def release_memory(self) -> None:
-        """Free the buffers, now or when the current work is done; any thread may call it, and it must not wait."""
+        """Free the buffers, now or when the current run ends; any thread may call it, so it must not block."""
 
 
-# Weak, so that unused holders are forgotten.
+# Weak references, so that a holder that is no longer used can be deleted.
 _HOLDERS: Final[weakref.WeakSet[Holder]] = weakref.WeakSet()
 _HOLDERS_LOCK: Final = threading.Lock()
 
 
 def register_holder(holder: Holder) -> None:
-    """Let `release_free_memory` also free this holder's buffers."""
+    """Register an object whose buffers `release_free_memory` also frees."""
     with _HOLDERS_LOCK:
         _HOLDERS.add(holder)
 
 
 def release_free_memory() -> bool:
-    """Return free heap memory to the system, in some milliseconds; returns whether there was any.
+    """Return free heap memory to the system, which takes some milliseconds; returns whether there was any.
 
-    Runs of a model leave up to 200 MB of free memory in the heap, which an idle worker does not need.
+    Running a model leaves up to 200 MB of free memory in the heap, which an idle worker does not need.
     """
     with _HOLDERS_LOCK:
         holders = list(_HOLDERS)

@@ -1,4 +1,4 @@
-"""Reads this process's limits by Linux control groups (v1 and v2), and the number of CPUs that it may use."""
+"""Reads the limits that Linux control groups (v1 and v2) set for this process, and the number of CPUs it may use."""
 
 import os
 import sys
@@ -7,22 +7,22 @@ from pathlib import Path, PurePosixPath
 
 
 def read_cpus(root: Path = Path("/")) -> float:
-    """CPUs that this process may use: the smallest of its affinity and its cgroups' CPU quotas."""
+    """Number of CPUs that this process may use: the smallest of its CPU affinity and its cgroups' CPU quotas."""
     affinity = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min([float(affinity), *read_quotas(root)])
 
 
 def read_quotas(root: Path) -> Iterator[float]:
-    """The CPU quotas, in CPUs, of this process's cgroup and its parents; unlimited ones are omitted."""
+    """The CPU quotas of this process's cgroup and its parents, as numbers of CPUs; cgroups without one are omitted."""
     for words in read_limits(root, "cpu", "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
         match words:
-            # "150000 100000" is 1.5 CPUs; without a quota it is "max", -1, or there is no file.
+            # "150000 100000" means 1.5 CPUs; without a quota the value is "max" or -1, or the file is missing.
             case [quota, period] if quota.isdigit() and int(period):
                 yield int(quota) / int(period)
 
 
 def read_limits(root: Path, controller: str, v2_file: str, *v1_files: str) -> Iterator[list[str]]:
-    """The words in the files of a limit, for this process's cgroup and its parents, innermost first.
+    """The words in the file of a limit, for this process's cgroup and then each of its parents.
 
     `root` contains proc/self/cgroup and sys/fs/cgroup; the controller is "cpu" or "memory".
     """
@@ -31,7 +31,7 @@ def read_limits(root: Path, controller: str, v2_file: str, *v1_files: str) -> It
         if controllers and controller not in controllers.split(","):
             continue
         mount = root / "sys/fs/cgroup" / controllers
-        # In a container the path may be the host's, while only the root of the mount exists: try every parent.
+        # In a container the path may be the host's although only the container's cgroup is mounted: try every parent.
         inner = PurePosixPath(path.lstrip("/"))
         for part in (inner, *inner.parents):
             files = v1_files if controllers else (v2_file,)
@@ -39,7 +39,7 @@ def read_limits(root: Path, controller: str, v2_file: str, *v1_files: str) -> It
 
 
 def read_text(file: Path) -> str:
-    """The file's text; empty if it cannot be read."""
+    """The text of a file; empty if it cannot be read."""
     try:
         return file.read_text(encoding="ascii")
     except OSError:

@@ -1,7 +1,7 @@
-"""Starts our programs in child processes, and sends requests to restricted ones.
+"""Starts our own modules in child processes, and sends requests to sandboxed ones.
 
 The child's side is `ocrsvc.system.child_program`. Both sides send messages of at most MESSAGE_BYTES over a
-SOCK_SEQPACKET socket, which preserves their boundaries: no partial or endless line can block the reader.
+SOCK_SEQPACKET socket, which preserves message boundaries: a partial or endless line cannot block the reader.
 """
 
 import logging
@@ -26,17 +26,17 @@ LOGGER: Final = logging.getLogger("ocrsvc.imaging")
 Check = Callable[[], object]
 """Raises an error if the request is cancelled or past its deadline."""
 
-# Time for a process to load its libraries: usually 45 ms, much more on a busy machine.
+# Time limit for a process to load its libraries: usually 45 ms, much more on a busy machine.
 START_LIMIT_S: Final = 30.0
 _POLL_S: Final = 0.25
 _END_S: Final = 5.0
 _RETRY_AFTER_S: Final = 2
-# Larger than any number that our programs send.
+# An answer with a larger number is malformed: our programs send none.
 _LARGEST: Final = 1e15
 
 
 class ChildFailed(Exception):
-    """The process has ended, or has sent a malformed message."""
+    """The process has ended or has sent a malformed message."""
 
 
 class ChildLate(ChildFailed):
@@ -44,7 +44,7 @@ class ChildLate(ChildFailed):
 
 
 def describe_exit(code: int) -> str:
-    """An exit code of a process in words, such as "exit code 1" or, if negative, its signal's name: "SIGSEGV"."""
+    """Describe a process's exit code: "exit code 1" or, if it is negative, the signal's name, such as "SIGSEGV"."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -56,11 +56,11 @@ def describe_exit(code: int) -> str:
 class Program:
     """One of our modules running in a child process; call `end` to stop it.
 
-    Its standard input is a SOCK_SEQPACKET socket to `wire`. It can import what this process can. It has its own process
-    group, so that a terminal's signals do not end it before its parent. It inherits the open `files`, has `environ` and
-    PYTHONPATH as its environment, and writes to `output`, by default where this process writes.
+    Its standard input is a SOCK_SEQPACKET socket connected to `wire`. It can import what this process can. It has its
+    own process group, so that a terminal's signals do not end it before its parent. It inherits the open `files`. Its
+    environment is `environ` and PYTHONPATH; it writes to `output`, by default where this process writes.
 
-    Raises OSError if the system refuses a process or socket; nothing stays open then.
+    Raises OSError if the system refuses a process or socket; then nothing stays open.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Program:
     def end(self, after_s: float = 0.0) -> None:
         """Close the connection, and kill the process unless it exits within `after_s`."""
         self.wire.close()
-        # A process that cannot be killed yet is reaped when the next one is started.
+        # A process that is not dead yet is reaped when the next one is started.
         with suppress(subprocess.TimeoutExpired):
             try:
                 self.process.wait(after_s)
@@ -97,10 +97,10 @@ class Program:
 
 
 class ChildProcess:
-    """A restricted child process that answers requests of one thread; call `close` to end it.
+    """A sandboxed child process that answers the requests of one thread; call `close` to end it.
 
-    Its module calls `child_program.apply_limits` and `serve`; it may write files of `file_bytes`. `check` is called
-    while it starts. Raises ResourcesExhausted if the system refuses a process, or the process does not start.
+    Its module calls `child_program.apply_limits` and `serve`; a file that it writes may have `file_bytes`. `check` is
+    called while the process starts, and may raise. Raises ResourcesExhausted if the process cannot be started.
     """
 
     def __init__(self, module: str, memory_bytes: int, file_bytes: int, files: tuple[int, ...], check: Check) -> None:
@@ -114,16 +114,17 @@ class ChildProcess:
             with _calling_on_failure(self.close):
                 _check_ready(*self._receive(START_LIMIT_S, check))
         except ChildFailed as failure:
-            # The exit code, or the negative number of the signal that ended it.
+            # The exit code or, if a signal ended the process, the negative signal number.
             _log_once("A process of %s did not start: code %s", module, self._program.process.returncode)
             raise ResourcesExhausted(
                 "The service could not start a process that reads documents.", "Send the request again.", _RETRY_AFTER_S
             ) from failure
 
     def ask(self, request: str, limit_s: float, check: Check) -> tuple[str, list[float]]:
-        """Send a request (a word and numbers); returns the answer: a word, and numbers below 1e15.
+        """Send a request (a word and numbers); returns the answer, a word and numbers.
 
-        Raises ChildFailed without an answer, ChildLate after `limit_s`, and what `check` raises; each ends the process.
+        Raises ChildFailed if the process ends or its answer is malformed, ChildLate after `limit_s`, and what `check`
+        raises; after any error the process is killed.
         """
         with _calling_on_failure(self.close):
             try:
@@ -155,7 +156,7 @@ class ChildProcess:
 
 @contextmanager
 def resources_exhausted() -> Iterator[None]:
-    """Turn an OSError in the block into ResourcesExhausted, and log it."""
+    """Log an OSError that the block raises, and raise ResourcesExhausted instead."""
     try:
         yield
     except OSError as error:
@@ -181,7 +182,7 @@ def _spawn(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
 
 
 def _read_answer(message: bytes) -> tuple[str, list[float]]:
-    """Parse a word and numbers. Raises ValueError for a malformed message, and for numbers that are not below 1e15."""
+    """Parse a word and numbers. Raises ValueError if they are malformed, or a number is not below 1e15."""
     if not 0 < len(message) <= MESSAGE_BYTES:
         raise ValueError("empty or too long")
     word, *texts = message.decode("ascii").split(" ")
@@ -192,7 +193,7 @@ def _read_answer(message: bytes) -> tuple[str, list[float]]:
 
 
 def _check_ready(word: str, numbers: Sequence[float]) -> None:
-    """Raises ChildFailed unless the program reports that it is ready; logs restrictions that the kernel lacks."""
+    """Raise ChildFailed unless the process is ready; log a warning if the kernel lacks Landlock or seccomp."""
     if (word, len(numbers)) != ("ready", 2):
         raise ChildFailed("is not ready")
     landlock, seccomp = numbers
@@ -204,5 +205,5 @@ def _check_ready(word: str, numbers: Sequence[float]) -> None:
 
 @cache
 def _log_once(message: str, *values: object) -> None:
-    """Log a warning once per process and values: without resources it would flood the log."""
+    """Log a warning only once per message and values, because it would otherwise be repeated for every document."""
     LOGGER.warning(message, *values)

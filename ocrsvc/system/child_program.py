@@ -1,7 +1,7 @@
-"""The child's side of `ocrsvc.system.child_process`: restricts itself, then answers requests.
+"""The child's side of `ocrsvc.system.child_process`: sandboxes its own process, then answers requests.
 
-Its standard input is a SOCK_SEQPACKET socket. It sends `ready LANDLOCK SECCOMP` after it has loaded its libraries and
-restricted itself; then it answers each request, `SECONDS WORD NUMBER…`, with `WORD NUMBER…`.
+Its standard input is a SOCK_SEQPACKET socket. After it has loaded its libraries and given up its rights, it sends
+`ready LANDLOCK SECCOMP`. Then it answers each request `SECONDS WORD NUMBER…` with `WORD NUMBER…`.
 """
 
 import os
@@ -13,16 +13,17 @@ from typing import Final
 
 from ocrsvc.system.sandbox import end_with_parent, limit_resources, raise_oom_score, restrict
 
-# Longest request or answer.
+# Longest request or answer, in bytes.
 MESSAGE_BYTES: Final = 256
 _CONNECTION: Final = 0
 _OPEN_FILES: Final = 64
-# The parent kills a late program. If the parent is stopped itself, the program ends this much later.
+# The parent kills a program that is late. In case the parent itself is stopped, an alarm ends the program this many
+# seconds after the time limit.
 _GRACE_S: Final = 5
 
 
 class RequestFailed(Exception):
-    """A request failed; the parent gets this word and these numbers."""
+    """A request failed; this word and these numbers are sent as its answer."""
 
     def __init__(self, word: str, *numbers: float) -> None:
         super().__init__(word, *numbers)
@@ -30,7 +31,7 @@ class RequestFailed(Exception):
 
 
 def apply_limits() -> tuple[int, ...]:
-    """Apply the limits in the arguments; returns the descriptors of the inherited files."""
+    """Apply the limits in the program's arguments; returns the file descriptors that it inherited."""
     parent, memory_bytes, file_bytes, *files = map(int, sys.argv[1:])
     end_with_parent(parent)
     limit_resources(memory_bytes, file_bytes, _OPEN_FILES)
@@ -39,9 +40,9 @@ def apply_limits() -> tuple[int, ...]:
 
 
 def serve(answers: Mapping[str, Callable[..., str]], readable: Iterable[str]) -> None:
-    """Restrict the process to `readable` files and folders, then answer until the parent closes the connection.
+    """Sandbox the process so that it can open only `readable`, then answer requests until the parent disconnects.
 
-    `answers` maps a request's word to a function of its numbers, which may raise RequestFailed.
+    `answers` maps the word of a request to a function, which gets the request's numbers and may raise RequestFailed.
     """
     restrictions = restrict(readable)
     with suppress(BrokenPipeError, ConnectionResetError):
@@ -54,7 +55,7 @@ def serve(answers: Mapping[str, Callable[..., str]], readable: Iterable[str]) ->
 
 
 def pack(word: str, *numbers: float) -> str:
-    """Format an answer."""
+    """Format an answer as a message."""
     return " ".join([word, *(repr(float(number)) for number in numbers)])
 
 

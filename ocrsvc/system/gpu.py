@@ -1,12 +1,13 @@
-"""Lists the GPUs, and reads one: this process's memory, free memory, and utilization.
+"""Lists the GPUs, and reads one GPU's utilization, its free memory, and the memory that this process uses.
 
 The only file that calls NVML; nothing in it starts CUDA. The arbiter lists the GPUs without loading NVML. A worker sees
-only one GPU: CUDA_VISIBLE_DEVICES is set before CUDA loads. GPUs are numbered as by nvidia-smi and NVML, so CUDA is set
-to the same order unless the environment sets another.
+only one GPU: CUDA_VISIBLE_DEVICES is set before CUDA loads. GPUs have the numbers of nvidia-smi and NVML, so CUDA is
+set to the same order unless the environment sets another.
 
-NVML lists processes by the host's ids. In a container this process may be listed under another id or not at all, and
-under MIG without a size. So its memory is the first known of: what is listed under its id; under the only id that
-appeared while it loaded; the GPU's used memory less what others held before the load and what the siblings report.
+NVML lists processes by the host's process ids. In a container NVML may list this process under another id or not at
+all, and under MIG without its memory. So the memory of this process is the first known of these: the memory listed
+under its id; the memory listed under the only id that appeared while it loaded; the GPU's used memory minus what others
+used before it loaded and minus what the sibling workers report.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NVML: Final = "libnvidia-ml.so.1"
 
 
 def find_gpus(setting: Sequence[str], environ: Mapping[str, str], devices: Path = _DEVICES) -> tuple[str, ...]:
-    """Names of the GPUs to spread the workers over, as CUDA_VISIBLE_DEVICES accepts them; empty without a GPU.
+    """GPUs to distribute the workers over, by names that CUDA_VISIBLE_DEVICES accepts; empty without a GPU.
 
     `setting` is OCRSVC_GPUS: names, ("all",), or () for the GPUs that the environment makes visible.
     """
@@ -35,26 +36,26 @@ def find_gpus(setting: Sequence[str], environ: Mapping[str, str], devices: Path 
         return tuple(setting)
     visible = environ.get(VISIBLE)
     if visible is not None and not setting:
-        # CUDA stops at the first invalid name (-1, NoDevFiles) too.
+        # The list ends at the first invalid name (-1, NoDevFiles), as in CUDA.
         names = (part.strip() for part in visible.split(","))
         return tuple(dict.fromkeys(takewhile(lambda name: name.isdigit() or name.startswith(("GPU-", "MIG-")), names)))
-    # A container may have only /dev/nvidia3, which CUDA and NVML number 0 there.
+    # Count the device files: a container may have only /dev/nvidia3, which CUDA and NVML number 0.
     return tuple(str(number) for number, _ in enumerate(devices.glob("nvidia[0-9]*")))
 
 
 def pin_gpu(environ: MutableMapping[str, str], gpu: str) -> None:
-    """Let this process see only this GPU; call it before CUDA loads, which reads the environment once."""
+    """Let this process see only this GPU; call it before CUDA loads, because CUDA reads the environment only once."""
     environ[VISIBLE] = gpu
     environ.setdefault(_ORDER, "PCI_BUS_ID")
 
 
 class GpuUnreadable(Exception):
-    """The GPU's memory cannot be read now; a later read may work."""
+    """The GPU's memory cannot be read now; it may be readable later."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """GPU memory at one time: this process's own, and that of its GPU or MIG part."""
+    """GPU memory at one moment: used by this process, and used, free and total of its GPU or MIG instance."""
 
     own_bytes: int
     used_bytes: int
@@ -64,17 +65,17 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """The GPU memory that the other workers last reported, and whether none of them is loading or draining."""
+    """GPU memory that the other workers last reported; `settled` if none of them is loading or draining."""
 
     gpu_bytes: int = 0
     settled: bool = True
 
 
 class GpuMemoryReader:
-    """Reads the GPU for one worker. Create it before the engine is loaded, read it afterwards.
+    """Reads the memory of one worker's GPU. Create it before the engine is loaded, and read it afterwards.
 
-    It logs one line when the GPU becomes unreadable, and one when it is readable again. `is_listed`: NVML listed the
-    last reading for this process; else it was estimated from the GPU's totals.
+    It logs one line when the GPU becomes unreadable, and one when it is readable again. `is_listed` says whether the
+    last reading came from NVML's list of processes; otherwise it was estimated from the GPU's totals.
     """
 
     def __init__(self, source: Nvml, log: logging.Logger, siblings: Siblings, pid: int | None = None) -> None:
@@ -89,7 +90,7 @@ class GpuMemoryReader:
         self.is_listed = False
 
     def read(self, siblings: Siblings) -> MemoryReading | None:
-        """Read the GPU, in well under a millisecond; None if it cannot be read now. Never raises."""
+        """Read the GPU's memory, in less than a millisecond; None if it cannot be read now. Never raises."""
         try:
             reading = self._read(siblings)
         except GpuUnreadable as error:
@@ -103,7 +104,7 @@ class GpuMemoryReader:
         return reading
 
     def read_busy_ratio(self) -> float | None:
-        """The GPU's utilization from 0 to 1; None if NVML does not report it, as under MIG. Logs nothing."""
+        """The GPU's utilization from 0 to 1; None if NVML does not report it, for instance under MIG. Logs nothing."""
         try:
             return self._source.busy_ratio()
         except GpuUnreadable:
@@ -114,7 +115,7 @@ class GpuMemoryReader:
         own_bytes = self._listed_bytes()
         self.is_listed = own_bytes is not None
         if own_bytes is None:
-            # Memory that no other process accounts for; the last value while a sibling loads or drains.
+            # Estimate: memory that no other process accounts for. While a sibling loads or drains, keep the last value.
             own_bytes = None if siblings.settled else self._last_own_bytes
         if own_bytes is None:
             own_bytes = max(0, used_bytes - self._foreign_bytes - siblings.gpu_bytes)
@@ -122,9 +123,9 @@ class GpuMemoryReader:
         return MemoryReading(own_bytes, used_bytes, max(0, total_bytes - used_bytes), total_bytes)
 
     def _listed_bytes(self) -> int | None:
-        """The memory that NVML lists for this process; None if it is not listed."""
+        """The memory that NVML lists for this process; None if this process is not listed."""
         listed = self._source.processes()
-        # An id listed before the load belongs to another process, of the host or another container.
+        # An id that was listed before the engine loaded is that of a process outside this container.
         if self._pid in listed and self._pid not in self._before:
             return listed[self._pid]
         if self._last_own_bytes is None:
@@ -136,7 +137,7 @@ class GpuMemoryReader:
 def open_gpu_memory_reader(
     log: logging.Logger, siblings: Siblings, environ: Mapping[str, str] = os.environ
 ) -> GpuMemoryReader | None:
-    """A reader of the GPU that this process's engine will use; None without NVML, or (logged) if it cannot be read."""
+    """A reader for the GPU that this process will use; None without NVML, or after a warning if it is unreadable."""
     try:
         source = _open_nvml(environ)
         return None if source is None else GpuMemoryReader(source, log, siblings)
@@ -146,29 +147,29 @@ def open_gpu_memory_reader(
 
 
 class Nvml:
-    """One GPU or MIG part, through NVML. All methods raise GpuUnreadable."""
+    """One GPU or MIG instance, read through NVML. All methods raise GpuUnreadable."""
 
     def __init__(self, nvml: Any, handle: object) -> None:
         self._nvml, self._handle = nvml, handle
 
     def totals(self) -> tuple[int, int]:
-        """Used and total bytes of the GPU."""
+        """Used and total bytes of the GPU's memory."""
         memory = _ask(self._nvml, lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle))
         return memory.used, memory.total
 
     def processes(self) -> Mapping[int, int | None]:
-        """Bytes of each listed process, by process id; None if NVML does not report the size."""
+        """GPU memory of each listed process, by process id; None if NVML does not report its size."""
         listed = _ask(self._nvml, lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
         return {entry.pid: entry.usedGpuMemory for entry in listed}
 
     def busy_ratio(self) -> float:
-        """The share of the last second in which the GPU computed, from 0 to 1."""
+        """The fraction of the last second in which the GPU was busy, from 0 to 1."""
         percent: int = _ask(self._nvml, lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle)).gpu
         return percent / 100
 
 
 def _open_nvml(environ: Mapping[str, str]) -> Nvml | None:
-    """Open the GPU through NVML; None without its library. Raises GpuUnreadable."""
+    """Open the GPU through NVML; None if NVML is not installed. Raises GpuUnreadable."""
     try:
         ctypes.CDLL(_NVML)
     except OSError:
@@ -185,7 +186,7 @@ def _handle_of(nvml: Any, visible: str) -> object:
     if name.startswith("MIG-"):
         return nvml.nvmlDeviceGetHandleByUUID(name)
     if name.startswith("GPU-"):
-        # CUDA accepts the first characters of a UUID, NVML does not.
+        # CUDA accepts an abbreviated UUID, NVML does not: compare with every GPU's UUID.
         handles = (nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount()))
         matching = next((handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(name)), None)
         if matching is None:
@@ -197,7 +198,7 @@ def _handle_of(nvml: Any, visible: str) -> object:
 
 
 def _first_part(nvml: Any, device: object) -> object:
-    """The GPU itself or, under MIG, its first part, which CUDA uses."""
+    """The GPU's first MIG instance, which is the one that CUDA uses; without MIG the GPU itself."""
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(device)
     except nvml.NVMLError_NotSupported:
@@ -206,7 +207,7 @@ def _first_part(nvml: Any, device: object) -> object:
 
 
 def _ask(nvml: Any, call: Callable[[], Any]) -> Any:
-    """Call NVML, and turn its errors into GpuUnreadable."""
+    """Call NVML, and raise its errors as GpuUnreadable."""
     try:
         return call()
     except (nvml.NVMLError, OSError) as error:

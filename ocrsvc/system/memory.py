@@ -13,7 +13,7 @@ from ocrsvc.system.cgroup import read_limits, read_text
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _OWN: Final = Path("/proc/self/statm")
 _OWN_STATUS: Final = Path("/proc/self/status")
-# Page cache that the kernel reclaims first, by its names in cgroups v2 and v1.
+# Page cache that the kernel reclaims first; the names are those of cgroups v2 and v1.
 _RECLAIMED: Final = ("inactive_file", "total_inactive_file")
 
 
@@ -21,32 +21,32 @@ _RECLAIMED: Final = ("inactive_file", "total_inactive_file")
 class MemoryUse:
     """Memory of the machine or the container; 0 if the kernel does not report it."""
 
-    # Without memory that the kernel can reclaim.
+    # excludes memory that the kernel can reclaim
     used_bytes: int
     limit_bytes: int
 
 
 def read_rss_bytes(statm: Path = _OWN) -> int:
-    """Resident memory of the process; 0 if the kernel does not report it."""
+    """Resident memory of this process; 0 if the kernel does not report it."""
     return _read_statm(statm)[0]
 
 
 def read_private_bytes(statm: Path = _OWN) -> int:
-    """Resident memory of the process without shared memory and mapped files."""
+    """Resident memory of this process, excluding shared memory and mapped files."""
     resident_bytes, shared_bytes = _read_statm(statm)
     return resident_bytes - shared_bytes
 
 
 def read_peak_rss_bytes(status: Path = _OWN_STATUS) -> int:
-    """Peak resident memory of the process since its start or the last `forget_peak_rss`; 0 if unknown.
+    """Peak resident memory of this process since its start or the last `forget_peak_rss`; 0 if unknown.
 
-    `getrusage` would include the process that started it.
+    `getrusage` is no alternative: it includes the peak of the process that forked this one.
     """
     return 1024 * _value_after(_words(status), "VmHWM")
 
 
 def forget_peak_rss(clear_refs: Path = Path("/proc/self/clear_refs")) -> None:
-    """Reset the peak of this process's resident memory, if the kernel permits."""
+    """Start measuring the peak of this process's resident memory again, if the kernel permits."""
     with suppress(OSError):
         clear_refs.write_text("5", "ascii")
 
@@ -54,18 +54,21 @@ def forget_peak_rss(clear_refs: Path = Path("/proc/self/clear_refs")) -> None:
 def read_process_bytes(pid: int, root: Path = Path("/proc")) -> int:
     """Anonymous memory of a process, with its proportional share of pages shared by fork (Pss_Anon); 0 if unknown.
 
-    Takes milliseconds, during which the process cannot map memory.
+    Takes milliseconds, in which the process cannot map memory.
     """
     return 1024 * _value_after(_words(root / str(pid) / "smaps_rollup"), "Pss_Anon")
 
 
 def read_memory_bytes(root: Path = Path("/")) -> int:
-    """Memory that all processes of the service may use: the machine's, or the smallest limit of its cgroups."""
+    """Memory that the service may use: the machine's total or, if smaller, the smallest limit of its cgroups."""
     return read_memory_use(root).limit_bytes
 
 
 def read_memory_use(root: Path = Path("/")) -> MemoryUse:
-    """Memory use of the container or the machine, whichever has less; `root` contains proc and sys/fs/cgroup."""
+    """Memory use of the container or of the machine, whichever has the smaller limit.
+
+    `root` contains proc and sys/fs/cgroup.
+    """
     words = _words(root / "proc/meminfo")
     total, available = (1024 * _value_after(words, name) for name in ("MemTotal", "MemAvailable"))
     uses = [MemoryUse(total - available, total)] if total else []
@@ -83,11 +86,11 @@ def _words(file: Path) -> Sequence[str]:
 
 
 def _value_after(words: Sequence[str], name: str) -> int:
-    """The number after a name; 0 if the name is missing."""
+    """The number that follows a name in a list of words; 0 if the name is missing."""
     return next((int(value) for word, value in pairwise(words) if word == name), 0)
 
 
 def _read_statm(statm: Path) -> tuple[int, int]:
-    # Resident bytes, and the shared or file-backed part of them.
+    # The second number is resident memory, the third its shared or file-backed part; both in pages.
     _, resident, shared, *_ = (*map(int, read_text(statm).split()), 0, 0, 0)
     return resident * _PAGE_BYTES, shared * _PAGE_BYTES

@@ -1,7 +1,7 @@
-"""Restricts processes that parse untrusted files, and protects those that hold secrets from core dumps.
+"""Sandboxes processes that parse untrusted files, and prevents core dumps of processes that hold secrets.
 
-Landlock (Linux 5.13 and later) lets this thread and its children open only some files for reading, and reach no other
-process. seccomp refuses connections, new processes, writing files by name and access to other processes. Its filter is
+Landlock (Linux 5.13 and later) lets a thread and its children open only some files, for reading, and reach no other
+process. seccomp refuses connections, new processes, writing files by name, and access to other processes. Its filter is
 a deny list, because an allow list would break with new versions of the C library, Python and other libraries.
 """
 
@@ -23,17 +23,17 @@ _OOM_SCORE: Final = "500"
 
 
 class Restrictions(NamedTuple):
-    """The restrictions in force: Landlock's ABI version (0 without Landlock), and whether seccomp filters calls."""
+    """The active restrictions: Landlock's ABI version (0 without Landlock), and whether seccomp filters system calls."""
 
     landlock: int
     seccomp: bool
 
 
 def restrict(readable: Iterable[str] = ()) -> Restrictions:
-    """Give up access to the network, new processes, files and other processes for good; open files stay open.
+    """Give up the network, new processes, other processes and most files, permanently; open files stay open.
 
-    Call it in a single-threaded process that has loaded its libraries: it restricts only this thread and its children.
-    `readable` files and folders can still be opened for reading; without Landlock all files can.
+    Call it in a single-threaded process after it has loaded its libraries: it restricts only the calling thread and its
+    children. `readable` files and folders can still be opened for reading; without Landlock all files can.
     """
     landlock, seccomp = 0, False
     with suppress(OSError):
@@ -45,23 +45,23 @@ def restrict(readable: Iterable[str] = ()) -> Restrictions:
 
 
 def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None:
-    """Set resource limits that this process cannot raise; `memory_bytes` limits its heap and thread stacks."""
+    """Set hard resource limits for this process; `memory_bytes` limits its heap and thread stacks."""
     limits = {"DATA": memory_bytes, "FSIZE": file_bytes, "NOFILE": open_files, "CORE": 0}
     for name, limit in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
 
 
 def lower_priority(pid: int, by: int = _NICE) -> None:
-    """Raise a process's nice value, right after its start: loading takes as long as reading most files."""
+    """Raise a process's nice value right after its start: loading libraries takes as long as reading most files."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + by)
 
 
 def raise_oom_score() -> None:
-    """Let the kernel kill this process first when memory runs out, if that is permitted."""
+    """Let the kernel kill this process first when memory runs out, if the system permits it."""
     with suppress(OSError):
         dumpable = _check(int(_LIBC.prctl(_GET_DUMPABLE, *[ctypes.c_ulong(0)] * 4)))
-        # After `forbid_core_dumps` the file belongs to root.
+        # `forbid_core_dumps` makes root the owner of the file in /proc: temporarily undo that.
         prctl(_SET_DUMPABLE, 1)
         try:
             Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
@@ -70,25 +70,26 @@ def raise_oom_score() -> None:
 
 
 def forbid_core_dumps() -> None:
-    """Write no core dumps, and let only processes with CAP_SYS_PTRACE read this one's memory.
+    """Disable core dumps, and let only processes with CAP_SYS_PTRACE read this process's memory.
 
-    A fork inherits both; exec and a change of the user reset the second. Both are needed, since the kernel ignores the
-    size limit when it pipes core dumps to a handler.
+    Forked processes inherit both; exec and a change of the user id reset the second. Both are needed, because the
+    kernel ignores the size limit of core dumps if it pipes them to a handler.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     prctl(_SET_DUMPABLE, 0)
 
 
 def ignore_signals() -> None:
-    """Ignore signals of a terminal or service manager: the parent ends this process."""
+    """Ignore the signals of a terminal or service manager, because the parent ends this process."""
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ending, signal.SIG_IGN)
 
 
 def end_with_parent(parent: int) -> None:
-    """Get killed when the thread that started this process ends, now if it has ended already; ignore other signals.
+    """Have the kernel kill this process when the thread that started it ends; ignore other signals.
 
-    `parent` is the parent's process id, passed by the parent: os.getppid() changes when it ends.
+    `parent` is the parent's process id, which the parent passes: os.getppid() changes when the parent ends. If it has
+    ended already, this process is killed at once.
     """
     ignore_signals()
     prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
@@ -98,7 +99,7 @@ def end_with_parent(parent: int) -> None:
 
 # Landlock.
 
-# The same numbers on every architecture.
+# System call numbers, the same on every architecture.
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
@@ -107,11 +108,12 @@ _PATH_BENEATH: Final = 1
 
 _READ_FILE: Final = 1 << 2
 _READ_DIRECTORY: Final = 1 << 3
-# The file rights of each ABI version: execute, write, create, remove; then rename across folders, truncate, and ioctl.
+# Landlock's file rights by ABI version: execute, write, create, remove; then also moving between folders, truncating,
+# and ioctl.
 _FILE_RIGHTS: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-# TCP bind and connect.
+# The right to bind and to connect TCP sockets.
 _NETWORK_RIGHTS: Final = {4: 0b11}
-# Abstract Unix sockets and signals.
+# Access to abstract Unix sockets and signals outside of the sandbox.
 _SCOPES: Final = {6: 0b11}
 _ATTRIBUTE_BYTES: Final = {1: 8, 4: 16, 6: 24}
 
@@ -126,14 +128,15 @@ class _PathBeneath(ctypes.Structure):
 
 
 def read_version() -> int:
-    """Landlock's ABI version in this kernel. Raises OSError without Landlock."""
+    """Landlock's ABI version in this kernel. Raises OSError if the kernel has no Landlock."""
     return system_call(_CREATE_RULESET, 0, 0, _ASK_VERSION)
 
 
 def confine_to(readable: Iterable[str]) -> int:
-    """Let this thread open only these files and folders, for reading; open files stay open.
+    """Let this thread open only these files and folders, and only for reading; open files stay open.
 
-    Paths that cannot be opened are skipped. Returns Landlock's ABI version; raises OSError without Landlock.
+    Paths that cannot be opened are skipped. Returns Landlock's ABI version; raises OSError if the kernel has no
+    Landlock.
     """
     version = read_version()
     tables = (_FILE_RIGHTS, _NETWORK_RIGHTS, _SCOPES)
@@ -150,7 +153,7 @@ def confine_to(readable: Iterable[str]) -> int:
 
 
 def supported(table: dict[int, int], version: int) -> int:
-    """The entry of the newest version up to `version`; 0 without one."""
+    """The table's entry for the newest version up to `version`; 0 if there is none."""
     return table.get(max((known for known in table if known <= version), default=0), 0)
 
 
@@ -169,7 +172,7 @@ def _allow_reading(ruleset: int, path: str) -> None:
 
 # seccomp.
 
-# Calls refused for all arguments: name, number on x86_64, number on aarch64; -1 if it does not exist.
+# System calls that are always refused: name, number on x86_64, number on aarch64 (-1: no such call).
 _REFUSED: Final = """
 socket 41 198, socketpair 53 199, connect 42 203, bind 49 200, listen 50 201, accept 43 202, accept4 288 242,
 
@@ -197,26 +200,27 @@ io_uring_enter 426 426, io_uring_register 427 427, keyctl 250 219, add_key 248 2
 open_by_handle_at 304 265, name_to_handle_at 303 264, fanotify_init 300 262, quotactl 179 60, quotactl_fd 443 443,
 acct 163 89, syslog 103 116, personality 135 92, iopl 172 -1, ioperm 173 -1, vhangup 153 58, lookup_dcookie 212 18
 """
-# Their arguments are in memory, which filters cannot read; with ENOSYS the C library falls back to the older call.
+# Filters cannot check these calls, whose arguments are in memory. They fail with ENOSYS, and the C library then uses
+# older calls.
 _ABSENT: Final = "openat2 437 437, clone3 435 435"
-# Allowed only for this process: the first argument must be its id; on the second line 0 is allowed too.
+# The first argument, a process id, must be that of this process; for the calls in the second line it may also be 0.
 _OWN: Final = "kill 62 129, tgkill 234 131"
 _OWN_OR_ZERO: Final = (
     "sched_setaffinity 203 122, sched_setscheduler 144 119, sched_setparam 142 118, sched_setattr 314 274"
 )
-# Allowed only to query: the third argument, a pointer to a new limit, must be null.
+# Only queries are allowed: the third argument, a pointer to a new limit, must be null.
 _LIMIT: Final = "prlimit64 302 261"
-# Allowed only for reading, without the flags below, which are in the second or third argument.
+# Opening is allowed for reading only, without the flags below, which are in the second or third argument.
 _OPEN: Final = "open 2 -1"
 _OPENAT: Final = "openat 257 56"
 _CHANGES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-# Allowed only for new threads.
+# Only new threads are allowed, not new processes.
 _CLONE: Final = "clone 56 220"
 _THREAD: Final = 0x10000
 
 _PR_SET_SECCOMP: Final = 22
 _MODE_FILTER: Final = 2
-# Classic BPF: load a word of the call, compare, return a verdict.
+# Instructions of classic BPF: load a word of the system call, compare and jump, return an action.
 _LOAD: Final = 0x20
 _JUMP_EQUAL: Final = 0x15
 _JUMP_AT_LEAST: Final = 0x35
@@ -230,11 +234,11 @@ _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
 _FAIL: Final = 0x00050000
 _REFUSE: Final = _FAIL | errno.EPERM
-# The x32 ABI of x86_64 has its own numbers, from this one on.
+# System calls of the x32 ABI on x86_64 have numbers from this one on.
 _X32: Final = 0x40000000
 
 
-# The kernel's audit number of each architecture, and the column of its call numbers above.
+# By architecture: its number in the kernel's audit subsystem, and the column of its system call numbers above.
 _ARCHITECTURES: Final = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}
 
 _Instruction = tuple[int, int, int, int]
@@ -245,9 +249,9 @@ class _Program(ctypes.Structure):
 
 
 def refuse_calls() -> None:
-    """Apply the filter to this thread and its children.
+    """Apply the seccomp filter to this thread and its children.
 
-    Raises OSError without seccomp, and on architectures without a table of call numbers.
+    Raises OSError without seccomp, and on architectures whose system call numbers are unknown.
     """
     architecture = _ARCHITECTURES.get(os.uname().machine)
     if architecture is None or sys.maxsize < 1 << 32 or sys.byteorder != "little":
@@ -260,7 +264,7 @@ def refuse_calls() -> None:
 
 
 def _filter_for(audit: int, column: int, process: int) -> Iterator[_Instruction]:
-    """The BPF program; a jump has the numbers of instructions to skip if its test is true, and if it is false."""
+    """The BPF program as (operation, skip if true, skip if false, value); a skip counts instructions."""
 
     def numbers(calls: str) -> list[int]:
         return [number for call in calls.split(",") if (number := int(call.split()[column])) >= 0]
@@ -301,11 +305,11 @@ def _if_bits(argument: int, bits: int, *, then: int, otherwise: int) -> list[_In
 
 
 def _load(argument: int) -> _Instruction:
-    """Load the lower 32 bits of an argument, which are all that the kernel uses of these arguments."""
+    """Load the lower 32 bits of an argument; the kernel uses only those of the checked arguments."""
     return (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument)
 
 
-# System calls without a Python function, through the C library.
+# System calls that Python has no function for, made through the C library.
 
 NO_NEW_PRIVILEGES: Final = 38
 """prctl option: executed programs gain no privileges; required before Landlock and seccomp."""
@@ -318,12 +322,12 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, value: int, more: int = 0) -> None:
-    """Set an option of this process; pass addresses as numbers. Raises OSError."""
+    """Set an option of this process; pass addresses as integers. Raises OSError."""
     _check(_LIBC.prctl(option, *map(ctypes.c_ulong, (value, more, 0, 0))))
 
 
 def system_call(number: int, *arguments: int) -> int:
-    """Make a system call; pass addresses as numbers. Raises OSError."""
+    """Make a system call; pass addresses as integers. Raises OSError."""
     return _check(int(_LIBC.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments))))
 
 

@@ -1,6 +1,6 @@
-"""Shared memory: arrays that children inherit by fork, and memory files (memfd) that are passed to them.
+"""Shared memory: arrays that child processes inherit by fork, and memory files (memfd) that are passed to them.
 
-Neither has a name, so the kernel frees it with the last process that holds it.
+Neither has a name in the file system, so the kernel frees it when the last process that holds it ends.
 """
 
 import ctypes
@@ -15,16 +15,16 @@ _T = TypeVar("_T", bound=ctypes.Structure)
 
 
 def shared_array(kind: type[_T], count: int) -> ctypes.Array[_T]:
-    """Create `count` zeroed records before any fork; only touched records take memory.
+    """Create `count` zeroed records before any fork; a page of them takes memory only when it is first touched.
 
-    Aligned 8-byte fields are read and written atomically; longer ones may be seen half-written. There is no lock,
-    because a killed process would leave it locked.
+    Aligned 8-byte fields are read and written atomically; a reader may see longer fields half-written. There is no
+    lock, because a killed process would never release it.
     """
     return (kind * count).from_buffer(mmap.mmap(-1, count * ctypes.sizeof(kind)))
 
 
 def open_memory(name: str, data: bytes = b"", seals: int = 0) -> int:
-    """Create a memory file with this content and these seals; returns its descriptor. Raises OSError."""
+    """Create a memory file with this content and these seals; returns its file descriptor. Raises OSError."""
     file = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         rest = memoryview(data)

@@ -1,4 +1,4 @@
-"""Plans the numbers of workers and threads for the CPUs and GPUs that this process may use."""
+"""Computes the numbers of workers and threads from the CPUs and GPUs that this process may use."""
 
 import os
 from collections.abc import MutableMapping
@@ -12,23 +12,24 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cgroup import read_cpus
 from ocrsvc.system.gpu import find_gpus
 
-# Threads within one call of a numeric library: the engine threads already use all CPUs.
+# Threads within one call of a numeric library. More would gain nothing, because the engine threads already use all
+# CPUs.
 LIBRARY_THREADS: Final = 1
 _ON_CPU: Final = ("cpu", "openvino")
 _CPUS_PER_WORKER: Final = 4
 _MAX_WORKERS: Final = 8
 _GPU_WORKERS: Final = 2
 _GPU_ENGINE_THREADS: Final = 4
-# Threads for health checks, uploads and refusals while the queue is full.
+# HTTP threads for health checks, uploads and refusals, which are needed even when the queue is full.
 _SPARE_THREADS: Final = 8
 _LIBRARY_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlan:
-    """Numbers of worker processes, HTTP and engine threads per worker, and threads within a library call.
+    """Numbers of worker processes, of HTTP and engine threads per worker, and of threads within a library call.
 
-    Each HTTP thread serves one request, each engine thread runs one engine handle.
+    Each HTTP thread serves one request, and each engine thread runs one engine handle.
     """
 
     workers: int
@@ -43,7 +44,7 @@ class ThreadPlan:
 def plan_for(settings: Settings, *, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
     """The thread plan for this machine; reads CPU limits and device files, and loads no library.
 
-    `workers` and `threads` of gunicorn's flags override the settings.
+    `workers` and `threads`, from gunicorn's flags, override the settings.
     """
     return plan(
         read_cpus(),
@@ -57,20 +58,20 @@ def plan_for(settings: Settings, *, workers: int | None = None, threads: int | N
 
 
 def gpus_for(settings: Settings) -> tuple[str, ...]:
-    """The GPUs that the workers are spread over: those of OCRSVC_GPUS, or all if the engine uses GPUs."""
+    """The GPUs to distribute the workers over: those of OCRSVC_GPUS, or every visible GPU if the engine uses GPUs."""
     if settings.gpus and settings.device != "cpu" and settings.provider not in _ON_CPU:
         return find_gpus(settings.gpus, os.environ)
     return find_gpus((), os.environ) if device_for(settings) == "cuda" else ()
 
 
 def device_for(settings: Settings, devices: Path = Path("/dev")) -> str:
-    """The engine's device, "cpu" or "cuda", determined without CUDA (safe in the arbiter)."""
+    """The engine's device, "cpu" or "cuda", determined without loading CUDA, so that the arbiter may call it."""
     if settings.provider in _ON_CPU:
         return "cpu"
     if settings.device != "auto":
         return settings.device
     has_runtime = engines()[settings.engine].uses_onnx_runtime and is_installed("onnxruntime-gpu")
-    # If CUDA_VISIBLE_DEVICES hides every GPU, the engine uses the CPU.
+    # Without a GPU in CUDA_VISIBLE_DEVICES, the engine uses the CPU.
     sees_gpu = any(devices.glob("nvidia[0-9]*")) and find_gpus(settings.gpus, os.environ)
     return "cuda" if has_runtime and sees_gpu else "cpu"
 
@@ -85,7 +86,7 @@ def plan(
     engine_threads: int | None = None,
     gpu_count: int = 1,
 ) -> ThreadPlan:
-    """The thread plan; given numbers are kept, the others follow from the number of CPUs.
+    """Compute the thread plan; numbers that are given are kept, the others follow from the number of CPUs.
 
     On "cuda" engine threads mostly wait for the GPU. Each image in a worker's queue occupies an HTTP thread.
     """
@@ -97,13 +98,13 @@ def plan(
 
 
 def set_library_environment(environ: MutableMapping[str, str], count: int = LIBRARY_THREADS) -> None:
-    """Set the threads of numeric libraries and turn off their telemetry, unless the operator has set the variables.
+    """Set the thread counts of numeric libraries and turn off their telemetry, unless the operator set the variables.
 
-    Call it before they are imported: they read the environment once.
+    Call it before these libraries are imported, because they read the environment only once.
     """
     for variable in _LIBRARY_VARIABLES:
         environ.setdefault(variable, str(count))
-    # Else ONNX Runtime 1.31 stores usage events in the home folder and sends them to Microsoft.
+    # Otherwise ONNX Runtime 1.31 stores usage events in the home folder, and sends them to Microsoft.
     environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
