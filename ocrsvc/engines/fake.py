@@ -1,7 +1,7 @@
-"""The fake engine for tests: no model, predictable answers, configurable faults and delays.
+"""The fake engine for tests: no model, predictable results, configurable errors and delays.
 
-It reads two lines: the image's size as `WxH`, and the CRC-32 of its pixels as eight hexadecimal digits, with characters
-of equal width. OCRSVC_FAKE_TEXT adds a third.
+It reads two lines from each image: the size as `WxH`, and the CRC-32 of the pixels as eight hexadecimal digits. All
+characters have the same width. OCRSVC_FAKE_TEXT adds a third line.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FakeHandle:
         return [self._answer(task) for task in tasks]
 
     def close(self) -> None:
-        """Do nothing: a handle holds no resources."""
+        """Do nothing, because a handle holds no resources."""
 
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
         began_s = time.monotonic()
@@ -66,7 +66,7 @@ class FakeHandle:
         return replace(page, times=EngineTimes(began_s, found_s, time.monotonic()))
 
     def _use_resources(self, check: Check) -> None:
-        """Wait, use CPU time (without the GIL, as native code does) and leak memory. Raises what `check` raises."""
+        """Wait, use CPU time (without the GIL, like native code) and leak memory. Raises the errors of `check`."""
         end = time.monotonic() + self._settings.fake_latency_s
         while (left_s := end - time.monotonic()) > 0 and not self._closed.wait(min(left_s, _CHECK_S)):
             check()
@@ -75,7 +75,7 @@ class FakeHandle:
             check()
             zlib.crc32(_WORK)
         if self._settings.fake_leak_bytes:
-            # Not bytes(n): the kernel counts pages only after a write.
+            # The bytes must not be zero: the kernel counts pages as used only after a write.
             self._leaked.append(b"\1" * self._settings.fake_leak_bytes)
 
     def _inject_fault(self, digest: str) -> None:
@@ -89,7 +89,7 @@ class FakeHandle:
 
 
 class FakeEngine:
-    """The engine without a model."""
+    """An engine without a model."""
 
     traits = EngineTraits(any_thread=True)
 
@@ -107,7 +107,7 @@ class FakeEngine:
         return FakeHandle(self)
 
     def close(self) -> None:
-        """End all hanging reads and waits, and free the leaked memory."""
+        """End all hanging reads and waits, and free the memory leaked on purpose."""
         self.closed.set()
         self.leaked.clear()
 
@@ -160,6 +160,6 @@ def _part(line: Line, begin: int, end: int) -> Box:
 
 
 def _band(width: int, height: int, top: float, bottom: float) -> Box:
-    """A box of the image's full width, between two fractions of its height."""
+    """A box as wide as the image; `top` and `bottom` are fractions of the image's height."""
     upper, lower, right = height * top, height * bottom, float(width)
     return (0.0, upper), (right, upper), (right, lower), (0.0, lower)

@@ -1,4 +1,4 @@
-"""The contract between the code that finds lines and the recognizers that read them."""
+"""The interface between the code that finds lines and the recognizers that read them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,49 +13,51 @@ from ocrsvc.results import Check, Pixels, no_check
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Path:
-    """The characters of one line with their positions and probabilities."""
+    """The characters of one line with their positions and probabilities, as the recognizer's best path gives them."""
 
-    characters: list[str]  # N texts, spaces included
-    first: NDArray[np.intp]  # (N,) first and last step of each character. Steps divide the crop's width evenly.
+    characters: list[str]  # N characters, including spaces
+    first: NDArray[np.intp]  # (N,) first and last step of each character; the crop's width is divided into equal steps
     last: NDArray[np.intp]
-    steps: int  # of the whole crop
-    confidence: float  # mean probability of the characters, each at its first step, in [0, 1]; 0 without characters
-    probabilities: NDArray[np.floating]  # (N,) per character, in [0, 1]; 1 for a space that was inserted later
+    steps: int  # number of steps in the crop
+    confidence: float  # mean probability of the characters, each at its first step, in [0, 1]; 0 if there are none
+    # (N,) probability of each character, in [0, 1]; 1 for a space that was inserted later.
+    probabilities: NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScriptGaps:
-    """Gaps between the ink of neighbouring characters along one line, in pixels of its crop."""
+    """Widths of the gaps between the ink of neighbouring characters in one line, in pixels of its crop."""
 
     pitch: float  # typical distance between neighbouring Chinese characters; 0 if there are too few of them
-    chinese: NDArray[np.float32]  # (K,) gaps between two Chinese characters
+    chinese: NDArray[np.float32]  # (K,) gaps between neighbouring Chinese characters
     places: NDArray[np.intp]  # (N,) index of the last character before each change between Chinese and Latin script
-    widths: NDArray[np.float32]  # (N,) gaps at these changes
+    widths: NDArray[np.float32]  # (N,) gap at each of these changes
     crop_width: int
 
 
 @dataclass(frozen=True, slots=True)
 class LineText:
-    """The text that was read in one line."""
+    """The text that a recognizer read in one line."""
 
     text: str
     confidence: float  # in [0, 1]; empty text has confidence 0
-    # positions of the characters, which together are the text; None if the recognizer reports none
+    # the characters of the text with their positions; None if the recognizer does not report positions
     path: Path | None = field(default=None, compare=False)
-    # gaps at changes of script, from which the page decides on spaces; None without such a change
+    # gaps where the script changes, which decide on spaces for the whole page; None if the script does not change
     gaps: ScriptGaps | None = field(default=None, compare=False)
-    # (w,) uint64, ink in each column of the crop, bit 1 << row for each row; only if words are requested
+    # (w,) uint64, the ink in each column of the crop: bit 1 << row is set if the pixel is ink; only if words are
+    # requested
     ink: NDArray[np.uint64] | None = field(default=None, compare=False, repr=False)
-    direction: Direction = field(default="ltr", compare=False)  # that of the recognizer's lines
+    direction: Direction = field(default="ltr", compare=False)  # writing direction of the recognizer's script
 
 
 class LineReader(Protocol):
-    """Reads straightened line images."""
+    """Reads the text in straightened line images."""
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
-        """Width and height of the crop of a line `along` px long and `across` px tall; it depends on nothing else."""
+        """Width and height of the crop for a line `along` px long and `across` px tall; depends only on these two."""
         ...
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
-        """Read (h, w[, 3]) uint8 crops; one LineText per crop, in order. `check` is called before each crop."""
+        """Read (h, w[, 3]) uint8 crops; returns one LineText per crop. Calls `check` before each crop."""
         ...

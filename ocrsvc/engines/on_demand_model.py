@@ -1,4 +1,4 @@
-"""An additional ONNX Runtime model on the CPU: opened at first use, one run at a time."""
+"""An additional ONNX Runtime model on the CPU, opened when it is first used. It runs once at a time."""
 
 import threading
 from collections.abc import Mapping
@@ -12,24 +12,24 @@ from numpy.typing import NDArray
 from ocrsvc.errors import EngineFailed
 from ocrsvc.results import Check, no_check
 
-_CHECK_S: Final = 0.1  # interval between calls of `check` while a page waits for its turn
+_CHECK_S: Final = 0.1  # a page that waits for the model calls `check` at this interval
 
 
 @dataclass(eq=False, slots=True)
 class OnDemandModel:
-    """A model with one input that most processes never need. Threads may share it.
+    """A model with one input, which most processes never need. Threads may share it.
 
-    They take turns, so memory does not grow with their number, and a page reads the same alone and beside others.
+    Threads take turns, so that memory does not grow with their number, and a page's result does not depend on load.
     """
 
     _file: Path
-    _request_option: str  # the option that needs the model, for error messages
+    _request_option: str  # the request option that needs the model, for error messages
     _session_options: Mapping[str, str] = field(default_factory=dict)
     _session: Any = None
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, tensor: NDArray[np.float32], check: Check = no_check) -> list[Any]:
-        """All outputs for one (1, 3, H, W) input, without their first axis; checks in a wait. Raises EngineFailed."""
+        """The outputs for one input (1, 3, H, W), without their first axis; waits with `check`. Raises EngineFailed."""
         check()
         while not self._turn.acquire(timeout=_CHECK_S):
             check()

@@ -1,6 +1,6 @@
 """Opens the engine of a model or of OCRSVC_ENGINE, in this process or in child processes.
 
-A model's `model.toml` overrides the service's settings for its engine. Only the opened engine is imported.
+A model's `model.toml` overrides the service's settings for its engine. Only the engine that is opened is imported.
 """
 
 from pathlib import Path, PurePosixPath
@@ -19,14 +19,15 @@ from ocrsvc.settings.describe import accepted
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.thread_plan import ThreadPlan
 
-_WRITTEN: Final = frozenset({"model_cache"})  # folders that the service writes to and trusts; no model may set them
+# Folders that the service writes to and later trusts, so a model may not set them.
+_WRITTEN: Final = frozenset({"model_cache"})
 
 
 def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
-    """The service's settings with the engine and settings of a model; files that they name must match the manifest.
+    """The service's settings, changed for a model's engine; files named in the model's settings are verified.
 
-    Raises BadModel: the engine is unknown, or would run the model's programs without OCRSVC_MODELS_CODE; a setting does
-    not belong to the engine, or its value is invalid; a file does not match the manifest.
+    Raises BadModel if the engine is unknown; if the engine would run programs from the model without
+    OCRSVC_MODELS_CODE; if a setting is invalid or not one of the engine's; or if a file does not match the manifest.
     """
     name = model.description.engine
     if name not in engines():
@@ -59,13 +60,13 @@ def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
 
 
 def own_settings(entry: EngineEntry) -> frozenset[str]:
-    """Names of the engine's own settings, which its models may set."""
+    """Names of the engine's own settings, which a model may set."""
     groups = [resolve(group) for group in (entry.settings, *entry.base_groups) if group]
     return frozenset(name for group in groups for name in group.model_fields) - _WRITTEN
 
 
 def _value_of(model: ModelVersion, name: str, value: Any) -> object:
-    """Convert a value to what a settings file has: scalars as text, so `true` is not a number; `./` paths absolute."""
+    """Convert a value to what a settings file holds: scalars as text (`true` is not 1), `./` paths made absolute."""
     if isinstance(value, dict | list):
         return value
     text = str(value)
@@ -77,7 +78,7 @@ def _value_of(model: ModelVersion, name: str, value: Any) -> object:
     path = PurePosixPath(text)
     if ".." in path.parts:
         raise _bad(model, name, f"is {text!r}, which leaves the model's folder", "Name a path below it.")
-    # The engine opens these files itself, so their digests are checked here.
+    # The engine opens this path itself, so its files' digests must be checked now.
     for file in model.digests:
         if path in (PurePosixPath(file), *PurePosixPath(file).parents):
             model.read(file)
@@ -103,7 +104,7 @@ def open_engine(
 
 
 def open_engine_in_process(settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> Engine:
-    """Load an engine in this process, whatever OCRSVC_ISOLATION says. Raises EngineUnavailable, BadModel."""
+    """Open an engine in this process, regardless of OCRSVC_ISOLATION. Raises EngineUnavailable, BadModel."""
     if model is not None:
         settings = settings_of_model(settings, model)
     entry = engines()[settings.engine]

@@ -1,4 +1,4 @@
-"""Finds tables, regions and barcodes for any engine, in the engine's process, where the pixels are."""
+"""Finds tables, regions and barcodes for every engine; runs in the engine's process, because the pixels are there."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from ocrsvc.results import EngineInfo, Page, ReadTask
 
 
 class AnalysingHandle:
-    """Adds requested tables, regions and barcodes to an engine's pages; see engines.contract.Handle."""
+    """Adds the requested tables, regions and barcodes to the pages of an engine; see engines.contract.Handle."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -47,7 +47,7 @@ def _analyse(task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
 
 
 def _known_page(task: ReadTask) -> Page | None:
-    """The page if no engine need read it: only barcodes are requested, or the document contains all the text."""
+    """The page if it needs no engine: only barcodes are requested, or the document contains all of the page's text."""
     width, height, own = task.image.width, task.image.height, task.own
     if task.options.barcodes == "only":
         return Page(width, height, 0, ())
@@ -61,7 +61,7 @@ def _without_own(task: ReadTask) -> ReadTask:
 
 
 class AnalysingEngine:
-    """An engine in this process whose handles are AnalysingHandles; see engines.contract.Engine."""
+    """Wraps an engine of this process so that its handles are AnalysingHandles; see engines.contract.Engine."""
 
     def __init__(self, engine: Engine, model: ModelVersion | None = None) -> None:
         self._engine, self._model = engine, model

@@ -1,10 +1,11 @@
 """The worker's side of its child processes: starts them through a fork server, sends tasks, receives answers.
 
-Images whose child crashed are retried, and those that crash it twice are refused with 422.
+Images whose child crashed are retried; an image that crashed its child twice is refused with 422.
 
-The fork server (fork_server.py) is a small process without threads that has imported the modules and forks on demand.
-A worker has threads and native libraries and must not fork itself; a new interpreter would cost 0.5 s of CPU time per
-child. The fork server and its children end when the worker's end of its socket closes, however the worker ends.
+The fork server (fork_server.py) is a small process without threads that has imported the engine's modules and forks on
+demand. A worker has threads and native libraries, so it must not fork itself, and starting an interpreter would cost
+0.5 s of CPU time per child. The fork server and its children end when the worker's end of its socket closes, however
+the worker ends.
 """
 
 import contextlib
@@ -47,22 +48,22 @@ LOG: Final = logging.getLogger("ocrsvc.isolation")
 
 HANG: Final = "hang"
 INVALID_ANSWER: Final = "nonsense"
-CLOSE_S: Final = 10.0  # time limit for an engine to close before its process is killed
+CLOSE_S: Final = 10.0  # time that an engine has to close before its process is killed
 
 _PROGRAM: Final = "ocrsvc.engines.isolated.fork_server"
 _END_S: Final = 5.0
-_EXIT_WAIT_S: Final = 1.5  # a killed process should free its memory, on a GPU too, before the next one opens
-_TRIES: Final = 4  # includes children that died before they began with the image
-# Options that select the code that an image runs through.
+_EXIT_WAIT_S: Final = 1.5  # time that a killed process has to free its memory, also on a GPU, before the next one opens
+_TRIES: Final = 4  # attempts to read an image, counting those whose child died before it started with the image
+# Options that change which code processes an image.
 _CHOOSING_OPTIONS: Final = ("rotate", "detect", "upright_boxes", "unwarp", "layout", "tables", "barcodes", "region")
 
 
 class Spawner:
-    """Starts and ends children, for a model or the built-in one, by a fork server that it restarts. Thread-safe."""
+    """Starts and ends the children of one model, through a fork server that it restarts if necessary. Thread-safe."""
 
     def __init__(self, settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> None:
         named = None if model is None else model.reference
-        # Sent over the fork server's socket only.
+        # Only sent over the fork server's socket, never in its arguments or environment.
         key = None if model is None or model.key is None else model.key.expose()
         self._first_message = orjson.dumps(
             {"settings": settings.model_dump(mode="json"), "plan": asdict(plan), "model": named, "model_key": key}
@@ -74,24 +75,24 @@ class Spawner:
 
     @property
     def pid(self) -> int:
-        """Process id of the fork server; 0 while none runs."""
+        """Process id of the fork server; 0 if it is not running."""
         return 0 if (server := self._server) is None else server.process.pid
 
     def spawn(self, end: socket.socket, area_fd: int) -> int:
-        """Fork a child that communicates over `end`, which also reports its exit; returns the key for `kill`."""
+        """Fork a child that talks over `end`, where its exit is reported too; returns its key for `kill`."""
         key = next(self._keys)
         fds = [end.fileno(), area_fd]
         with self._lock:
             try:
                 self._send({"spawn": key}, fds)
             except OSError:
-                # The fork server was killed, and with it its children.
+                # The fork server was killed, and its children with it: start another.
                 self._end()
                 self._send({"spawn": key}, fds)
         return key
 
     def kill(self, key: int, after_s: float = 0.0) -> None:
-        """Kill a child after `after_s` unless it has ended. Only the fork server can be sure of its process id."""
+        """Let the fork server, which alone can be sure of the process id, kill a child unless it ends in `after_s`."""
         with self._lock, contextlib.suppress(OSError):
             if self._server is not None:
                 self._server.wire.send(orjson.dumps({"kill": key, "after_s": after_s}))
@@ -103,7 +104,7 @@ class Spawner:
 
     def _send(self, message: dict[str, int], fds: list[int]) -> None:
         if self._server is None:
-            # Numeric libraries read this once, when they load.
+            # Numeric libraries read these variables only once, when they are loaded.
             set_library_environment(environ := dict(os.environ), self._library_threads)
             self._server = Program(_PROGRAM, environ=environ)
             self._server.wire.send(self._first_message)
@@ -116,7 +117,7 @@ class Spawner:
 
 
 class ChildLost(Exception):
-    """A child died ("SIGSEGV", "exit code 1"), hung or sent nonsense; if `is_blamed`, its request may be the cause."""
+    """A child died (cause "SIGSEGV", "exit code 1"), hung or sent garbage; `is_blamed`: its images may be the cause."""
 
     def __init__(self, cause: str, *, is_blamed: bool) -> None:
         super().__init__(cause)
@@ -125,10 +126,11 @@ class ChildLost(Exception):
 
 
 class Child:
-    """One child process, which opens and warms up its engine within `open_s`; wait for that with `wait_ready`.
+    """One child process, which has `open_s` seconds to open and warm up its engine; see `wait_ready`.
 
-    `private_bytes` and `gpu_bytes` are its memory after the last of its `images`; GPU memory is 0 if NVML does not
-    report it. Raises ChildLost: the fork server does not start, or memory or descriptors run out.
+    `images` counts the images it has read; `private_bytes` and `gpu_bytes` are its memory after the last one. GPU
+    memory is 0 if NVML does not report it. Raises ChildLost if the fork server does not start, or memory or file
+    descriptors run out.
     """
 
     def __init__(self, spawner: Spawner, open_s: float) -> None:
@@ -149,7 +151,7 @@ class Child:
         self.images = self.private_bytes = self.gpu_bytes = 0
 
     def wait_ready(self, until_s: float) -> bool:
-        """Whether the engine is open and warm by `until_s` (monotonic). Raises ChildLost, or the engine's own error."""
+        """Wait until `until_s` (monotonic); returns whether the engine is ready. Raises ChildLost or its error."""
         try:
             message = self._receive(min(until_s, self._open_until_s))
             if "failed" in message:
@@ -165,14 +167,15 @@ class Child:
         return True
 
     def read(self, tasks: Sequence[Task], until_s: float) -> list[Page | OcrsvcError]:
-        """Read images in the child; no answer by `until_s` (monotonic, past the tasks' deadlines) counts as a hang.
+        """Read images in the child, which counts as hanging if there is no answer by `until_s` (monotonic).
 
-        Raises ChildLost, or OcrsvcError: the engine failed on the whole batch, or shared memory ran out.
+        `until_s` must be later than the tasks' deadlines. Raises ChildLost; OcrsvcError if the engine failed on the
+        whole batch, or shared memory ran out.
         """
         with _memory_errors_translated():
             message = pack_tasks(tasks, self._area)
         try:
-            # A child that died idle refuses the message; the fork server's report of its exit follows.
+            # If the child died while it was idle, sending fails; the fork server's report of its exit follows.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.send(message)
             answer = self._receive_while_wanted(tasks, until_s)
@@ -186,7 +189,7 @@ class Child:
             raise self._lost("gone") from error
 
     def end(self, *, kill: bool = True) -> None:
-        """Release the child: kill it now, or give it CLOSE_S to close its engine."""
+        """Kill the child now or, without `kill`, give it CLOSE_S to close its engine."""
         self._spawner.kill(self._key, 0.0 if kill else CLOSE_S)
         with contextlib.suppress(ChildLost, OSError):
             while kill:
@@ -208,7 +211,7 @@ class Child:
         raise InvalidData("not an answer")
 
     def _receive_while_wanted(self, tasks: Sequence[Task], until_s: float) -> dict[str, Any]:
-        """The answer; once no task is wanted any more, the child is notified and answers soon."""
+        """Wait for the answer; if no task is wanted any more, notify the child, which then answers soon."""
         while True:
             try:
                 return self._receive(min(until_s, time.monotonic() + CLIENT_CHECK_S))
@@ -224,12 +227,12 @@ class Child:
         try:
             data = self._socket.recv(MESSAGE_BYTES)
         except ConnectionResetError:
-            # The child died before it took our message; the fork server's report follows.
+            # The child died before it received our message; the fork server's report of its exit follows.
             return self._receive(until_s)
         except BlockingIOError:
             raise TimeoutError from None
         if not data:
-            # Only a dead fork server closes the socket, and its children die with it.
+            # The socket closes only if the fork server is dead, and its children die with it.
             raise ChildLost("its fork server died", is_blamed=False)
         message = unpack_message(data)
         if "died" in message:
@@ -251,7 +254,7 @@ def _is_wanted(task: Task) -> bool:
 
 @contextlib.contextmanager
 def _memory_errors_translated() -> Iterator[None]:
-    """Raises EngineFailed when shared memory cannot grow; the child stays usable."""
+    """Raise EngineFailed if shared memory cannot grow; the child remains usable."""
     try:
         yield
     except OSError as error:
@@ -262,7 +265,7 @@ def _memory_errors_translated() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Trial:
-    """One image and the number of crashes while it was read alone; the denylist has `noted_crashes` of them."""
+    """One image; how often it crashed a child while read alone, and how many of these crashes the denylist has."""
 
     task: Task
     noted_crashes: int
@@ -272,14 +275,14 @@ class _Trial:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CrashHandling:
-    """Reads images in a child process. For one thread."""
+    """Reads images in a child process, and retries or refuses those that crash it. Used by one thread."""
 
-    _read_in_child: Callable[[list[Task]], list[Page | OcrsvcError]]  # raises ChildLost when the process ended
+    _read_in_child: Callable[[list[Task]], list[Page | OcrsvcError]]  # raises ChildLost if the process ended
     _denylist: CrashDenylist
-    _model: str = ""  # digest of the model for which crashes count; "" without OCRSVC_MODELS
+    _model: str = ""  # digest of the model that the crashes belong to; "" without OCRSVC_MODELS
 
     def read(self, tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
-        """Answer each task. After a crash in a batch, which blames none of its images, each is read alone."""
+        """Return a result per task. If a batch crashes the child, no image is blamed, and each is read again alone."""
         trials = [self._begin(task) for task in tasks]
         waiting = [trial for trial in trials if trial.answer is None]
         if len(waiting) > 1:
@@ -327,7 +330,7 @@ def _refusal() -> ImageCrashesEngine:
 
 
 def digest_of(task: Task, model: str = "") -> bytes:
-    """Denylist digest of the file or pixels, the model and the relevant options; 1 ms per megabyte."""
+    """Denylist key of a task's file or pixels, the model and the relevant options; takes 1 ms per megabyte."""
     options, shape = task.options, () if isinstance(task, FileTask) else task.image.pixels.shape
     chosen = (shape, options and tuple(getattr(options, name) for name in _CHOOSING_OPTIONS))
     digest = blake2b(repr(chosen).encode(), digest_size=16, key=model.encode()[:64])

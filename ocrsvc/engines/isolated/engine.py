@@ -1,7 +1,7 @@
-"""An engine whose handles run in child processes, behind the engine contract.
+"""An engine whose handles read in child processes, with the interface of every engine.
 
-A handle belongs to one executor thread and has one child. When the child is due for replacement, its successor opens
-beside it and takes over between two reads.
+A handle belongs to one engine thread and has one child. When the child is due for replacement, its successor opens
+while it still reads, and takes over between two reads.
 """
 
 import contextlib
@@ -24,39 +24,41 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes, read_process_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 
-# For children killed while they open, which may be chance; an engine's own error backs off at once.
+# Attempts before a back-off, if children are killed while they open, which may be chance. An engine's own error starts
+# the back-off at once.
 _TRIES_BEFORE_BACKOFF: Final = 3
 _LONGEST_BACKOFF_S: Final = 60.0
-# Limit over memory after warm-up; closer limits would replace children for ever, and are ignored.
+# Smallest ratio of a memory limit to the memory after warm-up. Lower limits are ignored, because each new child would
+# be replaced at once.
 _MIN_LIMIT_RATIO: Final = 1.1
-# Share of the memory, and of the GPU, for all children at their limit and one successor.
+# Share of the memory, and of the GPU's memory, that all children at their limit and one successor may use together.
 _MEMORY_SHARE: Final = 0.8
-# A hang shorter than this, because of a short deadline, does not blame the image.
+# If a child got less time than this, because of a short deadline, its hang is not blamed on the image.
 _HANG_S: Final = 10.0
-# Causes of death of a child that opens too slowly: this worker's limit, or the child's own timer.
+# Causes of death of a child that opened too slowly: the worker's time limit, or the child's own timer.
 _TOO_LATE: Final = (HANG, "SIGALRM")
 
 
 class ChildPool:
-    """Starts a worker's children, backs off after failures, decides on replacement. Thread-safe.
+    """Starts a worker's children, delays starts after failures, and decides on replacements. Thread-safe.
 
-    `children` counts those of the whole service, which share its memory and perhaps a GPU.
+    `children` is the number of children in the whole service, which share its memory and perhaps a GPU.
     """
 
     def __init__(self, spawner: Spawner, settings: Settings, children: int = 1) -> None:
         self._spawner, self._settings, self._children = spawner, settings, children
         self.deadline_s = settings.deadline_s
         self._memory_limit_bytes = self._share_of(read_memory_bytes(), settings.child_memory_bytes)
-        # Held while a handle's successor starts, so only one handle has two children.
+        # Held while a successor opens, so that at most one handle has two children.
         self.replacement_lock = threading.Lock()
         self._failures, self._reason = 0, ""
         self._failure: Exception | None = None
         self._retry_at_s = 0.0
         self._logged: set[str] = set()
-        self.info: EngineInfo | None = None  # of the child that opened last
+        self.info: EngineInfo | None = None  # describes the engine of the child that opened last
 
     def start_child(self) -> Child:
-        """Start a child, which begins to open. Raises EngineFailed during a back-off, ChildLost."""
+        """Start a child, which then opens its engine. Raises EngineFailed during a back-off, ChildLost."""
         if time.monotonic() < self._retry_at_s:
             raise EngineFailed(
                 f"The engine cannot be opened again: {self._reason}", "See the log; the service keeps trying."
@@ -64,12 +66,12 @@ class ChildPool:
         return Child(self._spawner, self._settings.boot_limit_s)
 
     def note_opened(self, child: Child) -> None:
-        """Reset the back-off: a child is ready."""
+        """End the back-off, because a child is ready."""
         self._failures = 0
         self.info = child.ready.info
 
     def note_failure(self, failure: ChildLost | OcrsvcError) -> None:
-        """A child did not open: back off for 1, 2, 4, … 60 s. The first deaths may be chance: retry at once."""
+        """Delay the next start by 1, 2, 4, … 60 s; after the first deaths, which may be chance, retry at once."""
         self._failures += 1
         is_late = isinstance(failure, ChildLost) and failure.cause in _TOO_LATE
         if is_late or isinstance(failure, OcrsvcError):
@@ -86,7 +88,7 @@ class ChildPool:
         LOG.error("The engine did not open in a child: %s", self._reason)
 
     def replacement_reason(self, child: Child) -> str:
-        """Why a child should be replaced; empty if it should not."""
+        """The reason to replace a child; empty if there is none."""
         max_images = self._settings.child_max_images
         if max_images and child.images >= max_images:
             return "images"
@@ -110,15 +112,16 @@ class ChildPool:
         return ""
 
     def _share_of(self, total_bytes: int, given_bytes: int | None) -> int:
-        """A memory limit per child: the operator's, or an equal share of the total; 0: no limit."""
+        """The memory limit per child: the operator's, else an equal share of the total; 0 means no limit."""
         return int(_MEMORY_SHARE * total_bytes) // (self._children + 1) if given_bytes is None else given_bytes
 
 
 class IsolatedHandle:
-    """Reads in a child, and replaces one that is lost or due; see engines.contract.Handle.
+    """Reads in a child, and replaces a child that is lost or due for it; see engines.contract.Handle.
 
-    A read may exceed its deadline by `grace_s` before the child is killed: an engine checks deadlines only between
-    lines, and its replacement must load the models. Below the executor's STUCK_S. Raises EngineUnavailable, BadModel.
+    A child is killed `grace_s` after the deadline of a read, not at once, because engines check deadlines only between
+    lines and a new child must load the models. `grace_s` must be below the executor's STUCK_S. Raises
+    EngineUnavailable, BadModel.
     """
 
     def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0, model: str = "") -> None:
@@ -137,13 +140,13 @@ class IsolatedHandle:
 
     @property
     def child(self) -> Child:
-        """The child that reads now. Raises EngineFailed without one."""
+        """The current child. Raises EngineFailed if there is none."""
         if self._child is None:
             raise EngineFailed("This engine thread currently has no child process.")
         return self._child
 
     def warm_up(self) -> None:
-        """Do nothing: a ready child is warm."""
+        """Do nothing, because a child is warm when it is ready."""
 
     def read(self, tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
         """See engines.contract.Handle."""
@@ -158,7 +161,7 @@ class IsolatedHandle:
             self._take_successor().end()
 
     def _read_in_child(self, tasks: list[Task]) -> list[Page | OcrsvcError]:
-        """The child's answers. Raises ChildLost, or OcrsvcError: no child opened in time, or its engine failed."""
+        """The child's answers. Raises ChildLost; OcrsvcError if no child opened in time, or the engine failed."""
         deadline = max(task.deadline for task in tasks)
         child = self._ready_child(deadline)
         began_s = time.monotonic()
@@ -189,7 +192,7 @@ class IsolatedHandle:
         return self._child
 
     def _start_replacement(self, child: Child) -> None:
-        """Start a successor for a child that is due, unless another handle is starting one."""
+        """Start a successor if the child is due for replacement and no other handle is starting one."""
         if (
             self._successor is not None
             or not self._pool.replacement_reason(child)
@@ -203,7 +206,7 @@ class IsolatedHandle:
             self._replacement.close()
 
     def _open(self, until_s: float) -> Child:
-        """A ready child, started if need be. Raises DeadlineExceeded, or EngineFailed during a back-off."""
+        """Wait for a ready child, or start one. Raises DeadlineExceeded, or EngineFailed during a back-off."""
         while True:
             if self._successor is None:
                 try:
@@ -216,7 +219,7 @@ class IsolatedHandle:
                 raise DeadlineExceeded("The engine did not open again before the deadline of this request.")
 
     def _take_if_ready(self, child: Child, until_s: float) -> Child | None:
-        """The opening child if it is ready by `until_s`; a child that fails is dropped."""
+        """Return the opening child if it is ready by `until_s`, else None; a child that fails to open is discarded."""
         try:
             if not child.wait_ready(until_s):
                 return None
@@ -235,7 +238,7 @@ class IsolatedHandle:
 
 
 class IsolatedEngine:
-    """An engine in child processes; this process loads no model. Raises EngineUnavailable, BadModel."""
+    """An engine in child processes; the worker itself loads no model. Raises EngineUnavailable, BadModel."""
 
     def __init__(
         self, settings: Settings, plan: ThreadPlan, denylist: CrashDenylist, model: ModelVersion | None = None
@@ -250,7 +253,7 @@ class IsolatedEngine:
         except BaseException:
             self._spawner.close()
             raise
-        # An engine that opens one handle at a time in a process may open several in several.
+        # `serial_open` is a limit within one process, and each handle has its own.
         self.traits = replace(self._spare.child.ready.traits, serial_open=False, decodes=True, any_thread=True)
 
     def describe(self) -> EngineInfo:
@@ -259,7 +262,7 @@ class IsolatedEngine:
         return self._pool.info
 
     def memory_bytes(self) -> int:
-        """Private memory of the fork server and all its running children."""
+        """Private memory of the fork server and all its children."""
         server = self._spawner.pid
         with contextlib.suppress(OSError):
             children = Path(f"/proc/{server}/task/{server}/children").read_text().split()

@@ -1,10 +1,11 @@
-"""A worker's fork server and its children's program: `python -m ocrsvc.engines.isolated.fork_server`.
+"""A worker's fork server and the program of its children: `python -m ocrsvc.engines.isolated.fork_server`.
 
 It imports an engine's modules, but starts no thread (a fork copies only the calling thread), loads no model and does
 not touch CUDA. It receives commands over its standard input: "spawn" forks a child, "kill" kills one. It reaps
-children, and reports each exit on the dead child's socket. It ends when the worker closes the connection; then it, or
-the kernel if it was killed, kills the children. A child opens the engine and one handle, and serves one thread of a
-worker from its only thread. It decodes image files too, so that a decoder's crash affects that image only.
+children, and reports each exit on the dead child's socket. It ends when the worker closes the connection, and then
+kills the children; if it is killed itself, the kernel kills them. A child opens the engine and one handle, and serves
+one thread of a worker from its only thread. It also decodes image files, so that a decoder's crash affects only that
+image.
 """
 
 import contextlib
@@ -56,7 +57,7 @@ _GPU_EVERY_S: Final = 1.0
 
 @dataclass(slots=True)
 class _RunningChild:
-    """A running child: the worker's key for it, our copy of its socket for the exit report, and when to kill it."""
+    """A running child: the worker's key for it, the socket end on which its exit is reported, and when to kill it."""
 
     key: int
     end: socket.socket
@@ -64,7 +65,7 @@ class _RunningChild:
 
 
 class ForkServer:
-    """The fork server's loop, in one thread: commands come over `control`; each child runs `serve` with its own end."""
+    """The fork server's loop, in one thread: gets commands on `control`; each child runs `serve` with its own end."""
 
     def __init__(self, control: socket.socket, serve: Callable[[socket.socket, SharedArea], None]) -> None:
         self._control, self._serve = control, serve
@@ -109,7 +110,8 @@ class ForkServer:
         elif len(fds) == _SPAWN_FDS:
             self._spawn(command["spawn"], *fds)
         else:
-            # The kernel drops descriptors above this process's limit; the worker sees its end close.
+            # The kernel dropped a descriptor. Close the other one, so that the worker sees its socket closed.
+            # closed.
             for fd in fds:
                 os.close(fd)
         return True
@@ -145,7 +147,7 @@ class ForkServer:
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            # Skips destructors of native libraries; the engine has closed its resources.
+            # Skips the destructors of native libraries, because the engine has already closed its resources.
             os._exit(code)
 
     def _kill_overdue(self) -> None:
@@ -173,7 +175,7 @@ class _GpuMemory:
 
     def __init__(self, settings: Settings) -> None:
         log = logging.getLogger("ocrsvc.isolation.gpu")
-        # The worker reads the same GPU, and logs its errors.
+        # The worker reads the same GPU, and logs errors itself.
         log.disabled = True
         on_cpu = "cpu" in (settings.device, settings.provider)
         self._reader = None if on_cpu else open_gpu_memory_reader(log, Siblings())
@@ -181,7 +183,7 @@ class _GpuMemory:
         self._last_reading = (0, 0)
 
     def read(self) -> tuple[int, int]:
-        """Bytes used by this process and the GPU's total, at most 1 s old; zeros if NVML does not report them."""
+        """Bytes used by this process, and the GPU's total, at most 1 s old; zeros if NVML does not report them."""
         if self._reader is not None and time.monotonic() >= self._again_s:
             self._again_s = time.monotonic() + _GPU_EVERY_S
             reading = self._reader.read(Siblings())
@@ -193,15 +195,15 @@ class _GpuMemory:
 def serve(
     settings: Settings, plan: ThreadPlan, name: Named | None, key: ModelKey | None, end: socket.socket, area: SharedArea
 ) -> None:
-    """Open the settings' engine with a repository model or the built-in one, and answer until the worker closes."""
+    """A child's program: open the engine with a model, and answer requests until the worker disconnects."""
     faulthandler.enable()
     raise_oom_score()
-    # Kills a child that opens too slowly, even in native code or while no worker thread waits for it.
+    # The timer kills a child that opens too slowly, even in native code or while no worker thread waits for it.
     signal.setitimer(signal.ITIMER_REAL, settings.boot_limit_s)
     gpu_memory = _GpuMemory(settings)
     try:
         model = None if name is None else find_version(settings.models, *name, key)
-        # One thread: a child cannot borrow cores, for it does not know which other children are idle.
+        # A child uses one thread, because it cannot know whether the other children's cores are idle.
         engine = open_engine_in_process(settings, replace(plan, engine_threads=1), model)
         handle = engine.open_handle()
         handle.warm_up()
@@ -218,7 +220,7 @@ def serve(
         area.has_begun = True
         try:
             tasks = unpack_tasks(message, area)
-            # One at a time, so at most one decoded image is in memory.
+            # Images are read one by one, so that only one decoded image is in memory.
             answers = [
                 read_file(handle, task, limits, gray=gray) if isinstance(task, FileTask) else handle.read([task])[0]
                 for task in tasks
@@ -229,13 +231,13 @@ def serve(
             continue
         memory = {"private_bytes": read_private_bytes(), "gpu_bytes": gpu_memory.read()[0]}
         _send(end, {"answer": place, **memory})
-    # The fork server kills a child that takes too long to close.
+    # If closing takes too long, the fork server kills this child.
     handle.close()
     engine.close()
 
 
 def read_file(handle: Handle, task: FileTask, limits: PixelLimits, *, gray: bool) -> Page | OcrsvcError:
-    """Decode a file and read it; without options the answer is the decoded image."""
+    """Decode a file and read it; if the task has no options, return the decoded image instead."""
     began_s, options = time.perf_counter(), task.options
     try:
         task.check()
@@ -255,7 +257,7 @@ def read_file(handle: Handle, task: FileTask, limits: PixelLimits, *, gray: bool
 
 
 def _receive(wire: socket.socket) -> bytes:
-    """The next request; empty when the worker has closed its end. Frees unused memory while idle."""
+    """Wait for the next request; empty if the worker has disconnected. Frees unused memory when idle."""
     for limit_s in (_IDLE_S, None):
         wire.settimeout(limit_s)
         try:
@@ -273,18 +275,18 @@ def _send(wire: socket.socket, message: dict[str, object]) -> None:
 
 
 def preload(engine: str) -> None:
-    """Import the engine's modules; the child that opens the engine reports import errors."""
+    """Import the engine's modules; if that fails, the child that opens the engine reports the error."""
     for name in ("ocrsvc.imaging.geometry", *engines()[engine].preload):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    # Garbage collection in a child would write to these memory pages, and so copy them.
+    # Freeze all objects: garbage collection in a child would write to, and so copy, the memory pages they share.
     gc.collect()
     gc.freeze()
 
 
 def main() -> None:
-    """Run the fork server for the worker at the other end of standard input."""
-    # SIGTERM to a cgroup and SIGINT from a terminal are for the worker, which drains, then closes the socket.
+    """Run the fork server for the worker that is connected to standard input."""
+    # Signals for a whole cgroup or terminal are for the worker: it finishes its requests, then closes the socket.
     ignore_signals()
     control = socket.socket(fileno=os.dup(0))
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123

@@ -1,8 +1,7 @@
-"""Messages between a worker and a child, and their shared memory for files, pixels and answers.
+"""Messages between a worker and a child, and the shared memory in which files, pixels and answers are passed.
 
-Messages are small JSON. The shared area is an anonymous file sealed against shrinking, so that a faulty child cannot
-take away memory that the worker is reading. Everything from a child is validated, for a faulty process may send
-anything.
+Messages are small JSON. The shared area is an anonymous file, sealed so that a faulty child cannot shrink it while the
+worker is reading. The worker validates everything from a child, because a faulty process may send anything.
 """
 
 from __future__ import annotations
@@ -39,18 +38,19 @@ from ocrsvc.results import (
 from ocrsvc.serving.work_queue import client_gone, deadline_passed
 from ocrsvc.system.shared_memory import open_memory
 
-# Header before the data. Byte 0: the child has begun with the request; byte 1: the worker has given it up.
+# Header before the data. Byte 0 is set when the child has started with the request, byte 1 when the worker no longer
+# wants the answer.
 _HEAD_BYTES: Final = 64
 _ALIGN: Final = 64
 _FIRST_BYTES: Final = 1 << 20
-# Memory beyond this is freed after each request; the file keeps its length, with a hole there.
+# Memory beyond this is freed after each request: a hole is punched into the file, which keeps its length.
 _KEEP_BYTES: Final = 32 << 20
-MESSAGE_BYTES: Final = 1 << 15  # longest message; pages are not in messages
+MESSAGE_BYTES: Final = 1 << 15  # longest message; pages are passed in the shared area
 _TEXT_CHARACTERS: Final = 2000
 
 
 class SharedArea:
-    """One side's mapping of the area: a new file, or another process's `fd`, which it takes over. Raises OSError."""
+    """One process's mapping of the shared area: a new file, or the `fd` of another process's area. Raises OSError."""
 
     def __init__(self, fd: int | None = None) -> None:
         self.fd = open_memory("ocrsvc-pixels", seals=fcntl.F_SEAL_SHRINK) if fd is None else fd
@@ -64,7 +64,7 @@ class SharedArea:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the child has begun with the request."""
+        """Whether the child has started with the request."""
         return self._map[0] == 1
 
     @has_begun.setter
@@ -73,7 +73,7 @@ class SharedArea:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the answer is no longer wanted; the worker sets it, the child checks it between lines."""
+        """Whether the worker no longer wants the answer; the child checks it between lines."""
         return self._map[1] == 1
 
     @is_given_up.setter
@@ -87,28 +87,28 @@ class SharedArea:
         return offset + -(-pixels.nbytes // _ALIGN) * _ALIGN
 
     def get(self, offset: int, shape: tuple[int, ...]) -> Pixels:
-        """A view of the bytes at an offset; the area grows if need be. Raises OSError if memory runs out."""
+        """A view of the bytes at an offset; the area grows if necessary. Raises OSError if memory runs out."""
         self._reserve(_HEAD_BYTES + offset + prod(shape))
         return np.ndarray(shape, np.uint8, self._map, _HEAD_BYTES + offset)
 
     def holds(self, offset: Any, shape: tuple[Any, ...]) -> bool:
-        """Whether an untrusted offset and shape lie within the area."""
+        """Whether an offset and shape that the other process sent lie within the area."""
         numbers = (offset, *shape)
         is_place = all(type(number) is int and number >= 0 for number in numbers)
         return is_place and _HEAD_BYTES + offset + prod(shape) <= os.fstat(self.fd).st_size
 
     def give_back(self) -> None:
-        """Free memory that only a huge image needed."""
+        """Free memory that only a very large image needed."""
         if len(self._map) > _KEEP_BYTES:
             self._map.madvise(mmap.MADV_REMOVE, _KEEP_BYTES, len(self._map) - _KEEP_BYTES)
 
     def close(self) -> None:
-        """Close the mapping and the file; the memory is freed when both sides have done so."""
+        """Close the mapping and the file; the memory is freed when both processes have closed it."""
         self._map.close()
         os.close(self.fd)
 
     def _reserve(self, size: int) -> None:
-        """Map at least `size` bytes, growing the file if need be."""
+        """Map at least `size` bytes, and grow the file if necessary."""
         if size <= len(self._map):
             return
         if size > os.fstat(self.fd).st_size:
@@ -119,13 +119,13 @@ class SharedArea:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A child's message when its engine is open and warm."""
+    """The message of a child whose engine is open and warm."""
 
     pid: int
     info: EngineInfo
     traits: EngineTraits
-    private_bytes: int  # its memory, without shared pages
-    gpu_bytes: int = 0  # its GPU memory, and the GPU's total; 0 if NVML does not report them
+    private_bytes: int  # the child's memory, without pages shared with others
+    gpu_bytes: int = 0  # the child's GPU memory, and the GPU's total; 0 if NVML does not report them
     gpu_total_bytes: int = 0
 
 
@@ -139,7 +139,7 @@ def pack_tasks(tasks: Sequence[Task], area: SharedArea) -> bytes:
         row = [kind, offset, data.shape, task.options, deadline]
         offset = area.put(offset, data)
         if isinstance(task, ReadTask) and task.own is not None:
-            # The size 1x1 is arbitrary: coordinates are those of the image.
+            # Page needs a size, and any will do: the lines' coordinates are those of the task's image.
             own = orjson.dumps([task.own.is_all, pack_page(Page(1, 1, task.own.angle, task.own.lines))])
             row += [offset, len(own)]
             offset = area.put(offset, own)
@@ -166,7 +166,7 @@ def _unpack_task(
     options, until_s = None if chosen is None else ReadOptions(**chosen), math.inf if deadline is None else deadline
 
     def check() -> None:
-        # The monotonic clock is the machine's, so the worker's deadline is valid here.
+        # All processes share the monotonic clock, so the worker's deadline is valid in the child.
         if time.monotonic() >= until_s:
             raise deadline_passed()
         if area.is_given_up:
@@ -185,7 +185,7 @@ def _unpack_task(
 
 
 def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedArea) -> list[int]:
-    """Put images, then JSON into the area; returns offset and size of the JSON. Non-finite numbers become null."""
+    """Write images and then JSON into the area; returns the JSON's offset and size. NaN and infinity become null."""
     rows, offset = list[object](), 0
     for answer in answers:
         rows.append(_pack_answer(answer, offset))
@@ -199,7 +199,7 @@ def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedArea) -> lis
 def _pack_answer(answer: Page | OcrsvcError, offset: int) -> object:
     if isinstance(answer, OcrsvcError):
         return pack_failure(answer)
-    # The monotonic clock is the machine's, so these times are valid in the worker.
+    # All processes share the monotonic clock, so these times are valid in the worker.
     times = answer.times and [answer.times.began_s, answer.times.found_s, answer.times.ended_s]
     row: dict[str, object] = {"page": pack_page(answer), "times": times}
     if not isinstance(answer, DecodedPage):
@@ -209,7 +209,7 @@ def _pack_answer(answer: Page | OcrsvcError, offset: int) -> object:
 
 
 def unpack_answers(place: Any, tasks: Sequence[Task], area: SharedArea) -> list[Page | OcrsvcError]:
-    """Unpack the answers of `pack_answers`, one per task. Raises InvalidData."""
+    """Unpack what `pack_answers` wrote, one answer per task. Raises InvalidData."""
     match place:
         case [offset, size]:
             rows = _unpack_json(_copied(area, offset, (size,)).tobytes())
@@ -235,7 +235,7 @@ def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError
     match row:
         case {"decode_s": float(decode_s), "image": None} if task.options is not None:
             image = None
-        # Gray or colour.
+        # The shape has two numbers for gray images, three for colour.
         case {"decode_s": float(decode_s), "image": [str(kind), offset, *shape]} if (
             len(shape) in (2, 3) and shape[2:] in ([], [3]) and 0 not in shape
         ):
@@ -248,14 +248,14 @@ def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError
 
 
 def _copied(area: SharedArea, offset: Any, shape: tuple[Any, ...]) -> Pixels:
-    """Copy bytes out of the area. Raises InvalidData."""
+    """Copy bytes from an offset that the child sent. Raises InvalidData if it is outside the area."""
     if not area.holds(offset, shape):
         raise InvalidData("an answer or image outside the shared area")
     return np.array(area.get(offset, shape))
 
 
 def unpack_message(data: bytes) -> dict[str, Any]:
-    """Unpack a message of a child or its fork server. Raises InvalidData."""
+    """Unpack a message from a child or the fork server. Raises InvalidData."""
     message = _unpack_json(data)
     if not isinstance(message, dict):
         raise InvalidData("a message that is not an object")
@@ -270,7 +270,7 @@ def _unpack_json(data: bytes) -> Any:
 
 
 def unpack_ready(row: Any) -> Ready:
-    """Unpack a Ready that orjson wrote. Raises InvalidData."""
+    """Unpack a Ready that was sent as JSON. Raises InvalidData."""
     try:
         return Ready(**{**row, "info": EngineInfo(**row["info"]), "traits": EngineTraits(**row["traits"])})
     except (TypeError, KeyError) as error:
@@ -278,7 +278,7 @@ def unpack_ready(row: Any) -> Ready:
 
 
 def pack_failure(error: Exception) -> dict[str, str]:
-    """Pack any error of an engine as code and text."""
+    """Pack an engine's error of any class as code and text."""
     if not isinstance(error, OcrsvcError):
         error = EngineFailed(
             f"The engine failed on this image with {type(error).__name__}: {error}.",
@@ -288,7 +288,7 @@ def pack_failure(error: Exception) -> dict[str, str]:
 
 
 def unpack_failure(row: Any) -> OcrsvcError:
-    """Unpack an error by its code. Raises InvalidData."""
+    """Unpack an error into the class with its code. Raises InvalidData."""
     match row:
         case {"code": str(code), "detail": str(detail), "remedy": str(remedy)}:
             return next((kind for kind in _kinds(OcrsvcError) if kind.code == code), EngineFailed)(detail, remedy)

@@ -1,9 +1,10 @@
 """Finds the regions of a page with PP-PicoDet of PaddleOCR's PP-Structure, trained on CDLA, and assigns lines to them.
 
-The model runs on the CPU. Its weights and their licence are in weights/; benchmarks/layout_model.py made the file. Head
-and decoding: G. Yu et al., "PP-PicoDet: A Better Real-Time Object Detector on Mobile Devices" (2021), after X. Li et
-al., "Generalized Focal Loss" (2020): the distance of a box's side from a point is a distribution over REACH + 1 whole
-strides. Lines keep their geometric reading order: ordering them by region is worse (docs/design/layout.md).
+The model runs on the CPU. Its weights and their licence are in weights/; benchmarks/layout_model.py made the file. The
+network's head and decoding follow G. Yu et al., "PP-PicoDet: A Better Real-Time Object Detector on Mobile Devices"
+(2021), after X. Li et al., "Generalized Focal Loss" (2020): for each side of a box, the network outputs a distribution
+of its distance from a point, over 0 to REACH strides. Lines keep their geometric reading order, because ordering them
+by region gave worse results (docs/design/layout.md).
 """
 
 from collections.abc import Sequence
@@ -22,16 +23,16 @@ from ocrsvc.results import Box, Check, Page, Pixels, Region, RegionType
 
 STRIDES_PX: Final = (8, 16, 32, 64)
 REACH: Final = 7
-CONFIDENT: Final = 0.4  # as in the configurations of PaddleOCR and RapidLayout
+CONFIDENT: Final = 0.4  # minimum confidence, as in the configurations of PaddleOCR and RapidLayout
 SAME: Final = 0.5  # intersection over union above which two boxes are the same region
-MOST: Final = 300  # candidates that are compared with each other, most confident first
+MOST: Final = 300  # number of boxes that are compared with each other, the most confident ones
 TYPES: Final[tuple[RegionType, ...]] = get_args(RegionType)  # in the order of the model's classes
 _FILE: Final = Path(__file__).parent / "weights" / "cdla.onnx"
 _INPUT_PX: Final = (608, 800)  # width and height
-_MEANS: Final = np.array([0.485, 0.456, 0.406], np.float32)  # red, green, blue, of ImageNet
+_MEANS: Final = np.array([0.485, 0.456, 0.406], np.float32)  # ImageNet's means of red, green and blue
 _DEVIATIONS: Final = np.array([0.229, 0.224, 0.225], np.float32)
 LAYOUT_MODEL: Final = OnDemandModel(_FILE, "layout")
-WITHIN: Final = 0.5  # smallest share of a line's frame inside its region
+WITHIN: Final = 0.5  # smallest share of a line's area inside its region
 NO_REGION: Final = -1
 
 Floats = NDArray[np.float32]
@@ -41,7 +42,7 @@ Frames = NDArray[np.float32]  # (N, 4) left, top, right, bottom of lines on the 
 
 @dataclass(frozen=True, slots=True)
 class FoundRegion:
-    """A region of a layout model: type, confidence in [0, 1], and left, top, right, bottom on the upright page."""
+    """A region that the model found: type, confidence in [0, 1], and left, top, right, bottom on the upright page."""
 
     type: RegionType
     confidence: float
@@ -49,10 +50,11 @@ class FoundRegion:
 
 
 def decode(scores: Sequence[Floats], sides: Sequence[Floats], width: int, height: int) -> tuple[Floats, Indices]:
-    """Decode boxes, most confident first: (N, 5) left, top, right, bottom, confidence; (N,) classes.
+    """Decode the network's output into boxes (N, 5), most confident first, and their classes (N,).
 
-    Per stride: `scores` (points, classes) in [0, 1]; `sides` (points, 4 * (REACH + 1)), distributions of the distances
-    to left, top, right, bottom. `width` and `height` are the network's input size; boxes are in its pixels.
+    A box is left, top, right, bottom, confidence. For each stride, `scores` (points, classes) are in [0, 1], and
+    `sides` (points, 4 * (REACH + 1)) are distributions of the distances to left, top, right and bottom. `width` and
+    `height` are the network's input size; boxes are in its pixels.
     """
     strides = [_decode_stride(*outputs, width) for outputs in zip(STRIDES_PX, scores, sides, strict=True)]
     boxes = np.concatenate([boxes for boxes, _ in strides])
@@ -76,7 +78,7 @@ def _decode_stride(stride: int, scores: Floats, sides: Floats, width: int) -> tu
 
 
 def _suppress(boxes: Floats) -> Indices:
-    """Non-maximum suppression: indices of the boxes (N, 5), most confident first, to keep, whatever their classes."""
+    """Non-maximum suppression over all classes: indices of the boxes (N, 5), most confident first, that are kept."""
     low, high = np.maximum(boxes[:, None, :2], boxes[:, :2]), np.minimum(boxes[:, None, 2:4], boxes[:, 2:4])
     shared = (high - low).clip(0).prod(axis=2)
     areas = (boxes[:, 2:4] - boxes[:, :2]).prod(axis=1)
@@ -89,7 +91,7 @@ def _suppress(boxes: Floats) -> Indices:
 
 
 def find_regions(pixels: Pixels, degrees: int, check: Check) -> list[FoundRegion]:
-    """Regions of a page, most confident first, on the page turned clockwise by `degrees`. Raises EngineFailed."""
+    """Regions of the page after turning it clockwise by `degrees`, most confident first. Raises EngineFailed."""
     outputs = LAYOUT_MODEL.run(_to_tensor(pixels, degrees), check)
     boxes, classes = decode(outputs[: len(STRIDES_PX)], outputs[len(STRIDES_PX) :], *_INPUT_PX)
     height, width = pixels.shape[:2][:: 1 if degrees % 180 == 0 else -1]
@@ -101,9 +103,9 @@ def find_regions(pixels: Pixels, degrees: int, check: Check) -> list[FoundRegion
 
 
 def _to_tensor(pixels: Pixels, degrees: int) -> NDArray[np.float32]:
-    """(1, 3, 800, 608) float32, RGB, normalised as for ImageNet."""
+    """The network's input: (1, 3, 800, 608) float32, RGB, normalised by ImageNet's means and deviations."""
     size = _INPUT_PX if degrees % 180 == 0 else _INPUT_PX[::-1]
-    # Resize before turning, for a page may be large.
+    # Resize before turning, because a page may be large.
     smaller = turn(cast(Pixels, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)), degrees)
     colours = cv2.cvtColor(smaller, cv2.COLOR_GRAY2RGB if pixels.ndim == 2 else cv2.COLOR_BGR2RGB)
     normal = (colours.astype(np.float32) / np.float32(255) - _MEANS) / _DEVIATIONS
@@ -114,10 +116,11 @@ Group = tuple[FoundRegion, Sequence[int]]  # a region, and indices of its lines
 
 
 def assign_lines(page: Page, found: Sequence[FoundRegion]) -> tuple[Region, ...]:
-    """Regions of a page with their lines, in the order of their median lines.
+    """Assign lines to regions; returns the regions in the order of their middle lines.
 
     Each line belongs to the most confident region that contains most of it. Consecutive lines outside all regions form
-    a text region with confidence 0. `found` comes most confident first, on the page turned clockwise by its `angle`.
+    a text region with confidence 0. `found` are the regions, most confident first, of the page turned clockwise by its
+    `angle`.
     """
     quads = np.array([line.box for line in page.lines], np.float32).reshape(-1, 4, 2)
     upright = turn_points(quads, page.angle, page.width, page.height)
@@ -129,7 +132,7 @@ def assign_lines(page: Page, found: Sequence[FoundRegion]) -> tuple[Region, ...]
 
 
 def _grouped(frames: Frames, found: Sequence[FoundRegion]) -> list[Group]:
-    """The regions with their lines; regions without lines are inserted by position."""
+    """The regions in order, each with its lines; regions without lines are inserted by their position on the page."""
     lines_of: dict[tuple[int, int], list[int]] = {}
     owners, run = _owners(frames, found), 0
     for number, owner in enumerate(owners):
@@ -147,7 +150,7 @@ def _grouped(frames: Frames, found: Sequence[FoundRegion]) -> list[Group]:
 
 
 def _owners(frames: Frames, found: Sequence[FoundRegion]) -> list[int]:
-    """Index of the region of each line on the upright page; NO_REGION if none contains most of it."""
+    """For each line of the upright page, the index of its region; NO_REGION if no region contains most of the line."""
     if not found:
         return [NO_REGION] * len(frames)
     regions = np.array([region.frame for region in found], np.float32)
@@ -158,7 +161,7 @@ def _owners(frames: Frames, found: Sequence[FoundRegion]) -> list[int]:
 
 
 def _place_of(region: FoundRegion, groups: Sequence[Group]) -> int:
-    """Index at which to insert a region without lines: after the last region above it, else first."""
+    """Index at which to insert a region without lines: after the last region above it, 0 if there is none."""
     left, top, right, bottom = region.frame
     place = 0
     for number, (other, _) in enumerate(groups, 1):
@@ -169,7 +172,7 @@ def _place_of(region: FoundRegion, groups: Sequence[Group]) -> int:
 
 
 def _box_of(page: Page, frame: Sequence[float]) -> Box:
-    """Convert a frame of the upright page to a box in the page's image."""
+    """Convert a frame on the upright page to a box in the page's image."""
     left, top, right, bottom = frame
     corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float32)
     width, height = (page.height, page.width) if page.angle in (90, 270) else (page.width, page.height)

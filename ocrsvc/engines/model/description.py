@@ -1,4 +1,4 @@
-"""The contents of `model.toml`: a model's engine, networks, input formats and languages, with their tags."""
+"""The contents of `model.toml`: a model's engine, networks, input formats and languages, as language tags."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,15 +10,15 @@ from ocrsvc.engines.model.files import parse_toml
 from ocrsvc.errors import BadModel
 
 MOST_BYTES: Final = 1 << 16  # size limit of a `model.toml`
-IN_FOLDER: Final = "./"  # prefix of a setting's value that is a path in the version's folder
+IN_FOLDER: Final = "./"  # a setting whose value starts with this is a path in the version's folder
 Tier = Literal["tiny", "small", "medium"]
-# Writing direction: rightwards, leftwards, or downwards in columns from right to left.
+# Writing direction: from left to right, from right to left, or in columns downwards, the right column first.
 Direction = Literal["ltr", "rtl", "vertical"]
 Triple = tuple[float, float, float]
-AUTO: Final = "auto"  # the engine chooses the language of each line
+AUTO: Final = "auto"  # let the engine choose the language of each line
 ACCEPTED_LANGUAGE: Final = "a language, such as zh, zh-hant, en or ja, or auto"
 _TAG: Final = re.compile(r"[a-z]{2,3}(?:-[a-z0-9]{2,8}){0,2}")
-# Aliases: Chinese scripts by region, PaddleOCR's language names, Norwegian.
+# Aliases of tags: regions of Chinese, PaddleOCR's language names, Norwegian.
 _SAME: Final[Mapping[str, str]] = {
     **dict.fromkeys(("zh-hans", "zh-cn", "zh-sg", "zh-hans-cn", "zh-hans-sg"), "zh"),
     **dict.fromkeys(("zh-tw", "zh-hk", "zh-mo", "zh-hant-tw", "zh-hant-hk", "zh-hant-mo"), "zh-hant"),
@@ -40,7 +40,7 @@ def is_tag(text: str) -> bool:
 
 
 def parse_language(text: str) -> str:
-    """A request's language as a lower-case tag or AUTO; accepts capitals, `_` and the aliases. Raises ValueError."""
+    """Parse a request's language into a lower-case tag or AUTO; capitals, `_` and aliases work. Raises ValueError."""
     tag = text.lower().replace("_", "-")
     tag = _SAME.get(tag, tag)
     if tag != AUTO and not is_tag(tag):
@@ -49,7 +49,7 @@ def parse_language(text: str) -> str:
 
 
 def with_language(lang: str, of_each: Sequence[Collection[str]]) -> tuple[int, ...]:
-    """Indices of recognizers or models with a language of `parse_language`, not AUTO; pt-br falls back to pt."""
+    """Indices of the recognizers or models whose tags include `lang`, a parsed tag; if none, pt-br also matches pt."""
     for tag in (lang, lang.partition("-")[0]):
         if matches := tuple(index for index, tags in enumerate(of_each) if tag in tags):
             return matches
@@ -75,7 +75,7 @@ class _Table(BaseModel):
 
 
 class Detection(_Table):
-    """The detector. Its input is (BGR / 255 - mean) / std; None as a DB post-processing threshold: engine's default."""
+    """The detector; its input is (BGR / 255 - mean) / std, and a threshold of None means the engine's default."""
 
     file: File
     mean: Triple = (0.5, 0.5, 0.5)
@@ -86,66 +86,66 @@ class Detection(_Table):
 
 
 class Recognition(_Table):
-    """A line recognizer; a model may have several, for different scripts, and the first is the default."""
+    """A line recognizer; a model may have several for different scripts, of which the first is the default."""
 
     name: Name = "main"
     file: File
-    # text file with one class per line, without the CTC blank; None: the ONNX metadata property `character`
+    # text file with one class per line, without CTC's blank; None if the ONNX metadata property `character` has them
     dictionary: File | None = None
-    adds_space: bool = True  # a space class follows the dictionary's last class
+    adds_space: bool = True  # whether the space is a class, which follows the dictionary's last one
     height_px: Annotated[int, Field(ge=16, le=128)] = 48
     mean: Triple = (0.5, 0.5, 0.5)
     std: Triple = (0.5, 0.5, 0.5)
-    languages: tuple[Language, ...] = ()  # most likely first
+    languages: tuple[Language, ...] = ()  # the most likely language first
     direction: Direction = "ltr"
 
 
 class Reference(_Table):
-    """Pages that a version must read before it takes traffic: NAME.png (or .jpg …) with its text in NAME.txt."""
+    """Pages that a version must read before it gets requests: NAME.png (or .jpg …), with its text in NAME.txt."""
 
     folder: File = "reference"
-    # smallest word F1 against those texts, or against the serving version's text
+    # smallest word F1 against these texts or, without texts, against the text that the serving version reads
     least_f1: Annotated[float, Field(ge=0, le=1)] = 0.9
-    # largest ratio of CPU time (on a GPU: wall time) to the serving version's
+    # largest ratio of CPU time (on a GPU: elapsed time) to the serving version's
     most_slower: Annotated[float, Field(gt=0)] = 1.5
     most_memory: Annotated[float, Field(gt=0)] = 1.5  # largest ratio of memory to the serving version's
 
 
 class Encryption(_Table):
-    """Ids of the key and of the set of files that were encrypted together; files of other sets are refused."""
+    """Ids of the key, and of the set of files that were encrypted together; files of another set are refused."""
 
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     set: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Description(_Table):
-    """The `model.toml` of one version of a model."""
+    """The contents of the `model.toml` of one version of a model."""
 
-    engine: Name = "ppocr"  # name of the engine that opens it
+    engine: Name = "ppocr"  # name of the engine that runs the model
     title: str = ""
     tier: Tier | None = None
     licence: str = ""
     source: str = ""
     detection: Detection | None = None
     recognition: tuple[Recognition, ...] = ()
-    # engine settings for this model, by lower-case names without OCRSVC_
+    # this model's settings for its engine; names are in lower case and without OCRSVC_
     settings: dict[str, Any] = {}
     reference: Reference = Reference()
-    encryption: Encryption | None = None  # None: the files are plain
+    encryption: Encryption | None = None  # None if the files are not encrypted
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Languages of all recognizers, each once."""
+        """Language tags of all recognizers, without duplicates."""
         return tuple(dict.fromkeys(tag for part in self.recognition for tag in part.languages))
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Names of the settings that are paths in the version's folder, which the engine opens itself."""
+        """Names of the settings whose value is a path in the version's folder; the engine opens these files itself."""
         return tuple(name for name, value in self.settings.items() if str(value).startswith(IN_FOLDER))
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that detection and recognition name."""
+        """Names of the model and dictionary files of the detector and the recognizers."""
         named = [self.detection.file] if self.detection is not None else []
         for part in self.recognition:
             named += [part.file, *([part.dictionary] if part.dictionary is not None else [])]
@@ -153,7 +153,7 @@ class Description(_Table):
 
 
 def parse_description(text: str) -> Description:
-    """Parse a `model.toml`. Raises BadModel, naming the invalid entry."""
+    """Parse a `model.toml`. Raises BadModel that names the invalid entry."""
     try:
         return Description.model_validate(parse_toml(text))
     except ValidationError as error:
@@ -163,6 +163,6 @@ def parse_description(text: str) -> Description:
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first invalid entry and the reason."""
+    """Describe the first invalid entry, and what is wrong with it."""
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(str(part) for part in first['loc']) or 'the whole file'}: {first['msg']}"

@@ -1,4 +1,4 @@
-"""Encrypted model files: keys, and AES-256-GCM over whole files. For the format see _HEAD.
+"""Encrypted model files: keys, and AES-256-GCM over whole files. _HEAD defines the file's header.
 
 HKDF derives a key per file from the operator's key and a random salt, so a constant nonce is safe. The header and the
 file's name are authenticated too, so files cannot be swapped within a model or between models.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.errors import BadModel
 
 if TYPE_CHECKING:
-    # From the optional extra `encrypt`.
+    # Part of the optional extra `encrypt`, so it may be missing.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 ACCEPTED: Final = "32 bytes as 64 hexadecimal digits or in base64, such as `ocrsvc models new-key` prints"
@@ -31,14 +31,14 @@ _LABELS: Final = b"ocrsvc: key of "
 _MAGIC: Final = b"OCRSVCE\x02"
 _SET_BYTES: Final = 16
 _SALT_BYTES: Final = 32
-# Magic and version; key id; set id; salt. The AES-GCM ciphertext with its tag follows.
+# Magic number and version; key id; set id; salt. The ciphertext follows, with AES-GCM's authentication tag.
 _HEAD: Final = struct.Struct(f">8s{_ID_BYTES}s{_SET_BYTES}s{_SALT_BYTES}s")
 _NONCE: Final = bytes(12)
 _INFO: Final = b"ocrsvc: one file"
 
 
 class ModelKey:
-    """A 32-byte key that cannot leak by printing, comparing, pickling or serializing; `id` is a digest of it in hex."""
+    """A 32-byte key that printing, pickling or serializing cannot reveal; `id` is a digest of it in hexadecimal."""
 
     __slots__ = ("_secret", "id")
 
@@ -53,16 +53,16 @@ class ModelKey:
         raise TypeError("a key cannot be pickled")
 
     def expose(self) -> str:
-        """The key as text, for a child process's socket and `ocrsvc models new-key`; never log it."""
+        """The key as text, for a child's socket and `ocrsvc models new-key`; must never be logged."""
         return base64.b64encode(self._secret).decode("ascii")
 
     def derive(self, use: str) -> bytes:
-        """Derive a 32-byte key for one use; it reveals neither this key nor the keys of other uses."""
+        """Derive a 32-byte key for one use; from it, neither this key nor keys for other uses can be computed."""
         return hmac.digest(self._secret, _LABELS + use.encode("ascii"), "sha256")
 
 
 def parse_key(text: str) -> ModelKey:
-    """Parse a key in a form of ACCEPTED, ignoring surrounding white space. Raises ValueError, without quoting it."""
+    """Parse a key in one of the forms in ACCEPTED, with optional white space around it. Raises ValueError."""
     stripped = text.strip()
     if _HEXADECIMAL.fullmatch(stripped):
         return ModelKey(bytes.fromhex(stripped))
@@ -76,12 +76,12 @@ def parse_key(text: str) -> ModelKey:
 
 
 def new_key() -> ModelKey:
-    """A random key."""
+    """Make a random key."""
     return ModelKey(secrets.token_bytes(_KEY_BYTES))
 
 
 class CannotDecrypt(Exception):
-    """A file cannot be decrypted; the message completes a sentence that begins with its name."""
+    """A file cannot be decrypted; the file's name and this message together form a sentence."""
 
 
 class EncryptionMissing(BadModel):
@@ -95,12 +95,12 @@ class EncryptionMissing(BadModel):
 
 
 def new_set_id() -> str:
-    """A random id for files that are encrypted together."""
+    """Make a random id for a set of files that are encrypted together."""
     return secrets.token_hex(_SET_BYTES)
 
 
 def read_head(content: bytes) -> tuple[str, str] | None:
-    """The key id and set id of an encrypted file, in hexadecimal digits; None for any other file."""
+    """The key id and set id of an encrypted file, in hexadecimal; None if the file is not encrypted."""
     if len(content) < _HEAD.size or not content.startswith(_MAGIC):
         return None
     _, key_id, set_id, _ = _HEAD.unpack_from(content)
@@ -108,14 +108,14 @@ def read_head(content: bytes) -> tuple[str, str] | None:
 
 
 def encrypt(plain: bytes, name: str, set_id: str, key: ModelKey) -> bytes:
-    """Encrypt a file's content; its name in the model's folder is authenticated. Raises EncryptionMissing."""
+    """Encrypt a file's content and bind it to its name in the model's folder. Raises EncryptionMissing."""
     salt = secrets.token_bytes(_SALT_BYTES)
     head = _HEAD.pack(_MAGIC, bytes.fromhex(key.id), bytes.fromhex(set_id), salt)
     return head + _cipher(key, salt).encrypt(_NONCE, plain, head + name.encode())
 
 
 def decrypt(content: bytes, name: str, key: ModelKey) -> bytes:
-    """Decrypt a file's content once all of it is authenticated. Raises CannotDecrypt, EncryptionMissing."""
+    """Decrypt a file's content if all of it is authentic. Raises CannotDecrypt, EncryptionMissing."""
     head = read_head(content)
     if head is None:
         raise CannotDecrypt("is not encrypted")
@@ -140,6 +140,6 @@ def _cipher(key: ModelKey, salt: bytes) -> AESGCM:
 
 
 def check_installed() -> None:
-    """Raises EncryptionMissing if the package cryptography is not installed, without importing it."""
+    """Raise EncryptionMissing if the package cryptography is not installed; does not import it."""
     if importlib.util.find_spec("cryptography") is None:
         raise EncryptionMissing

@@ -1,8 +1,8 @@
-"""Reads untrusted model files, their TOML and their manifest, accepting only regular files of bounded size.
+"""Reads untrusted model files, TOML and manifests; refuses everything but regular files of limited size.
 
-A pipe would block for ever, and a device or a huge file would fill a worker's memory. The manifest holds the SHA-256
-digests of a version's files in the format of `sha256sum`. It is written last: a version without one is still being
-copied, and is ignored.
+Reading a pipe would block for ever, and a device or a huge file would fill the worker's memory. The manifest holds the
+SHA-256 digests of a version's files in the format of `sha256sum`. It must be written last: a version without a manifest
+counts as not completely copied, and is ignored.
 """
 
 import errno
@@ -20,14 +20,15 @@ from ocrsvc.errors import BadModel
 
 MANIFEST: Final = "SHA256SUMS"
 MOST_MANIFEST_BYTES: Final = 1 << 20
-# Per line of TOML. Dotted keys cost quadratic time: 64 KB took 13 s, 200 KB all memory.
+# Largest number of dots in a line of TOML. Parsing dotted keys takes quadratic time: 64 KB took 13 s, 200 KB all
+# memory.
 _MOST_DOTS: Final = 200
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LINE: Final = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a regular file, following links. Raises OSError, also for a pipe, device or folder."""
+    """Open a regular file; links are followed. Raises OSError, also for a pipe, device or folder."""
     opened = os.open(path, _FLAGS)
     if stat.S_ISREG(os.fstat(opened).st_mode):
         return os.fdopen(opened, "rb")
@@ -36,14 +37,14 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, max_bytes: int | None = None) -> bytes:
-    """Read a regular file, up to its size when it was opened. Raises OSError."""
+    """Read a regular file, but not more than its size when it was opened. Raises OSError."""
     with open_file(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         return file.read(size_bytes if max_bytes is None else min(size_bytes, max_bytes))
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse untrusted TOML. Raises ValueError for any fault."""
+    """Parse untrusted TOML. Raises ValueError for any error in it."""
     if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
         raise ValueError(f"a line has more than {_MOST_DOTS} dots")
     try:
@@ -53,7 +54,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> tuple[str, Mapping[str, str]]:
-    """The manifest's digest, and the digests by file. Raises FileNotFoundError if it is missing, BadModel."""
+    """The manifest's own digest, and the digest of each file. Raises FileNotFoundError if it is missing, BadModel."""
     content = read_file(folder / MANIFEST, MOST_MANIFEST_BYTES + 1)
     lines = content.decode("utf-8", "replace").splitlines()
     found = [_LINE.fullmatch(line) for line in lines]
@@ -66,7 +67,7 @@ def read_manifest(folder: Path) -> tuple[str, Mapping[str, str]]:
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the manifest of all files below the folder, atomically."""
+    """Write the manifest of all files in the folder and below it, atomically."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST)
     lines = [f"{digest_of(file)}  {file.relative_to(folder).as_posix()}\n" for file in files]
     temporary = folder / f".{MANIFEST}.tmp"

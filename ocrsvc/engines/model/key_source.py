@@ -1,4 +1,4 @@
-"""Reads the key of encrypted models from a setting, a file descriptor or a command."""
+"""Reads the key of encrypted models from a setting, from a file descriptor or from a command's output."""
 
 import ctypes
 import os
@@ -15,16 +15,16 @@ from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.sandbox import forbid_core_dumps
 
-LIMIT_S: Final = 10.0  # time limit of the command or the descriptor
+LIMIT_S: Final = 10.0  # time limit for the command, and for reading the descriptor
 KEY_SETTINGS: Final = ("models_key", "models_key_fd", "models_key_command")
 _MOST_BYTES: Final = 4096
 
 
 def read_model_key(settings: Settings) -> ModelKey | None:
-    """Read the key that the settings name; None without one. A descriptor is closed, so it can be read only once.
+    """Read the key that the settings name; None if they name none. A descriptor can be read only once.
 
-    A process with a key writes no core dumps. Raises SettingsError, never quoting the key: several settings name one,
-    or it cannot be read or parsed.
+    Disables core dumps if there is a key. Raises SettingsError, which never quotes the key, if several settings name a
+    key, or if it cannot be read or parsed.
     """
     named = [name for name in KEY_SETTINGS if getattr(settings, name) is not None]
     if len(named) > 1:
@@ -49,15 +49,15 @@ def read_model_key(settings: Settings) -> ModelKey | None:
 
 
 def is_read_again(settings: Settings) -> bool:
-    """Whether the key can be read again after the start; a descriptor cannot, for it was closed."""
+    """Whether the key can be read again later; a descriptor cannot, because it was closed."""
     return settings.models_key is not None or settings.models_key_command is not None
 
 
 def hide_key_variable() -> None:
-    """Remove the key from this process's environment, so that children do not inherit it and /proc shows stars.
+    """Remove the key from this process's environment: children do not inherit it, and /proc shows stars instead.
 
-    /proc shows the memory of the original environment. The process that started this one still has the key, as has a
-    container's configuration.
+    The original environment must be overwritten in memory, because /proc shows that memory. The process that started
+    this one, and a container's configuration, still have the key.
     """
     variable = variable_of("models_key")
     value = os.environ.get(variable)
@@ -72,7 +72,7 @@ def hide_key_variable() -> None:
 
 
 def _read_descriptor(descriptor: int, clock: Callable[[], float] = time.monotonic) -> str:
-    """Read a descriptor to its end, and close it. Raises SettingsError."""
+    """Read a descriptor up to its end, and close it. Raises SettingsError."""
     variable, end_s, content, poll = variable_of("models_key_fd"), clock() + LIMIT_S, b"", select.poll()
     try:
         os.fstat(descriptor)
@@ -91,7 +91,7 @@ def _read_descriptor(descriptor: int, clock: Callable[[], float] = time.monotoni
 
 
 def _run(command: str) -> str:
-    """The output of a command. Its arguments may contain secrets, so errors name the program only."""
+    """Run a command; returns its output. Errors quote only the program, because the arguments may contain secrets."""
     variable = variable_of("models_key_command")
     try:
         arguments = shlex.split(command)

@@ -1,4 +1,4 @@
-"""A version of a model, which an engine opens: from a folder NAME/NUMBER/, or built in."""
+"""A version of a model, as an engine opens it: from a folder NAME/NUMBER/, or built in."""
 
 import hashlib
 import importlib.util
@@ -15,7 +15,8 @@ from ocrsvc.engines.model.encryption import CannotDecrypt, ModelKey, check_insta
 from ocrsvc.engines.model.files import MANIFEST, read_file, read_manifest
 from ocrsvc.errors import BadModel, EngineUnavailable
 
-NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")  # a model's name: that of its folder, and in request URLs
+# A model's name, which is its folder's name and part of request URLs.
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MOST_VERSION: Final = 2**31 - 1
 DESCRIPTION_FILE: Final = "model.toml"
 KEY_REMEDY: Final = "Set OCRSVC_MODELS_KEY, OCRSVC_MODELS_KEY_FD or OCRSVC_MODELS_KEY_COMMAND to that key."
@@ -24,8 +25,8 @@ BUILT_IN: Final = ("ppocr", 1)
 TITLE: Final = "PP-OCRv6 small"
 DETECTION: Final = "PP-OCRv6_det_small.onnx"
 RECOGNITION: Final = "PP-OCRv6_rec_small.onnx"
-# Languages that the built-in dictionary of 18,708 characters covers, without Slovak, Azerbaijani and Esperanto: of
-# their special letters, 75 %, 53 % and none are read in ordinary sentences (docs/design/recognition.md).
+# Languages that the built-in dictionary of 18,708 characters covers. Slovak, Azerbaijani and Esperanto are not listed:
+# in ordinary sentences 75 %, 53 % and none of their special letters are read (docs/design/recognition.md).
 LANGUAGES: Final = (
     *("zh", "zh-hant", "ja", "en", "de", "fr", "es", "pt", "it", "nl", "sv", "da", "nb", "fi", "is", "et", "lv", "lt"),
     *("pl", "cs", "sl", "hr", "sr-latn", "hu", "ro", "tr", "id", "ms", "tl", "sw", "af", "sq", "eu", "ca", "gl", "ga"),
@@ -43,7 +44,7 @@ BUILT_IN_DESCRIPTION: Final = Description(
 
 
 class KeyMissing(BadModel):
-    """A version is encrypted, and its key was not given."""
+    """A version is encrypted, and its key is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +55,34 @@ class ModelVersion:
     number: int
     description: Description
     folder: Path
-    digest: str  # SHA-256 of manifest, name and number in hexadecimal digits; changes with any file
-    # SHA-256 by file on disk; empty for the built-in model, whose wheel pip has verified
+    digest: str  # SHA-256 of manifest, name and number, in hexadecimal digits; changes if any file changes
+    # SHA-256 of each file; empty for the built-in model, whose files pip verified when it installed the wheel
     digests: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    key: ModelKey | None = field(default=None, compare=False, repr=False)  # decrypts the files; None: they are plain
+    # Decrypts the files; None if they are not encrypted.
+    key: ModelKey | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_built_in(self) -> bool:
-        """Whether the model came with its engine, without a manifest."""
+        """Whether the model was installed with its engine, and so has no manifest."""
         return not self.digests
 
     @property
     def reference(self) -> Named:
-        """Its name for another process, which opens it by `find_version`."""
+        """What another process needs to open the same version with `find_version`."""
         return self.name, self.number, self.digest
 
     def __str__(self) -> str:
         return f"{self.name}/{self.number}"
 
     def read(self, file: str) -> bytes:
-        """Read one of its files, and decrypt it in memory if it is encrypted. Raises BadModel, EncryptionMissing."""
+        """Read one of the version's files, decrypting it in memory. Raises BadModel, EncryptionMissing."""
         try:
             content = read_file(self.folder / file)
         except OSError as error:
             raise BadModel(f"{self}: {file} cannot be read: {error.strerror}.", "Copy the version again.") from error
         if self.digests and hashlib.sha256(content).hexdigest() != self.digests.get(file):
             raise BadModel(f"{self}: {file} does not match the manifest.", "Copy the version again, SHA256SUMS last.")
-        # The description is plain, for it names the key.
+        # The description is never encrypted, because it names the key.
         is_plain = self.description.encryption is None or file == DESCRIPTION_FILE
         return content if is_plain else self._decrypted(file, content)
 
@@ -98,7 +100,7 @@ class ModelVersion:
 
 @cache
 def built_in_model() -> ModelVersion:
-    """PP-OCRv6 small of PaddlePaddle (Apache-2.0) from the wheel `rapidocr`, not imported. Raises EngineUnavailable."""
+    """PP-OCRv6 small of PaddlePaddle (Apache-2.0), from the installed wheel `rapidocr`. Raises EngineUnavailable."""
     spec = importlib.util.find_spec("rapidocr")
     if spec is None or not spec.submodule_search_locations:
         raise EngineUnavailable(
@@ -132,7 +134,7 @@ def open_version(folder: Path, key: ModelKey | None = None) -> ModelVersion:
 def find_version(
     repository: Path | None, name: str, number: int, digest: str = "", key: ModelKey | None = None
 ) -> ModelVersion:
-    """Open a repository's version or the built-in one. Raises BadModel: unusable, or of another digest than given."""
+    """Open a repository's version or the built-in one. Raises BadModel if it is unusable or has another digest."""
     try:
         if (name, number) == BUILT_IN:
             version = built_in_model()
@@ -150,7 +152,7 @@ def find_version(
 
 
 def version_digest(folder: Path, manifest_digest: str) -> str:
-    """Digest of the manifest, the model's name and number: a copy under another number is another version."""
+    """Digest of the manifest, the model's name and its number; so a copy under another number has another digest."""
     return hashlib.sha256(f"{folder.parent.name}/{folder.name} {manifest_digest}".encode()).hexdigest()
 
 
@@ -166,7 +168,7 @@ def _read_description(folder: Path, digests: Mapping[str, str]) -> Description:
 
 
 def _check_key(description: Description, key: ModelKey | None) -> ModelKey | None:
-    """The key for a version's files; None if they are plain. Raises BadModel."""
+    """The key for a version's files; None if they are not encrypted. Raises BadModel."""
     encryption = description.encryption
     if encryption is None:
         return None
