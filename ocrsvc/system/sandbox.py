@@ -23,7 +23,7 @@ _OOM_SCORE: Final = "500"
 
 
 class Restrictions(NamedTuple):
-    """The active restrictions: Landlock's ABI version (0 without Landlock), and whether seccomp filters system calls."""
+    """The restrictions in force: Landlock's ABI version (0: no Landlock), and whether a seccomp filter is active."""
 
     landlock: int
     seccomp: bool
