@@ -41,12 +41,12 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-MOST_LINES: Final = 64  # largest batch of lines, however narrow: more gain nothing, and each waits for all
+MOST_LINES: Final = 64  # most lines in a batch: more, however narrow, gain nothing, and each line waits for all
 # Limits of a batch of lines on a GPU: the pixels of 32 lines 320 px wide, and a wait of 2 ms.
 BATCH: Final = Limits(max_cost=32 * 48 * 320, max_items=MOST_LINES, max_wait_s=0.002)
-# Largest line width for which OpenVINO's kernels are compiled when the engine opens; each takes 20 ms and 5 MB.
+# Largest line width for which OpenVINO's kernels are compiled when the engine opens; one width takes 20 ms and 5 MB.
 WARM_PX: Final = 1280
-WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: one word, and half a page's width
+WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: a word, and half a page's width
 DISTRUSTED: Final = (
     "Pixels are prepared on the CPU instead of by %s: on a test page %s. Results are correct, but fewer pages are read "
     "per second. Check that driver, CUDA and cupy versions match, and report this line. OCRSVC_IMAGING=cpu skips the "
@@ -56,17 +56,17 @@ DISTRUSTED: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PageHandle:
-    """Reads pages; see engines.contract.Handle."""
+    """Reads pages with the engine's sessions; see engines.contract.Handle."""
 
     detector: Detector
-    scripts: Sequence[Script[LineReader]]  # the model's recognizers, the default first
-    shared_threads: SharedThreads  # lets idle threads help with other pages
+    scripts: Sequence[Script[LineReader]]  # the model's recognizers, the default one first
+    shared_threads: SharedThreads  # idle threads, which help to read this page
     close: Callable[[], None] = lambda: None
-    gpu_pipeline: GpuPipeline | None = None  # prepares pixels on the GPU
-    find_grid: FindGrid | None = None  # finds a curved page's shape; None: pages are not flattened
+    gpu_pipeline: GpuPipeline | None = None  # prepares pixels on the GPU; None to prepare them on the CPU
+    find_grid: FindGrid | None = None  # finds the shape of a curved page; None if curved pages are not flattened
 
     def warm_up(self) -> None:
-        """Run each model once at ordinary sizes, so that no request pays for the first allocations."""
+        """Run each model once at common sizes, so that no request waits for first allocations."""
         self.detector.warm_up()
         for script in self.scripts:
             reader = script.readers["greedy"]
@@ -101,7 +101,7 @@ class PageHandle:
         return replace(page, times=replace(page.times, began_s=began_s))
 
     def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
-        """A page reader that prepares pixels on the CPU; `last_mask` receives each text mask of the detector."""
+        """Open a page reader that prepares pixels on the CPU and stores the detector's text masks in `last_mask`."""
         thresholds = self.detector.thresholds
 
         def detect(pixels: Pixels) -> ProbabilityMap:
@@ -120,7 +120,7 @@ class PageHandle:
 
 
 class PpocrEngine:
-    """The loaded models. Handles are cheap and share the sessions, whose runs may overlap.
+    """The engine with its loaded models. Handles are cheap and share the sessions, whose runs may overlap.
 
     At most `engine_threads` model runs are concurrent. `imaging` selects where pixels are prepared for models on a GPU;
     "numpy" runs the GPU code in memory, for a batched `config` on the CPU. `choices` are the runtimes on a CPU, one per
@@ -175,7 +175,7 @@ class PpocrEngine:
         )
 
     def close(self) -> None:
-        """End the threads; the sessions are freed with the last reference."""
+        """End the threads; a session is freed when nothing refers to it any more."""
         self._closing.close()
 
     def _close_line_runners(self) -> None:
@@ -214,7 +214,7 @@ def _with_runtime(config: SessionConfig, runtime: Runtime) -> SessionConfig:
 def _scripts(
     parts: ModelParts, opened: Mapping[str, ModelRunner], line_runners: Sequence[LineRunner]
 ) -> list[Script[Recognizer]]:
-    """The recognizers with their line runners. Raises BadModel: a dictionary does not fit its model."""
+    """The recognizers with their line runners. Raises BadModel if a dictionary does not fit its model."""
     scripts = []
     for (name, part), line_runner in zip(parts.recognition.items(), line_runners, strict=True):
         described = part.described
@@ -231,14 +231,14 @@ def _scripts(
 def _open_recognition(
     parts: ModelParts, config: SessionConfig, choices: Sequence[RuntimeChoice], batch: Limits, cache: ModelCache
 ) -> dict[str, ModelRunner]:
-    """Open the recognizers, by name; on a GPU, runs larger than a batch free their memory."""
+    """Open the recognizers, by name. On a GPU, a run larger than a batch frees its memory afterwards."""
     opened = {}
     for index, (name, part) in enumerate(parts.recognition.items()):
         part_config = _with_runtime(config, choices[index].recognition) if choices else config
         line_profiles = profiles(batch, part.input_format.height_px)
         gpu = replace(part_config.gpu, arena_values=3 * batch.max_cost, profiles=line_profiles)
         opened[name] = open_model(part, replace(part_config, gpu=gpu), cache)
-        # Fails early on a wrong dictionary, before anything else is opened.
+        # A dictionary that does not fit must fail here, before anything else is opened.
         read_dictionary(part, opened[name].metadata)
     return opened
 
@@ -246,7 +246,7 @@ def _open_recognition(
 def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, batch: Limits) -> LineRunner:
     if not recognition.batched:
         if recognition.provider == PROVIDER:
-            # Each session takes 30 ms for the first line of a width.
+            # A session compiles kernels for each line width, which would delay the first line of that width by 30 ms.
             for width in (width for width in WIDTHS_PX if width <= WARM_PX):
                 recognition.warm_up(np.zeros((1, 3, recognition.input_format.height_px, width), np.float32))
         return make_line_runner(recognition, shared_threads)
@@ -256,7 +256,7 @@ def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, b
 
 
 def open_ppocr(settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> PpocrEngine:
-    """Open the engine with a model, or the built-in one. Raises EngineUnavailable, BadModel."""
+    """Open the engine with a model, by default the built-in one. Raises EngineUnavailable, BadModel."""
     config = SessionConfig(
         settings.device,
         plan.library_threads,
@@ -273,13 +273,13 @@ def open_ppocr(settings: Settings, plan: ThreadPlan, model: ModelVersion | None 
     engine = open_engine(choices)
     if choices or engine.describe().device != "cpu":
         return engine
-    # The GPU does not work: open again with the fastest CPU runtime.
+    # The GPU does not work, so open again with the fastest CPU runtime.
     engine.close()
     del engine
     return open_engine(_choose_runtimes(parts, replace(config, device="cpu"), models))
 
 
 def _choose_runtimes(parts: ModelParts, config: SessionConfig, cache: ModelCache) -> list[RuntimeChoice]:
-    """A choice per recognizer; empty if a GPU is to be used."""
+    """The chosen runtimes for each recognizer; empty if a GPU is to be used."""
     choices = [choose_runtime((parts.detection, part), config, cache) for part in parts.recognition.values()]
     return [choice for choice in choices if choice is not None]

@@ -1,9 +1,9 @@
 """Chooses the models' runtime on a CPU by a proof: the fastest candidate that reads like single precision (fp32).
 
-Every candidate reads the same pages: at the first start our own (reference_page.png, drawn by tests/pages/make.py),
-with `ocrsvc optimize` the user's. Candidates that find other lines, read other text or differ much in confidence are
-rejected, whatever their speed; the others are timed. This takes a few seconds, once: the choice is stored in the model
-cache, for this CPU and these versions. If several processes start together, one runs the proof.
+Every candidate reads the same pages: at the first start our own page (reference_page.png, drawn by
+tests/pages/make.py), with `ocrsvc optimize` the user's pages. A candidate that finds other lines, reads other text or
+differs much in confidence is rejected, even if it is fast; the others are timed. This takes a few seconds, once: the
+choice is stored in the model cache, for this CPU and these versions. Of processes that start together, one proves it.
 """
 
 import json
@@ -43,13 +43,13 @@ from ocrsvc.system.allocator import release_free_memory
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-# Smallest speedup over fp32 for a candidate to be chosen; smaller ones are within the noise of timings.
+# Smallest speedup over fp32 for which a candidate is chosen; timings vary by less.
 LEAST_GAIN: Final = 1.1
-# Smallest share of the user's lines found in the same place, and of their characters read alike; 1 on our page.
+# On the user's pages, smallest share of lines found in the same place, and of characters read alike. Our page needs 1.
 LEAST_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
-FEWEST_LINES: Final = 5  # readable lines (with fp32) that a recognizer's proof needs
+FEWEST_LINES: Final = 5  # lines that fp32 must read confidently for a recognizer's proof
 MOST_CONFIDENCE_GAP: Final = 0.05
-_SHIFT: Final = 0.15  # largest shift of a line's corners from fp32's, in line heights
+_SHIFT: Final = 0.15  # largest distance of a line's corners from those of fp32, in line heights
 _LEAST_SHIFT_PX: Final = 2.0
 _ROUNDS: Final = 2
 _WAIT_S: Final = 60.0
@@ -61,14 +61,14 @@ _NOT_STORED: Final = (
 )
 
 Parts = tuple[ModelPart, ModelPart]  # a detector and a recognizer
-Difference = tuple[int, int, list[float]]  # number of items, number that differ, differences in confidence
+Difference = tuple[int, int, list[float]]  # number of items, number of differing items, differences in confidence
 K = TypeVar("K")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A library and a precision; the provider "cpu" is ONNX Runtime's."""
+    """A library and a precision; the provider "cpu" means ONNX Runtime."""
 
     provider: Provider
     precision: Precision
@@ -84,11 +84,11 @@ BF16: Final = Runtime("openvino", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:
-    """The chosen runtimes."""
+    """The runtimes chosen for detection and recognition."""
 
     detection: Runtime
     recognition: Runtime
-    reason: str  # why
+    reason: str  # why they were chosen
 
     def __str__(self) -> str:
         return f"detection by {self.detection}, recognition by {self.recognition}: {self.reason}"
@@ -96,14 +96,14 @@ class RuntimeChoice:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Comparison of a runtime of one model with fp32 in ONNX Runtime."""
+    """The comparison of one model's runtime with fp32 in ONNX Runtime."""
 
     model: Kind
     runtime: Runtime
-    gain: float  # speedup; 0 if no run was timed
-    count: int = 0  # lines to find, or characters to read
-    agreement: float = 1.0  # share of these found or read alike
-    fault: str = ""  # reason for rejection other than speed; empty without one
+    gain: float  # speedup over fp32; 0 if it was not timed
+    count: int = 0  # number of lines to find, or of characters to read
+    agreement: float = 1.0  # share of them that was found or read alike
+    fault: str = ""  # why the runtime is rejected, apart from its speed; empty if it is not
 
     @property
     def wins(self) -> bool:
@@ -121,7 +121,7 @@ def choose_runtime(
     cache: ModelCache,
     prove: Callable[[Parts, SessionConfig, ModelCache], Sequence[Proof]] | None = None,
 ) -> RuntimeChoice | None:
-    """The runtimes of the settings, the cache or a proof made now; None: use a GPU. Raises EngineUnavailable."""
+    """The runtimes from the settings, the cache or a proof made now; None to use a GPU. Raises EngineUnavailable."""
     provider = choose_provider(config.device, config.provider, ort.get_available_providers())
     means_openvino = config.precision == "bf16" and config.provider == "auto" and provider == "cpu"
     check_precision(config.precision, "openvino" if means_openvino else provider)
@@ -135,7 +135,7 @@ def choose_runtime(
         began_s = time.perf_counter()
         LOG.info("Measuring once which runtime reads fastest on this processor; this may take a minute.")
         proofs = (prove or prove_runtimes)(parts, replace(config, device="cpu", threads=1), cache)
-        # Return the memory of rejected candidates, for the worker's memory limits count resident memory.
+        # Workers' memory limits count resident memory, so return the memory of rejected candidates.
         release_free_memory()
         choice = choose(proofs, f"proved in {time.perf_counter() - began_s:.1f} s")
         LOG.info("Chosen: %s.", choice)
@@ -145,7 +145,7 @@ def choose_runtime(
 
 
 def requested_choice(precision: Precision, provider: Provider) -> RuntimeChoice | None:
-    """The runtimes that OCRSVC_PRECISION and OCRSVC_PROVIDER request; None if they leave any choice open."""
+    """The runtimes that OCRSVC_PRECISION and OCRSVC_PROVIDER request; None if a choice remains."""
     reason = "requested by OCRSVC_PRECISION and OCRSVC_PROVIDER"
     if provider == "openvino":
         return RuntimeChoice(Runtime("openvino", precision), Runtime("openvino", precision), reason)
@@ -158,7 +158,7 @@ def requested_choice(precision: Precision, provider: Provider) -> RuntimeChoice 
 
 
 def choose(proofs: Sequence[Proof], reason: str) -> RuntimeChoice:
-    """The fastest winner for each model; fp32 if none wins."""
+    """For each model, the fastest runtime that may be chosen; fp32 if there is none."""
 
     def fastest(model: Kind) -> Runtime:
         winners = [proof for proof in proofs if proof.model == model and proof.wins]
@@ -168,18 +168,18 @@ def choose(proofs: Sequence[Proof], reason: str) -> RuntimeChoice:
 
 
 def load_choice(cache: ModelCache, parts: Parts, provider: Provider) -> RuntimeChoice | None:
-    """The cached choice for these models; None without a usable one."""
+    """The stored choice for these models; None if there is none, or if it cannot be used here."""
     try:
         choice = TypeAdapter(RuntimeChoice).validate_json(cache.find(_entry(parts), _key(parts, provider)) or b"")
     except ValidationError:
         return None
-    # On another machine that shares the cache, OpenVINO may be missing or fail to load.
+    # OpenVINO may be missing, or fail to load, on another machine that shares the cache.
     needs_openvino = BF16 in (choice.detection, choice.recognition)
     return choice if not needs_openvino or openvino_session.computes_bf16() else None
 
 
 def store_choice(cache: ModelCache, parts: Parts, provider: Provider, choice: RuntimeChoice) -> bool:
-    """Store a choice; returns whether the cache accepted it."""
+    """Store a choice; returns whether it can be loaded again."""
     cache.store(_entry(parts), _key(parts, provider), json.dumps(asdict(choice)).encode())
     return load_choice(cache, parts, provider) == choice
 
@@ -189,7 +189,7 @@ def _entry(parts: Parts) -> str:
 
 
 def _key(parts: Parts, provider: Provider) -> str:
-    """Cache key of everything that a choice depends on: models, preparation, versions, CPU and the proof's page."""
+    """Cache key of everything that a choice depends on: models, preparation, versions, CPU and our page."""
     versions = f"{__version__} {ort.__version__} {openvino_session.version()} {provider}"
     input_formats = str([part.input_format for part in parts]).encode()
     shipped = (part.shipped for part in parts)
@@ -199,7 +199,7 @@ def _key(parts: Parts, provider: Provider) -> str:
 def prove_runtimes(
     parts: Parts, config: SessionConfig, cache: ModelCache, pages: Iterable[Pixels] | None = None
 ) -> list[Proof]:
-    """Read pages, by default our own, with all candidates for `config.provider` ("cpu" or "auto"), and time them."""
+    """Read pages (default: our own) with all candidates for `config.provider` ("cpu" or "auto"), and time them."""
     is_own_page, height = pages is None, parts[1].input_format.height_px
     detection, recognition = (_Comparison(part, partial(open_candidates, part, config, cache)) for part in parts)
     proofs = list[Proof]()
@@ -212,10 +212,10 @@ def prove_runtimes(
     for page in [np.asarray(cv2.imread(str(_PAGE), cv2.IMREAD_COLOR), np.uint8)] if pages is None else pages:
         outlines = detection.add(partial(_find, page), _misplaced)
         if is_own_page:
-            # There is no other page: say it before the recognizers are tried, which takes longer.
+            # There are no further pages, so report now: trying the recognizers takes longer.
             report(detection)
         crops = [cut(page, outline, input_width(*extent(outline), height), height) for outline in outlines]
-        # Spaces between Chinese and Latin depend on the whole page; our page was drawn for our model.
+        # Our page was drawn for our model. For others ignore spaces, which may depend on the whole page.
         differ = partial(_misread, ignored="" if parts[1].version.is_built_in else " ")
         recognition.add(partial(read_lines, parts[1], crops), differ)
     for comparison in (recognition,) if is_own_page else (detection, recognition):
@@ -224,13 +224,13 @@ def prove_runtimes(
 
 
 def candidates(kind: Kind, provider: Provider) -> list[Runtime]:
-    """Runtimes to try for a model if none is requested; fp32 comes first."""
+    """Runtimes to try for a model if the settings request none; fp32 comes first."""
     in_onnx_runtime = [FP32, INT8] if kind == RECOGNITION else [FP32]
     return in_onnx_runtime + ([BF16] if provider == "auto" and openvino_session.computes_bf16() else [])
 
 
 def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -> dict[Runtime, ModelRunner]:
-    """Open the model in every candidate that works; fp32 comes first, and must work."""
+    """Open the model with every runtime that works; fp32 comes first, and must work."""
     opened: dict[Runtime, ModelRunner] = {}
     for runtime in candidates(part.kind, config.provider):
         candidate_config = replace(config, provider=runtime.provider, precision=runtime.precision)
@@ -247,12 +247,12 @@ def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -
 class _Tally:
     spent_s: float = 0.0
     differing: int = 0
-    gaps: list[float] = field(default_factory=list)  # difference in confidence of each line
+    gaps: list[float] = field(default_factory=list)  # differences in confidence, one per line
     failure: str = ""
 
 
 class _Comparison:
-    """Compares and times all candidates for one model against fp32; the first page opens them."""
+    """Compares all candidates for one model with fp32, and times them; the first page opens them."""
 
     def __init__(self, part: ModelPart, open_runners: Callable[[], Mapping[Runtime, ModelRunner]]) -> None:
         self._part, self._open_runners, self._count = part, open_runners, 0
@@ -266,7 +266,7 @@ class _Comparison:
         return {runtime: _Tally() for runtime in self._runners}
 
     def add(self, read: Callable[[ModelRunner], R], differ: Callable[[R, R], Difference]) -> R:
-        """Read one more page; returns what fp32 reads, and raises what that raises."""
+        """Let all candidates read one more page; returns what fp32 reads, and raises the errors of fp32."""
         single = read(self._runners[FP32])
         self._count += differ(single, single)[0]
         for runtime, tally in self._tallies.items():
@@ -283,13 +283,13 @@ class _Comparison:
         return single
 
     def proofs(self, *, is_own_page: bool) -> list[Proof]:
-        """A proof for each candidate except fp32."""
+        """Make a proof for each candidate except fp32."""
         return [self._proof(runtime, is_own_page=is_own_page) for runtime in self._tallies if runtime != FP32]
 
     def _proof(self, runtime: Runtime, *, is_own_page: bool) -> Proof:
         kind, tally, single = self._part.kind, self._tallies[runtime], self._tallies[FP32]
         agreement = max(0, self._count - tally.differing) / max(1, self._count)
-        # Our page was drawn for our model: there the largest gap counts, else the mean.
+        # Our page was drawn for our model, so there the largest difference in confidence counts, otherwise the mean.
         is_strict = is_own_page and self._part.version.is_built_in
         gap = max(tally.gaps, default=0.0) if is_strict else sum(tally.gaps) / max(1, len(tally.gaps))
         faults = {
@@ -306,7 +306,7 @@ class _Comparison:
 def time_in_turn(
     runs: Mapping[K, Callable[[], object]], rounds: int = _ROUNDS, clock: Callable[[], float] = time.perf_counter
 ) -> dict[K, float]:
-    """Time all candidates in turn, several rounds, so that other load affects them alike; returns minimum seconds."""
+    """Time all candidates alternately, so that other load affects them alike; returns the shortest time of each."""
     spent_s = dict.fromkeys(runs, math.inf)
     for _ in range(rounds):
         for name, run in runs.items():
@@ -328,7 +328,7 @@ def _find(page: Pixels, runner: ModelRunner) -> list[Outline]:
 
 
 def _misplaced(single: Sequence[Outline], other: Sequence[Outline]) -> Difference:
-    """Compare line positions: number of fp32's lines; of moved, missing and extra lines; no confidences."""
+    """Compare positions: number of fp32's lines; number of moved, missing and extra lines; no confidences."""
     alike, places = 0, [corners(line) for line in other]
     for line in single:
         shift_px = min((float(np.abs(place - corners(line)).max()) for place in places), default=math.inf)
@@ -337,7 +337,7 @@ def _misplaced(single: Sequence[Outline], other: Sequence[Outline]) -> Differenc
 
 
 def _misread(single: Sequence[LineText], other: Sequence[LineText], *, ignored: str = "") -> Difference:
-    """Characters, edits and differences in confidence of lines that fp32 reads confidently; the others are noise."""
+    """Compare texts where fp32 is confident: number of characters, of edits, and differences in confidence."""
     pairs = [pair for pair in zip(single, other, strict=True) if pair[0].confidence >= MIN_CONFIDENCE]
     texts = [[line.text.replace(ignored, "") if ignored else line.text for line in pair] for pair in pairs]
     edits = sum(count_edits(*text) for text in texts)

@@ -1,6 +1,6 @@
-"""The engine tr: Tr 2.3, a closed library that the operator provides.
+"""The engine tr: Tr 2.3, a closed-source library that the operator provides.
 
-The library has no header or documentation; public programs that call it show:
+The library has no header or documentation. Public programs that call it show:
 
 - `tr_init(process, session, model path, NULL)` returns nothing, so a failure is not visible; all callers pass process
   0. The path is absolute, or relative to the working directory.
@@ -45,18 +45,18 @@ _LAST_CODE_POINT: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
 _REMEDY: Final = "Set OCRSVC_TR_HOME to the folder of Tr 2.3 that holds libtr.so, ctpn.bin and crnn.bin."
 _LOAD_REMEDIES: Final = (
-    # The same words with a path mean a library built for another processor.
+    # Without a path in the message, the file is missing; with a path, it was built for another processor.
     (r"^[^/]+: cannot open shared object file", "Put the missing library beside libtr.so, or on LD_LIBRARY_PATH."),
     ("undefined symbol", "Take libtr.so and the libraries beside it from the same release of Tr 2.3."),
     ("", "Use a libtr.so that was built for this machine's system and processor."),
 )
 
 
-Sessions = tuple[int, int]  # session numbers of the line finder and the line reader
+Sessions = tuple[int, int]  # session numbers of the model that finds lines and the model that reads them
 
 
 class TrLibrary:
-    """The library loaded from a folder; any thread may open and release sessions. Raises EngineUnavailable."""
+    """The library of a folder, loaded; any thread may open and release sessions. Raises EngineUnavailable."""
 
     def __init__(self, home: Path | None) -> None:
         self._home = _check_home(home)
@@ -78,7 +78,7 @@ class TrLibrary:
             return finder, reader
 
     def release(self, sessions: Sessions) -> None:
-        """Free a pair's models; no thread may be using it."""
+        """Free the models of a pair; no thread may be using it."""
         with self._lock:
             for number in sessions:
                 self.calls.tr_release(number)
@@ -107,7 +107,7 @@ class TrHandle:
             ) from error
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        """See engines.contract.Handle. Tr does not turn pages: their angle is always 0."""
+        """See engines.contract.Handle. Tr does not rotate pages, so a page's angle is always 0."""
         return [self._answer(task) for task in tasks]
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class TrHandle:
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
         pixels, options = np.ascontiguousarray(task.image.pixels), task.options
         try:
-            # The library reads a page in one call, which cannot be interrupted.
+            # The library reads a page in one call, which cannot be interrupted: check before it.
             task.check()
             if options.detect:
                 lines = self._run(pixels, UPRIGHT if options.upright_boxes else ROTATED)
@@ -130,7 +130,7 @@ class TrHandle:
         return Page(task.image.width, task.image.height, 0, kept)
 
     def _run(self, image: Pixels, flag: int) -> list[Line]:
-        """Read a (H, W[, 3]) gray or BGR uint8 page, with UPRIGHT or ROTATED boxes. Raises EngineFailed."""
+        """Read a (H, W[, 3]) gray or BGR uint8 page; `flag` is UPRIGHT or ROTATED boxes. Raises EngineFailed."""
         self._clear_buffers()
         count = self._library.calls.tr_run(
             *self._sessions, *_image_arguments(image), flag, self._rects.ctypes.data, MAX_LINES, *self._results
@@ -147,13 +147,13 @@ class TrHandle:
         return [self._take_line(0, image)]
 
     def _clear_buffers(self) -> None:
-        """Clear results of the previous page, which Tr overwrites only in part."""
+        """Clear the previous page's results, because Tr overwrites only a part of them."""
         self._rects[:] = 0
         self._codes[:] = _BLANK
         self._probabilities[:] = 0
 
     def _take_line(self, index: int, image: Pixels) -> Line:
-        """Validate and convert one line; its rect is (cx, cy, w, h, degrees), as for boxPoints. Raises EngineFailed."""
+        """Check and convert one line, whose rect is (cx, cy, w, h, degrees) as for boxPoints. Raises EngineFailed."""
         cx, cy, width, height, angle, count = rect = self._rects[index].tolist()
         if not math.isfinite(sum(rect)) or width < 0 or height < 0:
             raise _invalid_result(f"the box {rect}", image)
@@ -161,11 +161,11 @@ class TrHandle:
         _check_count(steps, MAX_STEPS, "steps", image)
         codes: list[int] = self._codes[index, :steps].tolist()
         probabilities: list[float] = self._probabilities[index, :steps].tolist()
-        # Surrogates are no text, for UTF-8 cannot encode them.
+        # Surrogates are not valid text, because UTF-8 cannot encode them.
         is_text = max(codes, default=0) <= _LAST_CODE_POINT and not any(code in _SURROGATES for code in codes)
         if not is_text or not math.isfinite(sum(probabilities)):
             raise _invalid_result("invalid characters or probabilities", image)
-        # Blanks and repeats are no text; confidence is the mean over the other steps.
+        # Skip blanks and repeats; the confidence is the mean over all non-blank steps.
         text = "".join([chr(code) for before, code in pairwise([_BLANK, *codes]) if code >= 0 and code != before])
         not_blank = [probability for code, probability in zip(codes, probabilities, strict=True) if code >= 0]
         confidence = min(1.0, max(0.0, sum(not_blank) / len(not_blank))) if not_blank else 0.0
@@ -173,7 +173,7 @@ class TrHandle:
 
 
 class TrEngine:
-    """The loaded library, with one pair of sessions, or one for each handle. Raises EngineUnavailable."""
+    """The loaded library with one pair of sessions for all handles, or one per handle. Raises EngineUnavailable."""
 
     traits = EngineTraits(serial_open=True, best_batch=1, wants_gray=True)
 
@@ -196,14 +196,14 @@ class TrEngine:
         return TrHandle(self._library, sessions, owned=self._shared is None)
 
     def close(self) -> None:
-        """Release the shared sessions. The library itself stays mapped: unloading native code is not safe."""
+        """Release the shared sessions. The library stays loaded, because unloading native code is not safe."""
         if self._shared is not None:
             self._library.release(self._shared)
             self._shared = None
 
 
 def to_box(rect: tuple[float, float, float, float, float]) -> Box:
-    """Corners of (cx, cy, w, h, clockwise degrees), clockwise from the top left one before it is turned."""
+    """Corners of (cx, cy, w, h, clockwise degrees), clockwise from the one that is top left before the rotation."""
     cx, cy, width, height, angle = rect
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
 
@@ -215,7 +215,7 @@ def to_box(rect: tuple[float, float, float, float, float]) -> Box:
 
 
 def _image_arguments(image: Pixels) -> tuple[int, int, int, int]:
-    """Address, rows, columns and type code."""
+    """The arguments that describe an image: address, rows, columns and type code."""
     return image.ctypes.data, image.shape[0], image.shape[1], _GRAY_8 if image.ndim == 2 else _BGR_8
 
 
@@ -232,7 +232,7 @@ def _invalid_result(result: str, image: Pixels) -> EngineFailed:
 
 
 def _check_home(home: Path | None) -> Path:
-    """The absolute folder with all files. Raises EngineUnavailable."""
+    """The absolute path of the folder, after a check of its files. Raises EngineUnavailable."""
     if home is None:
         raise EngineUnavailable("The engine tr needs Tr 2.3, but OCRSVC_TR_HOME is not set.", _REMEDY)
     folder = home.absolute()
@@ -244,9 +244,9 @@ def _check_home(home: Path | None) -> Path:
 
 
 def _read_device(home: Path) -> Literal["cpu", "cuda"]:
-    """The device of the build: in a GPU build, Tr or the ONNX Runtime beside it refers to the CUDA runtime."""
+    """The device that Tr was built for: "cuda" if Tr or the ONNX Runtime beside it names the CUDA runtime."""
     for path in (home / LIBRARY, *home.glob("libonnxruntime.so*")):
-        # An empty file cannot be mapped; loading it fails later with a message.
+        # An empty file cannot be mapped; loading it will fail with a message.
         if path.stat().st_size:
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 if content.find(b"libcudart.so") != -1:
@@ -255,9 +255,9 @@ def _read_device(home: Path) -> Literal["cpu", "cuda"]:
 
 
 def _load(home: Path) -> ctypes.CDLL:
-    """Load the library and declare its signatures; its calls release the GIL. Raises EngineUnavailable."""
+    """Load the library and declare its functions, whose calls release the GIL. Raises EngineUnavailable."""
     try:
-        # Tr is linked against the ONNX Runtime beside it, but not every build has the search path for it.
+        # Tr needs the ONNX Runtime beside it, but not every build has a search path that finds it.
         for companion in sorted(home.glob("libonnxruntime.so*")):
             ctypes.CDLL(str(companion), ctypes.RTLD_GLOBAL)
         return _declare(ctypes.CDLL(str(home / LIBRARY)))
@@ -284,5 +284,5 @@ def _declare(calls: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def open_tr(settings: Settings, _plan: ThreadPlan) -> TrEngine:
-    """Open the engine. Raises EngineUnavailable."""
+    """Open the engine tr. Raises EngineUnavailable."""
     return TrEngine(settings.tr_home, shared_sessions=settings.tr_shared_sessions, device=settings.device)

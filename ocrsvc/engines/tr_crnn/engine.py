@@ -1,4 +1,4 @@
-"""The engine tr_crnn: ppocr's detector with the recognizer of Tr 2.8, a closed library.
+"""The engine tr_crnn: ppocr's detector with the recognizer of Tr 2.8, a closed-source library.
 
 The library has one model, a line recognizer (OpenCV DNN, CPU only). Measured with 2.8.6:
 
@@ -36,14 +36,14 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 PACKAGE: Final = "tr"
-# Largest safe ratio of height to width: from about 48 the scaled width is 0, and the library aborts.
+# Largest ratio of height to width that is safe: from about 48 on, the scaled width is 0 and the library aborts.
 MOST_HEIGHT_PER_WIDTH: Final = 16
 _REINSTALL: Final = "Reinstall it: pip install --force-reinstall '.[tr]'."
 _OPEN_LOCK: Final = threading.Lock()
 
 
 class _Tensor(ctypes.Structure):
-    """The library's array struct; `alloc` is 1 if the library owns the buffer."""
+    """The library's struct for arrays; `alloc` is 1 if the library owns the buffer."""
 
     _fields_ = (
         ("buffer", ctypes.c_void_p),
@@ -57,14 +57,14 @@ class _Tensor(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The model's output for one line, from left to right; one entry per step of 4 px at a height of 48 px."""
+    """The model's output for one line, from left to right: one entry per 4 px at a height of 48 px."""
 
-    indices: NDArray[np.int64]  # (steps,) 0 is blank, n is the n-th character of the table
-    probabilities: NDArray[np.float32]  # (steps,) probability of the chosen index
+    indices: NDArray[np.int64]  # (steps,) 0 for blank, n for the n-th character of the table
+    probabilities: NDArray[np.float32]  # (steps,) probability of that index
 
 
 class CrnnLibrary:
-    """The loaded library and its character table. Raises EngineUnavailable."""
+    """The loaded library and its table of characters. Raises EngineUnavailable."""
 
     def __init__(self) -> None:
         system, machine = platform.system(), platform.machine()
@@ -76,7 +76,7 @@ class CrnnLibrary:
         installed = _find_package()
         self.version: str = installed.version
         folder = Path(str(installed.locate_file(PACKAGE)))
-        # With an incomplete file the library would abort the process.
+        # The library aborts the process if a file is incomplete, so compare with the sizes in the wheel's record.
         sizes = {str(file): file.size for file in installed.files or ()}
         for name in (f"{PACKAGE}/{part}" for part in ("libtr.so", "crnn.bin", "char_table.txt")):
             path = Path(str(installed.locate_file(name)))
@@ -87,7 +87,7 @@ class CrnnLibrary:
         self.calls = _load(folder / "libtr.so")
 
     def open(self) -> int:
-        """Open a model, about 150 MB; returns its address. Calls wait for each other. Raises EngineUnavailable."""
+        """Open a model, about 150 MB, one caller at a time; returns its address. Raises EngineUnavailable."""
         path = str(self._model).replace("'", "''")
         with _OPEN_LOCK:
             address: int | None = self.calls.crnn_init(f"{{model_path:'{path}'}}".encode())
@@ -107,7 +107,7 @@ def _find_package() -> metadata.Distribution:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    """Load the library and declare its signatures; its calls release the GIL. Raises EngineUnavailable."""
+    """Load the library and declare its functions, whose calls release the GIL. Raises EngineUnavailable."""
     try:
         calls = ctypes.CDLL(str(path))
         calls.crnn_init.argtypes, calls.crnn_init.restype = (ctypes.c_char_p,), ctypes.c_void_p
@@ -121,7 +121,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _copy_row(tensor: _Tensor) -> NDArray[np.float32]:
-    """Copy a (1, steps) float32 tensor to (steps,). Raises EngineFailed."""
+    """Copy a (1, steps) float32 tensor to an array (steps,). Raises EngineFailed."""
     shape = tuple(tensor.shape[: max(0, min(tensor.ndim, 8))])
     if not tensor.buffer or (tensor.kind, tensor.itemsize) != (ord("f"), 4) or len(shape) != 2 or shape[0] != 1:
         raise EngineFailed(f"Tr returned an array of kind {tensor.kind}, {tensor.itemsize} bytes, shape {shape}.")
@@ -129,8 +129,8 @@ def _copy_row(tensor: _Tensor) -> NDArray[np.float32]:
     return np.ctypeslib.as_array(buffer, shape).reshape(-1).copy()
 
 
-# Margin on each side of a line, as a share of its height. For 110 lines from pages of many kinds, the character error
-# rate is 0.016 with it and 0.030 without; 0.05 and 0.2 give the same as 0.1.
+# Margin added on each side of a line, as a share of its height. For 110 lines from pages of many kinds, the character
+# error rate is 0.016 with it and 0.030 without; margins of 0.05 and 0.2 give the same rate as 0.1.
 MARGIN: Final = 0.1
 HEIGHT: Final = 48
 
@@ -147,7 +147,7 @@ class TrCrnnLineReader:
         self._thread = threading.get_ident()
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
-        """See engines.line_recognizer.LineReader: the height to which Tr scales lines, with the same aspect ratio."""
+        """Width and height of a crop: Tr's own line height, and the line's aspect ratio; see LineReader."""
         return max(HEIGHT // 2, round(along * HEIGHT / max(across, 1.0))), HEIGHT
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
@@ -159,7 +159,7 @@ class TrCrnnLineReader:
         return texts
 
     def run(self, line: NDArray[np.uint8]) -> Steps:
-        """Read one line, (h, w) uint8, C-contiguous, h at most 16 times w. Raises EngineFailed."""
+        """Read one line, (h, w) uint8, C-contiguous, with h at most 16 times w. Raises EngineFailed."""
         self._check_call(line)
         shape = (ctypes.c_int * 8)(*line.shape)
         tensor, answer = _Tensor(line.ctypes.data, shape, line.ndim, ord("u"), 1, 0), (_Tensor * 2)()
@@ -210,7 +210,7 @@ def prepare(crop: Pixels) -> Pixels:
 
 
 def decode(steps: Steps, characters: str) -> LineText:
-    """Text without blanks and repeats, and confidence (mean over non-blank steps; 0 without). Raises EngineFailed."""
+    """Skip blanks and repeats; the confidence is the mean over non-blank steps, or 0. Raises EngineFailed."""
     indices, not_blank = steps.indices, steps.indices > 0
     if indices.max(initial=0) > len(characters):
         raise EngineFailed(f"Tr returned the character index {indices.max()} for a table of {len(characters)}.")
@@ -244,9 +244,9 @@ class TrCrnnEngine:
         return PageHandle(self._detector, scripts, SharedThreads(1), reader.close)
 
     def close(self) -> None:
-        """Do nothing: the library cannot be unloaded safely; sessions are freed with the last reference."""
+        """Do nothing: the library cannot be unloaded safely, and the detector's session is freed when it is unused."""
 
 
 def open_tr_crnn(settings: Settings, plan: ThreadPlan) -> TrCrnnEngine:
-    """Open the engine. Raises EngineUnavailable."""
+    """Open the engine tr_crnn. Raises EngineUnavailable."""
     return TrCrnnEngine(settings.device, plan.library_threads)

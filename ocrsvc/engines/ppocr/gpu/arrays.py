@@ -1,6 +1,6 @@
-"""The array module for preparing pixels: cupy on a GPU, else numpy.
+"""The array module that prepares pixels: cupy on a GPU, otherwise numpy.
 
-All other code in this package uses the array module `xp`, so that the same code runs on both. cupy refuses to mix its
+All other code in this package calls the array module `xp`, so that the same code runs on both. cupy refuses to mix its
 arrays with numpy's: use `upload` or `xp.asarray` to copy to the GPU, and `download` to copy back.
 """
 
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-# Where pixels are prepared: on the GPU if the models run there, in memory, or in memory with the GPU code.
+# Where pixels are prepared: on the GPU if the models run there; on the CPU; or with the GPU code in memory.
 Imaging = Literal["auto", "cpu", "numpy"]
-Array = Any  # an array of the GPU's array module
-MAX_FREE_BYTES: Final = 256 << 20  # free GPU memory that the pool may keep for the next page
+Array = Any  # an array of `xp`
+MAX_FREE_BYTES: Final = 256 << 20  # free GPU memory that cupy's pool may keep for the next page
 MAX_FREE_PINNED_BLOCKS: Final = 16
 
 
 class ArrayBackend:
-    """An array module and its memory: here numpy. Thread-safe."""
+    """An array module and its memory; this one is numpy. Thread-safe."""
 
     xp: Any = np
     name = "numpy"
@@ -31,15 +31,15 @@ class ArrayBackend:
         return self.xp.asarray(array)
 
     def download(self, array: Array) -> NDArray[Any]:
-        """Wait for an array and copy it to memory; numpy returns the array itself."""
+        """Copy an array to memory once it is computed; numpy returns the array itself."""
         return cast("NDArray[Any]", array)
 
     def trim(self) -> None:
-        """Release pool memory beyond MAX_FREE_BYTES; call it after each batch, so that no peak stays."""
+        """Free pool memory beyond MAX_FREE_BYTES; called after each batch, so that a batch's peak is not kept."""
 
 
 class CupyBackend(ArrayBackend):
-    """The current GPU through cupy; all threads use its default stream. Raises ImportError."""
+    """The current GPU through cupy, on whose default stream all threads work. Raises ImportError."""
 
     def __init__(self) -> None:
         import cupy
@@ -61,7 +61,7 @@ class CupyBackend(ArrayBackend):
 
 
 def find_backend(imaging: Imaging, device: str) -> ArrayBackend | None:
-    """The backend that prepares pixels for models on a device ("cpu" or "cuda"); None to prepare them on the CPU."""
+    """The backend for models on a device ("cpu" or "cuda"); None if pixels are prepared on the CPU."""
     if imaging == "numpy":
         return ArrayBackend()
     if imaging == "cpu" or device == "cpu":

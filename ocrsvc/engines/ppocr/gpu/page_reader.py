@@ -1,10 +1,10 @@
-"""Detects and recognizes lines of a page on the GPU: inputs, masks and crops there; contours and texts in memory.
+"""Detects and recognizes lines on the GPU: model inputs, masks and crops are made there, contours and texts in memory.
 
-Contours are found in memory from the mask; a box is scored by the mean probability inside its rectangle. The mask is
-computed on the GPU in single precision, bit-identical to the CPU's. The probability shares its byte, in seven bits, so
-that one copy of a quarter of the map's bytes transfers both; rounding changes a mean by 1/254 at most, and hardly ever
-crosses a box's threshold. Tests run the GPU code with numpy. At each start pages drawn here check in a tenth of a
-second that driver, GPU and cupy give the same results.
+Contours are found in memory from the mask; a box is scored by the mean probability inside its rectangle. The GPU
+computes the mask in single precision, bit-identical to the CPU's. The mask takes one bit of a byte and the probability
+seven, so that both are copied at once, in a quarter of the probability map's bytes. Rounding to seven bits changes a
+mean by at most 1/254, which hardly ever changes the choice of boxes. Tests run the GPU code with numpy. At each start
+pages drawn here check in a tenth of a second that driver, GPU and cupy give the CPU's results.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from ocrsvc.engines.ppocr.runtime.session import ModelRunner
 from ocrsvc.imaging.text_contour import Outline, corners, cut, extent, is_curved
 from ocrsvc.results import Image, Pixels, ReadTask
 
-CERTAIN: Final = 127  # packed value of a probability of 1
+CERTAIN: Final = 127  # value that stands for the probability 1 in a packed map
 
 
 def pack_map(xp: Any, probabilities: Array, threshold: float) -> Array:
-    """Pack mask and probability into (h, w) uint8: the highest bit is the mask, the others count 1 / CERTAIN."""
+    """Pack mask and probability into one (h, w) uint8 map: the highest bit is the mask, the others p * CERTAIN."""
     likely = xp.rint(xp.clip(probabilities, 0, 1) * np.float32(CERTAIN)).astype(np.uint8)
     return likely | ((probabilities > np.float32(threshold)).astype(np.uint8) << np.uint8(7))
 
 
 def unpack_map(packed: NDArray[np.uint8]) -> tuple[Pixels, Pixels]:
-    """Unpack the mask (0 or 1) and the probabilities (0 to CERTAIN), both (h, w) uint8, in memory."""
+    """Unpack the mask (0 or 1) and the probabilities (0 to CERTAIN), both (h, w) uint8."""
     return packed >> np.uint8(7), packed & np.uint8(CERTAIN)
 
 
-# Largest number of samples per pixel of a line cropped on the GPU; each sample is a pass there. Larger lines (type of
-# more than 200 px, or a whole page read as one line) are cropped in memory, which takes a millisecond.
+# Largest number of samples per pixel of a line that is cropped on the GPU, where each sample is a pass over the line.
+# Larger lines (type of more than 200 px, or a whole page read as one line) are cropped in memory in a millisecond.
 MAX_SAMPLES: Final = 36
 
 
 class GpuCrop(LineImage):
-    """One line of a page on the GPU, and the size of its crop."""
+    """One line of a page that is on the GPU, and the size of its crop."""
 
     def __init__(self, reader: GpuPageReader, outline: Outline) -> None:
         self.page, self.outline = reader.page, outline
@@ -59,20 +59,20 @@ class GpuCrop(LineImage):
         self._in_memory = reader.task.image.pixels
 
     def pixels(self) -> Pixels:
-        """Crop the line in memory, for the few lines that spaces.py examines, and for words."""
+        """Crop the line in memory, for the few lines whose gaps spaces.py measures, and for word boxes."""
         return cut(self._in_memory, self.outline, self.width, self.height)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuPipeline:
-    """The models, with pixels prepared on the GPU."""
+    """The models, for which pixels are prepared on the GPU."""
 
     backend: ArrayBackend
     detector: Detector
-    scripts: Sequence[Script[Recognizer]]  # their readers take GpuCrops
+    scripts: Sequence[Script[Recognizer]]  # recognizers whose readers accept GpuCrops
 
     def open(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
-        """Open a reader of the task's image that stores masks in `last_mask`. Raises MemoryError if the GPU is full."""
+        """Open a reader of the task's image, storing masks in `last_mask`. Raises MemoryError if the GPU is full."""
         page = self.backend.upload(task.image.pixels)
         return open_page(self.scripts, task.options, lambda one: GpuPageReader(self, page, task, one, last_mask))
 
@@ -115,7 +115,7 @@ class GpuPageReader:
 
 
 def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:
-    """A function that stacks GpuCrops on the GPU and runs them with a session of the batched graph."""
+    """Make a function that crops lines on the GPU into one tensor and runs it with a session of the batched graph."""
 
     def run(crops: Sequence[GpuCrop], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
         tensor = _make_tensor(backend, crops, padded, session.input_format)
@@ -128,7 +128,7 @@ def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:
 
 
 def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int, input_format: InputFormat) -> Array:
-    """(N, 3, h, padded) float32: crops the lines of a page together, but the largest and curved ones in memory."""
+    """(N, 3, h, padded) float32: crops each page's lines in one step, but very large and curved ones in memory."""
     height = input_format.height_px
     tensor = backend.xp.zeros((len(crops), 3, height, padded), np.float32)
     passes = samples([corners(crop.outline) for crop in crops], [crop.width for crop in crops], height)
@@ -147,12 +147,12 @@ def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int, i
 
 OpenPage = Callable[[ReadTask], PageReader]
 
-# A third of the thickness, scale and text of each line: letters of 20 to 110 px, to cover every way of sampling.
+# A third of the thickness, scale and text of each line; letters of 20 to 110 px test every way of sampling.
 LINES: Final = ((1, 2.0, "Proof 4711"), (2, 5.0, "BIG 38"), (3, 1.0, "small letters, one line of them"))
 
 
 def find_fault(on_gpu: OpenPage, in_memory: OpenPage) -> str | None:
-    """Compare the GPU's reading of the drawn pages with the CPU's; returns the end of a sentence, None if equal."""
+    """Compare what GPU and CPU read on drawn pages; returns the difference as a sentence's end, None if equal."""
     for pixels in drawn_pages():
         task = ReadTask(Image(pixels, "png"))
         expected = read_page(task, in_memory(task)).text
@@ -166,7 +166,7 @@ def find_fault(on_gpu: OpenPage, in_memory: OpenPage) -> str | None:
 
 
 def drawn_pages() -> tuple[Pixels, ...]:
-    """A gray page that the detector enlarges, and a slanted colour page that it shrinks; uint8."""
+    """Draw a small gray page, which the detector enlarges, and a large slanted colour page, which it shrinks."""
     small: Pixels = np.full((100, 400), 255, np.uint8)
     cv2.putText(small, "Proof 4711", (20, 60), cv2.FONT_HERSHEY_SIMPLEX, 1.2, 0, 2, cv2.LINE_AA)
     large: Pixels = np.full((420, 1100, 3), 235, np.uint8)

@@ -1,9 +1,9 @@
 """Resizes pages to the detector's input and crops lines on the GPU; results are within one gray level of OpenCV's.
 
-A resize is separable: each output pixel is a weighted sum of a few neighbours along y, then along x. The small tables
-of weights are computed in memory and applied on the GPU. All lines of a batch are cropped at once, each as
-`imaging.geometry.crop` does: the line's homography maps each of its pixels between four pixels of the page. A line much
-larger than its crop is sampled at its own size and averaged down, with several samples per pixel.
+Resizing is separable: an output pixel is a weighted sum of a few neighbours along y, then along x. The small tables of
+weights are computed in memory and applied on the GPU. All lines of a batch are cropped at once, each as
+`imaging.geometry.crop` does: the line's homography maps each crop pixel to a point between four pixels of the page. A
+line much larger than its crop is sampled at its own size and then averaged, with several samples per pixel.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,14 +23,14 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ResamplingWeights:
-    """The source pixels of each output pixel along N axes, and their weights."""
+    """For each output pixel along N axes, the indices of its source pixels and their weights."""
 
-    places: NDArray[np.int64]  # (N, count, k) int64, indices of source pixels
-    weights: NDArray[np.float32]  # (N, count, k) float32; each row sums to 1
+    places: NDArray[np.int64]  # (N, count, k) indices of source pixels
+    weights: NDArray[np.float32]  # (N, count, k); the k weights of a pixel sum to 1
 
 
 def area_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
-    """INTER_AREA for N axes that shrink from `sources` to `targets` of `count` pixels; further ones are undefined."""
+    """INTER_AREA weights to shrink N axes from `sources` to `targets` pixels; undefined from there up to `count`."""
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
     low = np.arange(count) * scale
@@ -40,12 +40,12 @@ def area_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> Resampli
 
 
 def source_pixels_for(scale: ArrayLike) -> NDArray[np.int64]:
-    """Number of source pixels that an output pixel of this size can touch; 1 without resizing."""
+    """Number of source pixels that an output pixel of this size can touch; 1 if sizes are equal."""
     return np.where(np.equal(scale, 1), 1, np.ceil(scale) + 1).astype(np.int64)
 
 
 def linear_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
-    """INTER_LINEAR: interpolates between the two nearest pixel centres. Arguments as for `area_weights`."""
+    """Weights of INTER_LINEAR between the two nearest pixel centres. Arguments as for `area_weights`."""
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
     at = np.clip((np.arange(count) + 0.5) * scale - 0.5, 0, source - 1)
@@ -53,11 +53,11 @@ def linear_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> Resamp
 
 
 def mixed_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
-    """INTER_AREA if one of the two axes is enlarged: steps with narrow ramps. Arguments as for `area_weights`."""
+    """Weights of INTER_AREA as OpenCV computes them if it enlarges one of the axes. Arguments as for `area_weights`."""
     source = np.asarray(sources, np.float64)[:, None]
     target = np.asarray(targets, np.float64)[:, None]
     index = np.arange(count, dtype=np.float64)
-    # Not source / target, whose rounding would step to the next pixel earlier than OpenCV.
+    # Not source / target: because of rounding, that would step to the next source pixel earlier than OpenCV.
     first = np.floor(index * (1 / (target / source)))
     share = (index + 1) - (first + 1) * (target / source)
     return _between(first, np.where(share <= 0, 0, share - np.floor(share)), source)
@@ -71,13 +71,13 @@ def _clipped(places: Values, weights: Values, source: Values) -> ResamplingWeigh
     return ResamplingWeights(np.clip(places, 0, source[..., None] - 1).astype(np.int64), weights.astype(np.float32))
 
 
-FIXED: Final = 2048  # 1.0 in OpenCV's fixed point
+FIXED: Final = 2048  # the value 1 in OpenCV's fixed-point arithmetic
 
 
 def detector_input(
     xp: Any, page: Array, size: tuple[int, int], padded: tuple[int, int], *, shrink: bool, taken: InputFormat = USUAL
 ) -> Array:
-    """Convert a (H, W[, 3]) uint8 page to the model's (1, 3, h', w') float32; gray fills all channels.
+    """Convert a (H, W[, 3]) uint8 page to the model's (1, 3, h', w') float32; gray is copied to all channels.
 
     Resizes the page to `size`, (w, h), by INTER_AREA if `shrink`, else INTER_LINEAR, and pads it to `padded`, (w', h'),
     by repeating its last row and column.
@@ -94,26 +94,26 @@ def detector_input(
 
 
 def scaling(xp: Any, input_format: InputFormat) -> tuple[Array, Array]:
-    """(3,) float32 factor and offset for blue, green and red; a tensor value is shade * factor - offset."""
+    """(3,) float32 factor and offset for blue, green and red: the model's input is pixel * factor - offset."""
     mean, std = np.array(input_format.mean), np.array(input_format.std)
     return xp.asarray((1 / (255 * std)).astype(np.float32)), xp.asarray((mean / std).astype(np.float32))
 
 
 def resize(xp: Any, page: Array, size: tuple[int, int], *, shrink: bool) -> Array:
-    """Resize to (h, w[, 3]) float32, rounded to whole gray levels; arguments as for `detector_input`."""
+    """Resize a page to (h, w[, 3]) float32, rounded to whole gray levels; arguments as for `detector_input`."""
     height, width = page.shape[:2]
     if shrink:
         make = area_weights if size[1] <= height and size[0] <= width else mixed_weights
         rows = sum(_parts(xp, page, make([height], [size[1]], size[1]), 0, np.float32))
         return xp.rint(sum(_parts(xp, rows, make([width], [size[0]], size[0]), 1, np.float32)))
-    # OpenCV's fixed point, whose truncation makes one pixel in eight a level darker.
+    # As OpenCV computes it, in fixed point. Its truncation makes one pixel in eight darker by one level.
     columns = sum(_parts(xp, page, linear_weights([width], [size[0]], size[0]), 1, np.int32))
     upper, lower = _parts(xp, columns >> 4, linear_weights([height], [size[1]], size[1]), 0, np.int32)
     return (((upper >> 16) + (lower >> 16) + 2) >> 2).astype(np.float32)
 
 
 def _parts(xp: Any, pixels: Array, table: ResamplingWeights, axis: int, kind: type) -> list[Array]:
-    """The weighted neighbours along an axis: one gather and one product for each column of the table."""
+    """The terms of the weighted sum along an axis: the k-th is each output pixel's k-th source times its weight."""
     shape = [-1 if number == axis else 1 for number in range(pixels.ndim)]
     weights = table.weights if kind is np.float32 else np.rint(table.weights * np.float32(FIXED)).astype(kind)
     columns = zip(table.places[0].T.copy(), weights[0].T.copy(), strict=True)
@@ -128,7 +128,7 @@ _LEVELS: Final = 256
 def crop_lines(
     backend: ArrayBackend, page: Array, quads: Sequence[Quad], widths: Sequence[int], padded: int, taken: InputFormat
 ) -> Array:
-    """Crop lines of a (H, W[, 3]) page on the GPU to the model's (N, 3, height, padded) float32, padded with 0."""
+    """Crop lines of a page on the GPU to the model's (N, 3, height, padded) float32; the padding is 0."""
     xp, height = backend.xp, taken.height_px
     factor, offset = scaling(xp, taken)
     lines = xp.zeros((len(quads), 3, height, padded), np.float32)
@@ -143,7 +143,7 @@ def crop_lines(
 def _with_level_grounds(backend: ArrayBackend, levels: Array, inside: Array) -> Array:
     """Remove background noise from lines (n, height, padded, channels), as `network_input.level_ground` does."""
     xp, (count, _, _, channels) = backend.xp, levels.shape
-    # One more counter than there are levels, for the padding.
+    # One counter per gray level, and one for padding pixels, which do not count.
     counters = xp.where(inside[:, None, :, None], levels, np.float32(_LEVELS)).astype(np.int64)
     counters = counters + ((_LEVELS + 1) * xp.arange(count * channels)).reshape(count, 1, 1, channels)
     counts = backend.download(xp.bincount(counters.ravel(), minlength=count * channels * (_LEVELS + 1)))
@@ -161,7 +161,7 @@ def _with_level_grounds(backend: ArrayBackend, levels: Array, inside: Array) -> 
 
 
 def samples(quads: Sequence[Quad], widths: Sequence[int], height: int) -> Sizes:
-    """(N,) samples on the page per pixel of each crop: 1, or more if the line is much larger than its crop."""
+    """(N,) number of samples per crop pixel: 1, or more if the line on the page is much larger than its crop."""
     crop_widths = np.asarray(widths, np.int64)
     own_widths, own_heights = own_sizes(np.stack(quads), crop_widths, height)
     return source_pixels_for(own_widths / crop_widths) * source_pixels_for(own_heights / height)
@@ -171,15 +171,15 @@ def samples(quads: Sequence[Quad], widths: Sequence[int], height: int) -> Sizes:
 class _Group:
     """Lines with the same number of samples per pixel."""
 
-    rows: NDArray[np.int64]  # (n,) indices of the lines
+    rows: NDArray[np.int64]  # (n,) indices of the lines in the batch
     widths: Sizes  # (n,) in pixels
-    matrices: NDArray[np.float64]  # (n, 9) float64 homographies from the line at its own size to the page
-    across: ResamplingWeights  # from the line's own rows to those of its crop
-    along: ResamplingWeights  # from the line's own columns to those of its crop
+    matrices: NDArray[np.float64]  # (n, 9) homographies that map a line at its own size to the page
+    across: ResamplingWeights  # from the rows of the line at its own size to the rows of its crop
+    along: ResamplingWeights  # from the columns of the line at its own size to the columns of its crop
 
 
 def _groups(quads: NDArray[np.float32], widths: Sizes, padded: int, height: int) -> Iterator[_Group]:
-    """Group the lines of a batch by their samples per pixel, which is one for most lines."""
+    """Group the lines of a batch by their number of samples per pixel, which is 1 for most lines."""
     own_widths, own_heights = own_sizes(quads, widths, height)
     matrices = homographies(quads, own_widths, own_heights)
     mixed = (own_widths < widths) | (own_heights < height)
@@ -193,7 +193,7 @@ def _groups(quads: NDArray[np.float32], widths: Sizes, padded: int, height: int)
 
 
 def own_sizes(quads: NDArray[np.float32], widths: Sizes, height: int) -> tuple[Sizes, Sizes]:
-    """Widths and heights in pixels at which lines (N, 4, 2) are sampled, as in `imaging.geometry.crop`."""
+    """(N,) widths and heights in pixels at which lines are sampled, as in `imaging.geometry.crop`."""
     edges = np.roll(quads, -1, axis=1) - quads
     top, right, bottom, left = np.hypot(edges[..., 0], edges[..., 1]).astype(np.float64).T
     along, across = (top + bottom) / 2, (left + right) / 2
@@ -204,12 +204,12 @@ def own_sizes(quads: NDArray[np.float32], widths: Sizes, height: int) -> tuple[S
 
 
 def homographies(quads: NDArray[np.float32], widths: Sizes, heights: Sizes) -> NDArray[np.float64]:
-    """(N, 9) homographies, row by row, that map width x height lines to their quads on the page."""
+    """(N, 9) homographies, row by row, that map rectangles of width x height to the lines' quads on the page."""
     # P. Heckbert, "Fundamentals of Texture Mapping and Image Warping" (1989), 2.2.3: from the unit square to a quad.
     (x0, y0), (x1, y1), (x2, y2), (x3, y3) = (quads[:, corner].T.astype(np.float64) for corner in range(4))
     bent_x, bent_y = x0 - x1 + x2 - x3, y0 - y1 + y2 - y3
     determinant = (x1 - x2) * (y3 - y2) - (x3 - x2) * (y1 - y2)
-    # A quad without an area has no perspective; any sample of it will do.
+    # A quad without area (determinant 0) gets no perspective; its pixels do not matter.
     divisor = np.where(determinant == 0, np.inf, determinant)
     g = (bent_x * (y3 - y2) - (x3 - x2) * bent_y) / divisor
     h = ((x1 - x2) * bent_y - bent_x * (y1 - y2)) / divisor
@@ -232,14 +232,14 @@ def _cut(xp: Any, page: Array, group: _Group) -> Array:
 
 
 def _places(u: Array, v: Array, matrices: Array) -> tuple[Array, Array]:
-    """Map columns u (n, 1, w) and rows v (n, h, 1) of lines to the page: x and y (n, h, w) float64."""
+    """Map columns u (n, 1, w) and rows v (n, h, 1) of lines to x and y (n, h, w) on the page."""
     a, b, c, d, e, f, g, h, i = (matrices[:, number, None, None] for number in range(9))
     depth = g * u + h * v + i
     return (a * u + b * v + c) / depth, (d * u + e * v + f) / depth
 
 
 def _sample(xp: Any, page: Array, x: Array, y: Array) -> Array:
-    """Interpolate the page at (x, y): (n, h, w, channels) float32 whole gray levels; the border repeats outside."""
+    """Interpolate the page at (x, y), rounded to whole gray levels; outside, the border is repeated."""
     height, width = page.shape[:2]
     pixels = page.reshape(height * width, -1)
     left, far_left, right = _neighbours(xp, x, width)
@@ -252,8 +252,8 @@ def _sample(xp: Any, page: Array, x: Array, y: Array) -> Array:
 
 
 def _neighbours(xp: Any, at: Array, size: int) -> tuple[Array, Array, Array]:
-    """The pixels before and after each position, with the weight of the latter (float32, one more axis) in between."""
-    # A self-intersecting quad maps to infinity, which must not become an index.
+    """The pixels before and after each position and, between the two, the weight of the pixel after."""
+    # A self-intersecting quad maps to infinity, which cannot be converted to an index.
     at = xp.clip(xp.nan_to_num(at), -1, size)
     before = xp.floor(at)
     first, second = (xp.clip(place, 0, size - 1).astype(np.int64) for place in (before, before + 1))

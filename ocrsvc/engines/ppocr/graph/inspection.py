@@ -1,8 +1,8 @@
-"""Determines from its inputs and outputs whether an ONNX model is a detector, a line recognizer or neither.
+"""Finds out from an ONNX model's inputs and outputs whether it is a detector, a line recognizer or neither.
 
-Old exports lack the number of classes and the line height; such a recognizer is run in a limited child process. Models
-with weights in other files are refused: OpenVINO would read any file below the working directory, perhaps `/`, without
-a check against the manifest.
+Old exports lack the number of classes and the line height; to learn them, such a recognizer is run in a limited child
+process. Models with weights in other files are refused: OpenVINO would read any file below the working directory, which
+may be `/`, without checking it against the manifest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def has_external_weights(model: onnx.ModelProto) -> bool:
-    """Whether any tensor of a model is in another file."""
+    """Whether a model stores any tensor in another file."""
     of_functions = (_tensors_of_node(node) for function in model.functions for node in function.node)
     tensors = chain(_tensors_of(model.graph), *of_functions)
     return any(tensor.data_location or tensor.external_data for tensor in tensors)
@@ -48,8 +48,8 @@ def _tensors_of_node(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
 Kind = Literal["detector", "recognizer", "other"]
 Shape = Sequence[int | None]
 
-_FEWEST_CLASSES: Final = 8  # of a recognizer; ten digits are the smallest usual dictionary
-_HEIGHTS_PX: Final = (48, 32, 64)  # PP-OCR since version 3, before it, and others
+_FEWEST_CLASSES: Final = 8  # fewest classes of a recognizer; the smallest usual dictionary has ten digits
+_HEIGHTS_PX: Final = (48, 32, 64)  # line heights to try: PP-OCR since version 3, older PP-OCR, others
 _WIDTH_PX: Final = 96
 _LONGEST_S: Final = 60
 _MEMORY_BYTES: Final = 6 << 30
@@ -57,17 +57,17 @@ _MEMORY_BYTES: Final = 6 << 30
 
 @dataclass(frozen=True, slots=True)
 class OnnxGraph:
-    """Kind and properties of an ONNX model."""
+    """What an ONNX model is, and its properties."""
 
     kind: Kind
     text: str  # the kind in words, such as "a classifier of 2 classes"
-    height_px: int | None = None  # line height of a recognizer; None: any
-    classes: int | None = None  # of a recognizer
-    characters: str | None = None  # its property `character`; None without one
+    height_px: int | None = None  # a recognizer's line height; None if any height works
+    classes: int | None = None  # a recognizer's number of classes
+    characters: str | None = None  # the metadata property `character`; None if it is missing
 
 
 def inspect_model(content: bytes, name: str) -> OnnxGraph:
-    """Inspect a file's content. Raises BadModel: it is not ONNX, has external weights, or does not run."""
+    """Inspect an ONNX file. Raises BadModel if it is not ONNX, has external weights or cannot be run."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -119,7 +119,7 @@ def _shape(value: onnx.ValueInfoProto) -> Shape:
 
 
 def run_in_child(content: bytes, name: str) -> tuple[int, int]:
-    """Run a recognizer; returns its line height in pixels and its number of classes. Raises BadModel."""
+    """Run a recognizer in a child process; returns its line height in px and its class count. Raises BadModel."""
     try:
         ended = subprocess.run(
             [sys.executable, "-m", "ocrsvc.engines.ppocr.graph.inspection"],

@@ -1,8 +1,8 @@
 """Rewrites a model's graph for the memory layout of ONNX Runtime's CPU kernels. Results change by rounding only.
 
-Convolutions work on blocks of channels (NCHWc: 16 with AVX-512, else at most 8). If a neighbouring node does not, or
-the channels do not fill a block, planes are copied between layouts, which in the detector takes as long as its smaller
-convolutions.
+Convolutions work on blocks of channels (layout NCHWc: 16 channels with AVX-512, otherwise at most 8). If a neighbouring
+node does not use this layout, or the channels do not fill a block, whole planes are copied from one layout to the
+other; in the detector that takes as long as its smaller convolutions.
 """
 
 from typing import Any, Final
@@ -18,7 +18,7 @@ Weights = NDArray[np.float32]
 
 
 def drop_identities(proto: onnx.ModelProto) -> None:
-    """Remove Identity nodes, which hide the connections between other nodes."""
+    """Remove Identity nodes, because the other rewrites look for directly connected nodes."""
     outputs = {output.name for output in proto.graph.output}
     renamed: dict[str, str] = {}
     kept = []
@@ -40,7 +40,7 @@ def average_by_pooling(proto: onnx.ModelProto) -> None:
 
 
 def add_one_before_scaling(proto: onnx.ModelProto) -> None:
-    """Replace x + x * s by x * (s + 1), which adds one value per channel instead of whole planes."""
+    """Replace x + x * s by x * (s + 1), which adds one number per channel instead of whole planes."""
     graph = _Graph(proto)
     for node in proto.graph.node:
         scaled = graph.scaled_summand(node)
@@ -54,10 +54,10 @@ def add_one_before_scaling(proto: onnx.ModelProto) -> None:
 
 
 def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
-    """Replace the detector's final two deconvolutions by two 1 x 1 convolutions and an interleaving (DepthToSpace).
+    """Replace the detector's final two deconvolutions by two 1 x 1 convolutions and DepthToSpace.
 
-    A 2 x 2 deconvolution with stride 2 computes its four output pixels from one input pixel alone. Raises ValueError
-    for other graphs.
+    This is possible because a 2 x 2 deconvolution with stride 2 computes four output pixels from a single input pixel.
+    Raises ValueError for other graphs.
     """
     nodes = list(proto.graph.node)
     begin = len(nodes) - len(_DECONVOLUTIONS)
@@ -69,7 +69,7 @@ def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
     second, second_bias = graph.value(tail[3].input[1]), graph.value(tail[4].input[1]).reshape(-1)
     channels, middle = first.shape[:2]
     inner = first.transpose(2, 3, 1, 0).reshape(4 * middle, channels, 1, 1)
-    phases = np.zeros((2, 2, 2, 2, 2, 2, middle), np.float32)  # rows and columns of: first, second, input
+    phases = np.zeros((2, 2, 2, 2, 2, 2, middle), np.float32)  # row, column of: first output, second, input
     for row, column in np.ndindex(2, 2):
         phases[row, column, :, :, row, column] = second[:, 0].transpose(1, 2, 0)
     outer = phases.transpose(0, 2, 1, 3, 4, 5, 6).reshape(16, 4 * middle, 1, 1)
@@ -86,7 +86,7 @@ def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
 
 
 def pad_stem_channels(proto: onnx.ModelProto, block: int) -> None:
-    """Pad the channels of the first four convolutions and the pooling to whole blocks, and remove the concatenation.
+    """Pad the channels of the first four convolutions and the pooling to whole blocks, and remove the Concat node.
 
     Added channels are zero. The convolution of two concatenated inputs becomes the sum of two convolutions. Raises
     ValueError, StopIteration and KeyError for other graphs.
@@ -118,16 +118,16 @@ def pad_stem_channels(proto: onnx.ModelProto, block: int) -> None:
 
 
 def padded_channels(weights: Weights, axis: int, block: int) -> Weights:
-    """Append zeros along an axis, up to a multiple of `block`."""
+    """Append zeros along an axis, so that its length is a multiple of `block`."""
     missing = [(0, -weights.shape[axis] % block if place == axis else 0) for place in range(weights.ndim)]
     return np.pad(weights, missing)
 
 
 class _Graph:
-    """Index of a graph: readers and producers of tensors, and constants, by name."""
+    """Finds the nodes that read or produce a tensor, and constants, by name."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
-        del proto.graph.value_info[:]  # shapes become invalid
+        del proto.graph.value_info[:]  # removes declared shapes, which the rewrites change
         self._graph = proto.graph
         self._constants = {tensor.name: tensor for tensor in proto.graph.initializer}
         self._producers = {name: node for node in proto.graph.node for name in node.output}
@@ -141,7 +141,7 @@ class _Graph:
         return numpy_helper.to_array(self._constants[name])
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        """Add a float32 constant; returns its name."""
+        """Add a float32 constant, unless the name is known; returns its name in the graph."""
         name = f"layout.{name}"
         if name not in self._constants:
             tensor = numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name)
@@ -150,7 +150,7 @@ class _Graph:
         return name
 
     def scaled_summand(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """The node of the product, if the node is an addition x + x * s."""
+        """If the node is an addition x + x * s, return the node that computes x * s."""
         if node.op_type != "Add":
             return None
         for name, other in (node.input, node.input[::-1]):
@@ -167,7 +167,7 @@ class _Graph:
 
 
 def replace_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
-    """Replace the graph's nodes, and drop constants that they do not read."""
+    """Replace the graph's nodes, and delete the constants that no node reads any more."""
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del proto.graph.node[:]
     proto.graph.node.extend(copies)
@@ -178,5 +178,5 @@ def replace_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """A node's attributes by name."""
+    """The attributes of a node, by name."""
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}

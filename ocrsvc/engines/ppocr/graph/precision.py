@@ -2,14 +2,14 @@
 
 **Half precision** uses ONNX Runtime's converter (onnxruntime/transformers/float16.py). Inputs, outputs and the
 recognizer's end (the product with 18,710 classes, argmax and softmax) stay float32: fp16 scores have eleven bits, so
-many classes would tie. The converter casts values between two float32 nodes to half precision and back, where squares
+many classes would tie. Between two float32 nodes, the converter casts values to half precision and back, where squares
 would overflow; these pairs of casts are removed.
 
 **Int8** quantises the 1 x 1 convolutions over whole planes, which are matrix products with channels last, and the
-product that scores the classes: together two thirds of the recognizer's time. Weights are rounded once per output
-channel, activations in each run, by their actual range: with fixed ranges, by extremes or percentiles, twice as many
-lines came out differently. Other operations between two such products (GELU, sums, squeeze-and-excitation scales) stay
-float32 in the same layout, which avoids transposes.
+product that scores the classes: together two thirds of the recognizer's time. Weights are rounded once, with a scale
+per output channel; activations are rounded in each run, by their actual range. Fixed ranges, from extremes or
+percentiles, changed the text of twice as many lines. Other operations between two such products (GELU, sums,
+squeeze-and-excitation scales) stay float32 in the same layout, which avoids transposes.
 """
 
 from typing import Any, Final
@@ -21,9 +21,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ocrsvc.engines.ppocr.graph.memory_layout import attributes_of, replace_nodes
 
-# Squares of values from 256 overflow half precision (65,504).
+# Operators that stay float32. Squares of values from 256 on overflow half precision, whose maximum is 65,504.
 _FP32_OPERATORS: Final = ("Pow", "ReduceMean", "Sqrt", "Range", "Max", "Min")
-LEAST_CHANNELS: Final = 96  # int8 gains nothing with fewer input or output channels
+LEAST_CHANNELS: Final = 96  # fewest input and output channels for int8; with fewer it gains nothing
 _CHANNELS_LAST: Final = (0, 2, 3, 1)
 _CHANNELS_FIRST: Final = (0, 3, 1, 2)
 _MICROSOFT: Final = "com.microsoft"
@@ -35,7 +35,7 @@ Weights = NDArray[np.float32]
 
 
 def to_fp16(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
-    """Convert a model to half precision, except from the product that makes `scores` on. Changes `proto`."""
+    """Convert a model to half precision, except the product that makes `scores` and all after it. Changes `proto`."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     head = _detach_head(proto.graph, scores)
@@ -54,7 +54,7 @@ Head = tuple[list[onnx.NodeProto], list[onnx.TensorProto], list[onnx.ValueInfoPr
 
 
 def _detach_head(graph: onnx.GraphProto, scores: str) -> Head | None:
-    """Remove and return the part from the final product on; its inputs become the graph's outputs."""
+    """Remove and return the end of the graph from the final product on; the graph then returns that end's inputs."""
     producers = {output: node for node in graph.node for output in node.output}
     if scores not in producers:
         return None
@@ -63,7 +63,7 @@ def _detach_head(graph: onnx.GraphProto, scores: str) -> Head | None:
     )
     reached = {product.output[0]}
     nodes = [product]
-    for node in graph.node:  # in topological order
+    for node in graph.node:  # nodes are in topological order
         if reached.intersection(node.input):
             reached.update(node.output)
             nodes.append(node)
@@ -74,7 +74,7 @@ def _detach_head(graph: onnx.GraphProto, scores: str) -> Head | None:
         graph.initializer.remove(weight)
     for node in nodes:
         graph.node.remove(node)
-    # The converter would change their declared types to half precision.
+    # Remove their declared types, which the converter would change to half precision.
     for value in [value for value in graph.value_info if value.name in reached]:
         graph.value_info.remove(value)
     del graph.output[:]
@@ -83,7 +83,7 @@ def _detach_head(graph: onnx.GraphProto, scores: str) -> Head | None:
 
 
 def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
-    """Bypass casts of a float32 value to half precision and back."""
+    """Connect nodes past pairs of casts that convert a float32 value to half precision and back."""
     casts = {node.output[0]: node for node in graph.node if node.op_type == "Cast"}
     original = {
         node.output[0]: casts[node.input[0]].input[0]
@@ -98,7 +98,7 @@ def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
 
 
 def quantize(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> int:
-    """Convert the large products of a model (opset 11, no Identity, one line) to int8 in place; returns how many."""
+    """Convert a model's large products (opset 11, no Identity, one line) to int8 in place; returns their number."""
     del proto.graph.value_info[:]
     rewriter = _Int8Rewriter(proto, least_channels)
     rewriter.run()
@@ -108,13 +108,13 @@ def quantize(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> in
 
 
 def round_weights(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Round (C, K) float32 weights to int8 in -127..127; returns them and (K,) scales: weights = int8 * scales."""
+    """Round (C, K) float32 weights to int8; returns them and (K,) scales, so that weights = int8 * scales."""
     scales = np.maximum(np.abs(weights).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
 
 
 class _Int8Rewriter:
-    """Writes a graph's nodes again, in order, and tracks the layouts in which each tensor exists."""
+    """Writes a graph's nodes anew, in order, and tracks in which memory layouts each tensor exists."""
 
     def __init__(self, proto: onnx.ModelProto, least_channels: int) -> None:
         self._proto, self._least = proto, least_channels
@@ -123,13 +123,13 @@ class _Int8Rewriter:
         for node in proto.graph.node:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
-        # Tensors with one value per channel, whose products are cheap.
+        # Tensors with one value per channel: products with them are cheap and not converted.
         self._pooled: set[str] = set()
         for node in proto.graph.node:
             if node.op_type in _POOLS or (node.op_type in _OF_POOLED and node.input[0] in self._pooled):
                 self._pooled.update(node.output)
-        self._last: dict[str, str] = {}  # by tensor, the name of its copy with channels last
-        self._only_last: set[str] = set()  # tensors that exist with channels last only
+        self._last: dict[str, str] = {}  # tensor name -> name of its copy with channels last
+        self._only_last: set[str] = set()  # tensors that exist only with channels last
         self._written: list[onnx.NodeProto] = []
         self.count = 0
 
@@ -171,7 +171,7 @@ class _Int8Rewriter:
         return shape[2:] == (1, 1) and plain and min(shape[:2]) >= self._least
 
     def _bias_after(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """The addition of one constant per channel, if it is the only reader of this convolution."""
+        """The node that adds one constant per channel, if nothing else reads this convolution's output."""
         readers = self._readers.get(node.output[0], [])
         if len(node.input) > 2 or len(readers) != 1 or readers[0].op_type != "Add":
             return None
@@ -180,7 +180,7 @@ class _Int8Rewriter:
         return readers[0] if added is not None and added.shape == (1, channels, 1, 1) else None
 
     def _is_plain_gemm(self, node: onnx.NodeProto) -> bool:
-        """Whether it multiplies rows by a constant matrix and adds a constant."""
+        """Whether the node multiplies rows by a constant matrix and adds a constant."""
         if node.op_type != "Gemm" or attributes_of(node) or len(node.input) < 3:
             return False
         return all(name in self._constants for name in node.input[1:])
@@ -204,7 +204,7 @@ class _Int8Rewriter:
         self.count += 1
 
     def _stays_last(self, node: onnx.NodeProto) -> bool:
-        """Whether an elementwise node's input has channels last, or its output is read by an int8 product."""
+        """Whether an elementwise node stays in channels-last layout: its input has it, or an int8 product reads it."""
         constants = [self._constants[name] for name in node.input if name in self._constants]
         if node.op_type not in _BY_ELEMENT or any(constant.size != 1 for constant in constants):
             return False
@@ -212,7 +212,7 @@ class _Int8Rewriter:
         return for_product or any(name in self._only_last for name in node.input)
 
     def _made_last(self, name: str) -> str:
-        """Register a tensor that exists with channels last only; returns the name of that copy."""
+        """Register that a tensor exists only with channels last; returns that copy's name."""
         self._last[name] = f"{name}.last"
         self._only_last.add(name)
         return self._last[name]

@@ -1,7 +1,7 @@
-"""Graph rewrites: subnormal weights become zero, and the recognizer chooses classes inside its graph.
+"""Graph rewrites: zero subnormal weights, and let the recognizer's graph choose the class of each step.
 
 Results do not change: the detector's output stays bit-identical, and the recognizer chooses the class with the greatest
-score, the first of equals. See also memory_layout.py and precision.py.
+score; if several are equal, the first one. See also memory_layout.py and precision.py.
 """
 
 import math
@@ -18,22 +18,22 @@ PROBABILITIES: Final = "sure"
 LOGITS: Final = "logits"
 FEATURES: Final = "features"
 BEGINS: Final = "begins"
-IMPOSSIBLE: Final = -1e30  # score of padding classes
+IMPOSSIBLE: Final = -1e30  # score of the classes that are added as padding
 # Far above the subnormal range (1.2e-38), and far below any weight that can change a float32 output.
 NEGLIGIBLE: Final = 1e-30
 _BLOCK: Final = 4096
 _MOST_BLOCKS: Final = 64
-# Opset since which a node's axes are an input, not an attribute.
+# First opset in which an operator's axes are an input instead of an attribute.
 _AXES_ARE_INPUTS: Final = {"Squeeze": 13, "Unsqueeze": 13, "ReduceMax": 18}
-# Classes per block, if padded: a multiple of the vector size, and about the square root of 18,710.
+# Classes per block if classes are padded: a multiple of the vector size, and about the square root of 18,710.
 _CLASSES: Final = 128
 
 
 def zero_subnormal_weights(proto: onnx.ModelProto) -> None:
-    """Set negligible weights to zero: 250,000 of the detector's weights are subnormal floats.
+    """Set negligible weights to zero; 250,000 of the detector's weights are subnormal floats.
 
-    Arithmetic on subnormals runs in microcode on x86: with them, a 736 x 992 page takes 1,010 ms on one AVX-512 core,
-    700 of these in two 1x1 convolutions; without them 310 ms, with bit-identical output.
+    x86 CPUs compute with subnormal numbers in slow microcode: with these weights, a 736 x 992 page takes 1,010 ms on
+    one AVX-512 core, 700 of these in two 1x1 convolutions; without them 310 ms, with bit-identical output.
     """
     for tensor in proto.graph.initializer:
         if tensor.data_type != TensorProto.FLOAT:
@@ -45,12 +45,12 @@ def zero_subnormal_weights(proto: onnx.ModelProto) -> None:
 
 
 def add_argmax(proto: onnx.ModelProto) -> None:
-    """Choose the class of each step inside the recognizer, so that its 18,710 scores per step never leave it.
+    """Choose the class of each step inside the recognizer, so that its 18,710 scores per step are not returned.
 
-    Instead of probabilities (1, T, C) it returns, for one line: BEST (T,) int64, the class of each step; PROBABILITIES
-    (N,) float32, of each character at its first step; LOGITS (T, C), which costs nothing unless it is requested. The
-    softmax is computed for those first steps only, and the bias is added inside the product. Raises ValueError: the
-    graph does not end in product, bias and softmax as PP-OCR's recognizer does.
+    Instead of probabilities (1, T, C) the graph returns, for one line: BEST (T,) int64, the class of each step;
+    PROBABILITIES (N,) float32, of each character at its first step; LOGITS (T, C), which cost nothing unless they are
+    requested. The softmax is computed for those first steps only, and the bias is added inside the product. Raises
+    ValueError if the graph does not end in product, bias and softmax as PP-OCR's recognizer does.
     """
     product, add_bias = _find_head(proto)
     features, weights, bias = product.input[0], product.input[1], add_bias.input[1]
@@ -64,18 +64,18 @@ def add_argmax(proto: onnx.ModelProto) -> None:
 
 
 def keep_features(proto: onnx.ModelProto) -> None:
-    """Cut off the recognizer's final product: it returns FEATURES (T, F) of one line, for `make_classifier`."""
+    """Cut off the recognizer's final product: the graph returns FEATURES (T, F) of one line, for `make_classifier`."""
     product, _ = _find_head(proto)
     _Head(proto).add_along("Squeeze", product.input[0], 0, output=FEATURES)
     _put_outputs(proto, ((FEATURES, TensorProto.FLOAT, 2),))
 
 
 def make_classifier(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
-    """Make a model of the part that `keep_features` cuts off, for the concatenated steps of several lines.
+    """Make a model of the part that `keep_features` cuts off; it classifies the steps of several lines together.
 
-    From FEATURES (rows, F) and BEGINS (rows,) bool, true at the first steps of lines, it computes BEST (rows,) and
-    PROBABILITIES (N,) as `add_argmax` does; characters never extend across lines. Classes are padded with impossible
-    ones to whole blocks, so that both stages of the argmax compare about 140 values per step. Raises ValueError.
+    From FEATURES (rows, F) and BEGINS (rows,) bool, true at the first step of each line, it computes BEST (rows,) and
+    PROBABILITIES (N,) as `add_argmax` does; no character continues in the next line. Padding classes, which are never
+    chosen, complete the last block, so both stages of the argmax compare about 140 values per step. Raises ValueError.
     """
     weights, bias = read_head(proto)
     blocks = math.ceil(len(bias) / _CLASSES)
@@ -101,7 +101,7 @@ def read_head(proto: onnx.ModelProto) -> tuple[NDArray[np.float32], NDArray[np.f
 
 
 def add_argmax_batched(proto: onnx.ModelProto) -> None:
-    """Like `add_argmax` for many lines per run, on a GPU, where plain ArgMax and Softmax are fast.
+    """Like `add_argmax` for many lines per run on a GPU, where plain ArgMax and Softmax are fast.
 
     The graph returns BEST (N, T) int64, PROBABILITIES (N, T) float32 for each step's class, and LOGITS (N, T, C).
     """
@@ -118,7 +118,7 @@ def add_argmax_batched(proto: onnx.ModelProto) -> None:
 
 
 def add_argmax_to_scores(proto: onnx.ModelProto, classes: int, *, shares: bool, batched: bool) -> None:
-    """Like `add_argmax[_batched]` for any output (N, T, classes): `shares`, or scores before a softmax."""
+    """Like `add_argmax[_batched]` for any output (N, T, classes): probabilities if `shares`, otherwise scores."""
     head = _Head(proto)
     scores = _scores_before_softmax(proto) or proto.graph.output[0].name
     if shares and scores == proto.graph.output[0].name:
@@ -135,7 +135,7 @@ def add_argmax_to_scores(proto: onnx.ModelProto, classes: int, *, shares: bool, 
 
 
 def _scores_before_softmax(proto: onnx.ModelProto) -> str | None:
-    """The input of a softmax over the classes at the graph's end; None without one."""
+    """The input of the softmax over classes at the graph's end; None if the graph does not end in one."""
     producers = {output: node for node in proto.graph.node for output in node.output}
     try:
         softmax = _producer(producers, proto.graph.output[0].name, "Softmax")
@@ -157,18 +157,18 @@ def opset_of(proto: onnx.ModelProto) -> int:
 
 
 def _blocks_of(classes: int) -> int:
-    """Number of equal blocks into which the classes are divided for the two-stage argmax."""
+    """Number of equally large blocks of classes for the two-stage argmax."""
     return next((count for count in range(classes // _BLOCK + 1, _MOST_BLOCKS) if classes % count == 0), 1)
 
 
 def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) -> None:
-    """Replace the graph's outputs, given by name, element type and number of dimensions, and drop unused nodes."""
+    """Replace the graph's outputs, given as name, element type and rank, and remove nodes that are not needed."""
     del proto.graph.output[:]
     for name, kind, dims in kinds:
         proto.graph.output.append(helper.make_tensor_value_info(name, kind, [None] * dims))
     used = {output.name for output in proto.graph.output}
     kept = []
-    for node in reversed(proto.graph.node):  # in reverse topological order
+    for node in reversed(proto.graph.node):  # nodes are visited in reverse topological order
         if used.intersection(node.output):
             used.update(node.input)
             kept.append(node)
@@ -177,7 +177,7 @@ def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) 
 
 
 def _find_head(proto: onnx.ModelProto) -> tuple[onnx.NodeProto, onnx.NodeProto]:
-    """The final product and the addition of its bias, which a softmax must follow. Raises ValueError."""
+    """The final product, and the node that adds its bias and feeds the softmax. Raises ValueError."""
     producers = {output: node for node in proto.graph.node for output in node.output}
     softmax = _producer(producers, proto.graph.output[0].name, "Softmax")
     add_bias = _producer(producers, softmax.input[0], "Add")
@@ -185,7 +185,7 @@ def _find_head(proto: onnx.ModelProto) -> tuple[onnx.NodeProto, onnx.NodeProto]:
 
 
 def _producer(producers: dict[str, onnx.NodeProto], name: str, kind: str) -> onnx.NodeProto:
-    """The node that produces `name`, through Identity nodes. Raises ValueError if it is not of this kind."""
+    """The node that produces `name`, skipping Identity nodes. Raises ValueError if it is of another kind."""
     node = producers[name]
     while node.op_type == "Identity" and node.input[0] in producers:
         node = producers[node.input[0]]
@@ -195,7 +195,7 @@ def _producer(producers: dict[str, onnx.NodeProto], name: str, kind: str) -> onn
 
 
 class _Head:
-    """Appends nodes to a graph of opset 11 or later."""
+    """Appends nodes to the end of a graph of opset 11 or later."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self._graph = proto.graph
@@ -209,13 +209,13 @@ class _Head:
         return name
 
     def add_along(self, kind: str, value: str, axis: int, output: str | None = None, **attributes: Any) -> str:
-        """Append a node along one axis, which is an input in later opsets; returns the name of its output."""
+        """Append a node that works along one axis (an attribute or, in later opsets, an input); returns its output."""
         if self._opset < _AXES_ARE_INPUTS[kind]:
             return self.add(kind, value, output=output, axes=[axis], **attributes)
         return self.add(kind, value, self.constant([axis]), output=output, **attributes)
 
     def constant(self, value: ArrayLike) -> str:
-        """Add a constant: an array unchanged, numbers as int64; returns its name."""
+        """Add a constant: an array as it is, numbers as int64; returns its name."""
         name = self._name()
         array = value if isinstance(value, np.ndarray) else np.array(value, np.int64)
         self._graph.initializer.append(numpy_helper.from_array(array, name))
@@ -226,7 +226,7 @@ class _Head:
         return f"head.{self._count}"
 
     def two_stage_argmax(self, scores: str, classes: int, blocks: int) -> str:
-        """(T,) ArgMax of (T, classes) in two stages, for ReduceMax is vectorised and ArgMax is not."""
+        """(T,) ArgMax of (T, classes) in two stages, because ONNX Runtime vectorises ReduceMax but not ArgMax."""
         blocked = self.add("Reshape", scores, self.constant([-1, blocks, classes // blocks]))
         greatest = self.add_along("ReduceMax", blocked, 2, keepdims=0)
         block = self.add("ArgMax", greatest, axis=1, keepdims=1)
@@ -238,7 +238,7 @@ class _Head:
         return self.add("Add", before, inside, output=BEST)
 
     def add_probabilities(self, scores: str, best: str, begins: str | None = None) -> None:
-        """Add PROBABILITIES of the runs of equal classes except blank (0); `begins` (T,) also starts runs."""
+        """Add PROBABILITIES (N,) of characters: runs of a class except blank (0); `begins` (T,) also starts runs."""
         all_but_last = self.add("Slice", best, self.constant([0]), self.constant([-1]))
         before = self.add("Concat", self.constant([0]), all_but_last, axis=0)
         changed = self.add("Not", self.add("Equal", best, before))

@@ -1,11 +1,11 @@
-"""Contours on the detector's map that are not one straight line: those with several lines, and curved ones.
+"""Contours on the detector's map that are not one straight line: several lines that touch, and curved lines.
 
 Rows of a tight table touch on the map, and a column of short numbers is one tall shape. Probabilities are slightly
-lower between two lines than inside them, so at a higher threshold the shape splits, as regions do in the component tree
-of an image (R. Jones, "Connected Filtering and Segmentation Using Component Trees", 1999). A shape that may be one line
-is split only if its parts are arranged as rows, because a line with a gap splits as well. A curved line fills little of
-its minimum-area rectangle; its centre line is fitted to the contour's points by least squares, as a cubic over the
-position along that rectangle. The cost is linear in the length of each contour.
+lower between two lines than inside them, so at a higher threshold the shape splits into parts; repeated splitting
+follows the component tree of an image (R. Jones, "Connected Filtering and Segmentation Using Component Trees", 1999). A
+shape that may be one line is split only if its parts are arranged as rows, because a line with a gap also splits. A
+curved line fills little of its minimum-area rectangle; its centre line is fitted to the contour's points by least
+squares, as a cubic over the position along that rectangle. The cost is linear in the length of each contour.
 """
 
 import math
@@ -24,32 +24,32 @@ from ocrsvc.results import Pixels
 Contour = NDArray[np.int32]
 Values = NDArray[np.float64]
 Box = tuple[int, int, int, int]
-# The parts of a contour, none if it stays whole, and the levels left for splitting them further.
+# The parts of a contour (none if it is not split), and the thresholds that remain for splitting the parts.
 Division = tuple[list[Contour], tuple[float, ...]]
-LEVELS: Final = (0.3, 0.5, 0.7, 0.85)  # thresholds of probability, tried in this order
-MIN_SHAPE_PX: Final = 3  # shortest side of a part; smaller ones are dropped
-MAX_PARTS: Final = 24  # more parts are noise
-# Limit on the area of all bounding boxes scanned on one map, in areas of the map; usually they hardly overlap.
+LEVELS: Final = (0.3, 0.5, 0.7, 0.85)  # probability thresholds, tried in this order
+MIN_SHAPE_PX: Final = 3  # shortest side of a part; smaller parts are dropped
+MAX_PARTS: Final = 24  # a shape that splits into more parts is noise
+# Largest total area of the bounding boxes scanned on one map, in areas of the map; usually boxes hardly overlap.
 MAX_SCANNED_AREA: Final = 4.0
-# Limit on the area of the parts' bounding boxes, in areas of the shape's bounding box; 1.2 at most on the corpus.
-# Nested shapes have more, because their boxes contain each other.
+# Limit on the total area of the parts' bounding boxes, relative to the shape's; at most 1.2 on the corpus. It is higher
+# only for nested shapes, whose boxes contain each other.
 MAX_SCANNED_PART_AREA: Final = 2.0
-SQUAT_ASPECT: Final = 1.25  # height / width of the least tall part of a column, at most
-MAX_ASPECT: Final = 2.5  # height / width of the tallest part, at most; sideways words are taller
+SQUAT_ASPECT: Final = 1.25  # largest height / width of the least tall part of a column
+MAX_ASPECT: Final = 2.5  # largest height / width of the tallest part; a word written sideways is taller
 
-MIN_FILL: Final = 0.75  # share of its minimum-area rectangle that a straight line's contour fills
-MIN_BEND: Final = 0.5  # distance of curve and chord from which a line counts as curved, in thicknesses
-# Largest root mean square distance between contour and curve, in thicknesses of the strip. It is 0.5 in an even strip,
-# more in two touching lines, in a cross or in a ring.
+MIN_FILL: Final = 0.75  # share of its minimum-area rectangle that the contour of a straight line fills
+MIN_BEND: Final = 0.5  # from this distance between curve and chord on, in thicknesses, a line counts as curved
+# Largest root mean square distance between contour and curve, in thicknesses of the line. It is 0.5 for a line of even
+# thickness, and more for two touching lines, a cross or a ring.
 MAX_SPREAD: Final = 0.75
-MIN_LENGTH: Final = 5.0  # minimum length of a curved line, in thicknesses; shorter shapes are as likely blots
-MAX_DEVIATION: Final = 0.1  # largest distance of a piece of the outline from the curve, in thicknesses
+MIN_LENGTH: Final = 5.0  # minimum length of a curved line, in thicknesses; shorter shapes are often blots
+MAX_DEVIATION: Final = 0.1  # largest distance between a straight piece of the outline and the curve, in thicknesses
 MAX_PIECES: Final = 16
-MAX_BORDER: Final = 3.0  # longest contour of a curved line, in sums of its rectangle's two sides; half a ring has 2.1
+MAX_BORDER: Final = 3.0  # longest contour of a curved line, in width + height of its rectangle; half a ring has 2.1
 
 
 def within_scan_limit(contours: Sequence[Contour], size: int, max_areas: float = MAX_SCANNED_AREA) -> list[bool]:
-    """Which contours may be split: those until the total bounding box area exceeds `max_areas` * `size`."""
+    """Whether each contour may be split: not after the bounding boxes exceed `max_areas` * `size` pixels in all."""
     frames = np.array([cv2.boundingRect(contour)[2:] for contour in contours], np.int64).reshape(-1, 2)
     return cast("list[bool]", (frames.prod(axis=1).cumsum() <= max_areas * size).tolist())
 
@@ -60,7 +60,7 @@ def split_parts(
     levels: tuple[float, ...],
     accept: Callable[[Sequence[Box], Box], bool] = lambda _boxes, _frame: True,
 ) -> Division:
-    """Split a contour at the first of ascending `levels` whose parts `accept` accepts; the lowest is the mask's."""
+    """Split a contour at the first of ascending `levels` whose parts `accept` accepts; the lowest made the mask."""
     left, top, width, height = frame = cast(Box, cv2.boundingRect(contour))
     here = probabilities[top : top + height, left : left + width]
     own = _own_pixels(contour - np.array([left, top], np.int32), here > levels[0])
@@ -81,7 +81,7 @@ def _own_pixels(contour: Contour, above: NDArray[np.bool_]) -> Pixels:
     inside = np.zeros(above.shape, np.uint8)
     cv2.fillPoly(inside, [contour], 1)
     shape = above.astype(np.uint8) & inside
-    # In a uint8 map the border may be rounded below the threshold.
+    # In a uint8 map, rounding may lower border pixels to the threshold, so they are added.
     cv2.polylines(shape, [contour], isClosed=True, color=(1,))
     _, labels = cv2.connectedComponents(shape, connectivity=8)
     column, row = contour[0, 0]
@@ -89,7 +89,7 @@ def _own_pixels(contour: Contour, above: NDArray[np.bool_]) -> Pixels:
 
 
 def are_rows(boxes: Sequence[Box], frame: Box) -> bool:
-    """Whether parts, as (left, top, width, height), lie one above the other, and in a column are not too tall."""
+    """Whether parts lie one above the other like rows; those of a tall shape must not be too tall themselves."""
     *_, width, height = frame
     if height >= width:
         shapes = [part_height / part_width for _, _, part_width, part_height in boxes]
@@ -98,7 +98,7 @@ def are_rows(boxes: Sequence[Box], frame: Box) -> bool:
 
 
 def _overlap(boxes: Sequence[Box], axis: int) -> bool:
-    """Whether each part overlaps the one before it along an axis, by at least half of the smaller one's length."""
+    """Whether each part overlaps the previous one along an axis by half of the shorter part's length or more."""
     ordered = sorted(boxes, key=lambda box: box[1 - axis])
     return all(_shared(one, other, axis) >= 0.5 for one, other in pairwise(ordered))
 
@@ -109,7 +109,7 @@ def _shared(one: Box, other: Box, axis: int) -> float:
 
 
 def _border(labels: NDArray[np.int32], number: int, box: Box, corner: tuple[int, int], own: Pixels) -> Contour:
-    """The contour of one part on the map, grown by a pixel within the whole shape."""
+    """The contour of one part on the map, grown by one pixel where the whole shape allows it."""
     left, top, width, height = box
     left, top = max(0, left - 1), max(0, top - 1)
     window = np.s_[top : top + height + 2, left : left + width + 2]
@@ -121,21 +121,21 @@ def _border(labels: NDArray[np.int32], number: int, box: Box, corner: tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
-    """A curve in the coordinates of a rectangle: the origin is its middle, the first axis its longer side."""
+    """A curved line in a rectangle's coordinates: the origin is its middle, the first axis its longer side."""
 
-    middle: Values  # middle of the rectangle, in pixels of the map
-    axis: Values  # unit vector along the longer side
+    middle: Values  # the rectangle's middle, in pixels of the map
+    axis: Values  # unit vector along the rectangle's longer side
     half: float  # half of the longer side, in pixels
-    cubic: Values  # (4,) coefficients, constant first: second coordinate by the first one in units of `half`
+    cubic: Values  # (4,) coefficients, constant first: offset in pixels by the position in units of `half`
     length: float  # length of the curve, in pixels
-    thickness: float  # thickness of the strip, in pixels
+    thickness: float  # thickness of the line, in pixels
 
     def points(self, places: Values) -> Values:
-        """(n, 2) points on the curve at (n,) places from -1 to 1 along the longer side."""
+        """(n, 2) points on the curve; `places` are positions from -1 to 1 along the longer side."""
         return np.stack([places * self.half, np.vander(places, 4, increasing=True) @ self.cubic], axis=1)
 
     def normals(self, places: Values) -> Values:
-        """(n, 2) unit normals of the curve, towards the second axis."""
+        """(n, 2) unit normals of the curve, on the side of the second axis."""
         slopes = np.vander(places, 3, increasing=True) @ (self.cubic[1:] * (1, 2, 3)) / self.half
         return np.stack([-slopes, np.ones_like(slopes)], axis=1) / np.hypot(slopes, 1)[:, None]
 
@@ -146,12 +146,12 @@ class _Strip:
 
 
 def fills_rectangle(contour: Contour, across: float, along: float) -> bool:
-    """Whether a contour fills its minimum-area rectangle, with these sides in pixels, as a straight line does."""
+    """Whether a contour fills its minimum-area rectangle (sides in pixels), as the contour of a straight line does."""
     return cv2.contourArea(contour) >= MIN_FILL * across * along
 
 
 def curved_outline(contour: Contour, probabilities: NDArray[Any], least: float, unclip: float) -> Outline | None:
-    """The grown outline of a curved line on the map, if its curve has `least` mean probability; None otherwise."""
+    """The grown outline of a curved line; None if it is straight, or its mean probability is below `least`."""
     strip = _fit(contour)
     if strip is None or _mean_along(strip, probabilities) < least:
         return None
@@ -181,7 +181,7 @@ def _fit(contour: Contour) -> _Strip | None:
 
 
 def _every_pixel(corners: Contour) -> Values:
-    """(m, 2) all points of a closed contour with (n, 2) corners; its edges are horizontal, vertical or diagonal."""
+    """(m, 2) all pixels of a closed contour with (n, 2) corners; its edges are horizontal, vertical or diagonal."""
     steps = np.roll(corners, -1, axis=0) - corners
     counts = np.abs(steps).max(axis=1)
     first = np.repeat(counts.cumsum() - counts, counts)
@@ -198,17 +198,17 @@ def _mean_along(strip: _Strip, probabilities: NDArray[Any]) -> float:
 
 
 def _count_pieces(strip: _Strip) -> int:
-    """Number of straight pieces that follow the curve; 1 if it is straight enough for a rectangle."""
+    """Number of straight pieces that approximate the curve; 1 if a rectangle is good enough."""
     points = strip.points(np.linspace(-1, 1, 33))
     chord = points[-1] - points[0]
     away = (points - points[0]) @ np.array([-chord[1], chord[0]]) / math.hypot(*chord)
     bend = float(away.max() - away.min()) / strip.thickness
-    # The deviation of a piece falls with the square of its length.
+    # The distance between a piece and the curve falls with the square of the number of pieces.
     return 1 if bend < MIN_BEND else min(MAX_PIECES, math.ceil(math.sqrt(bend / MAX_DEVIATION)))
 
 
 def _grow(strip: _Strip, pieces: int, unclip: float) -> Outline:
-    """The strip's outline on the map, grown by the unclip distance."""
+    """The line's outline on the map, grown by the unclip distance."""
     distance = strip.length * strip.thickness * unclip / (2 * (strip.length + strip.thickness))
     places = np.linspace(-1, 1, pieces + 1)
     points, normals = strip.points(places), strip.normals(places)

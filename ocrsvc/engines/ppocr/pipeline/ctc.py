@@ -25,7 +25,7 @@ BLANK: Final = 0
 
 
 def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], classes: Sequence[str]) -> Path:
-    """Decode (T,) classes by collapsing repeats and dropping blanks; `probabilities` (N,) are those of characters."""
+    """Collapse repeats in (T,) classes and drop blanks; `probabilities` (N,) are those of the kept characters."""
     begins = np.flatnonzero(np.concatenate(([True], best[1:] != best[:-1])))
     ends = np.append(begins[1:], len(best)) - 1
     not_blank = best[begins] != BLANK
@@ -38,8 +38,8 @@ def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], class
 def align(labels: Ints, scores: Floats, blank: Floats) -> Ints:
     """Align `labels` with the steps along the likeliest path: (T,) index of the label at each step, -1 for blank.
 
-    `labels` (L > 0,) contains no blank; `scores` (T, L) are the log probabilities of each label at each step, -inf for
-    pruned ones, and `blank` (T,) those of blank. Every label gets at least one step.
+    `labels` (L > 0,) contains no blank. `scores` (T, L) are the log probabilities of each label at each step, -inf if
+    they were pruned; `blank` (T,) are those of blank. Every label gets at least one step.
     """
     states = np.empty((len(blank), 2 * len(labels) + 1))
     states[:, 0::2], states[:, 1::2] = blank[:, None], scores
@@ -70,15 +70,15 @@ _ROOT: Final = np.uint64(1)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The pruned scores of N lines of up to T steps; shorter lines are padded with certain blanks."""
+    """The pruned scores of N lines; lines of fewer than T steps are padded with steps that are certainly blank."""
 
-    classes: Ints  # (N, T, K) the likeliest classes of each step, unordered
-    scores: Floats  # (N, T, K) their log probabilities, up to a constant per step; -inf for blank and padding
-    blank: Floats  # (N, T) log probabilities of blank, up to the same constant
+    classes: Ints  # (N, T, K) the likeliest classes of each step, in any order
+    scores: Floats  # (N, T, K) their log probabilities, plus one constant per step; -inf for blank and padding
+    blank: Floats  # (N, T) log probabilities of blank, plus the same constant
 
 
 def prune(logits: NDArray[np.float32], keep: int = KEPT_CLASSES) -> Steps:
-    """Keep the likeliest `keep` classes of each step, and blank, of (N, T, C) logits or log probabilities."""
+    """Keep blank and the `keep` likeliest classes of each step of (N, T, C) logits or log probabilities."""
     lines, steps, classes = logits.shape
     rows = logits.reshape(-1, classes)
     top = _top_classes(rows, min(keep, classes))
@@ -90,7 +90,7 @@ def prune(logits: NDArray[np.float32], keep: int = KEPT_CLASSES) -> Steps:
 
 
 def pad(parts: Sequence[Steps]) -> Steps:
-    """Combine lines of different lengths into one batch."""
+    """Pad lines to the same number of steps, and combine them into one batch."""
     longest = max(part.blank.shape[1] for part in parts)
 
     def together(arrays: Iterable[NDArray[N]], filler: float = 0) -> NDArray[N]:
@@ -107,8 +107,8 @@ def pad(parts: Sequence[Steps]) -> Steps:
 
 
 def beam_search(steps: Steps, width: int, check: Check = no_check) -> list[Ints]:
-    """The likeliest text of each line, as classes, with a beam of `width` prefixes; calls `check` before each step."""
-    # Only the empty prefix, of probability 1.
+    """The likeliest text of each line, as classes, keeping `width` prefixes; calls `check` before each step."""
+    # The beam starts with only the empty prefix, whose probability is 1.
     known, parent = np.zeros((2, len(steps.blank), width), np.uint64)
     beam = _Beam(known, parent, np.full(known.shape, -1), *np.full((2, *known.shape), -np.inf))
     beam.known[:, 0], beam.ends_blank[:, 0] = _ROOT, 0.0
@@ -121,7 +121,7 @@ def beam_search(steps: Steps, width: int, check: Check = no_check) -> list[Ints]
 
 
 def _top_classes(rows: NDArray[np.float32], keep: int) -> Ints:
-    """(R, K) classes with the greatest values. They are all in the K groups with the greatest maxima."""
+    """(R, K) the `keep` classes with the greatest values, found only in the `keep` groups with the greatest maxima."""
     count, classes = rows.shape
     groups = classes // _GROUP
     if groups <= keep:
@@ -139,20 +139,20 @@ def _top_classes(rows: NDArray[np.float32], keep: int) -> Ints:
 
 @dataclass(slots=True)
 class _Beam:
-    """The prefixes of each line; all arrays are (N, W)."""
+    """The prefixes that are kept for each line; all arrays are (N, W)."""
 
     known: NDArray[np.uint64]  # hash of the prefix
     parent: NDArray[np.uint64]  # hash of the prefix without its last character
     last: Ints  # class of the last character
-    ends_blank: Floats  # log probability of the paths that end in blank
-    ends_not_blank: Floats  # log probability of the paths that end in the last character
+    ends_blank: Floats  # log probability of the prefix's paths that end in blank
+    ends_not_blank: Floats  # log probability of the prefix's paths that end in its last character
 
     def total(self) -> Floats:
         """(N, W) log probability of each prefix."""
         return np.logaddexp(self.ends_blank, self.ends_not_blank)
 
     def advance(self, classes: Ints, scores: Floats, blank: Floats) -> tuple[Ints, Ints]:
-        """Advance all lines by one step; returns (N, W) the source of each new prefix, and its added class or -1."""
+        """Advance all lines by one step; returns (N, W) each prefix's former index, and its added class or -1."""
         total = self.total()
         not_blank, new = self._stay_and_grow(total, classes, scores)
         stay = total + blank[:, None]
@@ -166,10 +166,10 @@ class _Beam:
         return source, added
 
     def _stay_and_grow(self, total: Floats, classes: Ints, scores: Floats) -> tuple[Floats, Floats]:
-        """Log probabilities: (N, W) of prefixes that stay and end in a character, (N, W, K) of new prefixes."""
+        """Log probabilities: (N, W) of old prefixes whose paths end in a character, (N, W, K) of longer prefixes."""
         same = self.last[:, :, None] == classes[:, None, :]
         repeat = np.where(same, scores[:, None, :], -np.inf).max(axis=2)
-        # A repeated character is a new one only after a blank.
+        # A repeated class adds a character only after a blank.
         new = np.where(same, self.ends_blank[:, :, None], total[:, :, None]) + scores[:, None, :]
         child = self.known[:, :, None] == self.parent[:, None, :]
         twin = self.last[:, :, None] == self.last[:, None, :]
@@ -193,7 +193,7 @@ class _Beam:
 
 
 def _spell(final: Ints, history: Sequence[tuple[Ints, Ints]]) -> list[Ints]:
-    """Follow the history back to collect the classes of each line's final prefix."""
+    """Follow the history backwards to collect the classes of each line's best prefix."""
     lines = np.arange(len(final))
     added = np.full((len(history), len(final)), -1)
     at = final

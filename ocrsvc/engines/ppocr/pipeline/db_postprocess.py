@@ -1,7 +1,7 @@
-"""Line boxes by differentiable binarization (DB): the scales at which the detector runs, and boxes from its map.
+"""Finds line boxes by differentiable binarization (DB): chooses the detector's scales, and turns its map into boxes.
 
 Algorithm: M. Liao et al., "Real-time Scene Text Detection with Differentiable Binarization" (AAAI 2020), in PP-OCR's
-form. The polygon offset has a closed form here: a rectangle grown by a distance on all sides is a rectangle.
+form. The polygon offset needs no polygon library here: a rectangle grown by a distance on all sides is a rectangle.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.text_contour import Outline, extent, is_curved
 from ocrsvc.results import Pixels
 
-# The thresholds of PP-OCRv6's own configuration, which unclips by 1.4; 1.5 reads the same with fewer columns. See
-# docs/design/recognition.md.
+# Thresholds of PP-OCRv6's own configuration, except its unclip ratio of 1.4: with 1.5 the same text is read with fewer
+# pixel columns. See docs/design/recognition.md.
 MAP_THRESHOLD: Final = 0.2
 BOX_THRESHOLD: Final = 0.45
 UNCLIP_RATIO: Final = 1.5
@@ -46,12 +46,12 @@ class Thresholds:
 
     of_map: float = MAP_THRESHOLD  # minimum probability of a text pixel
     of_box: float = BOX_THRESHOLD  # minimum mean probability of a line
-    # unclip distance, in units of the shape's area / perimeter
+    # distance by which a shape is grown, in units of its area / perimeter
     unclip_ratio: float = UNCLIP_RATIO
 
     @classmethod
     def of(cls, part: Detection | None) -> Thresholds:
-        """Those in a model's description; the usual ones for those it leaves out."""
+        """The thresholds of a model's description; USUAL's for those that it omits."""
         stated = (part.map_threshold, part.box_threshold, part.unclip_ratio) if part is not None else (None,) * 3
         return cls(stated[0] or MAP_THRESHOLD, stated[1] or BOX_THRESHOLD, stated[2] or UNCLIP_RATIO)
 
@@ -59,30 +59,30 @@ class Thresholds:
 USUAL: Final = Thresholds()
 
 STRIDE = 32  # the network's input sides must be multiples of this
-COARSE_PX = 960  # longest side of the first pass
-FINE_PX = 2048  # longest side of the second pass, if the first one finds the text too small
+COARSE_PX = 960  # longest side of the input in the first pass
+FINE_PX = 2048  # longest side of the input in the second pass, which follows if the text is too small
 MAX_ENLARGEMENT = 2.5
-READABLE_PX = 20.0  # height of a box in the network's input above which finer input finds no more
-SECOND_PASS_GAIN = 1.3  # smallest enlargement that is worth a second pass
+READABLE_PX = 20.0  # height of a line in the network's input above which more resolution finds no more text
+SECOND_PASS_GAIN = 1.3  # smallest enlargement for which a second pass is worth its time
 SMALL_TEXT_SHARE = 0.25  # quantile of the line heights that decides on a second pass
 SMALL_IMAGE_PX = 640
-STRIP_ASPECT = 4.0  # aspect ratio from which an image is a strip
+STRIP_ASPECT = 4.0  # aspect ratio from which an image counts as a strip
 MAX_BOXES = 3000
-THICK_RATIO = 1.5  # thickness, in median thicknesses of the page, above which a contour may have two rows
-UNCLAIMED_SHARE = 0.1  # share of text on the map outside of all lines above which a finer pass follows
-UNCLAIMED_GAIN = 2.0  # scale of that pass, relative to the first
-MIN_SPECKS = 3  # minimum number, beside SMALL_TEXT_SHARE of all shapes, for specks to count as tiny lines
+THICK_RATIO = 1.5  # a contour thicker than this, in median thicknesses of the page, may be two rows
+UNCLAIMED_SHARE = 0.1  # if more than this share of the map's text is outside all lines, a finer pass follows
+UNCLAIMED_GAIN = 2.0  # scale of that finer pass, relative to the first pass
+MIN_SPECKS = 3  # fewest specks that count as tiny lines; they must also be SMALL_TEXT_SHARE of all shapes
 
 ProbabilityMap = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLines:
-    """The result of one pass."""
+    """The lines found in one pass."""
 
-    outlines: list[Outline]  # outlines of the lines, in pixels of the image; see imaging.text_contour
-    unclaimed: float  # share of the map's text area outside of all lines, from 0 to 1
-    specks: int = 0  # shapes on the map that are long enough but too thin for a line
+    outlines: list[Outline]  # in pixels of the image; see imaging.text_contour
+    unclaimed: float  # share of the map's text area that is outside all lines, from 0 to 1
+    specks: int = 0  # number of shapes on the map that are long enough for a line but too thin
 
 
 def find_lines(
@@ -90,11 +90,11 @@ def find_lines(
 ) -> list[Outline]:
     """Find the lines of an image, in no particular order.
 
-    The first pass is coarse and measures the height of the text. A second pass follows if the smaller lines are too
-    small for the network, at the resolution that they need, or if the map shows text that forms no lines: faint,
-    crowded text is a cloud on the map, and lines of a few pixels are specks. `pixels` are (H, W[, 3]) uint8; `run` is
-    the model: (h, w[, 3]) uint8 in, sides multiples of STRIDE, (h, w) probabilities out. Outlines are in pixels of the
-    image; that of a line nearer horizontal than vertical begins at its top left corner.
+    The first pass is coarse and measures the height of the text. A second pass with more resolution follows if the
+    smaller lines are too small for the network, or if the map shows text that forms no lines: faint, crowded text is a
+    cloud on the map, and lines of a few pixels are specks. `pixels` are (H, W[, 3]) uint8. `run` runs the model: its
+    input is (h, w[, 3]) uint8 with sides that are multiples of STRIDE, its result (h, w) probabilities. Outlines are in
+    pixels of the image; the outline of a line that is more horizontal than vertical begins at its top left corner.
     """
     height, width = pixels.shape[:2]
 
@@ -106,7 +106,7 @@ def find_lines(
 
 
 def detect_in_passes(height: int, width: int, run_pass: Callable[[float], FoundLines]) -> list[Outline]:
-    """The lines of a height x width image, from `run_pass` at one or two scales; see `find_lines`."""
+    """The lines of a height x width image; calls `run_pass` with one scale or two, as `find_lines` describes."""
     scale = first_scale(height, width)
     found = run_pass(scale)
     finer = second_scale(found, scale, longest_side(height, width))
@@ -115,7 +115,7 @@ def detect_in_passes(height: int, width: int, run_pass: Callable[[float], FoundL
 
 
 def longest_side(height: int, width: int) -> float:
-    """The longest side in pixels; for a strip, the long side of a STRIP_ASPECT : 1 page of the same area."""
+    """The longer side in pixels; for a strip, the longer side of a STRIP_ASPECT : 1 page of the same area."""
     return min(max(height, width), math.sqrt(STRIP_ASPECT * height * width))
 
 
@@ -128,7 +128,7 @@ def first_scale(height: int, width: int) -> float:
 
 
 def second_scale(found: FoundLines, scale: float, longest: float) -> float:
-    """The scale that the text needs, limited by `longest`, the image's `longest_side`."""
+    """The scale that the found text needs; `longest`, the image's `longest_side`, limits it."""
     wanted = UNCLAIMED_GAIN if found.unclaimed > UNCLAIMED_SHARE else 1.0
     if found.specks >= max(MIN_SPECKS, SMALL_TEXT_SHARE * (found.specks + len(found.outlines))):
         wanted = READABLE_PX / MIN_SHAPE_PX
@@ -145,7 +145,7 @@ def input_size(height: int, width: int, scale: float) -> tuple[int, int]:
 
 
 def lines_from_map(found: ProbabilityMap, width: int, height: int, thresholds: Thresholds = USUAL) -> FoundLines:
-    """Find the lines of an (h, w) probability map; outlines are in pixels of the width x height image."""
+    """Find the lines on an (h, w) probability map; outlines are in pixels of the width x height image."""
     mask = (found > thresholds.of_map).astype(np.uint8)
     return lines_from_mask(mask, found, width, height, thresholds=thresholds)
 
@@ -159,12 +159,12 @@ def lines_from_mask(
     certain: float = 1.0,
     thresholds: Thresholds = USUAL,
 ) -> FoundLines:
-    """As `lines_from_map`, with a given mask of text (1) and background (0).
+    """Like `lines_from_map`, for a mask that is already made: 1 is text, 0 background.
 
-    `probabilities` are (h, w) float32 or uint8, with `certain` for 1; `width` and `height` are the image's.
+    `probabilities` are (h, w) float32 or uint8, where `certain` stands for 1; `width` and `height` are the image's.
     """
     every = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
-    # OpenCV follows the contours of holes in the opposite direction.
+    # Keep outer contours only: OpenCV follows the contours of holes in the opposite direction.
     contours = [contour for contour in every if cv2.contourArea(contour, oriented=True) < 0][:MAX_BOXES]
     sizes = np.sort(np.array([cv2.minAreaRect(contour)[1] for contour in contours]).reshape(-1, 2), axis=1)
     large, long = (sizes >= MIN_SHAPE_PX).T
@@ -189,12 +189,12 @@ def lines_from_mask(
 @dataclass(frozen=True, slots=True)
 class _MapReader:
     probabilities: NDArray[Any]  # (h, w) the map
-    certain: float  # value on the map of a probability of 1
-    usual: float  # median thickness of the map's contours, in its pixels
+    certain: float  # value on the map that stands for a probability of 1
+    usual: float  # median thickness of the map's contours, in pixels of the map
     thresholds: Thresholds
 
     def lines(self, contour: Contour, levels: tuple[float, ...]) -> list[Outline]:
-        """The lines in a contour on the map: usually one, none in a speck. Without `levels` it is not split."""
+        """The lines in a contour: usually one, none in a speck. A contour without `levels` is not split."""
         around = cv2.minAreaRect(contour)
         across, along = around[1]
         if min(across, along) < MIN_SHAPE_PX:
@@ -225,14 +225,14 @@ class _MapReader:
 
 
 def _grown(around: tuple[Sequence[float], Sequence[float], float], unclip_ratio: float) -> Quad:
-    """The corners, in any order, of a rectangle grown by the unclip distance."""
+    """The corners, in any order, of a rectangle that is grown by the unclip distance."""
     middle, (across, along), angle = around
     distance = across * along * unclip_ratio / (2 * (across + along))
     return cast(Quad, cv2.boxPoints((middle, (across + 2 * distance, along + 2 * distance), angle)))
 
 
 def _score(corners: NDArray[Any], probabilities: NDArray[Any]) -> float:
-    """Mean probability inside a rectangle. Uses plain numbers, which are faster than arrays of four points."""
+    """Mean probability inside a rectangle. Python numbers are faster here than arrays of four points."""
     xs, ys = corners.T.tolist()
     bottom, right = (side - 1 for side in probabilities.shape)
     left, top = (min(max(math.floor(min(ends)), 0), most) for ends, most in ((xs, right), (ys, bottom)))
@@ -244,7 +244,7 @@ def _score(corners: NDArray[Any], probabilities: NDArray[Any]) -> float:
 
 
 def order_clockwise(corners: NDArray[np.float32]) -> Quad:
-    """Order the corners of quads (..., 4, 2) clockwise, beginning with the upper one of the two leftmost."""
+    """Order corners (..., 4, 2) clockwise, beginning with the upper one of the two leftmost."""
     by_x = _sorted_by(corners, 0)
     lefts, rights = _sorted_by(by_x[..., :2, :], 1), _sorted_by(by_x[..., 2:, :], 1)
     return np.stack([lefts[..., 0, :], rights[..., 0, :], rights[..., 1, :], lefts[..., 1, :]], axis=-2)
@@ -256,7 +256,7 @@ def _sorted_by(points: NDArray[np.float32], column: int) -> NDArray[np.float32]:
 
 
 def _are_large_enough(quads: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """(N,) whether both sides of quads (N, 4, 2) exceed MIN_SHAPE_PX."""
+    """(N,) whether both sides of each quad (N, 4, 2) are longer than MIN_SHAPE_PX."""
     along, across = quads[:, 1] - quads[:, 0], quads[:, 3] - quads[:, 0]
     lengths = np.hypot(along[:, 0], along[:, 1]), np.hypot(across[:, 0], across[:, 1])
     return cast("NDArray[np.bool_]", (lengths[0] > MIN_SHAPE_PX) & (lengths[1] > MIN_SHAPE_PX))

@@ -1,7 +1,7 @@
-"""Runs the detection model: on one thread beside other pages, on all threads if a page is alone or large.
+"""Runs the detection model, on one thread if other pages are read too, on all threads if a page is alone or large.
 
-A CPU runs a page in exactly its own size. A GPU searches for kernels at every new size, so there the page is padded at
-the right and bottom to a few fixed sizes. The result depends on the page alone in both cases.
+A CPU runs a page at exactly its own size. A GPU searches for kernels at every new size, so there the page is padded at
+the right and bottom to one of a few sizes. In both cases the result depends on the page alone.
 """
 
 import threading
@@ -22,22 +22,22 @@ from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.results import Check, Pixels, no_check
 
-# Largest input whose memory is kept for the next run; see SessionConfig.arena_values. Larger runs take hundreds of
+# Largest input whose memory is kept for the next run; see SessionConfig.arena_values. Larger inputs need hundreds of
 # megabytes.
 ARENA_VALUES: Final = 3 * 960 * 768
 _CHECK_S: Final = 0.25
-OPENVINO_ARENA_VALUES: Final = 3 * 1536 * 1280  # covers most second passes; a run pages in 190 MB per megapixel
-WIDE_ARENA_VALUES: Final = 1  # the session with many threads keeps no memory
-SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)  # sides to which a page is padded on a GPU
+OPENVINO_ARENA_VALUES: Final = 3 * 1536 * 1280  # covers most second passes; a run needs 190 MB per megapixel
+WIDE_ARENA_VALUES: Final = 1  # keep no memory in the session with many threads
+SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)  # sides of a padded page on a GPU
 # Longer sides, which only strips have, are padded to multiples of this.
 _STRIP_STEP_PX: Final = 1024
 
-# TensorRT shapes of first and second passes; CUDA runs all other shapes.
+# Input shapes for TensorRT: those of first passes, and of second passes. CUDA runs all other shapes.
 PROFILES: Final = (
     Profile((1, 3, 160, 160), (1, 3, 960, 800), (1, 3, COARSE_PX, COARSE_PX)),
     Profile((1, 3, 160, 160), (1, 3, 1600, 1280), (1, 3, FINE_PX, FINE_PX)),
 )
-# Sizes to warm up: all first passes, and second passes of pages with common proportions.
+# Sizes to warm up on a GPU: all first passes, and second passes of pages with common proportions.
 _WARM_PX: Final = (
     *((height, width) for height in SIDES_PX for width in SIDES_PX if max(height, width) in (640, 960)),
     *((1280, 960), (960, 1280), (1600, 1280), (1280, 1600), (2048, 1600), (1600, 2048), (2048, 2048)),
@@ -51,11 +51,11 @@ COMMON_PX: Final = ((480, COARSE_PX), (COARSE_PX, 672), (COARSE_PX, 704), (672, 
 class Detector:
     """The detection model; thread-safe.
 
-    In ONNX Runtime two threads take 0.6 of the time of one for a single page, but 1.13 of the CPU time. So there are
-    two sessions with bit-identical results: `wide` (all shared threads) for a page that is alone, `narrow` (the calling
-    thread) otherwise. Large runs, whose memory is not kept, take turns on `wide`, because others wait for them. Under
-    OpenVINO two threads cost no more CPU time than one, and a second session doubles the memory: there `narrow` is the
-    only session, runs on all threads, and takes pages `one_at_a_time`.
+    In ONNX Runtime, two threads need 0.6 of one thread's time for a page, but 1.13 of its CPU time. So there are two
+    sessions with bit-identical results: `wide` (all shared threads) for a page that is alone, `narrow` (the calling
+    thread) otherwise. Large runs, whose memory is not kept, take turns on `wide`, because other pages wait for them.
+    Under OpenVINO two threads need no more CPU time than one, and a second session would double the memory. So there
+    `narrow` is the only session; it runs on all threads and takes pages `one_at_a_time`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Detector:
         self.device, self.provider, self.precision = narrow.device, narrow.provider, narrow.precision
 
     def run(self, pixels: Pixels, check: Check = no_check) -> ProbabilityMap:
-        """(h, w) probabilities of (h, w[, 3]) uint8 whose sides are multiples of STRIDE; checks while it waits."""
+        """(h, w) probabilities of (h, w[, 3]) uint8, whose sides must be multiples of STRIDE; waits with `check`."""
         height, width = pixels.shape[:2]
         check()
         if self.device != "cpu":
@@ -88,7 +88,7 @@ class Detector:
 
     @contextmanager
     def _turn(self, check: Check) -> Iterator[None]:
-        """Wait for the large runs before this one, and release this thread to other pages meanwhile."""
+        """Wait until earlier large runs have ended; meanwhile other pages may use this page's thread."""
         assert self._shared_threads is not None, "only large runs with shared threads take turns"
         with self._shared_threads.released_thread():
             while not self._large_runs.acquire(timeout=_CHECK_S):
@@ -99,15 +99,15 @@ class Detector:
             self._large_runs.release()
 
     def padded_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """The padded (w, h) of an input of (w, h) pixels, which repeats its last row and column."""
+        """The size (w, h) to which an input of `size` is padded by repeating its last row and column."""
         return size if self.device == "cpu" else (padded_side(size[0]), padded_side(size[1]))
 
     def run_arrays(self, array: Any) -> Any:
-        """Run (1, 3, h, w) float32 of `padded_size` to (1, 1, h, w) probabilities, both on the session's device."""
+        """Run (1, 3, h, w) float32 of a `padded_size`; returns (1, 1, h, w) probabilities on the same device."""
         return self._narrow.run(array)[0]
 
     def warm_up(self) -> None:
-        """Run each session at a common size; a GPU's session is warmed up when it is opened."""
+        """Run each CPU session once at a common size; a GPU's session is already warm when it is open."""
         for session in (self._narrow, self._wide):
             if session is not None and self.device == "cpu":
                 for height, width in COMMON_PX if self._one_at_a_time else COMMON_PX[:1]:
@@ -117,8 +117,8 @@ class Detector:
 def pad(pixels: Pixels) -> Pixels:
     """Pad (h, w[, 3]) uint8 to sides of `padded_side` by repeating the last row and column.
 
-    The network pools over the whole page, so padding moves boxes a little. On ten corpus pages 97 % of the corners stay
-    within 3 px with repeated edges, 92 to 95 % with gray, black, white or mirrored ones.
+    The network pools over the whole page, so padding moves boxes a little. On ten corpus pages 97 % of the corners move
+    by less than 3 px with repeated edges, 92 to 95 % with gray, black, white or mirrored ones.
     """
     height, width = pixels.shape[:2]
     below, beside = padded_side(height) - height, padded_side(width) - width
@@ -126,7 +126,7 @@ def pad(pixels: Pixels) -> Pixels:
 
 
 def padded_side(side: int) -> int:
-    """Round a side in pixels up to its padded length."""
+    """The length in pixels to which a side is padded."""
     return next((size for size in SIDES_PX if size >= side), -(-side // _STRIP_STEP_PX) * _STRIP_STEP_PX)
 
 
@@ -140,7 +140,7 @@ def open_detector(
         config = replace(config, threads=threads, sessions=1, arena_values=OPENVINO_ARENA_VALUES)
         narrow = open_model(part, config, cache)
         return Detector(narrow, shared_threads=shared_threads, one_at_a_time=True, thresholds=thresholds)
-    # Only strips free their memory: cudaFree waits for the whole GPU, and second passes are common.
+    # Only strips free their memory after a run: cudaFree waits for the whole GPU, and second passes are common.
     gpu = replace(config.gpu, arena_values=3 * FINE_PX * FINE_PX, profiles=PROFILES)
     narrow = open_model(part, replace(config, arena_values=ARENA_VALUES, gpu=gpu), cache)
     if narrow.device != "cpu":
@@ -153,5 +153,5 @@ def open_detector(
 
 
 def _probabilities(session: ModelRunner, pixels: Pixels) -> ProbabilityMap:
-    """Run the model. Creates the input tensor only here, so that a waiting page does not hold 12 bytes per pixel."""
+    """Run the model. The input tensor, 12 bytes per pixel, is created only here, so that a waiting page has none."""
     return cast(ProbabilityMap, session.run(model_input(session, pixels))[0][0, 0])

@@ -1,6 +1,6 @@
-"""Measures how much a page's lines bend, by a field of directions fitted to the detector's mask.
+"""Measures how much the lines of a page bend, by fitting a field of line directions to the detector's mask.
 
-Each connected component of the mask is cut along its length into pieces, and each piece has the direction of its
+Each connected component of the mask is cut along its length into pieces, and the direction of a piece is that of its
 largest second moment. So both long lines and the short numbers of a table contribute. A polynomial in x and y is fitted
 to the slopes of the pieces by iteratively reweighted least squares (P. Huber, "Robust Statistics"). Perspective makes
 lines converge but not bend, so the bend is measured as the field's change along each line.
@@ -18,36 +18,36 @@ from ocrsvc.results import Pixels
 Values = NDArray[np.float64]
 
 MAX_ANGLE: Final = np.radians(30)  # largest angle to the page's direction; other pieces are not running text
-MIN_PIECES: Final = 8  # pieces needed to fit the field's six coefficients
-MAX_WEIGHT: Final = 8.0  # largest weight of a piece, in thicknesses of length
+MIN_PIECES: Final = 8  # fewest pieces for a fit of the field's six coefficients
+MAX_WEIGHT: Final = 8.0  # largest weight of a piece; the weight is its length in thicknesses
 FIT_ROUNDS: Final = 4  # iterations of the fit
-STEPS: Final = 16  # integration steps from a side of the text to its middle
+STEPS: Final = 16  # integration steps from a side of the text to the middle
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """N pieces of lines, each about as long as a word; all (N,), in pixels and radians."""
+    """N pieces of lines, each about as long as a word; arrays (N,), in pixels and radians."""
 
     x: Values
     y: Values
-    direction: Values  # direction of the piece, modulo pi
+    direction: Values  # modulo pi
     length: Values
-    thickness: Values  # thickness of the whole line
+    thickness: Values  # thickness of the whole line that the piece is part of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineField:
-    """The direction of lines at every place of a page."""
+    """The direction of lines at every point of a page."""
 
-    turn_deg: float  # how much a line turns between the two sides of the text, root mean square
-    pieces: int  # number of pieces that the field was fitted to
+    turn_deg: float  # angle by which lines turn between the two sides of the text (root mean square)
+    pieces: int  # number of pieces to which the field was fitted
     _page: float  # direction of the page, in radians
     _middle: Values  # middle of the text, in coordinates along and across the page's direction
     _half: Values  # half of the text's size, in the same coordinates
     _factors: Values
 
     def straighten(self, points: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Move points (..., 2) across their lines to where they would be if the lines were straight."""
+        """Move points (..., 2) across their lines, to where they would be if the lines were straight."""
         cos, sin = np.cos(self._page), np.sin(self._page)
         turn = np.array([[cos, -sin], [sin, cos]])
         place = (points @ turn - self._middle) / self._half
@@ -56,7 +56,7 @@ class LineField:
         aspect = self._half[0] / self._half[1]
         at = x
         for _ in range(STEPS):
-            # Midpoint method; outside of the text the field is constant.
+            # Midpoint method; outside the text the field is constant.
             half_way = y - step / 2 * aspect * self._slope(at, y)
             y = y - step * aspect * self._slope(at - step / 2, half_way)
             at = at - step
@@ -68,7 +68,7 @@ class LineField:
 
 
 def fit_field(pieces: Pieces) -> LineField | None:
-    """Fit a field to the pieces in about the page's direction; None if there are too few."""
+    """Fit a field to those pieces that follow the page's direction; None if they are too few."""
     page = float(np.angle(np.sum(pieces.length * np.exp(2j * pieces.direction)))) / 2
     leaning = (pieces.direction - page + np.pi / 2) % np.pi - np.pi / 2
     alike = np.abs(leaning) < MAX_ANGLE
@@ -84,7 +84,7 @@ def fit_field(pieces: Pieces) -> LineField | None:
     weight = np.minimum(length / pieces.thickness[alike], MAX_WEIGHT)
     factors = _fit(unit_x, unit_y, np.tan(leaning[alike]), weight)
     turned = _turning(factors, unit_x, unit_y, float(half[0] / half[1]))
-    # The text is two units wide.
+    # From side to side, the text is two units wide.
     turn = 2 * np.sqrt(np.sum(weight * turned**2) / np.sum(weight))
     return LineField(float(np.degrees(turn)), len(x), page, middle, half, factors)
 
@@ -96,7 +96,7 @@ def _fit(x: Values, y: Values, slope: Values, weight: Values) -> Values:
         root = np.sqrt(weight * trust)
         factors = np.linalg.lstsq(terms * root[:, None], slope * root, rcond=1e-6)[0]
         off = np.abs(slope - terms @ factors)
-        # Pieces off by more than two standard deviations (1.48 medians each) weigh less.
+        # Pieces that are off by more than two standard deviations (1.48 medians each) get less weight.
         trust = 1 / np.maximum(1.0, off / (2 * (1.48 * np.median(off) + 1e-3)))
     return cast(Values, factors)
 
@@ -107,39 +107,39 @@ def _slopes(factors: Values, x: Values, y: Values) -> Values:
 
 
 def _turning(factors: Values, x: Values, y: Values, aspect: float) -> Values:
-    """Change of a line's slope per unit of x, at each place; a unit of y is `aspect` times shorter."""
+    """At each point, the change of a line's slope per unit of x; a unit of y is `aspect` times shorter."""
     _, by_x, by_y, by_xx, by_xy, by_yy = factors
-    # A sloped line also moves across the field, which cancels the change where lines only converge.
+    # A sloped line also moves across the field; if lines only converge, the two changes cancel out.
     climb = aspect * _slopes(factors, x, y)
     return cast(Values, by_x + 2 * by_xx * x + by_xy * y + climb * (by_y + by_xy * x + 2 * by_yy * y))
 
 
-MAX_SAMPLES: Final = 60_000  # text pixels sampled: enough for directions within a tenth of a degree, for any page size
-PIECE_LENGTH: Final = 6.0  # length of a piece in thicknesses of its line; shorter ones have no clear direction
-MIN_ASPECT: Final = 2.5  # minimum length / thickness of a piece with a direction
-MAX_PIECES: Final = 32  # pieces of one line
-MIN_PIXELS: Final = 30  # pixels of a piece
+MAX_SAMPLES: Final = 60_000  # sampled text pixels: directions are exact to a tenth of a degree on any page
+PIECE_LENGTH: Final = 6.0  # length of a piece, in thicknesses of its line; shorter pieces have no clear direction
+MIN_ASPECT: Final = 2.5  # smallest length / thickness of a piece with a clear direction
+MAX_PIECES: Final = 32  # most pieces of one line
+MIN_PIXELS: Final = 30  # fewest pixels of a piece
 _NO_TEXT: Final[Pixels] = np.zeros((1, 1), np.uint8)
 
 
 class LastMask:
-    """Holds the mask of the detector's latest pass over a page."""
+    """Holds the text mask of the detector's latest pass over a page."""
 
     def __init__(self) -> None:
         self.mask = _NO_TEXT  # (h, w) uint8, 0 for background
 
     def pieces(self, width: int, height: int) -> Pieces:
-        """The pieces of the mask's lines, in pixels of the width x height image; drops the mask."""
+        """The pieces of the mask's lines, in pixels of the width x height image; the mask is discarded."""
         mask, self.mask = self.mask, _NO_TEXT
         across, down = width / mask.shape[1], height / mask.shape[0]
-        # Both scales are nearly equal.
+        # One factor serves for lengths, because both scales are nearly equal.
         mean, pieces = (across + down) / 2, find_pieces(mask)
         direction = np.arctan2(np.sin(pieces.direction) * down, np.cos(pieces.direction) * across)
         return Pieces(pieces.x * across, pieces.y * down, direction, pieces.length * mean, pieces.thickness * mean)
 
 
 def find_pieces(mask: Pixels) -> Pieces:
-    """The pieces of lines with a clear direction, from a mask (h, w) uint8, 0 for background."""
+    """Cut the lines in a mask (h, w) into pieces, and return those with a clear direction; 0 is background."""
     labels = cv2.connectedComponents(mask, connectivity=4, ltype=cv2.CV_32S)[1]
     places = np.flatnonzero(mask)
     step = 1 + len(places) // MAX_SAMPLES
@@ -149,7 +149,7 @@ def find_pieces(mask: Pixels) -> Pieces:
 
 
 def _cut(labels: NDArray[np.intp], x: Values, y: Values, step: int) -> Pieces:
-    """Cut lines into pieces; each sampled pixel stands for `step` pixels."""
+    """Cut each line (label) into pieces; a sampled pixel stands for `step` pixels."""
     count, middle_x, middle_y, direction, length = _moments(labels, x, y, int(labels.max(initial=0)) + 1)
     thickness = np.maximum(step * count / length, 1.0)
     parts = np.clip(length / (PIECE_LENGTH * thickness), 1, MAX_PIECES).astype(np.intp)
@@ -164,7 +164,7 @@ def _cut(labels: NDArray[np.intp], x: Values, y: Values, step: int) -> Pieces:
 
 
 def _moments(group: NDArray[np.intp], x: Values, y: Values, groups: int) -> tuple[Values, ...]:
-    """Count, centre (x and y), direction in radians and length of each group of pixels."""
+    """Pixel count, centre x and y, direction in radians, and length of each group of pixels."""
     count = np.bincount(group, minlength=groups).astype(np.float64)
     most = np.maximum(count, 1.0)
 

@@ -1,8 +1,8 @@
 """Reads one page: detect lines, find the page's orientation, recognize, order. Pixels are in memory or on a GPU.
 
-The recognizer itself shows the orientation: a few long lines are read first, and turned by 180 degrees if it is unsure
-of them. A classifier before every line (0 or 180 degrees) costs more and flips good lines: F1 0.939 with it and 0.949
-without on the same 48 pages.
+The recognizer itself shows the orientation: a few long lines are read first, and turned by 180 degrees if the
+recognizer is unsure of them. To classify every line first (0 or 180 degrees) costs more and turns good lines upside
+down: F1 is 0.939 with such a classifier and 0.949 without, on the same 48 pages.
 """
 
 import time
@@ -26,52 +26,52 @@ from ocrsvc.imaging.text_contour import Outline, corners, cut, ends, extent, is_
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Check, EngineTimes, Line, Page, Pixels, ReadTask, Spaces, no_check
 
-TALL_RATIO = 1.5  # height / width above which a box is a vertical line
+TALL_RATIO = 1.5  # height / width above which a line counts as vertical
 SAMPLE_LINES = 4
-CONFIDENT = 0.85  # mean confidence of the sample above which the page is the right way up
-CLEARLY_BETTER = 0.05  # gain in confidence needed to turn a line or page
-DOUBTFUL_LINE = 0.7  # confidence below which a line is read the other way round too
+CONFIDENT = 0.85  # the page is upright if the sample's mean confidence is at least this
+CLEARLY_BETTER = 0.05  # how much the confidence must rise for a line or page to be turned
+DOUBTFUL_LINE = 0.7  # a line with less confidence is also read upside down
 MIN_CONFIDENCE = 0.5
-MAJORITY = 0.7  # share of the text's length that decides the page's orientation
+MAJORITY = 0.7  # share of the text, by length, that must agree on the page's orientation
 
 # A line that the detector joined across the gutter between two columns is split where it has a wide blank that ends at
-# the left edge of other nearby lines. A space between two words is rarely that wide and rarely at a column's edge.
-MIN_GUTTER: Final = 0.9  # width of a gutter in line heights; spaces between words have a third of it
-EDGE_TOLERANCE: Final = 0.4  # tolerance of a column's left edge, in line heights
-MAX_DISTANCE: Final = 10.0  # vertical distance of nearby lines, in line heights
-MIN_BESIDE: Final = 2.0  # length of text on each side of a gutter, in line heights
-MIN_LINES: Final = 3  # lines that begin at the edge, joined ones included
-MARGIN: Final = 0.1  # white that a part keeps at its end, in line heights
-INK_CONTRAST: Final = 0.3  # contrast of a pixel column with ink, as a share of the line's strongest
-MAX_LINES: Final = 1000  # pages with more lines are not split
-MAX_CUTS: Final = 200  # lines examined per page
+# the left edge of other nearby lines. A space between words is rarely that wide, and rarely ends at a column's edge.
+MIN_GUTTER: Final = 0.9  # smallest width of a gutter, in line heights; spaces between words have a third of it
+EDGE_TOLERANCE: Final = 0.4  # how far lines of one column may differ at their left edge, in line heights
+MAX_DISTANCE: Final = 10.0  # largest vertical distance of nearby lines, in line heights
+MIN_BESIDE: Final = 2.0  # smallest length of text on each side of a gutter, in line heights
+MIN_LINES: Final = 3  # number of lines that must begin at the edge, including the joined ones
+MARGIN: Final = 0.1  # blank that each part keeps at its end, in line heights
+INK_CONTRAST: Final = 0.3  # contrast of a pixel column with ink, as a share of the line's strongest contrast
+MAX_LINES: Final = 1000  # lines are not split on pages that have more
+MAX_CUTS: Final = 200  # most lines per page that are searched for gutters
 
 
 class PageReader(Protocol):
-    """Runs the models on one image; with `in_batches` it reads many lines in one run."""
+    """Runs the models on one image; with `in_batches` many lines are read in one run."""
 
     @property
     def in_batches(self) -> bool: ...  # noqa: D102  described above
 
     def find(self) -> list[Outline]:
-        """Detect the lines: outlines in pixels of the image, clockwise from the top left corner, unordered."""
+        """Detect lines; returns outlines in any order, in pixels of the image, clockwise from the top left corner."""
         ...
 
     def read(self, outlines: Sequence[Outline]) -> list[LineText]:
-        """Recognize each line, along its upper edge; results in the same order."""
+        """Recognize lines, each along its upper edge; returns their texts in the same order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class InMemoryPageReader:
-    """A PageReader that crops lines in memory for any LineReader."""
+    """A PageReader that crops lines in memory, for any LineReader."""
 
     pixels: Pixels  # (H, W[, 3]) uint8
     find_lines: Callable[[Pixels], list[Outline]]
     reader: LineReader
     check: Check = no_check
     in_batches: bool = False  # see PageReader
-    with_ink: bool = False  # whether to measure the lines' ink, for words
+    with_ink: bool = False  # whether to add the ink of each line, for word boxes
 
     def find(self) -> list[Outline]:
         """See PageReader."""
@@ -85,7 +85,7 @@ class InMemoryPageReader:
 
 
 def add_ink(text: LineText, crop: Pixels) -> LineText:
-    """Add the ink of its crop to a line with character positions."""
+    """Add the ink in a line's crop to its text, if the positions of its characters are known."""
     return text if text.path is None else replace(text, ink=ink_columns(at_usual_height(crop)))
 
 
@@ -96,21 +96,21 @@ UNREAD: Final = LineText("", 0.0)
 
 @dataclass(slots=True)
 class _DetectedLine:
-    """A detected line: its outline, in reading direction, and its text, once read."""
+    """A detected line: its outline, in reading direction, and its text once it is read."""
 
     outline: Outline
     read: LineText = UNREAD
 
     @property
     def quad(self) -> Quad:
-        """The corners of the outline."""
+        """The four corners of the outline."""
         return corners(self.outline)
 
 
 def read_page(
     task: ReadTask, reader: PageReader, straighten: Straighten | None = None, outlines: Sequence[Outline] | None = None
 ) -> Page:
-    """Read an image; `straighten` undoes a bend before ordering, `outlines` are those of lines detected before."""
+    """Read an image, or only the lines with given `outlines`; `straighten` removes a bend before lines are ordered."""
     began_s = time.monotonic()
     if outlines is None:
         outlines = reader.find() if task.options.detect else ()
@@ -134,13 +134,13 @@ def read_page(
 
 
 def _along_text(outline: Outline) -> Outline:
-    """Start a tall quad at its top right corner, so that it is read downwards, like columns of Chinese."""
+    """Start a tall quad at its top right corner, so that it is read downwards like a column of Chinese."""
     along, across = extent(outline)
     return np.roll(outline, -1, axis=0) if across >= TALL_RATIO * along and not is_curved(outline) else outline
 
 
 def _find_orientation(found: list[_DetectedLine], reader: PageReader) -> None:
-    """Read a sample of long lines (all lines, in batches); turn all lines if that reads the sample clearly better."""
+    """Read a sample of long lines (in batches: all lines); turn all lines if that makes the sample clearly better."""
     sample = sorted(found, key=lambda line: -_elongation(line.outline))[:SAMPLE_LINES]
     _recognize(found if reader.in_batches else sample, reader)
     if _mean_confidence([line.read for line in sample]) >= CONFIDENT:
@@ -155,7 +155,7 @@ def _find_orientation(found: list[_DetectedLine], reader: PageReader) -> None:
 
 
 def _retry_doubtful(found: list[_DetectedLine], reader: PageReader) -> None:
-    """Read doubtful lines the other way round too, and keep clearly better results."""
+    """Read doubtful lines upside down too, and keep results that are clearly better."""
     doubtful = [line for line in found if 0 < line.read.confidence < DOUBTFUL_LINE]
     for line, text in zip(doubtful, reader.read([turned_round(line.outline) for line in doubtful]), strict=True):
         if text.confidence > max(line.read.confidence + CLEARLY_BETTER, DOUBTFUL_LINE):
@@ -168,7 +168,7 @@ def _recognize(lines: Sequence[_DetectedLine], reader: PageReader) -> None:
 
 
 def _decide_spaces(found: Sequence[_DetectedLine], spaces: Spaces) -> None:
-    """Decide the spaces by the confident lines, independent of the request's `min_confidence`."""
+    """Decide where spaces belong, using all confident lines, whatever `min_confidence` the request has."""
     read = [line for line in found if line.read.confidence >= MIN_CONFIDENCE]
     for line, text in zip(read, decide_spaces([(line.read, ends(line.outline)) for line in read], spaces), strict=True):
         line.read = text
@@ -189,9 +189,9 @@ def _assemble(task: ReadTask, found: list[_DetectedLine], straighten: Straighten
     kept = [line for line in found if line.read.text.strip() and line.read.confidence >= least]
     angle = _page_angle(kept)
     direction = _page_direction(kept)
-    # Rectangles around curved lines would overlap although the lines do not.
+    # Use the ends of lines: rectangles around curved lines overlap even if the lines do not.
     quads = np.array([ends(line.outline) for line in kept], np.float32).reshape(-1, 4, 2)
-    # Turned by 90 degrees, columns from right to left become rows from top to bottom.
+    # After a turn by 90 degrees, columns from right to left are rows from top to bottom.
     turn = (angle + 270) % 360 if direction == "vertical" else angle
     straight = straighten(quads), straighten(find_rules(image.pixels, quads))
     level = level_quads(*(turn_points(points, turn, image.width, image.height) for points in straight))
@@ -220,7 +220,7 @@ def _page_angle(lines: Sequence[_DetectedLine]) -> int:
 
 
 def _page_direction(lines: Sequence[_DetectedLine]) -> Direction:
-    """The direction of most of the text, by length; numbers count for neither side."""
+    """The writing direction of most of the text, by length; lines without letters do not count."""
     if all(line.read.direction == "ltr" for line in lines):
         return "ltr"
     votes: dict[Direction, float] = {"ltr": 0.0, "rtl": 0.0, "vertical": 0.0}
@@ -236,7 +236,7 @@ Numbers = NDArray[np.float64]
 
 
 def split_joined_lines(pixels: Pixels, outlines: Sequence[Outline]) -> list[Outline]:
-    """Split the lines that cross a gutter; pixels are (H, W[, 3])."""
+    """Split the lines that cross a gutter between columns; pixels are (H, W[, 3])."""
     if not 1 < len(outlines) <= MAX_LINES:
         return list(outlines)
     level = level_quads(np.array([ends(outline) for outline in outlines], np.float32)).astype(np.float64)
@@ -265,7 +265,7 @@ def split_joined_lines(pixels: Pixels, outlines: Sequence[Outline]) -> list[Outl
 
 
 def _whites(pixels: Pixels, outline: Outline, left: float, right: float, size: float) -> Numbers:
-    """(N, 2) left and right ends of the wide blanks of a line, in coordinates of the levelled page."""
+    """(N, 2) left and right ends of a line's wide blanks, in coordinates of the levelled page."""
     width, height = (max(1, round(side)) for side in extent(outline))
     crop = cut(pixels, outline, width, height)
     rows = crop[height // 6 : height - height // 6]
@@ -277,7 +277,7 @@ def _whites(pixels: Pixels, outline: Outline, left: float, right: float, size: f
 
 
 def _parts(outline: Outline, whites: Sequence[Numbers], margin: float) -> list[Outline]:
-    """Cut an outline at blanks given as shares of its length."""
+    """Cut an outline at blanks, whose ends are given as shares of its length."""
     begins = [0.0, *(float(white[1]) - margin for white in whites)]
     stops = [*(float(white[0]) + margin for white in whites), 1.0]
     places = np.array([[begin, 0.0, stop, 1.0] for begin, stop in zip(begins, stops, strict=True)])

@@ -1,10 +1,10 @@
-"""Corrects the boxes of lines for perspective: measures how lines converge, and turns rectangles into trapezoids.
+"""Corrects line boxes for perspective: measures how the lines converge, and turns rectangles into trapezoids.
 
 On a sign, a wall or a sheet seen from the side, lines converge, letters shrink along each line, and vertical strokes
 are not perpendicular to it. The minimum-area rectangle around such a line shears its letters. The angles of lines that
-meet in one point grow with the distance from the middle line; that rate is fitted over the whole page (by iteratively
-reweighted least squares: P. Huber, "Robust Statistics", 1981), and gives each quad's trapezoid. A page without
-convergence keeps its rectangles, bit-identical.
+meet in one point grow with the distance from the middle line. That rate is fitted over the whole page by iteratively
+reweighted least squares (P. Huber, "Robust Statistics", 1981); each line's trapezoid follows from it. A page without
+convergence keeps its rectangles unchanged.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from ocrsvc.imaging.text_contour import Outline, is_curved
 
 Values = NDArray[np.float64]
 
-MIN_LINES: Final = 6  # lines with a clear direction needed to measure convergence
-MIN_ASPECT: Final = 4.0  # minimum length / thickness of a line that is measured
-MIN_CORRECTED_ASPECT: Final = 2.0  # minimum length / thickness of a line that is corrected
-# Largest angle between a line and the page's direction; other lines stay unchanged.
+MIN_LINES: Final = 6  # fewest lines with a clear direction from which convergence is measured
+MIN_ASPECT: Final = 4.0  # smallest length / thickness of a line that is used for measuring
+MIN_CORRECTED_ASPECT: Final = 2.0  # smallest length / thickness of a line that is corrected
+# Largest angle between a line and the page's direction; lines with a larger one are not corrected.
 MAX_ANGLE: Final = float(np.radians(35))
-# Minimum change of the letters' size across the text. Of 275 corpus images seven have more than 0.05, all of them
-# photographs and product pictures.
+# Smallest change of letter size across the text that is corrected. Of 275 corpus images seven have more than 0.05, all
+# of them photographs and product pictures.
 MIN_CONVERGENCE: Final = 0.1
-MAX_UNEXPLAINED: Final = 1 / 3  # largest unexplained share of the spread of directions
-# Minimum thickness at an end relative to the middle; lines nearer to the vanishing point are unreadable.
+MAX_UNEXPLAINED: Final = 1 / 3  # largest share of the spread of directions that the fit may leave unexplained
+# Smallest thickness at a line's end relative to the page's middle; lines nearer to the vanishing point are unreadable.
 MIN_SIZE: Final = 0.3
 _ROUNDS: Final = 8
 
@@ -38,19 +38,19 @@ class _Axes:
 
     quads: Values
     middles: Values  # (N, 2), in pixels from the middle of the page's text
-    angles: Values  # (N,) directions in radians, all within a quarter turn of `main`
+    angles: Values  # (N,) directions in radians, within a quarter turn of `main`
     lengths: Values  # (N,) in pixels
     thicknesses: Values
-    main: float  # the direction of most text, in radians
+    main: float  # direction of most of the text, in radians
 
 
-# The middle line's direction in radians, and radians per pixel by which lines below it are turned, which is also the
-# relative growth of letters per pixel to the right.
+# The middle line's direction in radians; and the radians per pixel by which lines below it are turned, which is also
+# the relative growth of letters per pixel to the right.
 _Convergence = tuple[float, float]
 
 
 def follow_perspective(outlines: Sequence[Outline], width: int, height: int) -> list[Outline]:
-    """Replace straight outlines by trapezoids if the lines of the page converge; keeps the order."""
+    """Replace straight outlines by trapezoids if the lines of the page converge; the order is kept."""
     straight = [number for number, outline in enumerate(outlines) if not is_curved(outline)]
     if len(straight) < MIN_LINES:
         return list(outlines)
@@ -72,7 +72,7 @@ def _axes(quads: Values) -> _Axes:
     longer = np.where((heights > widths)[:, None], down, right)
     lengths, thicknesses = np.maximum(widths, heights), np.maximum(np.minimum(widths, heights), 1.0)
     angles = np.arctan2(longer[:, 1], longer[:, 0])
-    # Doubling the angles makes a direction and its opposite equal.
+    # With doubled angles, a direction and its opposite are equal.
     weights = np.where(lengths > MIN_ASPECT * thicknesses, lengths, 0.0)
     main = float(np.arctan2(weights @ np.sin(2 * angles), weights @ np.cos(2 * angles)) / 2)
     angles = main + (angles - main + np.pi / 2) % np.pi - np.pi / 2
@@ -81,14 +81,14 @@ def _axes(quads: Values) -> _Axes:
 
 
 def _fit(axes: _Axes, used: NDArray[np.bool_]) -> _Convergence | None:
-    """Fit the convergence of the lines; None if they are too few, parallel, or do not converge in one point."""
+    """Fit the lines' convergence; None if lines are too few, nearly parallel, or do not meet in one point."""
     if used.sum() < MIN_LINES:
         return None
     angles, weights = axes.angles[used], axes.lengths[used]
     angle, rate = float(np.average(angles, weights=weights)), 0.0
     for _ in range(_ROUNDS):
         along, below = _turned(axes.middles[used], angle)
-        # Distance along a turned line to the middle line, with the angle for its tangent.
+        # Distance to the middle line, measured along each turned line; for small angles the tangent equals the angle.
         places = below - (angles - angle) * along
         left = angles - angle - rate * places
         limit = 2 * np.median(np.abs(left)) + 1e-4
@@ -104,13 +104,13 @@ def _fit(axes: _Axes, used: NDArray[np.bool_]) -> _Convergence | None:
 
 
 def _turned(points: Values, angle: float) -> tuple[Values, Values]:
-    """Coordinates (N,) of points (N, 2) along a direction and across it."""
+    """Convert points (N, 2) to coordinates along a direction and across it, each (N,)."""
     cos, sin = np.cos(angle), np.sin(angle)
     return points[:, 0] * cos + points[:, 1] * sin, points[:, 1] * cos - points[:, 0] * sin
 
 
 def _trapezoids(axes: _Axes, convergence: _Convergence) -> Values:
-    """(N, 4, 2) quads with vertical ends and a thickness that follows the convergence."""
+    """(N, 4, 2) quads whose ends are vertical and whose thickness follows the convergence."""
     along = np.stack([np.cos(axes.angles), np.sin(axes.angles)], axis=-1)
     across = np.stack([-along[:, 1], along[:, 0]], axis=-1)
     angle, rate = convergence

@@ -1,8 +1,8 @@
 """Runs the recognition model over lines: one run per line on a CPU, batches of lines from any pages on a GPU.
 
-On a CPU batching gains nothing and padding costs time; a GPU would be idle without it. Under OpenVINO only the last
+On a CPU, batches gain nothing and padding costs time; a GPU would be idle without batches. Under OpenVINO only the last
 matrix product is computed for several lines of a page together. The output for a line depends on that line alone: in a
-batch it is padded to the bucket of its own width, and only its own steps are used.
+batch it is padded to the bucket of its own width, and only the steps that cover the line are used.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ from ocrsvc.serving.batcher import Batcher, Limits
 
 R = TypeVar("R")
 
-_CHECK_S: Final = 0.25  # interval of the check while a page waits for a batch
-# Widths to which lines are padded in batches; few, because a GPU searches for kernels at every new shape.
+_CHECK_S: Final = 0.25  # interval of calls of `check` while a page waits for a batch
+# Widths to which lines are padded in batches. There are few, because a GPU searches for kernels at every new shape.
 BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
-# The narrowest and widest bucket of each TensorRT engine. Its memory is the number of lines of the narrowest times the
-# width of the widest: twice a batch's pixels here, where a single engine would take twenty times as many.
+# Narrowest and widest bucket of each TensorRT engine. An engine's memory is the number of lines of its narrowest bucket
+# times the width of its widest: here twice the pixels of a batch, with a single engine twenty times as many.
 PROFILES_PX: Final = ((96, 320), (480, 960), (1440, 3200))
-# The names of the graph's outputs from graph/rewrite.py, which is not imported because it needs the package onnx.
+# Output names of graph/rewrite.py, which cannot be imported here because it needs the package onnx.
 OUTPUTS: Final = ("best", "sure")
 WITH_LOGITS: Final = (*OUTPUTS, "logits")
 
@@ -39,9 +39,9 @@ WITH_LOGITS: Final = (*OUTPUTS, "logits")
 class RecognizerOutput:
     """The model's output for one line of T steps."""
 
-    best: NDArray[np.int64]  # (T,) int64, the likeliest class of each step
-    probabilities: NDArray[np.float32]  # (N,) float32, the probability of each character at its first step
-    logits: NDArray[np.float32] | None = None  # (T, C) float32, if requested
+    best: NDArray[np.int64]  # (T,) the likeliest class of each step
+    probabilities: NDArray[np.float32]  # (N,) the probability of each character at its first step
+    logits: NDArray[np.float32] | None = None  # (T, C), if requested
 
 
 Names = tuple[str, ...]
@@ -49,13 +49,13 @@ Decode = Callable[[RecognizerOutput], R]
 
 
 class LineImage:
-    """The image of one line, (h, w[, 3]) uint8, with the recognizer's height; for a GPU see gpu/page_reader.py."""
+    """The image of one line, (h, w[, 3]) uint8, at the recognizer's line height; for GPUs see gpu/page_reader.py."""
 
     def __init__(self, crop: Pixels) -> None:
         self._crop, self.width = crop, int(crop.shape[1])
 
     def pixels(self) -> Pixels:
-        """(h, width[, 3]) uint8, in memory."""
+        """The pixels in memory, (h, width[, 3]) uint8."""
         return self._crop
 
 
@@ -64,13 +64,13 @@ Lines = Sequence[LineImage]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleLineRunner:
-    """Runs each line separately, in the calling thread and in idle shared threads."""
+    """Runs the model once per line, in the calling thread and in idle shared threads."""
 
     _session: ModelRunner
     _shared_threads: SharedThreads
 
     def map(self, decode: Decode[R], lines: Lines, check: Check = no_check, outputs: Names = OUTPUTS) -> list[R]:
-        """`decode` of each line's named outputs, in order. Calls `check` before each line, and stops if it raises."""
+        """Run the model over lines; returns `decode` of each output. Before each line `check` may raise."""
 
         def read(line: LineImage) -> R:
             check()
@@ -83,7 +83,7 @@ class SingleLineRunner:
         return RecognizerOutput(*self._session.run(tensor, outputs))
 
 
-GROUP_STEPS: Final = 512  # steps classified by one thread at once; other threads classify a page's other groups
+GROUP_STEPS: Final = 512  # steps that one thread classifies at once; other threads classify the page's other groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +116,7 @@ class TwoStageRunner:
 
 
 def groups_of(lines: Sequence[Features]) -> list[Sequence[Features]]:
-    """Group consecutive lines; a group ends with the line that brings it to GROUP_STEPS."""
+    """Group consecutive lines; a group is complete when it has GROUP_STEPS steps or more."""
     groups: list[list[Features]] = []
     for line in lines:
         if not groups or sum(map(len, groups[-1])) >= GROUP_STEPS:
@@ -125,14 +125,14 @@ def groups_of(lines: Sequence[Features]) -> list[Sequence[Features]]:
     return list(groups)
 
 
-# Runs the model over lines padded to a width, and returns the named outputs in memory.
+# Runs the model over lines that are padded to a width; returns the named outputs in memory.
 RunBatch = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
 
 
 class BatchRunner:
-    """Runs lines of one width bucket, from any pages, in one batch; a line costs its padded pixels.
+    """Runs lines of one width bucket, from any pages, in batches; the cost of a line is its padded pixels.
 
-    `runners` batches run at once. `run` stacks the lines and runs the session; default: for lines in memory.
+    `runners` batches run at the same time. `run` makes the tensor and runs the session; by default lines are in memory.
     """
 
     def __init__(self, session: ModelRunner, limits: Limits, runners: int = 1, run: RunBatch | None = None) -> None:
@@ -148,10 +148,10 @@ class BatchRunner:
             for line in lines:
                 width = bucket_of(line.width)
                 futures.append(self._batcher.submit((width, outputs), line, width * self._height_px))
-            # Decode in the page's thread, while the batch thread runs the next batch.
+            # Decode in the page's thread, so that the batch thread can start the next batch.
             return [decode(_result_of(future, check)) for future in futures]
         finally:
-            # After a failure, drop the lines that still wait; this has no effect on finished ones.
+            # After a failure, cancel the lines that still wait; finished ones are not affected.
             for future in futures:
                 future.cancel()
 
@@ -176,7 +176,7 @@ class BatchRunner:
         return answers
 
 
-LineRunner = SingleLineRunner | TwoStageRunner | BatchRunner  # runs the recognition model over lines
+LineRunner = SingleLineRunner | TwoStageRunner | BatchRunner  # the ways to run the recognition model over lines
 
 
 def _result_of(future: Future[R], check: Check) -> R:
@@ -188,14 +188,14 @@ def _result_of(future: Future[R], check: Check) -> R:
 
 
 def make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads) -> SingleLineRunner | TwoStageRunner:
-    """The line runner for a CPU: in two stages under OpenVINO."""
+    """Make the line runner for a CPU: two stages under OpenVINO, otherwise one run per line."""
     if isinstance(recognition, SessionPool) and isinstance(recognition.sessions[0], OpenVinoRecognizer):
         return TwoStageRunner(recognition, shared_threads)
     return SingleLineRunner(recognition, shared_threads)
 
 
 def batch_in_memory(session: ModelRunner) -> RunBatch:
-    """A function that stacks lines in memory and runs them with a session of the batched graph."""
+    """Make a function that pads lines in memory to one tensor and runs it with a session of the batched graph."""
 
     def run(line_images: Sequence[LineImage], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
         height = session.input_format.height_px
@@ -208,12 +208,12 @@ def batch_in_memory(session: ModelRunner) -> RunBatch:
 
 
 def max_lines(width: int, limits: Limits, height: int) -> int:
-    """Largest number of lines of this padded size in one batch."""
+    """The largest number of lines of this padded size that fit into one batch."""
     return max(1, min(limits.max_items, limits.max_cost // (height * width)))
 
 
 def profiles(limits: Limits, height: int) -> tuple[Profile, ...]:
-    """The TensorRT profiles of all batches within the limits; `height` is the line height."""
+    """The TensorRT profiles for all batches within the limits; `height` is the line height."""
     return tuple(
         Profile(
             (1, 3, height, narrowest),
@@ -225,10 +225,10 @@ def profiles(limits: Limits, height: int) -> tuple[Profile, ...]:
 
 
 def bucket_of(width: int) -> int:
-    """The padded width of a line, both in pixels."""
+    """The width to which a line is padded, in pixels."""
     return next((bucket for bucket in BUCKETS_PX if bucket >= width), width)
 
 
 def own_steps(width: int, padded: int, steps: int) -> int:
-    """Number of a padded line's steps that cover the line itself."""
+    """Of a padded line's steps, the number that cover the line itself."""
     return max(1, min(steps, -(-steps * width // padded)))

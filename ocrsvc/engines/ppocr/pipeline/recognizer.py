@@ -1,10 +1,10 @@
-"""Recognizes lines: straightened crops to text, with one PP-OCR recognizer or several for several scripts.
+"""Recognizes lines: straightened crops to text, with one PP-OCR recognizer, or with several for several scripts.
 
-With several, the first suitable recognizer reads each line. If it is unsure, the others read the line too until one is
-sure, and the surest result is kept. Recognizers that read other lines of the page best come first, and one that reads
-most lines best reads all; so a page of one script costs little more than two readings. Recognizers of columns read only
-vertical lines. The work of the others is limited in proportion to that of the first; a page that the first one is sure
-of costs nothing more. The result depends on the page alone.
+If there are several, the first suitable recognizer reads each line. If it is unsure, the others read the line too until
+one is sure, and the surest result is kept. Recognizers that won on other lines of the page are tried first, and one
+that wins on most lines reads all of them; so a page of one script costs little more than two readings. Recognizers for
+columns read only vertical lines. The work of the other recognizers is limited in proportion to that of the first; a
+page of which the first is sure costs nothing more. The result depends on the page alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,19 +25,19 @@ from ocrsvc.imaging.geometry import headings
 from ocrsvc.imaging.text_contour import Outline, corners, extent
 from ocrsvc.results import Check, Decoder, Pixels, ReadOptions, no_check
 
-# Widths to which lines are stretched, each to the next wider one. Few, because OpenVINO compiles kernels for each and
-# keeps them, about 6 MB; over the corpus these give 7 % more columns than steps of 16 px.
+# Widths of crops; a line is stretched to the next one. There are few, because OpenVINO compiles and keeps kernels for
+# each, about 6 MB. On the corpus they have 7 % more pixel columns than steps of 16 px would.
 WIDTHS_PX: Final = (
     *(48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
     *(640, 768, 896, 1024, 1280, 1536, 1920, 2400, 3200),
 )
-SQUEEZE: Final = 0.85  # horizontal scale: reads as well and costs less, except with thin strokes
-SMALL_TEXT_PX: Final = 24  # box height up to which a line is not squeezed
+SQUEEZE: Final = 0.85  # horizontal scale: costs less, and reads equally well except for thin strokes
+SMALL_TEXT_PX: Final = 24  # lines up to this height are not squeezed horizontally
 BEAM_WIDTH: Final = 10
 
 
 def input_width(length: float, across: float, height: int = HEIGHT_PX) -> int:
-    """Input width in pixels for a line of this length and height."""
+    """The width of the network's input, in pixels, for a line with this length and height on the page."""
     squeeze = SQUEEZE if across > SMALL_TEXT_PX else 1.0
     width = length * height / max(across, 1.0) * squeeze
     return next((allowed for allowed in WIDTHS_PX if allowed >= width), WIDTHS_PX[-1])
@@ -45,7 +45,7 @@ def input_width(length: float, across: float, height: int = HEIGHT_PX) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recognizer:
-    """Reads line crops of one height with a line runner, and decodes by best path."""
+    """Reads line crops of one height with a line runner, and decodes the best path."""
 
     _runner: LineRunner
     _characters: Sequence[str]
@@ -57,12 +57,12 @@ class Recognizer:
         return input_width(along, across, self.height_px), self.height_px
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
-        """Read crops (height_px, w[, 3]) uint8 of `crop_size`; see LineReader."""
+        """Read (height_px, w[, 3]) uint8 crops that have the `crop_size`; see LineReader."""
         return self.read_line_images([LineImage(level_ground(crop)) for crop in crops], check)
 
     def read_line_images(self, line_images: Sequence[LineImage], check: Check = no_check) -> list[LineText]:
-        """Read lines that are `crop_size` wide, in memory or on a GPU; calls `check` between them."""
-        # The widest first, so that all cores end at about the same time.
+        """Read lines with the width of `crop_size`, in memory or on a GPU; calls `check` between them."""
+        # Start with the widest lines, so that all cores finish at about the same time.
         order = sorted(range(len(line_images)), key=lambda index: -line_images[index].width)
         paths = dict(zip(order, self._paths([line_images[index] for index in order], check), strict=True))
         return [self._as_text(paths[index], line_image) for index, line_image in enumerate(line_images)]
@@ -79,7 +79,7 @@ class Recognizer:
 
 
 class BeamRecognizer(Recognizer):
-    """A Recognizer that decodes by prefix beam search; if that finds the best path's text, it keeps the best path."""
+    """A Recognizer with prefix beam search; if that finds the same text as the best path, the best path is kept."""
 
     def _paths(self, line_images: Sequence[LineImage], check: Check) -> list[Path]:
         lines = self._runner.map(self._prepare, line_images, check, WITH_LOGITS)
@@ -89,7 +89,7 @@ class BeamRecognizer(Recognizer):
         return [self._choose(*line, labels) for line, labels in zip(lines, found, strict=True)]
 
     def _prepare(self, line: RecognizerOutput) -> tuple[Path, Ints, Steps, NDArray[np.float64]]:
-        """The best path, its labels, pruned steps, and the log of each step's softmax sum."""
+        """The best path, its labels, the pruned steps, and the log of each step's softmax denominator."""
         assert line.logits is not None, "the logits were requested"
         path = self._best_path(line)
         steps = prune(line.logits[None])
@@ -101,13 +101,13 @@ class BeamRecognizer(Recognizer):
         if np.array_equal(labels, own) or not len(labels):
             none = np.zeros(0, np.intp)
             return best if len(labels) else Path([], none, none, best.steps, 0.0, np.zeros(0))
-        # The score of each label at each step, -inf if pruned.
+        # The score of each label at each step; -inf if the label was pruned there.
         same = steps.classes[0][:, :, None] == labels
         scores = np.where(same, steps.scores[0][:, :, None], -np.inf).max(axis=1)
         places = align(labels, scores, steps.blank[0])
         steps_of = [np.flatnonzero(places == place) for place in range(len(labels))]
         first, last = (np.array([label_steps[end] for label_steps in steps_of]) for end in (0, -1))
-        # Scores and norm are both relative to the greatest logit of their step.
+        # Scores and softmax denominators are both relative to the greatest logit of their step.
         probabilities = np.exp(scores[first, np.arange(len(labels))] - norm[first])
         characters = [self._characters[label] for label in labels]
         return Path(characters, first, last, len(places), float(probabilities.mean()), probabilities)
@@ -116,12 +116,12 @@ class BeamRecognizer(Recognizer):
 R = TypeVar("R", bound=LineReader)
 R_co = TypeVar("R_co", bound=LineReader, covariant=True)
 
-SURE: Final = 0.9  # confidence from which no other recognizer reads the line
-# Width per character above which a line has too few of them: three line heights. A recognizer reads little of a script
-# that it does not know, and may be sure of that; of 2303 corpus lines none is so sparse.
+SURE: Final = 0.9  # if the confidence reaches this, no other recognizer reads the line
+# A line that is wider than this per character has too few of them: three line heights. A recognizer reads only a few
+# characters of a script that it does not know, and may be sure of them; none of 2303 corpus lines is so sparse.
 SPARSE_PX: Final = 144
-MAX_EXTRA_SHARE: Final = 1.0  # pixel columns that other recognizers may read per column read by the first
-MIN_EXTRA_PX: Final = 5120  # pixel columns that they may read on any page: sixteen lines of usual length
+MAX_EXTRA_SHARE: Final = 1.0  # pixel columns that the other recognizers may read, per column that the first one reads
+MIN_EXTRA_PX: Final = 5120  # pixel columns that they may read on any page: sixteen lines of common length
 SAMPLE_LINES: Final = 4  # unsure lines that decide which recognizer reads the other unsure lines first
 
 
@@ -134,7 +134,7 @@ def candidates(lang: str | None, languages: Sequence[Sequence[str]]) -> tuple[in
 
 @dataclass(frozen=True, slots=True)
 class Script(Generic[R_co]):
-    """One recognizer of a model."""
+    """One of a model's recognizers, for the languages of one script."""
 
     readers: Mapping[Decoder, R_co]
     languages: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class Script(Generic[R_co]):
 
 
 def open_page(scripts: Sequence[Script[R]], options: ReadOptions, open_reader: Callable[[R], PageReader]) -> PageReader:
-    """A reader of one page with the recognizers that the options select, the default one first."""
+    """Open a reader of one page with the recognizers that the options select, the default one first."""
     chosen = [scripts[number] for number in candidates(options.lang, [script.languages for script in scripts])]
     readers = [open_reader(script.readers[options.decoder]) for script in chosen]
     if len(readers) == 1:
@@ -152,7 +152,7 @@ def open_page(scripts: Sequence[Script[R]], options: ReadOptions, open_reader: C
 
 @dataclass(slots=True)
 class _Attempt:
-    """One line, the recognizers that have not read it yet, and the best result so far."""
+    """One line: the recognizers that have not read it yet, and the best result so far."""
 
     outline: Outline
     width: int
@@ -161,32 +161,32 @@ class _Attempt:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether another recognizer should and can read the line."""
+        """Whether the result is unsure and another recognizer can still read the line."""
         return self.best is not None and self.confidence(self.best) < SURE and bool(self.left)
 
     def confidence(self, text: LineText) -> float:
-        """The confidence of a result for this line, reduced if it has few characters for the line's width."""
+        """A result's confidence for this line, reduced if it has too few characters for the line's width."""
         visible = sum(not character.isspace() for character in text.text)
         return text.confidence * min(1.0, visible * SPARSE_PX / self.width)
 
 
 @dataclass(slots=True)
 class SeveralRecognizers:
-    """A page.PageReader with several recognizers."""
+    """A page.PageReader that reads with several recognizers."""
 
-    readers: Sequence[PageReader]  # one per recognizer, the likeliest first; each of them can detect the lines
-    directions: Sequence[Direction]  # text direction of each recognizer
-    # whether recognizers of columns read vertical lines first, as for a given language; otherwise the order is that of
-    # `readers`, because the page may lie on its side
+    readers: Sequence[PageReader]  # one per recognizer, the likeliest first; each of them can detect lines
+    directions: Sequence[Direction]  # writing direction of each recognizer
+    # whether recognizers for columns read vertical lines first, as for a requested language; otherwise `readers` gives
+    # the order, because the page may lie on its side
     columns_first: bool = False
     _lines: int = 0
     _read_px: int = 0
-    _more_px: int = 0  # read by other recognizers than a line's first
+    _more_px: int = 0  # pixel columns read by other recognizers than each line's first
     _wins: dict[int, int] = field(default_factory=dict)
 
     @property
     def in_batches(self) -> bool:
-        """As in the readers."""
+        """Whether the readers read many lines in one run."""
         return self.readers[0].in_batches
 
     def find(self) -> list[Outline]:
@@ -203,10 +203,10 @@ class SeveralRecognizers:
         unsure = [attempt for attempt in attempts if attempt.is_unsure]
         sample = 0 if any(self._wins.values()) else SAMPLE_LINES
         for group in (unsure[:sample], unsure[sample:]):
-            # The recognizer that won most lines of the page first.
+            # The recognizer that won on most lines of the page comes first.
             for number in sorted(range(len(self.readers)), key=lambda number: -self._wins.get(number, 0)):
                 self._read_too(number, [attempt for attempt in group if attempt.is_unsure])
-        # Short words of two scripts look alike, so one that won most lines reads all.
+        # Short words of two scripts look alike, so a recognizer that won on most lines reads all.
         leader = max(self._wins, key=lambda number: self._wins[number], default=0)
         if 2 * self._wins.get(leader, 0) > self._lines:
             self._read_too(leader, attempts)
@@ -230,7 +230,7 @@ class SeveralRecognizers:
         self._wins[number] = self._wins.get(number, 0) + self._read_with(number, chosen)
 
     def _read_with(self, number: int, attempts: Sequence[_Attempt]) -> int:
-        """Read lines with one recognizer; returns how many it read better than the earlier ones."""
+        """Read lines with one recognizer; returns how many it read better than earlier recognizers."""
         if not attempts:
             return 0
         better = 0

@@ -1,9 +1,9 @@
-"""Decides for a whole page where spaces belong between Chinese and Latin text, from its gaps and the model's spaces.
+"""Decides, for a whole page, where spaces belong between Chinese and Latin text.
 
 Some authors type a space there, some layout programs open a gap of a quarter em, and in other texts both scripts are as
-close as any two characters; a page mostly keeps to one of these. The evidence for a space is the gap in em, measured in
-the line's crop, minus the usual gap between the page's Chinese characters, and whether the model read a space. All
-places of a page vote, with limited weight, on each other. Figures: docs/design/recognition.md.
+close as any two characters; most pages do only one of these. The evidence for a space is the width of the gap in em,
+measured in the line's crop, minus the page's usual gap between Chinese characters; and whether the model read a space.
+All such gaps of a page influence each other, with limited weight. Figures: docs/design/recognition.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,18 +17,18 @@ from ocrsvc.engines.line_recognizer import LineText, Path, ScriptGaps
 from ocrsvc.imaging.geometry import Quad, sides
 from ocrsvc.results import Pixels, Spaces
 
-INK_CONTRAST: Final = 0.3  # contrast of an ink pixel, as a share of that between background and ink
-CORE: Final = slice(10, 38)  # rows, of 48, that contain no other line
+INK_CONTRAST: Final = 0.3  # contrast of an ink pixel, relative to the contrast between background and ink
+CORE: Final = slice(10, 38)  # rows, of 48, that contain no ink of other lines
 EDGES: Final = [0, 1, -2, -1]  # rows that letters seldom reach
-RULE_FILL: Final = 0.9  # share of ink pixels in a row above which it is a ruled line
+RULE_FILL: Final = 0.9  # a row with a larger share of ink pixels is a ruled line
 MIN_PITCHES: Final = 3
-MAX_PITCH_DIFFERENCE: Final = 0.3  # largest relative difference from the median pitch; others include a comma or gap
+MAX_PITCH_DIFFERENCE: Final = 0.3  # largest relative difference from the median; other pitches include a comma
 
 _OTHER, _LATIN, _CHINESE = range(3)
 
 
 def measure_gaps(path: Path, get_crop: Callable[[], Pixels]) -> ScriptGaps | None:
-    """Measure the gaps of one line; None if no Chinese character is next to a Latin one, or if no gap is visible.
+    """Measure the gaps of one line; None if the script does not change in it, or if no gap is visible.
 
     `get_crop` returns the line's (48, w[, 3]) crop; it is called only if the script changes.
     """
@@ -50,15 +50,15 @@ def measure_gaps(path: Path, get_crop: Callable[[], Pixels]) -> ScriptGaps | Non
 
 
 def _pitch(ways: NDArray[np.float64]) -> float:
-    """The mean of the usual pitches, because each is a whole number of steps; 0 if there are too few."""
+    """The mean of the pitches near the median; 0 if they are too few. Each pitch is a whole number of steps."""
     middle = np.median(ways) if len(ways) else 0.0
     usual = ways[np.abs(ways - middle) <= MAX_PITCH_DIFFERENCE * middle]
     return float(usual.mean()) if len(usual) >= MIN_PITCHES else 0.0
 
 
 def blank_columns(crop: Pixels) -> NDArray[np.bool_]:
-    """(w,) whether a column of the line's core has no ink. The crop's edges show the background."""
-    # Sums of the channels cost a tenth of means.
+    """(w,) whether each column has no ink in the line's core. The background is found at the crop's edges."""
+    # Summing the channels takes a tenth of the time of averaging them.
     tones = crop if crop.ndim == 2 else crop[..., 0].astype(np.uint16) + crop[..., 1] + crop[..., 2]
     core = tones[CORE]
     upto = np.cumsum(np.bincount(core.ravel()))
@@ -78,7 +78,7 @@ def blank_columns(crop: Pixels) -> NDArray[np.bool_]:
 def _script(character: str) -> int:
     if "\u3400" <= character <= "\u9fff" or "\u3041" <= character <= "\u30ff":
         return _CHINESE
-    # Latin, Greek and Cyrillic; symbols and scripts beyond them have other rules.
+    # Latin, Greek and Cyrillic; symbols and other scripts have other rules.
     return _LATIN if character < "\u0530" and character.isalnum() else _OTHER
 
 
@@ -92,24 +92,24 @@ def _longest_runs(blank: NDArray[np.bool_], bounds: NDArray[np.intp]) -> NDArray
     return np.maximum.reduceat(runs, bounds)[:-1].astype(np.float32)
 
 
-# Between LibreOffice's automatic gap (0.2 em, measured as 0.18 to 0.19) and the narrowest typed space (0.224 em).
-# Chosen, like all numbers below, on the tuning half and on pages drawn by a browser and by LibreOffice.
+# Between LibreOffice's automatic gap (0.2 em, measured as 0.18 to 0.19) and the narrowest typed space (0.224 em). Like
+# all numbers below, it was chosen on the corpus's tuning half and on pages drawn by a browser and by LibreOffice.
 OPEN_EM: Final = 0.2
-SEEN_EM: Final = 0.12  # minimum gap for spaces="visible": half of a quarter em
-OPEN_SLOPE_EM: Final = 0.05  # a gap wider by this multiplies the odds of a space by e
-# Limits of the evidence (log odds): of a place's own gap, of one place's vote at another, and of all votes at a place.
-# A gap of 0.4 em is a space on any page.
+SEEN_EM: Final = 0.12  # smallest gap for spaces="visible": half of a quarter em
+OPEN_SLOPE_EM: Final = 0.05  # a gap that is wider by this multiplies the odds of a space by e
+# Limits of the evidence, as log odds: from a gap's own width, from one gap for another, from all other gaps together. A
+# gap of 0.4 em is a space on any page.
 MAX_FROM_GAP: Final = 4.0
 MAX_FROM_PLACE: Final = 1.0
 MAX_FROM_PAGE: Final = 3.5
-# The model reads half of the typed spaces, a fifth of the gaps opened by programs, and no others.
+# Evidence of a space that the model did or did not read: it reads half of the typed ones, a fifth of automatic gaps.
 READ, UNREAD = 0.8, -0.2
-# Defaults for a page: type size in box heights (0.83 to 0.99 for different margins of the detector), and the gap
-# between two Chinese characters (0.06 to 0.12 em in seven typefaces), which weighs as much as five measured gaps.
+# Defaults for a page: type size relative to box height (0.83 to 0.99, because detectors leave different margins), and
+# gap between two Chinese characters (0.06 to 0.12 em in seven typefaces), which weighs as much as five measured gaps.
 EM_OF_HEIGHT: Final = 0.9
 USUAL_GAP_EM: Final = 0.1
 USUAL_GAPS: Final = 5
-# Side bearings that narrow characters add to a gap; means of 875 places in seven typefaces.
+# Blank at the sides of narrow characters, which widens their gaps; means of 875 gaps in seven typefaces.
 NARROW_EM: Final = {"1": 0.05, "\u65e5": 0.1, "\u6708": 0.1, "\u4e86": 0.1}
 
 
@@ -117,7 +117,7 @@ Ems = NDArray[np.float64]
 
 
 def decide_spaces(lines: Sequence[tuple[LineText, Quad]], spaces: Spaces) -> list[LineText]:
-    """Decide the spaces between Chinese and Latin in all lines of a page; `spaces` as in ReadOptions."""
+    """Decide the spaces between Chinese and Latin in all lines of a page; for `spaces` see ReadOptions."""
     texts = [text for text, _ in lines]
     measured = [
         (number, text.path, text.gaps, quad)
@@ -139,7 +139,7 @@ def decide_spaces(lines: Sequence[tuple[LineText, Quad]], spaces: Spaces) -> lis
 
 
 def _are_open(gaps_em: NDArray[np.float64], read: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(N,) which places of a page get a space; `gaps_em` exclude the page's usual gap."""
+    """(N,) whether each gap of a page gets a space; `gaps_em` are widths beyond the page's usual gap."""
     evidence = np.clip((gaps_em - OPEN_EM) / OPEN_SLOPE_EM, -MAX_FROM_GAP, MAX_FROM_GAP)
     evidence = evidence + np.where(read, READ, UNREAD)
     votes = np.clip(evidence, -MAX_FROM_PLACE, MAX_FROM_PLACE)
@@ -155,9 +155,9 @@ def _usual_gap(gaps_em: NDArray[np.float64]) -> float:
 
 
 def _type_sizes(lines: Sequence[tuple[ScriptGaps, Quad]]) -> list[float]:
-    """The type size of each line in pixels of its crop: its pitch, or a share of its height."""
+    """The type size of each line in pixels of its crop: its pitch or, if unknown, a share of its height."""
     extents = [(gaps.crop_width, *sides(quad)) for gaps, quad in lines]
-    # The line's height in pixels along its crop, which is squeezed.
+    # The line's height in the crop's horizontal scale, because the crop is squeezed.
     heights = np.array([width / max(along, 1.0) * max(across, 1.0) for width, along, across in extents])
     pitches = np.array([gaps.pitch for gaps, _ in lines])
     known = pitches > 0
@@ -166,7 +166,7 @@ def _type_sizes(lines: Sequence[tuple[ScriptGaps, Quad]]) -> list[float]:
 
 
 def _places(path: Path, gaps: ScriptGaps, em: float) -> tuple[Ems, Ems, NDArray[np.bool_]]:
-    """(N,) gaps where the script changes, less side bearings; (K,) between Chinese; (N,) whether a space was read."""
+    """(N,) gaps where the script changes, without side blanks; (K,) gaps in Chinese; (N,) whether a space was read."""
     characters, before = path.characters, gaps.places
     after = [_next(characters, place) for place in before]
     pairs = [(characters[one], characters[other]) for one, other in zip(before, after, strict=True)]
@@ -180,7 +180,7 @@ def _next(characters: Sequence[str], place: int) -> int:
 
 
 def _with_spaces(path: Path, gaps: ScriptGaps, is_open: NDArray[np.bool_]) -> Path:
-    """The path with spaces at the open places only; an inserted space gets the middle step of its gap."""
+    """The path with spaces only in gaps that are open; an added space gets the middle step of its gap."""
     keep = np.ones(len(path.characters), bool)
     new = []
     for place, wanted in zip(gaps.places.tolist(), is_open.tolist(), strict=True):

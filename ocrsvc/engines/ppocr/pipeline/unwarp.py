@@ -2,8 +2,8 @@
 
 The bend is measured on the detector's map (line_field.py), which costs next to nothing. If lines bend, a model finds
 the page's shape, lines are detected again on the flattened page, and that page is read if its lines bend clearly less
-and no text was lost. The model returns the position in the picture of each point of a regular grid on the flat page (F.
-Verhoeven, T. Magne and O. Sorkine-Hornung, "UVDoc: Neural Grid-based Document Unwarping", SIGGRAPH Asia 2023). Its
+and no text was lost. For each point of a regular grid on the flat page, the model returns its position in the picture
+(F. Verhoeven, T. Magne and O. Sorkine-Hornung, "UVDoc: Neural Grid-based Document Unwarping", SIGGRAPH Asia 2023). Its
 weights are package data, in ../weights/, with their licence.
 """
 
@@ -26,21 +26,21 @@ from ocrsvc.results import Check, Page, Pixels, ReadTask, no_check
 
 _FILE: Final = Path(__file__).parents[1] / "weights" / "uvdoc.onnx"
 _INPUT_PX: Final = (488, 712)  # width and height
-# Converts the quantized kernels to floats when the model is opened, not at every run.
+# Converts the quantized kernels to floats when the model is opened instead of in every run.
 _SESSION_OPTIONS: Final = {"session.disable_quant_qdq": "1"}
-# Opened on demand, because most processes never meet a curved page: it takes 75 MB, and 30 MB more during a run.
+# Opened on demand, because most processes never get a curved page. It takes 75 MB, and 30 MB more during a run.
 UNWARPING_MODEL: Final = OnDemandModel(_FILE, "unwarp", _SESSION_OPTIONS)
 
 
 def find_grid(pixels: Pixels, check: Check = no_check) -> NDArray[np.float32]:
-    """(45, 31, 2) float32 places in a picture (H, W[, 3]), perhaps outside, of a grid on the flat page, row by row."""
+    """(45, 31, 2) where the points of a regular grid on the flat page are in a picture (H, W[, 3]), or beyond it."""
     grid = UNWARPING_MODEL.run(_to_tensor(pixels), check)[0]
     height, width = pixels.shape[:2]
     return cast("NDArray[np.float32]", (np.moveaxis(grid, 0, -1) + 1) / 2 * np.array([width, height], np.float32))
 
 
 def _to_tensor(pixels: Pixels) -> NDArray[np.float32]:
-    """(1, 3, 712, 488) float32 RGB, 0 to 1."""
+    """The network's input: (1, 3, 712, 488) float32 RGB, 0 to 1."""
     smaller = cv2.resize(pixels, _INPUT_PX, interpolation=cv2.INTER_AREA)
     colours = cv2.cvtColor(smaller, cv2.COLOR_GRAY2RGB if pixels.ndim == 2 else cv2.COLOR_BGR2RGB)
     return np.ascontiguousarray(np.moveaxis(colours, -1, 0)[None], np.float32) / np.float32(255)
@@ -48,23 +48,23 @@ def _to_tensor(pixels: Pixels) -> NDArray[np.float32]:
 
 Points = NDArray[np.float32]
 
-MAX_SIDE_PX: Final = 32_766  # longest side of pictures and flat pages that OpenCV's remap accepts
-STRIP_ROWS: Final = 128  # rows resampled at a time, because the source coordinates take eight bytes per pixel
-# Quantile of the lengths of the grid's rows and columns that gives the flat page's width and height.
+MAX_SIDE_PX: Final = 32_766  # largest side, of picture and flat page, that OpenCV's remap accepts
+STRIP_ROWS: Final = 128  # rows that are resampled at once, because their source coordinates take eight bytes per pixel
+# The flat page's width and height are this quantile of the lengths of the grid's rows and columns.
 LENGTH_QUANTILE: Final = 0.9
-EDGE_POINTS: Final = 9  # points per long edge of a box that show how far its line bends out of the box
+EDGE_POINTS: Final = 9  # points on each long edge of a box, to measure how far its line bends out of the box
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageGrid:
-    """The position of a curved page in its picture."""
+    """Where the points of a flat page are in the picture of the curved page."""
 
-    points: Points  # (rows, columns, 2) float32, pixels of the picture
-    width: int  # of the flat page, in pixels
+    points: Points  # (rows, columns, 2), in pixels of the picture
+    width: int  # width of the flat page, in pixels
     height: int
 
     def flatten(self, pixels: Pixels) -> Pixels:
-        """The flat page: (height, width[, 3]) uint8 of the picture's (H, W[, 3])."""
+        """Flatten a picture (H, W[, 3]) to the flat page (height, width[, 3]) uint8."""
         across = _weights(self.points.shape[1], self.width)
         rows = np.einsum("rcp,wc->rwp", self.points, across)
         down = _weights(self.points.shape[0], self.height)
@@ -77,7 +77,7 @@ class PageGrid:
         return flat
 
     def locate(self, points: Points) -> Points:
-        """Map points (..., 2) of the flat page to the picture."""
+        """Map points (..., 2) from the flat page to the picture."""
         steps = np.array([self.points.shape[1] - 1, self.points.shape[0] - 1], np.float32)
         at = np.clip(points / np.array([self.width, self.height], np.float32), 0, 1) * steps
         first = np.minimum(at.astype(np.intp), steps.astype(np.intp) - 1)
@@ -88,7 +88,7 @@ class PageGrid:
         return cast(Points, (upper * (1 - y) + lower * y).astype(np.float32))
 
     def put_back(self, quads: Points) -> Points:
-        """Map boxes (N, 4, 2) of the flat page to the picture; long edges move outwards as far as their lines bend."""
+        """Map boxes (N, 4, 2) to the picture; long edges move outwards as far as their lines bend there."""
         top, bottom = self.locate(_edge(quads[:, 0], quads[:, 1])), self.locate(_edge(quads[:, 3], quads[:, 2]))
         left, right = _direction(bottom[:, 0], top[:, 0]), _direction(bottom[:, -1], top[:, -1])
         above, below = _beyond(top, left + right), _beyond(bottom, -left - right)
@@ -97,7 +97,7 @@ class PageGrid:
         return np.stack(corners, axis=1).astype(np.float32)
 
     def holds(self, points: Points) -> NDArray[np.bool_]:
-        """Which points (N, 2) of the picture are on the page."""
+        """Which points (N, 2) of the picture lie on the page."""
         grid = self.points
         outline = np.concatenate([grid[0], grid[1:, -1], grid[-1, -2::-1], grid[-2:0:-1, 0]])
         inside = [cv2.pointPolygonTest(outline, (float(x), float(y)), measureDist=False) >= 0 for x, y in points]
@@ -105,7 +105,7 @@ class PageGrid:
 
 
 def make_grid(points: Points, max_pixels: int) -> PageGrid:
-    """Make the grid of a flat page as large as in the picture, limited to `max_pixels` and MAX_SIDE_PX."""
+    """Make the grid of a flat page that is as large as the page in the picture, within `max_pixels`."""
     width, height = (_length(points, axis) for axis in (1, 0))
     scale = min(1.0, math.sqrt(max_pixels / (width * height)), MAX_SIDE_PX / max(width, height))
     return PageGrid(points, max(1, int(width * scale)), max(1, int(height * scale)))
@@ -117,7 +117,7 @@ def _length(points: Points, axis: int) -> float:
 
 
 def _weights(known: int, wanted: int) -> Points:
-    """(wanted, known) float32 weights that interpolate `wanted` pixel centres from `known` evenly spaced points."""
+    """(wanted, known) weights that interpolate `wanted` pixel centres from `known` evenly spaced points."""
     at = (np.arange(wanted) + 0.5) / wanted * (known - 1)
     first = np.minimum(at.astype(np.intp), known - 2)
     weights = np.zeros((wanted, known), np.float32)
@@ -127,19 +127,19 @@ def _weights(known: int, wanted: int) -> Points:
 
 
 def _edge(start: Points, end: Points) -> Points:
-    """(N, EDGE_POINTS, 2) points from one end to the other."""
+    """(N, EDGE_POINTS, 2) evenly spaced points from `start` to `end`."""
     share = np.linspace(0, 1, EDGE_POINTS, dtype=np.float32)[:, None]
     return cast(Points, start[:, None] * (1 - share) + end[:, None] * share)
 
 
 def _direction(start: Points, end: Points) -> Points:
-    """(N, 2) unit vectors."""
+    """(N, 2) unit vectors from `start` to `end`."""
     way = end - start
     return cast(Points, way / np.maximum(np.hypot(way[:, :1], way[:, 1:]), 1e-6))
 
 
 def _beyond(edge: Points, outwards: Points) -> Points:
-    """(N, 1) pixels by which each edge (N, EDGE_POINTS, 2) bends outwards beyond its chord."""
+    """(N, 1) pixels by which each edge (N, EDGE_POINTS, 2) bends outwards from its chord."""
     along = edge[:, -1] - edge[:, 0]
     normal = np.stack([along[:, 1], -along[:, 0]], axis=1)
     normal /= np.maximum(np.hypot(normal[:, :1], normal[:, 1:]), 1e-6)
@@ -148,22 +148,22 @@ def _beyond(edge: Points, outwards: Points) -> Points:
     return cast(Points, np.maximum(over.max(axis=1, keepdims=True), 0))
 
 
-# Minimum turn of the lines of a curved page. On the corpus's tuning half no flat page of 40 pieces or more reaches 1.8,
-# and curved pages begin to lose rows at about 3.
+# If lines turn by at least this, the page is curved. On the corpus's tuning half no flat page with 40 pieces or more
+# reaches 1.8, and curved pages begin to lose rows at about 3.
 MIN_TURN_DEG: Final = 2.5
-# Pieces of lines needed to trust a turn: product labels with text in all directions have 20 to 40.
+# Fewest pieces of lines for a reliable turn: product labels with text in all directions have 20 to 40.
 MIN_PIECES: Final = 50
-BENT_ROWS_DEG: Final = 1.0  # turn above which rows are straightened before ordering
-MAX_TURN_LEFT: Final = 0.5  # largest share of the turn left on the flat page
-MIN_KEPT: Final = 0.97  # minimum share of the lines, by length, that is on the flat page
-MIN_FOUND: Final = 0.9  # minimum share of the text length, in line heights, that is detected on the flat page
+BENT_ROWS_DEG: Final = 1.0  # from this turn on, rows are straightened before they are ordered
+MAX_TURN_LEFT: Final = 0.5  # largest share of the turn that may remain on the flat page
+MIN_KEPT: Final = 0.97  # smallest share of the lines, by length, that the flat page must contain
+MIN_FOUND: Final = 0.9  # smallest share of the text length, in line heights, that must be detected on the flat page
 MAX_PIXELS: Final = 16_000_000
 
-# See `find_grid`; the result has the shape (rows, columns, 2).
+# Like `find_grid`; the result has the shape (rows, columns, 2).
 FindGrid = Callable[[Pixels, Check], NDArray[np.float32]]
 
 
-# Opens a reader of a task's image; the reader stores the detector's mask in the LastMask, if given.
+# Opens a reader of a task's image; if a LastMask is given, the reader stores the detector's mask in it.
 OpenPage = Callable[[ReadTask, LastMask | None], PageReader]
 
 
@@ -176,24 +176,24 @@ class _FoundPage:
 
     @property
     def turn_deg(self) -> float:
-        """How much the lines turn; 0 if there is too little text."""
+        """How much the lines turn, in degrees; 0 if there is too little text to know."""
         return self.field.turn_deg if self.field is not None and self.field.pieces >= MIN_PIECES else 0.0
 
 
 def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> Page:
-    """Detect the lines of an image and read it, flattened if they bend; calls `find_grid` only then."""
+    """Detect the lines of an image; read it, flattened if they bend. `find_grid` is called only if they bend."""
     found = _find(task, open_page)
     pixels = task.image.pixels
     if found.turn_deg < MIN_TURN_DEG or max(pixels.shape[:2]) > MAX_SIDE_PX:
         return _read(found)
     grid = make_grid(find_grid(pixels, task.check), min(MAX_PIXELS, pixels.shape[0] * pixels.shape[1]))
-    # The lines must be on the part of the picture that the grid covers.
+    # The grid must cover the part of the picture where the lines are.
     lengths = np.array([max(extent(outline)) for outline in found.outlines])
     inside = grid.holds(np.array([outline.mean(axis=0) for outline in found.outlines], np.float32))
     if lengths[inside].sum() < MIN_KEPT * lengths.sum():
         return _read(found)
     flat = _find(replace(task, image=replace(task.image, pixels=grid.flatten(pixels))), open_page)
-    # Here even few pieces count: they may show that the lines still bend.
+    # Here a few pieces are enough, because they may show that the lines still bend.
     left_deg = flat.field.turn_deg if flat.field is not None else math.inf
     loses_text = _text_length(flat.outlines) < MIN_FOUND * _text_length(found.outlines)
     if left_deg > MAX_TURN_LEFT * found.turn_deg or loses_text:
@@ -202,7 +202,7 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
 
 
 def _read(found: _FoundPage) -> Page:
-    """Read the page without flattening; the remaining bend is undone for the reading order only."""
+    """Read a page without flattening; a small bend is removed only for the reading order."""
     straighten = found.field.straighten if found.field is not None and found.turn_deg >= BENT_ROWS_DEG else None
     return read_page(found.task, found.reader, straighten, found.outlines)
 
@@ -216,7 +216,7 @@ def _find(task: ReadTask, open_page: OpenPage) -> _FoundPage:
 
 
 def _text_length(outlines: Sequence[Outline]) -> float:
-    """Sum of the lines' lengths in line heights, so that rows merged into one box count less."""
+    """Sum of the lines' lengths, each in its line height, so that rows merged into one box count less."""
     return sum(max(size) / max(1.0, min(size)) for size in map(extent, outlines))
 
 

@@ -1,11 +1,11 @@
 """Computes the words and characters of lines: located by their ink, split by script, mapped onto the page.
 
-CTC steps give the approximate position of each character, the ink the exact one. Between the middles of two consecutive
-characters the crop is cut once: in the middle of the widest gap in the ink if a space was read, else at a gap near the
-midpoint, or at the thinnest column if there is no gap. A character is the ink between two cuts. A column of pixels is
-one integer whose bits are its rows, so the rows with ink in a range of columns are a bitwise or. Several lines are
-processed at once, side by side, with a column full of ink after each. CTC reads lines from left to right in any script;
-`imaging.text_direction` gives the order of right-to-left text.
+CTC steps give the approximate position of each character, the ink the exact one. The crop is cut once between the
+middles of two consecutive characters: in the middle of the widest gap in the ink if a space was read, else at a gap
+near the midpoint or, if there is no gap, at the thinnest column. A character is the ink between two cuts. A column of
+pixels is an integer with one bit per row, so the rows with ink in a range of columns are a bitwise or. Several lines
+are processed at once, side by side, with a column full of ink after each. CTC reads lines from left to right in any
+script; `imaging.text_direction` gives the order of right-to-left text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,35 +27,35 @@ from ocrsvc.results import Box, Character, Check, Pixels, ReadOptions, Word
 
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
-Columns = NDArray[np.uint64]  # (w,) the ink of each column: bit 1 << row is set for a row with ink
-# Contrast of an ink pixel, as a share of the line's strongest: half, minus an allowance for smoothing.
+Columns = NDArray[np.uint64]  # (w,) the ink in each column: bit 1 << row is set if the row has ink
+# Smallest contrast of ink relative to the line's strongest: half, minus an allowance for smoothing.
 INK_CONTRAST: Final = 0.4
-STRONG_QUANTILE: Final = 0.98  # quantile of the pixels' contrast that counts as the strongest; higher ones are specks
-# Share of the crop's height at the top and the bottom that may contain ink of neighbouring lines.
+STRONG_QUANTILE: Final = 0.98  # quantile of the pixels' contrasts that counts as the strongest; higher ones are specks
+# Share of the crop's height, at the top and the bottom, that may contain ink of neighbouring lines.
 EDGE_SHARE: Final = 0.2
-# Cost of a column's distance from the midpoint between two characters, relative to its distance from ink.
+# Cost of a pixel of distance from the midpoint between two characters, relative to the gain of one from ink.
 MIDPOINT_COST: Final = 0.5
-# Steps by which the model reports a character after its middle: on the pages of benchmarks/words.py 0.16 for Chinese
-# characters, 0.21 for Latin letters and 0.29 for marks; one in ten is off by more than half a step.
+# Number of steps by which the model reports a character after its middle. On the pages of benchmarks/words.py it is
+# 0.16 for Chinese characters, 0.21 for Latin letters and 0.29 for marks; one in ten is off by more than half a step.
 LATE_STEPS: Final = 0.2
-# Largest distance from ink that counts, in columns, without a space: a wider gap may be beside a narrow mark.
+# If no space was read, a distance from ink counts up to this, in columns: a wider gap may be beside a narrow mark.
 CLEAR_PX: Final = 4
-EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # the column after each line
-# Largest distance of a line's end from the middle of its first or last character, in crop heights.
+EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # a column full of ink, which separates two lines
+# Largest distance between a line's end and the middle of its first or last character, in crop heights.
 MAX_REACH: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CharacterPlaces:
-    """The extent of each character's ink, as shares of the crop's width and height."""
+    """The box around each character's ink, as shares of the crop's width and height."""
 
-    places: Ints  # (N,) indices of the path's characters, without spaces
+    places: Ints  # (N,) indices of the characters in the path; spaces are left out
     boxes: Floats  # (N, 4) left, top, right, bottom
-    line: Floats  # (2,) top and bottom of all ink of the line
+    line: Floats  # (2,) top and bottom of all the line's ink
 
 
 def place_characters(lines: Sequence[tuple[Path, Columns]], height: int) -> list[CharacterPlaces | None]:
-    """Locate the characters except spaces by path and ink of crops up to 63 px high; None for a line without any."""
+    """Locate characters by the paths of lines and the ink of their crops, up to 63 px high; None if a line is blank."""
     kept = [np.flatnonzero([not character.isspace() for character in path.characters]) for path, _ in lines]
     full = [(path, ink, places) for (path, ink), places in zip(lines, kept, strict=True) if len(places)]
     found = _place(full, height) if full else iter(())
@@ -63,9 +63,9 @@ def place_characters(lines: Sequence[tuple[Path, Columns]], height: int) -> list
 
 
 def ink_columns(crop: Pixels) -> Columns:
-    """The ink of a line's crop, (h <= 64, w[, 3]) uint8: pixels that differ from its median shade."""
+    """The ink in a line's crop (h <= 64, w[, 3]) uint8: pixels that differ from the crop's median shade."""
     gray = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY) if crop.ndim == 3 else crop
-    # Every third row is enough for the histogram.
+    # A histogram of every third row is accurate enough.
     counts = cv2.calcHist([gray[::3]], [0], None, [256], [0, 256]).ravel()
     ground = int(np.searchsorted(counts.cumsum(), counts.sum() / 2))
     contrast = np.abs(np.arange(256) - ground)
@@ -77,7 +77,7 @@ def ink_columns(crop: Pixels) -> Columns:
 
 
 def _place(lines: Sequence[tuple[Path, Columns, Ints]], height: int) -> Iterator[CharacterPlaces]:
-    """Locate the characters with the given indices, at least one per line."""
+    """Locate the characters with the given indices; each line has at least one."""
     widths, counts = np.array([(len(ink), len(places)) for _, ink, places in lines]).T
     starts, first = (np.cumsum(sizes) - sizes for sizes in (widths + 1, counts))
     ink = np.concatenate([part for _, columns, _ in lines for part in (columns, EDGE_INK)])
@@ -114,13 +114,13 @@ def _without_neighbours(ink: Columns, starts: Ints, widths: Ints, height: int) -
 
 
 def _neighbour_rows(inked: NDArray[np.bool_]) -> Ints:
-    """(L,) number of rows at the edge with a neighbour's ink: those up to the last blank row, if the first has ink."""
+    """(L,) number of edge rows to clear: if the first row has ink, all up to the last blank row."""
     blank = ~inked
     last = blank.shape[1] - 1 - blank[:, ::-1].argmax(axis=1)
     return np.where(inked[:, 0] & blank.any(axis=1), last, 0)
 
 
-# Per line: index of the first character, its earliest column, index of the last character, its latest column.
+# Per line: index and earliest column of its first character; index and latest column of its last character.
 Bounds = tuple[Ints, Ints, Ints, Ints]
 
 
@@ -129,15 +129,15 @@ def _sides(
 ) -> tuple[Ints, Ints]:
     """(N,) the first column of each character's ink, and the column after its last.
 
-    `middles` (N,) are columns, ascending; `spaced` (N - 1,) says whether a space was read in between; a step has
-    `step_px` (N,) columns.
+    `middles` (N,) are columns, ascending. `spaced` (N - 1,) says whether a space was read between two characters. A
+    step has `step_px` (N,) columns.
     """
     filled = np.flatnonzero(ink)
     cuts = _cuts(middles, spaced, ink)
     left, right = _trimmed(cuts, bounds, filled)
     empty = left == right
     if empty.any():
-        # A narrow mark was on its neighbour's side of the cut: cut at the midpoint instead.
+        # A narrow mark was on its neighbour's side of the cut, so cut at the midpoint instead.
         moved = empty[1:] | empty[:-1]
         cuts = np.where(moved, ((middles[1:] + middles[:-1]) / 2).astype(np.intp), cuts)
         left, right = _trimmed(cuts, bounds, filled)
@@ -164,7 +164,7 @@ def _cuts(middles: Floats, spaced: NDArray[np.bool_], ink: Columns) -> Ints:
 
 
 def _clearance(ink: Columns) -> Floats:
-    """(w,) distance to the nearest ink in columns; for a column with ink, minus half its number of inked rows."""
+    """(w,) each column's distance to the nearest ink; in a column with ink, minus half of its inked rows."""
     columns, width = np.arange(len(ink)), len(ink)
     inked = ink != 0
     before = np.maximum.accumulate(np.where(inked, columns, -width))
@@ -173,7 +173,7 @@ def _clearance(ink: Columns) -> Floats:
 
 
 def _trimmed(cuts: Ints, bounds: Bounds, filled: Ints) -> tuple[Ints, Ints]:
-    """The first column with ink between consecutive cuts, and the column after the last; equal if there is none."""
+    """Between consecutive cuts, the first column with ink and the one after the last; equal if there is no ink."""
     first, line_begins, last, line_ends = bounds
     begins, ends = np.append(0, cuts), np.append(cuts, 0)
     begins[first], ends[last] = line_begins, line_ends
@@ -183,7 +183,7 @@ def _trimmed(cuts: Ints, bounds: Bounds, filled: Ints) -> tuple[Ints, Ints]:
 
 
 def _first_and_last(rows: Columns, height: int) -> Ints:
-    """(N, 2) the lowest set bit of each, and the bit after the highest."""
+    """(N, 2) the lowest set bit of each, and the bit after the highest set one."""
     inked = _bits(rows, height)
     return np.stack([inked.argmax(axis=1), height - inked[:, ::-1].argmax(axis=1)], axis=1)
 
@@ -193,7 +193,7 @@ def _bits(rows: Columns, height: int) -> NDArray[np.bool_]:
 
 
 def in_logical_order(line: LineText) -> LineText:
-    """Put a right-to-left line into logical order; its steps are not ascending then."""
+    """Put the characters of a right-to-left line into logical order, in which their steps do not ascend."""
     path = line.path
     if path is None:
         return line
@@ -204,7 +204,7 @@ def in_logical_order(line: LineText) -> LineText:
 
 
 def by_steps(path: Path) -> Path:
-    """Put the path of a line in logical order back into left-to-right order."""
+    """Put the characters of a line in logical order back into left-to-right order."""
     order = np.argsort(path.first, kind="stable")
     return _rearranged(path, order, [path.characters[place] for place in order.tolist()])
 
@@ -214,22 +214,22 @@ def _rearranged(path: Path, order: Ints, characters: list[str]) -> Path:
 
 
 def by_path(path: Path, found: CharacterPlaces) -> CharacterPlaces:
-    """Convert the places found for `by_steps(path)` to the order of `path`."""
+    """Convert the boxes found for `by_steps(path)` to the order of `path`."""
     logical = np.argsort(path.first, kind="stable")[found.places]
     order = np.argsort(logical)
     return CharacterPlaces(logical[order], found.boxes[order], found.line)
 
 
-OWN_INK_SHARE: Final = 0.5  # position of a box's top and bottom between the line's ink (0) and its own ink (1)
-LINES_AT_ONCE: Final = 32  # lines located at once; the longest take some megabytes and a few milliseconds
-# The first code point of scripts whose characters fill the line's height: Chinese, kana and Hangul.
+OWN_INK_SHARE: Final = 0.5  # where a box's top and bottom lie between the line's ink (0) and its own ink (1)
+LINES_AT_ONCE: Final = 32  # number of lines located at once; long ones take some megabytes and a few milliseconds
+# First code point of the scripts whose characters fill the line's height: Chinese, kana and Hangul.
 FULL_HEIGHT: Final = "\u2e80"
 
 
 def words_of(
     lines: Sequence[tuple[LineText, Outline]], options: ReadOptions, check: Check
 ) -> list[tuple[Word, ...] | None]:
-    """The words of each line, whose outline is in reading direction; None if they are not requested or unknown."""
+    """The words of each line; its outline is in reading direction. None if not requested, or positions are unknown."""
     answers: list[tuple[Word, ...] | None] = [None] * len(lines)
     known = [
         (number, line.path, line.ink)
@@ -276,12 +276,12 @@ def _words_of(path: Path, places: CharacterPlaces, outline: Outline, options: Re
 
 
 def _begins(path: Path, places: CharacterPlaces, segment: Segmenter) -> Ints:
-    """(W,) index of the first character of each word."""
+    """(W,) index of each word's first character."""
     text = "".join(path.characters)
     begins = word_begins(text, segment)
     if len(text) == len(path.characters):
         return np.searchsorted(places.places, begins)
-    # Some characters have more than one code point.
+    # A character may have more than one code point.
     offsets = np.array([0, *accumulate(map(len, path.characters))])[places.places]
     return np.unique(np.searchsorted(offsets, begins, side="right") - 1)
 

@@ -1,9 +1,9 @@
 """The model cache: a folder of prepared and optimised models, which makes later starts faster.
 
-A file contains the model and then its digest; the file's name contains a digest of everything that the model depends
-on. Missing, damaged, unreadable files and files that others could have written count as absent. A file is written under
-a name that ends in `.making`, then renamed; leftovers of killed processes are removed after a day. Models made from an
-encrypted model are cached encrypted with the same key.
+A file holds the model and then its digest. The file's name contains a digest of everything that the model depends on.
+Files that are damaged, unreadable, or that other users could have written are ignored. A file is written under a name
+that ends in `.making`, then renamed; leftovers of killed processes are removed after a day. Models made from an
+encrypted model are encrypted in the cache with the same key.
 """
 
 import contextlib
@@ -30,17 +30,17 @@ _MAX_FOLDERS: Final = 24
 _LOCK_POLL_S: Final = 0.05
 _UNFINISHED_SUFFIX: Final = ".making"
 _UNFINISHED_S: Final = 86400.0
-_AUTHENTICATED_NAME: Final = "/cache/"  # begins the name of an encrypted entry; no model file has such a name
+_AUTHENTICATED_NAME: Final = "/cache/"  # prefix of an encrypted entry's name; no model file has such a name
 
 
 class ModelCache:
-    """A folder of optimised models, made at the first write; None disables it. With a `key`, entries are encrypted."""
+    """A cache folder, made when it is first written to; None: no cache. With a `key`, entries are encrypted."""
 
     def __init__(self, folder: Path | None, key: ModelKey | None = None) -> None:
         self._folder, self._key = folder, key
 
     def find(self, name: str, key: str) -> bytes | None:
-        """The cached content for a cache key, if it is intact and this user's own."""
+        """The content stored under a cache key; None if it is missing, damaged, or not written by this user."""
         if self._folder is None:
             return None
         entry = self._entry_name(name, key)
@@ -53,7 +53,7 @@ class ModelCache:
             return None
 
     def store(self, name: str, key: str, content: bytes) -> None:
-        """Cache content under a cache key; does nothing if the folder is not writable."""
+        """Store content under a cache key; does nothing if the folder is not writable."""
         if self._folder is None:
             return
         entry = self._entry_name(name, key)
@@ -66,7 +66,7 @@ class ModelCache:
 
     @contextlib.contextmanager
     def locked(self, name: str, wait_s: float) -> Iterator[bool]:
-        """Lock a name against other processes and threads; yields False if that fails within `wait_s`."""
+        """Lock a name against other processes and threads; yields False if it is not free within `wait_s`."""
         is_held = False
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
@@ -75,10 +75,10 @@ class ModelCache:
 
     @contextlib.contextmanager
     def cached_folder(self, name: str, key: str) -> Iterator[Path | None]:
-        """A temporary folder with the cached files of a library; new files are cached at the end. None: no cache.
+        """Yield a temporary folder with a library's cached files, and cache the files it added; None without a cache.
 
-        Nothing is cached if the block raises. The library loads the files as code, so files that others may write to
-        count as absent. With an encryption key it yields None, for the library would write plain files.
+        Nothing is cached if the block raises. The library loads the files as code, so files that other users could
+        write are ignored. With an encryption key it yields None, because the library would write unencrypted files.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -98,14 +98,14 @@ class ModelCache:
                         _write_sealed(entry / file.name, content)
 
     def _entry_name(self, name: str, key: str) -> str:
-        """An entry's file name. With a key it does not reveal the model, even to an owner of the plain model."""
+        """The file name of an entry. With a key it reveals nothing, even to an owner of the unencrypted model."""
         if self._key is None:
             return f"{name}-{key}"
         hidden = hmac.digest(self._key.derive("names of cached models"), key.encode(), "sha256")
         return f"{name}-{hidden[:_NAME_BYTES].hex()}"
 
     def _entry_folder(self, name: str, key: str) -> Path:
-        """The folder of an entry. Raises OSError if there is none that only this user can write."""
+        """The folder of an entry. Raises OSError if there is none that only this user can write to."""
         if self._folder is None or self._key is not None:
             raise FileNotFoundError
         folder = self._folder / f"{name}-{key}"
@@ -113,13 +113,13 @@ class ModelCache:
         if not _is_trusted(folder.lstat(), stat.S_IFDIR):
             raise PermissionError
         folder.touch()
-        # Another process may evict at the same time.
+        # Another process may delete the same entries.
         with contextlib.suppress(OSError):
             self._evict(name, _MAX_FOLDERS)
         return folder
 
     def _evict(self, name: str, max_entries: int) -> None:
-        """Remove unfinished files and the oldest entries; a few are kept, for machines that share a home may differ."""
+        """Remove unfinished files and old entries; several are kept, for different machines that share the folder."""
         assert self._folder is not None, "only called with a folder"
         for unfinished in self._folder.rglob(f"*{_UNFINISHED_SUFFIX}"):
             if unfinished.stat().st_mtime < time.time() - _UNFINISHED_S:
@@ -130,7 +130,7 @@ class ModelCache:
 
 
 def default_folder() -> Path | None:
-    """The user's cache folder; None without a home."""
+    """The user's cache folder; None without a home folder."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache") / "ocrsvc"
@@ -139,7 +139,7 @@ def default_folder() -> Path | None:
 
 
 def cache_key(*parts: bytes) -> str:
-    """A digest of everything that an optimised model depends on: the given parts and the CPU's features."""
+    """A digest of everything that an optimised model depends on: the given parts, and the CPU's features."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (*parts, cpu_features()):
         digest.update(len(part).to_bytes(8, "little"))
@@ -158,14 +158,14 @@ def cpu_features() -> bytes:
 
 
 def _is_trusted(status: os.stat_result, kind: int = stat.S_IFREG) -> bool:
-    """Whether it is a regular file (or of another `kind`) that no other user could have written."""
+    """Whether a file is regular (or of another `kind`) and no other user could have written it."""
     if stat.S_IFMT(status.st_mode) != kind:
         return False
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _wait_for_lock(stack: contextlib.ExitStack, file: Path, wait_s: float) -> bool:
-    """Lock a file until the stack is closed, or the process ends; False if others hold it for `wait_s`."""
+    """Lock a file until the stack closes or the process ends; False if it stays locked for `wait_s`."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, opened)
@@ -180,7 +180,7 @@ def _wait_for_lock(stack: contextlib.ExitStack, file: Path, wait_s: float) -> bo
 
 
 def _copy_verified(entry: Path, temporary: Path) -> dict[str, bytes]:
-    """Copy the intact files, and delete the others; returns the copied contents by name."""
+    """Copy the intact files, and delete the damaged ones; returns the copied contents by name."""
     copied = {}
     with contextlib.suppress(OSError):
         for file in list(entry.iterdir()):
@@ -194,7 +194,7 @@ def _copy_verified(entry: Path, temporary: Path) -> dict[str, bytes]:
 
 
 def _read_verified(file: Path) -> bytes | None:
-    """The content of a sealed file; None if it is damaged, or others could have written it."""
+    """The content of a file that `_write_sealed` wrote; None if it is damaged, or others could have written it."""
     try:
         with file.open("rb") as opened:
             if not _is_trusted(os.fstat(opened.fileno())):
@@ -207,7 +207,7 @@ def _read_verified(file: Path) -> bytes | None:
 
 
 def _write_sealed(file: Path, content: bytes) -> None:
-    """Write content and its digest to a file, atomically. Raises OSError."""
+    """Write content, followed by its digest, to a file atomically. Raises OSError."""
     opened, temporary = tempfile.mkstemp(_UNFINISHED_SUFFIX, f"{file.name}-", file.parent)
     try:
         with os.fdopen(opened, "wb") as writing:

@@ -12,33 +12,33 @@ from ocrsvc.errors import BadModel
 Kind = Literal["detection", "recognition"]
 DETECTION: Final = "detection"
 RECOGNITION: Final = "recognition"
-CHARACTERS: Final = "character"  # ONNX metadata property with a recognizer's dictionary, one text per line
+CHARACTERS: Final = "character"  # ONNX metadata property that holds a recognizer's dictionary, one class per line
 CLASSES: Final = "ocrsvc.classes"  # property with a recognizer's number of classes, added by preparation
-# Property of a recognizer that ends in a matrix product, a bias and a softmax, added by preparation.
+# Property of a recognizer that ends in a matrix product, a bias and a softmax; added when the model is prepared.
 PRODUCT: Final = "ocrsvc.product"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelPart:
-    """One ONNX model of a version, read and checked against the manifest."""
+    """One ONNX model of a version, verified against the manifest."""
 
     version: ModelVersion
-    described: Detection | Recognition  # its table in `model.toml`
-    shipped: bytes  # its file's content
+    described: Detection | Recognition  # the part's table in `model.toml`
+    shipped: bytes  # the content of its file
 
     @property
     def kind(self) -> Kind:
-        """Detection or recognition."""
+        """Whether it is a detection or a recognition model."""
         return DETECTION if isinstance(self.described, Detection) else RECOGNITION
 
     @property
     def file(self) -> str:
-        """Its name in the version's folder."""
+        """The file's name in the version's folder."""
         return self.described.file
 
     @property
     def input_format(self) -> InputFormat:
-        """The input that the model expects."""
+        """The input format that the model expects."""
         height_px = self.described.height_px if isinstance(self.described, Recognition) else HEIGHT_PX
         return InputFormat(self.described.mean, self.described.std, height_px)
 
@@ -47,26 +47,26 @@ class ModelPart:
 
     @property
     def cache_name(self) -> str:
-        """Name of its entries in the model cache."""
+        """The name of its entries in the model cache."""
         file = self.file.replace("/", "_")
         return file if self.version.is_built_in else f"{self.version.name}.{file}"
 
     @property
     def smallest_shape(self) -> tuple[int, int, int, int]:
-        """(N, 3, H, W) shape for trial runs."""
+        """The shape (N, 3, H, W) of the input for trial runs."""
         return (1, 3, 160, 160) if self.kind == DETECTION else (1, 3, self.input_format.height_px, 96)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelParts:
-    """A detector, and the recognizers by name, the default first."""
+    """A detector, and recognizers by name, of which the first is the default."""
 
     detection: ModelPart
     recognition: Mapping[str, ModelPart]
 
 
 def read_parts(model: ModelVersion) -> ModelParts:
-    """Read the parts of a model. Raises BadModel: a part is missing, or does not match the manifest."""
+    """Read the parts of a model. Raises BadModel if a part is missing or does not match the manifest."""
     described = model.description
     if described.detection is None or not described.recognition:
         missing = "[detection]" if described.detection is None else "[[recognition]]"
@@ -91,7 +91,7 @@ def built_in_part(kind: Kind) -> ModelPart:
 
 
 def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]:
-    """The text of each class: blank, dictionary, space if `adds_space`. Raises BadModel: missing, wrong length."""
+    """The text of each class: blank, dictionary, space if `adds_space`. Raises BadModel if the length is wrong."""
     described = part.described
     assert isinstance(described, Recognition), "a detector has no dictionary"
     if described.dictionary is not None:
@@ -101,7 +101,7 @@ def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]
         except UnicodeDecodeError as error:
             reason = f"{part.version}: {source} is not UTF-8 text: {error}."
             raise BadModel(reason, "Copy the dictionary again.") from error
-        # A line may consist of spaces, so only line ends are removed.
+        # A line may consist of spaces, so only its end is removed.
         texts = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
     elif CHARACTERS in properties:
         texts, source = properties[CHARACTERS].split("\n"), f"its property {CHARACTERS!r}"

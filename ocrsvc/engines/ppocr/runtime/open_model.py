@@ -70,7 +70,7 @@ def session_options(config: SessionConfig) -> ort.SessionOptions:
     options.log_severity_level = 3
     options.enable_cpu_mem_arena = config.arena_values > 0
     if config.threads > 1:
-        # An idle thread must not occupy a core.
+        # Idle threads must not spin, which would occupy a core.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
@@ -93,7 +93,7 @@ def _open_on_cpu(part: ModelPart, config: SessionConfig, cache: ModelCache) -> S
 def _open_cached(
     part: ModelPart, options: ort.SessionOptions, cache: ModelCache, *, in_int8: bool
 ) -> ort.InferenceSession:
-    """Open the model that ONNX Runtime optimised at an earlier start, or optimise and cache it now."""
+    """Open the model as ONNX Runtime optimised it at an earlier start, or optimise and cache it now."""
     kind = "int8-" if in_int8 else ""
     name = kind + part.cache_name
     key = cache_key(part.shipped, preparation_code(), ort.__version__.encode(), *([kind.encode()] if kind else []))
@@ -121,13 +121,13 @@ def _open_on_gpu(part: ModelPart, config: SessionConfig, cache: ModelCache, prov
     fp32_model = prepare_model.prepare(part, batched=True) if provider == "tensorrt" else b""
     cuda_model = prepare_model.prepare(part, batched=True, half_precision=config.precision == "fp16")
     sessions = [_open_stream_session(fp32_model, cuda_model, config, cache) for _ in range(config.gpu.streams)]
-    # A GPU for which this build has no kernels opens a session, and fails at its first run.
+    # On a GPU for which this build has no kernels, the session opens but its first run fails.
     sessions[0].run(np.zeros(part.smallest_shape, np.float32))
     return sessions
 
 
 def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionConfig, cache: ModelCache) -> Session:
-    """One stream's session: on TensorRT by profile, from an fp32 model, and on CUDA for any shape."""
+    """The sessions of one stream: an fp32 model on TensorRT for each profile, and one on CUDA for any other shape."""
     from ocrsvc.engines.ppocr.runtime import prepare_model
 
     gpu = open_gpu_context()
@@ -135,7 +135,7 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
     on_cuda: providers.Providers = [(CUDA, providers.cuda_options(config.gpu, config.precision, stream)), (CPU, {})]
     parts: list[ProfileSession] = []
     for profile in config.gpu.profiles if fp32_model else ():
-        # The engine is built, or read from its file, while the session opens; the file is not used later.
+        # TensorRT builds the engine, or reads its file, while the session opens; then the file is not needed.
         versions = f"{ort.__version__} {providers.tensorrt_version()}"
         key = cache_key(fp32_model, versions.encode(), config.precision.encode(), str(profile).encode())
         with cache.cached_folder("tensorrt", key) as folder:
@@ -147,7 +147,7 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
 
 
 def _open(model: bytes, config: SessionConfig, provider_list: providers.Providers) -> ort.InferenceSession:
-    """A session with the first provider. Raises one of SESSION_ERRORS instead of falling back to another provider."""
+    """Open a session with the first provider; raises one of SESSION_ERRORS instead of falling back to another one."""
     opened = ort.InferenceSession(model, session_options(config), providers=provider_list, enable_fallback=0)
     if opened.get_providers()[0] != provider_list[0][0]:
         raise RuntimeError(f"it fell back to {opened.get_providers()[0]}")
@@ -160,13 +160,13 @@ def _register_arena() -> None:
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg({}))
 
 
-# Kernels that a session caches (LRU): enough for about 3 page shapes, and half the line widths. Four times as many cost
-# the same CPU time on a corpus of pages of all sizes, and 90 MB more.
+# Kernels that a session caches (LRU): enough for about 3 page shapes, or half the line widths. With four times as many,
+# a corpus of pages of all sizes took the same CPU time and 90 MB more.
 MOST_KERNELS: Final = {DETECTION: 100, RECOGNITION: 600}
 
 
 def open_openvino(part: ModelPart, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
-    """Open `config.sessions` sessions. Raises EngineUnavailable: OpenVINO does not work, or has no bf16 on this CPU."""
+    """Open `config.sessions` sessions. Raises EngineUnavailable if OpenVINO does not work or the CPU has no bf16."""
     if not openvino_session.is_installed():
         raise EngineUnavailable(
             "OpenVINO was requested, but the package `openvino` is not installed.",
@@ -189,7 +189,7 @@ def _open_sessions(part: ModelPart, config: SessionConfig, cache: ModelCache) ->
     bodies = _compile(part, _prepared("", part, cache), config)
     if part.kind != RECOGNITION:
         return [OpenVinoSession(body, {}, config.arena_values, part.input_format) for body in bodies]
-    # Cached to avoid importing the package onnx, which takes 10 MB.
+    # Cached, because reading them would import the package onnx, which takes 10 MB.
     properties = json.loads(_prepared("metadata-", part, cache))
     if PRODUCT not in properties:
         return [OpenVinoSession(body, properties, 0, part.input_format) for body in bodies]
@@ -201,13 +201,13 @@ def _open_sessions(part: ModelPart, config: SessionConfig, cache: ModelCache) ->
 
 
 def _compile(part: ModelPart, prepared: bytes, config: SessionConfig) -> list[Any]:
-    """Read a model once, and compile it per session into an openvino.CompiledModel."""
+    """Read a model, and compile it once per session into an openvino.CompiledModel."""
     has_bf16 = config.precision != "fp32" and openvino_session.computes_bf16()
     options = {
         "INFERENCE_PRECISION_HINT": "bf16" if has_bf16 else "f32",
         "INFERENCE_NUM_THREADS": config.threads,
         "NUM_STREAMS": 1,
-        # Pinning would put several sessions on the same cores.
+        # Pinning would run several sessions on the same cores.
         "ENABLE_CPU_PINNING": False,
         "CPU_RUNTIME_CACHE_CAPACITY": MOST_KERNELS[part.kind],
     }
@@ -219,7 +219,7 @@ def _compile(part: ModelPart, prepared: bytes, config: SessionConfig) -> list[An
 
 
 def _taking_pixels(model: Any, taken: InputFormat) -> Any:
-    """Give a model a (1, H, W, 3) uint8 input, which takes a quarter of the memory and saves two copies of a page."""
+    """Let a model take (1, H, W, 3) uint8, which needs a quarter of the memory and saves two copies of a page."""
     from openvino import Layout, Type
     from openvino.preprocess import PrePostProcessor
 
@@ -235,7 +235,7 @@ def _taking_pixels(model: Any, taken: InputFormat) -> Any:
 
 
 def _prepared(kind: str, part: ModelPart, cache: ModelCache) -> bytes:
-    """The model (kind ""), its properties or its classifier for OpenVINO, from the cache or prepared now."""
+    """For OpenVINO, the prepared model (kind ""), its properties or its classifier, from the cache or made now."""
     entry, key = f"openvino-{kind}{part.cache_name}", cache_key(part.shipped, preparation_code())
     content = cache.find(entry, key)
     if content is None:
@@ -259,6 +259,6 @@ def _read_head(version: ModelVersion, file: str) -> Head:
 
 @functools.cache
 def preparation_code() -> bytes:
-    """Source code that prepares models, as a part of cache keys."""
+    """The source code that prepares models: a change of it must change the cache keys."""
     files = ("graph/memory_layout", "graph/precision", "graph/rewrite", "runtime/prepare_model")
     return b"".join(Path(__file__).parents[1].joinpath(f"{name}.py").read_bytes() for name in files)

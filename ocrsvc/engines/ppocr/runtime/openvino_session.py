@@ -1,14 +1,14 @@
 """Runs models on the CPU under OpenVINO, in bfloat16 if the CPU supports it (AMX, AVX512-BF16).
 
 OpenVINO compiles kernels for every new input shape (20 to 70 ms), and caches them with memory in proportion to the
-shape; so the pipeline uses few line widths, and the cache is bounded. Results are bit-identical whatever a session ran
+shape; so the pipeline uses few line widths, and the cache is limited. Results are bit-identical whatever a session ran
 before, with one thread or several.
 
-The recognizer is two models. The second, the final matrix product with 18,710 classes, runs over the steps of many
-lines together, for its weights do not stay in a core's cache while the first runs; and over a fixed number of steps, so
-kernels are compiled once. A step's class depends on its own features alone, to the last bit.
+A recognizer consists of two models. The second one, the final matrix product with 18,710 classes, runs over the steps
+of many lines together, because the first model's runs would push its weights out of a core's cache; and over a fixed
+number of steps, so that kernels are compiled once. A step's class depends on its own features alone, to the last bit.
 
-OpenVINO is imported only here, after the fork: it starts threads.
+OpenVINO starts threads when it is imported, so it is imported only here, after the fork.
 """
 
 import importlib.util
@@ -32,22 +32,22 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 PROVIDER: Final = "OpenVINO"
 
-# Size of oneDNN's kernel cache, which all sessions of the process share: two line widths or one page size, since
-# sessions compile a width one right after the other. 500 took 33 MB more after ten page sizes.
+# Size of oneDNN's kernel cache, which all sessions of the process share: two line widths or one page size are enough,
+# because the sessions compile a width one right after the other. 500 took 33 MB more after ten page sizes.
 _SHARED_KERNELS: Final = 150
 _TELEMETRY: Final = "openvino_telemetry"
 
-# Errors of the package; AttributeError: an empty folder named openvino was imported.
+# Errors that OpenVINO raises. AttributeError: an empty folder named openvino was imported.
 FAULTS: Final = (AttributeError, ImportError, OSError, RuntimeError)
 
 
 def is_installed() -> bool:
-    """Whether the package is installed, without importing it."""
+    """Whether the package is installed; does not import it."""
     return importlib.util.find_spec("openvino") is not None
 
 
 def version() -> str:
-    """The installed version; "" if it is not installed."""
+    """The installed version; "" if OpenVINO is not installed."""
     try:
         return metadata.version("openvino")
     except metadata.PackageNotFoundError:
@@ -70,10 +70,10 @@ def computes_bf16() -> bool:
 def core() -> Any:
     """OpenVINO's Core; the first call imports and configures the library."""
     map_large_blocks()
-    # Read once, when the library loads; the default is 1,024.
+    # The library reads this once, when it is loaded; its default is 1,024.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_SHARED_KERNELS))
-    # Importing openvino sends an event to Google Analytics, and writes a file to the home, unless this package is
-    # missing.
+    # If this package can be imported, importing openvino sends an event to Google Analytics and writes a file to the
+    # home folder.
     sys.modules.setdefault(_TELEMETRY, None)  # type: ignore[arg-type]  # None makes its import fail
     import openvino
 
@@ -81,10 +81,10 @@ def core() -> Any:
 
 
 class OpenVinoSession(ModelRunner):
-    """One model under OpenVINO. Runs from several threads take turns.
+    """One model under OpenVINO; runs of several threads take turns.
 
     `compiled` is an openvino.CompiledModel for inputs of any size, floats or pixels. A run with more input values than
-    `arena_values` frees its memory; others keep it for the next run, until free memory is returned to the system.
+    `arena_values` frees its memory afterwards; other runs keep it for the next run, until `release_memory` is called.
     """
 
     def __init__(self, compiled: Any, metadata: dict[str, str], arena_values: int, taken: InputFormat = USUAL) -> None:
@@ -100,8 +100,8 @@ class OpenVinoSession(ModelRunner):
         self.metadata, self.input_format = metadata, taken
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See ModelRunner; the returned arrays are copies."""
-        # Arrays shared with OpenVINO's threads would need the GIL to be released.
+        """See ModelRunner; returns copies of the results."""
+        # Input and outputs are copied: OpenVINO's threads would need the GIL to release shared arrays.
         with self._turn:
             self._request.infer([array], share_outputs=True)
             results = [np.array(self._request.get_tensor(name).data) for name in outputs or self._outputs]
@@ -110,7 +110,7 @@ class OpenVinoSession(ModelRunner):
         return results
 
     def release_memory(self) -> None:
-        """See system.allocator.Holder: at once, or at the end of the current run."""
+        """See system.allocator.Holder: free the memory now or, if a run is in progress, when it ends."""
         self._release_requested = True
         if self._turn.acquire(blocking=False):
             try:
@@ -126,15 +126,15 @@ class OpenVinoSession(ModelRunner):
 Head = tuple[NDArray[np.float32], NDArray[np.float32]]
 ReadHead = Callable[[], Head]
 Features = NDArray[np.float32]  # (T, F) for a line of T steps
-STEPS: Final = 64  # per run of the classifier; its scores, 7 MB, about fill a core's share of the caches
-# Output name of graph/rewrite.py, which is not imported because it needs the package onnx.
+STEPS: Final = 64  # steps per run of the classifier; their scores, 7 MB, about fill one core's share of the caches
+# Output name of graph/rewrite.py, which cannot be imported here because it needs the package onnx.
 _LOGITS: Final = "logits"
 
 
 class OpenVinoRecognizer(OpenVinoSession):
     """Both models of a recognizer in one session; `run` reads one line.
 
-    `body` is an openvino.CompiledModel from `rewrite.keep_features`, for lines of any width; `classifier` one from
+    `body` is an openvino.CompiledModel of `rewrite.keep_features`, for lines of any width; `classifier` is one of
     `rewrite.make_classifier` for STEPS steps; `read_head` reads the final product if scores are requested.
     """
 
@@ -146,22 +146,22 @@ class OpenVinoRecognizer(OpenVinoSession):
         self._compiled_classifier, self._classifier = classifier, classifier.create_infer_request()
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See ModelRunner; classes and probabilities, and logits if `outputs` names them."""
+        """See ModelRunner; returns classes and probabilities, and logits if `outputs` names them."""
         features = self.features(array)
         results: list[Any] = list(self.classify([features])[0])
         return [*results, self.logits(features)] if outputs is not None and _LOGITS in outputs else results
 
     def features(self, tensor: Any) -> Features:
-        """Compute the features of one line (1, 3, H, W) float32."""
+        """Compute the features of one line, (1, 3, H, W) float32."""
         return cast(Features, super().run(tensor)[0])
 
     def logits(self, features: Features) -> NDArray[np.float32]:
-        """(T, C) scores of all classes. Raises BadModel: the model's file is gone."""
+        """(T, C) scores of all classes. Raises BadModel if the model's file was removed."""
         weights, bias = self._read_head()
         return features @ weights + bias
 
     def classify(self, lines: Sequence[Features]) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Per line, the best class of each step, and the probability of each character at its first step."""
+        """For each line, the best class of each step, and the probability of each character at its first step."""
         lengths = [len(line) for line in lines]
         starts = np.cumsum([0, *lengths[:-1]])
         rows = np.concatenate(lines)
@@ -177,12 +177,12 @@ class OpenVinoRecognizer(OpenVinoSession):
         ]
 
     def _choose(self, rows: Features, begins: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(N,) classes of (N, F) steps, and (N,) their probabilities where a character or a classifier run begins."""
+        """(N,) classes of (N, F) steps; (N,) their probabilities where a character or a run of the model begins."""
         count = len(rows)
         padded = -(-count // STEPS) * STEPS
         features, flags = np.zeros((padded, rows.shape[1]), np.float32), np.zeros(padded, bool)
         features[:count], flags[:count] = rows, begins
-        # A run cannot know whether a character began before it.
+        # A run of the classifier cannot know whether a character began before it.
         flags[::STEPS] = True
         best, shares = np.empty(padded, np.int64), np.zeros(padded, np.float32)
         with self._turn:
@@ -202,6 +202,6 @@ class OpenVinoRecognizer(OpenVinoSession):
 
 
 def first_steps(best: NDArray[np.int64], begins: NDArray[np.bool_] | None = None) -> NDArray[np.intp]:
-    """(N,) first steps of the runs of equal non-blank classes (T,), as in the graph; `begins` (T,) also starts runs."""
+    """(N,) first steps of the runs of equal non-blank classes (T,); a run also starts where `begins` (T,) is true."""
     changed = np.concatenate(([True], best[1:] != best[:-1]))
     return np.flatnonzero((changed if begins is None else changed | begins) & (best != 0))

@@ -1,7 +1,7 @@
-"""Prepares model graphs for running: applies the rewrites that fit a model. Imports `onnx`.
+"""Prepares model graphs for running, with the rewrites that apply to a model. Imports `onnx`.
 
-A rewritten graph must give the same outputs on noise as the original, except for rounding; otherwise the original is
-used. This takes a fraction of a second, and the result is kept in the model cache.
+On random input, a rewritten graph must give the same outputs as the original, except for rounding; otherwise the
+original is used. This takes a fraction of a second, and the model cache keeps the result.
 """
 
 import json
@@ -31,9 +31,9 @@ from ocrsvc.errors import BadModel, EngineUnavailable
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-# Largest difference of a probability between a rewritten graph and the original. Rounding causes 1e-5.
+# Largest difference of a probability between a rewritten graph and the original; rounding causes 1e-5.
 MOST_DIFFERENCE: Final = 1e-3
-_OPSET: Final = 11  # lowest opset that the rewrites support
+_OPSET: Final = 11  # oldest opset that the rewrites support
 _PREFIX: Final = "given."
 # Errors of a rewrite that does not apply to a graph.
 _REFUSALS: Final = (ValueError, KeyError, IndexError, StopIteration)
@@ -44,8 +44,8 @@ Array = NDArray[Any]
 def prepare(part: ModelPart, *, batched: bool = False, half_precision: bool = False, openvino: bool = False) -> bytes:
     """Prepare a model for one line or a batch (graph/rewrite.py), in fp16 if requested (graph/precision.py).
 
-    For OpenVINO, a recognizer with a final product ends before it (`rewrite.keep_features`); see `prepare_classifier`.
-    Raises BadModel.
+    For OpenVINO, a recognizer with a final product ends before it (`rewrite.keep_features`); `prepare_classifier` makes
+    the rest. Raises BadModel.
     """
     proto = load(part)
     noise = np.random.default_rng(1).uniform(-1, 1, part.smallest_shape).astype(np.float32)
@@ -60,7 +60,7 @@ def prepare(part: ModelPart, *, batched: bool = False, half_precision: bool = Fa
 
 
 def prepare_int8(part: ModelPart) -> bytes:
-    """Prepare a recognizer with large products in int8, for one line at a time. Raises EngineUnavailable, BadModel."""
+    """Prepare a recognizer for one line, large products in int8. Raises EngineUnavailable, BadModel."""
     proto = onnx.load_from_string(prepare(part))
     if not quantize(proto):
         raise EngineUnavailable(f"{part} has no operations for int8.", "Set OCRSVC_PRECISION=auto.")
@@ -73,22 +73,22 @@ def prepare_properties(part: ModelPart) -> bytes:
 
 
 def prepare_classifier(part: ModelPart, steps: int) -> bytes:
-    """The recognizer's final product and choice of classes, for `steps` steps per run."""
+    """A model of the recognizer's final product and choice of classes, for `steps` steps per run."""
     return bytes(rewrite.make_classifier(_parsed(part), steps).SerializeToString())
 
 
 def read_head(version: ModelVersion, file: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """A recognizer's final product; see `rewrite.read_head`. Raises BadModel: the file is gone."""
+    """A recognizer's final product; see `rewrite.read_head`. Raises BadModel if the file was removed."""
     return rewrite.read_head(onnx.load_from_string(version.read(file)))
 
 
 def input_name(model: bytes) -> str:
-    """Name of the only input of a prepared model."""
+    """The name of a prepared model's only input."""
     return str(onnx.load_from_string(model).graph.input[0].name)
 
 
 def load(part: ModelPart) -> onnx.ModelProto:
-    """Load the graph in a supported opset, with prefixed names that cannot clash. Raises BadModel."""
+    """Load the graph in a supported opset, its names prefixed so that new names cannot clash. Raises BadModel."""
     proto = _parsed(part)
     opset = rewrite.opset_of(proto)
     try:
@@ -115,7 +115,7 @@ def _parsed(part: ModelPart) -> onnx.ModelProto:
 
 
 def _run_shipped(part: ModelPart, proto: onnx.ModelProto, noise: Array) -> Array:
-    """Run the original graph on noise. Raises BadModel: it does not run, or is not a model of its kind."""
+    """Run the original graph on noise. Raises BadModel if it cannot run, or its output shows another kind of model."""
     try:
         shipped: Array = _run(proto, noise)[0]
     except SESSION_ERRORS as error:
@@ -141,7 +141,7 @@ def _rewrite_detector(
 ) -> onnx.ModelProto:
     made = _applied(proto, rewrite.zero_subnormal_weights)
     if not batched:
-        # Channels per block of ONNX Runtime's convolutions on this CPU.
+        # Number of channels in a block of ONNX Runtime's convolutions on this CPU.
         block = 16 if b" avx512f " in cpu_features() else 8
         for rewriting in (
             memory_layout.drop_identities,
@@ -167,7 +167,7 @@ def _rewrite_recognizer(
     plain = _applied(proto, rewrite.zero_subnormal_weights)
     if not batched:
         plain = _applied(plain, memory_layout.drop_identities)
-    # For a final product, or else for scores of any origin.
+    # Tried in this order: a graph that ends in a product, else one that ends in any scores.
     of_scores = partial(rewrite.add_argmax_to_scores, classes=classes, shares=shares, batched=batched)
     of_product = rewrite.add_argmax_batched if batched else rewrite.add_argmax
     for has_product, rewriting in ((True, of_product), (False, of_scores)):
@@ -185,7 +185,7 @@ def _properties(proto: onnx.ModelProto) -> dict[str, str]:
 
 
 def _applied(proto: onnx.ModelProto, rewriting: Rewriting) -> onnx.ModelProto:
-    """A rewritten copy; the model itself if the rewrite does not apply."""
+    """A rewritten copy of the model; the model itself if the rewrite does not apply."""
     copy = deepcopy(proto)
     return copy if _apply(copy, rewriting) else proto
 
@@ -217,7 +217,7 @@ def _run(proto: onnx.ModelProto, noise: Array) -> Sequence[Array]:
 
 
 def _reads_alike(outputs: Sequence[Array] | None, expected: Array, *, batched: bool) -> bool:
-    """Whether classes, probabilities and logits agree with the expected (1, T, C) probabilities."""
+    """Whether classes, probabilities and logits agree with the expected probabilities (1, T, C)."""
     if outputs is None:
         return False
     best, shares, logits = (output[0] if batched else output for output in outputs)

@@ -1,11 +1,11 @@
 """Chooses ONNX Runtime's execution provider (CPU, CUDA, TensorRT) and its options.
 
-A requested provider is used, or the service does not start. It never falls back silently, for a service ten times
-slower than planned would be noticed too late.
+If a requested provider does not work, the service does not start. It never falls back silently, because a service ten
+times slower than planned would be noticed too late.
 
-TensorRT builds an engine for a range of shapes (a profile). ONNX Runtime accepts several but runs only the first (as of
-1.31), so each profile has its own session, and its own folder for the engine, whose file name does not identify the
-profile. The profiles cover every shape of ordinary use, and CUDA runs the rest: no engine is built while requests wait.
+TensorRT builds an engine for a range of shapes (a profile). ONNX Runtime accepts several profiles but runs only the
+first (as of 1.31), so each profile has its own session, and its own folder for the engine, whose file name does not
+identify the profile. The profiles cover all common shapes, and CUDA runs the rest: no request waits for a new engine.
 """
 
 import contextlib
@@ -32,19 +32,19 @@ CUDA: Final = "CUDAExecutionProvider"
 TENSORRT: Final = "TensorrtExecutionProvider"
 
 CUDA_OPTIONS: Final[Options] = {
-    # EXHAUSTIVE searches for every new shape: 634 ms instead of 1.9 ms per shape (PaddleX PR 5057).
+    # EXHAUSTIVE would search for kernels at every new shape: 634 ms instead of 1.9 ms per shape (PaddleX PR 5057).
     "cudnn_conv_algo_search": "HEURISTIC",
-    # An arena that grows by doubling cannot free the memory of one large run.
+    # An arena that grows by doubling cannot free the memory of a single large run.
     "arena_extend_strategy": "kSameAsRequested",
 }
-# Installed by TensorRT's wheels, in the order of their dependencies.
+# Installed by TensorRT's wheels; listed in the order of their dependencies.
 _TENSORRT_FOLDER: Final = "tensorrt_libs"
 _TENSORRT_LIBRARIES: Final = ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The range of input shapes of one TensorRT engine; `most` determines its memory."""
+    """The range of input shapes of one TensorRT engine; its memory depends on `most`."""
 
     least: Shape
     usual: Shape
@@ -64,15 +64,15 @@ class Profile:
 class GpuConfig:
     """How the sessions of one model share a GPU."""
 
-    streams: int = 1  # concurrent runs; each has its own session, stream and arena
+    streams: int = 1  # number of concurrent runs; each has its own session, stream and arena
     arena_bytes: int | None = None  # limit of each arena; None: all of the GPU's memory
-    # input size, in floats, up to which the arena keeps a run's memory; larger runs free it. 0: all runs keep it
+    # a run keeps its memory in the arena unless its input has more floats than this; 0: every run keeps it
     arena_values: int = 0
-    profiles: tuple[Profile, ...] = ()  # for TensorRT; smallest first
+    profiles: tuple[Profile, ...] = ()  # for TensorRT, smallest first
 
 
 def choose_provider(device: Device, provider: Provider, available: Sequence[str]) -> Provider:
-    """The provider for OCRSVC_DEVICE and OCRSVC_PROVIDER in this build of ONNX Runtime. Raises EngineUnavailable."""
+    """The provider that OCRSVC_DEVICE and OCRSVC_PROVIDER select in this ONNX Runtime. Raises EngineUnavailable."""
     if provider == "openvino":
         return "openvino"
     if "cpu" in (device, provider):
@@ -108,7 +108,7 @@ _REFUSED: Final = {
 
 
 def check_precision(precision: Precision, provider: Provider) -> None:
-    """Raises EngineUnavailable if a provider does not support a precision."""
+    """Raise EngineUnavailable if the provider does not support the precision."""
     refused = _REFUSED.get((precision, provider if provider in ON_CPU else "gpu"))
     if refused is not None:
         reason, remedy = refused
@@ -119,7 +119,7 @@ def check_precision(precision: Precision, provider: Provider) -> None:
 
 
 def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Options:
-    """Options of the CUDA provider on a stream, or its own; unless "fp32", matrix products may use TF32."""
+    """Options of the CUDA provider; without `stream` it makes its own. "fp32" forbids TF32 matrix products."""
     options = dict(CUDA_OPTIONS)
     if gpu.arena_bytes is not None:
         options["gpu_mem_limit"] = str(gpu.arena_bytes)
@@ -131,11 +131,11 @@ def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Op
 def tensorrt_options(
     input_name: str, profile: Profile, precision: Precision, stream: int | None, folder: Path | None
 ) -> Options:
-    """Options of TensorRT, which builds an engine for the profile at opening; "fp16" lets it use half precision."""
+    """Options of TensorRT, which builds the profile's engine when the session opens; "fp16" allows half precision."""
     half = precision == "fp16"
     options: Options = {
         "trt_fp16_enable": half,
-        # Squares of activations overflow half precision.
+        # Without it, squares of activations overflow half precision.
         "trt_layer_norm_fp32_fallback": half,
         "trt_context_memory_sharing_enable": True,
     }
@@ -152,7 +152,7 @@ def _stream_option(stream: int | None) -> Options:
 
 
 def load_gpu_libraries(provider: Provider) -> None:
-    """Load a GPU provider's libraries from pip's wheels, where no linker looks; a session names missing ones."""
+    """Load a GPU provider's libraries from pip's wheels, which linkers do not search; a missing one is no error yet."""
     ort.preload_dlls(msvc=False)
     if provider == "tensorrt":
         spec = importlib.util.find_spec(_TENSORRT_FOLDER)
@@ -163,7 +163,7 @@ def load_gpu_libraries(provider: Provider) -> None:
 
 
 def tensorrt_version() -> str:
-    """Version of the loaded TensorRT; "" if it cannot be read."""
+    """The version of the loaded TensorRT; "" if it is unknown."""
     try:
         return str(ctypes.CDLL(_TENSORRT_LIBRARIES[0]).getInferLibVersion())
     except (OSError, AttributeError):

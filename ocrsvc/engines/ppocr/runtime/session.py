@@ -1,10 +1,10 @@
-"""Opened models: ONNX Runtime sessions on the CPU or one GPU stream, and pools of sessions.
+"""Opened models: ONNX Runtime sessions on the CPU or a GPU stream, and pools of sessions.
 
 Arrays on the GPU are bound to a session without a copy (ONNX Runtime's IO binding); only this file and gpu/arrays.py
 use cupy for models.
 
-A session on a GPU has its own stream (`user_compute_stream`). The stream, not the CPU, waits for the work that the
-caller queued on cupy's current stream. A run is complete when it returns, so any stream may use its results at once.
+A session on a GPU has its own stream (`user_compute_stream`). That stream, not the CPU, waits for the work that the
+caller queued on cupy's current stream. A run is complete when `run` returns, so any stream may use its results at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, InputFormat
 from ocrsvc.engines.ppocr.runtime.providers import CPU, Device, GpuConfig, Precision, Profile, Provider
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 
-# ONNX Runtime's exceptions have no common base class.
+# Listed one by one, because ONNX Runtime's exceptions have no common base class.
 SESSION_ERRORS: Final = (
     ImportError,
     OSError,
@@ -42,18 +42,18 @@ SESSION_ERRORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """Settings of a model's sessions."""
+    """How to open the sessions of a model."""
 
     device: Device = "auto"  # "cpu", "cuda", or "auto" (a GPU if one works)
-    threads: int = 1  # threads of one run (intra-op)
-    # on the CPU, the input size, in floats, up to which a run's memory is kept for the next; larger runs free it, so
-    # that one huge page does not increase the RSS for ever. 0: nothing is kept.
+    threads: int = 1  # number of threads of one run (intra-op)
+    # On the CPU: a run keeps its memory for the next unless its input has more floats than this, so that one huge page
+    # does not increase the RSS permanently. 0: no run keeps its memory.
     arena_values: int = 0
-    batched: bool = False  # many lines per recognition run on the CPU too; a GPU always does so
-    # "cpu" (ONNX Runtime), "openvino", "cuda", "tensorrt", or "auto" (from the device)
+    batched: bool = False  # recognize many lines per run on the CPU too; a GPU always does
+    # "cpu" (ONNX Runtime), "openvino", "cuda", "tensorrt", or "auto" (depends on the device)
     provider: Provider = "auto"
-    precision: Precision = "auto"  # "auto" is fp32, but bf16 under OpenVINO if the CPU supports it
-    sessions: int = 1  # concurrent runs under OpenVINO; each has its own memory
+    precision: Precision = "auto"  # "auto" is fp32, under OpenVINO bf16 if the CPU supports it
+    sessions: int = 1  # number of concurrent runs under OpenVINO; each has its own memory
     gpu: GpuConfig = field(default_factory=GpuConfig)
     input_format: InputFormat = USUAL  # set by `open_model`
 
@@ -69,7 +69,7 @@ _TYPES: Final = {
 
 
 class GpuContext:
-    """A cupy stream of one session on a GPU; `address` is the stream's, `device` ONNX Runtime's name of the memory."""
+    """The cupy stream of a GPU session; `address` is its handle, `device` ONNX Runtime's name for GPU memory."""
 
     device = "cuda"
 
@@ -79,20 +79,20 @@ class GpuContext:
         self.address = int(self.stream.ptr)
 
     def wait_for_caller(self) -> None:
-        """Make the stream wait for the calling thread's queued work."""
+        """Let the stream wait for the work that the calling thread has queued."""
         queued = self._cupy.cuda.get_current_stream()
         if queued.ptr != self.stream.ptr:
             self.stream.wait_event(queued.record())
 
     def wrap(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object) -> Any:
-        """An array over memory of `owner`, without a copy."""
+        """Make an array over memory that `owner` owns, without a copy."""
         size_bytes = int(np.prod(shape)) * dtype.itemsize
         memory = self._cupy.cuda.UnownedMemory(address, size_bytes, owner)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
 
 def open_gpu_context() -> GpuContext | None:
-    """Open a GPU stream; None if cupy is missing or fails: then arrays pass through the host's memory."""
+    """Open a GPU stream; None if cupy is missing or does not work, so arrays must be copied through main memory."""
     if importlib.util.find_spec("cupy") is None:
         return None
     try:
@@ -100,7 +100,7 @@ def open_gpu_context() -> GpuContext | None:
 
         return GpuContext(cupy)
     except (ImportError, RuntimeError):
-        # gpu/arrays.py logs the reason; models run without cupy.
+        # gpu/arrays.py logs why; models run without cupy.
         return None
 
 
@@ -111,9 +111,9 @@ def run_bound(
     outputs: Sequence[str],
     options: ort.RunOptions | None = None,
 ) -> list[Any]:
-    """Run a one-input model on a GPU array of its shape and dtype, on the stream of `gpu`; outputs stay there.
+    """Run a one-input model on a GPU array of its shape and dtype, on the stream of `gpu`; outputs stay on the GPU.
 
-    Raises EngineFailed: the array is not C-contiguous, or an output has an unsupported dtype.
+    Raises EngineFailed if the array is not C-contiguous, or an output has an unsupported dtype.
     """
     interface = array.__cuda_array_interface__
     address, shape, dtype = interface["data"][0], tuple(interface["shape"]), np.dtype(interface["typestr"])
@@ -130,12 +130,12 @@ def run_bound(
     for value in binding.get_outputs():
         if (kind := value.data_type()) not in _TYPES:
             raise EngineFailed(f"A model returned {kind} on the GPU, which is not supported.")
-        # An array over the session's arena, which lives as long as the array.
+        # The array's memory belongs to the session's arena, so it keeps the session alive.
         results.append(gpu.wrap(value.data_ptr(), tuple(value.shape()), np.dtype(_TYPES[kind]), (value, session)))
     return results
 
 
-ProfileSession = tuple[ort.InferenceSession, Profile | None]  # a session for the shapes of a profile, or for any shape
+ProfileSession = tuple[ort.InferenceSession, Profile | None]  # a session, and the shapes for it; None: any shape
 
 
 class ModelRunner(ABC):
@@ -144,7 +144,7 @@ class ModelRunner(ABC):
     provider: str
     device: str
     precision: str
-    batched: bool  # whether the recognizer's graph takes many lines per run (graph/rewrite.py)
+    batched: bool  # whether the recognizer's graph reads many lines per run (graph/rewrite.py)
     takes_pixels: bool  # see network_input.model_input
     metadata: dict[str, str]  # the model's properties
     input_format: InputFormat
@@ -152,15 +152,15 @@ class ModelRunner(ABC):
 
     @property
     def sessions(self) -> tuple[ModelRunner, ...]:
-        """The sessions that run the model: all of a pool, else this one."""
+        """The sessions that run the model: those of a pool, else this one."""
         return self._sessions or (self,)
 
     @abstractmethod
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """Run one input (N, 3, H, W) float32; returns the named outputs, or all, on the GPU if the input is there."""
+        """Run one input (N, 3, H, W) float32; returns the named outputs (default: all), on the input's device."""
 
     def warm_up(self, tensor: NDArray[Any]) -> None:
-        """Run each session once with a tensor. Raises EngineUnavailable if that fails."""
+        """Run each session once with this input. Raises EngineUnavailable if that fails."""
         try:
             self.run(tensor)
         except SESSION_ERRORS as error:
@@ -174,9 +174,9 @@ class ModelRunner(ABC):
 class Session(ModelRunner):
     """One model under ONNX Runtime on one device.
 
-    On the CPU, runs may overlap. On a GPU they should not, for they would share a stream; a SessionPool prevents it.
-    The first of the `parts` that covers a shape runs it; the last covers any shape. `gpu` is their stream; None on the
-    CPU or without cupy.
+    On the CPU, runs may overlap. On a GPU they must not, because they share a stream; a SessionPool ensures that. The
+    first of the `parts` that covers an input shape runs it; the last one covers any shape. `gpu` is their stream; None
+    on the CPU or without cupy.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Session(ModelRunner):
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See ModelRunner."""
         session = next(part for part, profile in self._parts if profile is None or profile.covers(array.shape))
-        # Frees a large run's memory; the same entry in a session's options has no effect.
+        # Frees the memory of a large run; the same entry in a session's options has no effect.
         options = self._shrinking if 0 < self._arena_values < array.size else None
         if self.gpu is not None and hasattr(array, "__cuda_array_interface__"):
             return run_bound(session, self.gpu, array, outputs or self._outputs, options)
@@ -207,10 +207,10 @@ class Session(ModelRunner):
 
 
 class SessionPool(ModelRunner):
-    """A pool of one model's sessions on a GPU or under OpenVINO: one run per session, further runs wait. Thread-safe.
+    """A pool of one model's sessions on a GPU or under OpenVINO; each runs one input at a time. Thread-safe.
 
-    Memory grows with the number of sessions, not of engine threads. A run fails after `timeout_s` without a free
-    session: a hanging device must not block threads.
+    Memory grows with the number of sessions, not of engine threads. A run waits for a free session, and fails after
+    `timeout_s`, so that a hanging device does not block threads for ever.
     """
 
     def __init__(self, sessions: Sequence[ModelRunner], timeout_s: float = 60.0) -> None:
@@ -220,14 +220,14 @@ class SessionPool(ModelRunner):
         self.batched, self.takes_pixels, self.metadata = first.batched, first.takes_pixels, first.metadata
         self.input_format = first.input_format
         self._timeout_s = timeout_s
-        # Last in, first out: the last session's memory is warm, and unneeded sessions stay small.
+        # Last in, first out: the session that was used last has warm memory, and unneeded sessions stay small.
         self._free: queue.LifoQueue[ModelRunner] = queue.LifoQueue()
         for session in reversed(self._sessions):
             self._free.put(session)
 
     @contextmanager
     def acquire(self) -> Iterator[ModelRunner]:
-        """Take a session for the block. Raises EngineFailed if none becomes free."""
+        """Take a session for the block. Raises EngineFailed if none becomes free in time."""
         try:
             session = self._free.get(timeout=self._timeout_s)
         except queue.Empty:
@@ -245,6 +245,6 @@ class SessionPool(ModelRunner):
             return session.run(array, outputs)
 
     def warm_up(self, tensor: NDArray[Any]) -> None:
-        """See ModelRunner; warms up one session after the other. Do not run the model meanwhile."""
+        """Warm up one session after the other. The model must not run meanwhile."""
         for session in self._sessions:
             session.warm_up(tensor)

@@ -1,7 +1,7 @@
-"""Threads that the pages of one process share: a single page uses all of them, each of many pages only its own.
+"""Threads that the pages of one process share: a page that is alone uses all of them, otherwise each page its own.
 
-Each page being read occupies one thread. Free threads help other pages, one item at a time, and stop when pages occupy
-every thread. So a loaded service runs like one without helpers.
+Each page that is being read occupies one thread. Free threads help other pages, one item at a time, and stop when pages
+occupy every thread. So under load the service works as if there were no helpers.
 """
 
 import threading
@@ -23,18 +23,18 @@ class SharedThreads:
         self._occupied = self._helping = 0
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max(1, count - 1), thread_name_prefix="helper")
-        # Started now: a thread that starts under load would look like a leak.
+        # Start all threads now: a thread that starts later, under load, would look like a leak.
         ready = threading.Barrier(count)
         for _ in range(count - 1):
             self._pool.submit(ready.wait)
         ready.wait()
 
     def page(self) -> AbstractContextManager[None]:
-        """Occupy a thread during the block, in which a page is read."""
+        """Occupy a thread while a page is read inside the block."""
         return self._counting(1)
 
     def released_thread(self) -> AbstractContextManager[None]:
-        """Free the page's thread for others during the block, in which the page waits."""
+        """Free the page's thread for other pages while the page waits inside the block."""
         return self._counting(-1)
 
     @contextmanager
@@ -49,7 +49,7 @@ class SharedThreads:
 
     @contextmanager
     def all_threads(self) -> Iterator[bool]:
-        """Reserve all other threads if the caller's page is the only one; yields whether it succeeded."""
+        """Reserve all other threads if the caller's page is the only one; yields whether that succeeded."""
         with self._lock:
             alone = self.count > 1 and self._occupied <= 1 and not self._helping
             self._helping += (self.count - 1) * alone
@@ -60,7 +60,7 @@ class SharedThreads:
                 self._helping -= (self.count - 1) * alone
 
     def map(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Results of `work`, in order; the caller begins at the start, helpers at the end. Raises the first failure."""
+        """Apply `work` to items, with helpers from the end; returns results in order. Raises the first failure."""
         pending = deque(range(len(items)))
         done: dict[int, R] = {}
         helpers: list[Future[None]] = []
@@ -80,7 +80,7 @@ class SharedThreads:
         return [done[index] for index in range(len(items))]
 
     def close(self) -> None:
-        """End the threads; no call may be running."""
+        """End the threads; no call may be in progress."""
         self._pool.shutdown()
 
     def _help(self, work: Callable[[T], R], items: Sequence[T], pending: deque[int], done: dict[int, R]) -> None:
@@ -102,7 +102,7 @@ class SharedThreads:
 
 
 class SharedThreadsLender:
-    """Lends this process's threads to its engines, so that several models share them. Thread-safe."""
+    """Lends threads to this process's engines, so that several models share them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -110,7 +110,7 @@ class SharedThreadsLender:
         self._users: dict[int, int] = {}
 
     def borrow(self, count: int) -> SharedThreads:
-        """Borrow `count` threads, shared by all engines with the same count; return them with `give_back`."""
+        """Borrow `count` threads, which engines with the same count share; return them with `give_back`."""
         with self._lock:
             self._users[count] = self._users.get(count, 0) + 1
             if count not in self._lent:
@@ -118,7 +118,7 @@ class SharedThreadsLender:
             return self._lent[count]
 
     def give_back(self, threads: SharedThreads) -> None:
-        """Return borrowed threads; they end with the last borrower."""
+        """Return borrowed threads; they end when their last borrower returns them."""
         with self._lock:
             self._users[threads.count] -= 1
             last = self._lent.pop(threads.count) if not self._users[threads.count] else None
@@ -126,11 +126,11 @@ class SharedThreadsLender:
             last.close()
 
 
-LENDER: Final = SharedThreadsLender()  # of this process
+LENDER: Final = SharedThreadsLender()  # the lender of this process
 
 
 def _do_next(work: Callable[[T], R], items: Sequence[T], take: Callable[[], int], done: dict[int, R]) -> None:
-    """Process the item whose index `take` pops; does nothing if another thread took the last one."""
+    """Process the item whose index `take` pops; do nothing if another thread took the last one."""
     try:
         index = take()
     except IndexError:
