@@ -12,18 +12,15 @@ from ocrsvc.worker.watch import Bounds, Limits, Usage, calibrate, calibrate_gpu,
 MB = 10**6
 GB = 10**9
 FOOTPRINT = 300 * MB
-SMALL = Usage(FOOTPRINT)
 
 
 ALL = Limits(1000, 3600.0, rss=Bounds(800 * MB, 1000 * MB), gpu=Bounds(800 * MB, 1000 * MB))
 KINDS = ("rss", "gpu")
 
 
-def reason_of(
-    limits: Limits, kind: str = "rss", usage: Usage = SMALL, *, requests: int = 10, age_s: float = 10.0
-) -> Reason:
-    """The reason for measurements far from all limits, except those given."""
-    return reason_to_replace(limits, requests, age_s, **{"rss": Usage(), "gpu": Usage()} | {kind: usage})
+def reason_of(limits: Limits, kind: str, usage: Usage) -> Reason:
+    """The reason for measurements far from all limits, except this one."""
+    return reason_to_replace(limits, 10, 10.0, **{"rss": Usage(), "gpu": Usage()} | {kind: usage})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -42,14 +39,6 @@ def reason_of(
 def test_memory_reasons(kind: str, found: Usage, reason: str) -> None:
     expected = Reason.NONE if reason == "none" else Reason[f"{kind}_{reason}".upper()]
     assert reason_of(ALL, kind, found) is expected
-
-
-@pytest.mark.parametrize(
-    ("requests", "age_s", "reason"),
-    [(999, 3599.9, Reason.NONE), (1000, 0.0, Reason.MAX_REQUESTS), (0, 3600.0, Reason.MAX_AGE)],
-)
-def test_request_and_age_reasons(requests: int, age_s: float, reason: Reason) -> None:
-    assert reason_of(ALL, requests=requests, age_s=age_s) is reason
 
 
 def test_largest_step_is_kept_and_neither_the_first_check_nor_loading_a_model_is_one() -> None:
