@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 _TURN_CHECK_S: Final = 0.1
 _HEARTBEAT_S: Final = 1.0
 _STDERR: Final = 2
-# With Python's default of 5 ms a health check would wait 5 ms for each busy thread.
+# Python's thread switch interval. With the default of 5 ms a health check would wait 5 ms per busy thread.
 _SWITCH_S: Final = 0.001
-# The graceful timeout has passed by then; whatever still runs is past its deadline.
+# Limit for stopping the reader and the job threads. The graceful timeout has passed: open work is past its deadline.
 _STOP_S: Final = 2.0
 _FLUSH_LOG_S: Final = 1.0
 
 
 def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
-    """After the fork: create what the application depends on. Exits the process on failure."""
+    """After the fork: create the objects that the application needs. Exits the process on failure."""
     # Until gunicorn installs the worker's own handlers, the handler inherited from the arbiter would swallow SIGTERM.
     signal.signal(signal.SIGTERM, worker.handle_exit)
     service.controller.restore_config(worker.cfg)
@@ -78,7 +78,7 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
 
 
 def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
-    """Set the limits of requests; the event loop and the request threads share one memory budget."""
+    """Set the request limits; the event loop and the request threads share one memory budget."""
     from ocrsvc.http.admission import KeyCheck, shared_limits_of
     from ocrsvc.serving.request_guard import RequestGuard
 
@@ -95,9 +95,9 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
 def load(service: ServiceContext, worker: RecyclingWorker) -> None:
     """Load and warm the engine and start the services, before the worker accepts requests. Exits on failure."""
     if service.model_key is not None:
-        # Needed again if gunicorn has changed the user.
+        # Repeated because a change of user by gunicorn resets it.
         forbid_core_dumps()
-    # Without this an error here would end the whole service.
+    # gunicorn would end the whole service on an error here.
     with _exiting_on_failure(worker, service.controller.worker_table.head):
         reader, closing = service.worker.reader, service.worker.closing
         assert reader is not None, "set by `prepare`"
@@ -115,7 +115,7 @@ def load(service: ServiceContext, worker: RecyclingWorker) -> None:
 
 
 def _open_engine(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> GpuMemoryReader | None:
-    """Load and warm the engine when it is this worker's turn; returns its GPU's reader, None on the CPU."""
+    """Load and warm the engine when it is this worker's turn; return its GPU memory reader, None on the CPU."""
     with _heartbeat(worker):
         gauge = _open_gauge(service, worker)
     began_s = time.monotonic()
@@ -133,7 +133,7 @@ def _open_engine(service: ServiceContext, worker: RecyclingWorker, reader: Reade
 
 
 def _start_samplers(service: ServiceContext, reader: Reader) -> None:
-    """Sample the gauges that no event updates, until this worker ends."""
+    """Start threads that periodically update gauges of the queue, models, jobs and keys, until this worker ends."""
     own = service.worker
     # One thread each: a disk that hangs must not delay the other gauges.
     samplers = [
@@ -154,12 +154,12 @@ def _start_samplers(service: ServiceContext, reader: Reader) -> None:
 
 
 def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:
-    """Wait for this worker's turn to load, as memory of two loads cannot be told apart; returns its GPU's reader."""
+    """Wait until no other worker loads, because two loads would distort each GPU measurement; return the reader."""
     settings, table = service.settings, service.controller.worker_table
     if "cpu" in (settings.device, settings.provider):
         return None
     gauge = open_gpu_memory_reader(worker.log, worker.siblings())
-    # Workers also take turns if the GPU cannot be read: they share it, and the folder of TensorRT's engines.
+    # Workers take turns even if the GPU cannot be measured: they share the GPU and TensorRT's engine folder.
     has_waited, on_gpu = False, gauge is not None or device_for(settings) == "cuda"
     while on_gpu and not is_next_to_load(worker.slot_number, table.live()):
         time.sleep(_TURN_CHECK_S)
@@ -242,7 +242,7 @@ def _note_ready(
     head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, entry.gpu_bytes)
     entry.ready_s = time.monotonic()
     watch = Watch(worker, limits, gauge, reader.stuck_threads, _begin_tls(service, worker), models, models_bytes)
-    # Before READY: if its thread cannot start, this worker exits.
+    # Started before READY, so that a worker whose watch cannot start exits instead of serving.
     threading.Thread(target=watch.run, name="watch", daemon=True).start()
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     # SIGTERM may have set DRAINING during the load.
@@ -255,7 +255,7 @@ def _note_ready(
 
 
 def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[], object]:
-    """Serve HTTP over TLS, if certificates are set; returns what the watch calls at each check."""
+    """Serve HTTP over TLS, if certificates are set; return the function that the watch calls at each check."""
     certificates, log = service.certificate_watch.certificates, worker.log.error_log
     if certificates is None:
         return lambda: None
@@ -282,7 +282,7 @@ def _exiting_on_failure(worker: RecyclingWorker, head: Head) -> Iterator[None]:
 
 
 def _is_final(error: OcrsvcError) -> bool:
-    """Whether the engine itself reported that it cannot be opened here; the death of a child process is no proof."""
+    """Whether the engine itself reported that it cannot be opened; a crashed child process does not count."""
     while isinstance(error.__cause__, OcrsvcError):
         error = error.__cause__
     return isinstance(error, OperatorError)
@@ -290,7 +290,7 @@ def _is_final(error: OcrsvcError) -> bool:
 
 @contextmanager
 def _heartbeat(worker: RecyclingWorker, limit_s: float = math.inf) -> Iterator[None]:
-    """Send heartbeats while the main thread loads, perhaps in a native call; exit the process after `limit_s`."""
+    """Send heartbeats from a thread while the main thread loads the engine; exit the process after `limit_s`."""
     done, end_s = threading.Event(), time.monotonic() + limit_s
 
     def beat() -> None:
@@ -303,7 +303,7 @@ def _heartbeat(worker: RecyclingWorker, limit_s: float = math.inf) -> Iterator[N
                 faulthandler.dump_traceback(file=_STDERR)
                 os._exit(BOOT_FAILED)
 
-    # From the first heartbeat on the arbiter applies its timeout.
+    # The arbiter applies its timeout only after the first heartbeat.
     worker.notify()
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

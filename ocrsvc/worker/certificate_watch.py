@@ -1,4 +1,4 @@
-"""Reloads of TLS certificates: the arbiter decides when they are read again, and each worker follows."""
+"""TLS certificate reload: the arbiter loads changed files, and each worker then switches to the same version."""
 
 import logging
 import time
@@ -13,13 +13,13 @@ from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.worker_table import Head
 
 _DAY_S: Final = 86400.0
-# Warn daily from this time before the expiry; for short-lived certificates from this share of their lifetime.
+# Warn daily when 14 days, or for short-lived certificates the last quarter of their lifetime, are left.
 _EXPIRES_SOON_S: Final = 14 * _DAY_S
 _LAST_SHARE: Final = 0.25
 
 
 class CertificateWatch:
-    """The arbiter's part: reads changed files, lets the workers follow, and warns before a certificate expires."""
+    """Arbiter: loads changed certificate files, publishes their version to workers, and warns before an expiry."""
 
     def __init__(
         self, head: Head, metrics: WorkerMetrics, log: logging.Logger, clock: Callable[[], float] = time.monotonic
@@ -29,7 +29,7 @@ class CertificateWatch:
         self._warned_s = -_DAY_S
 
     def open(self, settings: Settings, *, is_start: bool) -> Certificates | None:
-        """At the start and at each SIGHUP: read the certificates; None without TLS. Raises SettingsError."""
+        """Read the certificates at the start and at each SIGHUP; return None without TLS. Raises SettingsError."""
         try:
             files, before = files_of(settings), self.certificates
             if not is_start and (files is None) != (before is None):
@@ -50,7 +50,7 @@ class CertificateWatch:
             self._metrics.put(TLS_NOT_AFTER, certificates.current.certificate.not_after_s)
 
     def look(self) -> None:
-        """Once a second: read changed files, and warn of an expiry."""
+        """Called once a second: load changed files, and log a warning before the certificate expires."""
         if self.certificates is None:
             return
         if self.certificates.have_changed():
@@ -76,7 +76,7 @@ class CertificateWatch:
 
 
 def follow(certificates: Certificates, head: Head, log: logging.Logger) -> None:
-    """Worker, several times a second, not on the event loop: use the certificates that the arbiter uses."""
+    """Worker, in the watch's thread: load the certificates that the arbiter has published."""
     try:
         if certificates.generation != head.certificates:
             certificates.follow(head.certificates)

@@ -1,4 +1,4 @@
-"""gunicorn's settings, made from ours; the check of its command line flags, which win; and the listeners."""
+"""Builds gunicorn's settings from ours, checks its command line flags, which override them, and opens listeners."""
 
 import errno
 import math
@@ -18,17 +18,17 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.worker.gunicorn_internals import RecyclingWorker
 
-# Clients reuse idle connections for up to a minute; a server that closes earlier races with their next request. A
-# stopping worker waits for event_loop.STOP_LINGER_S.
+# Clients reuse idle connections for up to a minute; if the server closed one earlier, a client's next request could
+# be lost. A stopping worker closes idle connections after event_loop.STOP_LINGER_S.
 _KEEPALIVE_S: Final = 75
-# Limits the heartbeat of a worker's main loop; requests have their own deadline.
+# Longest time between two heartbeats of a worker's main loop; requests have their own deadline.
 _TIMEOUT_S: Final = 30
 # Time to send the last responses, beyond the longest deadline.
 _LAST_ANSWERS_S: Final = 5
 _BACKLOG: Final = 2048
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point; gunicorn makes a file for each worker, which is closed at once
 
-# The accepted values of gunicorn's settings, and why others are refused.
+# For each gunicorn setting: the accepted values, and the message for any other.
 _ONLY_VALUES: Final[Mapping[str, tuple[Sequence[object], str]]] = {
     "preload_app": ((False,), "--preload loads the application in the arbiter, where nothing may touch a model"),
     "reuse_port": ((False,), "--reuse-port gives each worker an accept queue, which is lost with the worker"),
@@ -58,13 +58,13 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
         "pidfile": None if settings.pidfile is None else str(settings.pidfile),
         **_tls(settings),
         "worker_tmp_dir": str(_SHARED_MEMORY) if os.access(_SHARED_MEMORY, os.W_OK) else None,
-        # Its thread would run in the arbiter, and all services of a user would share its socket.
+        # gunicorn's control thread would run in the arbiter, and all services of a user would share its socket.
         "control_socket_disable": True,
     }
 
 
 def addresses(settings: Settings) -> list[str]:
-    """Where gunicorn listens: OCRSVC_BIND, and the chosen adapters' usual ports on the same host, each once."""
+    """The addresses to listen on: OCRSVC_BIND, and the ports of OCRSVC_USUAL_PORTS on the same host, deduplicated."""
     host = settings.bind.rpartition(":")[0]
     usual = (f"{host}:{adapters()[name].port}" for name in settings.usual_ports)
     return list(dict.fromkeys((settings.bind, *usual)))
@@ -76,7 +76,7 @@ def _tls(settings: Settings) -> Mapping[str, object]:
 
 
 def check_server(config: Any, settings: Settings) -> None:
-    """Raises SettingsError for flags of gunicorn with which the service would lose requests."""
+    """Raises SettingsError for gunicorn flags that would make the service lose requests."""
     if not issubclass(config.worker_class, RecyclingWorker):
         what = f"-k {config.worker_class_str}: this worker class cannot serve an OCR engine."
         raise SettingsError(what, "Omit -k: the service sets its own worker class.")
@@ -94,7 +94,7 @@ def check_server(config: Any, settings: Settings) -> None:
 
 
 def open_listeners(server: Any) -> None:
-    """Listen where gunicorn is about to, unless it inherits its sockets. Raises SettingsError."""
+    """Open gunicorn's listening sockets before gunicorn does, unless it inherits them. Raises SettingsError."""
     is_inherited = server.master_pid or systemd.listen_fds(unset_environment=False)
     if is_inherited or any(isinstance(address, int) for address in server.cfg.address):
         return
@@ -111,7 +111,7 @@ def listen(address: str) -> socket.socket:
     with _listening("OCRSVC_GRPC_BIND", address):
         if address.startswith("unix:"):
             path = Path(address.removeprefix("unix:"))
-            # A socket file that an earlier service left is removed, any other file is not.
+            # Removes a socket file that an earlier service left behind, but no other kind of file.
             with suppress(FileNotFoundError):
                 if stat.S_ISSOCK(path.stat().st_mode):
                     _check_unused(str(path))
@@ -124,7 +124,7 @@ def listen(address: str) -> socket.socket:
 
 @contextmanager
 def _listening(variable: str, address: str) -> Iterator[None]:
-    """Raises SettingsError if the block cannot listen at the address of this variable."""
+    """Convert an error of the block, which listens at this variable's address, to a SettingsError."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -132,14 +132,14 @@ def _listening(variable: str, address: str) -> Iterator[None]:
         code = getattr(error, "errno", None) or 0
         if code == errno.EADDRINUSE and port.isdecimal():
             raise SettingsError(f"Port {port} is in use: set {variable}={host}:{int(port) + 1}.") from error
-        # A name that cannot be resolved has a negative code, and `create_server` hides what has none.
+        # Name resolution errors have negative codes; `create_server` hides errors without a code in its context.
         cause = error.__context__ or error
         reason = os.strerror(code) if code > 0 else getattr(cause, "strerror", None) or cause
         raise SettingsError(f"{variable}: cannot listen on {address}: {reason}.", "Choose a free address.") from error
 
 
 def _check_unused(path: str) -> None:
-    """Raises OSError if a program listens on this Unix socket, whose file another one could replace."""
+    """Raises OSError if a program listens on this Unix socket, so that its socket file is not replaced."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         if probe.connect_ex(path) in (0, errno.EAGAIN):

@@ -26,10 +26,10 @@ from ocrsvc.worker.request_threads import is_quick
 if TYPE_CHECKING:
     from ocrsvc.http.admission import HeadCheck
 
-# Unsent bytes that the kernel may buffer per connection: enough for an ordinary response, and few enough that clients
-# which do not read cannot fill memory that no budget counts.
+# Unsent bytes that the kernel may buffer per connection: enough for an ordinary response, but little, because no
+# budget counts this memory, and clients that do not read could fill it.
 UNSENT_BYTES: Final = 1 << 17
-# Bodies up to this size are received even if they will be refused: a new connection would cost both sides more.
+# Bodies up to this size are received before a refusal, because closing and reopening the connection costs more.
 SMALL_BODY_BYTES: Final = 1 << 16
 _PIECES_AT_ONCE: Final = 64
 _FILE_PIECE_BYTES: Final = 1 << 18
@@ -39,9 +39,9 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of requests while they are received; all of them share `memory`.
+    """Limits that apply while a request is received; all requests share the budget `memory`.
 
-    The reserved threads serve `quick_paths`; the nearest proxy names the caller in `caller_header`.
+    The reserved threads serve `quick_paths`; a proxy puts the caller's name into the header `caller_header`.
     """
 
     memory: Budget
@@ -54,7 +54,7 @@ class RequestLimits:
 
 @dataclass(slots=True)
 class Head:
-    """gunicorn's request, or the error in its head; bytes after the head; and the body's length, None if chunked."""
+    """A parsed request head: gunicorn's request or error, the bytes after it, and the body length (None if chunked)."""
 
     request: Any = None
     error: BaseException | None = None
@@ -72,23 +72,23 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self.sock, self.client, self.server, self._parse = sock, client, server, parse
         self.tls = sock if isinstance(sock, TlsSocket) else None
-        # The last complete head; bytes of the next head so far; bytes received after the current request.
+        # The last complete head; the received part of the next head; bytes received after the current request.
         self.head, self.received, self.ahead = Head(), bytearray(), b""
         # The request's body; None if the head is malformed.
         self.body: ReceivedBody | None = None
-        # The caller whose turn counts for a thread, and whether the request goes to the reserved threads.
+        # The caller, for fair sharing of request threads, and whether a reserved thread serves the request.
         self.caller, self.is_quick = "", True
-        # The response; bytes sent by the loop since the thread has finished, and their pace.
+        # The response; bytes that the loop has sent since the request thread finished, and their transfer rate.
         self.sender, self.sent_bytes, self.pace = Sender(sock), 0, Pace(0.0, 0.0)
-        # Whether the connection may carry another request, as the request's thread decides.
+        # Whether the connection stays open for another request; the request's thread decides.
         self.is_kept = False
-        # Monotonic limit of the handshake, the head or the idle time; while closing: the limit of the lingering close,
-        # and how many received bytes are discarded before it ends.
+        # Monotonic time limits: `limit_s` of a handshake, a head or idle time, `close_s` of the lingering close; the
+        # latter also ends after `close_bytes` discarded bytes.
         self.limit_s = self.close_s = 0.0
         self.close_bytes = 0
 
     def receive(self, max_bytes: int) -> bytes | None:
-        """Bytes from the client; empty when it has closed its side, None when nothing has arrived."""
+        """Bytes from the client; empty when the client has closed its side, None when nothing has arrived."""
         try:
             return bytes(self.sock.recv(max_bytes))
         except BlockingIOError:
@@ -97,7 +97,7 @@ class Connection:
             return b""
 
     def parse_head(self, limits: RequestLimits) -> None:
-        """Parse a complete head, and start its body with the bytes that have arrived."""
+        """Parse a complete head, and start its body with the bytes that followed the head."""
         self.head = head = self._parse(bytes(self.received))
         self.received, self.is_quick, request = bytearray(), True, head.request
         if request is None:
@@ -111,7 +111,7 @@ class Connection:
         if self.tls is not None:
             self.body.client_name = self.tls.client_name
         self.ahead = head.rest if head.body_bytes == 0 else self.body.feed(head.rest)
-        # A refusal ends the connection, so a small body is received first, unless the client waits before sending it.
+        # A refusal closes the connection, so a small body is received first, unless the client expects 100 Continue.
         is_worth_it = head.expects_continue or (self.body.wanted_bytes or sys.maxsize) > SMALL_BODY_BYTES
         if limits.check_head is not None and is_worth_it and not self.body.settled:
             refusal = limits.check_head(request, self.body.client_name)
@@ -122,7 +122,7 @@ class Connection:
                 self.sock.send(_CONTINUE)
 
     def note_taken(self, now_s: float) -> None:
-        """Update the pace by the bytes that the client has acknowledged; those in the kernel's buffer do not count."""
+        """Update the transfer rate by the bytes that the client has acknowledged, not those in the kernel's buffer."""
         with suppress(OSError):
             (buffered_bytes,) = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
             acknowledged_bytes = self.sent_bytes - buffered_bytes - self.pace.moved_bytes
@@ -145,17 +145,17 @@ class Connection:
 
 
 class Sender:
-    """Sends one response without ever waiting for the client; gunicorn's Response uses it as its socket.
+    """Sends one response without blocking; gunicorn's Response uses it as its socket.
 
-    The head is sent with the first piece of the body: if a worker were killed in between, a proxy would have half a
-    response and could not retry. The event loop sends the pieces in `unsent`, and then the rest of a file.
+    The head is sent with the first piece of the body: a proxy that had received only the head of a killed worker's
+    response could not retry. The event loop sends the pieces in `unsent`, and then the rest of a file.
     """
 
     def __init__(self, sock: Any) -> None:
         self._sock, self._tls = sock, sock if isinstance(sock, TlsSocket) else None
         self._head: bytes | None = None
         self.unsent: deque[memoryview] = deque()
-        # The descriptor of a file that is the response's body, and the part of it that is not read yet.
+        # If the response's body is a file: its descriptor, and the begin and end of the part not read yet.
         self._file, self._at, self._end = -1, 0, 0
 
     @property
@@ -168,7 +168,7 @@ class Sender:
         return sum(map(len, self.unsent)) + (0 if self._tls is None else self._tls.unsent_bytes)
 
     def sendall(self, data: bytes | memoryview) -> None:
-        """Hold the head back until data follows; send the data, or queue what the kernel refuses. Raises OSError."""
+        """Keep the head until data follows; send both, and queue what the kernel does not accept. Raises OSError."""
         if self._head is None:
             self._head = bytes(data)
             return
@@ -178,7 +178,7 @@ class Sender:
             self.send()
 
     def sendfile(self, file: BinaryIO, offset: int, count: int) -> None:
-        """Send a file's first piece, and leave the others to the event loop. Raises OSError."""
+        """Send a file's first piece; the event loop sends the others. Raises OSError."""
         self._file, self._at, self._end = os.dup(file.fileno()), offset, offset + count
         self.sendall(self._read_file())
 
@@ -195,7 +195,7 @@ class Sender:
             self.sendall(b"")
 
     def push(self, limit_s: float) -> int:
-        """Send pieces of a streamed response for at most `limit_s`; returns the bytes left. Raises ClientGone."""
+        """Send pieces of a streamed response for at most `limit_s`; return the unsent bytes. Raises ClientGone."""
         end_s = time.monotonic() + limit_s
         poll = select.poll()
         poll.register(self._sock, select.POLLOUT)
@@ -208,7 +208,7 @@ class Sender:
         return self._left_bytes
 
     def send(self, max_bytes: int = sys.maxsize) -> int:
-        """Send what the kernel accepts, at most `max_bytes` of a long piece. Raises BlockingIOError, OSError."""
+        """Send as much as the kernel accepts, at most `max_bytes` of a long piece. Raises BlockingIOError, OSError."""
         if not self.unsent and self._at < self._end:
             self.unsent.append(self._read_file())
         pieces = list(islice(self.unsent, _PIECES_AT_ONCE))
@@ -227,7 +227,7 @@ class Sender:
         return sent
 
     def forget(self) -> None:
-        """Discard what is unsent, and close the file."""
+        """Discard unsent data, and close the file."""
         self.unsent.clear()
         if self._file >= 0:
             os.close(self._file)
@@ -235,14 +235,14 @@ class Sender:
 
 
 def caller_of(request: Any, client: Any, header: str) -> str:
-    """The caller by `caller_header` or address, as in `http.request.Request.caller`; empty over a Unix socket."""
+    """The caller's name from `header`, or its address, as in `http.request.Request.caller`; empty on a Unix socket."""
     values = [value for name, value in request.headers if name == header.upper()] if header else []
     named: str = values[-1].rpartition(",")[2].strip() if values else ""
     return named or (network_of(client[0]) if isinstance(client, tuple) else "")
 
 
 def _seconds(request: Any, deadline_s: float) -> float:
-    """Seconds that the body may take: the client's limit if it is shorter. The application reports malformed values."""
+    """Time limit of the body: `deadline_s`, or the client's if shorter. The application reports malformed values."""
     for name, value in request.headers:
         if name == _TIMEOUT_HEADER:
             with suppress(ValueError):

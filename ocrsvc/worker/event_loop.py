@@ -1,4 +1,4 @@
-"""The event loop of a worker: waits for all of its connections, so that no request thread waits for a client.
+"""A worker's event loop: does all waiting for clients, so that request threads never wait for one.
 
 TLS handshakes, heads, bodies, unsent responses and lingering closes (RFC 9112 section 9.6) are states of a connection
 in the poller, with limits on time, rate and memory. A thread gets a request when it is complete. Everything here runs
@@ -24,34 +24,34 @@ from ocrsvc.telemetry.loggable import loggable_error
 from ocrsvc.worker.connection import Connection, Head, RequestLimits
 from ocrsvc.worker.request_threads import LoadSharing, RequestThreads
 
-# Time for a request head or a TLS handshake. It counts from the connection for the first head, so that silent
-# connections are closed, and from the first byte for later ones.
+# Time limit of a request head or a TLS handshake. For the first head it begins with the connection, so that silent
+# connections are closed, for later heads with their first byte.
 HEAD_S: Final = 10.0
-# The same while the worker holds its maximum of connections.
+# The same limit while the worker has its maximum number of connections.
 CROWDED_HEAD_S: Final = 1.0
-# Longest head; longer ones are answered 431. gunicorn's own limits apply below it.
+# Longer request heads are answered 431; gunicorn's own limits apply to shorter ones.
 HEAD_BYTES: Final = 1 << 16
-# How long a stopping worker keeps idle connections open, for requests that are already under way. Well below the 10 s
-# after which container runtimes kill a process.
+# How long a stopping worker keeps idle connections open, for requests that clients have already sent. Well below
+# the 10 s after which container runtimes kill a process.
 STOP_LINGER_S: Final = 5.0
-# Share of the request memory above which slow clients get stricter limits.
+# Share of the request memory in use above which slow clients get stricter limits.
 SCARCE_SHARE: Final = 0.75
 _RESET: Final = struct.pack("ii", 1, 0)
 _TURN_S: Final = 1.0
 _CHECK_S: Final = 0.25
 _CLOSE_S: Final = 2.0
-# After the response more input is read for a while: a reset would make the client lose the response.
+# Input read and discarded after the response: closing at once would send a reset, and the client lose the response.
 _CLOSE_BYTES: Final = 1 << 27
 _RECEIVE_BYTES: Final = 1 << 18
 _SEND_BYTES: Final = 1 << 20
 _HEAD_PIECE_BYTES: Final = 8192
-# The end of a head, or a bare line feed, which the parser refuses at once.
+# The end of a head, or a bare line feed, which makes the parser refuse the head.
 _HEAD_END: Final = re.compile(rb"\r\n\r\n|(?<!\r)\n")
 _HEAD_END_BYTES: Final = 4
-# Without free descriptors, accepting is retried and logged at these intervals.
+# Intervals at which accepting is retried, and the error logged, while no descriptor is free.
 _PAUSE_S: Final = 0.1
 _LOG_INTERVAL_S: Final = 10.0
-# Connections accepted in one turn: a crowd is accepted soon, and accepted connections do not wait long.
+# Connections accepted per turn: many new ones are accepted quickly without delaying the open ones.
 _MAX_ACCEPTED: Final = 64
 
 _NO_SNIFF: Final = b"Connection: close\r\nX-Content-Type-Options: nosniff\r\n"
@@ -65,7 +65,7 @@ _NOT_TLS: Final = b"HTTP/1.1 400 Bad Request\r\n%sContent-Type: text/plain\r\nCo
 
 
 class EventLoop:
-    """See the module. `cfg` and `log` are gunicorn's; `parser` makes a head parser for a client's address.
+    """The event loop. `cfg` and `log` are gunicorn's; `parser` makes a head parser for a client's address.
 
     `answer` serves a request in a thread, and returns whether to keep its connection.
     """
@@ -87,7 +87,7 @@ class EventLoop:
         self.connections = 0
         # Connections in the poller, and those of them that are idle between two requests.
         self._waiting, self.kept = set[Connection](), set[Connection]()
-        # With `takes_rest` the loop accepts the listen queue when it stops, because no sibling will.
+        # With `takes_rest` the stopping loop accepts the connections in the listen queue: no other worker will.
         self.is_stopping = self.takes_rest = self._is_accepting = False
         self._linger_s = min(float(cfg.keepalive), STOP_LINGER_S)
         self._paused_until_s = self._quiet_until_s = self._checked_s = 0.0
@@ -118,7 +118,7 @@ class EventLoop:
         self._call(lambda: None)
 
     def turn(self, timeout_s: float) -> None:
-        """Handle the next events, waiting at most `timeout_s` and no longer than the next limit."""
+        """Wait for events, at most `timeout_s` or until the next time limit, and handle them."""
         if self.handshakes is not None:
             self.handshakes.begin_turn()
         timeout_s = min(timeout_s, _CHECK_S) if self._waiting else timeout_s
@@ -131,7 +131,7 @@ class EventLoop:
     def _call(self, act: Callable[[], object]) -> None:
         """Any thread: run a function on the loop's thread."""
         self._calls.put(act)
-        # If the pipe is full, the loop will wake anyway.
+        # A full pipe already wakes the loop.
         with suppress(OSError):
             os.write(self._waker, b"x")
 
@@ -145,7 +145,7 @@ class EventLoop:
         return bool(self.connections >= self._cfg.worker_connections)
 
     def accept(self, listener: Any) -> None:
-        """Accept waiting connections; only one if a sibling has fewer requests in flight."""
+        """Accept waiting connections; only one if another worker has fewer requests in flight."""
         for accepted in range(1, _MAX_ACCEPTED + 1):
             if accepted > 1 and self.is_stopping:
                 return
@@ -169,7 +169,7 @@ class EventLoop:
         self._guarded(conn, begin)
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Out of descriptors or memory: leave connections in the kernel's queue for a moment."""
+        """Stop accepting for a moment because descriptors or memory ran out; connections wait in the kernel's queue."""
         now_s = time.monotonic()
         if now_s >= self._quiet_until_s:
             self._quiet_until_s = now_s + _LOG_INTERVAL_S
@@ -189,14 +189,14 @@ class EventLoop:
             self._pause_accepting(error)
         if not enabled:
             for listener in self._listeners:
-                # Not registered if the poller has refused one.
+                # The poller may have refused to register it.
                 with suppress(KeyError, ValueError):
                     self._poller.unregister(listener)
 
     def _end_accepting(self) -> None:
-        """Close the listeners, and shorten the wait for idle connections.
+        """Close the listeners, and close idle connections sooner.
 
-        When the last process closes a listener, the kernel resets its queued connections: they are accepted before.
+        The kernel resets queued connections when the last process closes a listener, so they are accepted first.
         """
         self._set_accepting(enabled=False)
         listeners, self._listeners = list(self._listeners), []
@@ -214,17 +214,17 @@ class EventLoop:
             conn.limit_s = min(conn.limit_s, end_s)
 
     def balance(self, request: Any) -> None:
-        """Request thread: ask a client to reconnect if others wait or a sibling is less busy than this worker."""
+        """Request thread: close the connection after the response if others wait or another worker is less busy."""
         if not self._load.has_waiting:
             return
-        # Connections in the kernel's queue, where it reports them (Linux, TCP).
+        # `get_backlog` counts connections in the kernel's queue, on Linux and for TCP only.
         is_full = self._load.in_threads >= self._cfg.threads
         others_wait = is_full and any(listener.get_backlog() > 0 for listener in self._listeners)
         if others_wait or self._load.is_busier():
             request.force_close()
 
     def _guarded(self, conn: Connection, act: Callable[[Connection], None]) -> None:
-        """Act on a connection; an error closes this connection and leaves the loop running."""
+        """Call `act` with a connection; an error closes this connection and leaves the loop running."""
         try:
             act(conn)
         except Exception as error:  # noqa: BLE001  the loop must keep running
@@ -256,14 +256,14 @@ class EventLoop:
                 conn.tls.send_plain(_NOT_TLS)
             self._begin_close(conn)
         except OSError:
-            # Linger, so that the client can read the alert.
+            # A lingering close lets the client read the TLS alert.
             self._begin_close(conn)
         else:
             if is_over:
                 self._begin_head(conn)
 
     def _begin_head(self, conn: Connection) -> None:
-        """Receive a request head; often it has arrived completely."""
+        """Begin to receive a request head, which often has arrived completely."""
         self.kept.discard(conn)
         conn.received, conn.ahead = bytearray(conn.ahead), b""
         self._wait_for_head(conn, self._on_head)
@@ -286,13 +286,13 @@ class EventLoop:
             self._refuse(conn, _TOO_LONG)
 
     def _start(self, conn: Connection) -> None:
-        """The head is complete: receive the body; a small one often came with the head."""
+        """Parse a complete head and receive the body; a small body often arrived with the head."""
         conn.parse_head(self.limits)
         if conn.body is None or conn.body.settled:
             self.enqueue(conn)
         else:
             self._listen(conn, self._on_body)
-            # Often the rest has arrived by now.
+            # Often the rest of the body has arrived by now.
             self._on_body(conn)
 
     def _on_body(self, conn: Connection) -> None:
@@ -307,7 +307,7 @@ class EventLoop:
             self.enqueue(conn)
 
     def enqueue(self, conn: Connection) -> None:
-        """Give a request whose body is complete or has failed to a thread; a quick one to the reserved threads."""
+        """Pass a request whose body is complete or has failed to a request thread; a quick one to a reserved thread."""
         self._stop_listening(conn)
         self._load.count(1)
         answer = partial(self._answer, conn)
@@ -315,7 +315,7 @@ class EventLoop:
         done.add_done_callback(lambda future: self._call(partial(self.finish, conn, future)))
 
     def finish(self, conn: Connection, done: Future[bool]) -> None:
-        """A thread has served a request: send the rest of the response, then keep or close the connection."""
+        """After a thread has served a request: send the rest of the response, then keep or close the connection."""
         self._load.count(-1)
         conn.is_kept = not done.cancelled() and done.exception() is None and done.result()
         conn.pace, conn.sent_bytes = Pace(now_s := time.monotonic(), now_s), 0
@@ -323,7 +323,7 @@ class EventLoop:
         self._guarded(conn, send_rest if conn.sender.is_left else self._end_answer)
 
     def _on_writable(self, conn: Connection) -> None:
-        """Send what the kernel accepts of the response, about `_SEND_BYTES` at most."""
+        """Send as much of the response as the kernel accepts, at most about `_SEND_BYTES`."""
         end_bytes = conn.sent_bytes + _SEND_BYTES
         try:
             with suppress(BlockingIOError):
@@ -337,7 +337,7 @@ class EventLoop:
             self._end_answer(conn)
 
     def _end_answer(self, conn: Connection) -> None:
-        """The response is sent: begin the next request, wait for it, or close."""
+        """After a response is sent: begin the next request, wait for it, or close the connection."""
         conn.forget_request()
         # Some clients send an extra empty line after a body (RFC 9112 section 2.2).
         conn.ahead = conn.ahead.removeprefix(b"\r\n")
@@ -361,13 +361,13 @@ class EventLoop:
         self._begin_close(conn)
 
     def _begin_close(self, conn: Connection) -> None:
-        """Shut down sending, and read until the client closes, so that it can read the whole response."""
+        """Shut down sending, then read until the client closes: an earlier close could make it lose the response."""
         conn.received, conn.ahead = bytearray(), b""
         conn.close_s, conn.close_bytes = conn.close_s or time.monotonic() + _CLOSE_S, _CLOSE_BYTES
         try:
             conn.sock.shutdown(socket.SHUT_WR)
         except BlockingIOError:
-            # TLS must send close_notify first, and the kernel's buffer is full.
+            # The kernel's buffer is full, and TLS must send close_notify before the shutdown.
             self._listen(conn, self._begin_close, selectors.EVENT_WRITE)
         except OSError:
             self._drop(conn)
@@ -392,7 +392,7 @@ class EventLoop:
         conn.close()
 
     def end_late(self, now_s: float) -> None:
-        """End connections over a limit: handshakes, heads, idle time, slow bodies, slow readers, long closes."""
+        """End connections that exceed a limit on handshake, head, idle time, body, reading speed or closing."""
         if now_s - self._checked_s < _CHECK_S and not self.is_stopping:
             return
         self._checked_s = now_s
@@ -419,8 +419,8 @@ class EventLoop:
             if conn.close_s <= now_s:
                 self._drop(conn)
         else:
-            # A crowded worker waits less for a head, to make room for new connections.
+            # A worker with its maximum number of connections waits less for a head, to make room for new ones.
             wait_s = self._cfg.keepalive if conn in self.kept else HEAD_S
             if conn.limit_s <= now_s + (wait_s - CROWDED_HEAD_S if self._is_crowded else 0.0):
-                # The head is incomplete, or has not begun.
+                # A partial head is answered 408; a silent connection is closed.
                 self._refuse(conn, _TOO_LATE) if conn.received else self._drop(conn)

@@ -1,4 +1,4 @@
-"""gunicorn's configuration file inside the package, which `ocrsvc serve` passes with -c; no module imports it."""
+"""gunicorn's configuration file, which `ocrsvc serve` passes with -c; no module imports it."""
 
 from ocrsvc.worker.hooks import configuration_or_exit
 

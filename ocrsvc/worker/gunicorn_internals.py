@@ -1,4 +1,4 @@
-"""Everything in gunicorn 27.0.1 that this service replaces, or relies on without a documented guarantee.
+"""Everything in gunicorn 27.0.1 that this service overrides, or uses although it is undocumented.
 
 tests/test_gunicorn.py has a digest of each such method, and explains what to do at an upgrade.
 
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 _LOG_INTERVAL_S: Final = 10.0
 _PAUSE_S: Final = 1.0
-# A turn of the arbiter's main loop takes about a second.
+# A longer pause between two turns of the arbiter's main loop, normally a second, means that no process could run.
 _STANDSTILL_S: Final = 2.0
 _SIGNAL_AGAIN_S: Final = 1.0
-# No exit status; a process that exits with it has BOOT_FAILED.
+# Never equal to an exit status; as an argument of exit it means BOOT_FAILED, because the kernel keeps 8 bits.
 _NEVER: Final = 256 + BOOT_FAILED
 # Share of the graceful timeout after which stacks are dumped; at its end the arbiter kills the worker.
 _STACKS_SHARE: Final = 0.9
@@ -56,8 +56,8 @@ _STDERR: Final = 2
 
 
 def head_parser(cfg: Any, client: Any) -> Callable[[bytes], Head]:
-    """gunicorn's parser for one connection, as a function from a complete head, and what follows it, to a Head."""
-    # The event loop reads the socket.
+    """gunicorn's head parser for one connection: a function from a complete head and the bytes after it to a Head."""
+    # No socket: the event loop reads it.
     parser = RequestParser(cfg, iter(()), client)
 
     def parse(head: bytes) -> Head:
@@ -86,9 +86,9 @@ def head_parser(cfg: Any, client: Any) -> Callable[[bytes], Head]:
 class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     """The worker class: gunicorn's signals, hooks and WSGI around our event loop, request threads and watch.
 
-    It uses only gthread's `handle_request`, which runs the application. gthread's loop blocks up to 2 s for each
+    It uses only gthread's `handle_request`, which runs the application. gthread's own loop blocks up to 2 s for each
     lingering close, gives threads to silent connections, and never moves kept connections to a less busy worker.
-    The controller sets table and slot before the fork, boot.py the limits after it.
+    The controller sets table and slot before the fork, and boot.py the limits after it.
     """
 
     worker_table: WorkerTable
@@ -101,18 +101,18 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.tmp.close()
-        # Heartbeats are in the worker table, as gunicorn's file mixes the wall clock with the monotonic one. gunicorn
-        # marks the descriptor close-on-exec; the listener's is so already.
+        # Heartbeats are in the worker table, because gunicorn's heartbeat file mixes the wall clock with the monotonic
+        # one. gunicorn marks `fileno` close-on-exec: the listener, which has that flag already, stands in for the file.
         self.tmp = SimpleNamespace(
             last_update=lambda: self.entry.alive_s, fileno=self.sockets[0].fileno, close=lambda: None
         )
-        # max_requests with its jitter; 0 is no limit. gunicorn itself would stop the worker without a successor.
+        # max_requests with jitter; 0 is no limit. gunicorn gets no limit: it would stop the worker without a successor.
         self.replace_after_requests: int = 0 if self.max_requests == sys.maxsize else self.max_requests
         self.max_requests: int = sys.maxsize
         self.engine_threads: int = self.cfg.threads
-        # Waits a short time until all log lines are written.
+        # Waits briefly until all log lines are written.
         self.flush_log: Callable[[], object] = lambda: None
-        # Drains with this worker, which waits for it within the graceful timeout.
+        # The worker's gRPC server drains with it; the worker waits for that within the graceful timeout.
         self.grpc_server: RpcServer | None = None
         self._draining = threading.Lock()
 
@@ -122,15 +122,15 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         return self.worker_table.entry(self.slot_number)
 
     def siblings(self) -> Siblings:
-        """The other workers' GPU memory, as the worker table has it."""
+        """The GPU memory of the other workers, from the worker table."""
         return Siblings(*self.worker_table.gpu_use_of_others(self.slot_number))
 
     def init_process(self) -> None:
-        """After the fork: make the event loop, then do what every gunicorn worker does; this ends with `run`."""
+        """After the fork: make the event loop, then start as gunicorn's workers do, which calls `run` at the end."""
         self.load = LoadSharing(self.worker_table, self.slot_number, self.engine_threads)
         parser = partial(head_parser, self.cfg)
         self.loop = EventLoop(self.cfg, self.log, self.sockets, self.load, self.limits, parser, self.answer)
-        # gthread's `handle_request` compares their number with its limit.
+        # gthread's `handle_request` compares the number of kept connections with its limit.
         self.keepalived_conns = self.loop.kept
         Worker.init_process(self)
 
@@ -139,7 +139,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         super().init_signals()
         signal.signal(signal.SIGUSR2, lambda *_: request_replacement(self.entry, Reason.OPERATOR))
 
-    # gthread's version needs its own thread pool.
+    # gthread overrides it with a method that needs gthread's thread pool.
     handle_quit = Worker.handle_quit
 
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002  gunicorn's signature
@@ -147,12 +147,12 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         self._note_drain()
         if not self.booted and self.grpc_server is None:
             sys.exit(0)
-        # The siblings may be stopping too, so accept what is in the listen queue.
+        # The other workers may be stopping too, so this one accepts the connections in the listen queue.
         self.loop.takes_rest = True
         self.stop()
 
     def drain(self) -> None:
-        """Any thread: stop as on SIGTERM, but leave the listen queue to the siblings."""
+        """Any thread: stop as on SIGTERM, but leave the listen queue to the other workers."""
         self.log.info("DRAINING: in_flight=%s connections=%s", self.entry.in_flight, self.loop.connections)
         self._note_drain()
         self.stop()
@@ -171,7 +171,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         entry.drained_s, entry.state = time.monotonic(), State.DRAINING
         if self.grpc_server is not None:
             self.grpc_server.drain()
-        # Its thread may be refused.
+        # The system may refuse a new thread.
         with suppress(RuntimeError):
             faulthandler.dump_traceback_later(max(_STACKS_SHARE * self.cfg.graceful_timeout, 0.1), file=_STDERR)
 
@@ -189,7 +189,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
                 self.notify()
 
     def answer(self, conn: Connection) -> bool:
-        """Request thread: serve a request; returns whether to keep the connection. The loop sends unsent bytes."""
+        """Request thread: serve a request; return whether to keep the connection. The event loop sends unsent bytes."""
         request = conn.head.request
         sender = conn.sender = Sender(conn.sock)
         if conn.body is not None:
@@ -209,7 +209,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         return False
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        """Request thread: answer an error outside the application, such as a malformed head."""
+        """Request thread: answer a request that fails outside the application, such as one with a malformed head."""
 
         def send(answer: bytes) -> None:
             # Every response of the service has this header.
@@ -219,13 +219,13 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
 
 
 class PidFile:
-    """The pid file, written atomically; gunicorn's own ends the service if that fails or the file holds no valid id."""
+    """The pid file, written atomically; gunicorn's class would end the service on a write error or an invalid file."""
 
     def __init__(self, name: str) -> None:
         self.path, self._pid = Path(name), os.getpid()
 
     def write(self) -> None:
-        """Write the file, if that is not done. Raises OSError, also if it belongs to another living process."""
+        """Write the file, unless it already has our id. Raises OSError, also if it names another running process."""
         other = _living_process(self.path)
         if other == self._pid:
             return
@@ -240,14 +240,14 @@ class PidFile:
             fresh.unlink(missing_ok=True)
 
     def unlink(self) -> None:
-        """Remove the file, if it is this service's; gunicorn calls this on a reload and at the end."""
+        """Remove the file if it has our id; gunicorn calls this on a reload and at the end."""
         with suppress(OSError):
             if _living_process(self.path) == self._pid:
                 self.path.unlink()
 
 
 def _living_process(path: Path) -> int | None:
-    """The process id in a pid file, if that process lives; None for any other content."""
+    """The process id in a pid file if that process is running, else None."""
     try:
         pid = int(path.read_text("latin-1"))
     except (OSError, ValueError):
@@ -279,7 +279,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     pid: int
     LISTENERS: list[Any]
 
-    # The exit code by which a worker ends the service. Never: the next worker may succeed.
+    # The exit code with which a worker ends the service: none, because the next worker may succeed.
     WORKER_BOOT_ERROR = _NEVER
 
     def begin(self, service: ServiceContext, pidfile: str | None) -> None:
@@ -292,12 +292,12 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     @property
     def APP_LOAD_ERROR(self) -> int:  # noqa: N802  gunicorn's name
-        """Like WORKER_BOOT_ERROR for an application that cannot be loaded; it ends the service only at its start."""
+        """Exit code of a worker that cannot load the application; at the service's start it ends the service."""
         is_past_start = self.controller.has_ended or self.controller.worker_table.head.ever_ready
         return _NEVER if is_past_start else int(Arbiter.APP_LOAD_ERROR)
 
     def setup(self, app: Any) -> None:
-        """Take over the configuration on a reload, without the pid file: gunicorn would end if it cannot write that."""
+        """Apply a reloaded configuration without its pid file, because gunicorn ends if it cannot write that file."""
         super().setup(app)
         name, before = self.cfg.pidfile, self.pidfile
         self.cfg.set("pidfile", None)
@@ -307,7 +307,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
                 before.unlink()
 
     def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
-        """The signals that arrived within a second."""
+        """Wait up to `timeout` seconds, and return the signals that arrived."""
         with self._logging_errors("Signals cannot be read; retrying in a second"):
             return list(super().wait_for_signals(timeout))
         time.sleep(_PAUSE_S)
@@ -323,7 +323,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             return int(super().spawn_worker())
         except Exception as error:  # noqa: BLE001  the other workers keep serving
             if os.getpid() != self.pid:
-                # The forked worker, which could not log its error.
+                # This is the forked worker, which could not log its error.
                 os._exit(BOOT_FAILED)
             os.umask(umask)
             self.controller.fork_refused(self, error)
@@ -342,7 +342,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         now_s = time.monotonic()
         if now_s >= self._stop_at_s:
             raise StopIteration
-        # After a standstill, as of a frozen container, no worker could send a heartbeat.
+        # While a container is frozen, for example, no worker can send a heartbeat.
         if now_s - self._last_turn_s > max(self.timeout / 2, _STANDSTILL_S):
             self.controller.reset_heartbeats()
         self._last_turn_s = now_s
@@ -360,13 +360,13 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             super().reap_workers()
         if time.monotonic() >= self._signal_again_s:
             self._signal_again_s = time.monotonic() + _SIGNAL_AGAIN_S
-            # A worker that was just forked still has the arbiter's handlers, and loses signals.
+            # Repeat SIGTERM: a worker that was just forked still has the arbiter's handlers and ignores the signal.
             for pid, worker in list(self.WORKERS.items()):
                 if self.controller.worker_table.entry(worker.slot_number).state != State.DRAINING:
                     self.kill_worker(pid, signal.SIGTERM)
 
     def kill_worker(self, pid: int, sig: int) -> None:
-        """Send a signal; forget a worker that has already ended."""
+        """Send a signal to a worker; remove the worker if it has already ended."""
         if pid in self.WORKERS:
             self.service.hung_requests.note_signal(pid, self.WORKERS[pid].slot_number, sig, self.timeout)
         with self._logging_errors(f"Worker {pid} cannot be sent signal {sig:d}"):
@@ -411,7 +411,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         for listener in listeners:
             with self._logging_errors("A listener cannot be closed"):
                 sock.close_sockets([listener], not self.systemd)
-        # The workers keep theirs.
+        # The workers have their own copies.
         for listener in self.service.grpc_listeners:
             listener.close()
         if graceful:
@@ -420,7 +420,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     @contextmanager
     def _logging_errors(self, consequence: str) -> Iterator[None]:
-        """Log an error in the block, and continue. Errors in a forked worker, and those that end the service, pass."""
+        """Log an error in the block and continue. Errors in a forked worker, or that end the service, are raised."""
         try:
             yield
         except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""gunicorn's configuration and hooks, in the arbiter and in each worker.
+"""gunicorn's configuration, and the hooks that it calls in the arbiter and in each worker.
 
 A worker runs `post_fork` (makes its reader), imports the application, runs `post_worker_init` (loads and warms the
 engine; only then accepts requests), and at the end `worker_exit`. The arbiter loads no model and no numeric library.
@@ -39,14 +39,14 @@ from ocrsvc.worker.service_context import ServiceContext
 
 _MAX_FILES: Final = 65_536
 
-# The context of this process, empty before the start: gunicorn passes nothing between hooks and the application.
+# This process's context, once it exists. A global, because gunicorn passes no object from hooks to the application.
 _services: list[ServiceContext] = []
 
 
 def configuration_or_exit() -> Mapping[str, object]:
-    """gunicorn's settings, made from ours at the start and at each SIGHUP, before any numeric library is loaded.
+    """gunicorn's settings, built from ours at the start and at each SIGHUP, before any numeric library is loaded.
 
-    Wrong settings are logged. At the start they end the process with code 78; at a SIGHUP the old ones stay.
+    Invalid settings are logged. At the start they end the process with code 78; at a SIGHUP the old ones stay.
     """
     set_library_environment(os.environ)
     is_start = not _services
@@ -63,14 +63,14 @@ def configuration_or_exit() -> Mapping[str, object]:
         _write_line(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}")
     else:
         _services[:] = [service]
-        # Keep the models' key out of what workers and child processes inherit.
+        # Workers and child processes inherit the settings, which must not contain the models' key.
         service.settings = settings.model_copy(update={"models_key": None})
         service.certificate_watch.begin(certificates)
     [service] = _services
-    # In the arbiter, because each worker sees only its own GPU.
+    # Listed in the arbiter, because each worker sees only its own GPU.
     service.gpus = gpus_for(service.settings)
     gunicorns = dict(configuration(service.settings, plan_for(service.settings)))
-    # gunicorn would fail to bind new addresses while the workers hold the old ones, and end the service.
+    # Kept at a reload: gunicorn would end the service if it could not bind new addresses while workers hold the old.
     service.addresses = service.addresses or gunicorns["bind"]
     if gunicorns["bind"] != service.addresses:
         _write_line("ocrsvc keeps its addresses: restart the service to change them.")
@@ -85,7 +85,7 @@ def configuration_or_exit() -> Mapping[str, object]:
 
 
 def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: bool) -> ModelKey | None:
-    """Read the key of encrypted models at the start and each SIGHUP, and remove its variable. Raises SettingsError."""
+    """Read the key of encrypted models at the start and each SIGHUP; unset its variable. Raises SettingsError."""
     key = read_model_key(settings) if is_start or is_read_again(settings) else before
     hide_key_variable()
     has_changed = (key and key.id) != (before and before.id)
@@ -97,7 +97,7 @@ def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: boo
 
 
 def _write_line(text: str) -> None:
-    """Log a line, or print it to stderr before the log exists; a full disk must not stop a reload."""
+    """Log a line, or print it to stderr before the log exists; ignore write errors, so that a reload continues."""
     if log := logging.getLogger("gunicorn.error").handlers:
         log[0].handle(logging.LogRecord("gunicorn.error", logging.ERROR, __file__, 0, text, None, None))
         return
@@ -106,7 +106,7 @@ def _write_line(text: str) -> None:
 
 
 def current_service() -> ServiceContext:
-    """The context of this process; without gunicorn's configuration file, a new one from the environment's settings."""
+    """This process's context; without gunicorn's configuration file, a new one with settings from the environment."""
     return _services[0] if _services else ServiceContext(read_settings())
 
 
@@ -167,10 +167,10 @@ def _raise_open_files_limit() -> None:
 
 
 def nworkers_changed(server: LastingArbiter, count: int, before: int | None) -> None:
-    """Arbiter, at the start, at each reload, and on SIGTTIN and SIGTTOU."""
+    """Arbiter, at the start, at each reload, and on SIGTTIN and SIGTTOU: set the number of workers."""
     service = current_service()
     if before is None:
-        # gunicorn would write the pid file now, and end the service if it cannot.
+        # gunicorn would write the pid file now, and end the service on an error.
         service.pidfile = server.cfg.pidfile
         server.cfg.set("pidfile", None)
         service.controller.worker_table.head.base = count
@@ -179,8 +179,8 @@ def nworkers_changed(server: LastingArbiter, count: int, before: int | None) -> 
 
 
 def on_reload(server: LastingArbiter) -> None:
-    """Arbiter, on SIGHUP, after the new configuration is read."""
-    # An upgrade may have replaced the package on disk.
+    """Arbiter, on SIGHUP, after reading the new configuration: replace all workers, and write to the audit log."""
+    # An upgrade may have replaced the installed package.
     try:
         match = re.search(r'__version__ = "([^"]+)"', Path(ocrsvc.__file__).read_text(encoding="utf-8"))
     except OSError:
@@ -205,7 +205,7 @@ def pre_fork(_server: LastingArbiter, worker: RecyclingWorker) -> None:
 
 
 def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
-    """Arbiter, after it has reaped a worker: keep its counts, and blame a request if it died."""
+    """Arbiter, after reaping a worker: keep its metrics, and if it crashed, find the request at fault."""
     service = current_service()
     if worker.entry.state == State.BOOTING:
         service.metrics.common.count(BOOT_FAILURES)
@@ -227,14 +227,14 @@ def on_exit(server: LastingArbiter) -> None:
 
 
 def pre_request(worker: RecyclingWorker, request: Any) -> None:
-    """Worker, in the request's thread, before each request."""
+    """Worker, in the request's thread, before each request: log it, and balance the load between workers."""
     worker.log.debug("%s %s", request.method, loggable_path(request.path))
     worker.loop.balance(request)
 
 
 def worker_exit(_server: LastingArbiter, worker: RecyclingWorker) -> None:
-    """Worker, last, after its requests are finished: end the threads, close the engine, flush the log."""
+    """Worker, after its last request: end the threads, close the engine, flush the log."""
     service = current_service()
-    # A worker that gets here was not killed by a request.
+    # The worker ends normally, so none of its requests is at fault.
     service.in_flight.clear(worker.slot_number)
     service.worker.closing.close()

@@ -1,8 +1,8 @@
 """Finds the request that hung or killed a worker, and puts its body on the crash denylist.
 
-Just before gunicorn kills a worker without a heartbeat, the arbiter reads the CPU time of its threads that serve a
-request: the thread that holds the interpreter has used it, and its request's body is denied. A worker that died by
-itself proves less: a body is denied after two such deaths while no other body was being worked on.
+Just before gunicorn kills a worker without a heartbeat, the arbiter reads the CPU time of its request threads: the
+thread that holds the interpreter has used most, and its request's body is denied. A worker that crashes by itself
+proves less: a body is denied after two such crashes in which it was the only body in a risky stage.
 """
 
 import logging
@@ -15,9 +15,9 @@ from typing import Final
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.request_guard import InFlight, InFlightTable
 
-# CPU time as a share of the timeout from which a thread is suspected of holding the interpreter.
+# A thread that used this share of the timeout as CPU time, or more, is suspected of holding the interpreter.
 CPU_SHARE: Final = 0.1
-# A thread with at least this share of the largest CPU time is suspected too.
+# Threads with a smaller share of the largest CPU time are not suspected.
 _TIE_SHARE: Final = 0.5
 _MAX_LOGGED: Final = 10
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -28,18 +28,18 @@ _GUESS: Final = " Perhaps out of memory?"
 
 
 class HungRequests:
-    """Blames requests for killed and dead workers. All of it runs in the arbiter's main thread."""
+    """Finds the requests that made workers hang or crash. Runs in the arbiter's main thread."""
 
     def __init__(self, table: InFlightTable, denylist: CrashDenylist, log: logging.Logger) -> None:
         self._table, self._denylist, self._log = table, denylist, log
-        # What gunicorn's log should say of workers that were sent an ending signal, by process id.
+        # For workers that were sent an ending signal, by process id: the cause to put into gunicorn's log line.
         self._signalled: dict[object, str] = {}
 
     def note_signal(self, pid: int, worker: int, sig: int, timeout_s: float) -> None:
-        """Call before a signal is sent to a worker: its threads are still there to be measured."""
+        """Call before sending a worker a signal, while the CPU time of its threads can still be measured."""
         if sig in _ENDING_SIGNALS:
             self._signalled.setdefault(pid, " It did not end on a signal.")
-        # gunicorn sends it only for a missing heartbeat.
+        # gunicorn sends SIGABRT only for a missing heartbeat.
         if sig != signal.SIGABRT:
             return
         self._signalled[pid] = " It sent no heartbeat."
@@ -50,12 +50,12 @@ class HungRequests:
             self._log.error("HELD worker %s: none of its requests used the CPU while it sent no heartbeat.", pid)
         for request in suspects:
             self._log.error("HELD worker %s, which is killed now: %s", pid, _described(request))
-        # Before the signal: a proxy retries at the next worker when the connection breaks.
+        # Before the signal: a proxy sends the request to another worker when the connection breaks.
         self._deny_if_alone(suspects, CRASHES, "held a worker")
         self._log_lost(pid, [request for request in in_flight if request not in suspects])
 
     def note_exit(self, pid: int, worker: int, *, expected: bool) -> None:
-        """Call after a worker has ended; `expected` if it had not begun to serve."""
+        """Call after a worker has ended; `expected` is true if it had not begun to serve."""
         is_known = self._signalled.pop(pid, None) is not None or expected
         if is_known or not (in_flight := self._table.read(worker)):
             return
@@ -64,14 +64,14 @@ class HungRequests:
         self._deny_if_alone([request for request in in_flight if request.stage.is_risky], 1, "worker died")
 
     def replace_memory_guess(self, record: logging.LogRecord) -> bool:
-        """Logging filter: replace gunicorn's guess "out of memory" for workers that the arbiter has killed."""
+        """Logging filter: if the arbiter killed the worker, replace gunicorn's guess "out of memory" by the cause."""
         if isinstance(record.msg, str) and record.msg.endswith(_GUESS) and isinstance(record.args, tuple):
             cause = self._signalled.get(record.args[0], _GUESS)
             record.msg = record.msg.removesuffix(_GUESS) + cause
         return True
 
     def _deny_if_alone(self, suspects: Sequence[InFlight], crashes: int, cause: str) -> None:
-        """Count crashes against the suspects' body; with several bodies none is denied, since only one is at fault."""
+        """Count crashes for the suspects' body; with several bodies count none, since only one of them is at fault."""
         if len({request.digest for request in suspects}) != 1 or not suspects[0].digest:
             return
         request = suspects[0]
@@ -92,7 +92,7 @@ class HungRequests:
 
 
 def find_suspects(in_flight: Sequence[InFlight], used_s: Sequence[float], timeout_s: float) -> list[InFlight]:
-    """The requests whose threads used the CPU, usually one; `used_s` are CPU seconds since each request's begin."""
+    """The requests whose threads used the most CPU, usually one; `used_s` are CPU seconds since each one's start."""
     min_s = max(CPU_SHARE * timeout_s, _TIE_SHARE * max(used_s, default=0.0))
     pairs = zip(in_flight, used_s, strict=True)
     return [request for request, cpu_s in pairs if request.stage.is_risky and cpu_s >= min_s]

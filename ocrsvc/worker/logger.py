@@ -1,4 +1,4 @@
-"""gunicorn's logger, as text or JSON. A full disk only loses lines; each line retries a file that cannot be opened."""
+"""gunicorn's logger, as text or JSON. Write errors only lose lines; each line tries again to open a closed file."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -15,13 +15,13 @@ class LastingFileHandler(logging.FileHandler):
     """Writes to a log file that may be unwritable for a while."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line, or lose it: an error would reach the caller that logs."""
+        """Write the line; ignore errors, which would otherwise reach the code that logs."""
         with suppress(OSError):
             super().emit(record)
 
 
 class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no types
-    """See the module."""
+    """gunicorn's logger with handlers that neither raise nor block."""
 
     is_json: ClassVar[bool] = False
 
@@ -45,7 +45,7 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
                 handler.__class__ = ReadyStreamHandler
         # A reload may choose another logger class.
         if getattr(cfg.logger_class, "is_json", self.is_json):
-            # Logging, warnings and uncaught errors of all code.
+            # Write the logs, warnings and uncaught errors of all packages as JSON.
             _set_json(self.error_log.handlers, None)
             logging.captureWarnings(capture=True)
             logging.getLogger().handlers[:] = self.error_log.handlers
@@ -56,14 +56,14 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
         try:
             super().reopen_files()
         except OSError as error:
-            # Close all of them: each reopens itself with its next line.
+            # Close all handlers: each reopens its file with its next line.
             for handler in self._handlers():
                 if isinstance(handler, logging.FileHandler):
                     handler.close()
             self.error("A log file cannot be reopened: %s", error)
 
     def _handlers(self) -> Iterator[logging.Handler]:
-        """The handlers that write to files and streams; in a worker those of the error log are at TARGETS."""
+        """The handlers that write to files and streams; in a worker TARGETS has those of the error log."""
         for log in (self.error_log, self.access_log, logging.getLogger(TARGETS)):
             yield from log.handlers
 

@@ -1,4 +1,4 @@
-"""Decides in the arbiter when workers are forked, replaced and killed. All of it runs in its main thread.
+"""Decides when workers are forked, replaced and killed; runs in the arbiter's main thread.
 
 gunicorn keeps `num_workers` processes alive. That number is always computed from the worker table, so that lost or
 repeated signals cannot make it drift. It is lowered only after the replaced worker is reaped, because gunicorn ends the
@@ -14,15 +14,15 @@ from gunicorn.errors import HaltServer
 
 from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, SLOTS, Granted, Head, Reason, Snapshot, State, WorkerTable
 
-# Exit code of a service that never had a ready worker; the value of gunicorn's WORKER_BOOT_ERROR.
+# Exit code of a service that never had a ready worker, equal to gunicorn's WORKER_BOOT_ERROR.
 BOOT_ERROR: Final = 3
 # Exit code of a worker that could not boot; gunicorn replaces it like any other worker that died.
 BOOT_FAILED: Final = 70
 _FIRST_BACKOFF_S: Final = 1.0
-# Longest waits between two tries to start a worker: while others serve, and while none does.
+# Longest waits between two attempts to start a worker: while other workers serve, and while none does.
 _LONGEST_BACKOFF_S: Final = 60.0
 _ALONE_BACKOFF_S: Final = 4.0
-# Grace beyond the graceful timeout, in which the worker closes its engine.
+# Additional seconds after the graceful timeout for a worker to close its engine, before it is killed.
 _KILL_AFTER_S: Final = 5.0
 # Failed boots after which a service without any ready worker ends.
 _BOOT_TRIES: Final = 3
@@ -30,9 +30,9 @@ _CHANGED_AT_RELOAD: Final = ("workers", "graceful_timeout")
 
 
 def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[Snapshot, Granted] | None:
-    """The worker to replace now, for the most pressing reason, and how; None while another change is in progress.
+    """The worker with the most urgent reason to be replaced, and how; None while another worker starts or ends.
 
-    Each worker that loads, drains or is missing needs memory for its own model.
+    Only one changes at a time: each worker that loads, drains or is missing needs memory for its own model.
     """
     unsettled = any(worker.granted or worker.state in (State.BOOTING, State.DRAINING) for worker in workers)
     waiting = [worker for worker in workers if worker.awaits_grant]
@@ -44,7 +44,7 @@ def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[S
 
 
 def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
-    """Whether one more model and the largest step fit on these workers' GPU; NOTHING until it is read anew."""
+    """SUCCESSOR if one more model and the largest memory step fit on the GPU, else DRAIN_FIRST; NOTHING if unknown."""
     measured = [worker for worker in workers if worker.state is State.READY and worker.gpu_read_s]
     fresh = [worker for worker in measured if worker.gpu_read_s > head.exited_s]
     if not measured:
@@ -57,36 +57,36 @@ def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
 
 
 def is_next_to_load(own: int, workers: Sequence[Snapshot]) -> bool:
-    """Whether this worker was forked first of all that load; those on other GPUs share TensorRT's engines, too."""
+    """Whether this worker was forked before all others that load, on any GPU: they share TensorRT's engine folder."""
     loading = [worker for worker in workers if worker.state is State.BOOTING]
     return not loading or own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot
 
 
 class ReplacementController:
-    """Decides for one worker table. Created once; reloads of the configuration keep it."""
+    """Manages the workers of one worker table. Created once; kept when the configuration is reloaded."""
 
     def __init__(self, worker_table: WorkerTable, clock: Callable[[], float] = time.monotonic) -> None:
         self.worker_table, self._head, self._clock = worker_table, worker_table.head, clock
         self._saved_config: dict[str, object] = {}
-        # Set when the service is ending: failed boots no longer matter.
+        # Set when the service ends: failed boots are then ignored.
         self.has_ended = False
-        # All GPUs ever used, for CUDA_VISIBLE_DEVICES: a number keeps its meaning when a reload names other GPUs.
+        # All GPUs ever used. A worker's GPU number is an index into it, and stays valid when a reload names other GPUs.
         self.gpus: list[str] = []
 
     def is_backing_off(self) -> bool:
-        """Whether no worker may be forked now: the wait is not over, or the service will end."""
+        """Whether no worker may be forked now, because a back-off is not over or the service will end."""
         return self._is_hopeless() or self._clock() < self._head.backoff_until_s
 
     def before_fork(self, worker: Any, gpus: Sequence[str] = (), boot_limit_s: float = 0.0) -> None:
-        """Assign an entry and a GPU to the new worker, and make it the successor of a worker that was granted one.
+        """Assign an entry and a GPU to a new worker, and link it to the worker, if any, that it will replace.
 
-        Its first heartbeat may take `boot_limit_s` and gunicorn's timeout: it imports the application first.
+        Its first heartbeat is due after `boot_limit_s` plus gunicorn's timeout: it imports the application first.
         """
         worker.worker_table, worker.slot_number = self.worker_table, self.worker_table.allocate(self._clock())
         entry = self.worker_table.entry(worker.slot_number)
         entry.alive_s = self._clock() + boot_limit_s
         if gpus:
-            # The GPU with the fewest workers, not counting those that are being replaced.
+            # Choose the GPU with the fewest workers, not counting workers that are being replaced.
             self.gpus += [gpu for gpu in gpus if gpu not in self.gpus]
             live = [other for other in self.worker_table.live() if other.slot != worker.slot_number]
             staying = [other for other in live if not other.granted and other.state is not State.DRAINING]
@@ -99,7 +99,7 @@ class ReplacementController:
                 return
 
     def fork_refused(self, arbiter: Any, error: Exception) -> None:
-        """Free the entry and the grant of a worker that could not be forked, and back off."""
+        """After a failed fork: free the worker's entry, revoke its grant, and back off."""
         self._free_missing(arbiter)
         wait_s = self._back_off()
         arbiter.log.error(
@@ -126,7 +126,7 @@ class ReplacementController:
                 arbiter.kill_worker(worker.pid, signal.SIGKILL)
 
     def set_count(self, arbiter: Any) -> None:
-        """Set gunicorn's number of workers: the base, and granted successors."""
+        """Set gunicorn's number of workers: the base plus the granted successors."""
         granted = sum(worker.granted is Granted.SUCCESSOR for worker in self.worker_table.live())
         count = min(self._head.base + granted, SLOTS)
         if arbiter.num_workers != count:
@@ -149,7 +149,7 @@ class ReplacementController:
     def reload(self, arbiter: Any) -> None:
         """SIGHUP: request a successor for every worker; they are replaced one by one.
 
-        gunicorn would fork `cfg.workers` at once and wait up to `graceful_timeout`: both are 0 until `run_once`.
+        Both settings are 0 until `run_once`: gunicorn would fork `cfg.workers` at once and wait `graceful_timeout`.
         """
         self._head.base = arbiter.cfg.workers
         # The new engine's footprint may differ: the first ready worker measures it.
@@ -168,13 +168,13 @@ class ReplacementController:
             cfg.set(*self._saved_config.popitem())
 
     def reset_heartbeats(self) -> None:
-        """Treat all workers as alive now, after a time in which no process could run."""
+        """Treat all workers as alive now, after a pause in which no process could run."""
         for snapshot in self.worker_table.live():
             entry = self.worker_table.entry(snapshot.slot)
             entry.alive_s = max(entry.alive_s, self._clock())
 
     def after_exit(self, arbiter: Any, worker: Any) -> None:
-        """A worker was reaped: free its entry, and revoke the grant if it was a successor that was never ready."""
+        """After reaping a worker: free its entry; if it was a successor that was never ready, revoke the grant."""
         entry = self.worker_table.entry(worker.slot_number)
         if entry.state == State.BOOTING:
             wait_s = self._back_off()
@@ -196,14 +196,14 @@ class ReplacementController:
         self._after_change()
 
     def _free_missing(self, arbiter: Any) -> None:
-        """Free the entries of workers that were never forked, or whose exit was not reported."""
+        """Free the entries of workers that were never forked, or whose exit gunicorn did not report."""
         slots = {worker.slot_number for worker in arbiter.WORKERS.values()}
         for snapshot in self.worker_table.live():
             if snapshot.slot not in slots:
                 self._free(snapshot.slot)
 
     def _free(self, slot: int) -> None:
-        """Free an entry; a worker that waits for this successor keeps serving, and will be granted another one."""
+        """Free an entry; a worker that waited for this successor keeps serving until it is granted another one."""
         self.worker_table.free(slot)
         for snapshot in self.worker_table.live():
             if snapshot.successor == slot and snapshot.state is State.READY:
@@ -211,7 +211,7 @@ class ReplacementController:
                 entry.successor, entry.granted = NO_SUCCESSOR, Granted.NOTHING
 
     def _back_off(self) -> float:
-        """Count a failed boot; returns the seconds until the next try: 1, 2, 4, and so on."""
+        """Count a failed boot; return the seconds until the next attempt: 1, 2, 4, and so on."""
         self._head.boot_failures += 1
         wait_s: float = min(_FIRST_BACKOFF_S * 2.0 ** min(self._head.boot_failures - 1, 16), self._longest_back_off_s())
         self._head.backoff_until_s = self._clock() + wait_s
@@ -222,17 +222,17 @@ class ReplacementController:
         return _LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S
 
     def _after_change(self) -> None:
-        """Shorten the wait if no worker serves any more; end a hopeless service."""
+        """Shorten the back-off if no worker serves any more; end the service if no worker can start."""
         self._head.backoff_until_s = min(self._head.backoff_until_s, self._clock() + self._longest_back_off_s())
         self._give_up_if_hopeless()
 
     def _is_hopeless(self) -> bool:
-        """Whether no worker was ever ready, and the tries are used up or the engine cannot be opened."""
+        """Whether no worker was ever ready, and the boot attempts are used up or the engine cannot be opened."""
         return not self._head.ever_ready and bool(self._head.unusable or self._head.boot_failures >= _BOOT_TRIES)
 
     def _give_up_if_hopeless(self) -> None:
-        """Raises HaltServer, which ends a hopeless service; only once, since HaltServer reaps the other workers."""
-        # A worker that is loading may still succeed.
+        """Raise HaltServer if no worker can start; only once, because gunicorn calls this again while it stops."""
+        # A worker that still loads may become ready.
         loads = any(worker.state is State.BOOTING for worker in self.worker_table.live())
         if self.has_ended or loads or not self._is_hopeless():
             return

@@ -1,6 +1,6 @@
-"""The request threads: callers take turns for them, few requests start at once, and quick requests have their own.
+"""Request threads: callers take turns, few requests start at once, and quick requests have reserved threads.
 
-LoadSharing counts a worker's requests in flight, and compares them with its siblings'.
+LoadSharing counts a worker's requests in flight, and compares the number with the other workers'.
 """
 
 import sys
@@ -16,14 +16,14 @@ from ocrsvc.plugins import adapters
 from ocrsvc.serving.limiter import CallerTurns
 from ocrsvc.telemetry.worker_table import WorkerTable
 
-# Requests that start at once: more computing threads only take the interpreter from each other.
+# Requests that may start at the same time: more computing threads would only compete for the GIL.
 AT_ONCE: Final = 3
-# How long a request counts as starting: by then most are finished, or wait for the engine, a process or the disk.
+# How long a request counts as starting: after that most are done, or wait for the engine, a process or the disk.
 SETTLED_S: Final = 0.005
-# Threads that stay free for health checks and operators when all others wait for the engine.
+# Reserved threads, which serve health checks and operators when all request threads wait for the engine.
 _RESERVED: Final = 2
-# Paths answered from memory. All others count as slow, so that a new route cannot delay a health check; /ops/keys is
-# slow because it reads the key store.
+# Paths answered from memory. All other paths are slow by default, so that a new route cannot delay a health check;
+# /ops/keys is slow because it reads the key store.
 _QUICK: Final = ("/", "/index.html", "/docs", "/ops", "/version", "/openapi.json", "/metrics")
 _QUICK_OPS: Final = ("/ops/overview", "/ops/workers", "/ops/denylist")
 _QUICK_FILES: Final = ("/static/", "/ops/static/")
@@ -38,25 +38,25 @@ def quick_paths(names: Iterable[str]) -> frozenset[str]:
 
 
 def is_quick(method: str, path: str, known: frozenset[str]) -> bool:
-    """Whether a request without a body needs neither the engine nor much time."""
-    # As the router sees the path: percent-decoded, with one leading slash.
+    """Whether a request without a body needs no engine and little time, by its method and path."""
+    # Normalise the path as the router does: percent-decoded, with one leading slash.
     routed = "/" + unquote_to_bytes(path).decode("latin-1").lstrip("/")
     return method in {"GET", "HEAD"} and (routed in known or routed.startswith(_QUICK_FILES))
 
 
 class StartLimiter:
-    """Lets a few requests start at once; each counts until it ends, or for `settled_s`. Thread-safe."""
+    """Limits how many requests start at once; each counts until it ends, at most for `settled_s`. Thread-safe."""
 
     def __init__(
         self, at_once: int = AT_ONCE, settled_s: float = SETTLED_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._at_once, self._settled_s, self._clock = at_once, settled_s, clock
         self._changed = threading.Condition()
-        # When each starting request stops to count, the oldest first.
+        # The time when each starting request stops counting, oldest first.
         self._end_s: dict[object, float] = {}
 
     def begin(self) -> object:
-        """Wait until another request may start; returns a token for `end`."""
+        """Wait until another request may start; return a token for `end`."""
         with self._changed:
             while (left_s := self.left_s()) > 0:
                 self._changed.wait(left_s)
@@ -65,27 +65,27 @@ class StartLimiter:
             return token
 
     def end(self, token: object) -> None:
-        """The request has ended: another one may start."""
+        """Call when a request has ended, so that another one may start."""
         with self._changed:
             if self._end_s.pop(token, None) is not None:
                 self._changed.notify()
 
     def left_s(self) -> float:
-        """Seconds until another request may start if none ends; 0 for now."""
+        """Seconds until another request may start if none ends before; 0 if one may start now."""
         now_s = self._clock()
         self._end_s = {token: end_s for token, end_s in self._end_s.items() if end_s > now_s}
         return 0.0 if len(self._end_s) < self._at_once else next(iter(self._end_s.values())) - now_s
 
 
 class RequestThreads:
-    """Threads for requests, which callers take turns for, and reserved threads for quick ones. Raises RuntimeError."""
+    """Request threads, shared fairly by callers, and reserved threads for quick requests. Raises RuntimeError."""
 
     def __init__(self, threads: int, starts: StartLimiter | None = None) -> None:
         self._reserved, self._pool = start_pool(_RESERVED, "reserved"), start_pool(threads, "request")
         self._starts = starts or StartLimiter()
         self._waiting: CallerTurns[Callable[[], object]] = CallerTurns()
         self._lock = threading.Lock()
-        # Held by the one thread that waits to start, so that the next caller is chosen as late as possible.
+        # Held by the single thread that waits to start a request: the next caller is chosen only when it starts.
         self._next = threading.Lock()
 
     def add_quick(self, run: Callable[[], T]) -> Future[T]:
@@ -93,7 +93,7 @@ class RequestThreads:
         return self._reserved.submit(run)
 
     def add(self, caller: str, run: Callable[[], T]) -> Future[T]:
-        """Event loop: run a function on a request thread when it is the caller's turn."""
+        """Event loop: queue a function for a request thread, which runs it when it is the caller's turn."""
         done: Future[T] = Future()
 
         def settle() -> None:
@@ -108,12 +108,12 @@ class RequestThreads:
         return done
 
     def shutdown(self, *, wait: bool = False) -> None:
-        """Accept no more functions; those that were added still run."""
+        """Accept no more functions; functions already added still run."""
         for pool in (self._reserved, self._pool):
             pool.shutdown(wait)
 
     def _run_next(self) -> None:
-        """Pool thread, once per added request: run the request whose turn it is."""
+        """Pool thread, once per added request: run the request of the caller whose turn it is."""
         with self._next:
             token = self._starts.begin()
             with self._lock:
@@ -125,7 +125,7 @@ class RequestThreads:
 
 
 def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
-    """A pool whose threads all run: a thread refused later would fail a request. Raises RuntimeError."""
+    """Start a pool with all its threads: if the system refused one later, a request would fail. Raises RuntimeError."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
     together = threading.Barrier(threads + 1)
     try:
@@ -133,23 +133,23 @@ def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
             pool.submit(together.wait)
         together.wait()
     except BaseException:
-        # Also on a signal that ends the worker: the process would wait for the threads at the barrier forever.
+        # Also when a signal ends the worker: otherwise the process would wait forever for threads at the barrier.
         together.abort()
         raise
     return pool
 
 
 class LoadSharing:
-    """One worker's requests in flight, compared with its siblings'. Thread-safe."""
+    """Counts one worker's requests in flight, and compares the number with the other workers'. Thread-safe."""
 
     def __init__(self, table: WorkerTable, slot_number: int, engine_threads: int) -> None:
         self._table, self._slot_number, self._engine_threads = table, slot_number, engine_threads
-        # Requests that have or wait for a request thread, and all requests.
+        # HTTP requests, which have or wait for a request thread; and all requests, including gRPC.
         self.in_threads = self.in_flight = 0
         self._counting = threading.Lock()
 
     def count(self, change: int, *, is_grpc: bool = False) -> None:
-        """Add requests, negative when they end; gRPC uses no request thread."""
+        """Change the number of requests by `change`, negative when requests end; gRPC uses no request thread."""
         with self._counting:
             self.in_threads += 0 if is_grpc else change
             self.in_flight += change
@@ -157,15 +157,15 @@ class LoadSharing:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether requests wait for the engine."""
+        """Whether more requests are in flight than the engine has threads, so that some wait."""
         return self.in_flight > self._engine_threads
 
     def is_busier(self) -> bool:
-        """Whether requests wait for the engine here while a sibling has clearly fewer in flight."""
+        """Whether requests wait for the engine here while another worker has clearly fewer in flight."""
         return self.has_waiting and self.in_flight - self._fewest_elsewhere() >= max(2, self.in_flight // 8)
 
     def may_accept_another(self, accepted: int) -> bool:
-        """Whether no sibling has fewer requests; just `accepted` connections count as requests."""
+        """Whether no other worker has fewer requests; the `accepted` new connections count as requests here."""
         return self.in_flight + accepted <= self._fewest_elsewhere()
 
     def _fewest_elsewhere(self) -> int:

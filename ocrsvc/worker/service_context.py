@@ -1,4 +1,4 @@
-"""The state of one process of the service: the arbiter's part, which workers inherit by fork, and a worker's own."""
+"""The objects of one process: those that the arbiter creates and workers inherit by fork, and a worker's own."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from ocrsvc.serving.memory_budget import SharedLimits
     from ocrsvc.serving.work_queue import RequestContext
 
-# Limit for an unreachable trace collector when a worker ends.
+# How long an ending worker waits for an unreachable trace collector.
 _LAST_SPANS_S: Final = 1.0
 
 
 class ServiceContext:
-    """Created once, in the arbiter; a worker inherits it with the settings by fork, and fills in `worker`."""
+    """The process's objects. Created once, in the arbiter; a worker inherits it by fork, and fills in `worker`."""
 
     def __init__(self, settings: Settings) -> None:
-        # The settings of the last successful reload.
+        # The settings from the start or the last successful reload.
         self.settings = settings
         # Names of the GPUs that the workers share, listed before a worker is pinned to one.
         self.gpus: tuple[str, ...] = ()
-        # gunicorn's pid file and addresses at the start.
+        # gunicorn's pid file and addresses when the service started.
         self.pidfile: str | None = None
         self.addresses: object = None
         self.controller = ReplacementController(WorkerTable())
@@ -73,18 +73,18 @@ class ServiceContext:
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.jobs: JobStore | None = None
         self.page_counts = PageCounts(secrets.token_hex(8), SLOTS)
-        # In the arbiter, and in a process without gunicorn's hooks, it uses the common metrics.
+        # The arbiter, and a process without gunicorn's hooks, use the common metrics.
         self.worker = WorkerContext(self.metrics.common, self.errors.recorder())
 
     def each_second(self) -> None:
-        """Arbiter, each second: check the certificates, and record the history for the operators' page."""
+        """Arbiter, once a second: check the certificates, and record the history for the operators' page."""
         self.certificate_watch.look()
         now_s = time.monotonic()
         if self.history.is_due(now_s):
             self.history.add(observe(self.metrics, self.controller.worker_table, now_s))
 
     def make_reader(self, plan: ThreadPlan) -> Reader:
-        """Create a reader without starting it; never in the arbiter, as it imports numeric libraries."""
+        """Create a reader without starting it. Not for the arbiter, because it imports numeric libraries."""
         from ocrsvc.models.worker_models import open_worker_models
         from ocrsvc.pipeline.read import Reader
 
@@ -106,7 +106,7 @@ class ServiceContext:
         return reader
 
     def start_gate(self, slot_number: int = 0) -> None:
-        """Worker, once: start to check API keys, if OCRSVC_KEYS is set."""
+        """Worker, once: create the checker of API keys, if OCRSVC_KEYS is set."""
         if self.settings.keys is None or self.worker.gate is not None:
             return
         from ocrsvc.access.gate import AccessGate
@@ -117,7 +117,7 @@ class ServiceContext:
         self.worker.closing.callback(self.worker.gate.stop)
 
     def make_app(self) -> Flask:
-        """Create the WSGI application over this worker's reader, which may be started later. Loads no model."""
+        """Create the WSGI application that uses this worker's reader, which may be started later. Loads no model."""
         from ocrsvc.app import create_app
         from ocrsvc.http.admission import shared_limits_of
         from ocrsvc.http.request_metrics import RequestMetrics
@@ -158,7 +158,7 @@ class ServiceContext:
 
 @dataclass(slots=True)
 class WorkerContext:
-    """The objects of one worker; None if not configured, or not created yet."""
+    """The objects of one worker; those that are not configured or not created yet are None."""
 
     metrics: WorkerMetrics
     error_recorder: ErrorRecorder
@@ -169,5 +169,5 @@ class WorkerContext:
     gate: AccessGate | None = None
     models_watcher: ModelWatcher | None = None
     tracer: Tracer = field(default_factory=NoTracer)
-    # Closed at the worker's end, in reverse order.
+    # Callbacks to run when the worker ends, in reverse order.
     closing: ExitStack = field(default_factory=ExitStack)

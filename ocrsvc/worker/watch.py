@@ -1,8 +1,8 @@
-"""A worker's watch over itself and the arbiter.
+"""The watch thread: checks a worker's memory and threads, and whether its arbiter is alive.
 
-Ten times a second a thread reads memory, requests and stuck threads. With a reason to be replaced, the worker wakes the
-arbiter, keeps serving until its successor is READY, and drains. At a hard limit, with all engine threads stuck, or when
-the arbiter grants DRAIN_FIRST, it drains at once.
+Ten times a second it reads memory, requests and stuck threads. If there is a reason to replace the worker, it wakes the
+arbiter; the worker serves until its successor is READY, then drains. At a hard limit, with all engine threads stuck, or
+when the arbiter grants DRAIN_FIRST, the worker drains at once.
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ if TYPE_CHECKING:
     # Imports numpy, which the arbiter must not load.
     from ocrsvc.models.loaded_models import LoadedModels
 
-# Shares of the machine's memory; the rest is for the arbiter, the page cache and other processes.
+# Shares of the machine's memory for all workers; the rest is for the arbiter, the page cache and other processes.
 _SOFT_SHARE: Final = 0.8
 _HARD_SHARE: Final = 0.9
-# Shares of the GPU's memory, less what other processes hold.
+# Shares of the GPU memory that no other program holds.
 _GPU_SOFT_SHARE: Final = 0.85
 _GPU_HARD_SHARE: Final = 0.95
 CHECK_S: Final = 0.1
-# The arbiter checks by itself every second; the signal only makes it check now.
+# Least time between two signals to the arbiter, which also checks by itself every second.
 _WAKE_S: Final = 1.0
-# Together well below 5 s, in which all processes must be gone after the arbiter's death.
+# Together well below 5 s: by then all processes must have ended after the arbiter's death.
 _PARENT_CHECK_S: Final = 0.5
 _ORPHAN_S: Final = 2.5
 _STDERR: Final = 2
-# Free memory is returned at this interval, if the worker has grown this much and requests hold less than this share.
+# Return free memory to the system at this interval, if the worker has grown by at least `_GROWN_BYTES` and requests
+# hold less than `_IDLE_SHARE` of their budget.
 _GIVE_BACK_S: Final = 10.0
 _GROWN_BYTES: Final = 48 << 20
 _IDLE_SHARE: Final = 0.1
-# NVML updates the utilization every 1/6 s to 1 s.
+# Interval for reading the GPU utilization, which NVML updates every 1/6 s to 1 s.
 _UTILIZATION_S: Final = 1.0
 _RETRY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Memory limits: at the soft one a successor is loaded, at the hard one the worker stops accepting. 0: no limit."""
+    """Memory limits: at the soft one a successor loads, at the hard one the worker drains at once. 0 is no limit."""
 
     soft_bytes: int = 0
     hard_bytes: int = 0
@@ -61,20 +62,20 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One kind of memory at one check, and its largest step between two checks so far."""
+    """The bytes of one kind of memory at one check, and its largest increase between two checks so far."""
 
     now_bytes: int = 0
     max_step_bytes: int = 0
 
     def then(self, now_bytes: int, *, is_step: bool = True) -> Usage:
-        """The usage at the next check; loading and closing models is no step, nor is the first check."""
+        """The usage at the next check; without `is_step`, and at the first check, the increase is ignored."""
         step_bytes = now_bytes - self.now_bytes if self.now_bytes and is_step else 0
         return Usage(now_bytes, max(self.max_step_bytes, step_bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a worker: requests served, seconds since it was ready, and memory. 0 is no limit."""
+    """Limits after which a worker is replaced: requests served, seconds since READY, and memory. 0 is no limit."""
 
     max_requests: int = 0
     max_age_s: float = 0.0
@@ -83,13 +84,13 @@ class Limits:
 
 
 def reason_to_replace(limits: Limits, requests: int, age_s: float, rss: Usage, gpu: Usage) -> Reason:
-    """The most pressing reason to replace a worker by its measurements; NONE to keep it."""
+    """The most urgent reason to replace a worker with these measurements; NONE to keep it."""
     rules = (
         (Reason.GPU_HARD, limits.gpu.hard_bytes, gpu.now_bytes),
         (Reason.RSS_HARD, limits.rss.hard_bytes, rss.now_bytes),
         (Reason.GPU_SOFT, limits.gpu.soft_bytes, gpu.now_bytes),
         (Reason.RSS_SOFT, limits.rss.soft_bytes, rss.now_bytes),
-        # Another step like the largest one would reach the hard limit.
+        # Another increase like the largest one would reach the hard limit.
         (Reason.GPU_GROWTH, limits.gpu.hard_bytes, gpu.now_bytes + gpu.max_step_bytes),
         (Reason.RSS_GROWTH, limits.rss.hard_bytes, rss.now_bytes + rss.max_step_bytes),
         (Reason.MAX_REQUESTS, limits.max_requests, requests),
@@ -99,7 +100,7 @@ def reason_to_replace(limits: Limits, requests: int, age_s: float, rss: Usage, g
 
 
 def request_replacement(entry: WorkerEntry, reason: Reason) -> None:
-    """Record why a worker should be replaced; only a more urgent reason overrides an earlier one."""
+    """Record why a worker should be replaced; a more urgent reason overrides an earlier one."""
     if reason.pressure > Reason(entry.reason).pressure:
         entry.wanted_s = entry.wanted_s or time.monotonic()
         entry.reason = reason
@@ -114,10 +115,10 @@ def calibrate(
     workers: int,
     reserved_bytes: int = 0,
 ) -> Bounds:
-    """Limits of one worker's resident memory; each worker may hold `reserved_bytes` beyond them.
+    """The limits of one worker's resident memory; each worker may hold `reserved_bytes` in addition.
 
-    All workers at their limit and one successor fill 80 % (soft) or 90 % (hard) of the memory. Limits set by the
-    operator (`soft`, `hard`) are kept; 0 is no limit.
+    Chosen so that all workers at their limit and one successor fill 80 % (soft) or 90 % (hard) of the memory. Limits
+    set by the operator (`soft`, `hard`) take precedence; 0 is no limit.
     """
     reserved_bytes *= workers
     limits = ((soft, _SOFT_SHARE * memory_bytes - reserved_bytes), (hard, _HARD_SHARE * memory_bytes - reserved_bytes))
@@ -127,10 +128,10 @@ def calibrate(
 def calibrate_gpu(
     soft: int | None, hard: int | None, *, footprint_bytes: int, gpu_memory_bytes: int, workers: int
 ) -> Bounds:
-    """Limits of one worker's GPU memory: 85 % (soft) and 95 % (hard) of the GPU are filled.
+    """The limits of one worker's GPU memory, so that all workers fill 85 % (soft) and 95 % (hard) of the GPU.
 
-    Room for a successor is reserved if each worker keeps half of the headroom that it has without a successor. Else the
-    workers alone fill the GPU: a replaced worker then drains first, but workers are not replaced all the time.
+    Room for a successor is reserved if that leaves each worker at least half of its headroom above the footprint.
+    Otherwise none is reserved: a replaced worker then drains first, but smaller limits would replace workers too often.
     """
     alone_bytes = _GPU_SOFT_SHARE * gpu_memory_bytes / workers
     with_successor_bytes = alone_bytes - footprint_bytes / workers
@@ -142,13 +143,13 @@ def calibrate_gpu(
 def _bounds(
     limits: Iterable[tuple[int | None, float]], footprint_bytes: int, successor_bytes: int, workers: int
 ) -> Bounds:
-    """The limits as set, or each worker's part of the memory to fill; 0 if the footprint exceeds the limit."""
+    """The limits as set, or each worker's share of the memory to fill; 0 (off) if the footprint exceeds a limit."""
     chosen = (round((fill - successor_bytes) / workers) if given is None else given for given, fill in limits)
     return Bounds(*(limit if limit > footprint_bytes else 0 for limit in chosen))
 
 
 def rss_bounds(worker: Any, settings: Settings, reserved_bytes: int = 0) -> Bounds:
-    """Limits of a warm worker's resident memory; `reserved_bytes` are left for models that each worker loads later."""
+    """The resident memory limits of a warm worker; each worker may load `reserved_bytes` of models later."""
     memory_bytes, footprint_bytes = read_memory_bytes(), worker.entry.rss_bytes
     given = {name: bytes_of(getattr(settings, name), memory_bytes) for name in ("rss_soft_bytes", "rss_hard_bytes")}
     sizes = {"footprint_bytes": footprint_bytes, "memory_bytes": memory_bytes, "reserved_bytes": reserved_bytes}
@@ -158,7 +159,7 @@ def rss_bounds(worker: Any, settings: Settings, reserved_bytes: int = 0) -> Boun
 
 
 def gpu_bounds(worker: Any, settings: Settings, gauge: GpuMemoryReader | None, gpus: int) -> Bounds:
-    """Limits of a warm worker's memory on its GPU; also writes its current use into the worker table."""
+    """The GPU memory limits of a warm worker; also writes its current GPU memory into the worker table."""
     entry, siblings = worker.entry, worker.siblings()
     names = ("gpu_soft_bytes", "gpu_hard_bytes")
     reading = gauge.read(siblings) if gauge is not None else None
@@ -184,7 +185,7 @@ def gpu_bounds(worker: Any, settings: Settings, gauge: GpuMemoryReader | None, g
 
 
 def _log_disabled_limits(worker: Any, given: Mapping[str, int | None], bounds: Bounds, footprint_bytes: int) -> None:
-    """Log each limit of the operator that is below the footprint, and therefore off."""
+    """Log each limit set by the operator that is off because it is below the footprint."""
     for (name, limit), used in zip(given.items(), (bounds.soft_bytes, bounds.hard_bytes), strict=True):
         if limit and not used:
             worker.log.error(
@@ -202,7 +203,7 @@ class Watch:
     gauge: GpuMemoryReader | None = None
     stuck_threads: Callable[[], int] = lambda: 0
     on_check: Callable[[], object] = lambda: None
-    # Models that the ready worker loads and closes do not count against its limits; None if child processes hold them.
+    # Models loaded after READY do not count against the worker's limits. None if child processes hold the models.
     models: LoadedModels | None = None
     ready_models_bytes: int = 0
     _woken_s: float = field(default=0.0, init=False)
@@ -210,7 +211,7 @@ class Watch:
     _stuck: int = field(default=0, init=False)
 
     def run(self) -> None:
-        """A thread's function: watch, and restart after an error, else the worker would never be replaced."""
+        """Thread function: watch, and continue after an error, as an unwatched worker would never be replaced."""
         entry = self.worker.entry
         warm_bytes = entry.rss_bytes
         while entry.state == State.BOOTING:
@@ -226,7 +227,7 @@ class Watch:
         rss, gpu, entry = Usage(), Usage(), self.worker.entry
         while entry.state == State.READY:
             now_s = time.monotonic()
-            # read_rss_bytes is 0 if no descriptor is free.
+            # `read_rss_bytes` returns 0 if no file descriptor is free; then the previous value stays.
             entry.requests, entry.rss_bytes = self.worker.nr, read_rss_bytes() or entry.rss_bytes
             added_bytes = 0 if self.models is None else self.models.held_bytes() - self.ready_models_bytes
             own_bytes = entry.rss_bytes - added_bytes
@@ -243,7 +244,7 @@ class Watch:
             time.sleep(CHECK_S)
 
     def _read_gpu(self, before: Usage, now_s: float) -> Usage:
-        """Read this worker's GPU memory, and report it in the worker table; an empty Usage without a GPU."""
+        """Read this worker's GPU memory and write it into the worker table; 0 bytes if it cannot be read."""
         entry = self.worker.entry
         reading = self.gauge.read(self.worker.siblings()) if self.gauge is not None else None
         if self.gauge is None or reading is None:
@@ -272,7 +273,7 @@ class Watch:
             faulthandler.dump_traceback(file=_STDERR)
 
     def _request_successor(self, now_s: float) -> None:
-        """Wake the arbiter while it has not granted a requested successor."""
+        """If the worker has a reason to be replaced, wake the arbiter repeatedly until it grants the replacement."""
         entry = self.worker.entry
         if not entry.reason or entry.granted or now_s - self._woken_s <= _WAKE_S:
             return
@@ -282,13 +283,13 @@ class Watch:
                 *(Reason(entry.reason).name.lower(), entry.requests, entry.rss_bytes, entry.gpu_bytes),
             )
         self._woken_s = now_s
-        # SIGCHLD makes the arbiter look for dead children, and is harmless if there are none. If it runs as another
-        # user, the signal fails and its own check follows soon.
+        # SIGCHLD makes the arbiter check its workers, and is harmless if none has ended. If the arbiter runs as
+        # another user, the signal fails, and the arbiter's next check follows within a second.
         with suppress(OSError):
             os.kill(self.worker.ppid, signal.SIGCHLD)
 
     def _give_back_memory(self, now_s: float, grown_bytes: int) -> None:
-        """Return free memory to the system after large requests, even while small requests keep coming."""
+        """Return freed memory to the system after large requests, even while small requests continue."""
         memory = self.worker.limits.memory
         is_due = now_s - self._gave_back_s >= _GIVE_BACK_S and grown_bytes > _GROWN_BYTES
         if is_due and memory.held_bytes < _IDLE_SHARE * memory.total_bytes:
@@ -305,7 +306,7 @@ class Watch:
 
 
 def end_with_arbiter(worker: Any) -> None:
-    """A thread's function, from the fork on: end this process when the arbiter is gone, even while it loads."""
+    """Thread function, started after the fork: end this process when the arbiter has died, even during loading."""
     while os.getppid() == worker.ppid:
         time.sleep(_PARENT_CHECK_S)
     worker.log.error("The arbiter is gone: this worker exits within %.1f s.", _ORPHAN_S)
@@ -315,5 +316,5 @@ def end_with_arbiter(worker: Any) -> None:
     while worker.entry.in_flight and time.monotonic() < end_s:
         time.sleep(CHECK_S)
     worker.flush_log()
-    # A hung engine thread would keep the process alive, and no arbiter is left to kill it.
+    # A normal exit would wait for a hung engine thread, and no arbiter is left to kill the process.
     os._exit(1)
