@@ -1,7 +1,7 @@
-"""The service's TLS certificates and contexts: loaded and tested at the start, and again when their files change.
+"""TLS certificates and contexts: the service's are loaded and tested at the start and when their files change.
 
-Open connections keep their certificate. If new files cannot be used, the old certificates stay in use. The contexts of
-clients are here too.
+Open connections keep their certificate. If new files cannot be used, the old certificates stay in use. Contexts for
+clients are made here too.
 """
 
 import os
@@ -21,31 +21,31 @@ Role = Literal["certificate", "key", "client_ca"]
 
 ROLES: Final[tuple[Role, ...]] = ("certificate", "key", "client_ca")
 
-# The protocols offered to clients (ALPN), each on ports of its own.
+# The ALPN protocol names; HTTP and gRPC are on separate ports.
 HTTP: Final = "http/1.1"
 GRPC: Final = "h2"
-# Forward secrecy and authenticated encryption, which all ciphers of TLS 1.3 have.
+# TLS 1.2 ciphers with forward secrecy and authenticated encryption; all TLS 1.3 ciphers have both.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
 _REVOCATION_LIST: Final = "-----BEGIN X509 CRL-----"
 _WITHOUT_PASSWORD: Final = "Write it without one: openssl pkey -in OLD -out NEW."  # noqa: S105  a sentence
 _PEM: Final = "Name a file in PEM, as openssl and ACME clients write it."
-# TLS 1.2 sessions that OpenSSL may cache. The cache is not used, holds 20,000, and Python cannot switch it off.
+# A context is replaced above this many cached TLS 1.2 sessions: OpenSSL would cache 20,000, which Python cannot change.
 MAX_SESSIONS: Final = 1000
-# OpenSSL's X509_V_FLAG_NO_CHECK_TIME: `Certificates` has a better message.
+# OpenSSL's X509_V_FLAG_NO_CHECK_TIME: `Certificates` checks the validity itself, with a better message.
 _NO_CHECK_TIME: Final = 0x200000
-# Kinds of alternative names: as Python's ssl names them, and as the setting tls_names does.
+# Kinds of alternative names, from Python's ssl module to the setting tls_names.
 _ALTERNATIVE_KINDS: Final = {"DNS": "DNS", "URI": "URI", "email": "EMAIL", "IP Address": "IP"}
 # Round trips of a TLS 1.2 handshake in memory.
 _ROUNDS: Final = 3
 
 
 class MemoryCopy:
-    """A copy of the files in memory, written by the arbiter and read by its workers. Raises OSError without memory.
+    """A copy of the TLS files in memory, written by the arbiter and read by its workers. Raises OSError.
 
-    Workers thus load files that the arbiter has tested, even if the originals change or are not readable for them.
-    OpenSSL loads only from paths, which these files have below /proc. Create it before the fork: workers inherit the
+    Workers thus load what the arbiter has tested, even if the files have changed or workers may not read them. OpenSSL
+    loads only from paths, which these copies have below /proc. Create it before the fork: workers inherit the
     descriptors.
     """
 
@@ -54,11 +54,11 @@ class MemoryCopy:
         weakref.finalize(self, lambda descriptors: [*map(os.close, descriptors)], [*self._descriptors.values()])
 
     def path(self, role: Role) -> Path:
-        """The path for this process."""
+        """The path from which this process can load the copy of a file."""
         return Path(f"/proc/self/fd/{self._descriptors[role]}")
 
     def write(self, role: Role, text: str) -> None:
-        """Replace its content. Raises OSError."""
+        """Replace the content of a file's copy. Raises OSError."""
         os.ftruncate(self._descriptors[role], 0)
         os.pwrite(self._descriptors[role], text.encode(), 0)
 
@@ -67,8 +67,8 @@ class MemoryCopy:
 class TlsFiles:
     """The service's certificate chain and private key, loaded from `copy` if there is one.
 
-    `client_ca` has the authorities for client certificates; without it clients are not asked for one. With `required`
-    clients without a certificate are refused.
+    `client_ca` has the authorities for client certificates; without it clients are not asked for a certificate. With
+    `required`, clients without a certificate are refused.
     """
 
     certificate: Path
@@ -78,16 +78,16 @@ class TlsFiles:
     copy: MemoryCopy | None = None
 
     def source(self, role: Role) -> Path:
-        """The path to load a file from."""
+        """The path from which to load a file."""
         path: Path = self.copy.path(role) if self.copy is not None else getattr(self, role)
         return path
 
     def describe(self, role: Role) -> str:
-        """A file's setting and value, for the beginning of a message."""
+        """The setting that names a file, with its value, as the beginning of a message."""
         return f"OCRSVC_TLS_{role.upper()} is {str(getattr(self, role))!r}"
 
     def read(self, role: Role) -> str:
-        """A file's text. Raises SettingsError."""
+        """Read a file as text. Raises SettingsError."""
         try:
             return self.source(role).read_text(encoding="utf-8")
         except OSError as error:
@@ -98,7 +98,7 @@ class TlsFiles:
 
 
 def files_of(settings: Settings) -> TlsFiles | None:
-    """The files that the settings name; None without TLS.
+    """The TLS files that the settings name; None without TLS.
 
     Raises SettingsError for a setting that has no effect without another one.
     """
@@ -125,17 +125,17 @@ def files_of(settings: Settings) -> TlsFiles | None:
 
 
 def make_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
-    """A server context for this protocol (ALPN). Raises SettingsError.
+    """A server context that offers this ALPN protocol. Raises SettingsError.
 
-    Session tickets are off, as each worker would use its own ticket keys. TLS 1.2 session ids cannot be switched off,
-    so `Handshakes` checks the expiry of a resumed client's certificate; all other changes come with a new context.
+    Session tickets are off because each worker would use its own ticket keys. TLS 1.2 session ids cannot be turned off,
+    so `Handshakes` checks whether the client certificate of a resumed session has expired.
     """
     context = make_plain_context(files)
     context.set_alpn_protocols([protocol])
     if files.client_ca is not None:
         text = files.read("client_ca")
         try:
-            # From the file, because Python ignores revocation lists in `cadata`.
+            # Loaded from the file, because Python ignores revocation lists in `cadata`.
             context.load_verify_locations(cafile=files.source("client_ca"))
         except OSError as error:
             raise SettingsError(f"{files.describe('client_ca')}: it holds no certificate.", _PEM) from error
@@ -146,7 +146,7 @@ def make_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
 
 
 def make_plain_context(files: TlsFiles) -> ssl.SSLContext:
-    """A server context without client certificates and ALPN. Raises SettingsError."""
+    """A server context that asks for no client certificate and offers no ALPN protocol. Raises SettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
@@ -185,7 +185,7 @@ def client_context(
 ) -> ssl.SSLContext | None:
     """A client context, or None without arguments. Raises OperatorError.
 
-    Without `ca` the system's authorities are trusted; without `key` the certificate's file has the key, too.
+    Without `ca` it trusts the system's authorities; without `key` it loads the key from the certificate's file.
     """
     if ca is None and certificate is None:
         return None
@@ -200,7 +200,7 @@ def client_context(
 
 
 def context_of_own_service(service: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """A client context that trusts only the certificate in this file, at any address; else as `client_context`."""
+    """A client context that trusts only the certificate in `service`, at any address; else as `client_context`."""
     try:
         context = context_trusting(service.read_text(encoding="utf-8"))
         if certificate is not None:
@@ -247,40 +247,40 @@ class Contexts:
 
 
 class Certificates:
-    """The service's certificates. The arbiter reads the files into memory; its workers load them from there.
+    """The service's certificates. The arbiter reads the files into memory, from which its workers load them.
 
-    `current` is for new connections; any thread may read it, one thread changes it. `generation` counts the changes.
+    `current` is for new connections; any thread may read it, one thread changes it. `generation` counts reloads.
     `clock` gives Unix time. Raises SettingsError if the files cannot be used.
     """
 
     def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.time) -> None:
         self.generation = 0
         self._files, self._clock = files, clock
-        # Copies of this and the next generation: a failed reload does not damage the first.
+        # Copies of the current and the next generation, so that a failed reload leaves the current one intact.
         self._copies = (MemoryCopy(), MemoryCopy())
         self._read_signature = self._seen_signature = _signature_of(files)
         self.current = self._read(files, 0)
 
     def have_changed(self) -> bool:
-        """Arbiter: whether the files have changed since they were read, but not since the last call."""
-        # Certificate and key are written one after the other; in between they do not match.
+        """Arbiter: whether the files have changed since they were read, and not again since the last call."""
+        # Wait for a call without changes: between the writes of certificate and key the two do not match.
         before, self._seen_signature = self._seen_signature, _signature_of(self._files)
         return before == self._seen_signature != self._read_signature
 
     def read_again(self, files: TlsFiles | None = None) -> None:
-        """Arbiter: reload the files, or load others. Raises SettingsError, and then changes nothing."""
+        """Arbiter: reload the files, or load other ones. Raises SettingsError without changing anything."""
         files = files or self._files
         self._read_signature = self._seen_signature = _signature_of(files)
         self.current = self._read(files, self.generation + 1)
         self._files, self.generation = files, self.generation + 1
 
     def follow(self, generation: int) -> None:
-        """Worker: load the arbiter's certificates. Raises SettingsError, and then keeps its contexts."""
+        """Worker: load this generation from the arbiter's copy. Raises SettingsError, and keeps its contexts then."""
         self.generation = generation
         self.current = _open(replace(self._files, copy=self._copies[generation % 2]))
 
     def drop_sessions(self) -> None:
-        """Worker: replace the contexts if OpenSSL caches too many sessions. Raises SettingsError."""
+        """Worker: replace the contexts if OpenSSL has cached more than MAX_SESSIONS. Raises SettingsError."""
         contexts = (self.current.http, self.current.grpc)
         if any(context.session_stats()["number"] > MAX_SESSIONS for context in contexts):
             self.follow(self.generation)
@@ -306,12 +306,12 @@ class Certificates:
 
 
 def in_utc(time_s: float) -> str:
-    """A Unix time as text."""
+    """Format a Unix time as text in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The names in a certificate from `SSLSocket.getpeercert`, alternative names first, such as "DNS=a.example"."""
+    """The names, such as "DNS=a.example", in a certificate from `getpeercert`, alternative names first."""
     values = certificate or {}
     alternative = [(_ALTERNATIVE_KINDS.get(kind), name) for kind, name in values.get("subjectAltName", ())]
     common = [("CN", name) for pairs in values.get("subject", ()) for kind, name in pairs if kind == "commonName"]
@@ -319,13 +319,13 @@ def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def key_of(names: Iterable[str], entries: Iterable[str]) -> str | None:
-    """The key of a certificate with these names by `entries`, the setting tls_names; None if there is none."""
+    """The API key's name that the setting tls_names (`entries`) gives to these certificate names, or None."""
     keys = {name: key for name, _, key in (entry.rpartition(":") for entry in entries)}
     return next((keys[name] for name in names if name in keys), None)
 
 
 def connect_in_memory(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
-    """Run a handshake in memory; returns the server's certificate as the client sees it. Raises ssl.SSLError."""
+    """Run a handshake in memory; return the server's certificate as the client parses it. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client_side = client.wrap_bio(to_client, to_server)
     server_side = server.wrap_bio(to_server, to_client, server_side=True)
@@ -337,9 +337,9 @@ def connect_in_memory(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping
 
 
 def _open(files: TlsFiles) -> Contexts:
-    """Make both contexts, and test the first certificate in the file in a handshake in memory. Raises SettingsError.
+    """Make both contexts, and test the file's first certificate by a handshake in memory. Raises SettingsError.
 
-    Python parses only a peer's certificate. The handshake also shows that certificate and key work with our ciphers.
+    Python parses only the certificate of a peer. The handshake also tests that certificate and key fit our ciphers.
     """
     server = make_plain_context(files)
     try:
@@ -357,7 +357,7 @@ def _open(files: TlsFiles) -> Contexts:
 
 
 def _signature_of(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
-    """Inode, time and size of the files; missing files are left out."""
+    """Inode, modification time and size of each file; missing files are left out."""
     signature = []
     for path in (files.certificate, files.key, files.client_ca):
         if path is not None:

@@ -1,7 +1,7 @@
 """Fetching files from callers' URLs, and posting callbacks, with `http.client` over checked connections.
 
-A host's name is resolved once, every address is checked, and a checked one is connected to: DNS rebinding, a name whose
-address changes after the check, therefore has no effect. All waiting has a deadline.
+A host name is resolved once, and the connection goes to one of the checked addresses, so that DNS rebinding, a change
+of the name's address after the check, has no effect. All waiting has a deadline.
 """
 
 import errno
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 LOGGER: Final = logging.getLogger("ocrsvc.connections")
 
-# Limits the threads that a hanging resolver can occupy.
+# Limits the number of threads that a hanging resolver can occupy.
 _PERMITS: Final = threading.BoundedSemaphore(16)
 _MAX_ADDRESSES: Final = 4
 _STEP_S: Final = 0.25
@@ -42,16 +42,16 @@ _REDIRECTING: Final = frozenset({301, 302, 303, 307, 308})
 _PIECE_BYTES: Final = 1 << 16
 _NAME_CHARS: Final = 200
 _NAME_IN_HEADER: Final = re.compile(r"filename\s*=\s*(?:\"([^\"]*)\"|([^\s;]+))", re.IGNORECASE)
-# zlib's window bits by content coding; some servers compress although only identity is accepted.
+# zlib's window bits by content coding: some servers compress although the request accepts only identity.
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-# Allowance for the response head; chunk sizes may double the body's bytes.
+# Additional bytes for the response head; the body's limit is doubled because chunk sizes may double its bytes.
 _HEAD_BYTES: Final = 1 << 20
 
 
 class Deadline:
-    """The time limit of one exchange with its redirects: `limit_s` is the caller's, `max_s` the operator's.
+    """The time limit of one exchange, redirects included: the caller's `limit_s` or the operator's `max_s`.
 
-    `check` is called while waiting, and raises to end the exchange, such as ClientGone.
+    `check` is called while waiting; it raises, for example ClientGone, to abort the exchange.
     """
 
     def __init__(self, limit_s: float, max_s: float, check: Check = no_check) -> None:
@@ -60,7 +60,7 @@ class Deadline:
         self._is_callers = limit_s <= max_s
 
     def step_s(self) -> float:
-        """How long to wait at most before the next call. Raises DeadlineExceeded, UrlUnavailable, and as `check`."""
+        """The longest wait until this must be called again. Raises DeadlineExceeded, UrlUnavailable, as `check`."""
         self._check()
         left_s = self._end_s - time.monotonic()
         if left_s > 0:
@@ -71,7 +71,7 @@ class Deadline:
         raise UrlUnavailable("The URL could not be fetched in time.", "Send the file itself, or try again later.")
 
     def repeat(self, wire: socket.socket, act: Callable[[], T]) -> T:
-        """Repeat a socket call until it does not time out; returns its result. Raises as `step_s`, and OSError."""
+        """Repeat a socket call while it times out; return its result. Raises as `step_s`, and OSError."""
         while True:
             wire.settimeout(self.step_s())
             try:
@@ -84,7 +84,7 @@ def connect(url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.sock
     """Connect to the host of a URL, with TLS for https.
 
     Raises UrlRefused for a host that is not allowed, UrlUnavailable if its addresses are not allowed or not reachable
-    (only the log says which), ResourcesExhausted for too many look-ups, and as `Deadline.step_s`.
+    (only the log tells the reason), ResourcesExhausted for too many look-ups, and as `Deadline.step_s`.
     """
     policy.check_host(url)
     addresses = [url.address] if url.address is not None else _look_up(url, policy.look_up, deadline)
@@ -100,7 +100,7 @@ def connect(url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.sock
 
 
 def unavailable(url: Url, reason: str) -> UrlUnavailable:
-    """The same error for all reasons, as a reason could reveal internal networks; it is logged instead."""
+    """Log why a host cannot be reached; return the same error for all reasons, to hide internal networks."""
     LOGGER.info("not reached: host=%s port=%s: %s", url.host, url.port, reason)
     return UrlUnavailable("The host of the URL cannot be reached.", "Check the address, or send the file itself.")
 
@@ -118,7 +118,7 @@ def _look_up(url: Url, look_up: LookUp, deadline: Deadline) -> list[IpAddress]:
 
 
 def _begin_look_up(look_up: LookUp, host: str) -> Future[list[IpAddress]]:
-    """Resolve a host name in a new thread, as resolvers cannot be interrupted. Raises ResourcesExhausted."""
+    """Resolve a host name in a new thread, because resolvers cannot be interrupted. Raises ResourcesExhausted."""
     if not _PERMITS.acquire(blocking=False):
         raise ResourcesExhausted("Too many host names are being resolved.", "Send the request again in a moment.")
     future: Future[list[IpAddress]] = Future()
@@ -170,7 +170,7 @@ def _connect(address: IpAddress, url: Url, policy: OutgoingPolicy, deadline: Dea
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
-    """A fetched file, decompressed. The name, without folders, and the media type may be empty."""
+    """A fetched file, decompressed. `name` has no folders; name and media type are empty if unknown."""
 
     data: bytes
     name: str
@@ -180,11 +180,11 @@ class FetchedFile:
 def fetch_file(
     url: str, policy: OutgoingPolicy, limit_s: float, check: Check = no_check, take: Callable[[int], object] = ignore
 ) -> FetchedFile:
-    """Fetch the file at a URL, within `limit_s` and the policy's own time limit.
+    """Fetch the file at a URL, within `limit_s` and the policy's time limit.
 
-    `check` is called at least four times a second, and raises to end the fetch. `take` is called with each piece's size
-    before the piece is kept, and raises without memory. Raises as `connect`, UrlRefused for a redirect to a host that
-    is not allowed, and BodyTooLarge.
+    `check` is called at least four times a second; it raises to abort the fetch. `take` reserves memory for each piece:
+    it is called with the size, and raises if memory runs out. Raises as `connect`, UrlRefused for a redirect to a host
+    that is not allowed, and BodyTooLarge.
     """
     deadline = Deadline(limit_s, policy.max_s, check)
     at = policy.check_url(url)
@@ -199,7 +199,7 @@ def fetch_file(
 def post(
     url: str, body: bytes, headers: Mapping[str, str], policy: OutgoingPolicy, limit_s: float, check: Check = no_check
 ) -> int:
-    """Post a body with ASCII headers; returns the response's status. Follows no redirects. Raises as `connect`."""
+    """Post a body with ASCII headers; return the response's status. Follows no redirects. Raises as `connect`."""
     deadline = Deadline(limit_s, policy.max_s, check)
     with _exchange("POST", policy.check_url(url), headers, body, policy, deadline) as response:
         return response.status
@@ -237,7 +237,7 @@ def _file_of(response: HTTPResponse, at: Url, policy: OutgoingPolicy, take: Call
 
 
 def _received(response: HTTPResponse, max_bytes: int) -> Iterator[bytes]:
-    """The body in pieces. Raises BodyTooLarge, UrlUnavailable, and as `_exchange`."""
+    """The response's body in pieces, not decompressed. Raises BodyTooLarge, UrlUnavailable, and as `_exchange`."""
     if response.length is not None and response.length > max_bytes:
         raise _too_large(max_bytes)
     left_bytes = max_bytes
@@ -251,7 +251,7 @@ def _received(response: HTTPResponse, max_bytes: int) -> Iterator[bytes]:
 
 
 def _decoded(response: HTTPResponse, max_bytes: int) -> Iterator[bytes]:
-    """The decompressed body in pieces, which bound the memory. Raises as `_received`."""
+    """The response's body, decompressed, in pieces of bounded size. Raises as `_received`."""
     encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
     if encoding == "identity":
         yield from _received(response, max_bytes)
@@ -271,20 +271,20 @@ def _decoded(response: HTTPResponse, max_bytes: int) -> Iterator[bytes]:
 
 
 def _decompressed(decoder: Any, packed: bytes) -> Iterator[bytes]:
-    """Decompress a piece, in pieces of bounded size. Raises zlib.error."""
+    """Decompress a piece into pieces of at most `_PIECE_BYTES`. Raises zlib.error."""
     while True:
         piece = decoder.decompress(packed, _PIECE_BYTES)
         if decoder.unused_data:
             raise zlib.error("data after the end")
         yield piece
         packed = decoder.unconsumed_tail
-        # After a full piece the decoder may hold more output.
+        # After a full piece the decoder may have more output.
         if not packed and len(piece) < _PIECE_BYTES:
             return
 
 
 def _name_of(response: HTTPResponse, at: Url) -> str:
-    """The file name in Content-Disposition, or else in the path."""
+    """The file's name, from Content-Disposition or else from the URL's path."""
     match = _NAME_IN_HEADER.search((response.getheader("Content-Disposition") or "")[:2000])
     in_header = (match[1] or match[2] or "") if match else ""
     name = re.split(r"[/\\]", in_header or unquote(at.file_name))[-1]
@@ -331,7 +331,7 @@ class _Wire(io.RawIOBase):
 def _exchange(
     method: str, url: Url, headers: Mapping[str, str], body: bytes, policy: OutgoingPolicy, deadline: Deadline
 ) -> Iterator[http.client.HTTPResponse]:
-    """Send a request; the block reads the response's body, and the connection is closed after it.
+    """Send a request, yield the response for the block to read, and close the connection.
 
     Raises as `connect`, and UrlUnavailable if the connection breaks or the response is not HTTP.
     """

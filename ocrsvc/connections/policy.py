@@ -1,4 +1,4 @@
-"""Callers' URLs, parsed strictly, so that the checked host is the one connected to; and the hosts that are allowed."""
+"""Strict parsing of callers' URLs, so that the checked host is the one connected to, and the allowed hosts."""
 
 import re
 import socket
@@ -25,33 +25,33 @@ _MAX_HOST_CHARS: Final = 253
 _URL: Final = re.compile(r"(https?)://([^/?#]*)([^#]*)", re.ASCII | re.IGNORECASE)
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,254})(?::(\d{1,5}))?", re.ASCII | re.IGNORECASE)
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
-# Some resolvers accept 0177.1, 0x7f.1 and 2130706433 as addresses.
+# Matches parts of numeric host names: some resolvers accept 0177.1, 0x7f.1 and 2130706433 as addresses.
 _NUMBER: Final = re.compile(r"\d+|0x[0-9a-f]*", re.ASCII)
-# Lone surrogates cannot be encoded.
+# Control characters, space, backslash, and lone surrogates, which UTF-8 cannot encode.
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f\\\ud800-\udfff]")
-# Characters that stay unchanged in paths and queries; all others become percent-encoded UTF-8.
+# Characters kept unchanged in paths and queries; all others become percent-encoded UTF-8.
 _SAFE: Final = "/?:@!$&'()*+,;=-._~%[]|^`{}\"<>"
-# IANA's registries of special-purpose addresses, as older Pythons' tables lack some. The last address is public in the
-# registry, but Azure's virtual machines get their secrets from it.
+# From IANA's registry of special-purpose addresses, because older Python versions lack some. The last address counts
+# as public there, but it is the server from which Azure's virtual machines get their secrets.
 _NOT_PUBLIC_V4: Final = """
     0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
     192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 168.63.129.16/32
 """
-# Including Teredo and 6to4, which embed IPv4 addresses and are obsolete (RFC 7526).
+# Includes Teredo and 6to4, which are obsolete (RFC 7526) and embed IPv4 addresses.
 _NOT_PUBLIC_V6: Final = "2001::/23 2001:db8::/32 2002::/16 3fff::/20"
 _NOT_PUBLIC: Final = tuple(map(ip_network, f"{_NOT_PUBLIC_V4} {_NOT_PUBLIC_V6}".split()))
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
-# The last 32 bits are an IPv4 address that a router translates to (RFC 6052).
+# Addresses that a router translates to the IPv4 address in their last 32 bits (RFC 6052).
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _V4_BITS: Final = (1 << 32) - 1
 _DISCARD_PORT: Final = 9
-# Such as `example.org`, `*.example.org:8080`, `*`, `[::1]:*`.
+# Matches patterns such as `example.org`, `*.example.org:8080`, `*`, `[::1]:*`.
 _HOST_PATTERN: Final = re.compile(r"(\*\.)?(\[.+\]|[^:]+)(?::(\d+|\*))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A parsed URL: host in lower case, IPv6 addresses without brackets; `target` is path and query as sent."""
+    """A parsed URL. The host is in lower case, IPv6 without brackets; `target` is the path and query to send."""
 
     scheme: str
     host: str
@@ -60,7 +60,7 @@ class Url:
 
     @property
     def address(self) -> IpAddress | None:
-        """The host's address; None for a name."""
+        """The host as an IP address; None if it is a name."""
         try:
             return ip_address(self.host)
         except ValueError:
@@ -74,7 +74,7 @@ class Url:
 
     @property
     def file_name(self) -> str:
-        """The last part of the path, not decoded; may be empty."""
+        """The last part of the path, still percent-encoded; may be empty."""
         return self.target.partition("?")[0].rpartition("/")[2]
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ def parse_url(text: str) -> Url:
 
 
 def _parse_authority(text: str, implied_port: int) -> tuple[str, int]:
-    """Host and port. Raises UrlRefused."""
+    """Split the authority into host and port. Raises UrlRefused."""
     if "@" in text:
         raise UrlRefused("The URL has a user name or password before its host.", "Send it without them.")
     match = _AUTHORITY.fullmatch(text)
@@ -108,7 +108,7 @@ def _parse_authority(text: str, implied_port: int) -> tuple[str, int]:
 
 
 def _parse_host(host: str) -> str:
-    """A host name, or an address in standard notation. Raises UrlRefused."""
+    """Check a host name, or convert an address to standard notation. Raises UrlRefused."""
     if host.startswith("["):
         return _parse_address(host[1:-1], IPv6Address)
     name = host.removesuffix(".")
@@ -129,20 +129,20 @@ def _parse_address(text: str, kind: type[IPv4Address | IPv6Address]) -> str:
 
 
 def look_up(host: str) -> list[IpAddress]:
-    """Every address of a host name, from the system's resolver, which may take long. Raises OSError."""
+    """All addresses of a host name from the system's resolver, which may be slow. Raises OSError."""
     rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(ip_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in rows))
 
 
-# A client context that trusts the system's authorities, or those in SSL_CERT_FILE.
+# Makes the client context that trusts the system's authorities, or those in SSL_CERT_FILE.
 _public_authorities: Final = cache(ssl.create_default_context)
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingPolicy:
-    """Allowed host patterns, allowed networks that are not public, and limits on a response's size and time.
+    """Allowed host patterns, allowed private networks, and limits on a response's size and time.
 
-    `max_bytes` limits the response before and after decompression. `look_up` resolves a host, and raises OSError.
+    `max_bytes` limits the response before and after decompression. `look_up` resolves a host name, and raises OSError.
     """
 
     hosts: tuple[str, ...]
@@ -164,17 +164,17 @@ class OutgoingPolicy:
         return url
 
     def is_allowed(self, url: Url) -> bool:
-        """Whether its host and port are among those allowed."""
+        """Whether a URL's host and port are allowed."""
         return any(_matches(pattern, url) for pattern in self.hosts)
 
     def check_host(self, url: Url) -> None:
-        """Raises UrlRefused for a host or port that is not allowed."""
+        """Raises UrlRefused if the URL's host or port is not allowed."""
         if not self.is_allowed(url):
             remedy = "Send the file itself, or ask the operator to add the host to OCRSVC_URL_HOSTS."
             raise UrlRefused("The URL's host is not allowed.", remedy)
 
     def allows(self, address: IpAddress) -> bool:
-        """Whether an address is in `private`, or is public and not this machine's own."""
+        """Whether an address is in a `private` network, or is public and not this machine's own."""
         forms = (address, *_embedded(address))
         if any(form in network for form in forms for network in self.private):
             return True
@@ -182,7 +182,7 @@ class OutgoingPolicy:
 
 
 def is_public(address: IpAddress) -> bool:
-    """Whether an address is on the Internet, by its embedded IPv4 address if it has one."""
+    """Whether an address, or else the IPv4 address embedded in it, is on the public Internet."""
     embedded = next(_embedded(address), None)
     if embedded is not None:
         return is_public(embedded)
@@ -193,7 +193,7 @@ def is_public(address: IpAddress) -> bool:
 
 
 def _embedded(address: IpAddress) -> Iterator[IPv4Address]:
-    """The IPv4 address in a mapped or NAT64 address, if any."""
+    """Yield the IPv4 address that is embedded in an IPv4-mapped or NAT64 address."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             yield address.ipv4_mapped
@@ -202,20 +202,20 @@ def _embedded(address: IpAddress) -> Iterator[IPv4Address]:
 
 
 def _is_own(address: IpAddress) -> bool:
-    """Whether this machine has the address: then the kernel would use it as source address, too. Sends nothing."""
+    """Whether the address is this machine's: then the kernel chooses it as the source address too. Sends nothing."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(address), _DISCARD_PORT))
             own: str = probe.getsockname()[0]
     except OSError:
-        # No route.
+        # There is no route to the address.
         return False
     return own.partition("%")[0] == str(address)
 
 
 def _matches(pattern: str, url: Url) -> bool:
-    """Whether a pattern, whose syntax the settings have checked, matches the URL's host and port."""
+    """Whether a pattern, with syntax checked by the settings, matches the URL's host and port."""
     subdomains, host, port = _HOST_PATTERN.fullmatch(pattern).groups()  # type: ignore[union-attr]
     if port != "*" and url.port != int(port or PORTS[url.scheme]):
         return False
@@ -231,6 +231,6 @@ def policy_of_files(settings: Settings) -> OutgoingPolicy:
 
 
 def policy_of_callbacks(settings: Settings) -> OutgoingPolicy:
-    """The policy for callbacks of jobs; only the response's status is read."""
+    """The policy for callbacks of jobs, whose responses are read only for their status."""
     private = tuple(map(ip_network, settings.callback_private))
     return OutgoingPolicy(tuple(settings.callback_hosts), private, 0, settings.callback_s)

@@ -1,7 +1,7 @@
-"""TLS sockets that never block, with the interface of plain ones, and the handshakes of one event loop.
+"""Non-blocking TLS sockets with the interface of plain sockets, and the handshakes of one event loop.
 
-OpenSSL works on memory, not on the socket: one call decrypts many records, and no received bytes are left in a buffer
-where a poller does not see them.
+OpenSSL works on memory buffers, not on the socket: one call decrypts many records, and no received bytes are left in
+a buffer of OpenSSL, where a poller would not see them.
 """
 
 import logging
@@ -16,36 +16,36 @@ from ocrsvc.connections.certificates import key_of, names_of
 from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 
-# Memory of TLS per connection: measured were 49 kB during the handshake, 18 kB after it.
+# Memory to reserve for TLS per connection; measured: 49 kB during the handshake, 18 kB after it.
 CONNECTION_BYTES: Final = 1 << 16
-# The largest record of TLS.
+# The largest TLS record.
 RECORD_BYTES: Final = 1 << 14
-# Bytes received and decrypted at once: up to 3000 records of a single byte, which take some milliseconds.
+# Bytes received and decrypted per call: with one-byte records up to 3000, which take some milliseconds.
 MAX_RECEIVED_BYTES: Final = 1 << 16
-# Encrypted bytes that may wait for the kernel, plus one record.
+# Encrypted bytes that may wait for the kernel; one more record may be added.
 MAX_UNSENT_BYTES: Final = 1 << 16
-# Longest ClientHello; OpenSSL would allocate up to 128 KiB for a declared length.
+# Longest ClientHello that is accepted; OpenSSL would allocate up to 128 KiB for the length it declares.
 HELLO_BYTES: Final = 1 << 14
-# Most bytes that a client may send for its handshake, certificates included.
+# Bytes that a client may send in its handshake, certificates included.
 HANDSHAKE_BYTES: Final = 1 << 17
-# Time for handshakes per turn of an event loop; with an RSA key each takes a millisecond.
+# Time for handshakes per turn of an event loop; a handshake with an RSA key takes a millisecond.
 TURN_S: Final = 0.005
 _LOG_INTERVAL_S: Final = 10.0
 _HANDSHAKE_RECORD: Final = 22
-# A record's header (5 bytes), then the message's type and length.
+# Message type and length, after a record header of 5 bytes.
 _MESSAGE_HEAD_BYTES: Final = 4
 _HELLO_HEAD_BYTES: Final = 5 + _MESSAGE_HEAD_BYTES
 
 
 class NotTls(OSError):
-    """The client does not speak TLS; most likely plain HTTP."""
+    """The client does not speak TLS, but most likely plain HTTP."""
 
 
 class TlsSocket:
-    """The server's side of TLS on an accepted socket, which it owns. For one thread at a time.
+    """The server side of TLS on an accepted socket, which it owns. For one thread at a time.
 
     `established` and `refused` are the handshake's outcome; `at_end` means that the client sends no more;
-    `client_name` is the key of the client's certificate.
+    `client_name` is the name of the client certificate's API key.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
@@ -58,16 +58,16 @@ class TlsSocket:
         self._unsent = memoryview(b"")
         self._is_closing = False
         sock.setblocking(False)
-        # As of a plain socket.
+        # The plain socket's, for code that expects a socket.
         self.family, self.fileno, self.setsockopt = sock.family, sock.fileno, sock.setsockopt
 
     @property
     def unsent_bytes(self) -> int:
-        """Encrypted bytes that wait for `flush`."""
+        """Number of encrypted bytes that wait for `flush`."""
         return len(self._unsent) + self._outgoing.pending
 
     def handshake(self) -> bool:
-        """Continue the handshake; returns whether it is complete. Raises NotTls, ssl.SSLError, OSError."""
+        """Continue the handshake; return whether it is complete. Raises NotTls, ssl.SSLError, OSError."""
         try:
             data = self._sock.recv(RECORD_BYTES)
         except BlockingIOError:
@@ -90,7 +90,7 @@ class TlsSocket:
         except ssl.SSLWantReadError:
             pass
         finally:
-            # If it fails, this sends the client the reason.
+            # After a failure this sends the TLS alert to the client.
             self.flush()
         return self.established
 
@@ -106,18 +106,18 @@ class TlsSocket:
         return True
 
     def certificate(self, now_s: float) -> dict[str, Any]:
-        """After the handshake: the client's verified certificate, if any; `now_s` is Unix time. Raises ssl.SSLError."""
+        """The client's verified certificate after the handshake, or {}; `now_s` is Unix time. Raises ssl.SSLError."""
         assert self._tls is not None, "only after the handshake"
         certificate: dict[str, Any] = self._tls.getpeercert() or {}
-        # OpenSSL does not check the certificate of a resumed session again.
+        # OpenSSL does not check the expiry again when a session is resumed.
         if self._tls.session_reused and certificate and ssl.cert_time_to_seconds(certificate["notAfter"]) <= now_s:
             raise ssl.SSLError("the certificate of a resumed session has expired")
         return certificate
 
     def recv(self, max_bytes: int) -> bytes:
-        """Decrypted bytes; empty at the end. Raises BlockingIOError, OSError."""
+        """Receive decrypted bytes; empty at the end. Raises BlockingIOError, OSError."""
         if self._is_closing:
-            # The caller discards them.
+            # Not decrypted, because the caller discards them.
             return self._sock.recv(max_bytes)
         piece = self._decrypt()
         if piece or self.at_end:
@@ -132,7 +132,7 @@ class TlsSocket:
         return piece
 
     def _decrypt(self) -> bytes:
-        """The content of the complete records received so far."""
+        """Decrypt the complete records received so far."""
         assert self._tls is not None, "only after the handshake"
         pieces = []
         try:
@@ -145,7 +145,7 @@ class TlsSocket:
         except ssl.SSLWantReadError:
             pass
         if self._outgoing.pending:
-            # Replies of TLS itself, such as to key updates.
+            # Send replies of the TLS protocol, for example to key updates.
             with suppress(BlockingIOError):
                 self.flush()
             if self.unsent_bytes > MAX_UNSENT_BYTES:
@@ -153,13 +153,13 @@ class TlsSocket:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Encrypt and send; returns the number of bytes accepted. Raises BlockingIOError, OSError."""
+        """Encrypt and send data; return the number of bytes accepted. Raises BlockingIOError, OSError."""
         return self.sendmsg((data,))
 
     def sendmsg(
         self, pieces: Sequence[bytes | bytearray | memoryview], _ancillary: object = (), _flags: int = 0
     ) -> int:
-        """`send` for several pieces; encrypted bytes that the kernel does not accept wait for `flush`."""
+        """Like `send`, for several pieces; encrypted bytes that the kernel does not accept wait for `flush`."""
         assert self._tls is not None, "only after the handshake"
         self.flush()
         if sum(map(len, pieces)) <= RECORD_BYTES:
@@ -177,7 +177,7 @@ class TlsSocket:
             self.flush()
         return taken_bytes
 
-    # gunicorn calls it for short responses.
+    # gunicorn calls this for short responses.
     sendall = send
 
     def send_plain(self, data: bytes) -> None:
@@ -193,13 +193,13 @@ class TlsSocket:
             self._unsent = self._unsent[self._sock.send(self._unsent) :]
 
     def shutdown(self, how: int) -> None:
-        """End sending in TLS (close_notify) and TCP. Raises OSError, and BlockingIOError if it must be repeated."""
+        """Send close_notify, then shut down TCP. Raises OSError, and BlockingIOError if it must be called again."""
         self._begin_close_notify()
         self.flush()
         self._sock.shutdown(how)
 
     def close(self) -> None:
-        """Close immediately; sends close_notify if the kernel accepts it."""
+        """Close immediately; send close_notify if the kernel accepts it."""
         with suppress(OSError):
             self._begin_close_notify()
             self.flush()
@@ -210,22 +210,22 @@ class TlsSocket:
             return
         self._is_closing = True
         if self._tls is not None and self.established:
-            # SSLWantReadError: the client's close_notify is not awaited. Other errors: the connection is broken.
+            # SSLWantReadError means that the client's close_notify is missing, other errors a broken connection.
             with suppress(ssl.SSLError):
                 self._tls.unwrap()
 
     def setblocking(self, _flag: object) -> None:
-        """Do nothing: it never blocks. gunicorn calls this before a request."""
+        """Do nothing: the socket never blocks. gunicorn calls this before a request."""
 
     settimeout = setblocking
 
     def gettimeout(self) -> float:
-        """See `socket.socket`: it never blocks."""
+        """Return 0, as of a `socket.socket` that never blocks."""
         return 0.0
 
 
 class Handshakes:
-    """The TLS handshakes of one event loop, for its thread: limits their time, counts them, and logs failures."""
+    """Runs the TLS handshakes of one event loop on its thread: limits their time, counts them, and logs failures."""
 
     def __init__(
         self,
@@ -243,15 +243,15 @@ class Handshakes:
         self._quiet_until_s = -_LOG_INTERVAL_S
 
     def begin(self, sock: socket.socket) -> TlsSocket:
-        """A TLS socket for a new connection."""
+        """Make a TLS socket for a new connection."""
         return TlsSocket(sock, self._context())
 
     def begin_turn(self) -> None:
-        """Start a new turn of the loop, with new time for handshakes."""
+        """Start a new turn of the loop: handshakes get TURN_S again."""
         self._left_s = TURN_S
 
     def advance(self, sock: TlsSocket, client: object) -> bool:
-        """Continue a handshake if this turn has time left; returns whether it is complete. Raises as `handshake`."""
+        """Continue a handshake if this turn has time left; return whether it is complete. Raises as `handshake`."""
         if self._left_s <= 0:
             return False
         began_s = self._clock()
@@ -268,7 +268,7 @@ class Handshakes:
         return True
 
     def note_end(self, sock: TlsSocket) -> None:
-        """Count the end of a connection whose handshake is not complete."""
+        """Count a connection that ended before its handshake was complete."""
         if not sock.established and not sock.refused:
             self._metrics.count(TLS_HANDSHAKES, "unfinished")
 

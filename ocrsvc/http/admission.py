@@ -1,7 +1,7 @@
-"""Request admission, in the request's thread: checks host, route, key, caller, queue and body before the view runs.
+"""Request admission: checks a request's host, route, API key, caller, queue and body before its view runs.
 
-For large bodies the event loop has already checked the key in the head, with the same KeyCheck, and counted the memory
-of the body as it arrived (`received_body.py`).
+Runs in the request's thread. For large bodies the event loop has already checked the key in the head, with the same
+KeyCheck, and counted the body's memory as it arrived (`received_body.py`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ocrsvc.telemetry.loggable import loggable_path
 # Views with this attribute set to true do not use the engine, so they are admitted when its queue is full.
 WITHOUT_ENGINE: Final = "is_without_engine"
 HeadCheck = Callable[[Any, str | None], OcrsvcError | None]
-"""From gunicorn's request and the name of the certificate's key: why the body is refused, or None to receive it."""
+"""Called with gunicorn's request and the client certificate's key name; returns the refusal, or None to receive it."""
 
-# A colour page of 50 million pixels, held twice while it is rotated, and a body of 64 MiB.
+# Enough for a colour page of 50 million pixels, held twice while it is rotated, and a body of 64 MiB.
 _MAX_REQUEST_BYTES: Final = 384 * 2**20
 _MAX_ACCEPT_CHARS: Final = 4096
-# Blueprints that are no wire format; keys may be restricted to wire formats, of which `api` is one.
+# Blueprints that are not wire formats, so that API keys cannot be restricted to them; `api` is a wire format.
 _NO_FORMAT: Final = frozenset({"", "operators", "ops", "page"})
 
 
@@ -68,10 +68,10 @@ class Admission:
         """Run all checks on this thread's request. Raises OcrsvcError."""
         request, keys = current_request(), self._keys
         for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"):
-            # Parsing 64 KiB takes 0.2 s.
+            # Truncated, because parsing 64 KiB takes 0.2 s.
             if len(value := request.environ.get(name, "")) > _MAX_ACCEPT_CHARS:
                 request.environ[name] = value[:_MAX_ACCEPT_CHARS].rpartition(",")[0]
-        # First, because the adapter formats refusals.
+        # First, because the chosen adapter formats the errors of the checks below.
         self._route_by_head(request)
         check_host(request, self._hosts)
         if keys is not None:
@@ -90,7 +90,7 @@ class Admission:
             keys.enter(request, pages=int(self._needs_engine(request)))
 
     def leave(self, _error: BaseException | None) -> None:
-        """Release the request's unused pages and its place among the caller's requests."""
+        """Release the request's unused pages, and stop counting it among its caller's open requests."""
         request = current_request()
         if request.pages is not None:
             request.pages.release()
@@ -117,7 +117,7 @@ class KeyCheck:
         self._gate, self._routes, self._sites = gate, routes, sites
 
     def refusal_of_head(self, request: Any, client_name: str | None) -> OcrsvcError | None:
-        """See HeadCheck. Runs in the event loop, uses only memory, and never waits."""
+        """The HeadCheck: runs in the event loop, and never blocks because it checks keys in memory only."""
         # The path as the application will see it.
         path, headers = "/" + unquote(request.path).lstrip("/"), dict(request.headers)
         names = ("AUTHORIZATION", "X-API-KEY", *self._routes.key_headers)
@@ -132,13 +132,13 @@ class KeyCheck:
         return None
 
     def check_head(self, request: Request) -> None:
-        """Check the key in the head, unless the key may be in the body. Raises OcrsvcError."""
-        # Health checks need no key, nor do CORS preflight requests, in which browsers never send one.
+        """Check the key in the head; if it has none and the body may, leave it to `check_body`. Raises OcrsvcError."""
+        # Health checks need no key. CORS preflight requests need none because browsers never send one in them.
         is_preflight = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
         is_from_site = ANY in self._sites or request.headers.get("Origin", "") in self._sites
         if self._routes.is_open(request.environ.get("PATH_INFO", "")) or (is_preflight and is_from_site):
             return
-        # In a header, or in a GET's query, where the wire format has a name of its own for it.
+        # `field` is the wire format's own name for the key, in a header or in the query of a GET.
         environ, field = request.environ, self._routes.key_field_of(request.blueprint)
         values = [environ.get("HTTP_AUTHORIZATION", ""), environ.get("HTTP_X_API_KEY", "")]
         if field:
@@ -149,13 +149,13 @@ class KeyCheck:
             self._check(request, credential)
 
     def check_body(self, request: Request) -> None:
-        """Check the key in the body, where a form may have one. Raises OcrsvcError."""
+        """Check the key in a form's body, if the wire format allows it there. Raises OcrsvcError."""
         if request.key is not None or not self._may_come_in_body(request):
             return
         try:
             secret = request.content.text(self._routes.key_field_of(request.blueprint)) or ""
         except CallerError as error:
-            # Only callers with a key learn that the body is malformed.
+            # Report a missing key instead: only callers with a key learn that the body is malformed.
             if not is_reported_in_a_200(error):
                 raise
             secret = ""
@@ -163,29 +163,29 @@ class KeyCheck:
         self.check_format(request)
 
     def check_format(self, request: Request) -> None:
-        """Raises ScopeMissing if the request's key is not for the chosen wire format."""
+        """Raises ScopeMissing if the request's key does not allow the chosen wire format."""
         if request.key is not None and request.key.adapters is not None:
             self._gate.check_named(request.key.name, None, _format_of(request))
 
     def enter(self, request: Request, pages: int) -> None:
-        """Count a POST against its key's limits and reserve pages, except on operators' routes. Raises OcrsvcError."""
+        """Count a POST in its key's limits and reserve pages, except on operators' routes. Raises OcrsvcError."""
         is_counted = _format_of(request) and self._routes.scope_of(_rule_of(request)) != "operate"
         if request.key is not None and is_counted:
             request.pages = self._gate.enter(request.key, pages)
 
     def _check(self, request: Request, credential: Credential) -> None:
-        """Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable, HostNotAllowed."""
-        # Any valid key is enough for the service's own description, its web page, and unknown paths.
+        """Check a credential, and set `request.key`. Raises KeyMissing, KeyRefused, ScopeMissing and so on."""
+        # Any valid key suffices for the service's description, its web page, and unknown paths.
         any_key_will_do = request.url_rule is None or request.blueprint in {"ops", "page"}
         scope = None if any_key_will_do else self._routes.scope_of(_rule_of(request))
         entry = self._entry_of(credential, request.client_name, scope)
         if credential.by_browser or not credential.secret:
-            # Browsers send these credentials automatically, also for requests that another site's page makes.
+            # Browsers send Basic credentials and client certificates even with requests from other sites' pages.
             check_origin()
         request.key = entry
 
     def _entry_of(self, credential: Credential, client_name: str | None, scope: Scope | None) -> KeyEntry:
-        """The key that was sent, or else the client certificate's key. Raises OcrsvcError."""
+        """The entry of the key that was sent, or else of the client certificate's key. Raises OcrsvcError."""
         if credential.secret or client_name is None:
             return self._gate.check(credential.secret, scope)
         return self._gate.check_named(client_name, scope)
@@ -196,37 +196,37 @@ class KeyCheck:
 
 
 def _rule_of(request: Request) -> str:
-    """The path of the matched route, or the path as sent if no route matched."""
+    """The URL rule of the matched route, or the path as sent if no route matched."""
     return request.url_rule.rule if request.url_rule is not None else request.path
 
 
 def _format_of(request: Request) -> str | None:
-    """The request's wire format as keys name it; None for the service's own routes."""
+    """The name of the request's wire format in API keys; None for the service's own routes."""
     name = request.blueprint or ""
     return None if name in _NO_FORMAT else name
 
 
 def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) -> Callable[..., Iterable[bytes]]:
-    """The WSGI application, with each request registered in the guard while it runs; see serving.request_guard."""
+    """Wrap the WSGI application: each request is registered in `guard` while it runs; see serving.request_guard."""
 
     def run(environ: Environ, start_response: Any) -> Iterable[bytes]:
         with ExitStack() as stack:
             stack.enter_context(guard.request(loggable_path(get_path_info(environ))))
             answer = application(environ, start_response)
-            # A streamed response is being produced until it is closed.
+            # A streamed response runs until it is closed.
             return ClosingIterator(answer, stack.pop_all().close) if environ.get(STREAMS) else answer
 
     return run
 
 
 def shared_limits_of(settings: Settings, workers: int = 1, guard: RequestGuard | None = None) -> SharedLimits:
-    """The memory and caller limits of one of `workers` processes; at least the largest body always fits."""
+    """The memory and caller limits of one of `workers` processes; the memory fits at least the largest body."""
     memory_bytes = memory_of_requests(settings.request_memory_bytes, workers, read_memory_bytes())
     return SharedLimits(Budget(max(memory_bytes, settings.max_body_bytes)), Callers(settings.caller_requests), guard)
 
 
 def memory_of_requests(given: int | Percentage | None, workers: int, whole_bytes: int) -> int:
-    """Bytes that the requests of one worker may hold; `whole_bytes` is the machine's memory, 0 if unknown."""
+    """Memory limit of one worker's requests, in bytes; `whole_bytes` is the machine's memory, 0 if unknown."""
     known = bytes_of(given, whole_bytes)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""Error responses: every failure as RFC 9457 problem JSON, unless its adapter formats errors itself."""
+"""Error responses: every failure becomes RFC 9457 problem JSON, unless the adapter formats errors itself."""
 
 import logging
 from typing import Final
@@ -16,10 +16,10 @@ LOGGER: Final = logging.getLogger("ocrsvc.web")
 PROBLEM_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:problem-type:ocrsvc:"
 
-# Smaller responses are not counted as memory, so that reporting a refusal cannot fail for lack of memory.
+# Responses up to this size need no memory budget, so that an error can be reported even if the budget is used up.
 _SMALL_RESPONSE_BYTES: Final = 1 << 14
 
-# Error code and remedy by the status of Flask's router.
+# Error code and remedy for each status of Flask's router.
 ROUTING: Final = {
     403: ("local_only", "Send it from the machine itself, or have the operator set OCRSVC_OPS=open."),
     404: ("not_found", "GET /openapi.json lists all paths."),
@@ -28,7 +28,7 @@ ROUTING: Final = {
 
 
 class RouterRefused(OcrsvcError):
-    """Flask's router found no such path or method, or a view aborted with a status."""
+    """Flask's router found no route for the path or method, or a view aborted with a status."""
 
     def __init__(self, error: HTTPException) -> None:
         self.status = error.code or OcrsvcError.status
@@ -39,7 +39,7 @@ class RouterRefused(OcrsvcError):
 
 
 def failure_of(error: BaseException) -> OcrsvcError:
-    """The error to report for any exception of a request; the service's own faults are logged with the request id."""
+    """Convert any exception of a request to the error to report; log the service's own faults with the request id."""
     is_in_request = has_request_context()
     where = (request.id, request.method[:20], loggable_path(request.path)) if is_in_request else ("-", "-", "-")
     if isinstance(error, OcrsvcError):
@@ -61,7 +61,7 @@ def failure_of(error: BaseException) -> OcrsvcError:
 
 
 def problem_dict(failure: OcrsvcError, request_id: str) -> dict[str, object]:
-    """The members of a problem (RFC 9457)."""
+    """The members of the problem JSON object (RFC 9457)."""
     names = ("title", "status", "detail", "code", "retryable")
     members = {"type": TYPE_PREFIX + failure.code, **{name: getattr(failure, name) for name in names}, "id": request_id}
     return members | ({"remedy": failure.remedy} if failure.remedy else {})
@@ -75,7 +75,7 @@ def problem(error: Exception) -> Response:
 
 
 def finish(response: Response) -> Response:
-    """Flask `after_request` hook: count memory and pages, or answer an error if that fails; and add headers."""
+    """Flask `after_request` hook: count memory and pages, replace the response by an error if refused, add headers."""
     request = current_request()
     size_bytes = response.calculate_content_length() or 0
     try:
@@ -102,20 +102,20 @@ def finish(response: Response) -> Response:
 
 
 def install(app: Flask) -> None:
-    """Handle every exception of the application; a blueprint's own handlers come first."""
+    """Register handlers for every exception of the application; a blueprint's own handlers take precedence."""
     app.register_error_handler(Exception, problem)
     app.after_request(finish)
 
 
 def _add_headers(response: Response, failure: OcrsvcError) -> None:
-    """Add Retry-After, Allow, and for 401 the ways to send a key: Bearer for programs, Basic for browsers."""
+    """Add Retry-After, Allow, and for 401 WWW-Authenticate: Bearer for programs, Basic for browsers."""
     if isinstance(failure, Refused):
         response.headers["Retry-After"] = str(failure.retry_after_s)
         response.headers.update(failure.headers if isinstance(failure, QuotaExceeded) else {})
     elif isinstance(failure, RouterRefused) and failure.allow:
         response.headers["Allow"] = failure.allow
     if response.status_code == 401:
-        # One header per scheme, as browsers expect.
+        # Browsers expect one WWW-Authenticate header per scheme.
         wrong = ', error="invalid_token"' if isinstance(failure, KeyRefused) else ""
         response.headers.add("WWW-Authenticate", f'Bearer realm="ocrsvc"{wrong}')
         response.headers.add("WWW-Authenticate", 'Basic realm="ocrsvc", charset="UTF-8"')

@@ -1,6 +1,6 @@
 """Request options of the native API: their names, accepted values and parsing.
 
-`api/openapi.yaml` documents them for clients; a test compares the two.
+`api/openapi.yaml` documents them for clients; a test compares it with this module.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,14 +29,14 @@ FORMAT_ALIASES: Final = {"txt": "text"}
 
 @dataclass(frozen=True, slots=True)
 class StreamForm:
-    """A format that streams the answer page by page; `piece` encodes one event, given its kind and a line of JSON."""
+    """A format that streams the answer page by page; `piece` encodes one event from its kind and a line of JSON."""
 
     media_type: str
     help: str
     piece: Callable[[str, bytes], bytes]
 
 
-# By the value of the option `format`.
+# Streaming formats by their value of the option `format`.
 STREAM_FORMS: Final = {
     "ndjson": StreamForm(
         "application/x-ndjson", "JSON lines, each page as soon as it is read", lambda _kind, part: part + b"\n"
@@ -51,7 +51,7 @@ STREAM_FORMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RequestedOptions:
-    """The options of one request. Headers decide if `formats` (Accept) or `priority` (X-Priority) are missing."""
+    """The options of one request. Without `formats` the Accept header decides, without `priority` X-Priority."""
 
     read: ReadOptions
     lines: bool = True
@@ -105,7 +105,7 @@ def parse_formats(text: str) -> tuple[str, ...]:
 
 
 def _parse_model(text: str) -> str:
-    # Model names are lower case, labels may not be.
+    # Only the model's name is case-insensitive; its label is not.
     name, colon, label = text.partition(":")
     return str(parse_wanted_model(name.lower() + colon + label))
 
@@ -153,18 +153,18 @@ OPTIONS: Final[Mapping[str, Option]] = {
 }
 
 
-# Options that choose the model; every wire format accepts them in the query.
+# Options that choose the model; every wire format accepts them in the query string.
 CHOICE_OPTIONS: Final = tuple(field.name for field in fields(ModelChoice))
 
 
 def choice_of(values: Iterable[tuple[str, object]]) -> ModelChoice:
-    """The model choice in these values of CHOICE_OPTIONS. Raises BadOption."""
+    """The model choice in pairs of a CHOICE_OPTIONS name and a value. Raises BadOption."""
     options = read_options(values).read
     return ModelChoice(options.model, options.tier, options.lang)
 
 
 def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
-    """Parse the options in these fields; null counts as not sent. Raises BadOption."""
+    """Parse the options in pairs of field name and value; null counts as not sent. Raises BadOption."""
     values: dict[str, Any] = {}
     for name, text in sent:
         value = _parse(name, text)
@@ -178,14 +178,14 @@ def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
 
 
 def unknown_option(name: str, known: Iterable[str]) -> BadOption:
-    """The error for an option that is not known, with the most similar one or all."""
+    """The error for an unknown option; its remedy names the most similar known option, or all of them."""
     near = get_close_matches(name[:40].lower(), known, n=1)
     remedy = f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(known)}."
     return BadOption(f"Unknown option {name[:40]!r}.", remedy)
 
 
 def _parse(name: str, value: object) -> object:
-    """Parse one option; None for null. Raises BadOption."""
+    """Parse the value of one option; None for null. Raises BadOption."""
     option = OPTIONS.get(name)
     text = as_text(value).strip()
     if option is None:

@@ -1,7 +1,7 @@
 """Checks of the Host and Origin headers, CORS, and security headers for browsers.
 
-Without them a web site could use a visitor's browser to read a service on localhost: by pointing its own name there
-(DNS rebinding), or through a wire format that allows all origins.
+Without them a web site could read a service on a visitor's localhost through the visitor's browser: by pointing its
+own host name there (DNS rebinding), or through a wire format that allows all origins.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ from ocrsvc.http.request import Request, current_request
 from ocrsvc.settings.settings import Settings
 
 ANY: Final = "*"
-# Headers of proxies: with any of them the TCP peer is not the caller.
+# Headers that proxies add: with any of them, the TCP peer is a proxy and not the caller.
 _FORWARDED: Final = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")
 _METHODS: Final = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _PREFLIGHT_S: Final = "600"
@@ -36,7 +36,7 @@ def check_host(request: Request, hosts: Collection[str]) -> None:
 
 
 def check_origin() -> None:
-    """Raises HostNotAllowed if a web page of another host sent this thread's request."""
+    """Raises HostNotAllowed if another host's web page sent this thread's request."""
     request = current_request()
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc != request.host:
@@ -47,7 +47,7 @@ def check_origin() -> None:
 
 
 def install_browser_headers(app: Flask, settings: Settings) -> None:
-    """Add security and CORS headers to every response. Call it first: Flask runs the first after_request hook last."""
+    """Add security and CORS headers to every response. Call it before adding other after_request hooks, to run last."""
     headers = {"X-Content-Type-Options": "nosniff"}
     if settings.tls_certificate is not None:
         headers["Referrer-Policy"] = "no-referrer"
@@ -75,7 +75,7 @@ def install_browser_headers(app: Flask, settings: Settings) -> None:
 def is_host_allowed(host: str, allowed: Collection[str], listens_at: str) -> bool:
     """Whether requests with this Host header are served; `listens_at` is empty for a Unix socket.
 
-    If `allowed` is empty, a service on a loopback address serves only loopback names, any other serves all.
+    If `allowed` is empty, a service on a loopback address serves only loopback names; any other service serves all.
     """
     name = host_name(host)
     if allowed:
@@ -91,12 +91,12 @@ def host_name(host: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a host name or address is a loopback one."""
+    """Whether a host name or address is a loopback name or address."""
     return name == "localhost" or name.endswith(".localhost") or is_loopback_address(name)
 
 
 def is_loopback_address(name: str) -> bool:
-    """Whether this is a loopback address; False for names."""
+    """Whether the text is a loopback address; False for host names."""
     try:
         address = ipaddress.ip_address(name.partition("%")[0])
     except ValueError:

@@ -1,6 +1,6 @@
-"""Parsed request bodies: a form, a JSON object, or the image itself, with access to the fields an adapter names.
+"""Parsing of request bodies (a form, a JSON object, or the image itself), and access to their fields and images.
 
-Multipart forms (RFC 7578) are split with werkzeug's decoder and stricter limits; JSON has bounds on time and memory.
+Multipart forms (RFC 7578) are split by werkzeug's decoder with stricter limits; JSON has limits on time and memory.
 """
 
 import io
@@ -36,22 +36,22 @@ _LARGE_BYTES: Final = 1 << 20
 _LARGE_BODY_PERMITS: Final = threading.Semaphore(2)
 MAX_PARTS: Final = 1000
 MAX_HEADER_BYTES: Final = 8192
-# For all parts together: parsing a byte of headers costs a hundred times as much as a byte of a file.
+# Limit for the headers of all parts: parsing a byte of headers takes a hundred times as long as a byte of a file.
 MAX_HEADERS_BYTES: Final = 1 << 19
 MAX_HEADERS: Final = 64
 MAX_PARAMETERS: Final = 64
-# RFC 2046 section 5.1.1 allows 70.
+# Longest multipart boundary; RFC 2046 section 5.1.1 allows 70 bytes.
 _MAX_BOUNDARY_BYTES: Final = 256
-# Fed to the decoder at once: it copies what it has not decoded yet.
+# Bytes passed to the decoder at a time; small, because each call copies the bytes not decoded yet.
 _STEP_BYTES: Final = 1 << 16
-# A delimiter is the boundary, the dashes around it, and white space.
+# Longest delimiter: the boundary with the dashes around it and white space.
 _MAX_DELIMITER_BYTES: Final = 1024
-# Why a body is malformed if it ends in this state of the decoder; in other states its closing boundary is missing.
+# Message for a body that ends in one of these decoder states; in all others its closing boundary is missing.
 _ENDS: Final = {
     State.PREAMBLE: "the boundary in Content-Type does not occur in it",
     State.PART: "the headers of a part do not end",
 }
-# Each of these bytes can mean one more Python object; a request needs a few per image and option.
+# Limits on characters that each may create a Python object; a request needs a few per image and option.
 _BOUNDS: Final = (
     (b",", "commas", 50_000),
     (b'"', "quotes", 50_000),
@@ -60,13 +60,13 @@ _BOUNDS: Final = (
 )
 
 BOM: Final = b"\xef\xbb\xbf"
-# Characters above U+FFFF, as UTF-8 or as a pair of escapes.
+# Matches characters above U+FFFF, in UTF-8 or as a pair of \u escapes.
 _WIDEST: Final = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a form. `filename` is the client's, used only to name results; None for a field that is no file."""
+    """One part of a form. `filename` is the client's, used only to name results; None if the part is not a file."""
 
     name: str
     filename: str | None
@@ -74,7 +74,7 @@ class Part:
 
 
 class _Decoder(MultipartDecoder):
-    """werkzeug's decoder with limits on headers, which need not be UTF-8, as old clients send other encodings."""
+    """werkzeug's decoder with limits on headers; it accepts headers that are not UTF-8, as old clients send them."""
 
     _headers_bytes = 0
 
@@ -127,7 +127,7 @@ def _events(decoder: MultipartDecoder, body: bytes) -> Iterator[Event]:
     while end < len(body):
         begin, end = end, min(end + _STEP_BYTES, len(body))
         if end < len(body):
-            # End before a delimiter's line break, because the decoder takes half a delimiter for data.
+            # End the step before a delimiter, because the decoder mistakes a cut delimiter for data.
             last = body.rfind(marker, end - _MAX_DELIMITER_BYTES, end + len(marker) - 1)
             end = end if last < 0 else last - len(b"\r\n")
         decoder.receive_data(body[begin:end])
@@ -153,23 +153,23 @@ def parse_json(body: bytes, share: Share | None = None) -> dict[str, object]:
 def parse_any_json(body: bytes, share: Share | None = None) -> object:
     """Parse any JSON value in UTF-8, with or without a byte order mark, in linear time.
 
-    The most memory that its strings may take stays counted in `share`. Raises CallerError for malformed JSON,
-    BodyTooLarge for too many values, and as `Share.take`.
+    `share` counts the maximum memory of its strings. Raises CallerError for malformed JSON, BodyTooLarge for too many
+    values, and as `Share.take`.
     """
     for character, name, limit in _BOUNDS:
         if _has_more(body, character, limit):
             raise BodyTooLarge(f"The JSON body has more than {limit} {name}.", "Send several requests.")
-    # Bytes per character of Python's strings, which the widest character decides. Most bodies have no backslash, and
-    # searching for one byte is much faster than for two.
+    # Python's strings take 1, 2 or 4 bytes per character, as their widest character needs. The search for a single
+    # backslash comes first because it is much faster, and most bodies have none.
     is_narrow = body.isascii() and (b"\\" not in body or b"\\u" not in body)
     share = share or unlimited()
     share.take(len(body) * (1 if is_narrow else 4 if _WIDEST.search(body) else 2))
-    # The parser copies its input.
+    # Count a second copy of the body, which the parser makes.
     with share.holding(len(body)):
         try:
             return orjson.loads(body.removeprefix(BOM))
         except orjson.JSONDecodeError as error:
-            # Without the cause, which holds the whole text.
+            # The cause is dropped because it holds the whole text.
             raise CallerError(
                 f"The body is not JSON: {error.msg} at character {error.pos}.",
                 'Send an object such as {"image": "<base64>"}.',
@@ -177,7 +177,7 @@ def parse_any_json(body: bytes, share: Share | None = None) -> object:
 
 
 def _has_more(body: bytes, character: bytes, limit: int) -> bool:
-    """Whether a byte occurs more than `limit` times. `find` is ten times faster than `count` where it is rare."""
+    """Whether a byte occurs more than `limit` times; for rare bytes, `find` is ten times faster than `count`."""
     at = -1
     for _ in range(limit + 1):
         at = body.find(character, at + 1)
@@ -190,7 +190,7 @@ def _has_more(body: bytes, character: bytes, limit: int) -> bool:
 class Content:
     """The content of one request: `raw` is the body if it is the image itself, `files` are parts with a file name.
 
-    The values of `fields`, first those of the query string, are str, bytes or JSON values; `share` counts memory.
+    `fields` has the query string's fields before the body's; values are str, bytes or JSON. `share` counts its memory.
     """
 
     raw: bytes | None = None
@@ -204,32 +204,32 @@ class Content:
         return dict(self.fields)
 
     def text(self, name: str) -> str | None:
-        """A field's last value as stripped text; None if it is missing."""
+        """The last value of a field as stripped text; None if the field is missing."""
         values = [value for key, value in self.fields if key == name]
         return as_text(values[-1]).strip() if values else None
 
     def flag(self, name: str) -> bool | None:
-        """A field as a boolean; None if it is missing or empty. Raises ValueError."""
+        """A field's last value as a boolean; None if it is missing or empty. Raises ValueError."""
         text = self.text(name)
         return parse_flag(text) if text else None
 
     def any_file(self) -> bytes | None:
-        """The first file of a form in any field, or the body if it is an image."""
+        """The first non-empty file in any field of a form, or the body if it is an image; None without either."""
         raw = self.raw if self.raw is not None and is_image(self.raw) else None
         return next((part.data for part in self.files if part.data), raw)
 
     def first_image(self, file_fields: Collection[str], text_fields: Collection[str]) -> bytes:
-        """The first of `images`. Raises as `images`, or the image's own error."""
+        """The first of `images`. Raises as `images`, or the error in place of the first image."""
         image = self.images(file_fields, text_fields)[0]
         if isinstance(image, OcrsvcError):
             raise image
         return image
 
     def images(self, file_fields: Collection[str], text_fields: Collection[str]) -> list[bytes | OcrsvcError]:
-        """The images in order, files before base64 text; text that cannot be decoded is replaced by its error.
+        """The images in order, files before base64 texts; a text that cannot be decoded gives its error instead.
 
-        Image bytes in a text field are accepted. Raises NothingSent, CallerError for a field that is not text,
-        BodyTooLarge for more than MAX_IMAGES or for memory, and QueueFull.
+        A text field may also hold the image's bytes. Raises NothingSent, CallerError for a field that is not text,
+        BodyTooLarge for more than MAX_IMAGES, and as `Share.take`.
         """
         images: list[bytes | OcrsvcError] = [] if self.raw is None else [self.raw]
         images += [part.data for part in self.files if part.name in file_fields and part.data]
@@ -255,16 +255,16 @@ class Content:
         )
 
     def file_names(self, file_fields: Collection[str]) -> list[str]:
-        """The file names of the first of `images`: "" for a raw body; base64 texts have none."""
+        """The file names of the images that were sent as files, in the order of `images`; "" for a raw body."""
         files = [part.filename or "" for part in self.files if part.name in file_fields and part.data]
         return [*([] if self.raw is None else [""]), *files]
 
 
 def parse_body(body: bytes, content_type: str, query: Fields, share: Share, deadline: float) -> Content:
-    """Parse a body; the result's memory is counted in `share`.
+    """Parse a body; `share` counts the memory of the result.
 
-    The bytes take precedence over Content-Type, as many clients label images and JSON as forms. Raises CallerError,
-    BodyTooLarge for too many parts, and as `limited_parsing` and `Share.take`.
+    The format is recognised by the bytes before Content-Type, because many clients label images and JSON as forms.
+    Raises CallerError, BodyTooLarge for too many parts, and as `limited_parsing` and `Share.take`.
     """
     mimetype = content_type.partition(";")[0].strip().lower()
     if not body:
@@ -289,9 +289,9 @@ def parse_body(body: bytes, content_type: str, query: Fields, share: Share, dead
 
 @contextmanager
 def limited_parsing(share: Share, size_bytes: int, deadline: float) -> Iterator[None]:
-    """Wait for one of the few permits to parse a large body, as parsing holds the GIL; the block drops the body.
+    """Limit how many large bodies are parsed at once, because parsing holds the GIL; the block parses the body.
 
-    Afterwards the body's bytes are released from `share`. Raises DeadlineExceeded at the deadline (`time.monotonic`).
+    Releases the body's bytes from `share` at the end. Raises DeadlineExceeded at the deadline (`time.monotonic`).
     """
     if size_bytes <= _LARGE_BYTES:
         yield
@@ -309,12 +309,12 @@ def limited_parsing(share: Share, size_bytes: int, deadline: float) -> Iterator[
 
 
 def is_image(data: bytes | memoryview) -> bool:
-    """Whether the data begins like an image or document that the service reads."""
+    """Whether the first bytes are those of an image or document format that the service reads."""
     return any(pattern.match(data) for pattern, _ in FORMATS) or is_pdf(data)
 
 
 def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
-    """Names and values of a urlencoded body. Raises BodyTooLarge for more than MAX_PARTS fields."""
+    """The names and values in a urlencoded body. Raises BodyTooLarge for more than MAX_PARTS fields."""
     at = 0
     for _ in range(MAX_PARTS + 1):
         end = body.find(b"&", at)
@@ -329,7 +329,7 @@ def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _texts(name: str, value: object) -> list[str | bytes]:
-    """The non-blank texts in a field that holds a text or a list of texts. Raises CallerError."""
+    """The non-blank texts in a field's value, a text or a list of texts. Raises CallerError for other values."""
     values: Sequence[object] = value if isinstance(value, list) else [value]
     if not all(isinstance(item, str | bytes | None) for item in values):
         raise CallerError(f"The field {name!r} is not text.", "Send base64 text, or a list of base64 texts.")

@@ -1,6 +1,6 @@
-"""Request bodies as the event loop receives them: by length or chunked, with limits on memory and transfer rate.
+"""Request bodies that the event loop receives, by Content-Length or chunked, with limits on memory and rate.
 
-Nothing here reads a socket. A request is passed to a thread when its body is complete or has failed.
+Nothing here reads a socket. The event loop passes a request to a thread when its body is complete or has failed.
 """
 
 import io
@@ -15,30 +15,30 @@ from typing import Any, Final
 from ocrsvc.errors import BodyTimeout, BodyTooLarge, CallerError, OcrsvcError
 from ocrsvc.serving.memory_budget import Share
 
-# Longest pause between bytes. TCP resends after 0.2, 0.6, 1.4, 3 and 6.2 s: five losses in a row are tolerated.
+# Longest pause between two bytes. TCP resends after 0.2, 0.6, 1.4, 3 and 6.2 s, so five losses in a row are tolerated.
 STALL_S: Final = 10.0
-# The same for a client receiving a response while memory is plentiful: its kernel reports space only when a sixteenth
-# of its buffer is free, which may be half a megabyte.
+# Longest pause of a client that receives a response while memory is plentiful: a client's kernel reports free space
+# only when a sixteenth of its buffer is free, which may be half a megabyte.
 READER_STALL_S: Final = 60.0
-# After this time the mean transfer rate must reach the minimum, so that single bytes do not keep a request alive.
+# From this time on the mean transfer rate must reach the minimum: single bytes must not keep a request open.
 GRACE_S: Final = 10.0
-# Minimum rates, normally and while most of the memory is held: then slow clients give way to others.
+# Minimum rates: normally, and while most of the request memory is in use, when slow clients are cut off earlier.
 MIN_BYTES_PER_S: Final = 1000
 SCARCE_BYTES_PER_S: Final = 1 << 17
 SCARCE_GRACE_S: Final = 2.0
-# Share of the request memory that large arriving bodies may fill: small bodies and parsing need the rest.
+# Share of the request memory for incomplete large bodies; small bodies and parsing need the rest.
 ARRIVING_SHARE: Final = 0.6
 LARGE_BYTES: Final = 1 << 20
-# Longest chunk-size or trailer line.
+# Longest line with a chunk size or a trailer.
 MAX_LINE_BYTES: Final = 4096
-# Chunks of any size that are accepted, and the minimum mean size beyond: a chunk costs as much time as a kilobyte.
+# The first chunks may have any size; from then on a minimum mean size applies, as a chunk takes a kilobyte's time.
 FREE_CHUNKS: Final = 4096
 MIN_CHUNK_BYTES: Final = 64
 _MAX_TRAILER_LINES: Final = 100
-# Fields that affect message parsing may not be trailers (RFC 9110 section 6.5.1).
+# Fields that are refused as trailers because they affect message parsing (RFC 9110 section 6.5.1).
 _NO_TRAILERS: Final = (b"host:", b"content-length:", b"transfer-encoding:", b"trailer:", b"authorization:", b"te:")
 _SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\r\n]*)?")
-# A client that closes only its sending side counts as gone, as in nginx; pipelined data does not matter.
+# Poll events of a disconnected client. As in nginx, one that closes only its sending side counts as disconnected.
 _GONE: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
@@ -56,7 +56,7 @@ class Pace:
         self.last_s = now_s
 
     def is_too_slow(self, now_s: float, *, scarce: bool, stall_s: float = STALL_S) -> bool:
-        """Whether to give up; `scarce` means that other requests need the memory."""
+        """Whether the transfer should be aborted; `scarce` means that other requests need the memory."""
         stall_s = STALL_S if scarce else stall_s
         grace_s, rate = (SCARCE_GRACE_S, SCARCE_BYTES_PER_S) if scarce else (GRACE_S, MIN_BYTES_PER_S)
         passed_s = now_s - self.began_s
@@ -70,12 +70,12 @@ class Chunks:
         # Set after the last chunk and its trailers.
         self.done = False
         self._line = bytearray()
-        # Handler of the next line, and bytes of data that come before it.
+        # Called with the next line; before it come `_left_bytes` of a chunk's data.
         self._on_line: Callable[[bytes, int], None] = self._on_size
         self._left_bytes = self._chunks = self._trailers = 0
 
     def feed(self, piece: bytes, body: io.BytesIO) -> bytes:
-        """Append the chunks' data to `body`; returns the bytes after the last chunk. Raises CallerError."""
+        """Append the chunks' data to `body`; return the bytes after the last chunk. Raises CallerError."""
         at = 0
         while at < len(piece) and not self.done:
             if self._left_bytes:
@@ -127,9 +127,9 @@ class Chunks:
 
 
 class ReceivedBody:
-    """The body of one request and its memory account (`share`); the request's `wsgi.input`.
+    """The body of one request, with the `share` that counts its memory; also the request's `wsgi.input`.
 
-    The event loop feeds it, and releases the account after the response; once `settled` the request's thread owns it.
+    The event loop feeds it until it is `settled`; then the request's thread owns it. At the end the loop frees `share`.
     Times are monotonic seconds. `client_name` is the key of the client's certificate. The request's thread calls `push`
     to stream a response: it sends for at most the given seconds, returns the bytes still unsent, and raises ClientGone.
     """
@@ -154,7 +154,7 @@ class ReceivedBody:
         self._length, self._max_bytes = length, max_bytes
         self._end_s, self._clock = end_s, clock
         self._chunks = Chunks() if length is None else None
-        # `getvalue` shares its buffer; `bytes` would copy all of it at once.
+        # Not a bytearray: `BytesIO.getvalue` returns the bytes without a copy.
         self._data = io.BytesIO()
         self._size_bytes = 0
         self._pace = Pace(self.began_s, self.began_s)
@@ -169,11 +169,11 @@ class ReceivedBody:
 
     @property
     def wanted_bytes(self) -> int | None:
-        """Bytes of the body that are missing; None for a chunked body."""
+        """Number of bytes of the body that have not arrived; None for a chunked body."""
         return None if self._length is None else self._length - self._size_bytes
 
     def feed(self, piece: bytes) -> bytes:
-        """Add received bytes, or fail without memory; returns the bytes that belong to the next request."""
+        """Add received bytes, or fail if memory runs out; return the bytes that belong to the next request."""
         if self.error is not None:
             return b""
         self._pace.move(len(piece), self._clock())
@@ -191,7 +191,7 @@ class ReceivedBody:
                 self.share.give_back(len(own) - (self._size_bytes - before_bytes))
             if self._size_bytes > self._max_bytes:
                 raise too_large(self._length, self._max_bytes)
-            # They are held until this request is answered.
+            # Bytes of the next request are held until this one is answered.
             self.share.take(len(rest))
         except OcrsvcError as error:
             self.fail(error)
@@ -199,13 +199,13 @@ class ReceivedBody:
         return rest
 
     def end(self) -> None:
-        """Fail an incomplete body: the client sends no more."""
+        """The client has closed its sending side: fail an incomplete body."""
         if not self.settled:
             size = self._size_bytes if self._length is None else f"{self._size_bytes} of {self._length}"
             self.fail(CallerError(f"The body ended after {size} bytes.", "Send the request again."))
 
     def check_pace(self, now_s: float, *, scarce: bool) -> None:
-        """Fail a body that is late or arrives too slowly."""
+        """Fail a body that is not complete at its deadline, or arrives too slowly."""
         if self.settled:
             return
         if now_s >= self._end_s:
@@ -215,18 +215,18 @@ class ReceivedBody:
             self.fail(_too_late(f"nothing came for {STALL_S:g} seconds, or less than {rate} bytes a second"))
 
     def fail(self, error: OcrsvcError) -> None:
-        """Drop the body, and close the connection after the response, as the next request's start is unknown."""
+        """Drop the body, and close the connection after the response: where the next request starts is unknown."""
         self.error = self.error or error
         self._request.force_close()
         self.discard()
 
     def discard(self) -> None:
-        """Drop what is left of the body, and release its memory."""
+        """Drop the rest of the body, and release its memory."""
         self.share.give_back(self._size_bytes)
         self._data, self._size_bytes = io.BytesIO(), 0
 
     def take(self) -> bytes:
-        """The complete body, once; its bytes stay counted. Raises its error."""
+        """The complete body, at the first call only; `share` still counts it. Raises the body's error."""
         if self.error is not None:
             raise self.error
         body = self._data.getvalue()
@@ -234,7 +234,7 @@ class ReceivedBody:
         return body
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read as from any wsgi.input; for code that does not use `take`."""
+        """Read as from any `wsgi.input`, for code that does not use `take`."""
         self._data.seek(-self._size_bytes, io.SEEK_END)
         piece = self._data.read(size)
         self._size_bytes -= len(piece)
@@ -247,7 +247,7 @@ class ReceivedBody:
             poll.register(self._sock, _GONE)
             return bool(poll.poll(0))
         except (OSError, ValueError):
-            # This side has closed the socket meanwhile.
+            # The server has closed the socket meanwhile.
             return True
 
 

@@ -1,4 +1,4 @@
-"""The HTTP request as views see it: body, deadline, priority, caller, and memory account."""
+"""The request object that views use: body, deadline, priority, caller, and memory share."""
 
 import time
 from contextlib import suppress
@@ -39,7 +39,7 @@ KEEP_HEADER: Final = "X-Keep-Result"
 
 
 class Request(flask.Request):
-    """Flask's request with the service's own data. For the thread that serves it; `context` for any thread.
+    """Flask's request with additional data. Used by the thread that serves it; `context` may be used by any thread.
 
     Its head arrived at `began_s` and a thread took it at `taken_s` (`time.monotonic`). `received` is None under WSGI
     servers other than our event loop. `failures` are the errors in its response, of the request or of single images;
@@ -69,7 +69,7 @@ class Request(flask.Request):
         self._settings = settings
         self._content: Content | OcrsvcError | None = None
 
-    # werkzeug's, because functools' takes one lock for all threads before Python 3.12.
+    # werkzeug's version: before Python 3.12, functools' takes one lock for all instances.
     @cached_property
     def id(self) -> str:
         """The client's X-Request-Id if it is at most 128 visible ASCII characters, else a new id."""
@@ -77,7 +77,7 @@ class Request(flask.Request):
 
     @cached_property
     def deadline(self) -> float:
-        """When the response must be ready, in `time.monotonic`, counted from `began_s`. Raises BadOption."""
+        """The `time.monotonic` at which the response must be ready, counted from `began_s`. Raises BadOption."""
         timeout, elapsed = (self.environ.get(f"HTTP_X_REQUEST_{name}") for name in ("TIMEOUT", "ELAPSED"))
         return self.began_s + allowed_s(timeout, self._settings.deadline_s, elapsed)
 
@@ -88,23 +88,23 @@ class Request(flask.Request):
 
     @property
     def priority(self) -> Priority:
-        """The header's priority, interactive by default, limited by the key. Raises BadOption."""
+        """The priority in the header, interactive by default, at most that of the API key. Raises BadOption."""
         return self.allowed_priority(parse_priority(self.environ.get("HTTP_X_PRIORITY", "interactive")))
 
     def allowed_priority(self, priority: Priority) -> Priority:
-        """The priority, or the highest that the key allows."""
+        """The given priority, or the highest that the API key allows if that is lower."""
         return priority if self.key is None or self.key.priority == "interactive" else "batch"
 
     @property
     def mask(self) -> tuple[MaskKind, ...]:
-        """The kinds to mask, from the header X-Mask and the query's `mask`, in any wire format. Raises BadOption."""
+        """The kinds of text to mask: header X-Mask and query field `mask`, for all wire formats. Raises BadOption."""
         header = self.environ.get("HTTP_X_MASK")
         in_query = self.args.getlist("mask") if self.environ.get("QUERY_STRING") else ()
         return tuple(kind for value in (*in_query, header) if value is not None for kind in kinds_of_header(value))
 
     @property
     def choice(self) -> ModelChoice | None:
-        """The model choice in the query, in any wire format, if there is a model repository. Raises BadOption."""
+        """The model choice in the query, for all wire formats, if there is a model repository. Raises BadOption."""
         if self._settings.models is None or not self.environ.get("QUERY_STRING"):
             return None
         values = [(name, value) for name in CHOICE_OPTIONS for value in self.args.getlist(name)]
@@ -112,7 +112,7 @@ class Request(flask.Request):
 
     @property
     def caller(self) -> str:
-        """The key's caller name, or the last entry of caller_header, or the address (for IPv6 its /64)."""
+        """The API key's caller, or the last entry in the header `caller_header`, or the address (for IPv6 its /64)."""
         if self.key is not None:
             return self.key.caller
         header = self._settings.caller_header
@@ -121,7 +121,7 @@ class Request(flask.Request):
 
     @property
     def client_name(self) -> str | None:
-        """The name of the client certificate's key, by the setting tls_names."""
+        """The API key's name that the setting tls_names assigns to the client certificate."""
         return self.received.client_name if self.received is not None else None
 
     @property
@@ -134,13 +134,13 @@ class Request(flask.Request):
         )
 
     def make_check(self) -> Check:
-        """A check for long work: it raises DeadlineExceeded, or ClientGone after the client has disconnected."""
+        """A function that long work calls; it raises DeadlineExceeded, or ClientGone if the client has disconnected."""
         return make_check(self.context, self.deadline, time.monotonic)
 
     def is_gone(self) -> bool:
         """Whether the client has closed its connection; False if unknown. Never blocks; for any thread.
 
-        Always False in the first quarter of a second, as clients may close their sending side after the request.
+        Always False in the first quarter of a second, because clients may close their sending side after the request.
         """
         is_new = time.monotonic() - self.taken_s < CLIENT_CHECK_S
         return not is_new and self.received is not None and self.received.is_gone()
@@ -161,10 +161,10 @@ class Request(flask.Request):
         return self._content
 
     def take_body(self) -> bytes:
-        """The complete body, once, for views that do not use `content`.
+        """The complete body, at the first call only, for views that do not use `content`.
 
-        Raises BodyTooLarge, BodyTimeout if it was late or too slow, QueueFull without memory, RequestStopsWorker if the
-        body has stopped a worker before, CallerError if it ended early or its chunks are malformed.
+        Raises BodyTooLarge, BodyTimeout if it was late or too slow, QueueFull without memory, RequestStopsWorker if it
+        has stopped a worker before, and CallerError if it ended early or its chunks are malformed.
         """
         received = self.received
         body = read_body(self.environ, self.max_body_bytes, self.share) if received is None else received.take()
@@ -172,7 +172,7 @@ class Request(flask.Request):
         return body
 
     def end(self) -> None:
-        """Release the body and the errors whose frames hold it. Our event loop releases the memory account itself."""
+        """Release the body, and the errors' frames, which hold it. Our event loop releases the memory share itself."""
         for failure in self.failures:
             failure.without_frames()
         self._content, self.failures = None, []
@@ -185,12 +185,12 @@ request: Final = cast(Request, flask.request)
 
 
 def current_request() -> Request:
-    """This thread's request without the proxy, which costs a lookup per attribute."""
+    """This thread's request, not Flask's proxy to it, which costs a lookup per attribute."""
     return cast(Request, cast(Any, flask.request)._get_current_object())  # noqa: SLF001  documented by werkzeug
 
 
 def read_body(environ: Environ, max_bytes: int, share: Share) -> bytes:
-    """Read the body from `wsgi.input`, under other WSGI servers. Raises as `take_body`."""
+    """Read the body from `wsgi.input`, under WSGI servers other than ours. Raises as `take_body`."""
     pieces: list[bytes] = []
     length = get_content_length(environ.get("CONTENT_LENGTH"), environ.get("HTTP_TRANSFER_ENCODING"))
     try:
@@ -203,7 +203,7 @@ def read_body(environ: Environ, max_bytes: int, share: Share) -> bytes:
     except RequestEntityTooLarge:
         raise too_large(length, max_bytes) from None
     except Exception as error:
-        # Servers raise errors of their own for malformed chunks and closed connections, which are the client's fault.
+        # WSGI servers raise various errors for malformed chunks and closed connections: the client's fault.
         raise CallerError("The body cannot be read completely.", "Send the request again.") from error
     body = b"".join(pieces)
     if len(body) > max_bytes:
@@ -212,7 +212,7 @@ def read_body(environ: Environ, max_bytes: int, share: Share) -> bytes:
 
 
 def allowed_s(timeout: str | None, limit_s: float, elapsed: str | None = None) -> float:
-    """Seconds until the deadline, at most `limit_s`: X-Request-Timeout less X-Request-Elapsed. Raises BadOption."""
+    """Time limit in seconds: X-Request-Timeout minus X-Request-Elapsed, at most `limit_s`. Raises BadOption."""
     if timeout is None:
         return limit_s
     timeout_s = _parse_seconds(TIMEOUT_HEADER, timeout, "seconds above 0, such as 2.5", above=0.0)

@@ -1,4 +1,4 @@
-"""HTTP request metrics, traces and access log, for the requests of all adapters."""
+"""Metrics, traces and access log of HTTP requests, for all adapters."""
 
 import time
 from dataclasses import dataclass, field
@@ -23,18 +23,18 @@ from ocrsvc.telemetry.worker_table import WorkerTable
 
 _SUCCESS: Final = "ok"
 _NO_ADAPTER: Final = "none"
-# Monitors poll these.
+# Blueprints that monitoring polls; their requests start no traces.
 _UNTRACED: Final = frozenset({"ops", "operators", "page"})
 _ENDED: Final = (IN_FLIGHT.of(), -1)
 _MAX_METHOD_CHARS: Final = 20
 _FAILED: Final = 400
-# orjson's largest integer; a client may declare any length.
+# orjson's largest integer; a client's Content-Length may be larger.
 _MAX_BYTES: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Where requests are counted and logged: `worker_metrics` and `error_recorder` are a process's parts of the others.
+    """The objects that count and log requests; `worker_metrics` and `error_recorder` write this process's part.
 
     The denylists hold images that crashed isolated engines, and request bodies that stopped workers.
     """
@@ -52,13 +52,13 @@ class RequestMetrics:
 
 
 def metrics_of_one_process() -> RequestMetrics:
-    """Metrics for a single process, as under another WSGI server."""
+    """Metrics for a single process, for use under another WSGI server."""
     store, errors = MetricsStore(), RecentErrors()
     return RequestMetrics(store, store.common, errors=errors, error_recorder=errors.recorder())
 
 
 class RequestCounter:
-    """Counts every request of an application. Create it first, so that its hooks enclose all others."""
+    """Counts every request of an application. Create it first, so that its hooks run before and after all others."""
 
     def __init__(self, app: Flask, request_metrics: RequestMetrics) -> None:
         self._metrics, self._worker_metrics = request_metrics, request_metrics.worker_metrics
@@ -66,7 +66,7 @@ class RequestCounter:
         app.teardown_request(self.end)
 
     def begin(self) -> None:
-        """Flask `before_request` hook."""
+        """Flask `before_request` hook: count the request as in flight, and begin its trace."""
         self._worker_metrics.record(((IN_FLIGHT.of(), 1),))
         request = current_request()
         caller = read_trace_context(*(request.environ.get(f"HTTP_TRACE{name}", "") for name in ("PARENT", "STATE")))
@@ -77,7 +77,7 @@ class RequestCounter:
         set_ids(request.id, request.trace)
 
     def end(self, _error: BaseException | None) -> None:
-        """Flask `teardown_request` hook."""
+        """Flask `teardown_request` hook: count and log the finished request."""
         request = current_request()
         if request.response is None:
             self._worker_metrics.record((_ENDED,))
@@ -103,7 +103,7 @@ class RequestCounter:
             self._metrics.access_log.put(_event(request, response, adapter, code, seconds))
 
     def _note_failures(self, request: Request, status: int, code: str, adapter: str) -> None:
-        """Count the failures, and record them for operators, each code once, as all images may fail the same way."""
+        """Count all failures; record each error code once for operators, because many images may fail the same way."""
         for failure in request.failures:
             self._worker_metrics.count(FAILURES, failure.code)
             if isinstance(failure, Refused):
@@ -120,7 +120,7 @@ class RequestCounter:
 
 
 def _span_name(request: Request) -> str:
-    """Method and route; never the path, which callers choose."""
+    """The span's name: method and route, never the path, which could be any text."""
     rule, method = request.url_rule, request.method
     return f"{method} {rule.rule}" if rule is not None else method[:_MAX_METHOD_CHARS]
 

@@ -1,7 +1,7 @@
-"""Helpers of the native API and the adapters for reading images, and for making responses, streamed ones too.
+"""Helpers of the native API and the adapters: read images, and make plain and streamed responses.
 
-A streamed response keeps Flask's context until the last piece. No thread waits for a slow client: unsent pieces stay in
-the request's memory account, and the event loop sends them after the last one was produced.
+A streamed response keeps Flask's context until the last piece. No thread waits for a slow client: the request's memory
+share counts unsent pieces, and the event loop sends them after the last piece was produced.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,14 +27,14 @@ from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import RequestContext
 
 JSON_TYPE: Final = "application/json"
-# Errors of uploads that are no readable image.
+# Errors of uploads that are not a readable image.
 NO_IMAGE: Final = (BadBase64, UnsupportedImage, BrokenImage)
 _SHORT_FILE_BYTES: Final = 1 << 16
-# Key in the WSGI environ: true if the response is produced while it is sent.
+# Key in the WSGI environ; its value is true if the response is produced while it is sent.
 STREAMS: Final = "ocrsvc.streams"
-# Time to send a piece; for a slow client the rest is sent with the next piece.
+# Longest time to send a piece; a slow client gets the rest with the next piece.
 _PUSH_S: Final = 0.1
-# Share of the request memory that pieces for slow clients may fill.
+# Share of the request memory for unsent pieces.
 _WAITING_SHARE: Final = 0.5
 
 
@@ -48,7 +48,7 @@ def read_pages(
     *,
     partial: bool = False,
 ) -> FileRead:
-    """Read a file's first `most` pages, by default as many as the settings allow. Raises as `Reader.read_files`."""
+    """Read a file's first `most` pages, by default up to the limit in the settings. Raises as `Reader.read_files`."""
     if may_have_pages(data):
         return reader.read_files([data], options, limit_s, context, max_pages=most, partial=partial)[0]
     return FileRead("image", 1, ((1, reader.read(data, options, limit_s, context)),))
@@ -57,32 +57,32 @@ def read_pages(
 def read_images(
     reader: Reader, images: Sequence[bytes | OcrsvcError], options: ReadOptions
 ) -> list[Reading | OcrsvcError]:
-    """Read images of this thread's request; each gives a reading or its error. Raises as `Reader.read_many`."""
+    """Read the images of this thread's request; return a reading or an error for each. Raises as `Reader.read_many`."""
     files = [image for image in images if isinstance(image, bytes)]
     outcomes = iter(reader.read_many(files, options, request.left_s, request.context))
     return [next(outcomes) if isinstance(image, bytes) else image for image in images]
 
 
 def as_json(answer: object, status: int = 200) -> Response:
-    """A response of compact JSON."""
+    """A response with compact JSON."""
     return Response(orjson.dumps(answer), status, content_type=JSON_TYPE)
 
 
 def drawn_page(image: Image, page: Page, held: Share, check: Check, prefix: bytes = b"") -> bytes:
-    """Draw a frame around each line on the image; returns a JSON string of `prefix` and the JPEG in base64.
+    """Draw a frame around each line on the image; return a JSON string of `prefix` and the JPEG in base64.
 
-    `held` counts the text and its copy until the response is made; `check` is called before each line. Raises
-    QueueFull and BodyTooLarge without memory.
+    `held` counts the JSON text and its copy in the response; `check` is called before each line. Raises QueueFull and
+    BodyTooLarge if memory runs out.
     """
     with held.holding(drawing_bytes(image.pixels, page)):
         jpeg = draw_page(image.pixels, page, check)
-        # Base64 has four characters for three bytes.
+        # Two copies of the base64 text, which has four characters for three bytes.
         held.take(2 * 4 * -(-len(jpeg) // 3))
         return b"".join((b'"', prefix, pybase64.b64encode(jpeg), b'"'))
 
 
 def file_response(path: Path, content_type: str) -> Response:
-    """A response with a file's content; a large file is read while it is sent. Raises FileNotFoundError."""
+    """A response with the content of a file, which is read while it is sent if large. Raises FileNotFoundError."""
     size_bytes = path.stat().st_size
     if size_bytes <= _SHORT_FILE_BYTES:
         return Response(path.read_bytes(), content_type=content_type)
@@ -92,7 +92,7 @@ def file_response(path: Path, content_type: str) -> Response:
 
 
 def is_reported_in_a_200(error: Exception) -> bool:
-    """Whether wire formats with their own error codes report this error in an HTTP 200: callers' mistakes only.
+    """Whether adapters with their own error codes report this error with HTTP status 200: only errors of the caller.
 
     401, 403, 408, 413, 429, 503 and 504 keep their status, because proxies, browsers and retries depend on it.
     """
@@ -100,12 +100,12 @@ def is_reported_in_a_200(error: Exception) -> bool:
 
 
 def is_wrong_path(failure: OcrsvcError) -> bool:
-    """Whether the original product's router would refuse the request: unknown path or method."""
+    """Whether the error is an unknown path or method, which the original product's router would report itself."""
     return failure.status in {404, 405} and not isinstance(failure, UnknownModel)
 
 
 def rotate_option(asked: bool | None) -> Rotate:  # noqa: FBT001  a wire format's own flag, passed on
-    """The option `rotate`: automatic unless the wire format's flag is explicitly false."""
+    """The option `rotate`: "auto" unless the wire format's flag is explicitly false."""
     return "0" if asked is False else "auto"
 
 
@@ -115,7 +115,7 @@ def clamp_side_px(side_px: float) -> int:
 
 
 def is_url(text: object) -> bool:
-    """Whether a text is an http or https URL, not base64."""
+    """Whether a value is text that begins as an http or https URL; base64 text never does."""
     head = text[:8].lower() if isinstance(text, str | bytes) else ""
     if isinstance(head, bytes):
         head = head.decode("latin-1")
@@ -123,7 +123,7 @@ def is_url(text: object) -> bool:
 
 
 class SentPieces:
-    """Sends the pieces of one response, counted in the request's memory account. For the request's thread."""
+    """Sends the pieces of one response; the request's memory share counts unsent ones. For the request's thread."""
 
     def __init__(self, request: Request) -> None:
         self._share, self._received = request.share, request.received
@@ -131,7 +131,7 @@ class SentPieces:
         self.count_bytes = 0
 
     def send(self, piece: bytes) -> Iterator[bytes]:
-        """Send a piece, and release the memory of what has left. Raises as `Share.take`, ClientGone."""
+        """Send a piece, and release the memory of sent bytes. Raises as `Share.take`, and ClientGone."""
         self._share.take(len(piece), _WAITING_SHARE)
         self._held_bytes += len(piece)
         yield piece
@@ -147,7 +147,7 @@ def ended_pieces(
     last_piece: Callable[[], bytes],
     error_piece: Callable[[OcrsvcError], bytes],
 ) -> Iterator[bytes]:
-    """The pieces, then the last piece, or a piece with the error that ended them, as the status was already sent."""
+    """The pieces, then the last piece; after an error an error piece instead, because the status was already sent."""
     sent = SentPieces(request)
     try:
         for piece in pieces:
@@ -168,7 +168,7 @@ def ended_pieces(
 
 
 def _end(request: Request, code: str) -> None:
-    """Record the code that ended the response, and count its pages even if it ended early."""
+    """Record the error code that ended the response; its pages are charged although it ended early."""
     request.stream_code = code
     if request.pages is not None:
         with suppress(OcrsvcError):
@@ -176,11 +176,11 @@ def _end(request: Request, code: str) -> None:
 
 
 def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable[[], object]) -> Response:
-    """A response whose pieces are produced while it is sent, in the request's thread; `on_end` is called at its end."""
+    """A response whose pieces the request's thread produces while sending; `on_end` is called at the end."""
     request = current_request()
     request.is_streaming = request.environ[STREAMS] = True
     response = Response(pieces, content_type=content_type)
-    # Neither werkzeug, to compute the length, nor nginx may collect all pieces.
+    # Stop werkzeug and nginx from collecting all pieces before they send any.
     response.implicit_sequence_conversion = False
     response.headers["X-Accel-Buffering"] = "no"
     response.call_on_close(on_end)
@@ -189,11 +189,11 @@ def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable
 
 
 def _keep_context() -> Callable[[], object]:
-    """Keep Flask's context, and put off its teardown, which counts the request, to the returned function's call."""
-    # Flask's own stream_with_context runs the teardown twice, before the first piece and after the last.
+    """Keep Flask's context; call the returned function for its teardown, which counts the request."""
+    # Flask's own `stream_with_context` would run the teardown twice, before the first piece and after the last.
     context = cast(ctx.RequestContext, request_ctx._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001
     request = context.request
-    # `push` matches the path again, which would undo the router's choice of an adapter.
+    # Saved because `push` matches the path again, which would undo the router's choice of an adapter.
     kept = request.url_rule, request.view_args, request.routing_exception
     context.push()
     request.url_rule, request.view_args, request.routing_exception = kept

@@ -1,4 +1,4 @@
-"""Files that requests name by URL, fetched within the request's deadline and memory."""
+"""Files that requests name by URL, fetched within the request's deadline and memory limit."""
 
 import threading
 from collections import Counter
@@ -17,14 +17,14 @@ _REMEDY: Final = "Send the request again after the time that Retry-After names."
 
 
 class UrlFiles:
-    """Fetches files for requests, in their threads. By default no host is allowed.
+    """Fetches files in the threads of the requests that name them. By default no host is allowed.
 
-    One caller may have half of all fetches, so that hosts that never answer delay only their own caller.
+    One caller may use half of the permitted fetches, so that hosts that never answer delay only that caller.
     """
 
     def __init__(self, policy: OutgoingPolicy = _OFF, max_fetches: int = 1) -> None:
         self._policy, self._max_fetches = policy, max_fetches
-        # If no host is allowed, each adapter refuses URLs in its own words.
+        # If false, no host is allowed, and each adapter refuses URLs with its own message.
         self.is_on = policy.is_on
         self._max_of_caller = (max_fetches + 1) // 2
         # Number of fetches by caller.
@@ -45,7 +45,7 @@ class UrlFiles:
 
     @contextmanager
     def _permit(self, caller: str) -> Iterator[None]:
-        """Count a fetch for this caller within the block. Raises QueueFull, TooManyAtOnce."""
+        """Count a fetch of this caller during the block. Raises QueueFull, TooManyAtOnce."""
         with self._lock:
             if self._fetching.total() >= self._max_fetches:
                 detail = f"This worker is fetching {self._max_fetches} files, its limit (OCRSVC_URL_FETCHES)."
@@ -59,5 +59,5 @@ class UrlFiles:
         finally:
             with self._lock:
                 self._fetching[caller] -= 1
-                # Drop callers whose count is 0.
+                # Adding a Counter drops callers whose count is 0.
                 self._fetching += Counter()
