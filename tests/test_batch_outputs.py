@@ -278,19 +278,7 @@ def test_a_file_is_called_like_its_source(name: str, expected: str) -> None:
     assert source_path(name, ".pdf" if expected.lower().endswith(".pdf") else ".txt") == expected
 
 
-@pytest.mark.parametrize(
-    ("sources", "root"),
-    [
-        (["/data/scans"], "/data/"),
-        (["/data/scans/", "/data/more/*.png", "/data/a.tif"], "/data/"),
-        (["/data/scans/**/*.png"], "/data/scans/"),
-        (["/a/scans", "/b/scans"], "/"),
-        (["/"], "/"),
-        (["/data/scans", "scans"], ""),
-        (["@/data/list.txt"], ""),
-        (["s3://bucket/scans"], ""),
-    ],
-)
+@pytest.mark.parametrize(("sources", "root"), read_data("batch_outputs.json")["the common folder of sources"])
 def test_files_of_absolute_sources_are_named_from_their_common_folder_on(sources: list[str], root: str) -> None:
     assert common_folder(sources) == root
 
