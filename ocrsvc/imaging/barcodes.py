@@ -1,8 +1,8 @@
 """Finds and decodes barcodes on an image, and draws them, with zxing-cpp.
 
 OpenCV's better QR code detector needs 99 s for a page with 400 codes. The time of zxing-cpp grows almost with the
-square of the corners of QR codes: 2.3 s of CPU for 48,400, 10 s for 108,900. It cannot be interrupted, so large images
-are read in tiles, between which the request may end, and once as a whole, shrunk to the size of a tile.
+square of the number of QR code corners: 2.3 s of CPU for 48,400, 10 s for 108,900. It cannot be interrupted, so large
+images are read in tiles, between which the request may end, and as a whole, shrunk to the size of a tile.
 """
 
 from collections.abc import Iterator
@@ -17,18 +17,15 @@ from ocrsvc.results import Barcode, Box, Check, Pixels, no_check
 if TYPE_CHECKING:
     from zxingcpp import Position
 
-MAX_TEXT: Final = 4096  # characters of a barcode that is drawn
-ONE_TILE_PX: Final = 2048  # longest side of an image that is read at once
-OVERLAP_PX: Final = 512
+MAX_TEXT: Final = 4096  # most characters of a barcode to draw
+ONE_TILE_PX: Final = 2048  # longest side of an image that is read without tiles
+OVERLAP_PX: Final = 512  # smaller codes lie wholly inside a tile; larger ones are found on the shrunk image
 _TILE_PX: Final = 1536
 _LOOSE_PX: Final = 8.0
 
 
 def find_barcodes(pixels: Pixels, check: Check = no_check) -> tuple[Barcode, ...]:
-    """The barcodes on an image from top to bottom, without those whose check digits are wrong.
-
-    On a large image, codes smaller than OVERLAP_PX are found in a tile, others on the shrunk image.
-    """
+    """Find the barcodes on an image, sorted from top to bottom; codes with wrong check digits are left out."""
     found: list[Barcode] = []
     for tile, scale, offset in _views(pixels):
         check()
@@ -37,7 +34,7 @@ def find_barcodes(pixels: Pixels, check: Check = no_check) -> tuple[Barcode, ...
 
 
 def _views(pixels: Pixels) -> Iterator[tuple[Pixels, float, tuple[int, int]]]:
-    """The shrunk image and the tiles to search, each with its scale and the (x, y) of its corner on the image."""
+    """Yield the shrunk image and the tiles to search, each with its scale and the (x, y) of its top left corner."""
     height, width = pixels.shape[:2]
     if max(height, width) <= ONE_TILE_PX:
         yield pixels, 1.0, (0, 0)
@@ -68,20 +65,20 @@ def _is_same(code: Barcode, other: Barcode) -> bool:
     if (code.type, code.text) != (other.type, other.text):
         return False
     boxes = np.array([code.box, other.box])
-    # One-dimensional barcodes have frames that are nearly flat.
+    # The frames of one-dimensional barcodes may be almost without height, so they are enlarged.
     low, high = boxes.min(axis=1) - _LOOSE_PX, boxes.max(axis=1) + _LOOSE_PX
     middles = boxes.mean(axis=1)[::-1]
     return bool(((low <= middles) & (middles <= high)).all())
 
 
 def draw_barcode(text: str, kind: str = "QRCode", *, level: str | None = None, quiet_zone: bool = True) -> Pixels:
-    """Draw a barcode of a format named as in Barcode.type, one pixel per module, with its margin if `quiet_zone`.
+    """Draw a barcode with one pixel per module, and with the format's white margin if `quiet_zone`. Raises BadOption.
 
-    `level` is the error correction, L, M, Q or H, where the format has it. Raises BadOption.
+    `kind` is a format as in Barcode.type; `level` is the error correction (L, M, Q or H) of formats that have levels.
     """
     import zxingcpp
 
-    # No format holds more.
+    # No barcode format can encode a longer text.
     if len(text) > MAX_TEXT:
         raise BadOption(f"The text has {len(text)} characters; a barcode holds at most {MAX_TEXT}.")
     levels = {} if level is None else {"ec_level": level}

@@ -1,4 +1,4 @@
-"""Opens a file as a document of one or more pages (PDF and TIFF may have several), and each page as an image."""
+"""Opens an image, TIFF or PDF as a document of one or more pages, and each page as an image."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -29,9 +29,9 @@ _TIFF: Final = next(pattern for pattern, opener in FORMATS if opener is open_tif
 
 
 class Document:
-    """An open file: an image, or a TIFF with directories at the offsets `pages`. Not thread-safe; `close` it after use.
+    """An open file: an image, or a TIFF with directories at the offsets `pages`. Not thread-safe; needs a `close`.
 
-    `kind` is PDF, TIFF or image, for messages; `count` the number of pages.
+    `kind` is PDF, TIFF or image, for messages; `count` is the number of pages.
     """
 
     def __init__(self, data: bytes, limits: PixelLimits, pages: Sequence[int] = ()) -> None:
@@ -41,10 +41,10 @@ class Document:
     def open(
         self, number: int, *, gray: bool, check: Check, take: TakeMemory, to_read: bool = False
     ) -> EncodedImage | Image:
-        """Open one page, from 1: an image still to be decoded, its header checked, or a page drawn from a PDF.
+        """Open page `number`, from 1: an encoded image whose header was checked, or a drawn page of a PDF.
 
-        `take` reserves drawn pixels. With `to_read`, a PDF page that is one image has that image's own resolution:
-        scaled, it reads worse. Raises as `codecs.decode`, `check` and `take` do.
+        `take` reserves memory for drawn pixels. With `to_read`, a PDF page that consists of one image is drawn at the
+        image's resolution, because scaling makes recognition worse. Raises as `codecs.decode`, `check` and `take` do.
         """
         del gray, take, to_read
         if not self._pages:
@@ -55,21 +55,21 @@ class Document:
         return encoded
 
     def file(self, number: int, take: TakeMemory) -> bytes | None:
-        """An image file that begins with this page; `take` reserves the memory of a copy. None for a PDF."""
+        """An image file whose first page is this page; `take` reserves memory if it is a copy. None for a PDF."""
         if not self._pages:
             return self._data
         take(len(self._data))
         return begin_with(self._data, self._pages[number - 1])
 
     def key(self, number: int) -> bytes:
-        """The page's key in the result cache, different for every page."""
+        """The page's key in the result cache, made of the file's content, the page number and the drawing limits."""
         return b"tiff %d " % number + self._digest if self._pages else self._data
 
     def own_page(self, number: int, options: ReadOptions, check: Check, take: TakeMemory) -> OwnPage | None:
-        """The text layer of a PDF page, and the page's size; None for an image.
+        """The text layer and size of a PDF page; None for an image. A damaged text layer counts as empty.
 
-        Raises as `open` does, and BadOption for a region outside the page, and for an image with text_layer=only. A
-        damaged text layer raises only with text_layer=only, and counts as empty otherwise.
+        Raises as `open` does, and BadOption for a region outside the page. With text_layer=only an image raises
+        BadOption, and a damaged text layer BrokenImage.
         """
         del number, check, take
         if options.text_layer == "only":
@@ -106,10 +106,9 @@ def may_have_pages(data: bytes | memoryview) -> bool:
 
 
 def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> Document:
-    """Open a file as a document. PDF pages are drawn at `dpi`; 0 refuses PDFs.
+    """Open a file as a document; PDF pages are drawn at `dpi`, and 0 refuses PDFs with UnsupportedImage.
 
-    `take` reserves the memory of an open PDF, without its pages. Raises UnsupportedImage for a refused PDF;
-    EncryptedDocument, BrokenImage or TooManyPages if the file cannot be opened.
+    `take` reserves memory for an open PDF without its pages. Raises EncryptedDocument, BrokenImage, TooManyPages.
     """
     if is_pdf(data):
         if not dpi:
@@ -120,7 +119,7 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take
 
 
 def chosen_pages(document: Document, ranges: Ranges, max_pages: int, *, cut: bool) -> Sequence[int]:
-    """The pages to read, with `cut` at most `max_pages`. Raises BadOption if there are none, TooManyPages."""
+    """Choose the pages to read. Raises BadOption if there are none; above `max_pages` cuts or raises TooManyPages."""
     numbers = choose(ranges, document.count)
     if not numbers:
         pages = "1 page" if document.count == 1 else f"{document.count} pages"
@@ -150,7 +149,7 @@ class _PdfDocument(Document):
         frame = self._pdf.measure(number, check)
         own = self._pdf.measure_image(number, check) if to_read else None
         width, height = own or frame
-        # The canvas never shrinks.
+        # The PDF's canvas never shrinks, so only its growth is reserved.
         more_bytes = max(0, width * height * CANVAS_BYTES_PER_PIXEL - self._canvas_bytes)
         self._take(more_bytes)
         self._canvas_bytes += more_bytes
@@ -170,15 +169,14 @@ class _PdfDocument(Document):
         width, height = self._pdf.measure(number, check)
         if options.region is not None:
             options = replace(options, region=clip_region(options.region, width, height))
-        frame = PageFrame(width, height)
-        if options.text_layer != "only":
-            frame = look_frame(width, height, self._drawing.dpi)
+        only = options.text_layer == "only"
+        frame = PageFrame(width, height) if only else look_frame(width, height, self._drawing.dpi)
         try:
             count = self._pdf.count_characters(number, check)
             take(CHARACTER_BYTES * count + frame.small_width * frame.small_height)
             text = own_text(*self._pdf.characters(number, count, frame, check), frame, options)
         except BrokenImage:
-            if options.text_layer == "only":
+            if only:
                 raise
             text = OwnText(())
         return OwnPage(width, height, text)

@@ -23,7 +23,7 @@ def parse_region(text: str) -> Rectangle:
 
 
 class EngineInput:
-    """Transforms an image for the engine, in an array of its own if `makes_copy`, and the engine's page back."""
+    """Transforms an image for the engine, into a new array if `makes_copy`, and maps the engine's page back."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -34,7 +34,7 @@ class EngineInput:
 
     @property
     def left(self) -> ReadOptions:
-        """The options that are left for the engine."""
+        """The options that the engine must still apply."""
         return replace(self._options, rotate="auto" if self._options.rotate == "auto" else "0", region=None)
 
     def apply(self, image: Image) -> Image:
@@ -43,12 +43,12 @@ class EngineInput:
         if self._options.region is not None:
             self._region = clip_region(self._options.region, *self._size_px)
         kind, pixels = image.format, image.pixels
-        # The caller holds no reference: this frees the image while copies exist.
+        # The caller holds no reference, so the original pixels are freed when the first copy replaces them.
         del image
         if self._region is not None:
             x, y, width, height = self._region
             across, down = pixels.shape[1] / self._size_px[0], pixels.shape[0] / self._size_px[1]
-            # At least one pixel of the drawing. A view would keep the whole image in memory.
+            # Keep at least one pixel, and copy: a view would keep the whole image in memory.
             left, top = min(round(x * across), pixels.shape[1] - 1), min(round(y * down), pixels.shape[0] - 1)
             right, bottom = max(left + 1, round((x + width) * across)), max(top + 1, round((y + height) * down))
             pixels = np.ascontiguousarray(pixels[top:bottom, left:right])
@@ -59,7 +59,7 @@ class EngineInput:
         return Image(pixels, kind)
 
     def apply_to_text(self, own: OwnText) -> OwnText:
-        """Move the text layer of the image last given to `apply` into the engine's frame."""
+        """Map a text layer from the image last given to `apply` to coordinates of the engine's image."""
         x, y, width, height = self._region or (0, 0, *self._size_px)
         turned = (height, width) if self._degrees in (90, 270) else (width, height)
         scale = np.array(self._seen_px, np.float32) / np.array(turned, np.float32)
@@ -71,7 +71,7 @@ class EngineInput:
         return replace(own, lines=map_boxes(own.lines, move), angle=(own.angle - self._degrees) % 360)
 
     def restore(self, page: Page) -> Page:
-        """Map the engine's page back to the frame of the image last given to `apply`."""
+        """Map the engine's page back to coordinates of the image last given to `apply`."""
         if self._region is None:
             return restore_page(page, self._degrees, *self._size_px)
         x, y, width, height = self._region

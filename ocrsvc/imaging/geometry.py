@@ -1,7 +1,6 @@
 """Geometry of boxes and pixels: turning, shrinking, cropping lines, and mapping pages back onto their image.
 
-Coordinates as in results.py: pixels, origin top left, x right, y down. Quads are float32 arrays (4, 2), clockwise from
-the corner where reading starts.
+Pixels, origin top left, x right, y down. Quads are float32 (4, 2), clockwise from the corner where reading starts.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from ocrsvc.results import Barcode, Box, Cell, Character, Line, Page, Pixels, Re
 Quad = NDArray[np.float32]
 Quads = NDArray[np.float32]  # (N, 4, 2)
 
-BOX_BATCH: Final = 4096  # converted at once, in a few ms; all of a large page would hold the interpreter for 0.4 s
+BOX_BATCH: Final = 4096  # boxes per numpy call of a few ms; all boxes of a large page would hold the GIL for 0.4 s
 Placed = TypeVar("Placed", Table, Cell, Region, Barcode)
 Floats = TypeVar("Floats", np.float32, np.float64)
 
@@ -30,7 +29,7 @@ def turn(pixels: Pixels, degrees: int) -> Pixels:
 
 
 def turn_points(points: NDArray[Floats], degrees: int, width: int, height: int) -> NDArray[Floats]:
-    """Where points (..., 2) of a width x height image lie after that image is turned clockwise by `degrees`."""
+    """Map points (..., 2) of a width x height image to the image turned clockwise by `degrees`."""
     x, y = points[..., 0], points[..., 1]
     turned = {0: (x, y), 90: (height - y, x), 180: (width - x, height - y), 270: (y, width - x)}[degrees]
     return np.stack(turned, axis=-1)
@@ -47,7 +46,7 @@ def shrink(pixels: Pixels, max_side: int) -> tuple[Pixels, float]:
 
 
 def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:
-    """Map a page read on a turned and shrunk copy back to the frame of the width x height image."""
+    """Map a page read on a turned and shrunk copy back to coordinates of the width x height image."""
     if not degrees and (page.width, page.height) == (width, height):
         return page
     turned_width, turned_height = (height, width) if degrees in (90, 270) else (width, height)
@@ -60,7 +59,7 @@ def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:
 
 
 def move_page(page: Page, x: int, y: int, width: int, height: int) -> Page:
-    """Map a page read in a region at (x, y) back to the frame of the width x height image."""
+    """Map a page read in a region at (x, y) back to coordinates of the width x height image."""
     shift = np.array([x, y], np.float32)
     return replace(_map_page(page, lambda quads: quads + shift), width=width, height=height)
 
@@ -75,7 +74,7 @@ def _map_page(page: Page, move: Callable[[Quads], Quads]) -> Page:
 
 
 def map_boxes(lines: Sequence[Line], move: Callable[[Quads], Quads]) -> tuple[Line, ...]:
-    """Move the boxes of lines, their words and characters; `move` gets at most BOX_BATCH boxes at once."""
+    """Map the boxes of lines, words and characters; `move` maps at most BOX_BATCH boxes per call."""
     words = [word for line in lines for word in line.words or ()]
     boxed: list[Line | Word | Character] = [*lines, *words, *[each for word in words for each in word.characters]]
     batches = (boxed[begin : begin + BOX_BATCH] for begin in range(0, len(boxed), BOX_BATCH))
@@ -93,17 +92,17 @@ def map_boxes(lines: Sequence[Line], move: Callable[[Quads], Quads]) -> tuple[Li
 
 
 def as_box(quad: Quad) -> Box:
-    """A (4, 2) array as a Box of plain floats."""
+    """Convert a (4, 2) array to a Box of plain floats."""
     return as_boxes(quad[None])[0]
 
 
 def as_boxes(quads: Quads) -> list[Box]:
-    """(N, 4, 2) as Boxes of plain floats."""
+    """Convert an (N, 4, 2) array to Boxes of plain floats."""
     return [((ax, ay), (bx, by), (cx, cy), (dx, dy)) for (ax, ay), (bx, by), (cx, cy), (dx, dy) in quads.tolist()]
 
 
 def upright_boxes(quads: Quads) -> Quads:
-    """The smallest upright quads (..., 4, 2) around these, each beginning at the corner where its quad begins."""
+    """The upright bounding rectangles (..., 4, 2) of quads, each with the same first corner as its quad."""
     frames = np.concatenate([quads.min(axis=-2), quads.max(axis=-2)], axis=-1)
     upright = frames[..., [0, 1, 2, 1, 2, 3, 0, 3]].reshape(quads.shape)
     begins = headings(quads)[..., None] // 90
@@ -111,7 +110,7 @@ def upright_boxes(quads: Quads) -> Quads:
 
 
 def headings(quads: Quads) -> NDArray[np.intp]:
-    """Degrees (0, 90, 180, 270), clockwise, by which the reading of quads (..., 4, 2) is turned from left to right."""
+    """Reading direction of quads (..., 4, 2) in clockwise degrees (0, 90, 180, 270); 0 is left to right."""
     dx, dy = (quads[..., 1, :] - quads[..., 0, :]).T
     return np.where(np.abs(dx) >= np.abs(dy), np.where(dx >= 0, 0, 180), np.where(dy > 0, 90, 270))
 
@@ -126,7 +125,7 @@ def sides(quad: Quad) -> tuple[float, float]:
 def crop(pixels: Pixels, quad: Quad, width: int, height: int) -> Pixels:
     """Cut the quad out of (H, W[, 3]) pixels and straighten it to `height` x `width` pixels."""
     length, across = sides(quad)
-    # A warp samples only four neighbours and would skip strokes, so a much larger quad is averaged down afterwards.
+    # A warp samples only four neighbours and could skip strokes, so much larger quads are averaged down after the warp.
     is_large = across > 2 * height or length > 2 * width
     wide, high = (max(1, round(length)), max(1, round(across))) if is_large else (width, height)
     matrix = cv2.getPerspectiveTransform(quad, np.array([[0, 0], [wide, 0], [wide, high], [0, high]], np.float32))

@@ -12,7 +12,7 @@ ACCEPTED: Final = "page numbers and ranges from 1, such as 1-3,7 or 5-"
 
 _NUMBER: Final = "[1-9][0-9]{0,8}"
 _MAX_COMMAS: Final = 100
-# No two runs of blanks may meet: matching a megabyte of blanks would take quadratic time.
+# Two adjacent `\s*` would take quadratic time for a megabyte of blanks.
 _RANGE: Final = re.compile(rf"\s*({_NUMBER})\s*(?:(-)\s*(?:({_NUMBER})\s*)?)?")
 
 
@@ -28,7 +28,7 @@ def parse_ranges(text: str) -> Ranges:
 
 
 def format_ranges(numbers: Iterable[int]) -> list[str]:
-    """Ascending page numbers as ranges, such as ["1-3", "7"]."""
+    """Format ascending page numbers as ranges, such as ["1-3", "7"]."""
     runs = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     ends = ((run[0], run[-1]) for run in ([number for _, number in run] for _, run in runs))
     return [str(first) if first == last else f"{first}-{last}" for first, last in ends]
@@ -39,7 +39,7 @@ def choose(ranges: Ranges, count: int) -> Sequence[int]:
     if ranges == ALL:
         return range(1, count + 1)
     numbers: list[int] = []
-    # Each range begins where the ones before it end: a hundred ranges may name the same million pages.
+    # Each range starts behind the ones before it, because a hundred ranges may name the same million pages.
     for first, last in sorted((first, min(count, last or count)) for first, last in ranges):
         numbers += range(max(first, numbers[-1] + 1 if numbers else 1), last + 1)
     return numbers

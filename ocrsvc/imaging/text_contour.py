@@ -1,7 +1,6 @@
-"""Outlines of text lines, straight or curved: corners, sizes, and cutting straightened lines out of a page.
+"""Outlines of straight or curved text lines: corners, sizes, and cutting straightened lines out of a page.
 
-An outline is a float32 array (2 k, 2), k >= 2, in pixels of the page: k points along the upper edge in reading
-direction, then k points back along the lower edge. The outline of a straight line is its quad (k = 2).
+An outline is float32 (2 k, 2) in page pixels: k points along the upper edge, k back along the lower; k = 2 if straight.
 """
 
 from typing import Final, cast
@@ -24,7 +23,7 @@ def is_curved(outline: Outline) -> bool:
 
 
 def corners(outline: Outline) -> Quad:
-    """The line's quad; for a curved line the smallest rectangle around it, starting where reading starts."""
+    """The quad of a straight line; for a curved one the smallest rectangle around it, from where reading starts."""
     if not is_curved(outline):
         return outline
     middle = len(outline) // 2
@@ -36,13 +35,13 @@ def corners(outline: Outline) -> Quad:
 
 
 def ends(outline: Outline) -> Quad:
-    """The quad between the two ends of the line, as thick as the line is there; for a straight line its quad."""
+    """The quad of the four corners at the line's two ends; for a straight line its quad."""
     middle = len(outline) // 2
     return outline[[0, middle - 1, middle, -1]]
 
 
 def extent(outline: Outline) -> tuple[float, float]:
-    """Lengths in pixels along the reading direction, following the curve, and across it."""
+    """Length along the curve in reading direction, and height across it, in pixels."""
     sizes = [sides(quad) for quad in _pieces(outline)]
     return sum(along for along, _ in sizes), sum(across for _, across in sizes) / len(sizes)
 
@@ -53,7 +52,7 @@ def turned_round(outline: Outline) -> Outline:
 
 
 def cut(pixels: Pixels, outline: Outline, width: int, height: int) -> Pixels:
-    """Cut the line out of (H, W[, 3]) pixels piece by piece, straightened to `height` x `width` pixels as in `crop`."""
+    """Cut the line out of (H, W[, 3]) pixels, straightened piece by piece to `height` x `width` pixels as by `crop`."""
     if not is_curved(outline):
         return crop(pixels, outline, width, height)
     pieces = _pieces(outline)
@@ -65,10 +64,9 @@ def cut(pixels: Pixels, outline: Outline, width: int, height: int) -> Pixels:
 
 
 def parts_of(outline: Outline, parts: NDArray[np.floating]) -> Quads:
-    """Map parts of a line's crop, made by `cut`, back to the page: (N, 4, 2).
+    """Map rectangles on a line's crop, made by `cut`, back to quads (N, 4, 2) on the page, within the outline's frame.
 
-    Parts are (N, 4) left, top, right and bottom, as shares of the crop's width and height. Each corner goes through the
-    perspective of its piece and stays within the outline's frame.
+    Parts are (N, 4) left, top, right and bottom as shares of the crop's width and height.
     """
     points = parts[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2).astype(np.float64)
     corners = _through_pieces(outline, points) if is_curved(outline) else _through(outline, points)

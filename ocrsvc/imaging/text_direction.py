@@ -1,7 +1,7 @@
-"""Text direction of a line, and its characters in logical or visual order.
+"""Text direction of a line, and conversion between logical order (as typed) and visual order (left to right).
 
-Reverses what Unicode's bidirectional algorithm (UAX #9) does for display: runs of Latin letters and numbers keep their
-order, everything else is reversed and its brackets are mirrored. Latin words stay together with numbers beside them.
+As in Unicode's bidirectional algorithm (UAX #9), runs of Latin letters and numbers keep their order in right-to-left
+text, everything else is reversed, and its brackets are mirrored. Latin words stay together with numbers beside them.
 """
 
 import unicodedata
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 LEFT_TO_RIGHT: Final = frozenset({"L"})
 RIGHT_TO_LEFT: Final = frozenset({"R", "AL"})
 
-# Latin letters per Arabic or Hebrew letter above which a line runs from left to right; long Latin names are common.
+# A line runs from left to right above this ratio of Latin to Arabic or Hebrew letters; long Latin names are common.
 MOSTLY: Final = 2
 
-Span = tuple[int, int]  # first character, and the one after the last
+Span = tuple[int, int]  # indices of the first character and of the character after the last
 _DIGIT: Final = frozenset({"EN", "AN"})
 _INSIDE_NUMBER: Final = frozenset({"CS", "ES"})  # as in 12.5 or 3/4
 _BESIDE_NUMBER: Final = frozenset({"ET"})  # as in 5% or $3
@@ -34,7 +34,7 @@ def runs_from_right_to_left(text: str) -> bool | None:
 
 
 def _are_right_to_left(kinds: Sequence[str]) -> bool | None:
-    """The same for the bidirectional classes of its characters."""
+    """The same for a line given as the bidirectional classes of its characters."""
     leftwards, rightwards = count(kinds, RIGHT_TO_LEFT), count(kinds, LEFT_TO_RIGHT)
     return MOSTLY * leftwards >= rightwards if leftwards or rightwards else None
 
@@ -45,12 +45,12 @@ def count(kinds: Sequence[str], wanted: frozenset[str]) -> int:
 
 
 def visual_order(text: str) -> str:
-    """Convert a line in logical order to the order shown from left to right; the conversion is its own inverse."""
+    """Convert a line from logical to visual order; applied twice, it returns the original."""
     return text if text.isascii() else "".join(logical_order(text)[1])
 
 
 def logical_order(characters: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Indices of characters, given from left to right, in logical order, and these with brackets mirrored."""
+    """Sort characters from visual into logical order; returns their indices, and the characters, brackets mirrored."""
     kinds = [unicodedata.bidirectional(character[:1]) for character in characters]
     if not count(kinds, RIGHT_TO_LEFT):
         return list(range(len(characters))), list(characters)
@@ -111,7 +111,7 @@ def _joined(kinds: Sequence[str], words: Sequence[Span]) -> list[Span]:
 
 
 def _with_brackets(characters: list[str], turned: NDArray[np.bool_]) -> list[str]:
-    """Mirror the brackets of reversed runs, unless fewer would pair up: recognizers return either."""
+    """Mirror brackets in reversed runs, unless fewer would then match: some recognizers have already mirrored them."""
     if not any(character in MIRRORED for character in characters):
         return characters
     pairs = zip(characters, turned.tolist(), strict=True)
@@ -120,7 +120,7 @@ def _with_brackets(characters: list[str], turned: NDArray[np.bool_]) -> list[str
 
 
 def _unmatched(characters: Sequence[str]) -> int:
-    """Count the brackets without a partner."""
+    """Count the brackets without a matching one."""
     alone, expected = 0, list[str]()
     for character in characters:
         if character in _CLOSING:

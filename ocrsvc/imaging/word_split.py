@@ -1,8 +1,7 @@
 """Splits a line's text into words, by script.
 
-A word stands between spaces and includes the punctuation that touches it, such as `harbour,` or `$14.50`. In Chinese
-and kana each character and full-width mark is a word: `共480页，` has the words `共`, `480`, `页` and `，`. A segmenter
-joins neighbouring Chinese characters to words.
+Words are separated by spaces and include adjacent punctuation, such as `harbour,` or `$14.50`. Each Chinese or kana
+character and full-width mark is a word (`共`, `480`, `页`, `，` in `共480页，`), unless a segmenter joins Chinese ones.
 """
 
 import re
@@ -11,12 +10,10 @@ from functools import cache
 from itertools import accumulate
 from typing import Final, cast
 
-Segmenter = Callable[[str], Iterator[str]]  # cuts a text of Chinese characters into words, one after the other
+Segmenter = Callable[[str], Iterator[str]]  # splits a text of Chinese characters into consecutive words
 
 _CHINESE: Final = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_ALONE: Final = (
-    "\u3001-\u3004\u3008-\u3020\u302a-\u312f\u31f0-\u31ff！（），：；？"  # kana, and marks as wide as characters
-)
+_ALONE: Final = "\u3001-\u3004\u3008-\u3020\u302a-\u312f\u31f0-\u31ff！（），：；？"  # kana and full-width marks
 
 _WORD: Final = re.compile(f"[{_ALONE}]|(?P<chinese>[{_CHINESE}]+)|[^\\s{_ALONE}{_CHINESE}]+")
 
@@ -27,7 +24,7 @@ def by_character(text: str) -> Iterator[str]:
 
 
 def word_begins(text: str, segment: Segmenter = by_character) -> list[int]:
-    """Where each word of a line begins, in code points; it ends at the next word or at a space."""
+    """Indices of the first code points of a line's words; a word ends at the next word or at a space."""
     begins: list[int] = []
     for match in _WORD.finditer(text):
         lengths = list(map(len, segment(match[0]))) if match["chinese"] else [0]
@@ -41,7 +38,7 @@ def open_jieba() -> Segmenter:
     import jieba
 
     tokenizer = jieba.Tokenizer()
-    # jieba's `initialize` does the same, but trusts a cache file in the shared temporary folder that anybody may write.
+    # Replaces jieba's `initialize`, which trusts a cache file in the temporary folder that any user may write.
     tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
     tokenizer.initialized = True
     return cast("Segmenter", tokenizer.cut)

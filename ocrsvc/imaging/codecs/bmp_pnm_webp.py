@@ -14,7 +14,7 @@ BMP_HEADER_AT = 14
 OS2_HEADER_BYTES = 12
 WEBP_CHUNKS_AT = 12
 MAX_CHUNKS = 10_000
-SIDE_MASK = 0x3FFF  # a frame's width and height have 14 bits
+SIDE_MASK = 0x3FFF  # width and height of a WebP frame have 14 bits
 GAP = rb"(?:[ \t\r\n]|#[^\r\n]*[\r\n])+"
 NUMBER = rb"(\d{1,10})"
 BITMAP = re.compile(rb"P4" + GAP + NUMBER + GAP + NUMBER + rb"\s")
@@ -24,7 +24,7 @@ MAX_BYTE, MAX_LEVEL = 255, 65_535
 
 
 def open_bmp(raw: bytes) -> EncodedImage:
-    """Read the size; a negative height means that the rows come top down. Raises BrokenImage."""
+    """Read the size; a negative height means that rows are stored from the top. Raises BrokenImage."""
     try:
         (header_bytes,) = struct.unpack_from("<I", raw, BMP_HEADER_AT)
         sides = "<HH" if header_bytes == OS2_HEADER_BYTES else "<ii"
@@ -42,7 +42,7 @@ def open_webp(raw: bytes) -> EncodedImage:
     """Read the size of the canvas and the EXIF chunk; decodes an animation's first frame. Raises BrokenImage."""
     width, height = _webp_size(raw)
     orientation = read_orientation(_webp_exif(raw)) if raw[12:16] == b"VP8X" else 1
-    # libwebp decodes a lossless file into four channels of its own first, and the file may have four itself.
+    # libwebp decodes lossless files into four channels of its own; the result may have four channels, too.
     need = 6 if raw[12:16] == b"VP8 " else 8
     read = partial(_unchanged, raw, "WebP")
     return EncodedImage("webp", width, height, read, orientation, bytes_per_pixel=(need, need))
@@ -89,7 +89,7 @@ def open_pnm(raw: bytes) -> EncodedImage:
         row_bytes = (width + 7) // 8
         packed = _take(raw, start, row_bytes * height, np.dtype(np.uint8)).reshape(height, row_bytes)
         bits = np.unpackbits(packed, axis=1, count=width)
-        # In place: 1 is black.
+        # In PBM 1 is black: 0 wraps to 255 (white), 1 becomes 0. In place, to save memory.
         bits -= 1
         return bits
 
@@ -103,7 +103,7 @@ def _read_levels(raw: bytes, start: int, shape: tuple[int, int, int], top: int) 
     levels = _take(raw, start, int(np.prod(shape)), np.dtype(stored)).reshape(shape)
     scaled = np.empty(shape, kind)
     for rows in bands(*shape[:2]):
-        # Multiplied as 32 bits, so that 65535 times 65535 fits.
+        # Multiply as 32 bits: 65535 x 65535 does not fit into 16.
         scaled[rows] = np.minimum(levels[rows], top) * np.uint32(full) // np.uint32(top)
     return scaled[..., 0] if shape[2] == 1 else scaled[..., ::-1]
 

@@ -1,7 +1,6 @@
-"""Decodes an uploaded file into an upright, opaque image, after checking its header against the limits.
+"""Decodes the first frame or page of a file into an upright, opaque image, after checking its header against limits.
 
-Decodes the first of several frames or pages. A truncated file is refused as damaged, because half a page would pass for
-a whole one; only a missing end marker is accepted.
+Refuses truncated files, because half a page would pass for a whole one; only a missing end marker is accepted.
 """
 
 import re
@@ -50,15 +49,15 @@ SNIFFED_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class PixelLimits:
-    """Largest image that a header may declare; `by_format` has lower limits by the format's lower-case name."""
+    """Largest image that a header may declare; `by_format` maps lower-case format names to lower pixel limits."""
 
     max_pixels: int
     by_format: Mapping[str, int] = field(default_factory=dict)
-    max_side: int = 65_535  # of most formats and decoders
+    max_side: int = 65_535  # limit of most formats and decoders
 
 
 def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Image:
-    """Decode the first image of a file. Raises UnsupportedImage; ImageTooLarge before decoding; BrokenImage."""
+    """Decode the first image of a file. Raises UnsupportedImage, ImageTooLarge (before decoding), BrokenImage."""
     return decode_pixels(open_encoded_image(data, limits), gray=gray)
 
 
@@ -76,18 +75,15 @@ def open_without_pillow(data: bytes, limits: PixelLimits) -> EncodedImage | None
 
 
 def decode_pixels(encoded: EncodedImage, *, gray: bool, check: Check = no_check) -> Image:
-    """Decode, flatten and turn upright, without the GIL where OpenCV decodes.
-
-    Raises BrokenImage, and for HEIC and AVIF what `check` raises, and ResourcesExhausted.
-    """
+    """Decode and turn upright. Raises BrokenImage; for HEIC and AVIF also ResourcesExhausted and as `check` does."""
     gray, in_child = gray or encoded.gray, encoded.read_in_child
-    # A name for an intermediate array would keep it in memory until the end.
+    # A variable for an intermediate array would keep it in memory until the function returns.
     upright = turn_upright(flatten(in_child(check) if in_child else encoded.read(gray), gray=gray), encoded.orientation)
     return Image(upright, encoded.format)
 
 
 def no_bytes() -> BrokenImage:
-    """The error for an empty file."""
+    """Make the error for an empty file."""
     return BrokenImage("The file is empty.", "Send an image or a document.")
 
 

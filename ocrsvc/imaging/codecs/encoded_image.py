@@ -1,4 +1,4 @@
-"""An image file whose header was read, and its samples converted to the upright 8-bit gray or BGR of engines."""
+"""An image file whose header was read, and the conversion of its samples to upright 8-bit gray or BGR for engines."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ Samples = NDArray[Any]  # (H, W) gray, (H, W, 3) BGR or (H, W, 4) BGRA with stra
 
 Resolution = tuple[float, float]  # pixels per inch, across and down
 
-FLAT_LEVELS = 48  # below this range of gray levels a page counts as one flat colour
+FLAT_LEVELS = 48  # a page whose gray levels span fewer counts as one flat colour
 OPAQUE = 255
 BAND_PIXELS: Final = 1 << 18  # pixels converted at once, so that intermediate arrays do not grow with the page
 
-# By EXIF orientation. A mirrored image is mirrored left to right first and turned clockwise afterwards.
+# EXIF orientations that mirror left to right, and the clockwise degrees by which each then turns.
 _MIRRORED: Final = frozenset({2, 4, 5, 7})
 _TURNS: Final = {3: 180, 4: 180, 6: 90, 7: 90, 5: 270, 8: 270}
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An image file by its header: the format's lower-case name, and size and `dpi` before the EXIF `orientation`.
+    """The header of an image file: lower-case format name; size and `dpi` before the EXIF `orientation` is applied.
 
-    `read(gray)` decodes the samples; with True it may drop the colour; raises BrokenImage. `read_in_child(check)`, if
-    any, does so too, and raises what `check` raises meanwhile. `gray`: it has no colour.
-    Decoding holds at most `bytes_per_pixel`, for gray and for colour (OpenCV copies its result for Python, and so holds
-    all samples twice for a moment; the flat image is included), and `copied_bytes` of the file.
+    `read(gray)` decodes the samples, with True possibly without colour; raises BrokenImage. If a child process decodes,
+    `read_in_child(check)` does so too and calls `check` meanwhile. `gray`: the file has no colour.
+    Peak memory of decoding is `bytes_per_pixel` (for gray and colour output; includes the flattened image and OpenCV's
+    second copy of all samples) plus `copied_bytes` for copies of the file.
     """
 
     format: str
@@ -47,17 +47,17 @@ class EncodedImage:
     read_in_child: Callable[[Check], Samples] | None = None
 
     def flat_bytes(self, *, gray: bool) -> int:
-        """Bytes of the decoded image."""
+        """Size of the decoded image in bytes."""
         return self.width * self.height * (1 if gray or self.gray else 3)
 
     def peak_bytes(self, *, gray: bool) -> int:
-        """Most bytes held while decoding and turning upright."""
+        """Peak memory in bytes of decoding and turning upright."""
         decoding = self.width * self.height * self.bytes_per_pixel[not (gray or self.gray)] + self.copied_bytes
         return max(decoding, self.flat_bytes(gray=gray) * (1 if self.orientation == 1 else 2))
 
 
 def broken(name: str, problem: str) -> BrokenImage:
-    """The error for a damaged file of the format `name`; `problem` completes "This PNG ..."."""
+    """Make the error for a damaged file of the format `name`; `problem` completes "This PNG ..."."""
     return BrokenImage(f"This {name} {problem}.", "Check that the file opens in a viewer and is sent whole.")
 
 
@@ -78,20 +78,20 @@ def try_opencv(raw: bytes, flags: int) -> Samples | None:
 
 
 def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
-    """Apply an EXIF orientation: returns `pixels` itself for 1, else a turned or mirrored copy."""
+    """Apply an EXIF orientation: returns `pixels` itself for orientation 1, else a turned or mirrored copy."""
     if orientation in _MIRRORED:
         pixels = _u8(cv2.flip(pixels, 1))
     return turn(pixels, _TURNS.get(orientation, 0))
 
 
 def bands(height: int, width: int) -> Iterator[slice]:
-    """The rows of a page, BAND_PIXELS at a time."""
+    """Divide the rows of a page into slices of about BAND_PIXELS pixels."""
     rows = max(1, BAND_PIXELS // max(1, width))
     return (slice(top, min(top + rows, height)) for top in range(0, height, rows))
 
 
 def flatten(samples: Samples, *, gray: bool) -> Pixels:
-    """Convert to 8 bits without transparency: (H, W) for one channel or with `gray`, else (H, W, 3) BGR."""
+    """Convert to opaque 8-bit pixels: (H, W) for one channel or with `gray`, else (H, W, 3) BGR."""
     if samples.ndim == 3 and samples.shape[2] == 4:
         return _composite(samples, gray=gray)
     if samples.dtype == np.uint8 and (samples.ndim == 2 or not gray):
@@ -104,9 +104,9 @@ def flatten(samples: Samples, *, gray: bool) -> Pixels:
 
 
 def stretch(values: NDArray[Any]) -> Pixels:
-    """Convert (H, W) float or 32-bit samples, whose white level no header states, to 8-bit gray.
+    """Convert (H, W) float or 32-bit samples, whose header states no white level, to 8-bit gray.
 
-    Values up to 1 count as fractions, up to 255 as levels; others are stretched from the darkest to the lightest value.
+    White is 1 if no value is larger, else 255 if no value is larger; all other ranges are stretched to 0 to 255.
     """
     ends = [(levels.min(), levels.max()) for rows in bands(*values.shape) for levels in (_finite(values[rows]),)]
     low, high = float(min(low for low, _ in ends)), float(max(high for _, high in ends))
@@ -128,11 +128,11 @@ def _to_8_bits(samples: Samples) -> Pixels:
 
 
 def _composite(bgra: Samples, *, gray: bool) -> Pixels:
-    """Composite over white, or over black where white would hide the page, such as white letters."""
+    """Composite over white, or over black if white would hide the content, such as white letters."""
     flat, parts = np.empty(bgra.shape[:2] if gray else (*bgra.shape[:2], 3), np.uint8), list(bands(*bgra.shape[:2]))
 
     def on_black(rows: slice) -> tuple[Pixels, Pixels]:
-        """A band over black, and its opacity with as many channels."""
+        """Composite a band of rows over black; returns it and its alpha with the same number of channels."""
         eight = _to_8_bits(bgra[rows])
         colour = cv2.cvtColor(eight, cv2.COLOR_BGRA2GRAY if gray else cv2.COLOR_BGRA2BGR)
         alpha = cv2.extractChannel(eight, 3)
@@ -151,7 +151,7 @@ def _composite(bgra: Samples, *, gray: bool) -> Pixels:
 
 
 def _contrast(parts: Iterable[Pixels]) -> int:
-    """Gray levels between the darkest and the lightest pixel of a page in bands."""
+    """Difference in gray levels between the darkest and lightest pixel of a page, given in bands of rows."""
     low, high = OPAQUE, 0
     for pixels in parts:
         gray = pixels if pixels.ndim == 2 else cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)

@@ -1,6 +1,6 @@
 """Reads the header of a GIF or TIFF, and decodes its first frame or page with Pillow.
 
-Opens Pillow's classes directly: `PIL.Image.open` has a process-wide pixel limit, and tries every other format.
+Uses Pillow's plugin classes directly: `PIL.Image.open` has a process-wide pixel limit and tries all formats.
 """
 
 import io
@@ -21,7 +21,7 @@ from ocrsvc.imaging.codecs.tiff_directories import begin_with
 PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323
 WHITE_IS_ZERO = 0
 
-# What Pillow's parsers raise for a damaged file. MemoryError is not the file's fault.
+# Pillow's parsers raise these for damaged files. MemoryError is left out, as it is not the file's fault.
 _BY_VALUE = (ArithmeticError, LookupError, TypeError, ValueError, struct.error)
 _BY_STATE = (AssertionError, AttributeError, EOFError, OSError, RuntimeError, SyntaxError, Warning)
 PARSER_FAILURES = (*_BY_VALUE, *_BY_STATE)
@@ -40,7 +40,7 @@ def open_gif(raw: bytes) -> EncodedImage:
 
 
 def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
-    """Read the first directory, or the one at `page`; Pillow turns upright. Raises BrokenImage, ImageTooLarge."""
+    """Read the first directory, or that at offset `page`. Pillow turns upright. Raises BrokenImage, ImageTooLarge."""
 
     def open_image() -> TiffImageFile:
         return TiffImageFile(io.BytesIO(raw if page is None else begin_with(raw, page)))
@@ -52,25 +52,25 @@ def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
             return _read_colours(image)
         levels = np.asarray(image)
         samples: Samples = stretch(levels) if image.mode in ("I", "F") else levels.astype(np.uint16)
-        # Pillow inverts white-is-zero itself only for one byte per sample.
+        # Pillow inverts images in which 0 is white only if samples have one byte.
         return np.invert(samples) if image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO else samples
 
     with _failures_translated("TIFF"):
         image = open_image()
         tile_width, tile_length = image.tag_v2.get(TILE_WIDTH, 0), image.tag_v2.get(TILE_LENGTH, 0)
-        # A decoder holds one whole tile, which may be larger than the image.
+        # The decoder holds a whole tile in memory, which may be larger than the image.
         width, height = max(image.width, int(tile_width)), max(image.height, int(tile_length))
         need, dpi = _bytes_per_pixel(image), None
         with suppress(KeyError, TypeError, ValueError):
             across, down = map(float, image.info["dpi"])
             dpi = across, down
-    # The decoder's copy, and the copy with the page's directory as the first.
+    # Pillow's copy of the file and, for a page, the copy by `begin_with`.
     copied = len(raw) * (1 if page is None else 2)
     return EncodedImage("tiff", width, height, read, bytes_per_pixel=(need, need), copied_bytes=copied, dpi=dpi)
 
 
 def _bytes_per_pixel(image: TiffImageFile) -> int:
-    """Peak of Pillow's samples, twice where it turns them, and the samples made of them."""
+    """Peak bytes per pixel: Pillow's samples (twice while it turns them) and the samples converted from them."""
     if image.mode in ("I", "F"):
         return 3 * 4 + 1
     if image.mode.startswith("I;16"):
@@ -100,6 +100,6 @@ def _read_colours(image: PillowImage) -> Samples:
     for rows in bands(image.height, image.width):
         part = np.asarray(image.crop((0, rows.start, image.width, rows.stop)).convert(mode))
         samples[rows] = part.reshape(*part.shape[:2], -1)
-        # In place: red and blue change places.
+        # RGB to BGR in place.
         samples[rows, :, :3] = samples[rows, :, 2::-1]
     return samples[..., 0] if mode == "L" else samples

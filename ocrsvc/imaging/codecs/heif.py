@@ -1,7 +1,6 @@
-"""Reads the boxes of a HEIC or AVIF file, and has a child process decode its primary image.
+"""Reads the header of a HEIC or AVIF file (ISO 14496-12, ISO 23008-12); a child process decodes the primary image.
 
-A few bytes of HEVC or AV1 can declare any size, whatever the boxes say, so the child has limits of memory and time. The
-boxes are those of ISO 14496-12, the items and their properties those of HEIF, ISO 23008-12.
+The compressed data can declare a larger image than the header, so the child has limits of memory and time.
 """
 
 import fcntl
@@ -9,7 +8,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Final
 
@@ -22,87 +21,79 @@ from ocrsvc.system.child_process import ChildFailed, ChildLate, ChildProcess, re
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
 LIMIT_S: Final = 10.0  # for decoding; 50 megapixels take two seconds
-MAX_BOXES: Final = 10_000  # in one box, and of items with properties; a telephone's file has some fifty
+MAX_BOXES: Final = 10_000  # boxes directly inside one box, and items with properties; photos of phones have about fifty
 _MAX_BRANDS_BYTES: Final = 512
 _PROGRAM: Final = "ocrsvc.imaging.codecs.heif_child"
-_PROGRAM_BYTES: Final = 64 << 20  # of the child's libraries and stacks
+_PROGRAM_BYTES: Final = 64 << 20  # memory for the child's libraries and stacks
 _CANVAS_BYTES_PER_PIXEL: Final = 4
-# Of the child, by lowering its limit: 4:2:0 of up to 10 bits, or of 8 with transparency; then any other kind.
+# Memory of the child, found by lowering its limit: for 4:2:0 of up to 10 bits or 8 bits with alpha; for finer colour.
 _BYTES_PER_PIXEL: Final = {"HEIC": (8, 16), "AVIF": (12, 16)}
-# The EXIF orientation of `irot`, in quarter turns to the left, then `imir`: none, top to bottom, left to right.
+# EXIF orientation, by quarter turns to the left (`irot`) and mirroring (`imir`): none, top to bottom, left to right.
 _ORIENTATIONS: Final = ((1, 4, 2), (8, 5, 7), (3, 2, 4), (6, 7, 5))
 
-Box = tuple[bytes, int, int]  # its kind, and where its content begins and ends
+Box = tuple[bytes, int, int]  # four-letter type, start and end offset of the content
 
 
 def open_heif(raw: bytes) -> EncodedImage:
-    """Read the size of the primary image, and how it is turned. Raises BrokenImage."""
+    """Read the size and orientation of the primary image. Raises BrokenImage."""
     brands = raw[8 : min(_MAX_BRANDS_BYTES, int.from_bytes(raw[:4], "big"))]
     is_avif = not brands.startswith(b"he") and (b"avif" in brands or b"avis" in brands)
     name = "AVIF" if is_avif else "HEIC"
     try:
-        known, primary = _read_properties(raw, name)
+        every, primary = _read_properties(raw, name)
         width, height = struct.unpack_from(">II", raw, primary[b"ispe"] + 4)
         turn = raw[primary[b"irot"]] & 3 if b"irot" in primary else 0
         mirror = 1 + (raw[primary[b"imir"]] & 1) if b"imir" in primary else 0
-        child = _BYTES_PER_PIXEL[name][any(_is_finer(raw, kind, at) for kind, at, _ in known)]
+        # The chroma format of HEVC: 0 is gray, 1 is 4:2:0. Bits 2 and 3 of AV1: colour has half the height and width.
+        is_finer = any(raw[at + 16] & 2 for kind, at, _ in every if kind == b"hvcC")
+        is_finer |= any(raw[at + 2] & 12 != 12 for kind, at, _ in every if kind == b"av1C")
     except (LookupError, struct.error) as cause:
         raise broken(name, "does not declare the size of its primary image") from cause
-    need = child + _CANVAS_BYTES_PER_PIXEL
+    child = _BYTES_PER_PIXEL[name][is_finer]
     decode = partial(_decode, raw, name, width * height, child)
-    # libheif turns HEIC itself. EXIF does not count: HEIF says so. The child holds the file, its bytes, and a copy.
+    # libheif turns HEIC itself. HEIF says that EXIF does not count.
     orientation = _ORIENTATIONS[turn][mirror] if is_avif else 1
+    # Copies of the file: the memory file, and two in the child.
+    need, copied = (child + _CANVAS_BYTES_PER_PIXEL,) * 2, 3 * len(raw)
     return EncodedImage(
-        name.lower(),
-        width,
-        height,
-        lambda _gray: decode(no_check),
-        orientation,
-        bytes_per_pixel=(need, need),
-        copied_bytes=3 * len(raw),
-        read_in_child=decode,
+        name.lower(), width, height, lambda _gray: decode(no_check), orientation, False, need, copied, None, decode
     )
 
 
-def _is_finer(raw: bytes, kind: bytes, at: int) -> bool:
-    """Whether a property says that the colour is finer than 4:2:0."""
-    return raw[at + 16] & 2 > 0 if kind == b"hvcC" else kind == b"av1C" and raw[at + 2] & 12 != 12
-
-
 def _read_properties(raw: bytes, name: str) -> tuple[list[Box], dict[bytes, int]]:
-    """All properties, and where each of the primary image begins by its kind."""
+    """The properties of all images, and by type the offset of each property of the primary image."""
     start, end = _by_kind(raw, 0, len(raw), name)[b"meta"]
     meta = _by_kind(raw, start + 4, end, name)
     at, _ = meta[b"pitm"]
     item = int.from_bytes(raw[at + 4 : at + (8 if raw[at] else 6)], "big")
     container = _by_kind(raw, *meta[b"iprp"], name)
-    known = list(_boxes(raw, *container[b"ipco"], name))
+    every = list(_boxes(raw, *container[b"ipco"], name))
     numbers = reversed(_numbers_of(raw, *container[b"ipma"], item))
-    return known, {known[number - 1][0]: known[number - 1][1] for number in numbers if number}
+    return every, {every[number - 1][0]: every[number - 1][1] for number in numbers if number}
 
 
 def _numbers_of(raw: bytes, start: int, end: int, item: int) -> list[int]:
-    """The numbers, from 1, of an item's properties in an `ipma` box."""
+    """Look up the numbers, from 1, of an item's properties in the `ipma` box at [start, end)."""
     id_bytes, number_bytes, at = 4 if raw[start] else 2, 1 + (raw[start + 3] & 1), start + 8
     for _ in range(MAX_BOXES):
         first = at + id_bytes + 1
         if first > end:
             break
-        found, at = int.from_bytes(raw[at : at + id_bytes], "big"), first + raw[first - 1] * number_bytes
-        if found == item:
+        item_id, at = int.from_bytes(raw[at : at + id_bytes], "big"), first + raw[first - 1] * number_bytes
+        if item_id == item:
             # The highest bit says whether the property is essential.
-            mask, places = 0x7FFF if number_bytes > 1 else 0x7F, range(first, min(at, end), number_bytes)
-            return [int.from_bytes(raw[place : place + number_bytes], "big") & mask for place in places]
+            mask, offsets = 0x7FFF if number_bytes > 1 else 0x7F, range(first, min(at, end), number_bytes)
+            return [int.from_bytes(raw[offset : offset + number_bytes], "big") & mask for offset in offsets]
     return []
 
 
 def _by_kind(raw: bytes, start: int, end: int, name: str) -> dict[bytes, tuple[int, int]]:
-    """Where the first box of each kind begins and ends."""
+    """Start and end offset of the content of the first box of each type."""
     return {kind: (first, last) for kind, first, last in reversed(list(_boxes(raw, start, end, name)))}
 
 
 def _boxes(raw: bytes, start: int, end: int, name: str) -> Iterator[Box]:
-    """The boxes between two offsets, up to bytes that are none. Raises BrokenImage for one that ends behind `end`."""
+    """Yield the boxes in [start, end), up to bytes that are no box. Raises BrokenImage if a box exceeds `end`."""
     for _ in range(MAX_BOXES):
         body, kind = start + 8, raw[start + 4 : start + 8]
         if body > end or not kind.isalnum():
@@ -125,14 +116,12 @@ def _decode(raw: bytes, name: str, pixels: int, child_bytes: int, check: Check) 
         with resources_exhausted():
             file = open_memory("image", raw, READ_ONLY)
             opened.callback(os.close, file)
-            # It cannot shrink: a compromised child must not remove memory that this process reads.
+            # Cannot shrink: reading memory that a compromised child has removed would crash this process.
             canvas = open_memory("pixels", seals=fcntl.F_SEAL_SHRINK)
             opened.callback(os.close, canvas)
             os.ftruncate(canvas, pixels * _CANVAS_BYTES_PER_PIXEL)
-        child = ChildProcess(_PROGRAM, memory_bytes, 0, (file, canvas), check)
-        opened.callback(child.close)
-        width, height, channels = _ask(child, name, check)
-        child.close()
+        with closing(ChildProcess(_PROGRAM, memory_bytes, 0, (file, canvas), check)) as child:
+            width, height, channels = _ask(child, name, check)
         if min(width, height) < 1 or width * height > pixels or channels not in (1, 3, 4):
             raise broken(name, f"declares {pixels} pixels, and holds {width} x {height}")
         with resources_exhausted(), mmap.mmap(canvas, 0, access=mmap.ACCESS_READ) as shared:
@@ -141,7 +130,7 @@ def _decode(raw: bytes, name: str, pixels: int, child_bytes: int, check: Check) 
 
 
 def _ask(child: ChildProcess, name: str, check: Check) -> tuple[int, int, int]:
-    """Decode; returns the image's width, height and channels. Raises BrokenImage, UnsupportedImage."""
+    """Have the child decode; returns the image's width, height and channels. Raises BrokenImage, UnsupportedImage."""
     try:
         answer, numbers = child.ask(name.lower(), LIMIT_S, check)
     except ChildLate as late:

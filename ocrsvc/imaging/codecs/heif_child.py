@@ -2,8 +2,8 @@
 
     python -m ocrsvc.imaging.codecs.heif_child PARENT MEMORY FILE_BYTES FILE CANVAS
 
-FILE and CANVAS are file descriptors. The requests `heic` and `avif` are answered `decoded WIDTH HEIGHT CHANNELS`: the
-pixels lie on the canvas without gaps, as gray, BGR, or BGRA with 8 bits a sample; or `damaged`, or `unsupported`.
+FILE and CANVAS are file descriptors. Requests are `heic` and `avif`, answers `decoded WIDTH HEIGHT CHANNELS` (CANVAS
+then holds the rows without padding, as 8-bit gray, BGR or BGRA), `damaged` and `unsupported`.
 """
 
 import io
@@ -15,43 +15,38 @@ from typing import Final
 
 from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
-# What the libraries raise for a damaged file, or one that takes more memory than there is.
+# The decoders raise these for damaged files, and for files that need more memory than the limit.
 _WRONG: Final = (ArithmeticError, EOFError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 _BAND_PIXELS: Final = 1 << 18
 
-Size = tuple[int, int, int]  # width, height and channels
 
-
-def _answer(decode: Callable[[bytes, mmap.mmap], Size], file: int, canvas: int) -> str:
-    """Decode the file onto the canvas."""
+def _answer(decode: Callable[[bytes, mmap.mmap], tuple[int, int, int]], file: int, canvas: int) -> str:
+    """Decode the file onto the canvas; `decode` returns width, height and channels."""
     with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as shared:
         raw = bytes(shared)
     try:
         with mmap.mmap(canvas, 0) as pixels:
             return pack("decoded", *decode(raw, pixels))
     except SyntaxError as error:
-        # Of libheif, for a codec or a derived image that it does not know; of Pillow, for any damage.
+        # libheif raises it for unknown codecs and derived images, Pillow for damaged files.
         raise RequestFailed("unsupported" if decode is _decode_heic else "damaged") from error
     except _WRONG as error:
         raise RequestFailed("damaged") from error
 
 
-def _decode_heic(raw: bytes, pixels: mmap.mmap) -> Size:
+def _decode_heic(raw: bytes, pixels: mmap.mmap) -> tuple[int, int, int]:
     import pi_heif
 
-    # Its data are valid as long as the image is.
+    # The image owns the memory of `data`, so it must stay alive.
     image = pi_heif.open_heif(raw, bgr_mode=True)
-    data = image.data
-    (width, height), mode = image.size, image.mode
-    if mode.startswith(("L", "I")):
-        # Of gray samples of more than 8 bits the upper byte.
-        pixels.write(data if mode == "L" else data[1::2].tobytes())
-        return width, height, 1
-    pixels.write(data)
-    return width, height, len(mode)
+    data, (width, height), mode = image.data, image.size, image.mode
+    is_gray = mode.startswith(("L", "I"))
+    # Gray samples of more than 8 bits keep their upper byte.
+    pixels.write(data[1::2].tobytes() if is_gray and mode != "L" else data)
+    return width, height, 1 if is_gray else len(mode)
 
 
-def _decode_avif(raw: bytes, pixels: mmap.mmap) -> Size:
+def _decode_avif(raw: bytes, pixels: mmap.mmap) -> tuple[int, int, int]:
     from PIL.AvifImagePlugin import AvifImageFile
 
     image = AvifImageFile(io.BytesIO(raw))
@@ -64,19 +59,19 @@ def _decode_avif(raw: bytes, pixels: mmap.mmap) -> Size:
 
 
 def main() -> None:
-    """Answer one request of the parent."""
+    """Serve the parent until it closes the connection."""
     file, canvas = apply_limits()
     import pi_heif.options
-    from PIL import AvifImagePlugin, TiffImagePlugin  # noqa: F401  nothing can be imported later; EXIF needs TIFF's
+    from PIL import AvifImagePlugin, TiffImagePlugin  # noqa: F401  `serve` ends imports, and Pillow reads EXIF as TIFF
 
-    # One thread decodes, and what lies beside the image is not opened.
+    # Decode in one thread, and only the primary image.
     AvifImagePlugin.DEFAULT_MAX_THREADS = pi_heif.options.DECODE_THREADS = 1
     pi_heif.options.THUMBNAILS = pi_heif.options.DEPTH_IMAGES = pi_heif.options.AUX_IMAGES = False
-    ways = {"heic": _decode_heic, "avif": _decode_avif}
-    serve({word: partial(_answer, way, file, canvas) for word, way in ways.items()}, ())
+    decoders = {"heic": _decode_heic, "avif": _decode_avif}
+    serve({word: partial(_answer, decode, file, canvas) for word, decode in decoders.items()}, ())
 
 
 if __name__ == "__main__":
     main()
-    # Skips the clean-up of Python and the libraries: the system frees everything.
+    # Exit without the slow clean-up of Python and the libraries; the system frees everything.
     os._exit(0)

@@ -20,21 +20,21 @@ UNITS_IN_INCH = {1: 1.0, 2: 2.54}
 BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
-FRAME_BYTES = 6  # depth, height, width and number of components, before the components themselves
+FRAME_BYTES = 6  # of a frame header before its list of components: depth, height, width, number of components
 
 MAX_SEGMENTS = 10_000
-MAX_SCANS = 500  # an ordinary progressive file has about ten; a scan of a hundred bytes costs a pass over all pixels
-MAX_SCANNED_PIXELS = 1_500_000_000  # pixels times scans, seconds of decoding: thirty scans of the largest page
+MAX_SCANS = 500  # ordinary progressive files have about ten; a scan of a hundred bytes costs a pass over all pixels
+MAX_SCANNED_PIXELS = 1_500_000_000  # pixels times scans: seconds of decoding; thirty scans of the largest page
 
 
 @dataclass(slots=True)
 class JpegHeader:
-    """What the markers up to the first scan say; `is_adobe`: Adobe's marker says that four inks are inverted."""
+    """The markers up to the first scan; `is_adobe`: has Adobe's marker, with which CMYK values are inverted."""
 
     width: int = 0
     height: int = 0
     components: int = 0
-    has_scans: bool = False  # several
+    has_scans: bool = False  # more than one scan
     coefficient_bytes: int = 0  # per pixel, rounded up
     exif: bytes = b""
     dpi: tuple[float, float] | None = None
@@ -53,7 +53,7 @@ def open_jpeg(raw: bytes) -> EncodedImage:
         size = f"{header.width} x {header.height} pixels"
         raise broken("JPEG", f"has {scans} scans; the limit at {size} is {max_scans}")
     orientation, colourless, read = read_orientation(header.exif), header.components == 1, partial(_decode, raw, header)
-    # libjpeg holds the coefficients of all scans until the last one.
+    # With several scans libjpeg holds the coefficients of the whole image until the last scan.
     coefficient_bytes = header.coefficient_bytes if header.has_scans else 0
     need = (max(2, 1 + coefficient_bytes), max(6, 3 + coefficient_bytes))
     return EncodedImage("jpeg", header.width, header.height, read, orientation, colourless, need, dpi=header.dpi)
@@ -84,7 +84,7 @@ def _note_segment(header: JpegHeader, marker: int, body: bytes) -> None:
     if marker in FRAME_MARKERS:
         _note_frame(header, marker, body)
     elif marker == START_OF_SCAN:
-        # Several scans: progressive, or one for each component.
+        # A scan with fewer components than the frame: other scans have the others.
         header.has_scans = header.has_scans or (bool(body) and body[0] < header.components)
     elif marker == APP1 and body.startswith(b"Exif\0\0") and not header.exif:
         header.exif = body
@@ -104,7 +104,7 @@ def _note_frame(header: JpegHeader, marker: int, body: bytes) -> None:
     header.has_scans = marker in PROGRESSIVE_MARKERS
     if depth != 8:
         raise UnsupportedImage(f"This JPEG has {depth} bits per sample.", "Send a JPEG of 8 bits, or a PNG.")
-    # Each component has three bytes: its name, its samples across and down, its table. A sample has two bytes.
+    # A component has three bytes: name, sampling factors (across, down), table. A coefficient takes two bytes.
     components = body[FRAME_BYTES : FRAME_BYTES + 3 * header.components]
     sides = [(sampling >> 4, sampling & 15) for sampling in components[1::3]]
     finest = max((across for across, _ in sides), default=1) * max((down for _, down in sides), default=1)
@@ -113,11 +113,11 @@ def _note_frame(header: JpegHeader, marker: int, body: bytes) -> None:
 
 def _decode(raw: bytes, header: JpegHeader, gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
     flags = (cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
-    # Searched from the end: a search from the front would read the whole file while holding the GIL.
+    # Search from the end: from the front it would scan the whole file while holding the GIL.
     if raw.rfind(END_OF_IMAGE, header.scan_offset) >= 0:
         return decode_with_opencv(raw, flags, "JPEG")
     samples = None if header.has_scans else try_opencv(raw + END_OF_IMAGE, flags)
-    # libjpeg fills lost data with mid gray.
+    # libjpeg fills missing data with mid gray.
     if samples is None or np.all(samples[-8:, -8:] == 128):
         raise broken("JPEG", "is truncated: its pixels end before the last row")
     return samples

@@ -1,6 +1,6 @@
 """Reads the header of a PNG, and decodes its pixels.
 
-OpenCV gets the critical chunks only: others can inflate to any size, may be damaged, and make libpng print warnings.
+OpenCV gets only the critical chunks: others may inflate to any size, be damaged, or make libpng print warnings.
 """
 
 import struct
@@ -28,10 +28,9 @@ DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPH
 
 @dataclass(frozen=True, slots=True)
 class Png:
-    """The header and chunks of a PNG; nothing is inflated.
+    """The header and chunks of a PNG; nothing is decompressed. `kind` is GRAY to RGB_ALPHA.
 
-    `kind` is GRAY to RGB_ALPHA; `palette` has red, green and blue of each colour; `packed` are the slices of the file
-    with the filtered rows, one zlib stream.
+    `palette` has red, green and blue of each colour; `packed` are the slices of the file that form the zlib stream.
     """
 
     width: int
@@ -49,12 +48,12 @@ class Png:
 
     @property
     def has_alpha(self) -> bool:
-        """Whether pixels may be transparent. One transparent gray level does not count."""
+        """Whether pixels may be transparent; a gray image with one transparent level does not count."""
         return self.kind in (GRAY_ALPHA, RGB_ALPHA) or (self.kind in (RGB, PALETTE) and self.is_transparent)
 
     @property
     def is_only_critical(self) -> bool:
-        """Whether the file has critical chunks alone, with the end chunk."""
+        """Whether the file has only critical chunks, and the end chunk."""
         return len(self.critical) == 1 and self.has_end
 
 
@@ -74,7 +73,7 @@ def open_png(raw: bytes) -> EncodedImage:
             critical = b"".join([*(view[part] for part in png.critical), b"" if png.has_end else END_CHUNK])
         return decode_with_opencv(critical, cv2.IMREAD_UNCHANGED if png.has_alpha else opaque, "PNG")
 
-    # All four channels are decoded before they are flattened.
+    # With alpha all four channels are decoded and copied by OpenCV before they are flattened.
     samples = 2 * 4 * (2 if png.depth == 16 else 1)
     need = (samples, samples) if png.has_alpha else (2, 6)
     copied = 0 if png.is_only_critical else len(raw)
@@ -86,7 +85,7 @@ def open_png(raw: bytes) -> EncodedImage:
 
 
 def read_png(raw: bytes) -> Png:
-    """The header and chunks of a PNG. Raises BrokenImage."""
+    """Parse the header and chunks of a PNG. Raises BrokenImage."""
     if len(raw) < 33 or raw[8:16] != b"\0\0\0\rIHDR":
         raise broken("PNG", "does not begin with a header")
     width, height, depth, kind, *_, interlaced = IHDR.unpack_from(raw, 16)
@@ -109,7 +108,7 @@ def read_png(raw: bytes) -> Png:
 
 
 def _walk(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Name, start and end offset of each chunk up to IEND, or up to the end of a file without it."""
+    """Yield name, start and end offset of each chunk, up to IEND or the end of the file. Raises BrokenImage."""
     position, name = len(MAGIC), b""
     for _ in range(MAX_CHUNKS):
         if name == b"IEND" or position == len(raw):

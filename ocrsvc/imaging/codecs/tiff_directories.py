@@ -1,7 +1,6 @@
-"""Directories of TIFF and EXIF: the pages of a file, and the orientation of an image.
+"""Reads TIFF directories: the pages of a TIFF, and the orientation in EXIF. Bytes beyond the end of the file are 0.
 
-Pillow unpacks each directory on its way to a page, and a file can hold millions. This follows their offsets only, so
-loops and huge counts cost nothing. Bytes beyond the end of the file count as 0.
+Pillow parses all directories before a page, possibly millions; this follows only their offsets and detects loops.
 """
 
 from typing import Final, Literal
@@ -12,11 +11,11 @@ MOST_DIRECTORIES: Final = 100_000
 _MOST_ENTRIES: Final = 1000
 _NEW_SUBFILE_TYPE, _ORIENTATION = 254, 274
 _SHORT, _LONG = 3, 4
-_NOT_A_PAGE: Final = 0b101  # a smaller copy of another page, or a mask for one
+_NOT_A_PAGE: Final = 0b101  # NewSubfileType bits: a reduced copy of another page, or a transparency mask
 
 
 def read_orientation(exif: bytes) -> int:
-    """Read the EXIF orientation, 1 to 8, of a TIFF structure or an APP1 body; 1 where it is missing or illegal."""
+    """Read the orientation, 1 to 8, from EXIF data or the body of a JPEG's APP1 segment; 1 if missing or invalid."""
     tiff = exif.removeprefix(b"Exif\0\0")
     if not tiff.startswith((b"II*\0", b"MM\0*")):
         return 1
@@ -30,7 +29,7 @@ def read_orientation(exif: bytes) -> int:
 
 
 def find_pages(raw: bytes) -> list[int]:
-    """Offsets of the pages' directories, up to the first that cannot be followed; raises TooManyPages."""
+    """List the offsets of the pages' directories, up to the first that is damaged or repeated. Raises TooManyPages."""
     pages: list[int] = []
     seen: set[int] = set()
     count_bytes, offset_bytes, first = _layout(raw)
@@ -43,7 +42,7 @@ def find_pages(raw: bytes) -> list[int]:
         end = entry + count * (4 + 2 * offset_bytes)
         if not count or end + offset_bytes > len(raw):
             break
-        # Entries are sorted, and NewSubfileType has the lowest number in use.
+        # Entries are sorted by tag and NewSubfileType is the lowest tag, so it can only be the first entry.
         is_typed = (_number(raw, entry, 2), _number(raw, entry + 2, 2)) == (_NEW_SUBFILE_TYPE, _LONG)
         if not pages or not (is_typed and _number(raw, entry + 4 + offset_bytes, 4) & _NOT_A_PAGE):
             pages.append(at)
@@ -52,7 +51,7 @@ def find_pages(raw: bytes) -> list[int]:
 
 
 def begin_with(raw: bytes, page: int) -> bytes:
-    """A copy of the file whose first directory is the one at offset `page`."""
+    """Copy the file so that its first directory is the one at offset `page`."""
     _, offset_bytes, first = _layout(raw)
     offset = page.to_bytes(offset_bytes, _byte_order(raw))
     return raw[:first] + offset + raw[first + offset_bytes :]
@@ -67,5 +66,5 @@ def _number(raw: bytes, at: int, size: int) -> int:
 
 
 def _layout(raw: bytes) -> tuple[int, int, int]:
-    """Bytes of an entry count, bytes of an offset, and the place of the first offset, for TIFF and BigTIFF."""
+    """Bytes per entry count, bytes per offset, and position of the first directory's offset, in TIFF or BigTIFF."""
     return (8, 8, 8) if _number(raw, 2, 2) == 43 else (2, 4, 4)

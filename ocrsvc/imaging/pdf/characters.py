@@ -11,20 +11,20 @@ from ocrsvc.imaging.pdf.child_text import ADDED, CHARACTER_NUMBERS, COVER_NUMBER
 Numbers = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.intp]
-Matrix = tuple[float, ...]  # a to f map points to pixels: x = a x + c y + e, y = b x + d y + f
+Matrix = tuple[float, ...]  # a, b, c, d, e, f map points to pixels: (a x + c y + e, b x + d y + f)
 
 INVISIBLE_MODES: Final = (3, 7)
 """Text render modes that draw nothing: invisible, and clipping alone (ISO 32000-1, table 106)."""
 
 _FURTHEST_PX: Final = 1e6
 _LEAST_EM_PX: Final = 1.0
-_LEAST_SHARE, _MOST_SHARE = 0.05, 6.0  # plausible height of a font's highest letter, in ems
-_EM_OF_INK: Final = 1.25  # of a font whose size is implausible, in heights of its highest letter
+_LEAST_SHARE, _MOST_SHARE = 0.05, 6.0  # plausible height of a font's tallest letter, in ems
+_EM_OF_INK: Final = 1.25  # assumed em of a font of implausible size, in heights of its tallest letter
 
 
 @dataclass(frozen=True, slots=True)
 class PageFrame:
-    """Size in pixels of a page as drawn for an engine, and of the small drawing for page_look; 0 x 0 without one."""
+    """Size in pixels of the page drawn for an engine, and of the small drawing for page_look (0 x 0: no drawing)."""
 
     width: int
     height: int
@@ -36,9 +36,9 @@ class PageFrame:
 class PageCharacters:
     """N characters in the order of the file. Pixels of the drawn page, origin top left, y down.
 
-    `ink` (N, 4) is left, top, right and bottom of the drawn shape, empty for blanks; `origin` (N, 2) the point on the
-    baseline; `em` the font size; `along` (N, 2) the unit vector of the line; `owner` the text object. `is_unmapped`:
-    without Unicode; `is_added`: a blank that pdfium inserted; `is_hidden`: invisible, or covered by a later object.
+    `ink` (N, 4): left, top, right and bottom of the glyph, empty for blanks; `origin` (N, 2): the glyph's origin on the
+    baseline; `em`: font size; `along` (N, 2): unit vector of the line's direction; `owner`: text object. `is_unmapped`:
+    has no Unicode; `is_added`: a space inserted by pdfium; `is_hidden`: invisible, or covered by a later object.
     """
 
     codes: NDArray[np.uint32]
@@ -57,7 +57,7 @@ class PageCharacters:
 
     @property
     def middle(self) -> Numbers:
-        """(N, 2) the centre of each character's ink."""
+        """Centre of each character's ink, (N, 2)."""
         return (self.ink[:, :2] + self.ink[:, 2:]) / 2
 
     def of(self, chosen: Flags | Indices) -> "PageCharacters":
@@ -66,7 +66,7 @@ class PageCharacters:
 
 
 def page_characters(numbers: Numbers, counts: tuple[int, int, int], matrix: Matrix) -> PageCharacters:
-    """Unpack the numbers that the child copied; `counts` are those of characters, text objects and covers."""
+    """Unpack the numbers copied by the child; `counts`: number of characters, text objects and covers."""
     numbers = np.nan_to_num(numbers, posinf=_FURTHEST_PX, neginf=-_FURTHEST_PX)
     count, object_count, cover_count = counts
     sizes = CHARACTER_NUMBERS * count, OBJECT_NUMBERS * object_count, COVER_NUMBERS * cover_count
@@ -98,7 +98,7 @@ def _turned(vectors: Numbers, matrix: Matrix) -> Numbers:
 
 
 def _covered(middle: Numbers, places: Numbers, covers: Numbers, matrix: Matrix) -> Flags:
-    """Which characters a later object covers, by their centre and their place in the page's drawing order."""
+    """Whether a later object covers each character's centre; `places` and covers have indices in the drawing order."""
     covered = np.zeros(len(middle), np.bool_)
     corners = _to_pixels(covers[:, 1:].reshape(-1, 2, 2), matrix)
     for place, (left, top), (right, bottom) in zip(covers[:, 0], corners.min(axis=1), corners.max(axis=1), strict=True):
@@ -108,10 +108,10 @@ def _covered(middle: Numbers, places: Numbers, covers: Numbers, matrix: Matrix) 
 
 
 def _em_px(owned: Numbers, matrix: Matrix, heights: Numbers, has_ink: Flags) -> Numbers:
-    """The characters' font sizes, from the height of the ink where the size in the file is implausible."""
+    """Font size of each character in pixels; from the height of the ink if the size in the file is implausible."""
     up = _turned(owned[:, 2:4], matrix)
     em = np.clip(np.abs(owned[:, 4]) * np.hypot(up[:, 0], up[:, 1]), _LEAST_EM_PX, _FURTHEST_PX)
-    # A size is implausible if the font's highest letter is much lower or higher.
+    # A size is implausible if the font's tallest letter is much smaller or larger.
     _, fonts = np.unique(owned[:, 5], return_inverse=True)
     highest = np.zeros(fonts.max(initial=-1) + 1)
     np.maximum.at(highest, fonts[has_ink], (heights / em)[has_ink])

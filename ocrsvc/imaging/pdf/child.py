@@ -2,19 +2,18 @@
 
     python -m ocrsvc.imaging.pdf.child PARENT MEMORY FILE_BYTES FILE CANVAS
 
-FILE and CANVAS are file descriptors. Requests and answers; an error word such as `damaged` may replace any answer:
+FILE and CANVAS are file descriptors. Requests and their answers (or an error word such as `damaged`):
 
 - `open`: `pages COUNT`.
 - `size NUMBER`: `points WIDTH HEIGHT`.
-- `draw NUMBER WIDTH HEIGHT MAX_PIXELS EXACT`: `drawn`; the page lies on the canvas, as rows of blue, green, red and an
-  unused byte. With EXACT 1 each pixel of the page's image becomes a pixel of the canvas.
-- `image NUMBER DPI MAX_PIXELS`: `image ACROSS DOWN`, the page's width and height in pixels of the one image that it
-  consists of; 0 0 for any other page, and for an image with transparent parts below DPI pixels per inch, whose mask may
-  be finer than the image.
+- `draw NUMBER WIDTH HEIGHT MAX_PIXELS EXACT`: `drawn`; the canvas then holds the page, 4 bytes per pixel: blue, green,
+  red, unused. With EXACT 1 each pixel of the page's only image becomes one pixel of the canvas.
+- `image NUMBER DPI MAX_PIXELS`: `image ACROSS DOWN`, the page's width and height in pixels of its only image; 0 0 for
+  other pages, and for a partly transparent image below DPI, as its mask may be finer than the image.
 - `text NUMBER`: `characters COUNT`; the text stays open for `copy`.
-- `copy WIDTH HEIGHT SMALL_WIDTH SMALL_HEIGHT MAX_PIXELS`: `copied OBJECTS COVERS A B C D E F`; that text lies on the
-  canvas in the layout of `child_text.py`, followed by the page drawn in gray with the small sides, unless these are 0.
-  A to F map points to pixels of a page of WIDTH x HEIGHT.
+- `copy WIDTH HEIGHT SMALL_WIDTH SMALL_HEIGHT MAX_PIXELS`: `copied OBJECTS COVERS A B C D E F`; the canvas then holds
+  the text (layout in `child_text.py`) and, unless the small sides are 0, a gray drawing of that size. A to F map points
+  to pixels of a WIDTH x HEIGHT page.
 """
 
 import ctypes
@@ -27,21 +26,19 @@ from typing import Any, Final
 from ocrsvc.imaging.pdf.child_text import PageText, displayed, objects_of, room_bytes
 from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
-# Where pdfium looks for fonts that a file does not embed.
+# pdfium searches these folders for fonts that a PDF does not embed.
 _X11_FONTS: Final = "/usr/share/X11/fonts"
 FONT_FOLDERS: Final = ("/usr/share/fonts", "/usr/local/share/fonts", f"{_X11_FONTS}/Type1", f"{_X11_FONTS}/TTF")
 
 _BYTES_PER_PIXEL: Final = 4
 _LARGEST_SIDE: Final = 1e9
 _POINTS_PER_INCH: Final = 72
-_UNITS: Final = 1 << 20  # a page's width and height in the units of requested positions
-_LEAST_SHARE: Final = 0.5  # smallest share of the page's sides covered by an image that counts as the whole page
-_LEVEL: Final = 0.01  # largest slope of a side of a level image
+_UNITS: Final = 1 << 20  # integer units per page side in which pdfium is asked for positions
+_LEAST_SHARE: Final = 0.5  # an image that covers this share of the page's width and height counts as the whole page
+_LEVEL: Final = 0.01  # largest slope of the sides of an image that counts as unrotated
 _LOOK_PX: Final = 16
 _OPAQUE: Final = 255
-_INSET_PX: Final = (
-    0.01  # of an image on the canvas: pdfium stretches it to all pixels that it touches, which would blur
-)
+_INSET_PX: Final = 0.01  # margin around the image: pdfium would stretch it to every pixel that it touches, and blur it
 _CONFIG_VERSION: Final = 2
 
 
@@ -66,13 +63,13 @@ class _Drawer:
             secret = pdfium.FPDF_GetLastError() in {pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY}
             raise RequestFailed("password" if secret else "damaged")
         if pdfium.FPDF_GetFormType(self._handle) != pdfium.FORMTYPE_NONE:
-            # It draws form fields, which are not part of the page itself.
+            # Needed to draw form fields, which are not part of the page's content.
             self._form_info = pdfium.FPDF_FORMFILLINFO(version=2)
             self._form = pdfium.FPDFDOC_InitFormFillEnvironment(self._handle, self._form_info)
         return pack("pages", pdfium.FPDF_GetPageCount(self._handle))
 
     def size(self, number: int) -> str:
-        """Width and height of a page in points, without reading its content."""
+        """Measure a page in points, without parsing its content."""
         size = self._pdfium.FS_SIZEF()
         if not self._pdfium.FPDF_GetPageSizeByIndexF(self._handle, number - 1, size):
             raise RequestFailed("damaged_page", number)
@@ -82,7 +79,7 @@ class _Drawer:
         return pack("points", width, height)
 
     def image(self, number: int, dpi: int, max_pixels: int) -> str:
-        """Width and height of a page in pixels of its only image; 0 0 for any other page."""
+        """Measure a page in pixels of its only image; 0 0 for other pages."""
         page = self._load(number)
         self._check_images(page, max_pixels)
         across, down = self._size_in_image_pixels(page)
@@ -109,7 +106,7 @@ class _Drawer:
         return pack("characters", self._text.count)
 
     def copy(self, width: int, height: int, small_width: int, small_height: int, max_pixels: int) -> str:
-        """Copy these characters onto the canvas, followed by a small drawing."""
+        """Copy the characters counted by `text` onto the canvas, followed by a small drawing of the page."""
         if self._text is None or self._page is None:
             raise RequestFailed("no_text")
         (_, page), copier = self._page, self._text
@@ -123,7 +120,7 @@ class _Drawer:
         return pack("copied", *counts, *copier.to_pixels(width, height))
 
     def _load(self, number: int) -> Any:
-        """Open a page and keep it open until it is drawn or another one is requested: parsing it takes time."""
+        """Open a page; it stays open until it is drawn or another is requested, because parsing takes time."""
         if self._page is None or self._page[0] != number:
             self._close_page()
             self._page = number, self._opened.enter_context(self._open_page(number))
@@ -163,7 +160,7 @@ class _Drawer:
         image, matrix = self._only_image(page), self._pdfium.FS_MATRIX()
         if image is None or not self._pdfium.FPDFPageObj_GetMatrix(image, matrix):
             return 0.0, 0.0
-        # The image's corner, and the ends of its lower and left edge, as shares of the page's width and height.
+        # A corner of the image and the other ends of its two edges, in shares of the page's width and height.
         steps = (0, 0), (matrix.a, matrix.b), (matrix.c, matrix.d)
         points = [(matrix.e + x, matrix.f + y) for x, y in steps]
         (left, top), *ends = (displayed(self._pdfium, page, (1, 1), point, _UNITS) for point in points)
@@ -177,7 +174,7 @@ class _Drawer:
         return width / ax, height / by
 
     def _is_opaque(self, page: Any) -> bool:
-        """Whether the page's content has no half-transparent parts, like an image without a mask."""
+        """Whether no pixel of the page is half-transparent; an image with a transparency mask has such pixels."""
         look = (ctypes.c_ubyte * (_LOOK_PX * _LOOK_PX * _BYTES_PER_PIXEL))()
         pdfium, stride = self._pdfium, _LOOK_PX * _BYTES_PER_PIXEL
         bitmap = pdfium.FPDFBitmap_CreateEx(_LOOK_PX, _LOOK_PX, pdfium.FPDFBitmap_BGRA, ctypes.addressof(look), stride)
@@ -186,14 +183,14 @@ class _Drawer:
         return set(look[_BYTES_PER_PIXEL - 1 :: _BYTES_PER_PIXEL]) <= {0, _OPAQUE}
 
     def _check_images(self, page: Any, max_pixels: int) -> None:
-        """Raise RequestFailed for a large image: a few bytes can declare one that takes gigabytes to unpack."""
+        """Raise RequestFailed for an image of too many pixels: a few bytes may decompress to gigabytes."""
         for item, kind, *_ in objects_of(self._pdfium, page):
             width, height = self._pixel_size(item) if kind == self._pdfium.FPDF_PAGEOBJ_IMAGE else (0, 0)
             if width * height > max_pixels:
                 raise RequestFailed("large_image", width, height)
 
     def _pixel_size(self, image: Any) -> tuple[int, int]:
-        """Width and height; 0 0 if unknown."""
+        """Width and height of an image in pixels; 0, 0 if unknown."""
         width, height = ctypes.c_uint(), ctypes.c_uint()
         self._pdfium.FPDFImageObj_GetImagePixelSize(image, width, height)
         return width.value, height.value
@@ -201,7 +198,7 @@ class _Drawer:
     def _draw_on(
         self, page: Any, canvas: mmap.mmap, at: int, size: tuple[int, int], *, gray: bool = False, exact: bool = False
     ) -> None:
-        """Draw the page on white, at byte `at` of the canvas."""
+        """Draw the page on a white background, from byte `at` of the canvas."""
         pdfium, (width, height) = self._pdfium, size
         start = ctypes.c_char.from_buffer(canvas, at)
         kind, stride = (pdfium.FPDFBitmap_Gray, width) if gray else (pdfium.FPDFBitmap_BGRx, width * _BYTES_PER_PIXEL)
@@ -222,9 +219,9 @@ class _Drawer:
 
 
 def main() -> None:
-    """Serve one parent until it closes the connection."""
+    """Serve the parent until it closes the connection."""
     file, canvas = apply_limits()
-    # Loading pypdfium2 around pdfium's own functions would double the start time of this process.
+    # Importing pypdfium2 itself, rather than its raw bindings, would double this process's start time.
     from pypdfium2_raw import bindings
 
     bindings.FPDF_InitLibraryWithConfig(bindings.FPDF_LIBRARY_CONFIG(version=_CONFIG_VERSION))
@@ -235,5 +232,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Skips the clean-up of Python and pdfium: the system frees everything.
+    # Exit without the slow clean-up of Python and pdfium; the system frees everything.
     os._exit(0)

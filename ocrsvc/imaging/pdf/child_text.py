@@ -7,23 +7,23 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-# Doubles per character: left, right, bottom and top of its ink, and its origin, in points of the page; its code point,
-# the number of its text object, and flags: its font has no Unicode for it; pdfium inserted it as a space for a gap.
+# Doubles per character: left, right, bottom and top of its ink and x, y of its origin, in points; code point; number of
+# its text object; flags: UNMAPPED (the font maps it to no Unicode) and ADDED (a space that pdfium inserted at a gap).
 CHARACTER_NUMBERS: Final = 9
 UNMAPPED, ADDED = 1, 2
-OBJECT_NUMBERS: Final = 8  # per text object: matrix a b c d, font size, font, render mode, index in the drawing order
-COVER_NUMBERS: Final = 5  # per cover: index in the drawing order, and left, bottom, right and top in points
+OBJECT_NUMBERS: Final = 8  # doubles per text object: matrix a b c d, font size, font, render mode, drawing order index
+COVER_NUMBERS: Final = 5  # doubles per object that covers text: drawing order index; left, bottom, right, top in points
 
 _DOUBLE_BYTES: Final = 8
 _BLANK: Final = 0x20
 _DEVICE_SCALE: Final = 16
 _LONG_POINTS: Final = 1000.0
 
-_MOST_OF_A_KIND: Final = 64  # largest images and rectangles; pages with more draw pictures in pieces
+_MOST_OF_A_KIND: Final = 64  # only the 64 largest images and rectangles count; pages with more have pictures in pieces
 _MOST_COVERS: Final = 2 * _MOST_OF_A_KIND
 _DEEPEST_FORM: Final = 8
-_MOST_OBJECTS: Final = 200_000  # of a page searched for covers, with those in forms; a map of a town has fewer
-_MOST_RECTANGLES: Final = 4_000  # paths examined closely
+_MOST_OBJECTS: Final = 200_000  # objects per page, with those in forms, searched for covers; a town map has fewer
+_MOST_RECTANGLES: Final = 4_000  # paths per page examined as rectangles
 _RECTANGLE_SEGMENTS: Final = (4, 5)
 _MOST_CLIPS: Final = 8
 _OPAQUE: Final = 255
@@ -35,12 +35,12 @@ _EVERYWHERE: Final[Frame] = (-1e6, -1e6, 1e6, 1e6)
 
 
 def room_bytes(count: int) -> int:
-    """Largest size of this number of characters with their objects and covers."""
+    """Largest size of a text of `count` characters with its objects and covers."""
     return _DOUBLE_BYTES * ((CHARACTER_NUMBERS + OBJECT_NUMBERS) * count + COVER_NUMBERS * _MOST_COVERS)
 
 
 class PageText:
-    """The text of one loaded page; `close` it before the page."""
+    """The text of one loaded page; needs a `close` before the page is closed."""
 
     def __init__(self, pdfium: Any, page: Any) -> None:
         self._pdfium, self._page = pdfium, page
@@ -53,7 +53,7 @@ class PageText:
             self._pdfium.FPDFText_ClosePage(self._text)
 
     def copy(self, memory: Any) -> tuple[int, int]:
-        """Write all numbers into memory of `room_bytes`; returns how many objects and covers there are."""
+        """Write all numbers into memory of `room_bytes`; returns the numbers of text objects and covers."""
         places, covers = _look_at_objects(self._pdfium, self._page)
         numbers: Any = (ctypes.c_double * (room_bytes(self.count) // _DOUBLE_BYTES)).from_buffer(memory)
         firsts = self._copy_characters(numbers)
@@ -64,14 +64,14 @@ class PageText:
         return len(firsts), len(covers)
 
     def to_pixels(self, width: int, height: int) -> tuple[float, ...]:
-        """Six numbers that map points to pixels of the drawn page: x = a x + c y + e, y = b x + d y + f."""
+        """Six numbers a to f that map points to pixels of the drawn page: (a x + c y + e, b x + d y + f)."""
         points = ((0.0, 0.0), (_LONG_POINTS, 0.0), (0.0, _LONG_POINTS))
         (x, y), *ends = (displayed(self._pdfium, self._page, (width, height), at, _DEVICE_SCALE) for at in points)
         sides = [side for right, down in ends for side in ((right - x) / _LONG_POINTS, (down - y) / _LONG_POINTS)]
         return (*sides, x, y)
 
     def _copy_characters(self, numbers: Any) -> dict[int, int]:
-        """Copy all characters; return the first one of each text object, by the object's address."""
+        """Copy all characters; returns the index of each text object's first character, by the object's address."""
         pdfium = self._pdfium
         code_of = _unchecked(pdfium.FPDFText_GetUnicode, c_uint, c_void_p, c_int)
         object_of = _unchecked(pdfium.FPDFText_GetTextObject, c_void_p, c_void_p, c_int)
@@ -103,13 +103,13 @@ class PageText:
         matrix = pdfium.FS_MATRIX()
         pdfium.FPDFText_GetMatrix(self._text, first, matrix)
         size, mode = pdfium.FPDFText_GetFontSize(self._text, first), pdfium.FPDFTextObj_GetTextRenderMode(item)
-        # The address identifies the font.
+        # The address of the font serves as its number.
         font = _address(pdfium.FPDFTextObj_GetFont(item))
         return [matrix.a, matrix.b, matrix.c, matrix.d, size, float(font), float(mode), float(place)]
 
 
 def _unchecked(function: Any, result: Any, *arguments: Any) -> Any:
-    """The same function, taking pointers as integers: ctypes' argument checks take longer than the calls."""
+    """Make a copy of a ctypes function that takes pointers as integers: ctypes' checks take longer than the calls."""
     return ctypes.PYFUNCTYPE(result, *arguments)(_address(function))
 
 
@@ -120,7 +120,7 @@ def _address(pointer: Any) -> int:
 def displayed(
     pdfium: Any, page: Any, size: tuple[int, int], point: tuple[float, float], scale: int
 ) -> tuple[float, float]:
-    """A point's place on the page as displayed in this size. pdfium returns integers, so it computes at `scale`."""
+    """Map a point to the page displayed in this size, with a precision of 1/scale, as pdfium returns integers."""
     across, down = c_int(), c_int()
     width, height = size
     pdfium.FPDF_PageToDevice(page, 0, 0, width * scale, height * scale, 0, *point, across, down)
@@ -128,7 +128,7 @@ def displayed(
 
 
 class PageObject(NamedTuple):
-    """An object and its kind, with the number, combined matrix and clip frame of the forms around it."""
+    """A page object, its type, and its nesting depth in forms, with the forms' combined matrix and clip frame."""
 
     item: Any
     kind: int
@@ -138,7 +138,7 @@ class PageObject(NamedTuple):
 
 
 def objects_of(pdfium: Any, page: Any) -> Iterator[PageObject]:
-    """The objects of a page in drawing order, each form before its content."""
+    """Yield the objects of a page in drawing order, each form before its content."""
     items = map(partial(pdfium.FPDFPage_GetObject, page), range(pdfium.FPDFPage_CountObjects(page)))
     return _walk(pdfium, items, 0, _UNCHANGED, _EVERYWHERE)
 
@@ -162,7 +162,7 @@ def _matrix_in(pdfium: Any, form: Any, matrix: Matrix) -> Matrix:
 
 
 def _look_at_objects(pdfium: Any, page: Any) -> tuple[dict[int, int], list[list[float]]]:
-    """The index in drawing order of text objects, by address, and the COVER_NUMBERS of what is drawn after text."""
+    """Drawing order index of text objects, by address; and the COVER_NUMBERS of images and rectangles after text."""
     places = dict[int, int]()
     images, rectangles = list[list[float]](), list[list[float]]()
     looked_at = 0
@@ -201,7 +201,7 @@ def _bounds_on_page(pdfium: Any, item: Any, matrix: Matrix, clip: Frame) -> Fram
 
 
 def _clipped(pdfium: Any, item: Any, frame: Frame) -> Frame:
-    """Clip a frame by the first rectangles of the object's clip path."""
+    """Clip a frame by the first _MOST_CLIPS rectangles of the object's clip path."""
     clip = pdfium.FPDFPageObj_GetClipPath(item)
     for path in range(min(_MOST_CLIPS, pdfium.FPDFClipPath_CountPaths(clip)) if clip else 0):
         count = pdfium.FPDFClipPath_CountPathSegments(clip, path)
@@ -211,7 +211,7 @@ def _clipped(pdfium: Any, item: Any, frame: Frame) -> Frame:
 
 
 def _rectangle(pdfium: Any, count: int, segment: Callable[[int], Any]) -> Frame | None:
-    """The frame of a path of `count` segments that is an upright rectangle; else None."""
+    """The frame of a path of `count` segments if it is an upright rectangle, else None."""
     points = list[tuple[float, float]]()
     x, y = ctypes.c_float(), ctypes.c_float()
     for index in range(count if count in _RECTANGLE_SEGMENTS else 0):

@@ -1,4 +1,4 @@
-"""Splits lines at columns: at gaps that line up over several rows, and at rules between cells."""
+"""Splits lines into columns: at gaps that line up over several rows, and at ruled lines between cells."""
 
 import re
 from bisect import bisect_right
@@ -12,28 +12,29 @@ from ocrsvc.imaging.pdf.characters import Flags, Indices, Numbers
 from ocrsvc.imaging.pdf.page_look import RuleFinder
 from ocrsvc.imaging.pdf.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_OBJECT, Level
 
-# In ems.
-_WORD: Final = 0.12  # narrowest space between words
+# Distances in ems.
+_WORD: Final = 0.12  # narrowest gap between words
 _LETTERS: Final = 0.25  # widest gap between letters of a word that the file positions one by one
-_LEAST: Final = 0.4  # narrowest gap between columns in files that do not write spaces between words
-_LEAST_WITHOUT_BLANK: Final = 0.15  # the same for a gap without space in files that write them
+_LEAST: Final = 0.4  # narrowest gap between columns in files without space characters
+_LEAST_WITHOUT_BLANK: Final = 0.15  # narrowest gap between columns, without a space, in files with space characters
 _SAME_ROW: Final = 0.3
 _SAME_EDGE: Final = 0.2
 _FURTHEST_ROW: Final = 3.5
 
-_WIDER: Final = 1.6  # ratio of a clearly wider gap to the narrowest of its line, or to the page's usual space
-_USUAL: Final = (0.2, 0.3, 0.35)  # usual space in ems: least, default, most
-_USUAL_SHARE: Final = 0.2  # quantile of the gaps taken as usual space
-_HAS_BLANKS: Final = 0.2  # of the gaps within lines are spaces in a file that writes spaces
+_WIDER: Final = 1.6  # least ratio of a clearly wider gap to the narrowest of its line, or to the page's usual space
+_USUAL: Final = (0.2, 0.3, 0.35)  # usual word space in ems: least, default, most
+_USUAL_SHARE: Final = 0.2  # this quantile of the gaps is the usual word space
+_HAS_BLANKS: Final = 0.2  # a file with space characters has them in at least this share of the gaps within lines
 _MOSTLY: Final = 0.75
 _SPACED_OUT, _LEAST_SPACED_OUT = 0.6, 6
 _LEAST_ROWS: Final = 3
-_SURE_ROWS: Final = 5  # of aligned gaps with an edge that separate columns even if other gaps of the line are as wide
-_ROWS_WITHOUT_EDGE: Final = 6  # of aligned gaps that separate columns even if neither side is, as with centred cells
+# Aligned gaps in this many rows, with text aligned beside them, separate columns even in lines of equally wide gaps.
+_SURE_ROWS: Final = 5
+_ROWS_WITHOUT_EDGE: Final = 6  # aligned gaps in this many rows separate columns without aligned text: centred cells
 _MOST_CHANNELS: Final = 64
-_MOST_PASSED: Final = 8  # rows that end before a channel's place or begin after it, until the channel ends
+_MOST_PASSED: Final = 8  # a channel ends after this many successive rows that do not reach it
 
-# Markers of list items, which belong to their lines: bullets, numbers and letters with punctuation.
+# Bullets, and numbers and letters with punctuation, belong to the lines of their list items.
 _MARKER_CHARACTERS: Final = 7
 _MARKER: Final = re.compile(
     r"(?P<list>\W|[(\[]?(?:\d{1,3}|\w{1,4})[.):\]]{1,2}|(?:\d{1,2}\.){1,3}\d{0,2})|(?P<number>\d{1,5})"
@@ -42,11 +43,11 @@ _MARKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Whites:
-    """Gaps between the characters `before` and `after` of a row, row by row from left to right, in pixels.
+    """Gaps between the characters `before` and `after`, row by row from left to right, in pixels; `line` is before it.
 
-    `line` is the line before it. `is_parted`: another line begins after it; `may_part`: it separates columns if it
-    lines up with others; `is_wide`: clearly wider than others of its line; `is_ruled`: a rule stands in it. The text
-    after it, up to the next possible separator, ends at `end`; `is_number`: it is mostly digits.
+    `is_parted`: another line begins after the gap; `may_part`: the gap separates columns if it lines up with others;
+    `is_wide`: clearly wider than other gaps of its line; `is_ruled`: a ruled line stands in it. `end` is where the text
+    from this gap to the next possible separator ends, and `is_number` whether that text is mostly digits.
     """
 
     before: Indices
@@ -66,7 +67,7 @@ class _Whites:
 
 @dataclass(slots=True)
 class _Channel:
-    """Aligned gaps of successive rows: their common sides, the gaps, and the rows passed since the last gap."""
+    """Aligned gaps of successive rows: the x range common to all, their indices, and the rows since the last gap."""
 
     left: float
     right: float
@@ -76,9 +77,9 @@ class _Channel:
 
 
 def part_columns(level: Level, line_of: Indices, codes: Sequence[int], find_ruled: RuleFinder | None) -> Indices | None:
-    """The cell of each character; a cell lies within one line. None if no line is split.
+    """Number the cells into which lines are split: (C,) the cell of each character, or None if no line is split.
 
-    `line_of` (C,) is the line of each character, from 0, or -1; `find_ruled` is None where the page is not drawn.
+    `line_of` (C,) is each character's line from 0, or -1; `find_ruled` is None for a page that is not drawn.
     """
     if not (line_of >= 0).any():
         return None
@@ -92,7 +93,7 @@ def part_columns(level: Level, line_of: Indices, codes: Sequence[int], find_rule
 
 
 def _in_rows(level: Level, line_of: Indices) -> tuple[Indices, Indices, Numbers]:
-    """The characters of lines, ordered by row and left side, the row of each, and the rows' baselines."""
+    """The characters that belong to lines, sorted by row and left side; the row of each; each row's baseline."""
     chosen = np.flatnonzero(line_of >= 0)
     numbers = line_of[chosen]
     count = np.maximum(np.bincount(numbers), 1)
@@ -115,7 +116,7 @@ def _find_whites(
     find_ruled: RuleFinder | None,
 ) -> _Whites:
     order, rows = in_rows
-    # A Chinese character takes its square, whatever its ink; so commas below each other are no column.
+    # A Chinese character counts as wide as its square: the white beside commas in several rows is not a gap.
     right, left = level.taken[order], np.where(level.is_cjk, np.minimum(level.left, level.start), level.left)[order]
     far = 2 * float(np.abs(right).max(initial=0) + np.abs(left).max(initial=0)) + 1
     reach = np.maximum.accumulate(right + far * rows) - far * rows
@@ -124,7 +125,7 @@ def _find_whites(
     before, after = order[:-1], order[1:]
     is_next = np.abs(after - before) == 1
     blank = np.where(is_next, level.spaces[np.maximum(before, after)], AFTER_BLANK)
-    # The gaps between letters of a word may be as wide.
+    # Letters of a word that the file positions one by one may also have gaps wider than _WORD.
     is_word = (blank >= AFTER_GUESS) | ((blank == AFTER_NOTHING) & (size > _LETTERS * em))
     at = np.flatnonzero((rows[1:] == rows[:-1]) & (size > _WORD * em) & is_word)
     before, after, em, size, blank = before[at], after[at], em[at], size[at] / em[at], blank[at]
@@ -148,10 +149,10 @@ def _find_whites(
         open_gaps = np.flatnonzero(~is_parted & (blank < IN_OBJECT))
         sides = reach[at][open_gaps], left[at + 1][open_gaps]
         is_ruled[open_gaps], is_step[open_gaps] = find_ruled(*sides, level.base[before[open_gaps]], em[open_gaps])
-    # A background of its own may be that of a cell or of a highlighted word: other rows decide.
+    # A change of background may come from a cell or from a highlighted word: gaps in other rows decide.
     may_part, is_wide = may_part | is_step, is_wide | is_step
     may_part &= ~is_parted & (blank < IN_OBJECT) & ~(fixed[before] & fixed[after]) & ~is_ruled
-    # Headings may have gaps between most of their letters.
+    # In a letter-spaced heading most letters have gaps, which separate no columns.
     letters, gaps = np.bincount(line_of[line_of >= 0]), np.bincount(lines[~is_parted], minlength=len(least))
     may_part &= (gaps < np.maximum(_SPACED_OUT * letters, _LEAST_SPACED_OUT))[lines]
     end, is_number = _behind(at, np.flatnonzero(may_part | is_parted | is_ruled), reach, rows, codes, order)
@@ -162,7 +163,7 @@ def _find_whites(
 def _behind(
     at: Indices, usable: Indices, reach: Numbers, rows: Indices, codes: Sequence[int], order: Indices
 ) -> tuple[Numbers, Flags]:
-    """Where the text after each usable gap, behind position `at` in `order`, ends, and whether it is a number."""
+    """x at which the text after each usable gap ends, and whether it is mostly digits; `at` are indices in `order`."""
     last = np.searchsorted(rows, rows[at[usable]], side="right") - 1
     last = np.minimum(last, np.append(at[usable][1:], len(order)))
     shown = np.asarray(codes, np.int64)[order]
@@ -175,7 +176,7 @@ def _behind(
 
 
 def _fixed_fonts(level: Level) -> Flags:
-    """(C,) characters of monospaced fonts, in which everything lines up."""
+    """Whether each character (C,) is of a monospaced font, in which unrelated gaps line up."""
     letter = level.is_letter
     step = (level.start[1:] - level.start[:-1]) / level.em[1:]
     pairs = np.flatnonzero(letter[1:] & letter[:-1] & (level.spaces[1:] < AFTER_GUESS) & (step > 0) & (step < 1))
@@ -231,7 +232,7 @@ def _is_column(channel: _Channel, whites: _Whites) -> bool:
 
 
 def _has_edge(channel: _Channel, whites: _Whites) -> bool:
-    """Whether the texts before a channel end in one place, or those after it begin or, for numbers, end in one."""
+    """Whether text is aligned at a channel: its end before it, or its start (for numbers also its end) after it."""
     near = _SAME_EDGE * float(np.median(whites.em[channel.whites]))
     sides = [whites.left[channel.whites], whites.right[channel.whites]]
     if whites.is_number[channel.whites].mean() >= _MOSTLY:
@@ -253,17 +254,17 @@ def _cuts(channels: Sequence[_Channel], whites: _Whites, line_of: Indices, codes
         is_numbers = len(markers) >= _MOSTLY * len(gaps)
         (numbered if is_numbers else cut)[gaps] = True
         is_sure[gaps] |= len(channel.whites) >= _SURE_ROWS and _has_edge(channel, whites)
-    # Numbers also precede list items and lines of source code; a table has other columns, too.
+    # Numbers also precede list items and source code lines, so they are a column only in rows with other columns.
     in_table = np.zeros(int(whites.row.max()) + 1, np.bool_)
     in_table[whites.row[cut]] = True
     cut |= numbered & in_table[whites.row]
-    # A line whose gaps are all alike is justified text, unless columns lie at all of them.
+    # A line with equally wide gaps is justified text, unless all of its gaps separate columns.
     rest = np.bincount(whites.line[~(cut | whites.is_parted | whites.is_ruled)], minlength=len(line_of))
     return np.asarray(cut & (whites.is_wide | is_sure | (rest[whites.line] == 0)), np.bool_)
 
 
 def _beginning(line_of: Indices, codes: Sequence[int], is_apart: Flags, last: int) -> str:
-    """The text of a line up to its character `last`; "" if it is long or has gaps."""
+    """The text of a line from its start to character `last`; "" if it is too long for a list marker or has gaps."""
     line, first = line_of[last], last
     while first > 0 and last - first < _MARKER_CHARACTERS and line_of[first - 1] == line:
         first -= 1
@@ -273,7 +274,7 @@ def _beginning(line_of: Indices, codes: Sequence[int], is_apart: Flags, last: in
 
 
 def _cells(whites: _Whites, cuts: Indices, line_of: Indices, order: Indices) -> Indices:
-    """(C,) the cell of each character: lines, split at the cuts."""
+    """Number each character's cell, (C,): its line, split at the cuts."""
     is_first = np.zeros(len(line_of), np.int64)
     is_first[whites.after[cuts]] = 1
     by_line = order[np.argsort(line_of[order], kind="stable")]

@@ -15,16 +15,16 @@ from ocrsvc.results import Box, Character, Line, ReadOptions, Word
 
 CONFIDENCE: Final = 1.0
 
-_MARGIN: Final = 0.06  # ems between a line's ink and its box, above and below
-_ASCENT, _DESCENT, _WIDTH = 0.75, 0.2, 0.55  # assumed ems of a character whose ink along its line is unknown
-_CORNERS: Final = [0, 1, 2, 1, 2, 3, 0, 3]  # of left, top, right and bottom, clockwise from the top left
+_MARGIN: Final = 0.06  # margin in ems between a line's ink and its box, above and below
+_ASCENT, _DESCENT, _WIDTH = 0.75, 0.2, 0.55  # in ems, assumed for characters whose ink along their line is unknown
+_CORNERS: Final = [0, 1, 2, 1, 2, 3, 0, 3]  # indices in (left, top, right, bottom) of x, y of corners, clockwise
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedLines:
-    """Lines with their boxes (L, 4, 2) in pixels of the drawn page, clockwise from where reading starts.
+    """Lines and their boxes (L, 4, 2) in pixels of the drawn page, clockwise from where reading starts.
 
-    `spans` (M, 4) are left, top, right and bottom of all characters along their lines, `turns` (M,) these in degrees.
+    `turns` (M,) are the M characters' clockwise degrees, and `spans` (M, 4) left, top, right, bottom after leveling.
     """
 
     lines: Sequence[TextLine]
@@ -48,7 +48,7 @@ def place_lines(characters: PageCharacters, lines: Sequence[TextLine]) -> Placed
 
 
 def make_lines(placed: PlacedLines, chosen: Sequence[int], options: ReadOptions) -> tuple[Line, ...]:
-    """The chosen lines as results, in the given order, with words if requested."""
+    """Convert the chosen lines to results, in the given order, with words if requested."""
     boxes, lines = as_boxes(upright_boxes(placed.quads) if options.upright_boxes else placed.quads), placed.lines
     starts = [0, *accumulate(len(line.members) for line in lines)]
     segment = open_jieba() if options.words == "segmented" else by_character
@@ -57,7 +57,7 @@ def make_lines(placed: PlacedLines, chosen: Sequence[int], options: ReadOptions)
 
 
 def page_angle(lines: Sequence[TextLine], quads: Quads) -> int:
-    """The clockwise turn of the page that makes most of its text upright."""
+    """Clockwise degrees by which the page must be turned so that most of its text is upright."""
     if not lines:
         return 0
     counts = np.zeros(360, int)
@@ -66,7 +66,7 @@ def page_angle(lines: Sequence[TextLine], quads: Quads) -> int:
 
 
 def _spans(characters: PageCharacters, turns: Numbers) -> Numbers:
-    """(M, 4) left, top, right and bottom of each character along its line."""
+    """Left, top, right and bottom of each character, (M, 4), turned so that its line is level."""
     across, down = _axes(turns)
     corners = characters.ink[:, _CORNERS].reshape(-1, 4, 2)
     x, y = np.einsum("mkj,mj->mk", corners, across), np.einsum("mkj,mj->mk", corners, down)
@@ -85,7 +85,7 @@ def _axes(turns: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _quads(spans: Numbers, turns: Numbers) -> Quads:
-    """(N, 4, 2) corners on the page of spans along lines turned by `turns` degrees."""
+    """Turn spans back onto the page: (N, 4, 2) corners; `turns` are their lines' clockwise degrees."""
     across, down = _axes(turns)
     corners = spans[:, _CORNERS].reshape(-1, 4, 2)
     points = corners[..., :1] * across[:, None] + corners[..., 1:] * down[:, None]
@@ -100,7 +100,7 @@ def _join(spans: Numbers, starts: Indices) -> Numbers:
 def _words_of(
     placed: PlacedLines, options: ReadOptions, segment: Segmenter, line: TextLine, start: int
 ) -> tuple[Word, ...]:
-    """The words of a line whose characters begin at index `start` of all."""
+    """The words of a line; `start` is the index of its first character in `placed.spans`."""
     lengths = (len(text) + blank for text, blank in zip(line.texts, line.blanks, strict=True))
     offsets = list(accumulate(lengths, initial=0))
     begins = np.unique(np.searchsorted(offsets, word_begins(line.text, segment), side="right") - 1)

@@ -1,4 +1,4 @@
-"""Groups the characters of a page into lines by baseline and gap; file order matters only within a line."""
+"""Groups the characters of a page into lines by baseline and gap; their order in the file matters only inside lines."""
 
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +30,9 @@ from ocrsvc.imaging.pdf.runs import (
 )
 from ocrsvc.imaging.text_direction import MOSTLY, RIGHT_TO_LEFT, logical_order
 
-# pdfium returns these for a hyphen that breaks a word at the end of a line.
+# pdfium returns these code points for a hyphen at the end of a line.
 HYPHENS: Final = (0x2, 0xAD, 0xFFFE)
-# Characters of the fonts Symbol and Wingdings, by the private-use code points that word processors write.
+# Bullets of the fonts Symbol and Wingdings, by the private-use code points that word processors write.
 BULLETS: Final = {0xF0B7: "•", 0xF0A7: "▪", 0xF076: "❖", 0xF0D8: "➢", 0xF0FC: "✓", 0xF0E0: "→", 0xF06E: "■"}
 _PRESENTATION_FORMS: Final = (0xFB00, 0xFEFF)
 
@@ -41,7 +41,7 @@ FindRules = Callable[[int], RuleFinder | None]
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """Characters in logical order, their texts, and whether a space precedes each; turned clockwise by `degrees`."""
+    """Characters in logical order, their texts, and whether a space precedes each; the line is `degrees` clockwise."""
 
     members: Indices
     texts: Sequence[str]
@@ -50,18 +50,18 @@ class TextLine:
 
     @property
     def text(self) -> str:
-        """The whole text with its spaces."""
+        """The line's text, with spaces."""
         return "".join([" " + text if blank else text for text, blank in zip(self.texts, self.blanks, strict=True)])
 
 
 def is_blank(codes: NDArray[np.uint32]) -> Flags:
-    """Which code points are white space or control characters."""
+    """Whether each code point is white space or a control character."""
     spaces = [0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xFEFF, *range(0x2000, 0x200C)]
     return ((codes <= 0x20) | np.isin(codes, spaces)) & ~np.isin(codes, HYPHENS)
 
 
 def find_lines(characters: PageCharacters, find_rules: FindRules | None = None) -> list[TextLine]:
-    """The lines of a page, unordered; `find_rules` finds rules between cells for lines turned by some degrees."""
+    """Find the lines of a page, unordered; `find_rules` makes a finder of ruled lines between cells for an angle."""
     blank = is_blank(characters.codes)
     seen = np.flatnonzero(~blank)
     spaces = _spaces(characters, blank, seen)
@@ -74,7 +74,7 @@ def find_lines(characters: PageCharacters, find_rules: FindRules | None = None) 
 
 
 def _spaces(characters: PageCharacters, blank: Flags, seen: Indices) -> Indices:
-    """(N,) what precedes each character in the file, for `read_level`."""
+    """What precedes each character in the file, (N,): values IN_STRING to IN_OBJECT, as `read_level` needs."""
     spaces, owner = np.full(len(characters), AFTER_NOTHING, np.intp), characters.owner
     is_own = blank & ~characters.is_added
     spaces[1:][blank[:-1]] = AFTER_GUESS
@@ -122,12 +122,12 @@ def _parted(
 
 
 def _in_line(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
-    """The characters of a line of these runs, in file order within each run, and the spaces before them."""
+    """The characters of the line made of these runs, in file order within a run; whether a space precedes each."""
     leftwards = sum(runs.leftwards[number] for number in numbers)
     others = sum(runs.ends[number] - runs.begins[number] for number in numbers) - leftwards
     if leftwards and MOSTLY * leftwards >= others:
         groups = [list(group) for _, group in groupby(numbers, lambda number: runs.leftwards[number] > 0)]
-        # Neighbouring numbers and Latin words keep their order.
+        # In right-to-left text, neighbouring numbers and Latin words keep their left-to-right order.
         ordered = (group[::-1] if runs.leftwards[group[0]] else group for group in reversed(groups))
         numbers = [number for group in ordered for number in group]
     places = [np.arange(runs.begins[number], runs.ends[number]) for number in numbers]
@@ -144,7 +144,7 @@ def _in_line(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices,
 
 
 def _in_visual_order(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
-    """The characters of a line of these runs from left to right, and the spaces before them."""
+    """The characters of the line made of these runs, from left to right; whether a space precedes each."""
     places = np.concatenate([np.arange(runs.begins[number], runs.ends[number]) for number in numbers])
     places = places[np.argsort((level.left + level.right)[places], kind="stable")]
     em = float(np.median(level.em[places]))
@@ -162,7 +162,7 @@ def _line(characters: PageCharacters, members: Indices, blanks: list[bool], degr
 
 
 def _in_logical_text(line: TextLine) -> TextLine:
-    """Put a line in visual order into logical order, if it has right-to-left text."""
+    """Convert a line from visual to logical order if it has right-to-left text."""
     if not any(unicodedata.bidirectional(text[0]) in RIGHT_TO_LEFT for text in line.texts if not text.isascii()):
         return line
     shown: list[tuple[int, str]] = []
@@ -178,7 +178,7 @@ def _in_logical_text(line: TextLine) -> TextLine:
 
 @cache
 def _text_of(code: int) -> str:
-    """The text of a code point, with ligatures and presentation forms as letters and all hyphens as "-"."""
+    """The text of a code point: ligatures and presentation forms become plain letters, all hyphens become "-"."""
     if code in HYPHENS:
         return "-"
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:

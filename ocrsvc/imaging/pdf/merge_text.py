@@ -13,7 +13,7 @@ from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Image, Line, OwnText, Page
 
-_MOST_COVERED: Final = 0.4  # of a recognized line may lie in boxes of the text layer
+_MOST_COVERED: Final = 0.4  # a recognized line is kept if at most this share lies in boxes of the text layer
 _GRID_PX: Final = 4
 _BORDER_PX: Final = 2
 
@@ -28,13 +28,13 @@ def without_text(image: Image, own: OwnText) -> Image:
         border = np.concatenate([around[0], around[-1], around[:, 0], around[:, -1]])
         colour = [float(value) for value in np.atleast_1d(np.median(border, axis=0))]
         cv2.fillConvexPoly(pixels, corners, colour)
-        # The blurred edges of the outermost strokes lie outside the box.
+        # Also cover the blurred edges of letters just outside the box.
         cv2.polylines(pixels, [corners], isClosed=True, color=colour, thickness=2 * _BORDER_PX - 1)
     return Image(pixels, image.format)
 
 
 def merge_text(page: Page, own: OwnText) -> Page:
-    """Add the text layer to the page that the engine read without it, in reading order."""
+    """Merge the text layer into the page that the engine read without it, in reading order."""
     if not own.lines:
         return page
     lines = [*own.lines, *_uncovered(page, own)]
@@ -50,13 +50,13 @@ def with_sources(page: Page) -> Page:
 
 
 def order_of(texts: Sequence[str], quads: Quads, angle: int) -> list[int]:
-    """The reading order of lines on a page that is upright after a clockwise turn by `angle`."""
+    """Indices of lines in reading order, on a page that must be turned clockwise by `angle` to be upright."""
     leftwards = sum(len(text) * (1 if runs_from_right_to_left(text) else -1) for text in texts)
     return reading_order(turn_points(quads, angle, 0, 0), texts, from_right=leftwards > 0)
 
 
 def _uncovered(page: Page, own: OwnText) -> list[Line]:
-    """The recognized lines outside the boxes of the text layer."""
+    """The recognized lines that lie mostly outside the boxes of the text layer."""
     covered = np.zeros((page.height // _GRID_PX + 1, page.width // _GRID_PX + 1), np.uint8)
     for quad in _quads(own.lines):
         cv2.fillConvexPoly(covered, np.round(quad / _GRID_PX).astype(np.int32), 1)

@@ -1,7 +1,7 @@
-"""Draws the pages of a PDF with pdfium, in a child process of its own with limits of memory, and of time per page.
+"""Draws the pages of a PDF with pdfium, in a child process with limits of memory and of time per page.
 
-A PDF can make pdfium crash, loop or take memory without end, and pdfium is not thread-safe. If the child dies, the PDF
-counts as damaged and the next page gets a new child.
+A PDF can make pdfium crash, loop or exhaust memory, and pdfium is not thread-safe. If the child dies, the page counts
+as damaged, and the next page gets a new child.
 """
 
 import fcntl
@@ -25,13 +25,13 @@ from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProc
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
 POINTS_PER_INCH: Final = 72
-MIN_DPI: Final = 72  # small text is illegible below; a page that exceeds its limits at MIN_DPI is too large
-PAGE_LIMIT_S: Final = 10.0  # for opening the file, and for each page; a scan of 50 megapixels takes a second or two
-MAX_IMAGE_SCALE: Final = 1.5  # largest resolution of a page that is one image, in those of other pages; bounds the cost
-_SAME_RESOLUTION: Final = 0.02  # share by which an image's resolutions across and down may differ
-TEXT_LIMIT_S: Final = 5.0  # for finding a page's characters: a page of ten thousand takes some milliseconds
-MOST_CHARACTERS: Final = 50_000  # of a text layer; the densest newspaper pages have 30,000
-_MEMORY_BYTES: Final = 144 << 20  # without the canvas; a scan of 50 megapixels needs less than half
+MIN_DPI: Final = 72  # small text is illegible below; a page that exceeds the limits even at MIN_DPI is refused
+PAGE_LIMIT_S: Final = 10.0  # for opening the file and for each page; a scan of 50 megapixels takes a second or two
+MAX_IMAGE_SCALE: Final = 1.5  # bounds the cost of pages that are one image: at most 1.5 times the dpi of other pages
+_SAME_RESOLUTION: Final = 0.02  # horizontal and vertical resolutions of an image that differ by less count as equal
+TEXT_LIMIT_S: Final = 5.0  # for finding a page's characters: ten thousand take some milliseconds
+MOST_CHARACTERS: Final = 50_000  # per page of a text layer; the densest newspaper pages have 30,000
+_MEMORY_BYTES: Final = 144 << 20  # of the child, without the canvas; a scan of 50 megapixels needs less than half
 CANVAS_BYTES_PER_PIXEL: Final = 4
 _PROGRAM: Final = "ocrsvc.imaging.pdf.child"
 _MAX_PAGES: Final = 1 << 21  # pdfium trusts the page count that a file declares
@@ -39,22 +39,22 @@ _MAX_PAGES: Final = 1 << 21  # pdfium trusts the page count that a file declares
 
 @dataclass(frozen=True, slots=True)
 class DrawingLimits:
-    """The resolution of drawn pages, and the largest page, which also limits each image on it."""
+    """The resolution of drawn pages, and the size limits of pages and of each image on them."""
 
     dpi: int
     max_pixels: int
     longest_side: int
 
     def largest_scale(self, width: float, height: float) -> float:
-        """Largest scale at which a page of these sides stays within the limits."""
+        """The largest scale at which a page of this size stays within the limits."""
         return min(math.sqrt(self.max_pixels / width / height), self.longest_side / max(width, height))
 
 
 class Pdf:
-    """An open PDF. Not thread-safe; `close` it after use. `check` is called while the child works.
+    """An open PDF. Not thread-safe; needs a `close`. While the child works, `check` is called, which may raise.
 
-    All methods raise BrokenImage for a page that is damaged, crashes the child, or takes longer than PAGE_LIMIT_S;
-    ImageTooLarge for a page, or an image on it; ResourcesExhausted; and opening EncryptedDocument.
+    Methods raise BrokenImage for a page that is damaged, crashes the child or takes longer than PAGE_LIMIT_S, and
+    ImageTooLarge and ResourcesExhausted; the constructor also raises EncryptedDocument.
     """
 
     def __init__(self, raw: bytes, limits: DrawingLimits, check: Check) -> None:
@@ -65,7 +65,7 @@ class Pdf:
             with resources_exhausted():
                 self._file = open_memory("pdf", raw, READ_ONLY)
                 opened.callback(os.close, self._file)
-                # It cannot shrink: a compromised child must not remove memory that this process reads.
+                # Cannot shrink: reading memory that a compromised child has removed would crash this process.
                 self._canvas = open_memory("page", seals=fcntl.F_SEAL_SHRINK)
                 opened.callback(os.close, self._canvas)
             opened.callback(self._end)
@@ -75,12 +75,12 @@ class Pdf:
             self._opened = opened.pop_all()
 
     def measure(self, number: int, check: Check) -> tuple[int, int]:
-        """Width and height in pixels at which a page, from 1, is drawn."""
+        """Width and height in pixels at which page `number`, from 1, is drawn."""
         width, height = self._ask(f"size {number}", _page(number), check, "points", 2)
         return size_px(width, height, self._limits)
 
     def measure_image(self, number: int, check: Check) -> tuple[int, int] | None:
-        """Width and height in pixels of a page that is one image, at that image's resolution; None for other pages."""
+        """Width and height in pixels, at its image's resolution, of a page that is one image; None for other pages."""
         request = f"image {number} {self._limits.dpi} {self._limits.max_pixels}"
         across, down = self._ask(request, _page(number), check, "image", 2)
         if not (0 < across < math.inf and 0 < down < math.inf):
@@ -104,7 +104,7 @@ class Pdf:
         return np.asarray(drawn, np.uint8)
 
     def count_characters(self, number: int, check: Check) -> int:
-        """Count a page's characters, at most MOST_CHARACTERS, in TEXT_LIMIT_S; `characters` returns them afterwards."""
+        """Count a page's characters for `characters`; more than MOST_CHARACTERS, or TEXT_LIMIT_S, raise BrokenImage."""
         (answer,) = self._ask(f"text {number}", f"The text of page {number}", check, "characters", 1, TEXT_LIMIT_S)
         count = int(answer)
         if count > MOST_CHARACTERS:
@@ -115,7 +115,7 @@ class Pdf:
         return count
 
     def characters(self, number: int, count: int, frame: PageFrame, check: Check) -> tuple[PageCharacters, Pixels]:
-        """The characters of the page counted last, and a drawing of it in gray with the frame's small sides."""
+        """The characters of the page counted last, and a small gray drawing of it in the frame's small size."""
         text_bytes, small_bytes = room_bytes(count), frame.small_width * frame.small_height
         self._grow_canvas(text_bytes + small_bytes)
         sides = (frame.width, frame.height, frame.small_width, frame.small_height)
@@ -144,7 +144,7 @@ class Pdf:
     def _ask(
         self, request: str, subject: str, check: Check, word: str, count: int, limit_s: float | None = None
     ) -> Sequence[float]:
-        """The `count` numbers after `word` in the child's answer; starts a new child if the last one has ended."""
+        """Return the `count` numbers after `word` in the child's answer; starts a new child if the last has ended."""
         limit_s = PAGE_LIMIT_S if limit_s is None else limit_s
         if self._child is None or not self._child.is_open:
             self._start(check)
@@ -170,7 +170,7 @@ class Pdf:
 
 
 def size_px(width: float, height: float, limits: DrawingLimits) -> tuple[int, int]:
-    """Pixels at which a page of these sides in points is drawn. Raises BrokenImage, ImageTooLarge below MIN_DPI."""
+    """Pixel size at which a page, measured in points, is drawn. Raises BrokenImage, and ImageTooLarge below MIN_DPI."""
     if not (0 < width < math.inf and 0 < height < math.inf):
         raise broken("PDF page", "has no size")
     scale = min(limits.dpi / POINTS_PER_INCH, limits.largest_scale(width, height))
@@ -186,19 +186,19 @@ def size_px(width: float, height: float, limits: DrawingLimits) -> tuple[int, in
 def image_size_px(
     points: tuple[float, float], image: tuple[float, float], limits: DrawingLimits
 ) -> tuple[int, int] | None:
-    """Width and height in pixels at which a page of one image, of `image` pixels, is drawn; None below MIN_DPI."""
+    """Pixel size at which a page that is one image of `image` pixels is drawn; None below MIN_DPI."""
     across, down = (pixels / side * POINTS_PER_INCH for pixels, side in zip(image, points, strict=True))
     finest = max(across, down)
     if finest < MIN_DPI:
         return None
     if abs(across - down) > _SAME_RESOLUTION * finest:
-        # A fax has half the resolution down the page: its rows are drawn twice.
+        # A fax has half the vertical resolution: each of its rows is drawn twice.
         across = down = finest
     width, height = (side * dpi / POINTS_PER_INCH for side, dpi in zip(points, (across, down), strict=True))
     scale = min(1.0, MAX_IMAGE_SCALE * limits.dpi / finest, limits.largest_scale(width, height))
     if finest * scale < MIN_DPI:
         return None
-    # At scale 1 the sides are whole numbers but for a rounding error.
+    # At scale 1 the sides differ from whole numbers only by a rounding error.
     rounded = round if scale == 1.0 else int
     return max(1, rounded(width * scale)), max(1, rounded(height * scale))
 
@@ -215,7 +215,7 @@ def _crash(subject: str) -> BrokenImage:
 
 
 def _error_of(answer: str, numbers: Sequence[float], max_pixels: int) -> OcrsvcError | None:
-    """The error that the child reports; None for an unknown answer."""
+    """Translate the child's error word; None for an unknown answer."""
     match answer, numbers:
         case "password", []:
             return EncryptedDocument("This PDF needs a password.", "Send it without one.")

@@ -1,7 +1,7 @@
 """Decides which text of a PDF page's text layer is used, and whether the rest of the page must be recognized.
 
-"auto" and "merge" use visible text whose font maps to Unicode; "only" uses all text, as nothing else is recognized. A
-font with a missing or wrong Unicode map gives unreadable text, while the page looks right.
+"auto" and "merge" use visible text whose font maps to Unicode: with a missing or wrong map the text is garbage although
+the page looks right. "only" uses all text, because nothing is recognized.
 """
 
 import unicodedata
@@ -20,29 +20,29 @@ from ocrsvc.imaging.pdf.merge_text import order_of
 from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
 from ocrsvc.results import OwnText, Pixels, ReadOptions, Rectangle
 
-MOST_REST: Final = {"auto": 0.005, "merge": 0.0}  # largest share of a page without text layer that is not recognized
+MOST_REST: Final = {"auto": 0.005, "merge": 0.0}  # a larger share of possible text outside the text layer is recognized
 CHARACTER_BYTES: Final = 600  # memory per character while lines are built
 
-_SAME_PLACE: Final = 0.15  # ems between a character and a second print of it
-_SAME_LINE: Final = 0.6  # overlap of two boxes with equal text, as a share of the smaller one
-_COPIES: Final = 8  # lines of equal text that are compared
+_SAME_PLACE: Final = 0.15  # largest distance, in ems, of a character from a repeated print of it
+_SAME_LINE: Final = 0.6  # lines of equal text whose boxes overlap by this share of the smaller one are duplicates
+_COPIES: Final = 8  # most lines of equal text that a line is compared with
 
 _NO_CHARACTERS: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
-MOST_BAD: Final = 0.02  # largest share of bad characters in a line; a line with more is left to the engine
+MOST_BAD: Final = 0.02  # a line with a larger share of bad characters is left to the engine
 
-LEAST_LETTERS: Final = 80  # fewest Latin letters of a font to judge it by their frequency
-LEAST_DIFFERENT: Final = 16  # different letters of a font of running text; fonts for formulas have fewer
-MOST_BITS: Final = 4.95  # mean per letter of a font: usually 4.1 to 4.7; 4.9 to 5.8 where the map permutes letters
-LEAST_SYMBOLS, MOST_SYMBOLS = 60, 0.6  # fewest characters of a font to judge it by its share of symbols, and the most
+LEAST_LETTERS: Final = 80  # a font with fewer Latin letters is not judged by their frequency
+LEAST_DIFFERENT: Final = 16  # nor is a font with fewer different letters, such as one for formulas
+MOST_BITS: Final = 4.95  # cross-entropy in bits per letter: usually 4.1 to 4.7; 4.9 to 5.8 if the map permutes letters
+LEAST_SYMBOLS, MOST_SYMBOLS = 60, 0.6  # in a font of at least 60 characters, a larger share of symbols is implausible
 
-# Frequencies of A to Z: mean of English, German, French, Spanish, Italian, Portuguese, Polish without accents.
+# Frequencies of A to Z: mean of English, German, French, Spanish, Italian, Portuguese, Polish, without accents.
 _COUNTS: Final = [90, 14, 38, 42, 140, 12, 17, 22, 75, 5, 8, 46, 28, 70, 72, 28, 6, 66, 67, 64, 36, 14, 9, 3, 10, 8]
 _BITS: Final = -np.log2(np.array(_COUNTS) / sum(_COUNTS))
 
 
 @dataclass(frozen=True, slots=True)
 class OwnPage:
-    """The text layer of a page, and the page's size in pixels as it would be drawn."""
+    """The text layer of a page, and the size in pixels at which the page would be drawn."""
 
     width: int
     height: int
@@ -50,7 +50,7 @@ class OwnPage:
 
 
 def takes_own_text(options: ReadOptions) -> bool:
-    """Whether the text layer is read at all."""
+    """Whether the request uses the text layer at all."""
     return options.text_layer != "ignore" and options.barcodes != "only"
 
 
@@ -60,9 +60,9 @@ def needs_pixels(options: ReadOptions) -> bool:
 
 
 def own_text(everything: PageCharacters, drawing: Pixels, frame: PageFrame, options: ReadOptions) -> OwnText:
-    """Select the text of a page by `text_layer` ("auto", "only" or "merge") and the region of the options.
+    """Select the text of a page according to the options `text_layer` ("auto", "only" or "merge") and `region`.
 
-    The drawing is the page in gray with the small sides of the frame; with "only" it is empty.
+    `drawing` is the page in gray in the frame's small size; with "only" it is empty.
     """
     region = options.region
     if options.text_layer == "only":
@@ -83,7 +83,7 @@ def own_text(everything: PageCharacters, drawing: Pixels, frame: PageFrame, opti
 
 
 def _on_page(characters: PageCharacters, frame: PageFrame, region: Rectangle | None) -> PageCharacters:
-    """The characters whose centre lies on the page and in the region, and all blanks, which have no place."""
+    """The characters whose centre lies on the page and in the region, and all blanks, which have no ink to locate."""
     x, y, width, height = region or (0, 0, frame.width, frame.height)
     middle = characters.middle
     inside = ((middle >= (x, y)) & (middle < (x + width, y + height))).all(axis=1)
@@ -92,7 +92,7 @@ def _on_page(characters: PageCharacters, frame: PageFrame, region: Rectangle | N
 
 
 def _once(characters: PageCharacters) -> PageCharacters:
-    """Drop characters printed again in the same place to look bold or shadowed."""
+    """Drop characters printed repeatedly at one position to look bold or shadowed."""
     if not len(characters):
         return characters
     cells = characters.middle / (_SAME_PLACE * characters.em[:, None])
@@ -104,7 +104,7 @@ def _once(characters: PageCharacters) -> PageCharacters:
         order = np.lexsort(keys)
         same = np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys])
         again[order[1:][same]] = True
-    # The characters of a ligature share its place.
+    # The characters of one ligature have the same text object and ink; they are no repeated prints.
     again[1:] &= (np.diff(characters.owner) != 0) | (np.diff(characters.ink, axis=0) != 0).any(axis=1)
     return characters.of(keep | ~again)
 
@@ -118,7 +118,7 @@ def _described(placed: PlacedLines, kept: Sequence[int], options: ReadOptions, *
 
 
 def _different(placed: PlacedLines, kept: Sequence[int]) -> list[int]:
-    """Drop lines that repeat the text of an earlier line in the same place."""
+    """Drop lines that repeat the text of an earlier line at the same position."""
     low, high = placed.quads.min(axis=1), placed.quads.max(axis=1)
     areas = np.prod(high - low, axis=1)
     by_text: dict[str, list[int]] = {}
@@ -133,7 +133,7 @@ def _different(placed: PlacedLines, kept: Sequence[int]) -> list[int]:
 
 
 def _bad_characters(characters: PageCharacters) -> Flags:
-    """(N,) controls, private use, replacement characters, and those of fonts without a plausible Unicode map."""
+    """Whether each character (N,) is a control, private use or replacement character, or of an implausible font map."""
     bad = np.isin(characters.codes, list(filter(_is_bad, set(characters.codes.tolist())))) | characters.is_unmapped
     order = np.argsort(characters.font, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(characters.font[order])) + 1):
@@ -157,5 +157,5 @@ def _is_wrong(codes: NDArray[np.uint32]) -> bool:
         return True
     shown = int((codes > 0x20).sum())
     symbols = codes[(codes > 0x20) & (codes < 0x7F) & ~is_letter & ~((codes >= 0x30) & (codes <= 0x39))]
-    # Leaders and rules repeat one character, a dot or a dash.
+    # Dot leaders and dashes repeat few characters, so the symbols must also be of more than eight kinds.
     return shown >= LEAST_SYMBOLS and len(np.unique(symbols)) > 8 and len(symbols) > MOST_SYMBOLS * shown

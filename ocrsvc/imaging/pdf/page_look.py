@@ -1,4 +1,4 @@
-"""Inspects a small drawing of a page: which lines are visible, what else is drawn, and where rules separate cells."""
+"""Inspects a small drawing of a page: visible lines, ink outside them, and ruled lines between table cells."""
 
 from collections.abc import Callable
 from typing import Final
@@ -12,39 +12,39 @@ from ocrsvc.results import Pixels, Rectangle
 
 LOOK_DPI: Final = 50  # resolution of the drawing: text of 6 points is 4 pixels high
 
-_EDGE: Final = 40  # least difference of neighbouring pixels, of 255, that counts as ink
-_SEEN: Final = 8  # least difference in the box of a visible line
-_RULE_PX: Final = 25  # straight edges of half an inch and more are rules, frames and bars, not text
+_EDGE: Final = 40  # least contrast of neighbouring pixels, in gray levels of 255, that counts as ink
+_SEEN: Final = 8  # least contrast inside the box of a visible line
+_RULE_PX: Final = 25  # longer straight edges (half an inch) are ruled lines, frames and bars, not text
 _THICK_PX: Final = 5
 _JOINED_PX: Final = 7
-_LEAST_SIDES_PX: Final = (5, 4)  # of text of 5 points; the ends of a chart's bars, as thick as their outline, have less
-_LEAST_SHARE: Final = 0.2  # of a frame is ink in text and pictures; curves and outlines have less
+_LEAST_SIDES_PX: Final = (5, 4)  # width and height of text of 5 points; remains of a chart's bars are smaller
+_LEAST_SHARE: Final = 0.2  # least share of ink in the frame of text or a picture; curves and outlines have less
 
-_STEP: Final = 12  # least contrast of a rule, of 255: that of a light gray hairline at 50 dpi
-_ABOVE, _BELOW = 0.85, 0.28  # ems that a rule reaches above and below the baseline, further than letters and brackets
-_NEAR_PX: Final = 3  # distance on each side of a rule at which the background is sampled
+_STEP: Final = 12  # least contrast of a ruled line, in gray levels: that of a light gray hairline at 50 dpi
+_ABOVE, _BELOW = 0.85, 0.28  # ems by which ruled lines exceed the baseline up and down; letters and brackets reach less
+_NEAR_PX: Final = 3  # distance on each side of a ruled line at which the background is sampled
 _MIN_DRAWING_PX: Final = 3
-_SAMPLES: Final = 12  # rows sampled of each column, from above a line to below it
-_MAX_GAP_PX: Final = 64  # of a gap is searched, from its left side
+_SAMPLES: Final = 12  # pixels sampled per column of a gap, from above the text to below it
+_MAX_GAP_PX: Final = 64  # only this width of a gap is searched, from its left side
 
 RuleFinder = Callable[[Numbers, Numbers, Numbers, Numbers], tuple[Flags, Flags]]
-"""For each gap, given its left and right side, baseline and font size: whether a rule crosses the line in it, and
-whether the background changes in it."""
+"""For gaps given by left and right side, baseline and font size: whether a ruled line crosses the text line in each
+gap, and whether the background changes there."""
 
 
 def look_frame(width: int, height: int, dpi: int) -> PageFrame:
-    """The frame of a page of this size in pixels at `dpi`, with the small sides of its LOOK_DPI drawing."""
+    """The frame of a page of this pixel size at `dpi`, with the size of its small drawing at LOOK_DPI."""
     scale = min(1.0, LOOK_DPI / dpi)
     return PageFrame(width, height, max(1, round(width * scale)), max(1, round(height * scale)))
 
 
 def edges_of(drawing: Pixels) -> Pixels:
-    """Contrast of each pixel of a gray drawing with its neighbours."""
+    """Difference between the lightest and darkest pixel in the 3 x 3 pixels around each pixel of a gray drawing."""
     return np.asarray(cv2.morphologyEx(drawing, cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)), np.uint8)
 
 
 def find_seen(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame) -> Flags:
-    """(L,) whether something is drawn in each line's box (L, 4, 2): text in the paper's colour is invisible."""
+    """Whether each line's box (L, 4, 2) has visible ink; text in the colour of the paper has none."""
     height, width = edges.shape
     frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1) * _scale(frame)[[0, 1, 0, 1]]
     seen = np.zeros(len(quads), np.bool_)
@@ -55,7 +55,7 @@ def find_seen(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame) -> Fl
 
 
 def rest_share(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame, region: Rectangle | None = None) -> float:
-    """The share of the page, or of a region, that possible text covers outside these boxes."""
+    """The share of the page, or of a region, covered by possible text outside the boxes `quads`."""
     ink = np.asarray(edges > _EDGE, np.uint8)
     covered = np.zeros_like(ink)
     for quad in np.round(quads * _scale(frame)).astype(np.int32):
@@ -71,7 +71,7 @@ def rest_share(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame, regi
         inside = np.ascontiguousarray(np.where(covered, np.uint8(0), ink)[part])
         return _area_of_pieces(_without_rules(inside)) / max(1, inside.size)
 
-    # Boxes cut a table's rules into short pieces, which only show as rules before the boxes are covered.
+    # Covering boxes cuts a table's ruled lines into pieces too short to detect, so also try removing them before.
     return min(share, share_outside(_without_rules(ink))) if (share := share_outside(ink)) else share
 
 
@@ -85,14 +85,14 @@ def _without_rules(ink: Pixels) -> Pixels:
     rest = ink
     for along, across in (((1, _RULE_PX), (_THICK_PX, 1)), ((_RULE_PX, 1), (1, _THICK_PX))):
         long = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones(along, np.uint8))
-        # A row of letters is as long, but thicker.
+        # A row of letters can be as long as a ruled line, but is thicker: keep what is thick.
         thick = cv2.morphologyEx(long, cv2.MORPH_OPEN, np.ones(across, np.uint8))
         rest = np.asarray(cv2.subtract(rest, cv2.subtract(long, thick)), np.uint8)
     return rest
 
 
 def _area_of_pieces(ink: Pixels) -> int:
-    """Pixels in the frames of components that are dense enough to be text or pictures."""
+    """Total area of the frames of connected components that are dense enough to be text or pictures."""
     if not ink.size or not ink.any():
         return 0
     joined = cv2.morphologyEx(ink, cv2.MORPH_CLOSE, np.ones((1, _JOINED_PX), np.uint8))
@@ -106,14 +106,14 @@ def _area_of_pieces(ink: Pixels) -> int:
 
 
 def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder | None:
-    """A finder of rules for lines turned by `degrees`, in pixels turned so that they run from left to right."""
+    """Make a finder of ruled lines between cells for text turned by `degrees`; gaps are given in level coordinates."""
     if degrees % 90:
         return None
     height, width = drawing.shape
     x, y = {0: (0, 0), 90: (0, width), 180: (width, height), 270: (height, 0)}[degrees]
     scale_x, scale_y = _scale(frame).tolist()[:: 1 if degrees % 180 == 0 else -1]
     turned = np.ascontiguousarray(np.rot90(drawing, degrees // 90))
-    # The darker background of both sides: beside a rule both are lighter, within a coloured area one is equal.
+    # The darker of both sides' backgrounds: both are lighter than a ruled line, one equals the edge of a coloured area.
     beside = [cv2.dilate(turned, np.ones((1, _NEAR_PX + 1), np.uint8), anchor=(at, 0)) for at in (0, _NEAR_PX)]
     ground = np.asarray(cv2.min(*beside), np.uint8)
 
@@ -128,7 +128,7 @@ def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder |
 def _find_rules(
     drawing: Pixels, ground: Pixels, left: Numbers, right: Numbers, top: Numbers, bottom: Numbers
 ) -> tuple[Flags, Flags]:
-    """Which gaps have a column darker than both sides at all heights; which have sides that differ at all heights."""
+    """Whether each gap has a pixel column darker than both sides at all rows; whether one whose sides differ at all."""
     (height, width), is_rule, is_step = drawing.shape, np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
     if width < _MIN_DRAWING_PX:
         return is_rule, is_step

@@ -9,22 +9,22 @@ from numpy.typing import NDArray
 
 from ocrsvc.imaging.pdf.characters import Flags, Indices, Numbers, PageCharacters
 
-# All in ems.
+# Distances in ems.
 GAP: Final = 1.5  # widest gap within a line; a wider one separates columns or cells
-_STRETCHED: Final = 4.0  # the same where the file has one space there, within a string
+_STRETCHED: Final = 4.0  # widest gap at a single space within a text object, as in justified lines
 SHIFT: Final = 0.5  # largest distance from the neighbour's baseline, as of a footnote's number
 BLANK: Final = 0.15  # narrowest gap between words that are not adjacent in the file
-_OBJECTS_BLANK: Final = 0.25  # the same for words of adjacent text objects
-LEFTWARDS_BLANK: Final = 0.28  # between Arabic letters, some of which do not join
-WIDE_BLANK: Final = 0.5  # between Chinese characters
-_BACK: Final = 0.3  # largest overlap of two characters of a line
+_OBJECTS_BLANK: Final = 0.25  # narrowest gap between words of adjacent text objects
+LEFTWARDS_BLANK: Final = 0.28  # narrowest gap between Arabic words; gaps inside words are narrower
+WIDE_BLANK: Final = 0.5  # narrowest gap between Chinese characters that counts as a space
+_BACK: Final = 0.3  # largest overlap of two successive characters of a line
 _SIDEWAYS: Final = 0.3  # largest sideways shift in a vertical line
 _PITCH: Final = (0.7, 1.6)  # distance between characters of a vertical line
 _LARGER: Final = 2.5  # largest ratio of font sizes in a run
 
 IN_STRING, AFTER_NOTHING, AFTER_GUESS, AFTER_BLANK, IN_OBJECT = range(5)
-"""What precedes a character in the file: a character of its text object; one of another object; a space that pdfium
-inserted for a gap; a space; a space in the same text object as both of its neighbours."""
+"""What precedes a character in the file: a character of the same text object; a character of another object; a space
+that pdfium inserted at a gap; a space; a space in the same text object as both of its neighbours."""
 
 _CJK: Final = ((0x2E80, 0xA4CF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0xFF00, 0xFFEF), (0x20000, 0x3FFFF))
 _RIGHT_TO_LEFT: Final = ((0x0590, 0x08FF), (0xFB1D, 0xFDFF), (0xFE70, 0xFEFF))
@@ -34,9 +34,9 @@ _RIGHT_TO_LEFT: Final = ((0x0590, 0x08FF), (0xFB1D, 0xFDFF), (0xFE70, 0xFEFF))
 class Level:
     """Characters of one direction, turned so that it runs from left to right; pixels, y down.
 
-    `left` and `right` bound the ink, `start` is the origin on the baseline `base`. `taken` is the right end of the ink,
-    for Chinese that of the square, of which a comma fills only a corner. `is_letter`: of English; `blank`: a space
-    stands before it; `is_back`: it stands before its predecessor, in the direction of their script.
+    `left` and `right` bound the ink, `start` and `base` are x and y of the origin. `taken` is the right end of the ink,
+    or of a Chinese character's square, as a comma fills only its corner. `is_letter`: A to Z; `blank`: a space precedes
+    it; `is_back`: in its script's direction it stands before the character that precedes it in the file.
     """
 
     indices: Indices
@@ -56,7 +56,7 @@ class Level:
 
 
 def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int) -> Level:
-    """Turn these characters, all of one direction; `spaces` (N,) has what precedes each, IN_STRING to IN_OBJECT."""
+    """Turn characters of one direction to level; `spaces` (N,) says what precedes each, from IN_STRING to IN_OBJECT."""
     some = characters.of(indices)
     angle = np.radians(degrees)
     along, down = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
@@ -64,13 +64,13 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
     corners = some.ink[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2) @ along
     left, right = corners.min(axis=1), corners.max(axis=1)
     if degrees % 90:
-        # The upright frame of a slanted character is too large.
+        # The upright frame of a slanted character is too large, so half an em is assumed.
         left, right = start, start + some.em / 2
     is_cjk = _within(some.codes, _CJK)
     leftwards = _within(some.codes, _RIGHT_TO_LEFT)
     white = np.maximum(left[1:] - right[:-1], left[:-1] - right[1:])
     both = is_cjk[1:] & is_cjk[:-1]
-    # Within a text object pdfium inserts the spaces, as it knows the widths of characters.
+    # Within a text object, pdfium inserts the spaces itself: it knows the widths of characters.
     apart = np.where(some.owner[1:] == some.owner[:-1], np.inf, _OBJECTS_BLANK) * some.em[1:]
     blank, is_back = np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
     is_apart = (spaces[indices[1:]] >= AFTER_GUESS) | (white > apart)
@@ -87,7 +87,7 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs of characters adjacent in the file and on the page; odd ones run against the direction of their script."""
+    """Runs of characters adjacent in the file and on the page; `is_odd`: runs against the direction of its script."""
 
     begins: Sequence[int]
     ends: Sequence[int]
@@ -101,14 +101,14 @@ class Runs:
 
 
 def find_runs(level: Level, cells: Indices | None = None) -> Runs:
-    """The runs of a level's characters; with `cells` (C,) no run crosses from one cell into another."""
+    """Find the runs of a level's characters; a run stays within one cell of `cells` (C,), if given."""
     is_new, downwards = _breaks(level)
     if cells is not None:
         is_new[1:] |= np.diff(cells) != 0
     starts = np.flatnonzero(is_new)
     ends = np.append(starts[1:], len(is_new))
     lengths = ends - starts
-    # The direction from the character before a run does not count.
+    # `is_back` of a run's first character is relative to another run, so it does not count.
     odd = np.logical_or.reduceat(level.is_back & ~is_new, starts)
     return Runs(
         starts.tolist(),
@@ -124,13 +124,13 @@ def find_runs(level: Level, cells: Indices | None = None) -> Runs:
 
 
 def _breaks(level: Level) -> tuple[Flags, Flags]:
-    """Which characters begin a run, and which stand below their predecessor, as in vertical lines."""
+    """Whether each character begins a run, and whether it stands below the one before it, as in vertical lines."""
     is_new, downwards = np.ones(len(level.left), np.bool_), np.zeros(len(level.left), np.bool_)
     em = np.maximum(level.em[1:], level.em[:-1])
     gap = np.maximum(level.left[1:] - level.right[:-1], level.left[:-1] - level.right[1:])
     shift = level.base[1:] - level.base[:-1]
     similar = em <= _LARGER * np.minimum(level.em[1:], level.em[:-1])
-    # A justified line with few words.
+    # A justified line with few words has wide gaps at its spaces.
     is_stretched = (level.spaces[1:] == IN_OBJECT) & (np.diff(level.indices) == 2)
     beside = (np.abs(shift) <= SHIFT * em) & (gap <= np.where(is_stretched, _STRETCHED, GAP) * em) & similar
     sideways = np.abs((level.left + level.right)[1:] - (level.left + level.right)[:-1]) / 2
@@ -144,7 +144,7 @@ def _breaks(level: Level) -> tuple[Flags, Flags]:
 
 
 def join_runs(runs: Runs) -> list[list[int]]:
-    """Groups of runs beside each other on one baseline, independent of their order in the file."""
+    """Group runs beside each other on one baseline, whatever their order in the file."""
     level = [number for number, is_vertical in enumerate(runs.is_vertical) if not is_vertical]
     step = max(1.0, SHIFT / 2 * float(np.median(runs.em)))
     open_lines: dict[int, int] = {}
