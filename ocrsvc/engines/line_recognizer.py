@@ -20,8 +20,7 @@ class Path:
     last: NDArray[np.intp]
     steps: int  # number of steps in the crop
     confidence: float  # mean probability of the characters, each at its first step, in [0, 1]; 0 if there are none
-    # (N,) probability of each character, in [0, 1]; 1 for a space that was inserted later.
-    probabilities: NDArray[np.floating]
+    probabilities: NDArray[np.floating]  # (N,) of each character, in [0, 1]; 1 for a space that was inserted later
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +44,7 @@ class LineText:
     path: Path | None = field(default=None, compare=False)
     # gaps where the script changes, which decide on spaces for the whole page; None if the script does not change
     gaps: ScriptGaps | None = field(default=None, compare=False)
-    # (w,) uint64, the ink in each column of the crop: bit 1 << row is set if the pixel is ink; only if words are
-    # requested
+    # (w,) uint64, ink in each column of the crop: bit 1 << row is set if the row has ink; only if words are requested
     ink: NDArray[np.uint64] | None = field(default=None, compare=False, repr=False)
     direction: Direction = field(default="ltr", compare=False)  # writing direction of the recognizer's script
 

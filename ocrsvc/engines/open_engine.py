@@ -19,8 +19,7 @@ from ocrsvc.settings.describe import accepted
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.thread_plan import ThreadPlan
 
-# Folders that the service writes to and later trusts, so a model may not set them.
-_WRITTEN: Final = frozenset({"model_cache"})
+_WRITTEN: Final = frozenset({"model_cache"})  # folders that the service writes to and trusts; no model may set them
 
 
 def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:

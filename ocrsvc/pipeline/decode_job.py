@@ -82,9 +82,8 @@ def make_read_request(options: ReadOptions, limit_s: float, context: RequestCont
 class DecodeJob(Job[Page]):
     """One page of a request, decoded in its request's thread or in an engine thread; not thread-safe.
 
-    `number` is the page number in its document, from 1; `own` is the text that the document itself contains for the
-    page, None if not requested; `key` is the page's key in the result cache, empty without a cache. With `image_only`
-    the result is the decoded image, in colour.
+    `number` is the page number in its document, from 1; `own` is the document's own text of the page, None if not
+    requested; `key` is its key in the result cache, or empty. With `image_only` the result is the image, in colour.
     """
 
     def __init__(
@@ -104,8 +103,7 @@ class DecodeJob(Job[Page]):
         self.key = key
         self.image_only = image_only
         self.gray = traits.wants_gray and not image_only
-        # The job has its own memory share and lease, because an engine thread may need both after the request has
-        # ended.
+        # The job has its own memory share and lease: an engine thread may need both after the request has ended.
         self.held = request.context.share.part()
         self.lease = request.reading_lease.again()
         # None before `open` and after decoding.
@@ -117,8 +115,7 @@ class DecodeJob(Job[Page]):
         self.is_ahead = False
         self.decode_s = 0.0
         self._began_s = time.monotonic()
-        # The permit for decoding a large page. It is released when the engine takes the page or, with `keeps_permit`,
-        # when the page has been read.
+        # Permit to decode a large page, released when the engine takes the page or, with `keeps_permit`, has read it.
         self.permit = ExitStack()
         self.keeps_permit = False
         self._own = own

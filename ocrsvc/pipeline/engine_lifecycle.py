@@ -19,8 +19,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 _FAILED_STOP_S: Final = 5.0
 
-# Opens the models of a worker that has these engine threads.
-ModelsOpener = Callable[[Executor[DecodeJob]], WorkerModels]
+ModelsOpener = Callable[[Executor[DecodeJob]], WorkerModels]  # opens a worker's models, given its engine threads
 
 
 class EngineLifecycle:
@@ -40,8 +39,7 @@ class EngineLifecycle:
         self._models: WorkerModels | None = None
         self._executor: Executor[DecodeJob] | None = None
         self._is_open = False
-        # Whether the service will stop soon but still answers requests.
-        self.is_leaving: Callable[[], bool] = lambda: False
+        self.is_leaving: Callable[[], bool] = lambda: False  # whether the service will stop soon, but still answers
 
     @property
     def settings(self) -> Settings:

@@ -1,7 +1,6 @@
 """Caches the results of pages, keyed by page bytes, options and engine, in this process or in Redis.
 
-A cache may drop entries at any time. If the cache fails, pages are read as if they were not cached: no request fails or
-waits long because of it.
+A cache may drop entries at any time. If the cache fails, pages are read without it; no request fails or waits long.
 """
 
 from __future__ import annotations

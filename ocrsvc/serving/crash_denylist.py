@@ -40,9 +40,8 @@ _RECORD_BYTES: Final = ctypes.sizeof(_Record)
 class Entry:
     """One image that crashed engines.
 
-    It crashed last at `when_s` (seconds since the epoch), and its entry expires in `left_s` seconds. `hash`, 32
-    hexadecimal digits, covers the image file (for a PDF page, its pixels) and the options that affect reading. `cause`
-    names the latest crash, such as "SIGSEGV", "hang" or "nonsense".
+    The latest crash was at `when_s` (since the epoch); the entry expires in `left_s`. The hash, 32 hexadecimal digits,
+    covers the file (for a PDF page, its pixels) and the options that affect reading. `cause` is "SIGSEGV", "hang", ….
     """
 
     hash: str

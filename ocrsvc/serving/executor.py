@@ -18,8 +18,7 @@ from ocrsvc.serving.request_guard import waiting
 from ocrsvc.serving.work_queue import CLIENT_CHECK_S, J, NeverStarted, WorkQueue, client_gone, deadline_passed
 
 IDLE_S = 1.0
-# A thread counts as stuck when it still runs a job this long after the deadline. Engines check deadlines only between
-# lines, so a shorter limit would report healthy threads.
+# A thread that still runs a job this long after its deadline is stuck; engines check deadlines only between lines.
 STUCK_S = 5.0
 
 
@@ -102,8 +101,7 @@ class Executor(Generic[J]):
     def run_in_each(self, call: Callable[[], object], threads: Sequence[int] | None = None) -> list[Future[None]]:
         """Let each of the engine threads (default: all) run `call` before its next job; idle threads run it at once.
 
-        Returns one future per thread. Wait for them with a timeout, because a stuck or ended thread never runs the
-        call.
+        Returns one future per thread. Wait with a timeout, because a stuck or ended thread never runs the call.
         """
         futures = []
         for thread in self.idents() if threads is None else threads:

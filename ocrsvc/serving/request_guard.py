@@ -79,9 +79,8 @@ class Row(ctypes.Structure):
 class InFlight:
     """One request that a thread is working on.
 
-    `id` and `route` are as in the access log, possibly truncated; `size` and `digest` are those of the body, `digest`
-    is empty if there is no body. `thread` is the operating system's thread id; `cpu_s` is the thread's CPU time when
-    the stage began.
+    `id` and `route` are as in the access log, possibly truncated; `size` and `digest` are the body's (`digest` is empty
+    without a body). `thread` is the system's thread id; `cpu_s` is the thread's CPU time when the stage began.
     """
 
     id: str

@@ -26,8 +26,7 @@ Priority = Literal["interactive", "batch"]
 PRIORITIES: Final[tuple[Priority, ...]] = ("interactive", "batch")
 
 PACE_WEIGHT = 0.1  # weight of the newest job in the moving average of run times
-# While both priorities wait, every fifth job taken is a batch job, so that batch jobs are never starved.
-BATCH_EVERY: Final = 5
+BATCH_EVERY: Final = 5  # while both priorities wait, every fifth job is a batch job, so that none starves
 # Largest share of the queue's places for batch jobs; the rest is reserved for interactive requests.
 BATCH_SHARE: Final = 0.75
 CLIENT_CHECK_S: Final = 0.25  # interval of checks that the client of a waiting or running job is still connected

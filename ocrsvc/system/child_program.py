@@ -17,8 +17,7 @@ from ocrsvc.system.sandbox import end_with_parent, limit_resources, raise_oom_sc
 MESSAGE_BYTES: Final = 256
 _CONNECTION: Final = 0
 _OPEN_FILES: Final = 64
-# The parent kills a program that is late. In case the parent itself is stopped, an alarm ends the program this many
-# seconds after the time limit.
+# The parent kills a late program. If the parent is stopped itself, an alarm ends the program this much later.
 _GRACE_S: Final = 5
 
 

@@ -5,9 +5,8 @@ only one GPU: CUDA_VISIBLE_DEVICES is set before CUDA loads. GPUs have the numbe
 set to the same order unless the environment sets another.
 
 NVML lists processes by the host's process ids. In a container NVML may list this process under another id or not at
-all, and under MIG without its memory. So the memory of this process is the first known of these: the memory listed
-under its id; the memory listed under the only id that appeared while it loaded; the GPU's used memory minus what others
-used before it loaded and minus what the sibling workers report.
+all, and under MIG without its memory. So this process's memory is the first known of these: the memory listed under its
+id; under the only id that appeared while it loaded; the GPU's used memory minus what others used before, and siblings.
 """
 
 from __future__ import annotations

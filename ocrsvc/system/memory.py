@@ -65,10 +65,7 @@ def read_memory_bytes(root: Path = Path("/")) -> int:
 
 
 def read_memory_use(root: Path = Path("/")) -> MemoryUse:
-    """Memory use of the container or of the machine, whichever has the smaller limit.
-
-    `root` contains proc and sys/fs/cgroup.
-    """
+    """Memory use of the container or the machine, whichever is smaller; `root` contains proc and sys/fs/cgroup."""
     words = _words(root / "proc/meminfo")
     total, available = (1024 * _value_after(words, name) for name in ("MemTotal", "MemAvailable"))
     uses = [MemoryUse(total - available, total)] if total else []

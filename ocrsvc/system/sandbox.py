@@ -88,8 +88,7 @@ def ignore_signals() -> None:
 def end_with_parent(parent: int) -> None:
     """Have the kernel kill this process when the thread that started it ends; ignore other signals.
 
-    `parent` is the parent's process id, which the parent passes: os.getppid() changes when the parent ends. If it has
-    ended already, this process is killed at once.
+    `parent` is the parent's process id, which the parent passes: if it has ended already, os.getppid() differs.
     """
     ignore_signals()
     prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
@@ -108,8 +107,7 @@ _PATH_BENEATH: Final = 1
 
 _READ_FILE: Final = 1 << 2
 _READ_DIRECTORY: Final = 1 << 3
-# Landlock's file rights by ABI version: execute, write, create, remove; then also moving between folders, truncating,
-# and ioctl.
+# File rights by Landlock's ABI version: execute, write, create, remove; then moving between folders; truncate; ioctl.
 _FILE_RIGHTS: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 # The right to bind and to connect TCP sockets.
 _NETWORK_RIGHTS: Final = {4: 0b11}
@@ -135,8 +133,7 @@ def read_version() -> int:
 def confine_to(readable: Iterable[str]) -> int:
     """Let this thread open only these files and folders, and only for reading; open files stay open.
 
-    Paths that cannot be opened are skipped. Returns Landlock's ABI version; raises OSError if the kernel has no
-    Landlock.
+    Paths that cannot be opened are skipped. Returns Landlock's ABI version; raises OSError without Landlock.
     """
     version = read_version()
     tables = (_FILE_RIGHTS, _NETWORK_RIGHTS, _SCOPES)
@@ -200,8 +197,7 @@ io_uring_enter 426 426, io_uring_register 427 427, keyctl 250 219, add_key 248 2
 open_by_handle_at 304 265, name_to_handle_at 303 264, fanotify_init 300 262, quotactl 179 60, quotactl_fd 443 443,
 acct 163 89, syslog 103 116, personality 135 92, iopl 172 -1, ioperm 173 -1, vhangup 153 58, lookup_dcookie 212 18
 """
-# Filters cannot check these calls, whose arguments are in memory. They fail with ENOSYS, and the C library then uses
-# older calls.
+# Filters cannot check these calls' arguments in memory: fail with ENOSYS, so that the C library uses older calls.
 _ABSENT: Final = "openat2 437 437, clone3 435 435"
 # The first argument, a process id, must be that of this process; for the calls in the second line it may also be 0.
 _OWN: Final = "kill 62 129, tgkill 234 131"

@@ -12,8 +12,7 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cgroup import read_cpus
 from ocrsvc.system.gpu import find_gpus
 
-# Threads within one call of a numeric library. More would gain nothing, because the engine threads already use all
-# CPUs.
+# Threads within one call of a numeric library: one is enough, because the engine threads already use all CPUs.
 LIBRARY_THREADS: Final = 1
 _ON_CPU: Final = ("cpu", "openvino")
 _CPUS_PER_WORKER: Final = 4

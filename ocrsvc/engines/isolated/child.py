@@ -3,9 +3,8 @@
 Images whose child crashed are retried; an image that crashed its child twice is refused with 422.
 
 The fork server (fork_server.py) is a small process without threads that has imported the engine's modules and forks on
-demand. A worker has threads and native libraries, so it must not fork itself, and starting an interpreter would cost
-0.5 s of CPU time per child. The fork server and its children end when the worker's end of its socket closes, however
-the worker ends.
+demand. A worker has threads and native libraries, so it must not fork itself; a new interpreter would cost 0.5 s of CPU
+time per child. The fork server and its children end when the worker's socket closes, however the worker ends.
 """
 
 import contextlib
@@ -128,9 +127,8 @@ class ChildLost(Exception):
 class Child:
     """One child process, which has `open_s` seconds to open and warm up its engine; see `wait_ready`.
 
-    `images` counts the images it has read; `private_bytes` and `gpu_bytes` are its memory after the last one. GPU
-    memory is 0 if NVML does not report it. Raises ChildLost if the fork server does not start, or memory or file
-    descriptors run out.
+    `images` counts the images it has read; `private_bytes` and `gpu_bytes` (0 if NVML does not report it) are its
+    memory then. Raises ChildLost if the fork server does not start, or memory or descriptors run out.
     """
 
     def __init__(self, spawner: Spawner, open_s: float) -> None:
@@ -169,8 +167,7 @@ class Child:
     def read(self, tasks: Sequence[Task], until_s: float) -> list[Page | OcrsvcError]:
         """Read images in the child, which counts as hanging if there is no answer by `until_s` (monotonic).
 
-        `until_s` must be later than the tasks' deadlines. Raises ChildLost; OcrsvcError if the engine failed on the
-        whole batch, or shared memory ran out.
+        `until_s` is later than the tasks' deadlines. Raises ChildLost; OcrsvcError if the engine or memory failed.
         """
         with _memory_errors_translated():
             message = pack_tasks(tasks, self._area)

@@ -24,12 +24,10 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes, read_process_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 
-# Attempts before a back-off, if children are killed while they open, which may be chance. An engine's own error starts
-# the back-off at once.
+# Children killed while they open, perhaps by chance, before a back-off starts; an engine's own error starts it at once.
 _TRIES_BEFORE_BACKOFF: Final = 3
 _LONGEST_BACKOFF_S: Final = 60.0
-# Smallest ratio of a memory limit to the memory after warm-up. Lower limits are ignored, because each new child would
-# be replaced at once.
+# Smallest ratio of a limit to the memory after warm-up; lower limits are ignored, as new children exceed them.
 _MIN_LIMIT_RATIO: Final = 1.1
 # Share of the memory, and of the GPU's memory, that all children at their limit and one successor may use together.
 _MEMORY_SHARE: Final = 0.8
@@ -119,9 +117,8 @@ class ChildPool:
 class IsolatedHandle:
     """Reads in a child, and replaces a child that is lost or due for it; see engines.contract.Handle.
 
-    A child is killed `grace_s` after the deadline of a read, not at once, because engines check deadlines only between
-    lines and a new child must load the models. `grace_s` must be below the executor's STUCK_S. Raises
-    EngineUnavailable, BadModel.
+    A child is killed `grace_s` after a read's deadline, not at once: engines check deadlines only between lines, and a
+    new child must load the models. `grace_s` is below the executor's STUCK_S. Raises EngineUnavailable, BadModel.
     """
 
     def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0, model: str = "") -> None:

@@ -2,10 +2,9 @@
 
 It imports an engine's modules, but starts no thread (a fork copies only the calling thread), loads no model and does
 not touch CUDA. It receives commands over its standard input: "spawn" forks a child, "kill" kills one. It reaps
-children, and reports each exit on the dead child's socket. It ends when the worker closes the connection, and then
-kills the children; if it is killed itself, the kernel kills them. A child opens the engine and one handle, and serves
-one thread of a worker from its only thread. It also decodes image files, so that a decoder's crash affects only that
-image.
+children, and reports each exit on the dead child's socket. When the worker closes the connection, it kills the children
+and ends; if it is killed itself, the kernel kills them. A child opens the engine and one handle, and serves one thread
+of a worker from its only thread. It also decodes image files, so that a decoder's crash affects only that image.
 """
 
 import contextlib
@@ -111,7 +110,6 @@ class ForkServer:
             self._spawn(command["spawn"], *fds)
         else:
             # The kernel dropped a descriptor. Close the other one, so that the worker sees its socket closed.
-            # closed.
             for fd in fds:
                 os.close(fd)
         return True

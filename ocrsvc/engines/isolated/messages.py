@@ -38,8 +38,7 @@ from ocrsvc.results import (
 from ocrsvc.serving.work_queue import client_gone, deadline_passed
 from ocrsvc.system.shared_memory import open_memory
 
-# Header before the data. Byte 0 is set when the child has started with the request, byte 1 when the worker no longer
-# wants the answer.
+# Header before the data: byte 0 is set once the child has started, byte 1 once the worker no longer wants the answer.
 _HEAD_BYTES: Final = 64
 _ALIGN: Final = 64
 _FIRST_BYTES: Final = 1 << 20

@@ -2,9 +2,8 @@
 
 The model runs on the CPU. Its weights and their licence are in weights/; benchmarks/layout_model.py made the file. The
 network's head and decoding follow G. Yu et al., "PP-PicoDet: A Better Real-Time Object Detector on Mobile Devices"
-(2021), after X. Li et al., "Generalized Focal Loss" (2020): for each side of a box, the network outputs a distribution
-of its distance from a point, over 0 to REACH strides. Lines keep their geometric reading order, because ordering them
-by region gave worse results (docs/design/layout.md).
+(2021), after X. Li et al., "Generalized Focal Loss" (2020): for each side of a box, the output is a distribution of its
+distance from a point, over 0 to REACH strides. Lines keep their geometric order, as docs/design/layout.md explains.
 """
 
 from collections.abc import Sequence
@@ -52,9 +51,8 @@ class FoundRegion:
 def decode(scores: Sequence[Floats], sides: Sequence[Floats], width: int, height: int) -> tuple[Floats, Indices]:
     """Decode the network's output into boxes (N, 5), most confident first, and their classes (N,).
 
-    A box is left, top, right, bottom, confidence. For each stride, `scores` (points, classes) are in [0, 1], and
-    `sides` (points, 4 * (REACH + 1)) are distributions of the distances to left, top, right and bottom. `width` and
-    `height` are the network's input size; boxes are in its pixels.
+    A box is left, top, right, bottom, confidence, in pixels of the network's input, `width` x `height`. Per stride,
+    `scores` (points, classes) are in [0, 1], and `sides` (points, 4 * (REACH + 1)) are distributions of distances.
     """
     strides = [_decode_stride(*outputs, width) for outputs in zip(STRIDES_PX, scores, sides, strict=True)]
     boxes = np.concatenate([boxes for boxes, _ in strides])
@@ -119,8 +117,7 @@ def assign_lines(page: Page, found: Sequence[FoundRegion]) -> tuple[Region, ...]
     """Assign lines to regions; returns the regions in the order of their middle lines.
 
     Each line belongs to the most confident region that contains most of it. Consecutive lines outside all regions form
-    a text region with confidence 0. `found` are the regions, most confident first, of the page turned clockwise by its
-    `angle`.
+    a text region with confidence 0. `found` has the most confident first, on the page turned clockwise by its `angle`.
     """
     quads = np.array([line.box for line in page.lines], np.float32).reshape(-1, 4, 2)
     upright = turn_points(quads, page.angle, page.width, page.height)

@@ -20,8 +20,7 @@ from ocrsvc.errors import BadModel
 
 MANIFEST: Final = "SHA256SUMS"
 MOST_MANIFEST_BYTES: Final = 1 << 20
-# Largest number of dots in a line of TOML. Parsing dotted keys takes quadratic time: 64 KB took 13 s, 200 KB all
-# memory.
+# Most dots in a line of TOML: parsing dotted keys takes quadratic time, 13 s for 64 KB, and all memory for 200 KB.
 _MOST_DOTS: Final = 200
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LINE: Final = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")

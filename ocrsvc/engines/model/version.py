@@ -15,8 +15,7 @@ from ocrsvc.engines.model.encryption import CannotDecrypt, ModelKey, check_insta
 from ocrsvc.engines.model.files import MANIFEST, read_file, read_manifest
 from ocrsvc.errors import BadModel, EngineUnavailable
 
-# A model's name, which is its folder's name and part of request URLs.
-NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")  # a model's name, also its folder's, and part of request URLs
 MOST_VERSION: Final = 2**31 - 1
 DESCRIPTION_FILE: Final = "model.toml"
 KEY_REMEDY: Final = "Set OCRSVC_MODELS_KEY, OCRSVC_MODELS_KEY_FD or OCRSVC_MODELS_KEY_COMMAND to that key."
@@ -58,8 +57,7 @@ class ModelVersion:
     digest: str  # SHA-256 of manifest, name and number, in hexadecimal digits; changes if any file changes
     # SHA-256 of each file; empty for the built-in model, whose files pip verified when it installed the wheel
     digests: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    # Decrypts the files; None if they are not encrypted.
-    key: ModelKey | None = field(default=None, compare=False, repr=False)
+    key: ModelKey | None = field(default=None, compare=False, repr=False)  # for the files; None if not encrypted
 
     @property
     def is_built_in(self) -> bool:
