@@ -146,6 +146,20 @@ def test_single_service_is_retried_with_growing_pauses() -> None:
     assert pauses == [0.1, 0.2, 0.4, 0.5]
 
 
+def test_probes_of_other_requests_do_not_prolong_the_wait_for_services_that_cannot_be_reached() -> None:
+    bench = Bench((A, B))
+    attempts = bench.attempts()
+    assert [attempts.failed(next_place(attempts), errors.NotConnected("Refused.")) for _ in range(2)] == [True, True]
+    bench.now_s = 5.0
+    probe = bench.take(A)
+    assert pause_s(attempts) > 0
+    bench.now_s = RULES.patience_s + 2
+    bench.balancer.end(probe, Outcome.NOT_CONNECTED)
+    assert attempts.failed(next_place(attempts), errors.NotConnected("Refused."))
+    with pytest.raises(errors.NotConnected, match="Refused"):
+        attempts.next()
+
+
 def test_page_that_fails_on_two_services_blames_neither() -> None:
     bench = Bench()
     for _ in range(9):

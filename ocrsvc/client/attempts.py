@@ -68,6 +68,8 @@ class Attempts:
     def failed(self, place: Place, error: OcrsvcError) -> bool:
         """Record an error; return whether to try again."""
         self.last = error
+        if not isinstance(error, NotConnected):
+            self._unreachable_since_s = None
         if isinstance(error, Refused):
             wait_s = max(FIRST_WAIT_S, error.retry_after_s) * (1 + self._chance() / 4)
             self._balancer.refuse(place, error, wait_s)
@@ -86,10 +88,12 @@ class Attempts:
 
     def _after_unreachable(self, error: Unreachable) -> bool:
         if isinstance(error, NotConnected):
+            now_s = self._clock()
             if self._unreachable_since_s is None:
-                self._unreachable_since_s = self._clock()
-            return True
-        self._unreachable_since_s = None
+                self._unreachable_since_s = now_s
+            # All are tried, however long that takes.
+            has_untried = len(self._avoid) < len(self._balancer)
+            return has_untried or now_s - self._unreachable_since_s < self._rules.patience_s
         self._broken += 1
         # The request itself may break the services, so it must not go to all of them.
         return self._broken < MAX_BROKEN
@@ -99,7 +103,8 @@ class Attempts:
         self._avoid.clear()
         refused = self._balancer.refusal()
         if refused is None and not self._balancer.is_busy():
-            return self._unreachable_pause_s()
+            # Another request's probe shows whether a service is back.
+            return _MAX_PAUSE_S if self._balancer.is_probing() else self._unreachable_pause_s()
         self._unreachable_since_s = None
         # The longest pause limits how late the end of an ejection is noticed.
         if refused is None:

@@ -232,9 +232,13 @@ class Balancer:
         return first.refusal, left_s
 
     def is_busy(self) -> bool:
-        """Whether a service is at its known limit or being probed."""
+        """Whether a service is at its known limit."""
         now_s = self._clock()
-        return any(host.probing or (host.is_free(now_s) and not self._has_room(host)) for host in self._hosts.values())
+        return any(host.is_free(now_s) and not self._has_room(host) for host in self._hosts.values())
+
+    def is_probing(self) -> bool:
+        """Whether a request probes an ejected service."""
+        return any(host.probing for host in self._hosts.values())
 
     def capacity(self) -> int:
         """The known limit of concurrent requests of all open services, at least 1."""
