@@ -54,7 +54,7 @@ class Share:
 
     @property
     def budget_bytes(self) -> int:
-        """The limit for all requests together."""
+        """The memory in bytes that all requests together may use."""
         return self._budget.total_bytes
 
     def part(self) -> Share:

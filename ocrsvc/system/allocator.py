@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 _ARENAS: Final = 2
 _MAPPED_BYTES: Final = 256 * 2**10
-_M_MMAP_THRESHOLD: Final = -3  # <malloc.h>
+_M_MMAP_THRESHOLD: Final = -3  # options of mallopt, from <malloc.h>
 _M_ARENA_MAX: Final = -8
 
 

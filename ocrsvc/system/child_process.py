@@ -99,7 +99,7 @@ class Program:
 class ChildProcess:
     """A sandboxed child process that answers the requests of one thread; call `close` to end it.
 
-    Its module calls `child_program.apply_limits` and `serve`; a file that it writes may have `file_bytes`. `check` is
+    Its module calls `child_program.apply_limits` and `serve`; it may write files of at most `file_bytes`. `check` is
     called while the process starts, and may raise. Raises ResourcesExhausted if the process cannot be started.
     """
 

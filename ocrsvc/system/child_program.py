@@ -39,7 +39,7 @@ def apply_limits() -> tuple[int, ...]:
 
 
 def serve(answers: Mapping[str, Callable[..., str]], readable: Iterable[str]) -> None:
-    """Sandbox the process so that it can open only `readable`, then answer requests until the parent disconnects.
+    """Sandbox the process, which may then open only `readable` paths, and answer until the parent disconnects.
 
     `answers` maps the word of a request to a function, which gets the request's numbers and may raise RequestFailed.
     """

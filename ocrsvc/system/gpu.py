@@ -6,7 +6,7 @@ set to the same order unless the environment sets another.
 
 NVML lists processes by the host's process ids. In a container NVML may list this process under another id or not at
 all, and under MIG without its memory. So this process's memory is the first known of these: the memory listed under its
-id; under the only id that appeared while it loaded; the GPU's used memory minus what others used before, and siblings.
+id; under the only id that appeared while it loaded; the GPU's used memory minus the use before and the siblings' use.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class GpuMemoryReader:
     def _listed_bytes(self) -> int | None:
         """The memory that NVML lists for this process; None if this process is not listed."""
         listed = self._source.processes()
-        # An id that was listed before the engine loaded is that of a process outside this container.
+        # An id that was listed before the engine loaded belongs to a process outside this container.
         if self._pid in listed and self._pid not in self._before:
             return listed[self._pid]
         if self._last_own_bytes is None:

@@ -96,7 +96,7 @@ def end_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-# Landlock.
+# Landlock: which files this process may open.
 
 # System call numbers, the same on every architecture.
 _CREATE_RULESET: Final = 444
@@ -167,7 +167,7 @@ def _allow_reading(ruleset: int, path: str) -> None:
         os.close(parent)
 
 
-# seccomp.
+# seccomp: which system calls this process may make.
 
 # System calls that are always refused: name, number on x86_64, number on aarch64 (-1: no such call).
 _REFUSED: Final = """

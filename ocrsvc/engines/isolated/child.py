@@ -127,8 +127,8 @@ class ChildLost(Exception):
 class Child:
     """One child process, which has `open_s` seconds to open and warm up its engine; see `wait_ready`.
 
-    `images` counts the images it has read; `private_bytes` and `gpu_bytes` (0 if NVML does not report it) are its
-    memory then. Raises ChildLost if the fork server does not start, or memory or descriptors run out.
+    `images` counts images read; `private_bytes` and `gpu_bytes` (0 if NVML does not report it) are the child's memory
+    after the last one. Raises ChildLost if the fork server does not start, or memory or descriptors run out.
     """
 
     def __init__(self, spawner: Spawner, open_s: float) -> None:
@@ -149,7 +149,7 @@ class Child:
         self.images = self.private_bytes = self.gpu_bytes = 0
 
     def wait_ready(self, until_s: float) -> bool:
-        """Wait until `until_s` (monotonic); returns whether the engine is ready. Raises ChildLost or its error."""
+        """Wait until `until_s` (monotonic); returns whether it is ready. Raises ChildLost or the engine's error."""
         try:
             message = self._receive(min(until_s, self._open_until_s))
             if "failed" in message:

@@ -250,7 +250,7 @@ class IsolatedEngine:
         except BaseException:
             self._spawner.close()
             raise
-        # `serial_open` is a limit within one process, and each handle has its own.
+        # `serial_open` concerns handles of one process; here each handle has a process of its own.
         self.traits = replace(self._spare.child.ready.traits, serial_open=False, decodes=True, any_thread=True)
 
     def describe(self) -> EngineInfo:

@@ -27,14 +27,14 @@ MAX_ANGLE: Final = float(np.radians(35))
 # of them photographs and product pictures.
 MIN_CONVERGENCE: Final = 0.1
 MAX_UNEXPLAINED: Final = 1 / 3  # largest share of the spread of directions that the fit may leave unexplained
-# Smallest thickness at a line's end relative to the page's middle; lines nearer to the vanishing point are unreadable.
+# Smallest thickness at an end relative to the middle; lines nearer to the vanishing point are unreadable.
 MIN_SIZE: Final = 0.3
 _ROUNDS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """N quads as lines along their longer sides."""
+    """N quads, described as lines along their longer sides."""
 
     quads: Values
     middles: Values  # (N, 2), in pixels from the middle of the page's text

@@ -34,7 +34,7 @@ def measure_gaps(path: Path, get_crop: Callable[[], Pixels]) -> ScriptGaps | Non
     """
     inked = np.flatnonzero([not character.isspace() for character in path.characters])
     scripts = np.array([_script(path.characters[place]) for place in inked], np.int8)
-    # No other two scripts have this sum.
+    # Chinese beside Latin, in either order: no other two scripts have this sum.
     changes = np.flatnonzero(scripts[:-1] + scripts[1:] == _LATIN + _CHINESE)
     if not len(changes):
         return None
@@ -148,7 +148,7 @@ def _are_open(gaps_em: NDArray[np.float64], read: NDArray[np.bool_]) -> NDArray[
 
 
 def _usual_gap(gaps_em: NDArray[np.float64]) -> float:
-    """The mean of the middle half of the gaps; a median would be a whole pixel, a fortieth of the type size."""
+    """The mean of the middle half of the gaps; a median, in whole pixels, is too coarse (1/40 of the type size)."""
     cut = len(gaps_em) // 4
     middle = np.sort(gaps_em)[cut : len(gaps_em) - cut]
     return float((middle.sum() + USUAL_GAPS * USUAL_GAP_EM) / (len(middle) + USUAL_GAPS))

@@ -121,7 +121,7 @@ def _open_on_gpu(part: ModelPart, config: SessionConfig, cache: ModelCache, prov
     fp32_model = prepare_model.prepare(part, batched=True) if provider == "tensorrt" else b""
     cuda_model = prepare_model.prepare(part, batched=True, half_precision=config.precision == "fp16")
     sessions = [_open_stream_session(fp32_model, cuda_model, config, cache) for _ in range(config.gpu.streams)]
-    # On a GPU for which this build has no kernels, the session opens but its first run fails.
+    # On a GPU for which this build has no kernels, the session opens but its first run fails: find that out now.
     sessions[0].run(np.zeros(part.smallest_shape, np.float32))
     return sessions
 

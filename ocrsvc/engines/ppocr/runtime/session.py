@@ -145,7 +145,7 @@ class ModelRunner(ABC):
     device: str
     precision: str
     batched: bool  # whether the recognizer's graph reads many lines per run (graph/rewrite.py)
-    takes_pixels: bool  # see network_input.model_input
+    takes_pixels: bool  # whether its input is uint8 pixels; see network_input.model_input
     metadata: dict[str, str]  # the model's properties
     input_format: InputFormat
     _sessions: tuple[ModelRunner, ...] = ()  # empty except in a pool: a reference to itself would delay its release
