@@ -1,7 +1,5 @@
 """Batch runs in one process: a destination that dies or fills at a chosen moment, a reader without an engine."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -1,7 +1,5 @@
 """The service with one route more, whose requests hold the interpreter's lock or end the process; for gunicorn."""
 
-from __future__ import annotations
-
 import re
 
 from flask import Flask, Response

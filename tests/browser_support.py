@@ -1,7 +1,5 @@
 """Opens pages in a real browser, and sees to it that nothing was wrong in them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Text that is bent: pages like a sheet on a cylinder, with the truth about where all is, and strips along an arc."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """Errors that /openapi.json describes, by the operations that raise them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Documents that the tests send: PDF files written by hand, TIFF files by Pillow."""
 
-from __future__ import annotations
-
 import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Small ONNX models made here: a detector that takes ink for text, and recognizers that read ink as one character."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

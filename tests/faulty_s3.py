@@ -1,7 +1,5 @@
 """A real S3 server in a process of its own (moto's), and a proxy before it that injects faults and counts requests."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import random

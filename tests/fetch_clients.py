@@ -6,8 +6,6 @@ fetch what takes seconds; `make clients` everything. To fetch before the tests:
     python tests/fetch_clients.py [--most minutes]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

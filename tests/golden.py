@@ -1,7 +1,5 @@
 """The recorded answers of the real servers, which lie beside the repository, and differences in structure of JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

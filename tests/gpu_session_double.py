@@ -1,7 +1,5 @@
 """A double of ONNX Runtime's GPU sessions: the real models on the CPU, which report CUDA as their provider."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import onnxruntime

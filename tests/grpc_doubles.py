@@ -1,7 +1,5 @@
 """A gRPC connection without a socket: methods that answer when the test lets them, and its client."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from typing import Any

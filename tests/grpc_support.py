@@ -1,7 +1,5 @@
 """gRPC tests: a server over the known engine, and callers that use grpcio's own channel."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

@@ -1,7 +1,5 @@
 """nginx, HAProxy and Envoy on a node of a network, with the files of deploy/hosts/ as they are shipped."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Sends an entry of the table of hostile requests to a server, and reports the answer."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import select

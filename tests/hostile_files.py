@@ -1,7 +1,5 @@
 """Hostile image files and PDFs by name, each made from a number of pixels, frames, pages, bytes or letters."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Hostile conversations over HTTP/2 and gRPC, by name: frames that flood, pack much into little, or wait for ever."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping

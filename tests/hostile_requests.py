@@ -1,7 +1,5 @@
 """The table of hostile requests: which are sent to which format, how large, and how many at once."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator

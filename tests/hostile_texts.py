@@ -1,7 +1,5 @@
 """Hostile texts by name, of about the size that is asked for: fields, JSON values, forms, multipart bodies, headers."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Hostile conversations over HTTP/1.1, by name: what each connection sends, piece by piece, and how it behaves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

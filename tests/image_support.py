@@ -1,7 +1,5 @@
 """Small images for tests, as pixels and as files, and the boxes of lines on them."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import Any

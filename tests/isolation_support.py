@@ -1,7 +1,5 @@
 """What the tests of isolation share: images, what the fake engine reads on them, handles, and figures of processes."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

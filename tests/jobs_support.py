@@ -1,7 +1,5 @@
 """An application with a job store in this process; and a service whose jobs outlive it, killed again and again."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """API keys for tests: a store in a file, a gate whose clocks stand still until told otherwise, and keys by name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ GB 11643, GB 32100, ISO 13616 and ISO 7812. A heading says the group, which a re
 numbers; a group that begins with "not" has none.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Models for tests: small stand-ins of a detector and of recognizers, and where the real ones are."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests of models share: versions of models in a repository of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path

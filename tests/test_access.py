@@ -1,7 +1,5 @@
 """Requests and jobs with API keys over HTTP: where a key is read, how it is refused, what counts, who sees a job."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

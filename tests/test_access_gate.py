@@ -1,7 +1,5 @@
 """The gate: who is admitted with which key, and what is counted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

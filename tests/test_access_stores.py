@@ -1,7 +1,5 @@
 """The stores of API keys: what is used of a key is counted once, whatever fails or dies."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys

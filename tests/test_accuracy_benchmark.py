@@ -1,7 +1,5 @@
 """benchmarks/accuracy.py over a corpus and a scorer of this test's own: halves, few pages, bars."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The API adapters beside TrWebOCR's, where no recording (test_golden.py) covers them: options, refusals, limits."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

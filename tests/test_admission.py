@@ -1,7 +1,5 @@
 """Admission of requests, and release of everything that an admitted request held."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

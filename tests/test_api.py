@@ -1,7 +1,5 @@
 """POST /v1/ocr: answers, options and errors as documented."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json

@@ -1,7 +1,5 @@
 """POST /v1/ocr that answers files: searchable PDF, several formats as a zip, their names, and pages that failed."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

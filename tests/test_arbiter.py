@@ -1,7 +1,5 @@
 """Errors that the arbiter survives, and those that end a worker's process or the service."""
 
-from __future__ import annotations
-
 import logging
 import os
 import queue

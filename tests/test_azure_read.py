@@ -1,7 +1,5 @@
 """Azure Document Intelligence: documents are taken in, read as jobs, and told with places, searchable PDFs included."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

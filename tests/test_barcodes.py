@@ -1,7 +1,5 @@
 """Bar codes: found on pages, in the frame of the image, masked, through a child process, and for Umi-OCR."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Decoding of base64 text: damaged text that is still clear, and errors that name the place in text that is not."""
 
-from __future__ import annotations
-
 import base64
 import textwrap
 from contextlib import suppress

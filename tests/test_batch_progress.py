@@ -1,7 +1,5 @@
 """What a batch run shows: counts, progress on a terminal and as lines, Prometheus, and the report at its end."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """`ocrsvc batch --on URL[,URL…]`: the same output as without services, whatever happens to them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Bodies on a real socket that are too large, broken or late: what their client sees, and what the next one does."""
 
-from __future__ import annotations
-
 import json
 import re
 import select

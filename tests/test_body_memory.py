@@ -1,7 +1,5 @@
 """Bodies are asked for in the request's memory account, and parsing makes a small multiple of them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Host names, foreign web pages, and the header that keeps browsers from guessing types, on every answer."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

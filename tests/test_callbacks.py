@@ -1,7 +1,5 @@
 """The end of a job is sent to its callback: signed, at least once, again and again later, and given up in the end."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """The command line: text and JSON from files, settings with their sources, the check, one-line errors, exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`ocrsvc read`: text and JSON on stdout, documents that are there whole or not at all, and how far reading is."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

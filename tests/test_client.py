@@ -1,7 +1,5 @@
 """The Python client against real servers: reading, waiting, retries and errors."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The Python client over several real services: refusals, hosts that die or fall silent, forks, TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

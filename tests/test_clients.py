@@ -5,8 +5,6 @@ Where one cannot be had, what it sent when it was recorded is sent again, and th
 clients` fetches all that can be fetched, runs this, and writes docs/clients.md.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import operator
 import os

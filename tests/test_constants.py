@@ -1,7 +1,5 @@
 """docs/design/constants.md names every number of the engine ppocr's pipeline and the reading order as it is."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

@@ -1,7 +1,5 @@
 """Lines from the detector's probability map, with maps drawn by hand: straight, fused and curved ones."""
 
-from __future__ import annotations
-
 import time
 
 import cv2

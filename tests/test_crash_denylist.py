@@ -1,7 +1,5 @@
 """The crash denylist: shared by all processes, bounded in entries and time, and safe from torn writes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The key in what a caller sends, and the key with which our own programs ask."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from pathlib import Path

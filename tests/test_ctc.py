@@ -1,7 +1,5 @@
 """CTC: paths worked by hand, the sum over every path there is, and a slow search written from the paper."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import numpy as np

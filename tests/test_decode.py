@@ -1,7 +1,5 @@
 """Decoding of image files of every kind to pixels, and the errors for those that cannot be decoded."""
 
-from __future__ import annotations
-
 import struct
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The proxies in deploy/ hide a worker's death from clients: the real nginx and HAProxy with the files as shipped."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

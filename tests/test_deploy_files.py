@@ -1,7 +1,5 @@
 """The files of deploy/ are accepted by their tools: image, compose, chart, unit, gateway."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

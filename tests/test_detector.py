@@ -1,7 +1,5 @@
 """Which thread runs the detector, and how many large passes at once, with sessions that report when they run."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import cast

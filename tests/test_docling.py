@@ -1,7 +1,5 @@
 """docling-serve's API: documents answered at once, as archives, and as tasks that somebody asks after."""
 
-from __future__ import annotations
-
 import io
 import json
 import time

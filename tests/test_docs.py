@@ -1,7 +1,5 @@
 """The documents: every link leads somewhere, every page is in the index, and every file and name of the code exists."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The commands of README and docs/ work as they stand there, except those that need another machine or service."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

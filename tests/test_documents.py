@@ -1,7 +1,5 @@
 """Documents read page by page, and limits, errors and costs of bad ones."""
 
-from __future__ import annotations
-
 import io
 import os
 import time

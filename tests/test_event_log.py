@@ -1,7 +1,5 @@
 """The service's log and the access log: one schema for every line, whoever writes it, and no request waits for it."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

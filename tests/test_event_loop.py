@@ -1,7 +1,5 @@
 """Slow and silent clients on real sockets do not delay other clients, as they do with gunicorn's gthread."""
 
-from __future__ import annotations
-
 import re
 import resource
 import socket

@@ -1,7 +1,5 @@
 """The examples in docs/examples run as they stand, each in its own language."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The threads in front of an engine: every job answered, each apart, in time."""
 
-from __future__ import annotations
-
 import errno
 import threading
 import time

@@ -1,7 +1,5 @@
 """The engine fake: the same answer for the same image, and faults exactly as set."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from image_support import noise

@@ -1,7 +1,5 @@
 """Output formats: any text in files that any parser reads, and files of whole documents."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

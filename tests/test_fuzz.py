@@ -1,7 +1,5 @@
 """Random malformed input to every route is answered in its format, never by a 500; benchmarks/fuzz.py sends more."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

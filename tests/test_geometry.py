@@ -1,7 +1,5 @@
 """Boxes and outlines of lines, against worked sums and hand-made pictures."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

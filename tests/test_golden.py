@@ -1,7 +1,5 @@
 """The adapters answer what the real servers answered: the same status, type and structure."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

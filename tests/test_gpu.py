@@ -1,7 +1,5 @@
 """Tests that need a real GPU: `pytest -m gpu`, with an extra gpu-cuda12 or gpu-cuda13 installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Workers are assigned to GPUs, and each sees only its own: tables of rules, and a real gunicorn."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """GPU imaging, run over numpy: its pixels equal OpenCV's, and it uses only operations that cupy has."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging

@@ -1,7 +1,5 @@
 """GPU memory is read, and workers are replaced before it is full: pynvml and Tr over doubles/simulated_gpu.h."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

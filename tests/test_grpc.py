@@ -1,7 +1,5 @@
 """gRPC: the services' answers to stock clients, and the server's calls, streams, limits and end."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import gc

@@ -1,7 +1,5 @@
 """gRPC's limits: what calls hold in memory and for how long, slow clients, linear time, health whatever the load."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from types import SimpleNamespace

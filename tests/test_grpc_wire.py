@@ -1,7 +1,5 @@
 """gRPC's own framing, time limits and texts, and the .proto files that are read at run time."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import sys

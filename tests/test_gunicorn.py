@@ -6,8 +6,6 @@ read what has changed, mend what depends on it, run `make soak` and `make chaos`
     python tests/test_gunicorn.py > tests/gunicorn.json
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

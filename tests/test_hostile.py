@@ -1,7 +1,5 @@
 """Hostile requests (hostile_requests.py) cost linear time and do not affect others; benchmarks/hostile.py sends all."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import time

@@ -1,7 +1,5 @@
 """gRPC against hostile clients: the memory and the time that they take, and the end of their connections."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import socket

@@ -1,7 +1,5 @@
 """Runs of a model on arrays in place, without a copy, by ONNX Runtime's I/O binding; the CPU stands in for the GPU."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import threading

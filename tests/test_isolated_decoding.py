@@ -1,7 +1,5 @@
 """With OCRSVC_ISOLATION=process image files are decoded in the child, and a decoder's crash costs one image."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Faults around an engine's child process cost at most the image in work, leave nothing open, and pass."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

@@ -1,7 +1,5 @@
 """OCRSVC_ISOLATION=process in the real service: real workers, fork servers, children and signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

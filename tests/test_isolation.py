@@ -1,7 +1,5 @@
 """An engine in child processes keeps the engine contract whatever becomes of the children; real processes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

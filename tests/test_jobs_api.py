@@ -1,7 +1,5 @@
 """Jobs over HTTP: taken in, paged through, made files of, deleted; and those of a real service that is killed."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator, Mapping

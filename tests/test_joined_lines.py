@@ -1,7 +1,5 @@
 """Lines that a detector drew across the gutter between two columns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

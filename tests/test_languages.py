@@ -1,7 +1,5 @@
 """Which languages a dictionary can write, and which recognizer has the one that is asked for."""
 
-from __future__ import annotations
-
 import onnx
 import pytest
 from support import data_of

@@ -1,7 +1,5 @@
 """A deadline that passes between two pages: no format answers with the pages that are left, unless the client asks."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence

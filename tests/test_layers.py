@@ -1,7 +1,5 @@
 """A package is a layer: it imports packages below its own, and none beside it (docs/architecture.md)."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

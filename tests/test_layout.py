@@ -1,7 +1,5 @@
 """The layout of a page: regions that the model finds, their lines, and boxes where they are seen."""
 
-from __future__ import annotations
-
 import random
 import sys
 from dataclasses import replace

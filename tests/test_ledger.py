@@ -1,7 +1,5 @@
 """The stages of a request add up to the whole of it, whoever does them, and its answer tells them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Noise on the ground of a line: where JPEG or a scanner left it, spaces are read as on a plain ground."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The load scripts, really run by locust: right answers pass, a wrong one fails the run."""
 
-from __future__ import annotations
-
 import subprocess
 from email.message import Message
 

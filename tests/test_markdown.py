@@ -1,7 +1,5 @@
 """Markdown of pages: headings, paragraphs, lists, tables, page breaks, and text that must not become markup."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Sequence

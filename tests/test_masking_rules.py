@@ -1,7 +1,5 @@
 """What the rules of masking find in texts, how well, and in linear time."""
 
-from __future__ import annotations
-
 import re
 import time
 

@@ -1,7 +1,5 @@
 """`ocrsvc mcp`: its tools as the official SDK's own client calls them, in this process, over stdio and over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

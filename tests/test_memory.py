@@ -1,7 +1,5 @@
 """Memory use from made-up /proc and cgroup folders and this process, and glibc's arenas."""
 
-from __future__ import annotations
-
 import platform
 import resource
 import subprocess

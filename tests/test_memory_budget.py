@@ -1,7 +1,5 @@
 """Budgets: bytes held at once, requests per caller, and turns at a limiter."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

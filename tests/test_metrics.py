@@ -1,7 +1,5 @@
 """Metrics add up when workers die, and buckets have the trace of a request as exemplar."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Mistral's OCR: documents from data URLs, uploaded files and signed URLs, on the path of the native API."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from pathlib import Path

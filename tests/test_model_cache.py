@@ -1,7 +1,5 @@
 """The model cache: optimised models are stored for the next start, and whatever is wrong with them counts as absent."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

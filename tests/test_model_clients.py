@@ -3,8 +3,6 @@
 They are fetched as those of tests/test_clients.py are.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

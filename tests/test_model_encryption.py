@@ -1,7 +1,5 @@
 """Encrypted models and their versions: made by a command, read with the key only, and not once they were changed."""
 
-from __future__ import annotations
-
 import base64
 import hmac
 import os

@@ -1,7 +1,5 @@
 """What is found in the files of a model: which is what, its dictionary, heights, normalisation, thresholds, licence."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Mapping

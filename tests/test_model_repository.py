@@ -1,7 +1,5 @@
 """Models as files: what counts as a version, and what is said of one that cannot be used."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time

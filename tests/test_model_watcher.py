@@ -1,7 +1,5 @@
 """A worker sees new versions, has them proved on reference pages, switches, rolls back, and is never without one."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import time

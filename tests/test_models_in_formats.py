@@ -1,7 +1,5 @@
 """Every format over a model repository: the options model, tier and lang, and which version reads a request."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

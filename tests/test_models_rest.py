@@ -3,8 +3,6 @@
 Shapes come from the protocols' own texts; what real clients send is replayed from recordings where those are at hand.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import struct

@@ -1,7 +1,5 @@
 """Reference, alert rules and dashboard match the declared metrics; promtool tests the rules."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

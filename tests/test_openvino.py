@@ -1,7 +1,5 @@
 """The models under OpenVINO itself, as far as this machine has it and computes in bfloat16."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The client and `ocrsvc read --url` work where Python has no Unix modules, as on Windows."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Lines in batches, as a GPU reads them: the same text alone and in any batch; the real model on the CPU."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
