@@ -198,7 +198,7 @@ _talk: Final = partial(Conversation, hold_s=2.0)
 FRAMES: Final[Mapping[str, Conversation]] = {
     "continuations": _talk(
         _flood(frame(HEADERS, 0, 1, fields()), frame(CONTINUATION, 0, 1, b"\x00" * _FRAME_BYTES)),
-        64 * _MB, 1_000_000, connections=20, short_connections=4,
+        64 * _MB, 1_000_000, connections=20, short_connections=4
     ),
     "empty_continuations": _talk(
         _flood(frame(HEADERS, 0, 1, fields()), frame(CONTINUATION, 0, 1)), 20 * _MB, 100_000, connections=4
@@ -239,5 +239,5 @@ FRAMES: Final[Mapping[str, Conversation]] = {
         lambda _: iter([greeting() + begin(1)]), connections=120, short_connections=24, hold_s=30.0
     ),
     "http1": _talk(lambda _: iter([b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])),
-    "nonsense": _talk(_flood(b"", b"\xff" * 9), 20 * _MB, 100_000),
+    "nonsense": _talk(_flood(b"", b"\xff" * 9), 20 * _MB, 100_000)
 }  # fmt: skip
