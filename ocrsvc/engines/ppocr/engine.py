@@ -41,7 +41,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-MOST_LINES: Final = 64  # most lines in a batch: more, however narrow, gain nothing, and each line waits for all
+MOST_LINES: Final = 64  # most lines in a batch: more gain nothing, and each line waits for the whole batch
 # Limits of a batch of lines on a GPU: the pixels of 32 lines 320 px wide, and a wait of 2 ms.
 BATCH: Final = Limits(max_cost=32 * 48 * 320, max_items=MOST_LINES, max_wait_s=0.002)
 # Largest line width for which OpenVINO's kernels are compiled when the engine opens; one width takes 20 ms and 5 MB.

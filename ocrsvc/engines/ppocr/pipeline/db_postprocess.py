@@ -188,7 +188,7 @@ def lines_from_mask(
 
 @dataclass(frozen=True, slots=True)
 class _MapReader:
-    probabilities: NDArray[Any]  # (h, w) the map
+    probabilities: NDArray[Any]  # the map, (h, w)
     certain: float  # value on the map that stands for a probability of 1
     usual: float  # median thickness of the map's contours, in pixels of the map
     thresholds: Thresholds

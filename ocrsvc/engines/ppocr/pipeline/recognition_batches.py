@@ -28,7 +28,7 @@ _CHECK_S: Final = 0.25  # interval of calls of `check` while a page waits for a 
 # Widths to which lines are padded in batches. There are few, because a GPU searches for kernels at every new shape.
 BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
 # Narrowest and widest bucket of each TensorRT engine. An engine's memory is the number of lines of its narrowest bucket
-# times the width of its widest: here twice the pixels of a batch, with a single engine twenty times as many.
+# times the width of its widest: here twice a batch's pixels; a single engine would need twenty times as many.
 PROFILES_PX: Final = ((96, 320), (480, 960), (1440, 3200))
 # Output names of graph/rewrite.py, which cannot be imported here because it needs the package onnx.
 OUTPUTS: Final = ("best", "sure")

@@ -33,7 +33,7 @@ INK_CONTRAST: Final = 0.4
 STRONG_QUANTILE: Final = 0.98  # quantile of the pixels' contrasts that counts as the strongest; higher ones are specks
 # Share of the crop's height, at the top and the bottom, that may contain ink of neighbouring lines.
 EDGE_SHARE: Final = 0.2
-# Cost of a pixel of distance from the midpoint between two characters, relative to the gain of one from ink.
+# Weight of a cut's distance from the midpoint between two characters, relative to its distance from ink.
 MIDPOINT_COST: Final = 0.5
 # Number of steps by which the model reports a character after its middle. On the pages of benchmarks/words.py it is
 # 0.16 for Chinese characters, 0.21 for Latin letters and 0.29 for marks; one in ten is off by more than half a step.
