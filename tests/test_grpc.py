@@ -678,7 +678,8 @@ def test_open_call_is_counted_and_answered_on_shutdown() -> None:
             # Answered behind the call, on the same connection: so the call is under way.
             v2(channel, "ServerReady")
             assert server.metric("ocrsvc_in_flight_requests") == 2
-            assert server.metric('ocrsvc_worker_in_flight_requests{slot="0"}') == 2
+            # The request before, for metrics too, may not be over yet.
+            wait_until(lambda: server.metric('ocrsvc_worker_in_flight_requests{slot="0"}') == 2)
             assert server.metric('ocrsvc_requests_total{adapter="grpc_kserve_v2",code="ok",status="OK"}') == 2
             server.process.terminate()
             assert strings(raw_outputs(call.result())["texts"])[0] == "64x32"
