@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from ocrsvc.models.importers.write_version import ADDING, REMOVING, remove_versi
 from ocrsvc.models.model_control import ModelControl, VersionStatus, open_control
 from ocrsvc.models.model_name import WantedModel, parse_wanted_model
 from ocrsvc.models.proof.prover import Prover
-from ocrsvc.models.proof.verdicts import UNDECIDED, Verdicts
+from ocrsvc.models.proof.verdicts import Verdicts, prove_by_command
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.state import Judgement, state_folder
 from ocrsvc.models.version_selection import VersionSelector
@@ -203,32 +203,14 @@ def _check(settings: Settings, chosen: WantedModel | None) -> int:
         raise UnknownModel(f"The repository has no {chosen}.", _SEE_LIST)
     code = 0
     for one in statuses:
-        version = one.version
-        judged = Judgement("open", one.reason) if version is None else _prove(control, prover, verdicts, version)
+        judged = Judgement("open", one.reason)
+        if one.version is not None:
+            judged = prove_by_command(one.version, control, prover.prove, verdicts)
         print(f"{one.name}/{one.number}: {'good. ' if judged.kind is None else ''}{judged.reason}", flush=True)
         code = code if judged.kind is None else _DEFECTIVE
     for remark in unfinished(repository_of(settings)) if chosen is None else ():
         print(remark)
     return code
-
-
-def _prove(control: ModelControl, prover: Prover, verdicts: Verdicts, version: ModelVersion) -> Judgement:
-    """Prove a version beside the serving one, as a worker does, and keep the verdict if there was none."""
-    catalogue, basis = control.catalogue(), verdicts.cache_key_of(version)
-    model, before = catalogue.models[version.name], catalogue.verdict(version)
-    if before is not None and before.accepted:
-        return prover.prove(version, None)
-    judged = prover.prove(version, model.target or next(iter(model.accepted), None))
-    if before is not None and judged.kind is None:
-        remark = f"It stays refused until `ocrsvc models forget {version}`."
-        return replace(judged, reason=f"{judged.reason} {remark}")
-    if before is None and judged.kind not in UNDECIDED:
-        try:
-            verdicts.keep(version, judged, basis)
-        except OperatorError as error:
-            # For example, the service has another user.
-            return replace(judged, reason=f"{judged.reason} The verdict is not kept: {error}")
-    return judged
 
 
 def unfinished(folder: Path) -> Iterator[str]:

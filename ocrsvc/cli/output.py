@@ -61,9 +61,7 @@ def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT
         if is_zip(output):
             raise BadOption(f"{output} is a zip, but its formats are missing.", "Add --format, such as pdf,md.")
         if not by_ending and output.suffix:
-            raise BadOption(
-                f"{output}: no format has the ending {output.suffix}.", f"Accepted are {', '.join(formats)}, {_ZIP}."
-            )
+            raise BadOption(f"No format ends in {output.suffix}.", f"Accepted are {', '.join(formats)}, {_ZIP}.")
         return (by_ending or default,)
     if by_ending is None or asked == (by_ending,):
         return asked

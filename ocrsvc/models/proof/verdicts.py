@@ -29,7 +29,7 @@ from typing import Final
 
 from ocrsvc import __version__
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.errors import EngineUnavailable
+from ocrsvc.errors import EngineUnavailable, OperatorError
 from ocrsvc.models.catalogue import Catalogue
 from ocrsvc.models.model_control import PROOF_LOCK, ModelControl
 from ocrsvc.models.proof.reference_pages import reference_folders
@@ -145,6 +145,25 @@ class CandidateProver:
         self._verdicts.keep(candidate, judgement, basis)
         # An outdated refusal is proved again at once.
         del self._not_before_s[digest]
+
+
+def prove_by_command(version: ModelVersion, control: ModelControl, prove: Prove, verdicts: Verdicts) -> Judgement:
+    """Prove a version beside the serving one, as a worker does, and keep the verdict if there was none."""
+    catalogue, basis = control.catalogue(), verdicts.cache_key_of(version)
+    model, before = catalogue.models[version.name], catalogue.verdict(version)
+    if before is not None and before.accepted:
+        return prove(version, None)
+    judged = prove(version, model.target or next(iter(model.accepted), None))
+    if before is not None and judged.kind is None:
+        remark = f"It stays refused until `ocrsvc models forget {version}`."
+        return replace(judged, reason=f"{judged.reason} {remark}")
+    if before is None and judged.kind not in UNDECIDED:
+        try:
+            verdicts.keep(version, judged, basis)
+        except OperatorError as error:
+            # For example, the service has another user.
+            return replace(judged, reason=f"{judged.reason} The verdict is not kept: {error}")
+    return judged
 
 
 class CrashGuard:
