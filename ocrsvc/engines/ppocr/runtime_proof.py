@@ -47,7 +47,7 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 LEAST_GAIN: Final = 1.1
 # On the user's pages, smallest share of lines found in the same place, and of characters read alike. Our page needs 1.
 LEAST_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
-FEWEST_LINES: Final = 5  # lines that fp32 must read confidently for a recognizer's proof
+FEWEST_LINES: Final = 5  # lines that fp32 must read confidently, or a recognizer's proof fails
 MOST_CONFIDENCE_GAP: Final = 0.05
 _SHIFT: Final = 0.15  # largest distance of a line's corners from those of fp32, in line heights
 _LEAST_SHIFT_PX: Final = 2.0

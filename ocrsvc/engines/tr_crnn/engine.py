@@ -147,7 +147,7 @@ class TrCrnnLineReader:
         self._thread = threading.get_ident()
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
-        """Width and height of a crop: Tr's own line height, and the line's aspect ratio; see LineReader."""
+        """Width and height of a crop, which has Tr's line height and the line's aspect ratio; see LineReader."""
         return max(HEIGHT // 2, round(along * HEIGHT / max(across, 1.0))), HEIGHT
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:

@@ -37,7 +37,7 @@ PROVIDER: Final = "OpenVINO"
 _SHARED_KERNELS: Final = 150
 _TELEMETRY: Final = "openvino_telemetry"
 
-# Errors that OpenVINO raises. AttributeError: an empty folder named openvino was imported.
+# Errors that OpenVINO raises. AttributeError is raised if an empty folder named openvino was imported.
 FAULTS: Final = (AttributeError, ImportError, OSError, RuntimeError)
 
 
