@@ -57,7 +57,7 @@ class ModelVersion:
     digest: str  # SHA-256 of manifest, name and number, in hexadecimal digits; changes if any file changes
     # SHA-256 of each file; empty for the built-in model, whose files pip verified when it installed the wheel
     digests: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    key: ModelKey | None = field(default=None, compare=False, repr=False)  # for the files; None if not encrypted
+    key: ModelKey | None = field(default=None, compare=False, repr=False)  # decrypts the files; None if not encrypted
 
     @property
     def is_built_in(self) -> bool:
