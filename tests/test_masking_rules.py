@@ -130,7 +130,7 @@ def test_an_invalid_or_empty_pattern_stops_the_start(patterns: str) -> None:
 
 
 def test_patterns_without_re2_stop_the_start_and_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.settings.limits.find_spec", lambda _: None)
+    monkeypatch.setattr("ocrsvc.settings.workers_and_limits.find_spec", lambda _: None)
     with pytest.raises(SettingsError, match="accepted is with the extra mask,"):
         read_settings({"OCRSVC_MASK_PATTERNS": "EMP"})
     assert read_settings({}).mask_patterns == ()

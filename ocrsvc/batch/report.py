@@ -19,7 +19,7 @@ from ocrsvc import __version__
 from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.human_readable import bytes_of, count_of, duration_of, rate_of, seconds_of, share_of, visible
 from ocrsvc.batch.objects import without_secrets
-from ocrsvc.batch.parts import finished_parts, read_kept, read_manifests
+from ocrsvc.batch.part_manifests import finished_parts, read_kept, read_manifests
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.run_file import RunDescription, open_known_run
 from ocrsvc.batch.work_file import PageFacts

@@ -15,7 +15,7 @@ import orjson
 
 from ocrsvc.batch.page_queue import GroupAdmission, PageQueue
 from ocrsvc.batch.pages import PageGroup, PageReader, PageResult, copied_result
-from ocrsvc.batch.parts import UNFINISHED, Manifest, PartWriter
+from ocrsvc.batch.part_manifests import UNFINISHED, Manifest, PartWriter
 from ocrsvc.batch.progress import RunCounts
 from ocrsvc.batch.request import BatchRequest
 from ocrsvc.batch.work_file import BegunPages

@@ -14,7 +14,7 @@ from ocrsvc.batch.destination import Destination, ObjectDestination
 from ocrsvc.batch.outputs.output_formats import check_formats
 from ocrsvc.batch.outputs.source_files import common_folder
 from ocrsvc.batch.pages import Load, PageReader
-from ocrsvc.batch.parts import UNFINISHED, PartWriter, finished_parts, kept_parts, read_kept, read_manifests
+from ocrsvc.batch.part_manifests import UNFINISHED, PartWriter, finished_parts, kept_parts, read_kept, read_manifests
 from ocrsvc.batch.progress import RunCounts
 from ocrsvc.batch.request import RAY_ADDRESS, BatchRequest
 from ocrsvc.batch.run import Run

@@ -15,7 +15,7 @@ import orjson
 from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.outputs.source_files import is_listing
 from ocrsvc.batch.pages import record_head
-from ocrsvc.batch.parts import Manifest, finished_parts, read_manifest
+from ocrsvc.batch.part_manifests import Manifest, finished_parts, read_manifest
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.run_file import open_known_run
 

@@ -17,7 +17,7 @@ from ocrsvc.masking.identity_numbers import (
 )
 from ocrsvc.masking.text_forms import to_half_width
 from ocrsvc.results import MASK_KINDS, MaskKind
-from ocrsvc.settings.limits import compile_pattern
+from ocrsvc.settings.workers_and_limits import compile_pattern
 
 HEADER: Final = "X-Mask"  # HTTP header and gRPC metadata that requests masking in any format
 

@@ -7,7 +7,7 @@ from pydantic import create_model
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.plugins import AdapterEntry, EngineEntry, EntryError, adapters, engines, output_formats, resolve
-from ocrsvc.settings import engine, limits, models, service
+from ocrsvc.settings import engine, models, service, workers_and_limits
 from ocrsvc.settings.group import SettingsGroup
 
 
@@ -16,13 +16,13 @@ class Settings(
     engine.FakeEngineSettings,
     service.TraceSettings,
     service.LoggingSettings,
-    limits.MaskingSettings,
-    limits.CacheSettings,
+    workers_and_limits.MaskingSettings,
+    workers_and_limits.CacheSettings,
     engine.IsolationSettings,
-    limits.JobSettings,
+    workers_and_limits.JobSettings,
     service.OutgoingSettings,
-    limits.LimitSettings,
-    limits.WorkerSettings,
+    workers_and_limits.LimitSettings,
+    workers_and_limits.WorkerSettings,
     service.AccessSettings,
     service.AdapterSettings,
     service.TlsSettings,
