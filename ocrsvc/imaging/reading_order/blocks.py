@@ -1,7 +1,7 @@
 """Puts the lines of a page into reading order, column by column and row by row, without a model.
 
 A recursive X-Y cut (G. Nagy, S. Seth, "Hierarchical representation of optically scanned documents", 1984) along white
-gutters that may be shorter than the page. `columns.py` decides which separate columns; the rest is read row by row.
+gutters that may be shorter than the page. `columns.py` decides which gutters separate columns; others are ignored.
 """
 
 from collections.abc import Sequence
@@ -12,22 +12,15 @@ from numpy.typing import NDArray
 from ocrsvc.imaging.reading_order.columns import HEADER, Gutter, flow, is_table, parts_columns, tall_gutters
 from ocrsvc.imaging.reading_order.row_cells import BLOCK_GAP, blocks_beside, records_of, rows_with_cells, ruled_rows
 from ocrsvc.imaging.reading_order.ruled_cells import ruled_blocks, with_ruled_blocks
-from ocrsvc.imaging.reading_order.text_rows import (
-    Indices,
-    TextLines,
-    as_text_lines,
-    median,
-    parts_between,
-    top_down,
-)
+from ocrsvc.imaging.reading_order.text_rows import Indices, TextLines, as_text_lines, median, parts_between, top_down
 
-DEEPEST = 12  # nested cuts
-BAND = 1.5  # height, in line heights, of a white stripe that may cut a part
-WIDE_BAND = 5.0  # height of one that cuts it before anything else
-ACROSS = 0.6  # length of a rule that cuts a part, as a share of the part's width
-NEAR_RULE = 2.0  # line heights around such a rule within which no line reaches beyond its ends
+DEEPEST = 12  # most nested cuts
+BAND = 1.5  # least height, in line heights, of a white stripe that may cut a part
+WIDE_BAND = 5.0  # least height, in line heights, of a white stripe that cuts a part before any gutter does
+ACROSS = 0.6  # least length of a ruled line that cuts a part, as a share of the part's width
+NEAR_RULE = 2.0  # within this many line heights of such a ruled line no text may reach beyond its ends
 
-Blocks = list[list[int]]  # groups of lines read as a whole, in reading order
+Blocks = list[list[int]]  # groups of lines that are read one after the other, in reading order
 
 
 def reading_order(
@@ -37,21 +30,20 @@ def reading_order(
     *,
     from_right: bool = False,
 ) -> list[int]:
-    """Indices of N lines in reading order.
+    """Indices of N lines in reading order; `from_right` reads columns and rows from right to left, as in Arabic.
 
     `quads` are (N, 4, 2) corners of level lines, in pixels, origin top left, clockwise from where reading starts;
-    `rules` (M, 4, 2) those of ruled lines from `find_rules`. Without `texts` short lines count as numbers. With
-    `from_right` columns, and lines of a row, are read from right to left, as in Arabic.
+    `rules` (M, 4, 2) are ruled lines from `find_rules`. Without `texts`, short lines count as numbers.
     """
     if not len(quads):
         return []
-    # A right-to-left page is the mirror image of a left-to-right one.
+    # A right-to-left page is mirrored, and then read like a left-to-right one.
     mirror = np.array((-1 if from_right else 1, 1))
     quads, rules = quads * mirror, (np.empty((0, 4, 2)) if rules is None else rules) * mirror
     frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
     low, high = rules.min(axis=1), rules.max(axis=1)
     middle, is_upright = (low + high) / 2, high[:, 1] - low[:, 1] > high[:, 0] - low[:, 0]
-    # Each with place, begin and end.
+    # Ruled lines as (position, begin, end): x, top, bottom of vertical ones; y, left, right of horizontal ones.
     vertical = np.column_stack([middle[:, 0], low[:, 1], high[:, 1]])[is_upright]
     horizontal = np.column_stack([middle[:, 1], low[:, 0], high[:, 0]])[~is_upright]
     lines = as_text_lines(frames, texts, horizontal)
@@ -64,7 +56,7 @@ def _in_order(lines: TextLines, here: Indices) -> list[int]:
 
 
 def _region(lines: TextLines, here: Indices, deeper: int) -> Blocks:
-    """The blocks of a region, cut first at rules and white stripes across it, then at its tallest gutter."""
+    """The blocks of a region, cut first at ruled lines and white stripes across it, then at its tallest gutter."""
     ruled = _parts_between_rules(lines, here) if deeper else [here]
     if len(ruled) == 1:
         return [block for part in parts_between(lines, here, WIDE_BAND) for block in _part(lines, part, deeper)]
@@ -78,7 +70,7 @@ def _region(lines: TextLines, here: Indices, deeper: int) -> Blocks:
 
 
 def _parts_between_rules(lines: TextLines, here: Indices) -> list[Indices]:
-    """Cut the lines `here`, from top to bottom, at each horizontal rule across them."""
+    """Divide the lines `here`, from top to bottom, at each horizontal ruled line across them."""
     if not len(lines.rules) or len(here) < 2:
         return [here]
     order = top_down(lines, here)
@@ -96,7 +88,7 @@ def _parts_between_rules(lines: TextLines, here: Indices) -> list[Indices]:
 
 
 def _part(lines: TextLines, here: Indices, deeper: int) -> Blocks:
-    """The blocks of a part without rules, cut at its tallest gutter between columns or at its white stripes."""
+    """The blocks of a part without ruled lines, cut at its tallest gutter between columns or at its white stripes."""
     ordered = top_down(lines, here)
     gutters = tall_gutters(lines, ordered) if deeper else []
     gutter = next((gutter for gutter in gutters if parts_columns(lines, gutter)), None)
@@ -115,7 +107,7 @@ def _part(lines: TextLines, here: Indices, deeper: int) -> Blocks:
 
 
 def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
-    """Whether the sides of a gutter form rows of blocks, such as cards, or of cells, or a table in one band."""
+    """Whether blocks (such as cards) or cells left and right of a gutter form rows, or a table within one band."""
     if flow(lines, gutter.left, gutter.right):
         return False
     if records_of(lines, beside):
@@ -129,7 +121,7 @@ def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
 
 
 def _joined(lines: TextLines, bands: list[Indices], beside: Indices) -> list[Indices]:
-    """Join the bands that a gutter crosses."""
+    """Join the bands of lines that a gutter crosses into one."""
     tops = [lines.top[band[0]] for band in bands]
     first = int(np.searchsorted(tops, lines.top[beside].min(), "right")) - 1
     last = int(np.searchsorted(tops, lines.top[beside].max(), "right"))

@@ -1,8 +1,8 @@
 """White gutters between lines of text, and whether a gutter separates two columns or the cells of rows.
 
 A gutter is a tall white rectangle that no line crosses, after T. Breuel, "Two geometric algorithms for layout analysis"
-(2002). The rows of a table are level on both sides, the lines of two columns mostly are not. Where both sides are level
-(type set on a grid, pages of a sheet, tables beside each other), sides that look alike are columns.
+(2002). Rows of a table are level on both sides of a gutter, lines of two columns mostly are not. If they are (text on a
+baseline grid, two pages on a sheet, tables side by side), sides that look alike are columns.
 """
 
 from dataclasses import dataclass
@@ -22,41 +22,41 @@ from ocrsvc.imaging.reading_order.text_rows import (
     stripes_of,
 )
 
-SHRINK = 0.2  # of the height by which a box is shrunk at each end: detected boxes reach beyond the ink
-MOST_PLACES = 160  # places tried for a gutter; a page of thousands of words must not hold the interpreter for long
-MOST_GUTTERS = 16  # gutters that are examined
+SHRINK = 0.2  # share of its height by which a box is shortened at each end: detected boxes reach beyond the ink
+MOST_PLACES = 160  # most x positions tried for a gutter; a page of thousands of words must not hold the GIL for long
+MOST_GUTTERS = 16  # most gutters examined per region
 LEAST_ROWS = 2
-EDGE = 0.15  # quantile of the left sides right of a gutter that counts as the column's edge
-ALIGNED = 1.5  # line heights from that edge at which a line of the column may begin
-HEADING = 1.15  # height of a heading, in heights of the lines above it
+EDGE = 0.15  # this quantile of the left sides of lines right of a gutter is the left edge of their column
+ALIGNED = 1.5  # largest distance, in line heights, from that edge at which a line of the column may begin
+HEADING = 1.15  # least height of a heading, in heights of the lines above it
 HEADING_ROWS = 2  # most lines of a heading
-HEADER = 1.0  # white, in line heights, below a header or above a footer
-STRIPE = 0.2  # white, in line heights, between columns and lines beyond them, in addition to their leading
+HEADER = 1.0  # least white, in line heights, below a header or above a footer
+STRIPE = 0.2  # least white, in line heights, between columns and lines outside them, in addition to the usual leading
 
-LEVEL = 0.15  # distance of the centres of level lines, as a share of the smaller height
-LEVEL_OF_NUMBERS = 0.3  # the same if one side is numbers, whose boxes are lower than those of Chinese in their row
-OVERLAPPING = 0.7  # distance of the centres of lines that overlap without being level
-CHANCE = 0.7  # of the rows of two columns may be level by chance
-CHANCE_OF_WORDS = 0.85  # the same for words, of which tables seldom consist
-STRICT = 4.0  # level rows per crooked one, above which only lists, tables or running text make columns
-FEW_ROWS = 3  # fewer rows prove nothing
-LONG = 4.0  # median length, in line heights, of words that are not cells of a table
-EVEN = 0.2  # deviation of the lengths of running text from their median, as a share of it
-TIGHT = 1.5  # pitch of lines of one text, in heights of their boxes
-LOOSE = 2.1  # the same for long lines of running text: Chinese has more leading
-FULL = 8.0  # length of such lines, in line heights
-RAGGED = 0.25  # of a column's width may be free at the end of a line that continues
-WRAPPED = 0.34  # of the lines of paragraphs continue in the next line
-MOST = 0.6  # of the lines or rows of a column are alike
-ALIKE = 0.5  # ratio of two widths or pitches that are alike
-LABELS = 0.33  # of the lines beside a gutter in a form end with a colon
-HALF = 0.5  # of the lines of a column are numbers
-APART = 2.0  # width of a gutter between tables, as a multiple of the gaps inside them
+LEVEL = 0.15  # largest distance of the centres of level lines, as a share of the smaller height
+LEVEL_OF_NUMBERS = 0.3  # LEVEL if one side is numbers, whose boxes are lower than those of Chinese in the same row
+OVERLAPPING = 0.7  # largest distance of the centres of lines that overlap without being level
+CHANCE = 0.7  # in two columns, at most this share of the rows is level by chance
+CHANCE_OF_WORDS = 0.85  # CHANCE for columns of words, because tables seldom consist of words only
+STRICT = 4.0  # above this ratio of level to crooked rows, only lists, tables and running text count as columns
+FEW_ROWS = 3  # least rows that can prove anything
+LONG = 4.0  # least median length, in line heights, of words that are not cells of a table
+EVEN = 0.2  # largest deviation of lengths of running text from their median, as a share of the median
+TIGHT = 1.5  # largest distance between lines of one text, in heights of their boxes
+LOOSE = 2.1  # TIGHT for long lines of running text: Chinese has wider line spacing
+FULL = 8.0  # least length of such long lines, in line heights
+RAGGED = 0.25  # largest free share of a column's width at the end of a line that continues
+WRAPPED = 0.34  # least share of lines of paragraphs that continue in the next line
+MOST = 0.6  # share of a column's lines or rows that counts as most
+ALIKE = 0.5  # least ratio of two similar widths or pitches
+LABELS = 0.33  # least share of lines beside a gutter that end with a colon in a form
+HALF = 0.5  # least share of numbers among the lines of a column of numbers
+APART = 2.0  # least width of a gutter between two tables, as a multiple of the gaps inside them
 
 
 @dataclass(frozen=True, slots=True)
 class Gutter:
-    """The lines on both sides of a white gutter, which are [first, last) of the region's lines from top to bottom."""
+    """The lines left and right of a white gutter; together they are the region's lines [first, last) from the top."""
 
     left: Indices
     right: Indices
@@ -65,7 +65,7 @@ class Gutter:
 
 
 def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
-    """The tallest gutters of a region, tallest first; its lines are ordered by their centres."""
+    """The tallest gutters of a region, tallest first; `ordered` are its lines, sorted by their centres from the top."""
     if len(ordered) < 2 * LEAST_ROWS:
         return []
     shrink = np.minimum(SHRINK * lines.height[ordered], 0.25 * (lines.right[ordered] - lines.left[ordered]))
@@ -83,7 +83,7 @@ def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
 
 
 def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Flags) -> tuple[int, int]:
-    """Cut off rows at a gutter's ends, behind white, in which no line begins at the right column's edge."""
+    """Cut off rows at a gutter's ends that are separated by white, and in which no line begins at the column's edge."""
     here, is_right = ordered[first:last], ~is_left[first:last]
     lefts, size = lines.left[here], median(lines.height[here])
     edge = np.sort(lefts[is_right])[max(1, int(EDGE * np.sum(is_right)))]
@@ -97,7 +97,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     usual = median(np.append(stripes[below], 0.0).clip(0))
     above = (lines.top[here[0]] - lines.bottom[ordered[first - 1]]) / size if first else HEADER - STRIPE
     larger = lines.height[here[:begin]] > HEADING * size
-    # White below such rows separates them only if it is wider than that above; a heading may be closer.
+    # The white below such rows must exceed that above them to separate them; a heading may be closer to its text.
     ends = np.flatnonzero(stripes[:begin] > np.where(larger, usual, max(above, usual)) + STRIPE)
     start = first + int(ends[-1]) + 1 if len(ends) else first
     if end == len(here) or is_right[:end].all():
@@ -106,14 +106,14 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     known = np.abs(lefts[end:, None] - lefts[begin:end][is_right[begin:end]]).min(axis=1) <= ALIGNED * size
     other = np.flatnonzero(is_right[end:] & ~known & (lines.top[here[end:]] > lines.middle[here[end - 1]]))
     if len(other):
-        # Columns of other widths begin, with their heading, below the widest white above them.
+        # Columns of other widths, with their heading, begin below the widest white above them.
         white = tail[: other[0] + 1]
         wide = np.flatnonzero(white > max(usual, white.max() - 2 * STRIPE) + STRIPE)
         return start, first + end + int(wide[0]) if len(wide) else last
     apart = _are_headings(lines, here[end:], here[:end][~is_right[:end]]) & (tail > usual + STRIPE)
     if last < len(ordered):
         below = (lines.top[ordered[last]] - lines.bottom[here[-1]]) / size
-        # White between several paragraphs of the left side does not end it.
+        # White that recurs between paragraphs of the left side does not end the side.
         recurring = np.sort(np.append(stripes_of(lines, here[:end][~is_right[:end]])[1], [0.0, 0.0]))[-2]
         apart |= tail > max(usual, min(HEADER, max(below, recurring))) + STRIPE
     ends = np.flatnonzero(apart)
@@ -121,8 +121,8 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
 
 
 def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
-    """Which lines form a heading of the text below: the last ones, in larger type than `text`."""
-    # Boxes around few characters are higher, so the characters must be wider, too.
+    """Whether each line `here` belongs to a heading of the text below: the last lines, in larger type than `text`."""
+    # Boxes around few characters come out higher, so the characters must also be wider.
     larger = lines.height[here] > HEADING * median(lines.height[text])
     larger &= lines.character[here] > HEADING * median(lines.character[text])
     larger[:-HEADING_ROWS] = False
@@ -130,12 +130,12 @@ def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
 
 
 def _height(lines: TextLines, here: Indices) -> int:
-    """Height of the lines together, in pixels."""
+    """Distance in pixels from the top of the highest line to the bottom of the lowest."""
     return round(float(lines.bottom[here].max() - lines.top[here].min()))
 
 
 def _places(lefts: Numbers, rights: Numbers) -> Numbers:
-    """The places between a line's end and the next line's beginning that the fewest lines cross."""
+    """The x positions, midway between the end of a line and the next beginning of one, that the fewest lines cross."""
     edges = np.concatenate([rights, lefts])
     order = np.argsort(edges, kind="stable")
     is_left = order >= len(rights)
@@ -145,7 +145,7 @@ def _places(lefts: Numbers, rights: Numbers) -> Numbers:
 
 
 def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int, int]]:
-    """(first, last, place) of the longest runs of lines that do not cross a place; each partition of lines once."""
+    """Find the longest runs of lines that do not cross a place: (first, last, place), each division of lines once."""
     across = np.pad(~(before | behind), ((0, 0), (1, 1)), constant_values=True)
     place, at = np.nonzero(across)
     same = place[1:] == place[:-1]
@@ -162,11 +162,11 @@ def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int,
 
 
 def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
-    """Whether the lines left of a gutter are read before those right of it."""
+    """Whether a gutter separates columns: all lines left of it are read before those right of it."""
     left, right = rows_of(lines, gutter.left), rows_of(lines, gutter.right)
     facing = _facing(left, right)
     level, crooked = _levels(lines, *facing)
-    # The words of a table may fill its columns by chance.
+    # Words in cells of a table may fill their columns by chance, so sides without crooked rows need more evidence.
     if flow(lines, *facing, least=WRAPPED if crooked else HALF):
         return True
     words = all(_is_words(lines, side) for side in facing)
@@ -186,7 +186,7 @@ def is_table(lines: TextLines, left: Indices, right: Indices) -> bool:
 
 
 def _facing(left: list[list[int]], right: list[list[int]]) -> tuple[Indices, Indices]:
-    """The lines of each row beside the gutter."""
+    """In each row, the last line left of the gutter and the first line right of it."""
     return np.array([row[-1] for row in left]), np.array([row[0] for row in right])
 
 
@@ -201,7 +201,7 @@ def _levels(lines: TextLines, left: Indices, right: Indices) -> tuple[int, int]:
 
 
 def _nearest(places: Numbers, targets: Numbers) -> Numbers:
-    """Distance of each place from the nearest of the sorted targets."""
+    """Distance of each value in `places` from the nearest of the sorted `targets`."""
     after = np.searchsorted(targets, places).clip(1, max(1, len(targets) - 1))
     nearest: Numbers = np.minimum(np.abs(targets[after - 1] - places), np.abs(targets[after % len(targets)] - places))
     return nearest
@@ -213,14 +213,14 @@ def _is_words(lines: TextLines, column: Indices) -> bool:
 
 
 def _is_column(lines: TextLines, facing: Indices) -> bool:
-    """Whether most lines of a side begin, end or are centred at one place; scattered words would take long to cut."""
+    """Whether most lines of a side share their left, right or centre x; otherwise words are scattered, slow to cut."""
     size = median(lines.height[facing])
     places = (lines.left[facing], lines.right[facing], (lines.left[facing] + lines.right[facing]) / 2)
     return any(np.mean(np.abs(place - median(place)) <= size) >= MOST for place in places)
 
 
 def _are_alike(lines: TextLines, left: list[list[int]], right: list[list[int]], *, strict: bool) -> bool:
-    """Whether two sides with level rows are two columns of text, two lists, or two tables or pages."""
+    """Whether two sides with level rows are two columns of text, two lists, two tables or two pages."""
     facing = _facing(left, right)
     if min(len(left), len(right)) < FEW_ROWS:
         return False
@@ -235,7 +235,7 @@ def _are_alike(lines: TextLines, left: list[list[int]], right: list[list[int]], 
 
 
 def _is_running_text(lines: TextLines, column: Indices) -> bool:
-    """Whether the lines of a column are words of about equal length, close to each other."""
+    """Whether the lines of a column are words, of about equal length and with little space between them."""
     length = lines.right[column] - lines.left[column]
     even = np.mean(np.abs(length / median(length) - 1) <= EVEN) >= MOST
     is_long = median(length) >= FULL * median(lines.height[column])
@@ -244,7 +244,7 @@ def _is_running_text(lines: TextLines, column: Indices) -> bool:
 
 
 def flow(lines: TextLines, left: Indices, right: Indices, least: float = WRAPPED) -> bool:
-    """Whether the paragraphs of two columns begin independently of each other; rows of a table begin level."""
+    """Whether paragraphs of two columns begin at different heights; cells of a table's row begin at the same."""
     begins = [_paragraphs(lines, side, least) for side in (left, right)]
     fewer, more = sorted((lines.middle[side] for side in begins), key=len)
     if not len(fewer):
@@ -254,7 +254,7 @@ def flow(lines: TextLines, left: Indices, right: Indices, least: float = WRAPPED
 
 
 def _paragraphs(lines: TextLines, column: Indices, least: float) -> Indices:
-    """The first lines of the paragraphs of a column, from top to bottom; none if few lines continue in the next."""
+    """The first lines of a column's paragraphs, from the top; none if fewer than `least` of its lines continue."""
     size = median(lines.height[column])
     if len(column) < FEW_ROWS or max(lines.is_number[column].mean(), lines.is_label[column].mean()) > LABELS:
         return column[:0]
@@ -268,7 +268,7 @@ def _paragraphs(lines: TextLines, column: Indices, least: float) -> Indices:
 
 
 def _is_tight(lines: TextLines, column: Indices, most: float = TIGHT) -> bool:
-    """Whether lines are close below each other."""
+    """Whether most lines of a column follow at most `most` line heights below the line before."""
     return median(np.diff(lines.middle[column])) <= most * median(lines.height[column])
 
 
@@ -284,12 +284,12 @@ def _are_lists(lines: TextLines, left: list[list[int]], right: list[list[int]]) 
 
 
 def _regularity(counts: list[int]) -> float:
-    """The share of rows with the most frequent number of cells."""
+    """The share of rows that have the most frequent number of cells."""
     return max(counts.count(count) for count in set(counts)) / len(counts)
 
 
 def _are_tables(lines: TextLines, left: list[list[int]], right: list[list[int]]) -> bool:
-    """Whether both sides have several columns: of the same kinds in the same order, or far apart."""
+    """Whether both sides are tables of several columns: of the same kinds in the same order, or with a wide gutter."""
     kinds = [_kinds(lines, side) for side in (left, right)]
     if min(_regularity([len(row) for row in side]) for side in (left, right)) < HALF:
         return False
@@ -300,13 +300,13 @@ def _are_tables(lines: TextLines, left: list[list[int]], right: list[list[int]])
         widths = [float(lines.right[side].max() - lines.left[side].min()) for side in (before, behind)]
         return min(widths) >= ALIKE * max(widths)
     white = lines.left[behind].min() - lines.right[before].max()
-    # The widest gaps of rows with several cells.
+    # The widest gap of each row with several cells.
     gaps = [[(lines.left[row[1:]] - lines.right[row[:-1]]).max() for row in side if row[1:]] for side in (left, right)]
     return bool(white >= APART * max(median(np.array(widest)) for widest in gaps))
 
 
 def _kinds(lines: TextLines, rows: list[list[int]]) -> tuple[bool, ...]:
-    """Which columns of the most frequent number of cells are mostly numbers."""
+    """Whether each column is mostly numbers, in rows with the most frequent number of cells."""
     counts = [len(row) for row in rows]
     usual = max(set(counts), key=counts.count)
     cells = np.array([row for row in rows if len(row) == usual])

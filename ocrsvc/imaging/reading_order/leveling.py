@@ -1,17 +1,17 @@
-"""Levels the lines of a page that was photographed slightly turned, or from the side, where its lines converge."""
+"""Levels the lines of a page that was photographed slightly turned, or at an angle, so that its lines converge."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 
-LEAST_LINES = 8  # fewest lines to estimate a slant that changes over the page
-LONG = 3.0  # least length, in heights, of lines whose slope counts
-SURE = 4.0  # least change of slant over the page, in standard errors
+LEAST_LINES = 8  # fewest lines from which a slant that changes over the page is estimated
+LONG = 3.0  # least length, in line heights, of lines whose slope counts
+SURE = 4.0  # least significant change of slant over the page, in standard errors
 
 
 def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """The corners (N, 4, 2) of left-to-right lines, then those of `others` without influence, on the level page."""
+    """Level the corners (N, 4, 2) of left-to-right lines; `others` are leveled, too, without affecting the slant."""
     count = len(quads)
     quads = quads if others is None else np.concatenate([quads, others])
     if count < 2:
@@ -28,7 +28,7 @@ def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None =
         points = points - middle
         a, b, c = _slope_plane(points[:count])
         if c:
-            # Along a line of slope a + b x + c y, y is exponential in x.
+            # On a curve of slope a + b x + c y, y is exponential in x.
             x, y = points[..., 0], points[..., 1]
             points[..., 1] = ((a + b * x + c * y + b / c) * np.exp(-c * x) - b / c - a) / c
         points = points + middle
@@ -36,7 +36,7 @@ def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None =
 
 
 def _slope_plane(quads: Numbers) -> tuple[float, float, float]:
-    """Fit slopes a + b x + c y by least squares over long lines; zeros where the change is not significant."""
+    """Fit line slopes as a + b x + c y by least squares over long lines; all 0 if the change is not significant."""
     reading = (quads[:, 1] - quads[:, 0] + quads[:, 2] - quads[:, 3]) / 2
     height = np.abs(quads[:, 3, 1] - quads[:, 0, 1])
     long = (reading[:, 0] > LONG * height) & (np.abs(reading[:, 1]) < 0.2 * np.abs(reading[:, 0]))
@@ -53,7 +53,7 @@ def _slope_plane(quads: Numbers) -> tuple[float, float, float]:
         rest = np.abs(slope - plane @ fit) * weight
         scale = max(1e-9, 1.5 * float(np.median(rest)))
         error = scale * np.sqrt(np.diag(inverse))
-        # Outliers, such as the lines of a crooked label, count less (Huber's weights).
+        # Huber's weights: outliers, such as the lines of a crooked label, count less.
         weight = weight * np.sqrt(np.minimum(1, 2 * scale / np.maximum(rest, 1e-9)))
     if abs(fit[2]) < SURE * error[2]:
         return 0.0, 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Orders rows of tables and lists, reading each multi-line cell, and each block beside others, as a whole."""
+"""Orders the lines of tables and lists so that each multi-line cell, and each block beside others, stays together."""
 
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
@@ -19,33 +19,33 @@ from ocrsvc.imaging.reading_order.text_rows import (
     white_below,
 )
 
-CENTRED = 0.3  # line heights by which centres, or first lines, of the cells of a row may differ
-SAME_RULED = 0.5  # the same between two rules
+CENTRED = 0.3  # largest difference, in line heights, of the centres or first lines of cells that count as level
+SAME_RULED = 0.5  # CENTRED for cells between two ruled lines
 TABLE_ROWS = 3  # fewest rows with several cells in a table
-MOST_TRIED = 4  # steps in the gaps of rows that are tried as the limit between line spacing and row spacing
-LEAST_JUMP = 0.1  # height of such a step, in line heights
-MOST_LEVEL = 0.85  # of the rows with multi-line cells are level
-SAME_EDGE = 0.3  # line heights between left edges of lines of a column
-SAME_SIZE = 0.5  # relative difference of the heights of lines of a cell
-MOST_SMALL = 0.6  # of the lines of a column begin with small letters; with more, these prove nothing
-WRAPPED_GAP = 0.4  # white, in line heights, between lines of a cell
-BLOCK_GAP = 0.9  # white stripe, in line heights, that ends a block
-BLOCK_GUTTER = 0.6  # white beside a block, in line heights
-BLOCK_ROWS = 3  # fewer rows do not show the order
+MOST_TRIED = 4  # most jumps in the sorted gaps between rows that are tried as the limit of line spacing to row spacing
+LEAST_JUMP = 0.1  # least height of such a jump, in line heights
+MOST_LEVEL = 0.85  # least share of level rows among the rows of a table with multi-line cells
+SAME_EDGE = 0.3  # largest distance, in line heights, between left edges of lines of a column
+SAME_SIZE = 0.5  # largest relative difference of the heights of lines of a cell
+MOST_SMALL = 0.6  # if a larger share of a column's lines begins in lower case, lower case is no sign of continued text
+WRAPPED_GAP = 0.4  # largest white, in line heights, between lines of a cell
+BLOCK_GAP = 0.9  # least height, in line heights, of a white stripe that ends a block
+BLOCK_GUTTER = 0.6  # least white, in line heights, between blocks beside each other
+BLOCK_ROWS = 3  # fewest rows that show the order of blocks
 MOST_BLOCK_ROWS = 8  # blocks of equal length with more rows are a table
-BLOCK_STRIPE = 0.45  # white stripe, in line heights, that may end blocks
-TIGHT_STRIPE = 0.35  # largest white between the lines of such blocks; rows of a table have more
-SAME_STRIPE = 0.4  # difference, in line heights, of the leading of two blocks
-MOST_NUMBERS = 0.5  # of the lines of a block; with more it is a column of a table
-MOST_LABELS = 0.33  # of the lines of a block end with a colon; with more it is a form
-ENDS_TRIED = 2  # widest white stripes tried as the end of blocks
+BLOCK_STRIPE = 0.45  # least height, in line heights, of a white stripe that may end blocks
+TIGHT_STRIPE = 0.35  # largest white between the lines of blocks of equal length; rows of a table have more
+SAME_STRIPE = 0.4  # largest difference, in line heights, of the line spacing of two blocks
+MOST_NUMBERS = 0.5  # a block with this share of numbers is a column of a table
+MOST_LABELS = 0.33  # blocks with a larger share of lines that end with a colon are a form
+ENDS_TRIED = 2  # number of widest white stripes that are tried as the end of blocks
 
 Rows = list[list[int]]
-Links = dict[int, int]  # the line below that continues a line's text, by line
+Links = dict[int, int]  # maps a line to the line below that continues its text
 
 
 def rows_with_cells(lines: TextLines, here: Indices) -> Rows:
-    """Rows as from `rows_of`, but with blocks beside each other and multi-line cells each as a whole."""
+    """Group lines as `rows_of` does, but keep each multi-line cell, and each block beside others, together."""
     ordered: Rows = []
     rows: Rows = []
     for cells, group in _groups(lines, here):
@@ -58,7 +58,7 @@ def rows_with_cells(lines: TextLines, here: Indices) -> Rows:
 
 
 def _groups(lines: TextLines, here: Indices) -> Iterator[tuple[list[Indices], Indices]]:
-    """Groups of rows from top to bottom: the cells if the group is read cell by cell, and its lines."""
+    """Yield groups of rows from the top: (cells, lines), without cells if the group is read row by row."""
     parts = parts_between(lines, here, BLOCK_GAP)
     if not any(records_of(lines, part) for part in parts) and records_of(lines, here):
         parts = [here]
@@ -74,7 +74,7 @@ def _groups(lines: TextLines, here: Indices) -> Iterator[tuple[list[Indices], In
 
 
 def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Indices]]:
-    """The cells and lines of each row of a table with multi-line cells: most rows have level first lines or centres."""
+    """(cells, lines) of each row of a table with multi-line cells, whose first lines or centres are mostly level."""
     rows = rows_of(lines, here)
     if len(rows) < TABLE_ROWS or max(map(len, rows)) < 2:
         return []
@@ -105,7 +105,7 @@ def _are_records(lines: TextLines, groups: list[list[Indices]]) -> bool:
 
 
 def ruled_rows(lines: TextLines, parts: list[Indices]) -> list[list[Indices]]:
-    """The cells of each part between rules that is one table row with multi-line cells; else none."""
+    """For each part between ruled lines, its cells if it is one table row with multi-line cells, else none."""
     cells = [side_by_side(lines, part) for part in parts]
     for number, of_part in enumerate(cells):
         if len(of_part) < 2 or _has_numbers(lines, of_part) or not any(_are_level(lines, of_part, SAME_RULED)):
@@ -116,13 +116,13 @@ def ruled_rows(lines: TextLines, parts: list[Indices]) -> list[list[Indices]]:
 
 
 def _has_numbers(lines: TextLines, cells: list[Indices]) -> bool:
-    """Whether one cell has several numbers below each other and others have words."""
+    """Whether a cell has several numbers below each other, beside cells with words: these are several table rows."""
     only = [bool(lines.is_number[cell].all()) for cell in cells]
     return any(number and len(cell) > 1 for number, cell in zip(only, cells, strict=True)) and not all(only)
 
 
 def _centred_cells(lines: TextLines, group: Indices) -> list[Indices]:
-    """The cells of a group that is one row with a cell centred beside multi-line ones; else none."""
+    """The cells of a group if it is one table row with a cell centred beside multi-line ones, else none."""
     cells = side_by_side(lines, group) if len(group) > 2 else []
     if len(cells) < 2 or len(set(map(len, cells))) == 1:
         return []
@@ -140,7 +140,7 @@ def _are_level(lines: TextLines, cells: list[Indices], most: float) -> tuple[boo
 
 
 def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
-    """The rows; those over which a cell continues are read cell by cell."""
+    """The rows, but rows that share a multi-line cell are replaced by their cells."""
     links = _wrapped(lines, rows) if len(rows) > 1 else {}
     if not links:
         return rows
@@ -163,9 +163,9 @@ def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
 
 
 def _wrapped(lines: TextLines, rows: Rows) -> Links:
-    """Lines after which the first word of the line below would not have fitted into the column."""
+    """Link lines to the line below where its first word would not have fitted behind them into the column."""
     here = numbers_of(rows)
-    # Where the next line of the row begins: columns end there.
+    # The left side of the next line in the row limits the column.
     nexts = np.concatenate([[*lines.left[row[1:]], np.inf] for row in rows])
     size = median(lines.height[here])
     order = np.argsort(lines.left[here], kind="stable")
@@ -187,8 +187,8 @@ def _wrapped(lines: TextLines, rows: Rows) -> Links:
             on |= lines.is_lower[lower]
         is_link = on & near & alike & words
         links.update(zip(upper[is_link].tolist(), lower[is_link].tolist(), strict=True))
-    # Neighbours of a multi-line cell are mostly level with its first line, or mostly with its last: links into rows of
-    # more cells, or into rows of fewer, are dropped, whichever are rarer.
+    # In a table, cells beside a multi-line cell are level with its first line, or with its last. So links lead mostly
+    # to rows of fewer cells, or mostly to rows of more cells; the rarer kind is dropped.
     cells = {line: len(row) for row in rows for line in row}
     more = {line: int(np.sign(cells[following] - cells[line])) for line, following in links.items()}
     usual = sum(more.values())
@@ -196,7 +196,7 @@ def _wrapped(lines: TextLines, rows: Rows) -> Links:
 
 
 def _goes_on(lines: TextLines, row: list[int], other: list[int], links: Links) -> bool:
-    """Whether each line of a row above a line of the other row continues in it; else they are two table rows."""
+    """Whether each line of `row` that is above a line of `other` continues in it; if not, they are two table rows."""
     for line, place in zip(row, (np.searchsorted(lines.left[other], lines.right[row]) - 1).tolist(), strict=True):
         if place >= 0 and lines.right[other[place]] > lines.left[line] and links.get(line) != other[place]:
             return False
@@ -204,7 +204,7 @@ def _goes_on(lines: TextLines, row: list[int], other: list[int], links: Links) -
 
 
 def _linked_cells(lines: TextLines, rows: Rows, links: Links) -> Rows:
-    """The cells of a row, from left to right, made of linked lines; none if they overlap."""
+    """Join linked lines into the cells of a table row, from left to right; none if cells overlap."""
     cells: Rows = []
     open_cells: dict[int, list[int]] = {}
     for line in (line for row in rows for line in row):
@@ -220,12 +220,12 @@ def _linked_cells(lines: TextLines, rows: Rows, links: Links) -> Rows:
 
 
 def blocks_beside(lines: TextLines, part: Indices) -> list[Indices]:
-    """Blocks that begin level at the top of a part, in reading order, after a heading if there is one."""
+    """Blocks beside each other that begin level at the top of a part, after its heading, if any; else none."""
     rows = rows_of(lines, part) if len(part) > BLOCK_ROWS else []
     first = next((number for number, row in enumerate(rows) if len(row) > 1), len(rows))
     if len(rows) - first < BLOCK_ROWS:
         return []
-    # Blocks may end where the white below them is widest.
+    # Try the widest white stripes as the end of the blocks, then the end of the part.
     white = white_below(lines, rows[first:])
     widest = np.argsort(-white, kind="stable")[:ENDS_TRIED]
     for last in [*(first + 1 + widest[white[widest] > BLOCK_STRIPE]).tolist(), len(rows)]:

@@ -1,6 +1,6 @@
-"""Reads lines enclosed by rules, the cells of tables and frames such as cards and notes, each as a whole.
+"""Reading order of lines inside ruled tables and frames (cards, notes): each cell is read as a whole.
 
-For the lines outside, a table counts as a paragraph that fills its frame.
+To order the lines outside, a table is replaced by a paragraph that fills its frame.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,36 +11,37 @@ import numpy as np
 
 from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, median, top_down, with_lines
 
-NEAR = 0.6  # largest distance of the ends of rules from the corners of a cell, in line heights
-SAME_RULE = 0.4  # distance of two pieces of one rule across it
-BROKEN = 0.25  # distance of two pieces of one rule along it
-TRIES = 3  # rules tried on each side
-MOST_OPEN = 0.25  # lines outside closed cells per line within one, in a table
-LABEL = 0.8  # white between a field of a form and its label above it
-BESIDE = 4.0  # white between two cards in a row
-PITCH = 1.3  # pitch, in line heights, of the paragraph that replaces a table
-LEADING = 0.8  # height of its lines, as a share of the pitch
-ALIKE = 0.1  # relative difference of the widths of two cards
+# Distances in line heights.
+NEAR = 0.6  # largest distance of the ends of ruled lines from the corners of a cell
+SAME_RULE = 0.4  # largest distance between two pieces of one ruled line, across it
+BROKEN = 0.25  # largest gap between two pieces of one ruled line, along it
+TRIES = 3  # number of nearest ruled lines tried on each side of a text line
+MOST_OPEN = 0.25  # largest ratio of lines outside closed cells to lines inside, in a table
+LABEL = 0.8  # largest white between a field of a form and its label above it
+BESIDE = 4.0  # largest white between two cards in a row
+PITCH = 1.3  # distance of lines in the paragraph that replaces a table
+LEADING = 0.8  # height of those lines, as a share of their distance
+ALIKE = 0.1  # largest relative difference of the widths of two cards
 
 Frame = tuple[float, float, float, float]  # left, top, right and bottom in pixels
-Sides = tuple[int, int, int, int]  # numbers of the rules left, above, right and below
-OrderOf = Callable[[TextLines, Indices], list[int]]  # orders lines without rules between them
+Sides = tuple[int, int, int, int]  # numbers of the ruled lines left, above, right and below
+OrderOf = Callable[[TextLines, Indices], list[int]]  # puts lines without ruled lines between them into reading order
 
 
 @dataclass(slots=True, eq=False)
 class RuledCell:
-    """A cell and its lines, without those of cells inside it."""
+    """A cell's frame and text lines, without the lines of cells inside it."""
 
     frame: Frame
     lines: Indices
 
 
-Block = list[RuledCell]  # cells in reading order: a table, a row of cards, a frame
+Block = list[RuledCell]  # the cells of a table, a row of cards or a single frame, in reading order
 
 
 def with_ruled_blocks(lines: TextLines, blocks: Sequence[Block], order_of: OrderOf) -> list[int]:
-    """The order of all lines of a page with at least one block."""
-    # From the innermost cell outwards: a frame may contain a table.
+    """All lines of a page in reading order; the page has at least one block."""
+    # Order the innermost cells first: a frame may contain a table.
     cells = [cell for block in blocks for cell in block]
     frames = np.array([cell.frame for cell in cells])
     outwards = np.argsort(np.prod(frames[:, 2:] - frames[:, :2], axis=1), kind="stable")
@@ -72,9 +73,9 @@ def _frame_of(block: Block) -> Frame:
 def _around_tables(
     lines: TextLines, here: Indices, frames: Sequence[Frame], orders: Sequence[list[int]], order_of: OrderOf
 ) -> list[int]:
-    """The order of lines and tables; a table counts as a paragraph that fills its frame."""
+    """The lines `here` and, at their places, the lines of tables: `orders` are those of the tables with `frames`."""
     if not frames:
-        # Boxes beside each other may overlap a little.
+        # Lines wide enough to overlap by more than a line height stand below each other, as boxes may overlap slightly.
         if lines.left[here].max() + median(lines.height[here]) < lines.right[here].min():
             return [int(line) for line in top_down(lines, here)]
         return order_of(lines, here)
@@ -88,7 +89,7 @@ def _around_tables(
 
 
 def _paragraph(frame: Frame, size: float) -> Numbers:
-    """(N, 4) frames of text lines that fill a frame."""
+    """Frames (N, 4) of the lines of a paragraph that fills `frame`."""
     left, top, right, bottom = frame
     rows = max(1, int((bottom - top) / (PITCH * size)))
     pitch = (bottom - top) / rows
@@ -98,7 +99,7 @@ def _paragraph(frame: Frame, size: float) -> Numbers:
 
 
 def ruled_blocks(lines: TextLines, vertical: Numbers) -> list[Block]:
-    """Tables, rows of cards and single frames, from the horizontal rules of `lines` and (M, 3) vertical ones."""
+    """Find tables, rows of cards and single frames from the horizontal rules of `lines` and vertical rules (M, 3)."""
     if not len(vertical):
         return []
     size = median(lines.height)
@@ -113,7 +114,7 @@ def ruled_blocks(lines: TextLines, vertical: Numbers) -> list[Block]:
 
 
 def _joined(pieces: Numbers, size: float) -> Numbers:
-    """Join the pieces of rules, (N, 3) place, begin and end."""
+    """Join the pieces of broken rules, (N, 3): position across the rule, begin and end along it."""
     joined: list[list[float]] = []
     for place, begin, end in pieces[np.argsort(pieces[:, 1], kind="stable")].tolist():
         for rule in joined:
@@ -126,7 +127,7 @@ def _joined(pieces: Numbers, size: float) -> Numbers:
 
 
 def _between(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
-    """Cut vertical rules to the span of the horizontal ones that they meet; strokes of letters meet only one."""
+    """Shorten vertical rules to the span of the horizontal rules that they meet; letter strokes do not meet two."""
     places = horizontal[:, 0]
     meets = (horizontal[:, 1] - near <= vertical[:, :1]) & (vertical[:, :1] <= horizontal[:, 2] + near)
     meets &= (vertical[:, 1:2] - near <= places) & (places <= vertical[:, 2:] + near)
@@ -137,9 +138,9 @@ def _between(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
 
 
 def _with_open_sides(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
-    """Add the open sides of tables: vertical lines where horizontal rules begin or end together."""
+    """Add vertical rules at the open sides of tables, where several horizontal rules begin or end together."""
     sides = []
-    # Groups of horizontal rules with the same ends.
+    # Group the horizontal rules with the same ends.
     order = np.lexsort(np.rint(horizontal[:, 1:] / near).T)
     is_other = (np.abs(np.diff(horizontal[order, 1:], axis=0)) > near).any(axis=1)
     for group in np.split(order, np.flatnonzero(is_other) + 1):
@@ -153,10 +154,10 @@ def _with_open_sides(vertical: Numbers, horizontal: Numbers, near: float) -> Num
 
 
 def _cells(lines: TextLines, vertical: Numbers, horizontal: Numbers, near: float) -> dict[Sides, RuledCell]:
-    """The smallest closed cells around lines."""
+    """The smallest closed cell around each text line, with its lines, by the numbers of its rules."""
     offsets = vertical[:, 0] - ((lines.left + lines.right) / 2)[:, None]
     beside = (vertical[:, 1] - near <= lines.middle[:, None]) & (lines.middle[:, None] <= vertical[:, 2] + near)
-    # Distances of the rules on each side; infinity for those that are not beside the line.
+    # Distances of the rules left and right of each text line; infinity for rules above or below it.
     lefts, rights = (np.where(beside & (side > 0), side, np.inf) for side in (-offsets, offsets))
     owners: dict[Sides, list[int]] = {}
     for line in np.flatnonzero(np.isfinite(lefts.min(axis=1)) & np.isfinite(rights.min(axis=1))).tolist():
@@ -171,14 +172,14 @@ def _cells(lines: TextLines, vertical: Numbers, horizontal: Numbers, near: float
 
 
 def _nearest(distances: Numbers) -> list[int]:
-    """The nearest TRIES rules beside a line."""
+    """The numbers of the TRIES nearest rules."""
     return [rule for rule in np.argsort(distances, kind="stable")[:TRIES].tolist() if np.isfinite(distances[rule])]
 
 
 def _closed_cell(
     vertical: Numbers, horizontal: Numbers, pairs: Iterable[tuple[int, int]], y: float, near: float
 ) -> Sides | None:
-    """The rules that enclose a cell around height `y` between one of these pairs of vertical rules; None if open."""
+    """The four rules of the cell around `y` between the first pair of vertical rules that closes one; None without."""
     for left, right in pairs:
         begin = max(vertical[left, 1], vertical[right, 1]) - near
         end = min(vertical[left, 2], vertical[right, 2]) + near
@@ -209,7 +210,7 @@ def _tables(cells: dict[Sides, RuledCell]) -> list[Block]:
 
 
 def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
-    """Add the lines of tables that no rules enclose as cells; tables with many such lines are touching frames."""
+    """Add lines of tables outside closed cells as cells; a table with many such lines is split into single frames."""
     middle = (lines.left + lines.right) / 2
     free = np.ones(len(middle), np.bool_)
     for cell in (cell for table in tables for cell in table):
@@ -233,7 +234,7 @@ def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
 
 
 def _with_label(lines: TextLines, table: Block, size: float) -> Block:
-    """Add the line right above to a frame around a single line, such as a field of a form."""
+    """Add the label right above to a frame around a single line, such as a field of a form."""
     [cell, *others] = table
     if others or len(cell.lines) > 1:
         return table
@@ -255,7 +256,7 @@ def _row_by_row(cells: Block, same_row: float) -> Block:
 
 
 def _rows_of_cards(lines: TextLines, blocks: Sequence[Block], size: float) -> list[Block]:
-    """Join the blocks of single cards in a row."""
+    """Join single cards in a row into one block."""
     rows: list[Block] = []
     for block in sorted((block for block in blocks if len(block) == 1), key=lambda block: block[0].frame[0]):
         row = next((row for row in rows if _is_next(lines, row[-1].frame, block[0].frame, size)), None)
@@ -266,7 +267,7 @@ def _rows_of_cards(lines: TextLines, blocks: Sequence[Block], size: float) -> li
 
 
 def _is_next(lines: TextLines, one: Frame, other: Frame, size: float) -> bool:
-    """Whether two frames are cards of equal width beside each other with nothing between them."""
+    """Whether two frames are cards of equal width beside each other, without text between them."""
     if min(abs(one[1] - other[1]), abs(one[3] - other[3])) > SAME_RULE * size or not (
         0 < other[0] - one[2] <= BESIDE * size and abs((other[2] - other[0]) / (one[2] - one[0]) - 1) <= ALIKE
     ):

@@ -1,7 +1,7 @@
-"""Finds ruled lines from sampled rows and columns of pixels, which costs little on pages without rules.
+"""Finds rules (ruled lines) from sampled rows and columns of pixels, which costs little on pages without rules.
 
-A vertical rule crosses every sampled row at about the same place as a thin dark spot; strokes of letters end at the
-next row of text. `tables/ruled_grids.py` finds fainter and shorter rules in all pixels.
+A vertical rule is a thin dark spot at about the same x in successive sampled rows; strokes of letters end sooner. From
+all pixels, `tables/ruled_grids.py` finds fainter and shorter rules.
 """
 
 from typing import cast
@@ -16,22 +16,21 @@ Quads = NDArray[np.float32]
 Mask = NDArray[np.uint8]
 
 SAMPLES = 5.0  # sampled rows or columns per line height
-THICKEST = 0.12  # largest distance, in line heights, from the centre of a rule to paper beside it
+THICKEST = 0.12  # largest distance, in line heights, from the centre of a rule to the paper beside it
 LEAST_THICK_PX = 3
-CONTRAST = 10  # gray levels by which a rule is darker than its sides
-IN_TEXT = 0.95  # share in boxes of text from which a run is strokes of letters below each other
-EDGE = 0.4  # line heights by which a box of text may reach over a rule
-INSIDE_TEXT = 0.3  # the same share for boxes shrunk by EDGE
-LEAST_TALL = 1.4  # shortest vertical rule, in line heights
-LEAST_WIDE = 3.0  # shortest horizontal rule
-MOST_RULES = 400  # of each direction, the longest
+CONTRAST = 10  # least number of gray levels by which a rule is darker than both sides
+IN_TEXT = 0.95  # a run with this share inside boxes of text is made of letter strokes below each other
+EDGE = 0.4  # boxes of text may reach over a rule by this many line heights
+INSIDE_TEXT = 0.3  # IN_TEXT for boxes shrunk by EDGE
+LEAST_TALL = 1.4  # length of the shortest vertical rule, in line heights
+LEAST_WIDE = 3.0  # length of the shortest horizontal rule, in line heights
+MOST_RULES = 400  # most rules per direction; the longest are kept
 
 
 def find_rules(pixels: Pixels, quads: Quads) -> Quads:
-    """(M, 4, 2) corners of the rules of a page, each from one end to the other and back; in pixels.
+    """Find the rules of a page as degenerate quads (M, 4, 2) in pixels: from one end to the other and back.
 
-    The page is (H, W) gray or (H, W, 3) BGR, level or turned by a few degrees; `quads` (N, 4, 2) are the corners of its
-    text lines, whose strokes are not rules.
+    The page is (H, W) gray or (H, W, 3) BGR, slanted by at most a few degrees; `quads` (N, 4, 2) are its text lines.
     """
     if not len(quads):
         return np.empty((0, 4, 2), np.float32)
@@ -48,21 +47,21 @@ def _gray(pixels: Pixels) -> Pixels:
 
 
 def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: float) -> NDArray[np.float32]:
-    """(N, 2, 2) ends (x, y) of vertical rules of `least` line heights; `gray` is every `step`-th row of pixels."""
+    """Both ends (N, 2, 2) of vertical rules of at least `least` line heights; `gray` has every `step`-th pixel row."""
     reach = max(LEAST_THICK_PX, round(THICKEST * line_height))
     none = np.empty((0, 2, 2), np.float32)
     if gray.shape[1] <= 2 * reach or gray.shape[0] < 2:
         return none
     beside = np.minimum(gray[:, : -2 * reach], gray[:, 2 * reach :])
     spots = (cv2.subtract(beside, gray[:, reach:-reach]) >= CONTRAST).view(np.uint8)
-    # One pixel to each side follows slightly slanted rules; crossing rules leave a gap of one row.
+    # Widen by one pixel per side to follow slanted rules, and close the one-row gaps where other rules cross.
     wide = cv2.dilate(spots, np.ones((1, 3), np.uint8))
     closed = cv2.morphologyEx(wide, cv2.MORPH_CLOSE, np.ones((3, 1), np.uint8))
     runs = cast(Mask, cv2.morphologyEx(closed, cv2.MORPH_OPEN, np.ones((max(2, round(SAMPLES)), 1), np.uint8)))
     _, labels, stats, _ = cv2.connectedComponentsWithStats(runs, connectivity=8, ltype=cv2.CV_32S)
     tall, areas = stats[:, cv2.CC_STAT_HEIGHT], stats[:, cv2.CC_STAT_AREA]
     rules = 1 + np.flatnonzero((tall[1:] * step >= least * line_height) & (areas[1:] <= 3 * reach * tall[1:]))
-    # A rule may lie in the margins of boxes, beyond their text.
+    # A rule may lie in the margin of a text box, so boxes are also tried without their margins.
     margins = (0.0, EDGE * line_height) if len(rules) else ()
     texts = [_painted(runs.shape, quads, step, reach, margin) for margin in margins]
     ends = []
@@ -77,7 +76,7 @@ def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: floa
 
 
 def _painted(shape: tuple[int, ...], quads: Quads, step: int, left: int, margin: float) -> NDArray[np.bool_]:
-    """Paint boxes of text, shrunk by a margin, onto every `step`-th row without the first `left` columns."""
+    """Mask of text boxes, each shrunk by `margin`, on every `step`-th pixel row, without the first `left` columns."""
     shift = np.clip(quads - quads.mean(axis=1, keepdims=True), -margin, margin)
     painted = np.zeros(shape, np.uint8)
     for quad in np.rint((quads - shift * (1, 0)) / (1, step) - (left, 0)).astype(np.int32):

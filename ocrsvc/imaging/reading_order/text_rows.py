@@ -11,20 +11,20 @@ Numbers = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
-SHORT = 5.0  # length, in line heights, below which a line of unknown text counts as a number
-WORDS = 40  # words of a line that replaces a part of a table
-SAME_ROW = 0.5  # distance of the centres of two lines in a row, as a share of the smaller height
-CELL_GAP = 0.2  # white, in line heights, between cells beside each other
-FULL = 0.2  # white, in line heights, at the end of a full line
+SHORT = 5.0  # a line of unknown text shorter than this many line heights counts as a number
+WORDS = 40  # number of words of each line that stands for a part of a table
+SAME_ROW = 0.5  # largest distance of the centres of two lines in a row, as a share of the smaller height
+CELL_GAP = 0.2  # least white, in line heights, between cells beside each other
+FULL = 0.2  # largest white, in line heights, at the end of a full line
 WIDE_CHARACTERS = 0x2E80  # first code point of scripts whose lines may break after any character
 
 
 @dataclass(frozen=True, slots=True)
 class TextLines:
-    """N level lines; places and lengths are in pixels.
+    """N level lines of text, measured in pixels, and `rules` (M, 3): y, left and right end of horizontal ruled lines.
 
-    `is_number`: mostly digits; `is_label`: ends with a colon; `has_label`: has a colon after its first words.
-    `first_word` and `character` are widths. `rules` (M, 3) are y, left and right end of horizontal rules.
+    `is_number`: mostly digits; `is_label`: ends with a colon; `has_label`: has a colon after its first words;
+    `is_lower`: begins in lower case. `first_word`, `character`: width of the first word and of an average character.
     """
 
     left: Numbers
@@ -43,7 +43,7 @@ class TextLines:
 
 
 def as_text_lines(frames: NDArray[np.floating], texts: Sequence[str] | None, rules: Numbers) -> TextLines:
-    """Lines from frames (N, 4) left, top, right, bottom; without texts, short lines count as numbers."""
+    """Make lines from frames (N, 4): left, top, right, bottom; without texts, short lines count as numbers."""
     left, top, right, bottom = frames.astype(np.float64).T
     height, width = bottom - top, right - left
     known_texts = texts or [""] * len(frames)
@@ -64,13 +64,13 @@ def as_text_lines(frames: NDArray[np.floating], texts: Sequence[str] | None, rul
 
 
 def with_lines(lines: TextLines, frames: Numbers) -> TextLines:
-    """Append lines of words with frames (M, 4) left, top, right, bottom."""
+    """Append lines of dummy words with frames (M, 4): left, top, right, bottom."""
     more = as_text_lines(frames, ["a " * WORDS] * len(frames), lines.rules[:0])
     return TextLines(*(np.concatenate([getattr(lines, name), getattr(more, name)]) for name in TextLines.__slots__))
 
 
 def _characters(text: str) -> int:
-    """Width of a text in Latin characters, plus one for the margins of its box."""
+    """Width of a text in Latin characters, of which a Chinese one takes two, plus one for the box's margins."""
     return 1 + len(text) + sum(ord(character) >= WIDE_CHARACTERS for character in text)
 
 
@@ -86,23 +86,23 @@ def _has_label(text: str) -> bool:
 
 
 def _share_of_first_word(text: str) -> float:
-    """The first word's share of a line's width; Chinese lines may break after any character."""
+    """The first word's share of a line's width; in Chinese the first character's, as lines break after any one."""
     word, *_ = text.split(maxsplit=1) or [""]
     return (1 if word and ord(word[0]) > WIDE_CHARACTERS else len(word)) / max(1, len(text.strip()))
 
 
 def median(values: Numbers) -> float:
-    """The lower median. numpy's own costs 0.1 ms per call, too much for many short columns."""
+    """The lower median. `np.median` takes 0.1 ms per call, too long for many short columns."""
     return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 def top_down(lines: TextLines, here: Indices) -> Indices:
-    """The lines `here`, ordered by their centres."""
+    """Sort the lines `here` by the height of their centres, from the top."""
     return here[np.argsort(lines.middle[here], kind="stable")]
 
 
 def numbers_of(rows: Sequence[Sequence[int]]) -> Indices:
-    """The lines of rows, row by row."""
+    """Concatenate the lines of rows."""
     return np.array([line for row in rows for line in row], np.intp)
 
 
@@ -111,7 +111,7 @@ def rows_of(lines: TextLines, here: Indices) -> list[list[int]]:
     order = top_down(lines, here)
     rows: list[list[tuple[float, int]]] = []
     mean, size = -np.inf, 0.0
-    # Plain numbers, because reading array elements one by one is slow.
+    # As lists, because reading single elements of an array is slow.
     values = (array[order].tolist() for array in (lines.left, lines.middle, lines.height))
     for line, left, middle, height in zip(order.tolist(), *values, strict=True):
         if middle - mean <= SAME_ROW * min(size, height):
@@ -132,7 +132,7 @@ def white_below(lines: TextLines, rows: Sequence[Sequence[int]]) -> Numbers:
 
 
 def stripes_of(lines: TextLines, here: Indices) -> tuple[Indices, Numbers]:
-    """The lines ordered by their tops, and the white below each, in line heights; negative where they overlap."""
+    """The lines sorted by their tops, and the white below each, in line heights; negative where they overlap."""
     order = here[np.argsort(lines.top[here], kind="stable")]
     if not len(order):
         return order, np.zeros(0)
@@ -141,20 +141,20 @@ def stripes_of(lines: TextLines, here: Indices) -> tuple[Indices, Numbers]:
 
 
 def parts_between(lines: TextLines, here: Indices, white: float) -> list[Indices]:
-    """Cut the lines `here`, from top to bottom, at each white stripe higher than `white` line heights."""
+    """Divide the lines `here`, from top to bottom, at each white stripe higher than `white` line heights."""
     order, stripes = stripes_of(lines, here)
     return np.split(order, np.flatnonzero(stripes > white) + 1) if len(order) else []
 
 
 def side_by_side(lines: TextLines, group: Indices, gap: float = CELL_GAP) -> list[Indices]:
-    """Cut the lines of a group, from left to right, where white wider than `gap` line heights crosses all rows."""
+    """Divide lines, from left to right, where white wider than `gap` line heights crosses all rows."""
     order = group[np.argsort(lines.left[group], kind="stable")]
     white = lines.left[order][1:] - np.maximum.accumulate(lines.right[order])[:-1]
     return np.split(order, np.flatnonzero(white > gap * median(lines.height[order])) + 1)
 
 
 def goes_on(lines: TextLines, one: Indices, other: Indices, end: float) -> Flags:
-    """Whether each line's text continues in the other: its first word would not have fitted before `end`."""
+    """Whether each line of `one` continues in that of `other`, whose first word would not have fitted before `end`."""
     slack = FULL * lines.height[one]
     full = lines.right[one] + lines.first_word[other] >= end - slack
     return full & (lines.right[other] <= end + slack)

@@ -1,8 +1,7 @@
-"""Grids from the alignment of text, without rules or completing sparse rules.
+"""Finds table grids by the alignment of text, without ruled lines or where they are incomplete.
 
-Without rules, a table is a run of rows that leave the same gutters free, as in T. Kieninger, "Table structure
-recognition based on robust block segmentation" (1998). A gutter beside running text or another table divides the page
-rather than a table; its sides are searched separately.
+Without them a table is a run of rows with common gutters, as in T. Kieninger, "Table structure recognition based on
+robust block segmentation" (1998). A gutter beside running text or another table divides the page into two searches.
 """
 
 import math
@@ -35,26 +34,26 @@ from ocrsvc.imaging.tables.text_grid import (
 )
 from ocrsvc.results import Check
 
-MOST_COLUMNS: Final = 128  # of a table without rules; more are a pattern, and each line is compared with each gutter
+MOST_COLUMNS: Final = 128  # in tables without rules; more are a pattern, and slow: lines are compared with all gutters
 DEEPEST: Final = 6
 ROW_GAP: Final = 2.5  # widest gap between two rows of a table, in line heights
-MOST_SINGLES: Final = 2  # consecutive rows of one piece within a table
-ALIGNED: Final = 0.6  # of a column's pieces have their left side, right side or centre in one place
-ALIGNED_HEIGHTS: Final = 0.6  # largest distance from that place, in line heights
-FILLED: Final = 0.4  # of a table's cells have text
-SAME_EXTENT: Final = 1.0  # largest distance of the ends of a table's rules, in line heights
+MOST_SINGLES: Final = 2  # most consecutive rows with a single piece within a table
+ALIGNED: Final = 0.6  # least share of a column's pieces with a common left side, right side or centre
+ALIGNED_HEIGHTS: Final = 0.6  # largest distance, in line heights, of a side or centre that counts as common
+FILLED: Final = 0.4  # least share of a table's cells that have text
+SAME_EXTENT: Final = 1.0  # largest distance, in line heights, of the ends of a table's rules from each other
 LEAST_RULE: Final = 6.0  # least length of a rule across a table, in line heights
-MOST_RULES: Final = 1000  # on a page, the longest first
-MOST_LOOKS: Final = 16  # visits per line of a page, on average, by all stacks together: they seldom nest deeply
-FEW_BANDS: Final = 3  # heading, body and footer; with more rules a band is one row unless it shows three
-SEVERAL: Final = 0.5  # of the rows between two rules of a table have several pieces
-FULL_COLUMNS: Final = 0.6  # of the used columns are filled in a full row
-FULL_ROWS: Final = 0.6  # of the text rows between two rules are full, if each is a row of the table
+MOST_RULES: Final = 1000  # most rules examined per page; the longest are kept
+MOST_LOOKS: Final = 16  # bounds the time: number of stacks in which each line of text is examined, on average
+FEW_BANDS: Final = 3  # heading, body and footer; with more bands, a band of fewer than LEAST_ROWS text rows is one row
+SEVERAL: Final = 0.5  # least share of rows with several pieces between two rules of a table
+FULL_COLUMNS: Final = 0.6  # least share of the used columns that are filled in a full row
+FULL_ROWS: Final = 0.6  # text rows between two rules are rows of the table if at least this share of them is full
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of text and its blank intervals, from minus to plus infinity."""
+    """A row of text, and the blank x intervals before, between and after its lines; the outer ones are infinite."""
 
     lines: Sequence[int]
     blanks: Sequence[Interval]
@@ -63,7 +62,7 @@ class _Row:
 
 
 def find_open_grids(block: TextBlock, check: Check, deeper: int = DEEPEST) -> Iterator[Grid]:
-    """The grids among lines of text without rules."""
+    """Find the grids in lines of text without rules."""
     check()
     rows = [_row(block, lines) for lines in rows_of(block.frames, block.lines)]
     for begin, end in _find_runs(block, rows):
@@ -86,7 +85,7 @@ def find_open_grids(block: TextBlock, check: Check, deeper: int = DEEPEST) -> It
 
 
 def _find_runs(block: TextBlock, rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:
-    """Begin and end of each run of rows with at least LEAST_ROWS rows of several pieces."""
+    """Begin and end of each run of rows with common gutters, in which at least LEAST_ROWS rows have several pieces."""
     begin = 0
     while begin < len(rows):
         end = _end_of_run(block, rows, begin)
@@ -108,7 +107,7 @@ def _are_near(block: TextBlock, one: _Row, other: _Row) -> bool:
 
 
 def _end_of_run(block: TextBlock, rows: Sequence[_Row], begin: int) -> int:
-    """The end of the run that begins with this row; `begin` itself if none does."""
+    """Index behind the run that begins with row `begin`; `begin` itself if there is no run."""
     if len(rows[begin].lines) < 2:
         return begin
     blanks, end, singles = rows[begin].blanks, begin + 1, 0
@@ -124,7 +123,7 @@ def _end_of_run(block: TextBlock, rows: Sequence[_Row], begin: int) -> int:
         elif not is_single:
             break
         if not is_single:
-            # The second row may share more gutters with the third than with the first.
+            # If the second row shares more gutters with the third than with the first, the first is no part of the run.
             nexts = rows[number + 1 : number + 2] if number == begin + 1 else ()
             if any(len(_common(block, row.blanks, below.blanks)) > len(common) for below in nexts):
                 break
@@ -149,7 +148,7 @@ def _common(block: TextBlock, some: Sequence[Interval], others: Sequence[Interva
 
 
 def _divided(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
-    """Divide the lines of a run of rows at the gutters of the page."""
+    """Divide the lines of a run of rows at gutters that divide the page rather than a table."""
     cuts = page_gutters(block, rows, columns)
     parts: list[list[int]] = [[] for _ in range(len(cuts) + 1)]
     for line in (line for row in rows for line in row):
@@ -159,7 +158,7 @@ def _divided(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[
 
 
 def _is_table(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> bool:
-    """Whether a run of rows is a table: several columns, mostly filled, each aligned."""
+    """Whether a run of rows is a table: it has several columns, enough filled cells, and aligned columns."""
     if len(columns) < 2 or sum(map(len, rows)) < FILLED * len(rows) * len(columns):
         return False
     return all(_is_aligned(block, lines) for lines in in_columns(block, rows, columns) if len(lines) >= LEAST_ROWS)
@@ -175,7 +174,7 @@ def _is_aligned(block: TextBlock, lines: Sequence[int]) -> bool:
 def _with_heading(
     block: TextBlock, above: Sequence[int], rows: list[Sequence[int]], columns: Sequence[Interval]
 ) -> list[Sequence[int]]:
-    """Add the row above if its pieces are headings: several, each over different columns."""
+    """Prepend the row `above` if its pieces are several headings, each over different columns."""
     reached = [column for line in above for column in block.reached(columns, line)]
     if not len(above) < len(reached) == len(set(reached)) or len(above) < 2:
         return rows
@@ -185,7 +184,7 @@ def _with_heading(
 
 
 def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Check) -> Iterator[Grid]:
-    """Grids, without cells, of stacked horizontal rules (N, 4) of equal extent with table rows between them."""
+    """Find stacks of horizontal rules (N, 4) of equal extent with table rows between them; grids without cells."""
     frames = np.array([block.frames[line] for line in block.lines]).reshape(-1, 4)
     middles, left_looks = (frames[:, :2] + frames[:, 2:]) / 2, MOST_LOOKS * len(frames)
     for left, right, places in _stacks(segments, block.line_height):
@@ -208,7 +207,7 @@ def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Che
 
 
 def complete(block: TextBlock, grid: Grid) -> Grid | None:
-    """Add the rows and columns of the text to a grid of rules; None if there are too few columns."""
+    """Add rows and columns of text to a grid of rules; None if there are fewer than two columns or too many."""
     sides = grid.columns[0], grid.columns[-1]
     bands = _bands(block, *sides, grid.rows)
     if len(grid.columns) > 2:
@@ -231,7 +230,7 @@ def _grid_of_rows(
 
 
 def _stacks(segments: NDArray[np.int32], line_height: float) -> Iterator[tuple[float, float, list[float]]]:
-    """Stacks of rules with the same ends: left, right, and the y of each rule from the top."""
+    """Yield stacks of rules with the same ends: left, right, and the y of each rule from the top."""
     long = segments[segments[:, 2] >= LEAST_RULE * line_height]
     long = long[np.argsort(-long[:, 2], kind="stable")[:MOST_RULES]].astype(np.float64)
     near = SAME_EXTENT * line_height
@@ -250,7 +249,7 @@ def _stacks(segments: NDArray[np.int32], line_height: float) -> Iterator[tuple[f
 
 
 def _bands(block: TextBlock, left: float, right: float, places: Sequence[float]) -> list[Rows]:
-    """The rows of text between neighbouring rules at `places`."""
+    """The rows of text between neighbouring rules; `places` are the y of the rules."""
     bands: list[list[int]] = [[] for _ in places]
     for line in block.lines:
         frame = block.frames[line]
@@ -263,7 +262,7 @@ def _bands(block: TextBlock, left: float, right: float, places: Sequence[float])
 
 
 def _divided_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval], least: int) -> Rows:
-    """The table rows between two rules: the text rows if enough of them are full, else one."""
+    """The table rows between two rules: one per text row if enough text rows are full, else a single one."""
     whole = [[line for row in rows for line in row]]
     by_column = in_columns(block, rows, columns)
     if len(rows) < least or any(map(partial(is_running_text, block), by_column, columns)):
@@ -274,7 +273,7 @@ def _divided_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval], lea
 
 
 def _row_borders(block: TextBlock, rules: Sequence[float], parts: Sequence[Rows]) -> tuple[float, ...]:
-    """The rules, and the borders of the rows between them."""
+    """The y of all row borders: the rules, and borders between text rows that no rule separates."""
     borders = [rules[0]]
     for (top, bottom), rows in zip(pairwise(rules), parts, strict=True):
         borders += borders_between(block.heights([row for row in rows if row]), top, bottom)[1:]
@@ -282,7 +281,7 @@ def _row_borders(block: TextBlock, rules: Sequence[float], parts: Sequence[Rows]
 
 
 def _expanded(cells: Sequence[Span], parts: Sequence[Rows]) -> tuple[Span, ...]:
-    """Repeat the cells between two neighbouring rules for each row there."""
+    """Repeat each cell between two neighbouring rules for all table rows between them."""
     firsts = [0, *accumulate(map(len, parts))]
     expanded = []
     for cell in cells:

@@ -1,7 +1,7 @@
 """Finds the tables of a page, by ruled lines or by the alignment of the text.
 
-Lines of text are first split at wide gaps in their ink, because detectors merge neighbouring cells into one line. A
-piece is as wide as its ink, because detected boxes reach beyond it. Pieces in one cell are joined again.
+Splits lines of text into pieces at wide gaps in their ink, because detectors merge neighbouring cells into one line.
+Pieces are as wide as their ink, because detected boxes are wider. Pieces in one cell are joined again.
 """
 
 import unicodedata
@@ -23,17 +23,17 @@ from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Box, Cell, Check, Page, Pixels, Table
 
 WORKING_SIDE_PX: Final = 2400  # longest side of the deskewed copy: 290 dpi of A4, where a hairline is visible
-LEVEL_DEGREES: Final = 0.05  # largest slant that is ignored: it moves no pixel of the copy by more than two
+LEVEL_DEGREES: Final = 0.05  # largest slant that is ignored: it moves pixels of the copy by at most two
 LEAST_LINES: Final = 4
-FILLED: Final = 0.25  # least share of a ruled grid's cells with text: forms have many empty ones
-LEAST_GAP: Final = 0.6  # in heights of the line, or the median height; spaces between words are half as wide
-TALLEST: Final = 4.0  # in line heights; a taller line is not split
-EDGE: Final = 0.2  # of a line's height is ignored at its top and bottom, where ink may belong to another line
-MOST_PIECES: Final = 8000  # of a page; lines that split into more are a hatched background, and none is split
-SNAP: Final = 3  # largest distance in characters from the computed cut of a text to a space
+FILLED: Final = 0.25  # least share of a ruled grid's cells that have text: forms have many empty cells
+LEAST_GAP: Final = 0.6  # narrowest gap between pieces, in heights of the line or median line; word gaps are half
+TALLEST: Final = 4.0  # a line higher than this many median line heights is not split
+EDGE: Final = 0.2  # share of a line's height ignored at its top and bottom, where ink may belong to other lines
+MOST_PIECES: Final = 8000  # if lines split into more, the page has a hatched background, and no line is split
+SNAP: Final = 3  # largest distance, in characters, by which a computed cut is moved to a space
 
 Points = NDArray[np.float32]
-CellPieces = list[list[int]]  # for each cell of a grid, its pieces of lines
+CellPieces = list[list[int]]  # for each cell of a grid, the numbers of its pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class DeskewedCoordinates:
-    """Maps an image to its copy of `width` x `height` pixels and back.
+    """Maps points of an image to its deskewed copy of `width` x `height` pixels and back.
 
-    `matrix` (2, 3) maps the image to the copy; without `is_turned` it only scales by `scale`, at most 1.
+    `matrix` (2, 3) maps the image to the copy; `scale` is at most 1; unless `is_turned`, the copy is only scaled.
     """
 
     width: int
@@ -68,7 +68,7 @@ class DeskewedCoordinates:
         return np.asarray((points - self.matrix[:, 2]) @ np.linalg.inv(self.matrix[:, :2]).T, np.float32)
 
     def warp(self, pixels: Pixels) -> Pixels:
-        """Make the copy of the image's pixels, gray: (height, width) uint8."""
+        """Make the deskewed copy of the image's pixels, in gray: (height, width) uint8."""
         height, width = pixels.shape[:2]
         if self.scale < 1:
             size = _scaled(width, height, self.scale)
@@ -82,7 +82,7 @@ class DeskewedCoordinates:
 
 
 def find_tables(pixels: Pixels, page: Page, check: Check) -> tuple[Table, ...]:
-    """The tables of a recognized page from top to bottom; `check` is called between steps."""
+    """Find the tables of a recognized page, sorted from the top; `check` is called between steps."""
     if len(page.lines) < LEAST_LINES:
         return ()
     quads = np.array([line.box for line in page.lines], np.float32)
@@ -104,7 +104,7 @@ def find_tables(pixels: Pixels, page: Page, check: Check) -> tuple[Table, ...]:
 def _find_grids(
     rules: RuledLines, places: Sequence[Frame], line_height: float, check: Check
 ) -> Iterator[tuple[Grid, CellPieces]]:
-    """Each table's grid on the deskewed page, with the pieces in its cells; a piece belongs to one table."""
+    """Yield each table's grid on the deskewed page, with the pieces in its cells; a piece is in at most one table."""
     frames = np.array(places)
     middles = (frames[:, :2] + frames[:, 2:]) / 2
     free = np.ones(len(frames), bool)
@@ -121,7 +121,7 @@ def _find_grids(
                 free[text.lines] = False
                 yield whole, cells
 
-    # Smallest first, so that a frame around a table does not take the table's text.
+    # Smallest grids first, so that a table takes its text before a frame around it does.
     yield from completed(list(find_ruled_grids(rules, line_height, check))[::-1])
     yield from completed(find_stacked_grids(block(free), rules.segments, check))
     for grid in find_open_grids(block(free), check):
@@ -129,13 +129,13 @@ def _find_grids(
 
 
 def _inside(middles: NDArray[np.floating[Any]], grid: Grid) -> NDArray[np.bool_]:
-    """Which pieces have their centres within the grid."""
+    """Whether the centre of each piece lies within the grid."""
     low, high = (grid.columns[0], grid.rows[0]), (grid.columns[-1], grid.rows[-1])
     return np.asarray(((middles >= low) & (middles <= high)).all(axis=1))
 
 
 def _pieces_of_cells(block: TextBlock, grid: Grid) -> CellPieces:
-    """The pieces whose centres lie in each cell of the grid; all pieces of the block lie within the grid."""
+    """For each cell of the grid, the pieces of the block whose centres lie in it; all must lie within the grid."""
     owners = np.zeros((len(grid.rows) - 1, len(grid.columns) - 1), np.intp)
     for number, cell in enumerate(grid.cells):
         owners[cell.row : cell.row + cell.rows, cell.column : cell.column + cell.columns] = number
@@ -158,7 +158,7 @@ def _is_filled(lines: CellPieces, grid: Grid) -> bool:
 def _as_table(
     texts: Sequence[str], pieces: Sequence[Piece], level: DeskewedCoordinates, grid: Grid, inside: CellPieces
 ) -> Table:
-    """The table in pixels of the page's image."""
+    """Convert a grid and its pieces to a Table in pixels of the page's image."""
 
     def box(row: int, column: int, last_row: int, last_column: int) -> Box:
         left, right = grid.columns[column], grid.columns[last_column]
@@ -179,7 +179,7 @@ def _as_table(
 
 
 def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, line_height: float) -> list[Piece]:
-    """Split all lines into pieces, by their (N, 4) frames and the ink of the page without its rules."""
+    """Split all lines into pieces at gaps in their ink; `frames` (N, 4), and `ink` without ruled lines."""
     pieces: list[Piece] = []
     lines = list(zip(texts, frames.tolist(), strict=True))
     for number, (text, frame) in enumerate(lines):
@@ -190,7 +190,7 @@ def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, l
 
 
 def join_pieces(pieces: Sequence[Piece], texts: Sequence[str]) -> str:
-    """Join the text of pieces of one row in reading order, with a space between pieces of different lines."""
+    """Join the texts of a row's pieces in reading order, with a space between pieces not adjacent in one line."""
     text = "".join(texts[piece.line][piece.begin : piece.end] for piece in pieces)
     if len(pieces) > 1 and runs_from_right_to_left(text):
         pieces = pieces[::-1]
@@ -203,7 +203,7 @@ def join_pieces(pieces: Sequence[Piece], texts: Sequence[str]) -> str:
 
 
 def _parts(frame: Frame, ink: Mask, line_height: float) -> list[Interval]:
-    """Left and right of each stretch of ink of a line; those of the frame where no ink is seen."""
+    """Left and right of each piece of a line by its ink; those of the whole frame if no ink is visible."""
     left, top, right, bottom = (max(0, round(place)) for place in frame)
     height = bottom - top
     is_text = 0 < height <= min(TALLEST * line_height, right - left)
@@ -226,7 +226,7 @@ def _pieces(line: int, text: str, frame: Frame, parts: Sequence[Interval]) -> It
 
 
 def _cuts(text: str, parts: Sequence[Interval]) -> list[int]:
-    """The character at which each part but the first begins: at spaces if their number fits, else by the widths."""
+    """The index of the first character of each part but the first: at the spaces if their count fits, else by width."""
     blanks = [place + 1 for place, character in enumerate(text) if character == " "]
     if len(blanks) == len(parts) - 1:
         return blanks
@@ -244,9 +244,9 @@ def _cuts(text: str, parts: Sequence[Interval]) -> list[int]:
 
 
 def deskewed_coordinates(width: int, height: int, angle: int, quads: Points) -> DeskewedCoordinates:
-    """The mapping that levels text, by the quads (N, 4, 2) of lines that mostly run level after a turn by `angle`."""
+    """Make the mapping that levels the text of lines (N, 4, 2), most of which are level after a turn by `angle`."""
     scale = min(1.0, WORKING_SIDE_PX / max(width, height))
-    # The median slant of the longer half of the lines, in clockwise degrees off the axes, in (-45, 45].
+    # Median slant of the longer half of the lines: clockwise degrees from the nearest axis, in (-45, 45].
     level = turn_points(quads, angle, width, height)
     reading = (level[:, 1] - level[:, 0]).astype(np.float64)
     longest = np.argsort(-np.hypot(*reading.T), kind="stable")[: max(1, len(quads) // 2)]
@@ -256,7 +256,7 @@ def deskewed_coordinates(width: int, height: int, angle: int, quads: Points) -> 
         matrix = np.array([[scale, 0, 0], [0, scale, 0]], np.float64)
         return DeskewedCoordinates(*_scaled(width, height, scale), scale, matrix, is_turned=False)
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
-    # The images of three points give the turn; the rotation about the origin and the shift follow.
+    # Derive the matrix of the turn from three turned corners, then rotate about the origin, and shift into the copy.
     turned = turn_points(corners[[0, 1, 3]], angle, width, height).astype(np.float64)
     turn = np.stack([(turned[1] - turned[0]) / width, (turned[2] - turned[0]) / height], axis=1)
     cos, sin = np.cos(np.radians(slant)), np.sin(np.radians(slant))

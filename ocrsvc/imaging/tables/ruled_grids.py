@@ -1,8 +1,8 @@
-"""Ruled lines, and the grids of rules that touch each other: rules are the borders of rows and columns.
+"""Finds rules (ruled lines) on a deskewed page, and the grids of touching rules, which are borders of rows and columns.
 
-Rules are long, thin runs of ink, darker than its surroundings, on a deskewed page; runs within a line of text, or too
-thick ones, are strokes of letters. Grid positions without a rule between them form one spanning cell. This is the
-lattice method of Camelot, but it uses the ruled share of a border instead of joints, so that broken rules count.
+Rules are long, thin, dark runs of ink; thick runs and runs inside lines of text are letter strokes. Grid positions
+without a rule between them form one spanning cell. This is Camelot's lattice method, but with the ruled share of each
+border instead of joints, so that broken rules count.
 """
 
 from collections.abc import Iterator
@@ -23,20 +23,20 @@ THRESHOLD_BLOCK_PX: Final = 25
 CONTRAST: Final = 8  # gray levels below the mean of the surroundings: a hairline in the lightest visible gray
 RUN_HEIGHTS: Final = 1.1  # shortest run, in line heights: strokes of ordinary letters are shorter
 LEAST_RUN_PX: Final = 16
-MOST_THICK: Final = 0.5  # of a line height
-IN_TEXT: Final = 0.9  # least share of a stroke's run within a line of text
-JOINT_HEIGHTS: Final = 0.15  # widest gap between rules of one grid, in line heights
-SAME_RULE: Final = 0.4  # largest distance of rules that form one border, in line heights
-WALL: Final = 0.6  # least ruled share of a border that separates two cells
-RULED: Final = 0.55  # least ruled share of all borders of a grid; edges in pictures have less
-OPEN_EDGE: Final = 1.0  # least length, in line heights, of rules beyond the last border of a grid with an open edge
-MOST_CELLS: Final = 20_000  # of a grid; more are hatching or graph paper
-MOST_AREA: Final = 4  # areas of the page that all grids together may cover: nested grids overlap
+MOST_THICK: Final = 0.5  # largest thickness of a rule, in line heights
+IN_TEXT: Final = 0.9  # a run with this share inside a line of text is a letter stroke
+JOINT_HEIGHTS: Final = 0.15  # widest gap, in line heights, between rules of one grid
+SAME_RULE: Final = 0.4  # largest distance, in line heights, of rules that form one border
+WALL: Final = 0.6  # two cells are separated if at least this share of the border between them is ruled
+RULED: Final = 0.55  # least share of a grid's borders that is ruled; edges in pictures have less
+OPEN_EDGE: Final = 1.0  # a grid has an open edge if rules reach this many line heights beyond its last border
+MOST_CELLS: Final = 20_000  # per grid; more are hatching or graph paper
+MOST_AREA: Final = 4  # largest total area of grids, in areas of the page: nested grids overlap
 
 
 @dataclass(frozen=True, slots=True)
 class RuledLines:
-    """Masks of the rules of a deskewed page, (N, 4) left, top, width, height of horizontal ones, mask of other ink."""
+    """Masks of a page's rules and of other ink; `segments` (N, 4): left, top, width, height of horizontal rules."""
 
     horizontal: Mask
     vertical: Mask
@@ -45,7 +45,7 @@ class RuledLines:
 
 
 def find_ruled_lines(gray: Pixels, frames: NDArray[np.float32], line_height: float, check: Check) -> RuledLines:
-    """The rules of a deskewed page (H, W), with (N, 4) left, top, right, bottom of its lines of text."""
+    """Find the rules of a deskewed page (H, W); `frames` (N, 4): left, top, right, bottom of its lines of text."""
     how = cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY_INV, THRESHOLD_BLOCK_PX, CONTRAST
     ink = np.asarray(cv2.adaptiveThreshold(gray, 1, *how), np.uint8)
     check()
@@ -60,9 +60,9 @@ def find_ruled_lines(gray: Pixels, frames: NDArray[np.float32], line_height: flo
 
 
 def _runs(ink: Mask, text: Mask, line_height: float) -> tuple[Mask, NDArray[np.int32]]:
-    """The mask and frames of horizontal runs of ink that are rules."""
+    """Mask and frames (left, top, width, height) of horizontal runs of ink that are rules."""
     length = max(LEAST_RUN_PX, round(RUN_HEIGHTS * line_height))
-    # One pixel up and down bridges the steps of a line that is not quite level.
+    # One pixel up and down bridges the pixel steps of a slightly slanted rule.
     thick = cv2.dilate(ink, np.ones((3, 1), np.uint8))
     runs = cv2.morphologyEx(thick, cv2.MORPH_OPEN, np.ones((1, length), np.uint8))
     count, labels, stats, _ = cv2.connectedComponentsWithStats(runs, connectivity=8, ltype=cv2.CV_32S)
@@ -74,7 +74,7 @@ def _runs(ink: Mask, text: Mask, line_height: float) -> tuple[Mask, NDArray[np.i
 
 
 def find_ruled_grids(rules: RuledLines, line_height: float, check: Check) -> Iterator[Grid]:
-    """The grids of touching rules with more than one cell, largest first."""
+    """Find the grids of touching rules with more than one cell, largest first."""
     for x, y, mask in _connected(rules, line_height):
         check()
         part = np.s_[y : y + mask.shape[0], x : x + mask.shape[1]]
@@ -84,7 +84,7 @@ def find_ruled_grids(rules: RuledLines, line_height: float, check: Check) -> Ite
 
 
 def _connected(rules: RuledLines, line_height: float) -> Iterator[tuple[int, int, Mask]]:
-    """Left, top and mask of each set of touching rules, largest first."""
+    """Yield left, top and mask of each set of touching rules, largest first."""
     reach = 2 * max(1, round(JOINT_HEIGHTS * line_height)) + 1
     joined = cv2.dilate(rules.horizontal | rules.vertical, np.ones((reach, reach), np.uint8))
     _, labels, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=8, ltype=cv2.CV_32S)
@@ -98,7 +98,7 @@ def _connected(rules: RuledLines, line_height: float) -> Iterator[tuple[int, int
 
 
 def _grid(horizontal: Mask, vertical: Mask, line_height: float) -> Grid | None:
-    """The grid of one set of rules; None without a border inside it."""
+    """The grid of a set of touching rules; None if no border lies inside it, or if too little is ruled."""
     near = max(3, round(SAME_RULE * line_height))
     rows, columns = _borders(horizontal, near), _borders(np.ascontiguousarray(vertical.T), near)
     if not len(rows) or not len(columns):
@@ -115,7 +115,7 @@ def _grid(horizontal: Mask, vertical: Mask, line_height: float) -> Grid | None:
 
 
 def _borders(mask: Mask, near: int) -> Borders:
-    """The y of the horizontal rules of a mask, one for rules near each other."""
+    """The y of the horizontal rules of a mask; rules less than `near` apart count as one."""
     count, _, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8, ltype=cv2.CV_32S)
     if count < 2:
         return np.empty(0)
@@ -127,14 +127,14 @@ def _borders(mask: Mask, near: int) -> Borders:
 
 
 def _with_open_edges(borders: Borders, covered: Mask, reach: float) -> Borders:
-    """Add borders at the ends of the crossing rules where these reach beyond the outermost border."""
+    """Add borders at the ends of crossing rules that reach more than `reach` beyond the outermost border."""
     ends = np.flatnonzero(covered).astype(np.float64)
     before, behind = ends[:1][borders[0] - ends[:1] > reach], ends[-1:][ends[-1:] - borders[-1] > reach]
     return np.concatenate([before, borders, behind])
 
 
 def _coverage(mask: Mask, borders: Borders, across: Borders, near: int) -> Borders:
-    """The ruled share of each horizontal border between neighbouring places `across`: (borders, places - 1)."""
+    """The ruled share of each horizontal border between neighbouring x in `across`: (borders, len(across) - 1)."""
     limits = np.rint(across).astype(int).clip(0, mask.shape[1])
     shares = np.empty((len(borders), len(across) - 1))
     for number, border in enumerate(np.rint(borders).astype(int).tolist()):
@@ -144,7 +144,7 @@ def _coverage(mask: Mask, borders: Borders, across: Borders, near: int) -> Borde
 
 
 def _merged_cells(below: NDArray[np.bool_], beside: NDArray[np.bool_]) -> Iterator[Span]:
-    """The cells of a grid, row by row, from the walls `below` (rows - 1, columns) and `beside` (rows, columns - 1)."""
+    """Yield a grid's cells, row by row; walls lie `below` (rows - 1, columns) and `beside` (rows, columns - 1) them."""
     height, width = beside.shape[0], below.shape[1]
     is_taken = np.zeros((height, width), bool)
     for row, column in np.ndindex(height, width):

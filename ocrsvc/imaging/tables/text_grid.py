@@ -1,7 +1,7 @@
-"""Rows and columns of text by its alignment, for finders of ruled and open grids.
+"""Derives rows and columns from the alignment of text, for the finders of grids with and without ruled lines.
 
-Columns come from the projection of all rows onto the horizontal axis, as in the stream methods of Tabula and Camelot
-(A. Nurminen, "Algorithmic extraction of data in tables in PDF documents", Tampere 2013).
+Columns come from the projection of all rows onto the x axis, as in the stream methods of Tabula and Camelot (A.
+Nurminen, "Algorithmic extraction of data in tables in PDF documents", Tampere 2013).
 """
 
 import math
@@ -20,22 +20,22 @@ Interval = tuple[float, float]
 Rows = Sequence[Sequence[int]]  # lines of text in rows, from top to bottom, each from left to right
 
 LEAST_ROWS: Final = 3
-SAME_ROW: Final = 0.5  # distance of the centres of a row's lines, in heights of the lower line
-CROSSED: Final = 0.2  # of the rows may cross a gutter, as headings over several columns do
-LEAST_GUTTER: Final = 0.4  # in line heights
-LONG: Final = 8.0  # median length of lines of running text, in line heights
-FULL: Final = 0.8  # median length of lines of running text, as a share of their column's width
+SAME_ROW: Final = 0.5  # largest distance of the centres of a row's lines, as a share of the smallest line height
+CROSSED: Final = 0.2  # largest share of the rows that cross a gutter, as headings over several columns do
+LEAST_GUTTER: Final = 0.4  # least width of a gutter, in line heights
+LONG: Final = 8.0  # least median length of lines of running text, in line heights
+FULL: Final = 0.8  # least median length of lines of running text, as a share of their column's width
 PAGE_GUTTER: Final = 3.0  # least width of a gutter between two tables, in line heights
-WIDER: Final = 1.3  # least ratio of such a gutter to any other, if the rows beside it do not pair
-MUCH_WIDER: Final = 2.5  # the same if they do
-PAIRED: Final = 0.7  # of the rows have text on both sides of a gutter within a table
-LEVEL: Final = 0.25  # largest distance of the centres of both sides, in line heights
-WRAPPED: Final = 0.6  # gap above a continued row, as a share of the usual gap between rows
+WIDER: Final = 1.3  # least ratio of a gutter between two tables to other gutters, if the rows beside it do not pair
+MUCH_WIDER: Final = 2.5  # WIDER if the rows beside the gutter pair
+PAIRED: Final = 0.7  # rows pair if at least this share of them has level text on both sides of a gutter
+LEVEL: Final = 0.25  # largest distance of the centres of level text on both sides, in line heights
+WRAPPED: Final = 0.6  # largest gap above a continued row, as a share of the usual gap between rows
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One cell of a grid: its first row and column, and the number of rows and columns."""
+    """One cell of a grid: its first row and column, and the number of rows and columns that it spans."""
 
     row: int
     column: int
@@ -45,7 +45,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Borders of rows and columns in pixels of the deskewed page, and the cells between them, row by row."""
+    """y of row borders and x of column borders in pixels of the deskewed page, and the cells, row by row."""
 
     rows: tuple[float, ...]
     columns: tuple[float, ...]
@@ -54,14 +54,14 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Lines of a deskewed page that may form tables; `frames` are those of all its lines."""
+    """Lines of a deskewed page that may form tables; `frames` has the frames of all lines of the page."""
 
     frames: Sequence[Frame]
     lines: Sequence[int]
     line_height: float
 
     def part(self, lines: Sequence[int]) -> "TextBlock":
-        """A block with some of the lines."""
+        """A block with only these lines."""
         return TextBlock(self.frames, lines, self.line_height)
 
     def frame(self, lines: Sequence[int]) -> tuple[float, float, float, float]:
@@ -79,7 +79,7 @@ class TextBlock:
 
 
 def rows_of(frames: Sequence[Frame], lines: Sequence[int]) -> list[list[int]]:
-    """Group lines into rows."""
+    """Group lines into rows from the top, each sorted from left to right."""
     rows: list[list[int]] = []
     middle = height = 0.0
     for line in sorted(lines, key=lambda line: frames[line][1] + frames[line][3]):
@@ -95,7 +95,7 @@ def rows_of(frames: Sequence[Frame], lines: Sequence[int]) -> list[list[int]]:
 
 
 def columns_of(block: TextBlock, rows: Rows) -> list[Interval]:
-    """Left and right of each common column; text in a gutter, in at most CROSSED of the rows, is one more."""
+    """Left and right of each column common to the rows; text in a gutter, in few rows, makes a column of its own."""
     spans = sorted((block.frames[line][0], block.frames[line][2]) for row in rows for line in row)
     least = LEAST_GUTTER * block.line_height
     columns = _merged(_covered(spans, int(CROSSED * len(rows))), least)
@@ -104,12 +104,12 @@ def columns_of(block: TextBlock, rows: Rows) -> list[Interval]:
 
 
 def reached_columns(columns: Sequence[Interval], left: float, right: float) -> range:
-    """Which of the disjoint, sorted columns overlap the interval from `left` to `right`."""
+    """Indices of the disjoint, sorted columns that overlap the interval from `left` to `right`."""
     return range(bisect_right(columns, left, key=itemgetter(1)), bisect_left(columns, right, key=itemgetter(0)))
 
 
 def _covered(spans: Sequence[Interval], allowed: int) -> list[Interval]:
-    """The intervals covered by more than `allowed` spans."""
+    """The intervals that more than `allowed` spans cover."""
     covered: list[Interval] = []
     depth, begin = 0, 0.0
     for place, change in sorted([(left, 1) for left, _ in spans] + [(right, -1) for _, right in spans]):
@@ -133,16 +133,16 @@ def _merged(spans: Sequence[Interval], gap: float) -> list[Interval]:
 
 
 def borders_between(spans: Sequence[Interval], first: float, last: float) -> list[float]:
-    """Borders of columns or rows at `spans`: `first`, the middles of the gaps, `last`."""
+    """Borders around columns or rows `spans`: `first`, the middle of each gap, `last`."""
     return [first, *((one[1] + other[0]) / 2 for one, other in pairwise(spans)), last]
 
 
 def spans_of_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> tuple[Span, ...]:
-    """The cells of rows, one per column; a piece of text over several columns makes one cell of them."""
+    """The cells of rows, one per column; columns that one piece of text overlaps form one spanning cell."""
     spans = []
     for number, row in enumerate(rows):
         owners = list(range(len(columns)))
-        # From left to right, so that overlapping spanning pieces join all their columns.
+        # From left to right, so that pieces that span overlapping columns join all of these.
         for line in sorted(row, key=lambda line: tuple(block.frames[line])):
             reached = block.reached(columns, line)
             for column in reached[1:]:
@@ -152,7 +152,7 @@ def spans_of_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> 
 
 
 def in_columns(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
-    """The pieces in each column, without those that overlap several columns."""
+    """The pieces in each column, without pieces that overlap several columns."""
     by_column: list[list[int]] = [[] for _ in columns]
     for line in (line for row in rows for line in row):
         reached = block.reached(columns, line)
@@ -163,7 +163,7 @@ def in_columns(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> lis
 
 def is_running_text(block: TextBlock, lines: Sequence[int], column: Interval) -> bool:
     """Whether the lines form a paragraph: long lines that mostly fill their column."""
-    # Pieces of one line have its top and bottom.
+    # Pieces of one line have the same top and bottom, so they are rejoined by these.
     extents: dict[tuple[float, float], Interval] = {}
     for left, top, right, bottom in (block.frames[line] for line in lines):
         before = extents.get((top, bottom), (left, right))
@@ -177,7 +177,7 @@ def is_running_text(block: TextBlock, lines: Sequence[int], column: Interval) ->
 def page_gutters(
     block: TextBlock, rows: Rows, columns: Sequence[Interval], *, rules_cross: bool = False
 ) -> list[float]:
-    """Gutters of the page rather than of a table: beside running text and, if no rules cross, between tables."""
+    """Centres of gutters that divide the page: beside running text or, if no rules cross them, between tables."""
     gutters = [(one[1], other[0]) for one, other in pairwise(columns)]
     running = list(map(partial(is_running_text, block), in_columns(block, rows, columns), columns))
     places = []
@@ -185,7 +185,7 @@ def page_gutters(
     for number, (left, right) in enumerate(gutters):
         beside = running[number : number + 2]
         is_paired = _are_paired(block, rows, right)
-        # A gutter between two tables is much wider than all others and has others on both sides.
+        # A gutter between two tables is much wider than all others, and other gutters lie on both sides of it.
         least = (MUCH_WIDER if is_paired else WIDER) * max(widths[:number] + widths[number + 1 :], default=math.inf)
         is_between = 0 < number < len(gutters) - 1 and not rules_cross
         is_wide = is_between and right - left >= max(PAGE_GUTTER * block.line_height, least)
@@ -195,7 +195,7 @@ def page_gutters(
 
 
 def _are_paired(block: TextBlock, rows: Rows, right: float) -> bool:
-    """Whether most rows have level text on both sides of the gutter that ends at `right`."""
+    """Whether most rows have level text on both sides of the gutter with right side `right`."""
     paired = 0
     for row in rows:
         sides: tuple[list[float], list[float]] = [], []
@@ -207,7 +207,7 @@ def _are_paired(block: TextBlock, rows: Rows, right: float) -> bool:
 
 
 def join_continued(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
-    """Join rows to the row above that begin behind the first column and are nearer to it than usual."""
+    """Join a row to the one above it if its first column is empty and the gap is smaller than usual."""
     heights = block.heights(rows)
     gaps = [below[0] - above[1] for above, below in pairwise(heights)]
     begins = [block.frames[row[0]][0] < columns[0][1] for row in rows]
