@@ -38,12 +38,12 @@ _SHOWN_CHARACTERS: Final = 40
 DEFAULT_OPTIONS: Final = ReadOptions()
 URLS_NOT_FETCHED: Final = "URLs are not fetched here."
 Route = tuple[str, str, Callable[..., ResponseReturnValue]]
-"""Method, path, and the view, which is called with the names in the path."""
+"""Method, path, and the view, whose arguments are the variables in the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterContext:
-    """What an adapter's factory receives; `jobs` is None where the service has no job store."""
+    """Settings and services that an adapter's factory receives; `jobs` is None without a job store."""
 
     settings: Settings
     reader: Reader
@@ -68,7 +68,7 @@ class AdapterContext:
 
 @dataclass(frozen=True, slots=True)
 class GrpcService:
-    """The gRPC services of an adapter: their .proto files, and the factory of their methods by path."""
+    """The gRPC services of an adapter: their .proto files, and the function that makes their methods."""
 
     files: tuple[str, ...]
     make: Callable[[Messages, OcrModel], Methods]
@@ -79,7 +79,7 @@ def make_blueprint(
 ) -> Blueprint:
     """Make an adapter's blueprint; `answer` makes the response to an error.
 
-    Views of `job_routes` use stored jobs and take no place in the engine's queue.
+    Views of `job_routes` use the job store but not the engine, so the engine's queue limit does not apply to them.
     """
     blueprint = Blueprint(name, __name__)
     blueprint.register_error_handler(Exception, lambda error: answer(failure_of(error)))
@@ -89,7 +89,7 @@ def make_blueprint(
 
 
 class StoredDocuments(ResultFiles):
-    """The jobs of one adapter, for threads that serve a request. Raises JobsOff without a job store."""
+    """The stored jobs of one adapter, for request threads. Methods raise JobsOff without a job store."""
 
     def __init__(self, context: AdapterContext, source: str) -> None:
         super().__init__(context.jobs, context.reader)
@@ -104,7 +104,7 @@ class StoredDocuments(ResultFiles):
         name: str = "",
         formats: Sequence[str] = (),
     ) -> Job:
-        """Add a job; `pages` as in JobRequest, `client_options` are stored for the result. Raises as `add_job`."""
+        """Add a job; `pages` as in JobRequest, `client_options` are for writing the result. Raises as `add_job`."""
         record = Record(*owner_of_request(), self._source, name, asked=dict(client_options), formats=tuple(formats))
         job_request = JobRequest(data, options, record, pages)
         return add_job(self.jobs, self._reader, self._settings, job_request, request.context, request.left_s)
@@ -122,7 +122,7 @@ class StoredDocuments(ResultFiles):
 
 
 class CodedError(CallerError):
-    """An error with a code of the original API that no error class of this service stands for."""
+    """An error with its own code of the original API, for which this service has no error class."""
 
     def __init__(self, code: int | str, detail: str, remedy: str = "") -> None:
         super().__init__(detail, remedy)
@@ -130,7 +130,7 @@ class CodedError(CallerError):
 
 
 def original_code_of(codes: Sequence[tuple[type[OcrsvcError], Any]], error: OcrsvcError, not_json: Any) -> Any:
-    """The original API's code for an error: the first match in `codes`, None without one."""
+    """The original API's code for an error: `not_json` for a plain CallerError, else the first match in `codes`."""
     if isinstance(error, CodedError):
         return error.original_code
     if type(error) is CallerError:
@@ -139,7 +139,7 @@ def original_code_of(codes: Sequence[tuple[type[OcrsvcError], Any]], error: Ocrs
 
 
 class RequestValues(BaseModel):
-    """Options by name or alias; unknown names are ignored. `message` is the template for a wrong value."""
+    """Base class of request options; unknown names are ignored. `message` is the error text for a wrong value."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=False)
     message: ClassVar[str] = "{name} is {value!r}: {why}."
@@ -151,7 +151,7 @@ class RequestValues(BaseModel):
         for attribute, about in cls.model_fields.items():
             value = request_values.get(name := about.alias or attribute)
             if value is not None and not isinstance(value, list | dict):
-                # Text as in a form, shortened before pydantic checks it.
+                # Treat JSON values as form fields; `as_text` refuses long text before pydantic checks it.
                 value = as_text(value).strip() or None
             if value is not None:
                 values[name] = value
@@ -184,14 +184,14 @@ def texts_with_corners(
 
 
 def checked(items: Iterable[T], check: Check) -> Iterator[T]:
-    """The items; calls `check` before each and raises as it."""
+    """Yield the items, calling `check` before each. Raises as `check`."""
     for item in items:
         check()
         yield item
 
 
 class CountedBuffer(io.BytesIO):
-    """An in-memory output that reserves memory in a share for its bytes and for the copy that `take_value` makes."""
+    """In-memory output that reserves its bytes in a memory share, twice because `take_value` copies them."""
 
     def __init__(self, share: Share) -> None:
         super().__init__()
@@ -203,6 +203,6 @@ class CountedBuffer(io.BytesIO):
         return super().write(data)
 
     def take_value(self) -> bytes:
-        """Everything written; its share is given back, because the response counts it again."""
+        """Return everything written, and release the memory reserved for it: the response reserves its own."""
         self._share.give_back(2 * self.tell())
         return self.getvalue()

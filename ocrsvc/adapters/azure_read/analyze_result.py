@@ -23,7 +23,7 @@ _LISTS: Final = ("pages", "paragraphs", "tables", "warnings")
 
 _INCH_DIGITS, _PIXEL_DIGITS, _CONFIDENCE_DIGITS = 4, 1, 3
 _LAST_OF_BMP: Final = 0xFFFF
-# How far ahead a line is searched in Markdown, which may have escaped it.
+# A line's text is searched this far ahead in the Markdown; if escaping has changed it, it is not found.
 _SEARCH_CHARACTERS: Final = 4096
 Node = dict[str, Any]
 Span = dict[str, int]
@@ -31,7 +31,7 @@ Span = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class AnalyzeOptions:
-    """A client's options, stored with the job; `dpi` is that of a PDF's rendered pages, None for an image."""
+    """A client's options, stored with the job; `dpi` is the rendering resolution of PDF pages, None for an image."""
 
     model: str
     version: str
@@ -41,12 +41,12 @@ class AnalyzeOptions:
 
 
 def write_result(job: Job, output: Output, check: Check) -> None:
-    """Write the result, calling `check` for each page. Raises as `check`; FileNotFoundError for a deleted job."""
+    """Write the result, calling `check` before each page. Raises as `check`; FileNotFoundError for a deleted job."""
     record, ended_s = job.record(), job.progress().ended_at_s
     members = {
         "status": SUCCEEDED,
         "createdDateTime": moment(record.came_at_s),
-        # The job has not ended yet if this file is its last step.
+        # No end time is recorded yet if writing this file is the job's last step.
         "lastUpdatedDateTime": moment(ended_s or datetime.now(UTC).timestamp()),
     }
     output.write(orjson.dumps(members)[:-1] + b',"analyzeResult":')
@@ -62,7 +62,7 @@ def moment(at_s: float) -> str:
 
 
 class _ResultWriter:
-    """Writes one result's content while its pages, paragraphs, tables and warnings collect in `lists`."""
+    """Writes the text of one result, and collects its pages, paragraphs, tables and warnings in `lists`."""
 
     def __init__(self, options: AnalyzeOptions, lists: dict[str, JsonList]) -> None:
         self._options, self._lists, self._length = options, lists, 0
@@ -89,7 +89,7 @@ class _ResultWriter:
         output.write(b"}")
 
     def _add_page(self, page: Page, written: str) -> str:
-        """Add a page to the lists; return its part of the content."""
+        """Add a page to the lists; return its text, after a page separator where needed."""
         mark = "\n<!-- PageBreak -->\n\n" if self._options.content == MARKDOWN else "\n"
         between = mark if len(self._lists["pages"]) else ""
         text = PageText(written, self._length + len(between), self._options.index_type)
@@ -109,7 +109,7 @@ class PageText:
 
     def __init__(self, text: str, begin: int, index_type: str) -> None:
         self.text, self.begin = text, begin
-        # Units before each code point; None where they equal its index.
+        # Number of units before each code point; None if each code point is one unit.
         self._units: list[int] | None = None
         if index_type == "utf16CodeUnit" and not text.isascii() and max(map(ord, text)) > _LAST_OF_BMP:
             self._units = list(accumulate((1 + (ord(character) > _LAST_OF_BMP) for character in text), initial=0))
@@ -120,12 +120,12 @@ class PageText:
         return self._at(len(self.text))
 
     def span(self, begin: int, end: int) -> Span:
-        """The span between two code points of the page."""
+        """Azure's span from code point `begin` to `end` of the page."""
         first = self._at(begin)
         return {"offset": self.begin + first, "length": self._at(end) - first}
 
     def find(self, piece: str, after: int) -> tuple[int, int]:
-        """Begin and end of the next occurrence of a text; both are `after` if Markdown has escaped it."""
+        """Begin and end of a text's next occurrence; both are `after` if Markdown escaped it, so it is not found."""
         begin = self.text.find(piece, after, after + len(piece) + _SEARCH_CHARACTERS)
         return (after, after) if begin < 0 else (begin, begin + len(piece))
 
@@ -135,7 +135,7 @@ class PageText:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The unit of lengths: inches on a page of a PDF, pixels on an image."""
+    """Unit of lengths in the response: inches on PDF pages, pixels on images."""
 
     dpi: int | None
 
@@ -154,7 +154,7 @@ class Scale:
 
 
 def page_members(page: Page, text: PageText, scale: Scale) -> Node:
-    """One page; `text` is its part of the content, with the lines in the same order."""
+    """Azure's JSON of a page; `text` is its part of the content, with lines in the order of `page.lines`."""
     lines, words = _lines_and_words(page.lines, text, scale)
     members: Node = {
         "pageNumber": page.number,
@@ -168,7 +168,7 @@ def page_members(page: Page, text: PageText, scale: Scale) -> Node:
         "lines": lines,
     }
     if page.barcodes:
-        # The content does not include a barcode's value.
+        # A barcode's value is not part of the content, so its span is empty, at the page's end.
         place = {"span": text.span(len(text.text), len(text.text)), "confidence": 1.0}
         members["barcodes"] = [
             {"kind": code.type, "value": code.text, "polygon": scale.polygon(code.box), **place}
@@ -178,7 +178,7 @@ def page_members(page: Page, text: PageText, scale: Scale) -> Node:
 
 
 def paragraph_members(block: Block, page: Page, spans: Sequence[Span], scale: Scale) -> Node:
-    """One block of a page; `spans` are those of the page's lines."""
+    """Azure's JSON of a paragraph; `spans` are the spans of the page's lines."""
     block_spans = [spans[number] for number in block.numbers]
     begin = min((span["offset"] for span in block_spans), default=0)
     end = max((span["offset"] + span["length"] for span in block_spans), default=0)
@@ -193,7 +193,7 @@ def paragraph_members(block: Block, page: Page, spans: Sequence[Span], scale: Sc
 
 
 def table_members(table: Table, number: int, scale: Scale) -> Node:
-    """One table; `number` is its page."""
+    """Azure's JSON of a table on page `number`."""
 
     def placed(box: Box) -> Node:
         return {"boundingRegions": [{"pageNumber": number, "polygon": scale.polygon(box)}], "spans": []}
@@ -213,7 +213,7 @@ def table_members(table: Table, number: int, scale: Scale) -> Node:
 
 
 def _lines_and_words(page_lines: Iterable[Line], text: PageText, scale: Scale) -> tuple[list[Node], list[Node]]:
-    """Azure's lines and words; a line without words counts as one word."""
+    """Azure's JSON of the lines and words; a line without words counts as one word."""
     lines: list[Node] = []
     words: list[Node] = []
     end = 0

@@ -28,9 +28,9 @@ FAILED: Final = "failed"
 STATES: Final[dict[State, str]] = {"waiting": "notStarted", "running": "running", "success": SUCCEEDED}
 
 _RETRY: Final = {"Retry-After": "1"}
-# Azure's codes by status; the inner code is this service's in camel case.
+# Azure's error codes by HTTP status; the member `innererror` has this service's code in Pascal case.
 _CODES: Final = {401: "401", 403: "403", 404: "NotFound", 409: "Conflict", 429: "429", 503: "ServiceUnavailable"}
-# The first three have no effect here.
+# All but `barcodes` are accepted without effect.
 _Feature = Literal["ocrHighResolution", "languages", "styleFont", "barcodes"]
 _Listed = BeforeValidator(lambda text: [part.strip() for part in text.split(",") if part.strip()])
 
@@ -68,7 +68,7 @@ class _AnalyzeQuery(RequestValues, alias_generator=to_camel):
 
 
 def make_azure_read(context: AdapterContext) -> Blueprint:
-    """Make the routes …:analyze and analyzeResults below both of Azure's prefixes."""
+    """Make the routes documentModels/{model}:analyze and …/analyzeResults/… under both of Azure's prefixes."""
     views, job_routes = _Views(context), list[Route]()
     for prefix in PATHS:
         models = f"{prefix}/documentModels/<model>"
@@ -81,13 +81,13 @@ def make_azure_read(context: AdapterContext) -> Blueprint:
 
 
 class _Views:
-    """The views, each called with the names in its path."""
+    """The views; their arguments are the variables in their paths."""
 
     def __init__(self, context: AdapterContext) -> None:
         self._context, self._documents = context, StoredDocuments(context, "azure_read")
 
     def analyze(self, model: str) -> Response:
-        # Raises JobsOff before anything else is checked.
+        # Without a job store this raises JobsOff, before anything else is checked.
         _ = self._documents.jobs
         data = self._document()
         if not is_image(data):
@@ -151,7 +151,7 @@ class _Views:
 
 
 def _status_of(job: Job) -> tuple[str, dict[str, Any] | None]:
-    """The status, and the error of a document that failed or of which no page could be read."""
+    """Azure's status of a job; also the error if the job failed or none of its pages could be read."""
     progress = job.progress()
     if progress.state == "failure":
         return FAILED, {"code": to_pascal(progress.code or OcrsvcError.code), "message": progress.why}

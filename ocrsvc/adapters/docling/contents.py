@@ -25,7 +25,7 @@ SUCCESS, PARTIAL, FAILURE = "success", "partial_success", "failure"
 # DocTags coordinates run from 0 to this on each axis.
 _GRID: Final = 500
 _NO_ENGINE: Final = EngineInfo("", "", "", "", "", "")
-# Keys: below the cell's first row, right of its first column.
+# OTSL's tags for positions that a cell spans, by (below the cell's first row, right of its first column).
 _SPANNED: Final = {(False, True): "<lcel>", (True, False): "<ucel>", (True, True): "<xcel>"}
 _DIGITS: Final = 2
 
@@ -69,7 +69,7 @@ def write_answer(converted: Converted, options: Conversion, spent_s: float, outp
 
 
 def write_job_answer(job: Job, output: IO[bytes], check: Check) -> None:
-    """Write a finished job's response. Raises CallerError for an archive without pages; FileNotFoundError."""
+    """Write a finished job's response. Raises CallerError for an archive without pages, FileNotFoundError."""
     record, options = job.record(), Conversion.model_validate(job.record().asked)
     errors = [(row["number"], row["error"]) for row in job.pages() if "error" in row] if job.failed_pages() else []
     count = 0 if errors and options.stops_at_error else job.page_count() - len(errors)
@@ -94,7 +94,7 @@ def write_archive(documents: Sequence[Converted], options: Conversion, output: I
 
 
 def _free_name(filename: str, taken: set[str]) -> str:
-    """An unused file name without folders and suffix."""
+    """A file name without folders and suffix that is not in `taken`, and is added to it."""
     stem = PurePath(filename.replace("\\", "/")).stem or "document"
     name, number = stem, 1
     while name in taken:
@@ -150,7 +150,7 @@ def _doctags(pages: Iterable[Page]) -> Iterator[str]:
 
 
 def _otsl(table: Table) -> str:
-    """The table in OTSL: one tag per grid position; positions covered by a spanning cell name its direction."""
+    """The table in OTSL: one tag per grid position; a spanned one tells whether its cell begins left or above."""
     grid = [["<ecel>"] * table.columns for _ in range(table.rows)]
     for cell in table.cells:
         for row in range(cell.row, cell.row + cell.row_span):
@@ -186,7 +186,7 @@ def write_document_json(name: str, pages: Iterable[Page], output: Output) -> Non
                 place = {"page_no": page.number, "bbox": _bbox(block.box), "charspan": [0, characters]}
                 of_kind.append({**node, **_item(block), "prov": [place]})
         furniture = {**_root("furniture"), "children": []}
-        # The oldest version with these members; newer programs read it.
+        # The oldest schema version with these members; newer versions of docling also read it.
         head = {"schema_name": "DoclingDocument", "version": "1.3.0", "name": PurePath(name).stem or name}
         output.write(orjson.dumps({**head, "furniture": furniture})[:-1])
         output.write(b',"body":' + orjson.dumps(_root("body"))[:-1] + b',"children":')
@@ -199,7 +199,7 @@ def write_document_json(name: str, pages: Iterable[Page], output: Output) -> Non
 
 
 def blocks_of(page: Page) -> Iterator[Line | Table]:
-    """Lines and tables in reading order; a table replaces its lines, at the first of them."""
+    """Lines and tables in reading order; each table stands where its first line was, instead of its lines."""
     table_of = {line: table for table in page.tables for cell in table.cells for line in cell.lines}
     seen: set[int] = set()
     for number, line in enumerate(page.lines):

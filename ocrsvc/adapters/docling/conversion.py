@@ -46,7 +46,7 @@ def _listed(value: object) -> list[str]:
 
 
 def _language(value: object) -> str:
-    """One language is used; with several, the service chooses."""
+    """The requested language; AUTO if several are requested, because the service reads a page in one language."""
     tags = {parse_language(tag) for tag in _listed(value)}
     return tags.pop() if len(tags) == 1 else AUTO
 
@@ -62,7 +62,7 @@ def _range(value: object) -> tuple[int, int]:
 class Conversion(RequestValues):
     """The options of one request, stored with its job.
 
-    Without `ocr` only a PDF's text layer is used; without `force_ocr` it is used where it is sound.
+    Without `ocr`, only a PDF's text layer is read; without `force_ocr`, pages with a sound text layer are not OCRed.
     """
 
     to_formats: Annotated[tuple[_Format, ...], BeforeValidator(_listed)] = ("md",)
@@ -79,7 +79,7 @@ class Conversion(RequestValues):
     stops_at_error: Annotated[bool, Field(alias="abort_on_error")] = False
     pipeline: Literal["standard", "legacy"] = "standard"
     image_export_mode: Literal["placeholder", "embedded", "referenced"] = "placeholder"
-    # These need models that this service lacks.
+    # These features need models that this service lacks.
     do_code_enrichment: NotServed = False
     do_formula_enrichment: NotServed = False
     do_picture_classification: NotServed = False
@@ -92,9 +92,9 @@ class Conversion(RequestValues):
         return ALL if self.pages == (1, _LAST_PAGE) else (self.pages,)
 
     def read_options(self, *, has_models: bool) -> ReadOptions:
-        """The reading options; the language counts only with a model repository."""
+        """The reading options; the language is ignored without a model repository."""
         layer: TextLayer = "only" if not self.ocr else "ignore" if self.force_ocr else "auto"
-        # Tables are found on rendered pages only.
+        # Tables are detected on rendered pages, and with the text layer alone no page is rendered.
         tables, lang = self.tables and layer != "only", self.lang if has_models else None
         return ReadOptions(tables=tables, lang=lang, text_layer=layer)
 
@@ -102,7 +102,7 @@ class Conversion(RequestValues):
 def parse_conversion(values: Mapping[str, object], target: object) -> Conversion:
     """Validate the options. Raises BadOption."""
     if target == "presigned_url":
-        # docling's clients try this target first, and `inbody` after this error.
+        # docling's clients request this target first, and retry with `inbody` after this error.
         text = "The target presigned_url needs artifact storage to be configured, which this service lacks."
         raise BadOption(text, "Use the target inbody or zip.")
     return Conversion.from_values({**values, "target": target})
@@ -175,5 +175,5 @@ def _check(count: int, expected: str, callbacks: object) -> None:
 def _name_of(filename: str, place: int) -> str:
     """The file name without folders, or a default."""
     name = PurePath(filename[-1000:].replace("\\", "/").replace("\0", "")).name[-_MAX_NAME_CHARACTERS:]
-    # Lone surrogates cannot be encoded as UTF-8.
+    # Drop lone surrogates, which UTF-8 cannot encode.
     return name.encode("utf-8", "ignore").decode() or (f"file_{place}.pdf" if place else "file.pdf")

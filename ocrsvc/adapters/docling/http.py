@@ -1,7 +1,7 @@
 """The HTTP API of docling-serve (docling-project/docling-serve, port 5001): documents as Markdown, text and JSON.
 
-As in docling-serve, an unreadable document is an HTTP 200 with status `failure`, and wrong options are 422. Refusals
-keep their own HTTP status. Asynchronous requests are jobs.
+As in docling-serve, the response for an unreadable document is HTTP 200 with status `failure`, for wrong options 422.
+Access and overload errors keep their own HTTP status. Asynchronous requests are stored as jobs.
 """
 
 import io
@@ -27,10 +27,10 @@ VERSIONS: Final = ("/v1", "/v1alpha")
 ZIP_TYPE: Final = "application/zip"
 ARCHIVE_HEADERS: Final = {"Content-Disposition": 'attachment; filename="converted_docs.zip"'}
 _STATES: Final = {"waiting": "pending", "running": "started", "success": "success", "failure": "failure"}
-# docling's client looks for this sentence.
+# docling's client recognizes a missing task by this sentence.
 _NOT_FOUND: Final = "Task not found."
 _MAX_WAIT_S, _POLL_S = 10.0, 0.05
-# A waiting request occupies a worker thread; further ones return immediately.
+# Most requests that wait for a job's end, because each occupies a worker thread; others return immediately.
 _MAX_WAITING: Final = 2
 
 
@@ -62,7 +62,7 @@ class _Views:
     def convert(self, documents: Documents, options: Conversion) -> Response:
         began_s = time.monotonic()
         until_s = began_s + min(request.left_s, options.limit_s or request.left_s)
-        # The time limit covers all documents together.
+        # The time limit is for all documents together.
         read = [self._read(name, data, options, max(0.0, until_s - time.monotonic())) for name, data in documents]
         check, whole = request.make_check(), io.BytesIO()
         if len(read) == 1 and options.target != "zip":
@@ -72,7 +72,7 @@ class _Views:
         return Response(whole.getvalue(), content_type=ZIP_TYPE, headers=ARCHIVE_HEADERS)
 
     def _read(self, name: str, data: bytes, options: Conversion, limit_s: float) -> Converted:
-        """Read a document. Raises errors that the original does not report in an HTTP 200."""
+        """Read a document; the result contains its errors. Raises errors that have their own HTTP status."""
         reader = self._context.reader
         read_options = options.read_options(has_models=reader.has_models)
         try:
@@ -101,7 +101,7 @@ class _Views:
         return as_json(_status_of(self._jobs.add(data, read_options, options.ranges, kept, name)))
 
     def status(self, task_id: str) -> Response:
-        """The state of a job, after at most `wait` seconds."""
+        """Return a job's state when the job ends, or after the `wait` seconds in the query."""
         with self._jobs.find(task_id, _UnknownJob(_NOT_FOUND)) as job:
             self._wait(job, request.args.get("wait", 0.0, float))
             return as_json(_status_of(job))
@@ -152,6 +152,6 @@ def _failure_of_task(why: str) -> dict[str, object]:
 
 
 def _failure(failure: OcrsvcError) -> Response:
-    """An error as FastAPI writes it."""
+    """The response to an error, in FastAPI's format."""
     is_bad_request = isinstance(failure, CallerError) and failure.status == CallerError.status
     return as_json({"detail": str(failure)}, 422 if is_bad_request else failure.status)

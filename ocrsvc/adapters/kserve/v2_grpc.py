@@ -20,7 +20,7 @@ from ocrsvc.grpc_server.protobuf import Messages
 SERVICE: Final = "/inference.GRPCInferenceService/"
 FILE: Final = "inference.proto"
 
-# Field of InferTensorContents per datatype, for clients without raw tensors.
+# Field of InferTensorContents per datatype, for clients that do not use raw tensor contents.
 _CONTENTS: Final = {"BYTES": "bytes_contents", "FP32": "fp32_contents", "INT32": "int_contents"}
 
 
@@ -48,7 +48,7 @@ def _describe_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
 
     def method(name: str, members: Callable[[Any], Mapping[str, Any]]) -> Method:
         response = messages[f"inference.{name}Response"]
-        # The index scans the repository's folders.
+        # Quick methods run in the event loop; the index does not, because it scans the repository's folders.
         quick = name != "RepositoryIndex" or not model.has_repository
         request_class = messages[f"inference.{name}Request"]
         return Method(request_class, lambda asked, _: json_format.ParseDict(members(asked), response()), quick=quick)
@@ -57,7 +57,7 @@ def _describe_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
 
 
 def _repository_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
-    """Load, and with a repository, unload."""
+    """The methods that load models and, with a repository, unload them."""
 
     def load(request: Any, call: Call) -> Any:
         v2_models.load_model(model, request.model_name, request.parameters, lambda: caller_of_call(call))
@@ -82,7 +82,7 @@ def _infer_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
     infer = partial(_infer, model, messages["inference.ModelInferResponse"])
 
     def infer_in_stream(request: Any, call: Call) -> Any:
-        """A failed request does not end the stream."""
+        """Answer one request of a stream; an error becomes a message, so that the stream continues."""
         try:
             return stream_class(infer_response=infer(request, call))
         except (OcrsvcError, CallFailed) as error:
@@ -113,7 +113,7 @@ def _infer(model: OcrModel, response_class: Any, request: Any, call: Call) -> An
 
 
 def _elements(request: Any, tensor: Any, count: int) -> list[bytes]:
-    """The input's elements, raw or typed. Raises BadTensor."""
+    """The input's elements, from raw_input_contents or typed contents. Raises BadTensor."""
     typed = tensor.contents.bytes_contents
     if request.raw_input_contents:
         if typed or len(request.raw_input_contents) != 1:

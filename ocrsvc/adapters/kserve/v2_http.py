@@ -49,7 +49,7 @@ class _Output(_LoadRequest):
 
 
 class _Input(_Output):
-    """An input; binary data follows the JSON."""
+    """An input; its binary data, if any, follows the JSON in the body."""
 
     datatype: str
     shape: list[Any]
@@ -67,7 +67,7 @@ class _Head(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _HttpRequest:
-    """An inference request; `outputs` says per output whether it is binary, `binary` is the default."""
+    """An inference request; `outputs` says whether each named output is binary, `binary` applies to others."""
 
     infer: InferRequest
     id: object = None
@@ -99,7 +99,7 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
 
     return rest.serve_paths(
         "kserve_v2",
-        # A separate rule, because these paths need the scope `operate`.
+        # The last rule is separate, because its paths need the scope `operate`.
         ("/v2", "/v2/<path:rest>", "/v2/repository/models/<path:rest>"),
         (
             ("GET", r"/v2/?", lambda: rest.json_answer(v2_models.server_metadata(has_repository=model.has_repository))),
@@ -148,7 +148,7 @@ def _parse_request(body: bytes, header_length: str | None, share: Share) -> _Htt
     head_bytes, raw = _split(body, header_length)
     share.take(len(raw))
     if header_length is not None and not head_bytes:
-        # An image file, with or without a length prefix.
+        # The body is an image file, with or without its length as a prefix of four bytes.
         is_prefixed = not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4
         return _HttpRequest(InferRequest(IMAGE.name, [bytes(raw[4 if is_prefixed else 0 :])], (1,), (), {}))
     head = _validated(_Head, parse_json(head_bytes, share))
@@ -166,7 +166,7 @@ def _parse_request(body: bytes, header_length: str | None, share: Share) -> _Htt
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
-    """The JSON, and the bytes after it."""
+    """Split a body into the JSON and the binary data after it. Raises CallerError."""
     if header_length is None:
         return body, memoryview(b"")
     if not _DIGITS.fullmatch(header_length) or int(header_length) > len(body):
@@ -178,7 +178,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
 
 
 def _elements(tensor: _Input, raw: memoryview, count: int, share: Share) -> list[bytes]:
-    """The input's elements, from behind the JSON or inside it. Raises BadTensor, QueueFull."""
+    """The input's elements, from the data after the JSON or from the JSON itself. Raises BadTensor, QueueFull."""
     parameters = tensor.parameters or {}
     if "binary_data_size" in parameters:
         if parameters["binary_data_size"] != len(raw):
@@ -198,7 +198,7 @@ def _elements(tensor: _Input, raw: memoryview, count: int, share: Share) -> list
 
 
 def _flat(values: list[object], depth: int = 0) -> list[str]:
-    """The texts in nested lists. Raises BadTensor."""
+    """Flatten nested lists of strings. Raises BadTensor."""
     texts: list[str] = []
     for value in values:
         if isinstance(value, str):
@@ -224,7 +224,7 @@ def _answer(parsed: _HttpRequest, outputs: Sequence[Array], inference: Inference
 
 
 def _output(array: Array, raw: list[bytes], *, binary: bool) -> dict[str, object]:
-    """One output as JSON; a binary one's bytes are appended to `raw`."""
+    """Describe an output in JSON; if it is binary, append its bytes to `raw`."""
     output: dict[str, object] = {"name": array.name, "datatype": array.datatype, "shape": array.shape}
     if binary:
         raw.append(tensors.pack(array))

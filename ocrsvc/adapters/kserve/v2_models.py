@@ -51,7 +51,7 @@ def _versions_of(model: OcrModel, name: str) -> str:
 
 
 def server_metadata(*, has_repository: bool = False) -> Node:
-    """The server's name, version and extensions; a repository adds one."""
+    """The server's name, version and protocol extensions, with one more if it has a model repository."""
     extensions = [*_EXTENSIONS, *(("model_repository(unload_dependents)",) if has_repository else ())]
     return {"name": "ocrsvc", "version": __version__, "extensions": extensions}
 
@@ -80,19 +80,19 @@ def model_config(model: ServedModel = SINGLE_MODEL) -> Node:
 
 
 def repository_index(model: OcrModel, *, only_ready: bool) -> list[Node]:
-    """All versions of all models, or only those that serve."""
+    """Triton's index: all versions of all models, or only those that serve."""
     entries: list[Node] = []
     for status in model.status():
         if status.state == "AVAILABLE" or not only_ready:
             state = _STATES[status.state]
-            # Triton gives this reason for a model that is unloaded without an error.
+            # Triton's reason for a model that was unloaded without an error.
             reason = status.reason if status.failed or state != "UNAVAILABLE" else "unloaded"
             entries.append({"name": status.name, "version": str(status.number), "state": state, "reason": reason})
     return entries
 
 
 def statistics_of(model: OcrModel, name: str, version: str) -> Node:
-    """The statistics of a version, a model or all models; an image is one execution. Raises as `find_model`."""
+    """Statistics of a version, a model or all models; each image counts as one execution. Raises as `find_model`."""
     if not model.has_repository:
         find_model(model, name or NAME, version)
         return model_statistics(model.store.read())
@@ -126,7 +126,7 @@ def _version_statistics(series: Series, model: ServedModel) -> Node:
     images, requests = counted(model_metrics.VERSION_IMAGES), model_metrics.VERSION_REQUESTS
     success, fail = (spent(outcome, counted(requests, outcome)) for outcome in ("success", "fail"))
     stages = [spent(stage, images) for stage in ("queue", "decode", "engine")]
-    # The time of a version's last request is not recorded.
+    # The time of a version's last request is not recorded, so it is reported as 0.
     return _statistics(model, success, fail, stages, 0)
 
 
@@ -152,7 +152,7 @@ def _statistics(model: ServedModel, success: Node, fail: Node, stages: list[Node
 
 
 def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Callable[[], Caller]) -> None:
-    """Load a model of the repository. Raises as `ModelOperations.load`; NotOffered for a model inside the request."""
+    """Load a model of the repository. Raises as `ModelOperations.load`; NotOffered if the request contains a model."""
     if model.operations is None:
         find_model(model, name)
         return
@@ -183,7 +183,7 @@ def _repository_name(model: OcrModel, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """Images, or PaddleX's JSON, in a tensor of shape `batch`; empty `outputs` mean all."""
+    """A request: images, or PaddleX's JSON, in a tensor of shape `batch`; empty `outputs` request all outputs."""
 
     name: str
     elements: Sequence[bytes]
@@ -208,7 +208,7 @@ def check_output_parameters(parameters: Mapping[str, object]) -> None:
 def infer_arrays(
     model: OcrModel, served: ServedModel, infer_request: InferRequest, limit_s: float, context: RequestContext
 ) -> tuple[list[Array], Inference]:
-    """The requested outputs and the model that read them. Raises BadTensor, BadOption; as OcrModel.infer."""
+    """Run a request; return its outputs and the inference. Raises BadTensor, BadOption; as OcrModel.infer."""
     limit_s = ocr_model.timeout_from_parameters(infer_request.parameters, limit_s)
     outputs = tensors.requested_outputs(infer_request.outputs, infer_request.name)
     if infer_request.name == tensors.JSON_IN:

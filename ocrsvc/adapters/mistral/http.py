@@ -32,7 +32,7 @@ _TABLE_FORMATS: Final = {"markdown": (to_markdown, "md"), "html": (to_html, "htm
 
 
 def _ranges(value: object) -> Ranges:
-    """Convert page numbers from 0, as a list or a text, to ranges from 1."""
+    """Convert 0-based page numbers, as a list or a text such as "0-2,5", to 1-based ranges."""
     items = value if isinstance(value, list) else as_text(value).split(",", _MAX_RANGES)
     matches = [_RANGE.fullmatch(as_text(item).strip()) for item in items]
     ranges = tuple((int(match[1]) + 1, int(match[2] or match[1]) + 1) for match in matches if match)
@@ -42,7 +42,7 @@ def _ranges(value: object) -> Ranges:
 
 
 class OcrRequest(RequestValues):
-    """The options of a request; the last three must be absent, because no model here describes pages."""
+    """The options of a request; the last three must be absent, because this service writes no annotations."""
 
     model: Annotated[str, Field(max_length=200)] = ""
     pages: Annotated[Ranges, PlainValidator(_ranges)] = ALL
@@ -54,13 +54,13 @@ class OcrRequest(RequestValues):
     document_annotation_prompt: None = None
 
     def read_options(self, *, has_models: bool) -> ReadOptions:
-        """The reading options; `model` counts only with a model repository."""
+        """The reading options; `model` is ignored without a model repository."""
         model = self.model if has_models and self.model and not self.model.startswith("mistral") else None
         return ReadOptions(tables=True, words=self.confidence_scores_granularity == "word", model=model)
 
 
 def document_data(document: object, files: UploadedFiles | None, context: AdapterContext) -> bytes:
-    """The bytes of the member `document`, counted in the share. Raises CallerError; as `fetch`."""
+    """The document's bytes, counted in the request's memory share. Raises CallerError; as `fetch`."""
     members = document if isinstance(document, Mapping) else {}
     kind = members.get("type") or next((name for name in _TYPES if name in members), None)
     if kind not in _TYPES:
@@ -100,7 +100,7 @@ def make_mistral(context: AdapterContext) -> Blueprint:
         else:
             read = context.reader.read_files([data], read_options, request.left_s, request.context, options.pages)[0]
         for _, error in read.errors:
-            # The response has no field for the error of a page.
+            # The response has no field for a page's error, so one failed page fails the request.
             raise error
         pages = [
             page_members(page, markdown, options, context.settings.pdf_dpi)
@@ -114,7 +114,7 @@ def make_mistral(context: AdapterContext) -> Blueprint:
 
 
 def _failure(failure: OcrsvcError) -> Response:
-    """An error as Mistral writes it; a 422 has the list that its clients expect."""
+    """The response to an error, in Mistral's format; a 422 has the list `detail` that Mistral's clients expect."""
     status, text, code = failure.status, str(failure), failure.code
     detail = {"detail": [{"loc": ["body"], "msg": text, "type": code}]} if status == _UNPROCESSABLE else {}
     about = {"param": None, "code": str(status), "raw_status_code": status}
@@ -152,11 +152,11 @@ def page_members(page: Page, markdown: str, options: OcrRequest, dpi: int) -> di
 
 
 def _words(page: Page, markdown: str) -> list[dict[str, Any]]:
-    """The words in reading order, each located in the Markdown behind the previous one."""
+    """The words in reading order, with their positions in the Markdown; each is searched after the previous one."""
     words: list[dict[str, Any]] = []
     at = 0
     for word in (word for line in page.lines for word in line.words or ()):
-        # A word with characters that Markdown escapes is not found; it gets the current position.
+        # A word with characters that Markdown escapes is not found; it gets the end of the previous word.
         at = max(at, markdown.find(word.text, at))
         words.append({"text": word.text, "confidence": round(word.confidence, _DIGITS), "start_index": at})
         at += len(word.text) if markdown.startswith(word.text, at) else 0

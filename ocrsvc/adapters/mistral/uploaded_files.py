@@ -69,7 +69,7 @@ class _Query(RequestValues):
 class UploadedFile:
     """One uploaded file; `record` has its name, owner and upload time.
 
-    Its random id, `job.id`, is all that a client needs if the service has no API keys.
+    Without API keys, any client that knows the file's random id, `job.id`, has access to it.
     """
 
     job: Job
@@ -77,7 +77,7 @@ class UploadedFile:
     size_bytes: int
 
     def data(self) -> bytes:
-        """The bytes, counted in the share of this thread's request. Raises NoSuchFile, QueueFull, BodyTooLarge."""
+        """The bytes, counted in the request's memory share. Raises NoSuchFile, QueueFull, BodyTooLarge."""
         request.share.take(self.size_bytes)
         try:
             return self.job.data()
@@ -86,13 +86,13 @@ class UploadedFile:
 
 
 class UploadedFiles:
-    """The uploaded files of a service, in `JobStore.uploads`, and their views. May raise QueueFull, OSError."""
+    """The uploaded files of a service, in `JobStore.uploads`, and their views. Methods may raise QueueFull, OSError."""
 
     def __init__(self, store: JobStore) -> None:
         self._store, self._secret = store, b""
 
     def add(self, data: bytes, name: str, caller: str, key: str | None) -> UploadedFile:
-        """Store a file; older ones may be evicted for it. Raises BodyTooLarge."""
+        """Store a file, evicting older files if space is needed. Raises BodyTooLarge."""
         max_bytes = self._store.max_bytes
         if len(data) > max_bytes:
             raise BodyTooLarge(
@@ -132,7 +132,7 @@ class UploadedFiles:
         return file.record.came_at_s + self._store.keep_s
 
     def secret(self) -> bytes:
-        """Signing key, which all processes of the service share."""
+        """The signing key, which is the same in all processes of the service."""
         if not self._secret:
             self._store.folder.mkdir(0o700, exist_ok=True)
             with self._store.database.transaction() as connection:
@@ -210,7 +210,7 @@ class UploadedFiles:
         return as_json({"url": f"{request.host_url}{PATH[1:]}/{file_id}/content?{query}"})
 
     def _download(self, file_id: str) -> Response:
-        """The file; a signed URL needs no API key."""
+        """Return the file; a request with a signed URL needs no API key."""
         if SIGNATURE in request.args:
             self.check_signature(file_id, request.args)
             file = self.find(file_id)

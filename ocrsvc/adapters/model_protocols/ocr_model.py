@@ -1,4 +1,4 @@
-"""Models of the serving protocols: the repository's, with `ocr` as the default's alias, or `ocr` version 1 alone."""
+"""Models as clients of serving protocols see them: those of the repository, or without one `ocr` version 1."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ OPTION_NAMES: Final = (
     *("rotate", "detect", "upright_boxes", "max_side", "min_confidence"),
     *("decoder", "unwarp", "spaces", "region", "mask"),
 )
-"""The reading options that affect the tensors; words, tables and layout do not appear in them."""
+"""The reading options that affect the tensors, which have no words, tables and layout."""
 
 MODEL_OPTION_NAMES: Final = ("tier", "lang")
 """The options that choose among a repository's models; the model's name is in the request itself."""
@@ -36,7 +36,7 @@ MAX_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A version that serves; `numbers` are all versions that may serve, `option` is the reading option `model`."""
+    """A model version that serves; `numbers` are all available versions, `option` the reading option `model`."""
 
     name: str
     number: int
@@ -49,7 +49,7 @@ SINGLE_MODEL: Final = ServedModel(NAME, int(VERSION), (int(VERSION),))
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """The page of each image, and name and version of the model that read them."""
+    """The page of each image, and the name and version of the model that read them."""
 
     pages: list[Page]
     name: str
@@ -57,10 +57,10 @@ class Inference:
 
 
 class OcrModel:
-    """The reader as models with tensors, for any thread; without a repository only `ocr`.
+    """Presents the reader as models with tensors, for any thread; without a repository, as the one model `ocr`.
 
-    `store` has the metrics of all workers, `operations` needs a repository. Methods raise NotReady before the worker's
-    models are opened.
+    `store` has the metrics of all workers, `operations` is None without a repository. Methods raise NotReady before the
+    worker's models are opened.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class OcrModel:
         return self.reader.ready
 
     def names(self) -> list[str]:
-        """The names of the models that may serve."""
+        """The names of the models that have an available version."""
         if not self.has_repository:
             return [NAME]
         models = self.reader.worker_models.control.catalogue().models
@@ -91,7 +91,7 @@ class OcrModel:
             is_known = name == NAME and number in (None, SINGLE_MODEL.number) and label in (None, LABEL)
             return SINGLE_MODEL if is_known else None
         opened, repository_name = self.reader.worker_models, self.repository_name(name)
-        # `ocr` alone is the default of the settings, with its version or label.
+        # `ocr` without version or label means the default model in the settings, with its version or label.
         is_default = name != repository_name and number is None and label is None
         wanted = opened.default if is_default else WantedModel(repository_name, number, label)
         version = opened.selector.serving(wanted)
@@ -126,7 +126,7 @@ class OcrModel:
         context: RequestContext,
         served: ServedModel = SINGLE_MODEL,
     ) -> Inference:
-        """Read images. One failed image fails the request, as tensors have no errors. Raises as Reader.read."""
+        """Read images. One failed image fails the request: tensors cannot hold errors. Raises as Reader.read."""
         began_s, metrics = time.monotonic(), self._worker_metrics
         try:
             readings = self._read(images, options, limit_s, context)

@@ -1,4 +1,4 @@
-"""Operators load, unload and configure models; the audit log records each action."""
+"""Lets operators load, unload and configure models, and records each action in the audit log."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from ocrsvc.models.worker_models import WorkerModels
 from ocrsvc.serving.work_queue import is_never_gone
 from ocrsvc.settings.settings import Settings
 
-# Workers poll the state file every CHECK_S, so by then all have seen a change.
+# Time until all workers have seen a change, because each polls the state file every CHECK_S.
 _PROPAGATION_S: Final = 2 * CHECK_S
 
 
@@ -27,7 +27,7 @@ class OperatorsOnly(CallerError, status=403, code="operators_only", title="For o
 
 
 class ModelRefused(CallerError, code="model_refused", title="The model was refused"):
-    """The model has not passed its proof."""
+    """The model failed its proof, the test before it may serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ class ModelOperations:
         self._wait(caller, (name,))
 
     def unload(self, caller: Caller, name: str) -> None:
-        """Unload a model; return when no worker starts requests for it. Raises as `load`."""
+        """Unload a model; return when no worker starts further requests for it. Raises as `load`."""
         with self._action(caller, "models.unload", model=name):
             self._models().control.unload(name)
         time.sleep(_PROPAGATION_S)
 
     def configure(self, caller: Caller, config: Any) -> None:
-        """Replace the version policies by a TensorFlow Serving ModelServerConfig. Raises BadOption; as `load`."""
+        """Apply the version policies of a TensorFlow Serving ModelServerConfig. Raises BadOption; as `load`."""
         assert self._settings.models is not None
         self._check_caller(caller)
         try:
@@ -93,7 +93,7 @@ class ModelOperations:
 
     @contextmanager
     def _action(self, caller: Caller, action: str, **facts: object) -> Iterator[None]:
-        """Audit the action in the block. Raises OperatorsOnly, OperatorError."""
+        """Check the caller, run the block, write the audit log. Raises OperatorsOnly, OperatorError."""
         self._check_caller(caller)
         self._audit.check()
         yield
@@ -125,7 +125,7 @@ class ModelOperations:
                     )
 
     def _wait(self, caller: Caller, names: tuple[str, ...]) -> None:
-        """Wait until the models are proved, then load their newest versions. Raises ModelRefused, DeadlineExceeded."""
+        """Wait until new versions are proved, then load the newest. Raises ModelRefused, DeadlineExceeded."""
         models, end_s = self._models(), time.monotonic() + caller.limit_s
         catalogue = models.control.rescan()
         new = [one for name in names if name in catalogue.models for one in catalogue.models[name].candidates]

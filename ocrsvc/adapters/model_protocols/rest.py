@@ -30,7 +30,7 @@ _MIN_COMPRESSED_BYTES: Final = 1400
 
 
 def serve_paths(name: str, roots: Sequence[str], routes: Sequence[Route], flags: int = 0) -> Blueprint:
-    """Make an adapter's blueprint with path patterns below the roots; other paths there get an error of the protocols.
+    """Make an adapter's blueprint from path patterns; other paths below the roots get an error in its JSON format.
 
     Flask's rules support neither `:verb` suffixes with their own errors nor a 404 in an adapter's format.
     """
@@ -81,7 +81,7 @@ def parse_received(parse: Callable[[bytes], T]) -> T:
 
 
 def _decompressed(body: bytes) -> bytes:
-    """Decompress the body; its share replaces that of the compressed one."""
+    """Decompress the body, and count its bytes in the memory share instead of the compressed ones."""
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if not body or encoding in ("", "identity"):
         return body
@@ -99,5 +99,5 @@ def _decompressed(body: bytes) -> bytes:
 
 
 def answer_ready(members: dict[str, Any], *, ready: bool) -> Response:
-    """A probe's response: JSON with status 200 or 503."""
+    """The response to a readiness probe: JSON with status 200 or 503."""
     return json_answer(members, 200 if ready else NotReady.status)

@@ -40,7 +40,7 @@ class NotOffered(OcrsvcError, status=501, code="not_offered", title="Not offered
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output of the Open Inference Protocol; `dims` are one image's, with -1 for the number of lines."""
+    """An input or output of the Open Inference Protocol; `dims` is the shape per image, with -1 for lines."""
 
     name: str
     datatype: str
@@ -110,7 +110,7 @@ def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:
 def unpack_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
     """Split a BYTES tensor: each element follows its little-endian uint32 length.
 
-    A single image may lack the length, as perf_analyzer sends it.
+    The length before a single image may be missing, because perf_analyzer omits it.
     """
     view, at, elements = memoryview(raw), 0, []
     for _ in range(count):
@@ -130,13 +130,13 @@ def unpack_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
 
 
 def image_of(element: bytes, share: Share) -> bytes:
-    """The image file in an element; base64 is decoded and counted in the share."""
+    """The image file in an element; base64 is decoded, and the result counted in the memory share."""
     if is_image(element):
         return element
     try:
         return decode_base64(element, share)
     except (BadBase64, NothingSent):
-        # The image decoder reports the error.
+        # Neither an image nor base64: the image decoder reports that.
         return element
 
 

@@ -71,7 +71,7 @@ def make_ocr_space(context: AdapterContext) -> Blueprint:
 
 
 def read_options(content: Content, *, has_models: bool) -> ReadOptions:
-    """The reading options; the language counts only with a model repository. Raises BadOption."""
+    """The reading options; the language is ignored without a model repository. Raises BadOption."""
     options = _Options.from_values(content.members)
     lang, rotate = options.language if has_models else None, rotate_option(options.detect_orientation)
     return ReadOptions(rotate=rotate, lang=lang, words=options.is_overlay_required)
@@ -148,7 +148,7 @@ def _failure(failure: OcrsvcError) -> Response:
     if isinstance(failure, NothingSent):
         message = "No file uploaded or URL provided"
     if isinstance(failure, UnknownModel):
-        # In this API only the language selects a model.
+        # In this API only the language selects a model, so the error is an unknown language.
         message, details, exit_code = NO_LANGUAGE, message, INVALID_PARAMETER
     answer = {
         "OCRExitCode": exit_code,

@@ -1,4 +1,4 @@
-"""Paddle Serving's pipeline service over gRPC: err_no reports a bad image, the gRPC status a refusal."""
+"""Paddle Serving's pipeline service over gRPC: client errors are reported in err_no, others in the gRPC status."""
 
 from typing import Any, Final
 

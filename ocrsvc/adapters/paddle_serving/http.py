@@ -1,7 +1,7 @@
 """The HTTP gateway of a Paddle Serving pipeline (port 9998 in PaddleOCR's configuration).
 
-A success is byte for byte the original's: a Python list that clients pass to eval(). As there, a bad image is an HTTP
-200 with err_no, and a bad body or a refusal is an error of the gateway.
+Successful responses equal the original's byte for byte: a Python list that clients pass to eval(). As in the original,
+a bad image is reported as HTTP 200 with err_no, and a bad body or overload as an error of the gateway.
 """
 
 from collections.abc import Iterable, Mapping

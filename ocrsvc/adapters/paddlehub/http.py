@@ -52,7 +52,7 @@ def _to_text(lines: Sequence[Line]) -> dict[str, object]:
 MODULES: Final[Mapping[str, Callable[[Sequence[Sequence[Line]]], list[Items]]]] = {
     "ocr_system": lambda pages: [to_system(lines) for lines in pages],
     "ocr_det": lambda pages: [[{"text_region": box} for _, _, box in texts_with_corners(lines)] for lines in pages],
-    # One list for all images; each image is one line.
+    # All images share one list, because each image is one line of text.
     "ocr_rec": lambda pages: [[_to_text(lines) for lines in pages]],
 }
 """Converts the lines of all images to the `results` of each module."""

@@ -30,7 +30,7 @@ from ocrsvc.results import Check, Image, Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
 
-# PaddleX's default; it drops further pages silently.
+# PaddleX's default; as in PaddleX, further pages are ignored without an error.
 MAX_PAGES: Final = 10
 INVALID_FILE: Final = "Invalid input file"
 UNPROCESSABLE: Final = 422
@@ -42,7 +42,7 @@ _LARGEST: Final = 2**53
 
 
 class WrongMembers(BadOption, status=UNPROCESSABLE):
-    """Members that PaddleX would refuse; the message is PaddleX's JSON list of them, with spaces."""
+    """Members that PaddleX refuses; the message is a JSON list of the errors, formatted as PaddleX formats it."""
 
     def __init__(self, *validation_errors: dict[str, str]) -> None:
         super().__init__(json.dumps(validation_errors))
@@ -58,7 +58,7 @@ def validation_error(kind: str, where: str, message: str) -> dict[str, str]:
 
 
 def _text(value: object) -> object:
-    # Checks the type alone: pydantic's own check would read megabytes of text.
+    # Check only the type: pydantic's own check of strings would read megabytes of text.
     if not isinstance(value, str | bytes):
         raise PydanticCustomError("string_type", "Input should be a valid string")
     return value
@@ -104,7 +104,7 @@ def parse_members(members: Mapping[str, Any]) -> Members:
     values = {}
     for name in map(to_camel, Members.model_fields):
         if (value := members.get(name)) is not None:
-            # Text other than the file is shortened before pydantic checks it.
+            # Truncate text, except the file, before pydantic checks it.
             is_long = isinstance(value, str | bytes) and name != "file"
             values[name] = as_text(value)[: MAX_TEXT + 1] if is_long else value
     try:
@@ -146,7 +146,7 @@ def make_paddlex(context: AdapterContext) -> Blueprint:
         return Response(answer, content_type=JSON_TYPE)
 
     def health() -> Response:
-        # Clients of other servers with this path read `status`.
+        # `status` is for clients of other servers that have this path.
         return as_json({"logId": request.id, "errorCode": 0, "errorMsg": "Healthy", "status": "ok"})
 
     return make_blueprint("paddlex", _failure, [("POST", "/ocr", ocr), ("GET", "/health", health)])
@@ -160,7 +160,7 @@ def _failure(failure: OcrsvcError) -> Response:
 def infer(
     body: bytes, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT, model: str | None = None
 ) -> tuple[int, bytes]:
-    """Serve a JSON request; return the HTTP status and the response. `model` is that of ReadOptions."""
+    """Serve a JSON request; return the HTTP status and the response. `model` is a reading option."""
     log_id: object = None
     try:
         members = parse_any_json(body, context.share)
@@ -183,7 +183,7 @@ def success(
     read_options = members.read_options if model is None else replace(members.read_options, model=model)
     file = responses.read_pages(reader, data, read_options, limit_s, context, most=MAX_PAGES)
     for _, error in file.errors:
-        # The response has no field for a failed page.
+        # The response has no field for a page's error, so one failed page fails the request.
         raise error
     pages = [reading.page for reading in file.readings]
 

@@ -1,7 +1,7 @@
 """Splits lines into PaddleX's word groups, for the member `returnWordBox`.
 
-A group is one Chinese character, a run of ASCII letters and digits (hyphens inside and points before digits belong to
-it), or a run of other characters including spaces. The joined groups are the line's text.
+A group is one Chinese character, a run of ASCII letters and digits (with hyphens inside it and dots before digits), or
+a run of other characters including spaces. The groups, joined, are the line's text.
 """
 
 import re
@@ -31,7 +31,7 @@ def to_word_members(lines: Sequence[Line]) -> dict[str, object]:
 
 
 def frame_lines(lines: Sequence[Line]) -> tuple[Line, ...]:
-    """One line per group, for drawing."""
+    """Make a line of each word group, so that a frame is drawn around it."""
     placed = (zip(*_groups_of(line), strict=True) for line in lines)
     return tuple(Line(text, 1.0, _box_of(frame)) for text, frame in chain.from_iterable(placed) if text.strip())
 
@@ -55,7 +55,7 @@ def _groups_of(line: Line) -> tuple[list[str], Frames]:
 
 
 def _places(text: str, characters: Sequence[str]) -> list[int]:
-    """Map each position of a text to its character's index, -1 for spaces; empty if the characters do not match."""
+    """Index in `characters` for each position of a text, -1 for spaces; empty if they do not match the text."""
     places: list[int] = []
     for number, character in enumerate(characters):
         while len(places) < len(text) and text[len(places)].isspace():
@@ -74,13 +74,13 @@ def _with_gaps(frames: Frames, places: Sequence[int]) -> Frames:
     after = np.minimum.accumulate(np.where(at < 0, len(frames), at)[::-1])[::-1]
     every: Frames = frames[at]
     spaces = at < 0
-    # At the ends of the text a space has one neighbour.
+    # A space at an end of the text has only one neighbour, which is used twice.
     every[spaces] = _between(frames[np.maximum(before, 0)], frames[np.minimum(after, len(frames) - 1)])[spaces]
     return every
 
 
 def _between(before: Frames, after: Frames) -> Frames:
-    """The gap between two characters along the line's direction; across it, the extent of both."""
+    """On each axis, the gap between two characters, or where they overlap, the extent of both."""
     joined = np.hstack([np.minimum(before[:, :2], after[:, :2]), np.maximum(before[:, 2:], after[:, 2:])])
     for low, high in ((0, 2), (1, 3)):
         begin = np.minimum(before[:, high], after[:, high])

@@ -39,7 +39,7 @@ def make_rapidocr_api(context: AdapterContext) -> Blueprint:
 
 
 def to_answer(page: Page) -> dict[str, dict[str, object]]:
-    """The lines under "0", "1", and so on; those with words with them, as RapidOCR has them."""
+    """Convert the lines to members "0", "1", and so on; lines with words also have RapidOCR's `word_results`."""
     answer = {}
     for number, (text, score, box) in enumerate(texts_with_corners(page.lines, 1)):
         words = page.lines[number].words
@@ -70,6 +70,6 @@ def _flag(content: Content, name: str) -> bool | None:
 
 
 def _failure(failure: OcrsvcError) -> Response:
-    # FastAPI's router answers with the bare title.
+    # For an unknown path, FastAPI's router answers with only the title of the status.
     detail = failure.title if is_wrong_path(failure) else str(failure)
     return as_json({"detail": [failure.item] if isinstance(failure, _BadField) else detail}, failure.status)

@@ -38,7 +38,7 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
     methods = {
         PREDICTION + "Predict": method("Predict", service.predict),
         PREDICTION + "GetModelMetadata": method("GetModelMetadata", service.metadata, quick=True),
-        # With a repository it scans folders.
+        # Quick methods run in the event loop; with a repository, the status scans folders.
         MODEL + "GetModelStatus": method("GetModelStatus", service.status, quick=not model.has_repository),
     }
     if model.operations is not None:
@@ -105,7 +105,7 @@ class _Service:
 
 
 def _model_key(spec: Any) -> tuple[str, str | None, str | None]:
-    """Name, version and version label of a ModelSpec; None for what it lacks."""
+    """Name, version and label of a ModelSpec; the version or label is None if it is not set."""
     version = str(spec.version.value) if spec.HasField("version") else None
     return spec.name, version, spec.version_label or None
 
@@ -126,7 +126,7 @@ def _elements(request: Any) -> tuple[Sequence[bytes], tuple[int, ...]]:
     count, values = math.prod(shape), len(tensor.string_val)
     if values not in (0, count):
         raise BadTensor(f"The shape has {count} elements, but string_val has {values}.", f"Send {count} elements.")
-    # A TensorProto may omit empty elements.
+    # A TensorProto may omit its elements if all are empty.
     return tensor.string_val or [b""] * count, shape
 
 
@@ -137,7 +137,7 @@ def _fill(tensor: Any, array: Array) -> None:
     if isinstance(array.values, list):
         tensor.string_val.extend(text.encode() for text in array.values)
     else:
-        # Typed fields are TensorFlow Serving's default; small clients do not read tensor_content.
+        # Use typed fields, as TensorFlow Serving does by default: simple clients do not read tensor_content.
         getattr(tensor, _VALUES[array.datatype]).extend(array.values.ravel().tolist())
 
 

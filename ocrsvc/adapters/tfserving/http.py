@@ -62,7 +62,7 @@ def make_kserve_v1(context: AdapterContext) -> Blueprint:
         ("POST", path + ":explain", explain),
     ]
     if "tfserving" in context.settings.adapters:
-        # Where both adapters serve a path, Flask picks this one's rule, so it must answer for TensorFlow Serving too.
+        # With both adapters on, Flask sends their common paths here, so answer TensorFlow Serving's verbs too.
         routes.append(("POST", path + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model)))
     return rest.serve_paths("kserve_v1", ("/v1/models", "/v1/models/<name>"), routes)
 
@@ -76,7 +76,7 @@ def _metadata(model: OcrModel, name: str, version: str | None, label: str | None
 
 
 def _predict(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
-    """Predict by rows (instances) or by columns (inputs), as the request does. Raises OcrsvcError."""
+    """Predict; the response is by row or by column, as in the request (`instances` or `inputs`). Raises OcrsvcError."""
     served = find_servable(model, name, version, label)
     by_rows, images = rest.parse_received(lambda body: _parse_request(body, request.share))
     options = ReadOptions(model=served.option)
@@ -108,7 +108,7 @@ def _wrong_method(
 
 
 def _parse_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
-    """Whether the images came by rows, and the images. Raises CallerError, QueueFull."""
+    """Parse a request; return whether it is by row, and its images. Raises CallerError, QueueFull."""
     members = parse_json(body, share)
     check_signature(members.get("signature_name"))
     by_rows = "instances" in members
@@ -125,7 +125,7 @@ def _parse_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
 
 
 def _unwrapped(value: object) -> Any:
-    """The value of the input in an object with input names. Raises BadTensor for another name."""
+    """The input's value, taken out of an object {name: value} if it is in one. Raises BadTensor for another name."""
     if not isinstance(value, dict) or set(value) == {"b64"}:
         return value
     if set(value) != {IMAGE.name}:
@@ -164,7 +164,7 @@ def _columns(pages: Sequence[Page]) -> dict[str, object]:
 
 
 def find_servable(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> ServedModel:
-    """The model that a prediction names. Raises UnknownModel."""
+    """The model version that a request names. Raises UnknownModel."""
     served = model.find(name, _number(version), label)
     if served is not None:
         return served

@@ -1,7 +1,7 @@
 """The APIs of TrWebOCR (alisen39/TrWebOCR, port 8089) and TrWebOCR.cpp (SamuraiBUPT/TrWebOCR.cpp, port 6006).
 
-Successes are byte for byte the originals'; errors have their format, but proper HTTP statuses instead of 500 or 200.
-chineseocr_lite has the same path with another response: OCRSVC_TRWEBOCR_BOXES=poly selects it.
+Successful responses equal the originals' byte for byte. Errors have the originals' format, but a fitting HTTP status
+instead of 500 or 200. OCRSVC_TRWEBOCR_BOXES=poly selects the response of chineseocr_lite, which has the same path.
 """
 
 import json
@@ -48,7 +48,7 @@ def make_trwebocr(context: AdapterContext) -> Blueprint:
         if has_corners:
             _check_short_side()
         data = request.content.first_image(("file",), ("img", "file"))
-        # For chineseocr_lite the engine chooses the size.
+        # chineseocr_lite's `compress` is only checked; the engine chooses the size.
         max_side = None if has_corners else _max_side()
         page = shrink_page(context.read(data, ReadOptions(max_side=max_side)).page, max_side)
         raw_out = json.dumps(to_numbered(page) if has_corners else to_raw_out(page)).encode()
@@ -83,7 +83,7 @@ def _max_side() -> int | None:
 
 @contextmanager
 def _drawn(reader: Reader, data: bytes, page: Page) -> Iterator[bytes]:
-    """The image with frames around its lines, decoded again because engines may use a gray one."""
+    """The image with frames around its lines, as a JPEG; decoded again, since the engine's image may be gray."""
     check = request.make_check()
     with request.share.part() as held:
         with reader.decoded_image(data, limit_s=request.left_s, context=request.context) as image:
@@ -110,7 +110,7 @@ def _failure(failure: OcrsvcError) -> Response:
 
 
 def shrink_page(page: Page, max_side: int | None) -> Page:
-    """Scale the page to at most `max_side` pixels, rounded as in the original; None leaves it unchanged."""
+    """Scale a page's size and boxes to at most `max_side` pixels, rounded as in TrWebOCR; None changes nothing."""
     scale = max(page.width, page.height) / (max_side or max(page.width, page.height))
     if scale <= 1:
         return page

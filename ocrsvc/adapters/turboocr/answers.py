@@ -27,7 +27,7 @@ CLASSES: Final[Mapping[RegionType, tuple[str, int]]] = {
 }
 """PP-DocLayoutV3's class name and number per region type."""
 
-# The original's class for lines outside all regions.
+# TurboOCR's class for lines outside all regions.
 _REMAINDER: Final = ("SupplementaryRegion", -1)
 
 CODES: Final[tuple[tuple[type[OcrsvcError], str], ...]] = (
@@ -43,7 +43,7 @@ CODES: Final[tuple[tuple[type[OcrsvcError], str], ...]] = (
     (errors.Refused, "SERVER_BUSY"),
     (errors.EngineFailed, "INFERENCE_ERROR"),
 )
-# The original's status for an unreadable file is 400.
+# TurboOCR reports these errors of a file with status 400.
 _BAD_FILES: Final = (errors.UnsupportedImage, errors.BrokenImage, errors.ImageTooLarge, errors.TooManyPages)
 
 
@@ -125,7 +125,7 @@ def _blocks(page: Page, scale: float) -> list[dict[str, object]]:
 
 
 def _table(table: Table, regions: Iterable[Region], scale: float) -> dict[str, object]:
-    """A table, with number and confidence of the region around its centre."""
+    """A table, with the number and confidence of the table region that contains its centre."""
     centre = np.mean(table.box, axis=0)
     around = (
         (number, region.confidence)
@@ -153,7 +153,7 @@ def _corners(box: Box, scale: float) -> list[list[int]]:
 
 
 def code_of(error: OcrsvcError) -> str:
-    """The original's code for an error, else this service's in upper case."""
+    """TurboOCR's code for an error, else this service's code in upper case."""
     default = error.code.upper() if type(error) is not OcrsvcError else "INFERENCE_ERROR"
     return str(original_code_of(CODES, error, "INVALID_JSON") or default)
 

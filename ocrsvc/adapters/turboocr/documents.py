@@ -1,4 +1,4 @@
-"""TurboOCR's documents over HTTP and gRPC: pages, files of them, and page streams."""
+"""TurboOCR's responses for documents, over HTTP and gRPC: JSON pages, PDF and Markdown files, page streams."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -25,7 +25,7 @@ from ocrsvc.serving.work_queue import RequestContext, make_check
 
 Outcome = Reading | OcrsvcError
 
-# Markdown has tables, and omits headers and footers.
+# Markdown includes tables, and needs the layout to omit headers and footers.
 _MARKDOWN: Final = ReadOptions(layout=True, tables=True)
 
 NDJSON_TYPE: Final = "application/x-ndjson"
@@ -34,7 +34,7 @@ Pages = Generator[PageRead, None, None]
 
 @dataclass(frozen=True, slots=True)
 class DocumentCall:
-    """One request for a file; `deadline` is on `time.monotonic`."""
+    """One request for a file; `deadline` is a time of `time.monotonic`."""
 
     reader: Reader
     file: bytes
@@ -54,7 +54,7 @@ class DocumentCall:
 
 @dataclass(frozen=True, slots=True)
 class DocumentAnswer:
-    """A document's response: pages or a file; `degraded` names the pages that the file lacks."""
+    """A document's response: pages or a file; `degraded` lists the failed pages, which the file lacks."""
 
     readings: Sequence[Reading]
     pages: Sequence[dict[str, Any]] = ()
@@ -63,7 +63,7 @@ class DocumentAnswer:
 
 
 def batch_answer(outcomes: Sequence[Outcome], parameters: PageParameters) -> list[tuple[dict[str, Any], str | None]]:
-    """Per image the results, or an empty entry with the error, and its code. Raises the first error if all fail."""
+    """Each image's results and None, or its error and error code. Raises the first error if all images failed."""
     failed = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
     if failed and len(failed) == len(outcomes):
         raise failed[0]
@@ -98,7 +98,7 @@ def answer_pdf(call: DocumentCall) -> DocumentAnswer:
             for number, outcome in read.pages
         ]
         return DocumentAnswer(read.readings, pages_of_markdown, degraded=degraded)
-    # `write_document` puts no page comment before the first page.
+    # `write_document` omits the page comment before the first page.
     pages = [reading.page for reading in read.readings]
     head = f"<!-- page {pages[0].number} -->\n\n".encode()
     return DocumentAnswer(read.readings, file=head + _markdown(call, pages, read.readings[0].engine), degraded=degraded)
@@ -111,7 +111,7 @@ def answer_markdown(call: DocumentCall) -> DocumentAnswer:
 
 
 def bad_file(file: bytes, error: OcrsvcError) -> OcrsvcError:
-    """The error of an unreadable file, with the original's code for a PDF."""
+    """The error of an unreadable file, with TurboOCR's code for a PDF."""
     if is_pdf(file) and isinstance(error, UnsupportedImage | BrokenImage):
         return CodedError("PDF_RENDER_FAILED", error.detail, error.remedy)
     return error
@@ -155,7 +155,7 @@ def _written(name: str, result: DocumentResult, call: DocumentCall) -> bytes:
 def respond_by_page(call: DocumentCall) -> Response:
     """Stream a JSON line per page as soon as it is read, between a first and a last line.
 
-    Raises errors before the first page, that of a single page, and DeadlineExceeded of the first page.
+    Raises errors that occur before the first page, the error of an only page, and the first page's DeadlineExceeded.
     """
     options = call.parameters.read_options(call.parameters.mode)
     pages = call.reader.read_files_by_page([call.file], options, call.left_s, call.context)
@@ -177,9 +177,9 @@ def respond_by_page(call: DocumentCall) -> Response:
 
 
 def _events(call: DocumentCall, first: PageRead, pages: Pages, has_failed: list[bool]) -> Iterator[dict[str, object]]:
-    """The first event and those of the pages, whose outcomes are added to `has_failed`.
+    """Yield the first event and one per page; append to `has_failed` whether the page failed.
 
-    Raises DeadlineExceeded, after which no page is read.
+    Raises DeadlineExceeded; no further page is read then.
     """
     kind, parameters = "pdf" if is_pdf(call.file) else "image", call.parameters
     yield {"event": "meta", "kind": kind, "pages": first.chosen, "dpi": parameters.dpi, "mode": parameters.mode}

@@ -34,7 +34,7 @@ def make_turboocr(messages: Messages, model: OcrModel) -> Methods:
     )
 
     def error_fields(error: BaseException) -> Mapping[str, str]:
-        """The trailer with the original's code; errors from outside this service get none."""
+        """The trailer with TurboOCR's code; exceptions other than OcrsvcError have none."""
         return {"x-error-code": code_of(error)} if isinstance(error, OcrsvcError) else {}
 
     return {
@@ -46,13 +46,13 @@ def make_turboocr(messages: Messages, model: OcrModel) -> Methods:
 
 
 def _original_errors(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
-    """Wrap a method so that errors of a bad file have the original's code."""
+    """Wrap a method so that its errors for a bad file have TurboOCR's code."""
 
     def answered(request: Any, call: Call) -> Any:
         try:
             return answer(request, call)
         except OcrsvcError as error:
-            # Raised outside the block: an error must not be its own cause.
+            # Raised after the block, so that no error becomes its own cause.
             is_same = status_of(error) == error.status
             failure = error if is_same else CodedError(code_of(error), error.detail, error.remedy)
         raise failure
@@ -126,7 +126,7 @@ class _Service:
 
 
 def _parameters_of(request: Any) -> dict[str, object]:
-    """The fields of a message that are set, by their names over HTTP."""
+    """The fields that are set in a message, named as the HTTP parameters."""
     fields = {field.name: value for field, value in request.ListFields() if field.name not in _DATA}
     return fields | ({"text": False} if fields.pop("layout_only", False) else {})
 

@@ -38,7 +38,7 @@ def make_turboocr(context: AdapterContext) -> Blueprint:
 
 
 class _Views:
-    """The views; those of POST requests but `ocr` are served at /ocr/{name of the method}."""
+    """The views; those for POST, except `ocr`, have the path /ocr/{name of the view}."""
 
     def __init__(self, context: AdapterContext) -> None:
         self._context = context

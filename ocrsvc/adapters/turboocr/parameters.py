@@ -16,7 +16,7 @@ from ocrsvc.serving.memory_budget import Share
 
 Mode = Literal["ocr", "geometric", "auto", "auto_verified"]
 MODES: Final[dict[Mode, TextLayer]] = {"ocr": "ignore", "geometric": "only", "auto": "auto", "auto_verified": "merge"}
-"""The use of a PDF's text layer per mode."""
+"""How each mode uses a PDF's text layer."""
 MIN_DPI, MAX_DPI, DEFAULT_DPI = 50, 600, 100
 
 P = TypeVar("P", bound="PageParameters")
@@ -39,7 +39,7 @@ class PageParameters(RequestValues):
     tables: bool = False
     formulas: bool = False
     text: bool = True
-    # False, Markdown with links to files, is refused.
+    # False would mean Markdown with links to files, and is refused.
     embed: bool = True
 
     @property
@@ -60,7 +60,7 @@ class PageParameters(RequestValues):
 class DocumentParameters(PageParameters):
     """The parameters of a document.
 
-    Boxes are for pages rendered at `dpi`, with `autorotate` for the upright page. `mode` says how a PDF's text layer is
+    Boxes are in pixels of the page at `dpi`, turned upright with `autorotate`. `mode` says how a PDF's text layer is
     used; as in TurboOCR 2, an unknown mode means the default.
     """
 
@@ -142,7 +142,7 @@ def check_size(width: int, height: int, channels: int) -> int:
 
 
 def to_image_file(pixels: bytes, size: tuple[int, int, int], share: Share) -> bytes:
-    """The pixels as a PNM file, counted in the share. Raises CodedError, QueueFull, BodyTooLarge."""
+    """Convert pixels to a PNM file, counted in the memory share. Raises CodedError, QueueFull, BodyTooLarge."""
     size_bytes = check_size(*size)
     if len(pixels) != size_bytes:
         raise CodedError("BODY_SIZE_MISMATCH", f"Body size mismatch: expected {size_bytes} bytes, got {len(pixels)}")

@@ -36,7 +36,7 @@ FILES: Final[Mapping[str, tuple[str, str]]] = {
     "models/config_korean.txt": ("ko", "한국어"),
     "models/config_cyrillic.txt": ("ru", "Русский"),
 }
-"""Tag and title per language value of the original's plugins, which many clients hard-code."""
+"""Language tag and title per value of ocr.language in Umi-OCR's plugins; many clients hard-code the values."""
 
 _LANGUAGES: Final = {
     **{value: tag for value, (tag, _) in FILES.items()},
@@ -77,7 +77,7 @@ class ImageOptions(RequestValues):
     words: Annotated[bool, Field(alias="data.words")] = False
 
     def read_options(self, *, has_models: bool) -> ReadOptions:
-        """The reading options; the language counts only with a model repository. Raises BadOption."""
+        """The reading options; the language is ignored without a model repository. Raises BadOption."""
         side = clamp_side_px(self.max_side) if self.max_side is not None else None
         read = ReadOptions(rotate=rotate_option(self.cls), max_side=side, words=self.words)
         return _with_language(read, self.language) if has_models and self.language is not None else read
@@ -106,7 +106,7 @@ def _with_language(options: ReadOptions, language: object) -> ReadOptions:
 
 
 def language_choices(listed: ModelList) -> list[tuple[str, str]]:
-    """Values and titles: first languages, with the original's values if it has any, then models."""
+    """Values and titles of ocr.language: languages first, with Umi-OCR's own values if there are any, then models."""
     choices = [(value, title) for value, (tag, title) in FILES.items() if tag in listed.languages]
     known = {tag for tag, _ in FILES.values()}
     choices += [(f"lang={tag}", tag) for tag in listed.languages if tag not in known]
@@ -126,7 +126,7 @@ def options_for(listed: ModelList) -> Mapping[str, object]:
 
 
 def checked_members(*needed: str, missing: str, may_be_empty: bool = False) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """The members and the options of this thread's request. Raises CodedError with the original's messages."""
+    """The members and the options of this thread's request. Raises CodedError with Umi-OCR's messages."""
     content, members = request.content, request.content.members
     if content.raw is None and not (content.fields if may_be_empty else members):
         raise CodedError(EMPTY, "请求为空。")

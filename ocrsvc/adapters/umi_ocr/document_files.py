@@ -36,16 +36,16 @@ ENDINGS: Final[Mapping[str, str]] = {
 """The file suffix of each downloadable format."""
 
 _LAYERED, _ONE_LAYER = "pdfLayered", "pdfOneLayer"
-# East Asian spreadsheets accept full-width characters too, and skip white space.
+# Beginnings of formulas: East Asian spreadsheets also accept full-width characters, and skip white space before them.
 _FORMULA_BEGINS: Final = (*"=+-@\t\r\n", *"＝＋－＠")
 
 _POINTS_PER_INCH: Final = 72
-# Objects 1 to 3 are catalogue, page list and font; each page adds itself and its content.
+# PDF objects 1 to 3 are catalogue, page list and font; each page adds two objects, itself and its content.
 _FIRST_PAGE, _OBJECTS_PER_PAGE = 4, 2
 # Fraction of a line's height below the baseline.
 _DESCENT: Final = 0.2
-# Not embedded: viewers use theirs for simplified Chinese (Adobe-GB1: Chinese, kana, Latin, Greek and Cyrillic letters),
-# so a page takes about a kilobyte and other characters are not displayed.
+# Not embedded, so a page takes about a kilobyte: viewers use their own font for simplified Chinese (Adobe-GB1: Chinese,
+# kana, Latin, Greek and Cyrillic letters) and do not display other characters.
 _FONT: Final = (
     b"<< /Type /Font /Subtype /Type0 /BaseFont /STSong-Light /Encoding /UniGB-UTF16-H /DescendantFonts [<< /Type /Font "
     b"/Subtype /CIDFontType0 /BaseFont /STSong-Light /CIDSystemInfo << /Registry (Adobe) /Ordering (GB1) /Supplement 4 "
@@ -56,7 +56,7 @@ _FONT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WriteContext:
-    """What writers need; `picture_of` draws a page with masked parts in black, None without masking."""
+    """Settings of the writers; `picture_of` renders a page with masked parts in black, None without masking."""
 
     dpi: int
     limit_s: float
@@ -151,7 +151,7 @@ def _page_of(row: Mapping[str, Any], record: Record, options: DocumentOptions) -
 
 
 def from_front(number: int, count: int) -> int:
-    """A page number counted from the front; a negative one counts from the end."""
+    """Convert a page number, which counts from the end if it is negative, to one that counts from the front."""
     return min(max(number if number >= 0 else count + 1 + number, 0), count + 1)
 
 
@@ -170,7 +170,7 @@ def _write_texts(kind: str, came_at_s: float, pages: Iterable[Mapping[str, Any]]
         rows.writerow(["Name", "OCR", "Path"])
         for page in pages:
             cells = page["fileName"], _text_or_error(page), page["path"]
-            # Against CSV injection (OWASP).
+            # A quote before a formula prevents CSV injection (OWASP).
             rows.writerow([f"'{cell}" if cell.startswith(_FORMULA_BEGINS) else cell for cell in cells])
 
 
@@ -197,7 +197,7 @@ def write_text_pdf(pages: Iterable[Page], count: int, dpi: int, output: IO[bytes
 
 
 def _drawn(line: Line, height: int, scale: float) -> bytes:
-    """The operators of one line: as wide as the lower side of its box, as high as the left one."""
+    """PDF operators that draw a line as wide as the lower side of its box and as high as the left side."""
     top, _, end, start = [(x * scale, (height - y) * scale) for x, y in line.box]
     size = max(1.0, math.dist(top, start))
     wide = sum(0.5 if character.isascii() else 1.0 for character in line.text) * size

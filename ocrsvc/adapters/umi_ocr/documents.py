@@ -43,11 +43,11 @@ CODES: Final[tuple[tuple[type[errors.OcrsvcError], int], ...]] = (
 )
 
 _MAX_NAME_CHARACTERS: Final = 100
-# A client's file name may be as long as a body: only its end is used.
+# A client's file name may fill the whole body, so only its end is used.
 _MAX_CLIENT_NAME_CHARACTERS: Final = 1000
 # File systems allow 255; result files add a prefix and a suffix.
 _MAX_NAME_BYTES: Final = 230
-# A response with fewer bytes of pages is written without waiting for a turn.
+# A response with at most this many bytes of pages is written without waiting for other large responses.
 _MAX_SHORT_BYTES: Final = 1 << 20
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
 
@@ -96,13 +96,13 @@ class _DocumentViews:
                 progress, after = _progress(job), job.reported() if is_unread else 0
                 upto = max(after, int(progress["processed_count"]))
                 answer = self._result_of(job, progress, kind, after, upto)
-                # With concurrent requests, one gets these pages; the other retries with later ones.
+                # If a concurrent request has taken these pages, retry with the next ones.
                 if not is_unread or job.note_reported(after, upto):
                     return answer
                 answer.close()
 
     def _result_of(self, job: Job, progress: Mapping[str, Any], kind: str, after: int, upto: int) -> Response:
-        """The response with these pages; a long and complete one is cached as a file."""
+        """The response with these pages; if it is long and the job has ended, it is cached as a file."""
         write = partial(_write_result, job, progress, kind, after, upto)
         if job.pages_bytes(after) <= _MAX_SHORT_BYTES:
             return _in_memory(write, request.make_check())
@@ -212,7 +212,7 @@ def _write_result(
 
 
 def _in_memory(write: Callable[[Output, Check], None], check: Check) -> Response:
-    """A response written to memory, counted in the request's share. Raises QueueFull, BodyTooLarge."""
+    """Write a response to memory, counted in the request's memory share. Raises QueueFull, BodyTooLarge."""
     with request.share.part() as held:
         output = CountedBuffer(held)
         write(output, check)

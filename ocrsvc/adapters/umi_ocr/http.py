@@ -25,7 +25,7 @@ from ocrsvc.imaging.barcodes import draw_barcode
 from ocrsvc.results import Page, ReadOptions
 
 QR_CODES: Final = "/api/qrcode"
-# The original's content type for JSON; the policy keeps browsers from running it as HTML.
+# Umi-OCR's content type for JSON; the policy SAFE keeps browsers from running scripts in it.
 HTML: Final = "text/html; charset=UTF-8"
 SAFE: Final = {"Content-Security-Policy": "default-src 'none'; sandbox"}
 _ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
@@ -58,7 +58,7 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
         members, options = answers.checked_members("base64", "text", missing='指令中不存在 "base64" 或 "text"')
         if "base64" not in members:
             return _as_html(draw_code(members["text"], options))
-        # Codes are found in every orientation.
+        # Barcodes are found in every orientation, so the page is not rotated.
         read_options = ReadOptions(rotate="0", barcodes="only")
         page = context.read(request.content.first_image((), ("base64",)), read_options).page
         return _as_html(to_codes(page, time.monotonic() - began_s))
@@ -78,7 +78,7 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
 def _failure(failure: OcrsvcError) -> Response:
     if is_wrong_path(failure):
         return Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
-    # The original reports an engine failure in a 200 too; refusals keep their status for clients that retry.
+    # Umi-OCR also reports an engine failure in a 200; overload errors keep their status, so that clients retry.
     in_a_200 = is_reported_in_a_200(failure) or failure.code == "engine_failed"
     is_document = request.path.startswith(PATH)
     code = original_code_of(documents.CODES, failure, documents.NOT_JSON) if is_document else None
@@ -93,7 +93,7 @@ def _failure(failure: OcrsvcError) -> Response:
 
 
 def _as_html(answer: object, status: int = 200) -> Response:
-    """JSON with the original's content type, HTML; markup in clients' text is escaped."""
+    """A JSON response with Umi-OCR's content type, HTML; markup in clients' text is escaped."""
     body = orjson.dumps(answer)
     for character in (b"<", b">", b"&"):
         body = body.replace(character, b"\\u%04x" % character[0])
@@ -133,7 +133,7 @@ def draw_code(text: Any, options: Mapping[str, Any]) -> dict[str, object]:
         pixels = draw_barcode(text, drawing.format, level=level, quiet_zone=has_zone)
     except BadOption as error:
         raise CodedError(NOT_DRAWN, f"[Error] {error.detail}") from error
-    # A module is the largest whole number of pixels that fits.
+    # The side of a module (a square of the code) is the largest whole number of pixels that fits.
     width, height = max(round(drawing.w), 1), max(round(drawing.h), 1)
     scale = max(1, min(width // pixels.shape[1], height // pixels.shape[0]))
     _, jpeg = cv2.imencode(".jpg", np.ascontiguousarray(pixels.repeat(scale, 0).repeat(scale, 1)))
