@@ -74,8 +74,7 @@ def standard_input() -> bytes:
 def read_by_service(files: Sequence[Path], url: str, access: Access, options: Options, *, shows: bool) -> FileAnswers:
     """Read files by a service, a few at a time; yield each file with its outcome, in order."""
     images = (standard_input() if file == STANDARD else file for file in files)
-    with access.client(url) as client:
-        answers = client.read_many(images, **options)
+    with access.client(url) as client, closing(client.read_many(images, **options)) as answers:
         for done, (file, answer) in enumerate(zip(files, answers, strict=True), start=1):
             if shows:
                 show_progress(done, len(files), visible(str(file))[:60])
