@@ -1,7 +1,7 @@
-"""API keys over gRPC: checked in memory when a call begins, then charged per message.
+"""API keys over gRPC: checked in memory when a call begins, and charged per message.
 
-Each message that needs the engine is admitted in a pool thread, so that revoking a key or replacing its secret also
-ends streams. Quick methods are not charged, as over HTTP.
+Each message that needs the engine is checked again in a pool thread, so that revoking a key or replacing its secret
+also ends open streams. Quick methods are not charged, as over HTTP.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,13 +15,13 @@ from ocrsvc.grpc_server.method import Call, Method
 
 
 class CallAccess:
-    """Admits calls; `routes` lists the methods that need no API key."""
+    """Checks the API keys of calls; `routes` knows the methods that need none."""
 
     def __init__(self, gate: AccessGate, routes: Routes) -> None:
         self._gate, self._routes = gate, routes
 
     def check(self, metadata: Mapping[str, str], method: Method, client_name: str | None) -> KeyEntry | None:
-        """The call's API key; None for an open method. Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable."""
+        """The call's API key; None if the method needs none. Raises KeyMissing, KeyRefused, ScopeMissing and so on."""
         if self._routes.is_open(metadata.get(":path", "")):
             return None
         secret = _secret_of(metadata)
@@ -30,17 +30,17 @@ class CallAccess:
         return self._gate.check(secret, method.scope, _format_of(method))
 
     def secret_id(self, metadata: Mapping[str, str]) -> str:
-        """The gate's id of the secret in a call's metadata; empty without a secret."""
+        """The id that the access gate gives to the secret in a call's metadata; empty without a secret."""
         return id_of(_secret_of(metadata))
 
     @contextmanager
     def admitted(self, name: str, secret_id: str, method: Method, call: Call) -> Iterator[Call]:
-        """Admit one message by its call's key and secret, in a pool thread.
+        """In a pool thread: check one message's key and secret; yield its call with the key's pages and priority.
 
         Its pages are charged if the block succeeds. Raises as `AccessGate.check`, `enter` and `settle`.
         """
         if method.scope == "operate":
-            # Operators' calls are not charged.
+            # Calls of operators' methods are not charged.
             yield call
             return
         key = self._gate.check_named(name, method.scope, _format_of(method), secret_id)
@@ -57,5 +57,5 @@ def _secret_of(metadata: Mapping[str, str]) -> str:
 
 
 def _format_of(method: Method) -> str | None:
-    """The adapter as API keys name it, without the prefix of metrics; None for an unknown method."""
+    """The adapter's name in API keys, without the prefix "grpc_" of metrics; None for an unknown method."""
     return method.adapter.removeprefix("grpc_") if method.adapter.startswith("grpc_") else None

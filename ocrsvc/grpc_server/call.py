@@ -1,4 +1,4 @@
-"""The calls of one HTTP/2 connection: receives messages, answers them one at a time, ends each call with a status."""
+"""The calls of one HTTP/2 connection: receive messages, answer them one at a time, end each call with a status."""
 
 import contextlib
 import math
@@ -27,7 +27,7 @@ from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER
 
 _MASK: Final = HEADER.lower()
 _LISTS: Final = frozenset({PARENT_HEADER, STATE_HEADER, _MASK})
-# Headers in which proxies name their client.
+# Headers in which proxies name the client that they forward.
 _FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip", "via"})
 _NO_METHOD: Final = Method(None, lambda _message, _call: None)
 _HEADERS: Final = [
@@ -35,7 +35,7 @@ _HEADERS: Final = [
     ("content-type", "application/grpc"),
     ("grpc-accept-encoding", ",".join(("identity", *messages.ENCODINGS))),
 ]
-# Clients parse it as a 32-bit number.
+# Clients parse the retry delay as a 32-bit number.
 _MAX_RETRY_MS: Final = 2**31 - 1
 _RETRY: Final = "grpc-retry-pushback-ms"
 _PIECE_BYTES: Final = 1 << 16
@@ -45,25 +45,25 @@ Admission = Callable[[Call], AbstractContextManager[Call]]
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One open call; `trailers`, its status, is sent after `out`."""
+    """One open call. `out` holds the unsent answers; `trailers`, with the status, is sent after them."""
 
     number: int
     method: Method
     call: Call
     reader: MessageReader
     share: Share
-    # Memory of messages that are still arriving; `share` counts them too.
+    # Counts the memory of incomplete messages, which `share` counts too.
     arriving: Share
     record: CallRecord
-    # A small call that is served even if no memory is left.
+    # Whether the call, a small one, is served even if the memory budget is used up.
     is_exempt: bool
-    # Last time the client sent or read something, or a message was answered.
+    # When the client last sent or read data, or a message was answered.
     active_s: float
-    # When the incomplete message began.
+    # When the first byte of the incomplete message arrived.
     message_s: float = 0.0
-    # Admits each message by the call's API key.
+    # Checks and charges the call's API key for each message.
     admit: Admission = nullcontext
-    # The caller in whose limits the call counts, if it does.
+    # The caller whose concurrent requests include this call; None for exempt methods.
     caller: str | None = None
     unacknowledged: int = 0
     is_busy: bool = False
@@ -76,7 +76,7 @@ class Stream:
     _held_bytes: int = 0
 
     def hold(self, size_bytes: int) -> None:
-        """Take more memory. Raises QueueFull, BodyTooLarge."""
+        """Count more memory of this call. Raises QueueFull, BodyTooLarge."""
         self._held_bytes += size_bytes
         if not self.is_exempt:
             self.share.take(size_bytes)
@@ -92,7 +92,7 @@ class Stream:
         self.reader.data += data
 
     def hand_over(self, message: ReceivedMessage) -> Share:
-        """Split off the share of a message that will be answered. Raises QueueFull, BodyTooLarge."""
+        """Give a message that is about to be answered a memory share of its own. Raises QueueFull, BodyTooLarge."""
         self._end_exemption()
         size_bytes = messages.PREFIX_BYTES + len(message.data)
         self._held_bytes -= size_bytes
@@ -105,9 +105,9 @@ class Stream:
             self.share.take(self._held_bytes)
 
     def send(self, sender: Sender, clock: Callable[[], float]) -> int:
-        """Send what flow control and the socket allow, then the status; return the number of bytes sent.
+        """Send as much as flow control and the socket allow, then the status; return the number of bytes sent.
 
-        Raises ProtocolError if the client has reset the stream, which h2 knows before it reports the event.
+        Raises ProtocolError if the client has reset the stream and h2 has not reported the event yet.
         """
         moved_bytes = self._send_answers(sender)
         now_s = clock()
@@ -137,14 +137,14 @@ class Stream:
         return moved_bytes
 
     def _headers(self) -> list[tuple[str, str]]:
-        """The initial headers at the first call, then none."""
+        """The response's initial headers when called first, then an empty list."""
         were_sent, self.has_sent_headers = self.has_sent_headers, True
         return [] if were_sent else [*_HEADERS, *self.record.headers()]
 
     def is_stalled(self, sender: Sender, now_s: float) -> bool:
-        """Whether the client does not read: the stream's window is closed, or the client reads no stream at all.
+        """Whether the client has stopped reading: this stream's window is closed, or no stream is read.
 
-        A client that reads other streams may leave this one waiting for the connection's window or its turn.
+        While the client reads other streams, this one may wait for the connection's window or for its turn.
         """
         if not self.stall.is_stalled(now_s):
             return False
@@ -152,10 +152,10 @@ class Stream:
         return stream is None or stream.outbound_flow_control_window <= 0 or sender.stall.is_stalled(now_s)
 
     def overdue(self, now_s: float, message_limit_s: float, draining_s: float | None) -> CallFailed | None:
-        """The error of a call that exceeds a time limit; `draining_s` is when the worker began to drain."""
+        """The error for a call that exceeds a time limit, else None; `draining_s` is when the worker began to drain."""
         silent_s = now_s - max(draining_s or 0.0, self.active_s)
         if self.trailers is not None or self.out:
-            # While an answer is sent, only its rate is limited: the client may be unable to send the next message.
+            # While an answer is being sent, only its rate is limited, as the client may not be able to send a message.
             self.message_s = now_s
         elif now_s - self.call.deadline > limits.DEADLINE_GRACE_S:
             return CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
@@ -187,17 +187,17 @@ class Calls:
     sender: Sender
     frame_limits: FrameLimits
     clock: Callable[[], float]
-    # Sends what its block produces; ends the connection if the block fails.
+    # Context manager that sends the block's output, and ends the connection if the block fails.
     exchange: Callable[[], AbstractContextManager[None]]
-    # Address of the peer, and name of the API key of its verified TLS certificate.
+    # The peer's address, and the name of the API key for its verified TLS certificate.
     caller: str
     client_name: str | None = None
 
     def __post_init__(self) -> None:
         self._streams: dict[int, Stream] = {}
-        # Calls that have their status, but whose requests have not ended.
+        # Numbers of calls whose status was sent before their request ended.
         self._half_closed: set[int] = set()
-        # When the last call began or was answered.
+        # When a call last began or was answered.
         self.active_s = self.clock()
 
     def __len__(self) -> int:
@@ -205,11 +205,11 @@ class Calls:
 
     @property
     def have_answers(self) -> bool:
-        """Whether an answer waits to be sent."""
+        """Whether any answer waits to be sent."""
         return any(stream.out for stream in self._streams.values())
 
     def begin(self, number: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Handle a call's headers. Raises FrameRefused."""
+        """Begin a call when its headers have arrived. Raises FrameRefused."""
         values = headers_by_name(headers)
         size_bytes = sum(len(name) + len(value) for name, value in headers)
         self.frame_limits.charge(size_bytes // limits.HEADER_BYTES_PER_FRAME)
@@ -224,7 +224,7 @@ class Calls:
             self._check(stream, values, limits.STREAM_BYTES + size_bytes)
 
     def receive(self, event: DataReceived) -> None:
-        """Handle received data of a call."""
+        """Buffer received data of a call, and answer a complete message."""
         number, size = event.stream_id, event.flow_controlled_length
         stream = self._streams.get(number)
         if stream is None:
@@ -245,7 +245,7 @@ class Calls:
         self._acknowledge(stream)
 
     def end(self, number: int) -> None:
-        """Handle the end of a call's request."""
+        """The client has ended a call's request: answer its message, or end the call."""
         if number in self._half_closed:
             self._half_closed.remove(number)
             self.frame_limits.allow(limits.ANSWER_FRAMES)
@@ -256,9 +256,9 @@ class Calls:
             self._advance(stream)
 
     def reset(self, number: int) -> None:
-        """Handle the client's cancellation of a call. Raises FrameRefused."""
+        """The client has cancelled a call: forget it. Raises FrameRefused if there are too many cancellations."""
         if number in self._half_closed:
-            # Resetting a call that was already refused is not charged.
+            # A reset of a call that has already ended is not charged.
             self._half_closed.remove(number)
             return
         if stream := self._streams.get(number):
@@ -266,7 +266,7 @@ class Calls:
         self.frame_limits.charge(limits.RESET_FRAMES)
 
     def answered(self, stream: Stream, outcome: Outcome) -> None:
-        """Handle the answer to a message, or the error that ends the call."""
+        """Send the answer to a message, or end the call with an error."""
         stream.is_busy = False
         self.active_s = stream.active_s = self.clock()
         if self._streams.get(stream.number) is not stream:
@@ -281,7 +281,7 @@ class Calls:
             self._flush(stream)
 
     def send_more(self, number: int = 0) -> None:
-        """Send more after the client opened the window of one call, or (0) of the connection."""
+        """Send more after the client enlarged the window of a call, or (0) of the connection."""
         streams: list[Stream | None] = [self._streams.get(number)] if number else list(self._streams.values())
         for stream in streams:
             if self.sender.h2.outbound_flow_control_window <= 0:
@@ -306,12 +306,12 @@ class Calls:
             self._forget(stream)
 
     def _open(self, number: int, values: Mapping[str, str]) -> Stream:
-        """Create and count a call, before it is checked."""
+        """Create and count a call, before its key and limits are checked."""
         state, now_s = self.state, self.active_s
         method = state.methods.get(values.get(":path", ""), _NO_METHOD)
         record = state.call_metrics.begin(values, method, self.caller)
         call = Call(
-            # A stream may stay open; each of its messages has a call's time limit.
+            # A stream may stay open for long; the time limit of a call applies to each of its messages.
             now_s + (math.inf if method.streaming else state.limit_s),
             ledger=record.ledger,
             client_name=self.client_name,
@@ -324,7 +324,7 @@ class Calls:
         return Stream(number, method, call, reader, share, arriving, record, is_exempt, now_s)
 
     def _check(self, stream: Stream, values: Mapping[str, str], size_bytes: int) -> None:
-        """Reserve a call's memory and apply its headers. Raises CallFailed, OcrsvcError."""
+        """Reserve a call's memory, apply its headers, and check its key. Raises CallFailed, OcrsvcError."""
         stream.hold(size_bytes)
         if "grpc-timeout" in values:
             limit_s = min(messages.timeout_s(values["grpc-timeout"]), stream.call.deadline - stream.active_s)
@@ -339,7 +339,7 @@ class Calls:
             stream.caller = caller
 
     def _check_key(self, stream: Stream, values: Mapping[str, str]) -> str:
-        """The caller in whose limits the call counts: its key's owner, or its network. Raises OcrsvcError."""
+        """Check the key; return the caller to which limits apply, the key's or the network. Raises OcrsvcError."""
         access, method = self.state.access, stream.method
         key = access.check(values, method, self.client_name) if access is not None else None
         if access is None or key is None:
@@ -352,14 +352,14 @@ class Calls:
 
     @contextlib.contextmanager
     def _guarded(self, stream: Stream) -> Iterator[None]:
-        """End only this call if the block raises a refusal."""
+        """End this call, and not the connection, if the block raises CallFailed or OcrsvcError."""
         try:
             yield
         except (CallFailed, OcrsvcError) as failure:
             self._fail(stream, failure)
 
     def _advance(self, stream: Stream) -> None:
-        """Answer the next message or end the call, once the client has read the previous answer."""
+        """If the previous answer was sent completely, answer the next message or end the call."""
         if stream.is_busy or stream.is_queued or stream.trailers is not None or stream.out:
             return
         with self._guarded(stream):
@@ -372,11 +372,11 @@ class Calls:
                 self._end(stream, Code.OK, "", {})
 
     def _answer_next(self, stream: Stream) -> None:
-        """Answer a message in a pool thread, or in the loop if it is small and its method quick."""
+        """Answer a message in a pool thread, or on the loop's thread if the message is small and its method quick."""
         state, now_s = self.state, self.clock()
         in_loop = stream.method.quick and stream.reader.is_plain(limits.QUICK_BYTES)
         if not in_loop and not state.has_thread:
-            # A call can be retried; a stream would lose its further messages, so it waits.
+            # Only a stream waits for a thread: it would lose its other messages, but a single call can be retried.
             if not stream.method.streaming:
                 raise QueueFull(f"All {state.threads} threads are busy.", "Try again later.")
             stream.is_queued = True
@@ -385,7 +385,7 @@ class Calls:
         message = stream.reader.take()
         stream.message_s = now_s
         stream.record.bytes_in += len(message.data)
-        # The memory of a message that is answered in the loop counts with its call.
+        # A message answered on the loop's thread needs no share: its call already counts the memory.
         memory = Budget(sys.maxsize) if in_loop else state.memory
         share = Share(memory) if in_loop else stream.hand_over(message)
         call = replace(stream.call, deadline=min(stream.call.deadline, now_s + state.limit_s), share=share)
@@ -402,7 +402,7 @@ class Calls:
             self.answered(stream, outcome)
 
     def _resume(self, stream: Stream) -> None:
-        """Continue a queued call in a free thread."""
+        """Continue a queued call when a thread is free."""
         with self.exchange():
             stream.is_queued = False
             if self._streams.get(stream.number) is stream:
@@ -428,7 +428,7 @@ class Calls:
         self._flush(stream)
 
     def _flush(self, stream: Stream) -> None:
-        """Send what flow control and the socket allow, then forget a finished call or answer its next message."""
+        """Send as much as flow control and the socket allow, then answer the next message or forget a finished call."""
         try:
             moved_bytes = stream.send(self.sender, self.clock)
         except ProtocolError:
@@ -436,7 +436,7 @@ class Calls:
             return
         self.frame_limits.allow(moved_bytes // limits.TAKEN_BYTES_PER_FRAME)
         if stream.out and moved_bytes:
-            # Move it to the end of the round.
+            # Other calls come first in the next round.
             self._streams[stream.number] = self._streams.pop(stream.number)
         elif not stream.out and stream.trailers is not None:
             if not stream.has_ended:
@@ -455,15 +455,15 @@ class Calls:
         self._acknowledge(stream)
 
     def _acknowledge(self, stream: Stream) -> None:
-        """Open the client's window, unless a complete message is already waiting."""
+        """Enlarge the client's window, unless a complete message is already waiting."""
         if not stream.reader.waits:
             size, stream.unacknowledged = stream.unacknowledged, 0
             self.sender.acknowledge(stream.number, size)
 
 
 def make_answer(method: Method, message: ReceivedMessage, call: Call, memory: Budget, admit: Admission) -> Answer:
-    """Answer one message, in any thread; the answer takes a share of `memory`. Raises OcrsvcError, CallFailed."""
-    # Pixels still in use by an engine have a separate share, which is not released here.
+    """Answer one message, in any thread; the answer's memory is taken from `memory`. Raises OcrsvcError, CallFailed."""
+    # Pixels that an engine still uses have a separate share, which is not released here.
     with call.share as share, admit(call) as admitted:
         if call.gone.is_set():
             raise CallFailed(Code.CANCELLED, "The client has disconnected.")
@@ -472,7 +472,7 @@ def make_answer(method: Method, message: ReceivedMessage, call: Call, memory: Bu
 
 
 def headers_by_name(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The headers as a dict; repeated list headers are joined with commas (RFC 9110 section 5.3)."""
+    """The headers as a dict; repeated headers with list values are joined by commas (RFC 9110 section 5.3)."""
     values: dict[str, str] = {}
     for raw_name, raw_value in headers:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")

@@ -1,4 +1,4 @@
-"""Metrics, access log, error log and traces of gRPC calls."""
+"""Metrics, access log, recent errors and traces of gRPC calls."""
 
 import time
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ from ocrsvc.telemetry.tracing import NoTracer, Tracer, put_request
 _ID_KEY: Final = "x-request-id"
 _MAX_PATH_CHARACTERS: Final = 256
 _NO_ADAPTER: Final = "grpc"
-# OpenTelemetry's conventions for servers.
+# Status codes that are the server's fault, by OpenTelemetry's conventions.
 _OUR_FAULT: Final = frozenset({Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNAVAILABLE})
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """One open call; its code is CANCELLED until it has a status.
+    """What is counted and logged of one call; its code is CANCELLED until it has a status.
 
-    `path` is the client's text; `name` is the service and method only if they exist. `id` is the client's if it is
-    loggable. Streams are not timed.
+    `path` is the path as sent; `name` is service and method, if they exist. `id` is the client's request id if it may
+    be logged, else a new one. The duration of streams is not measured.
     """
 
     adapter: str
@@ -47,13 +47,13 @@ class CallRecord:
     key: str = ""
 
     def headers(self) -> list[tuple[str, str]]:
-        """The response's metadata."""
+        """The response's metadata: request id and trace context."""
         return [(_ID_KEY, self.id), *(self.trace.headers().items() if self.trace is not None else ())]
 
 
 @dataclass(eq=False)
 class CallMetrics:
-    """Counts and logs calls, records failures and traces; for the loop's thread."""
+    """Counts and logs calls, and records failures and traces. For the loop's thread."""
 
     metrics: WorkerMetrics
     access_log: AccessLog | None = None
@@ -61,7 +61,7 @@ class CallMetrics:
     tracer: Tracer = field(default_factory=NoTracer)
 
     def begin(self, headers: Mapping[str, str], method: Method, caller: str) -> CallRecord:
-        """Count a new call."""
+        """Count a new call, and begin its trace."""
         self.metrics.count(IN_FLIGHT)
         began_s, path = time.monotonic(), headers.get(":path", "")[:_MAX_PATH_CHARACTERS]
         name = path.lstrip("/") if method.request is not None else _NO_ADAPTER
@@ -73,7 +73,7 @@ class CallMetrics:
         return CallRecord(method.adapter, path, name, caller, request_id, began_s, is_timed, ledger, trace)
 
     def end(self, record: CallRecord) -> None:
-        """Count a finished call."""
+        """Count and log a finished call."""
         seconds, why = time.monotonic() - record.began_s, _why(record)
         times = ((REQUEST_SECONDS.of(record.adapter), seconds),) if record.is_timed else ()
         counts = [(IN_FLIGHT.of(), -1), (REQUESTS.of(record.adapter, record.code.name, why), 1)]
@@ -90,12 +90,12 @@ class CallMetrics:
             self.access_log.put(_event(record, why, seconds))
 
     def _note(self, error: BaseException, record: CallRecord, why: str) -> None:
-        """Record a failure for operators; CallFailed is a caller's fault without an HTTP status."""
+        """Add a failure to the recent errors; a CallFailed is the caller's fault and has no HTTP status."""
         if self.error_recorder is None:
             return
         known = error if isinstance(error, OcrsvcError) else None
         fault: Fault = fault_of(known) if known else "caller" if isinstance(error, CallFailed) else "service"
-        # An unknown path is arbitrary text.
+        # An unknown path is not recorded, because it may be any text.
         route = record.path if record.adapter != _NO_ADAPTER else ""
         status = known.status if known else 0
         self.error_recorder.note(fault, status, why, adapter=record.adapter, route=route, request_id=record.id)
@@ -116,7 +116,7 @@ def _attributes(record: CallRecord, why: str) -> dict[str, str | int]:
 
 
 def _why(record: CallRecord) -> str:
-    """The error code as over HTTP, or grpc_STATUS for a status of gRPC alone."""
+    """The same error code as over HTTP, or grpc_STATUS for a status that only gRPC has."""
     if isinstance(record.error, OcrsvcError):
         return record.error.code
     if record.error is not None and not isinstance(record.error, CallFailed):

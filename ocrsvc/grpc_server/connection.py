@@ -1,7 +1,7 @@
-"""One HTTP/2 connection without its socket: handles frames in turns, and shuts down gracefully.
+"""The protocol of one HTTP/2 connection, without its socket: handles frames, and shuts down gracefully.
 
-The first GOAWAY of a shutdown refuses no call, because some may be in transit. When the client has acknowledged the
-ping sent after it, a second GOAWAY names the last call that is served.
+The first GOAWAY of a shutdown still accepts all calls, because some may be in transit. When the client has acknowledged
+the ping sent after it, a second GOAWAY names the last call that is served.
 """
 
 import contextlib
@@ -28,29 +28,29 @@ _PING: Final = b"goodbye!"
 
 
 class _Connection(H2Connection):
-    # h2 remembers closed streams for late frames.
+    # How many closed streams h2 remembers, to accept late frames for them.
     MAX_CLOSED_STREAMS = 2048
 
 
 class Connection:
-    """One connection of a client; `caller` is the address of the peer."""
+    """One client connection; `caller` is the peer's address."""
 
     def __init__(self, state: ServerState, clock: Callable[[], float] = time.monotonic, caller: str = "") -> None:
         self._state, self._clock, self.caller = state, clock, caller
         self._h2 = _open_h2()
         self._sender = Sender(self._h2)
-        # Bytes to send; the transport removes those that the socket took.
+        # Bytes to send; the transport removes those that the socket has accepted.
         self.out = self._sender.out
         self._limits = FrameLimits(clock)
         self._frames = FrameSplitter(self._limits.check)
         self.calls = Calls(state, self._sender, self._limits, clock, self._exchange, caller)
         self.began_s = clock()
-        # When the current incomplete frame or header block began.
+        # When the first byte of the incomplete frame or header block arrived.
         self._partial_s = self.began_s
         # When the first GOAWAY was sent, and when the worker began to drain.
         self._goaway_s: float | None = None
         self.draining_s: float | None = None
-        # The last GOAWAY was sent or received: no more calls begin.
+        # Whether the last GOAWAY was sent or received, after which no call may begin.
         self._is_final = False
         # Whether the client has sent its settings, and whether the connection must be closed at once.
         self.has_settings = self.broken = False
@@ -58,23 +58,23 @@ class Connection:
 
     @property
     def finished(self) -> bool:
-        """Whether the last GOAWAY is sent and all calls are answered."""
+        """Whether no call may begin any more, all calls are answered, and all bytes sent."""
         return self._is_final and not self.calls and not self.out
 
     @property
     def waiting(self) -> bool:
-        """Whether received frames wait for the next turn."""
+        """Whether received frames wait for the connection's next turn."""
         return self._frames.ready_bytes > 0 and not self.broken
 
     def receive(self, data: bytes) -> None:
-        """Handle received bytes as `handle_frames`; sets `broken` if they are not HTTP/2."""
+        """Add received bytes and call `handle_frames`; sets `broken` if they are not HTTP/2."""
         if not self._is_partial():
             self._partial_s = self._clock()
         self._frames.data += data
         self.handle_frames()
 
     def handle_frames(self) -> None:
-        """Handle received frames for one turn; its time is limited because few bytes can cause much work."""
+        """Handle received frames for one turn, which is limited in time because a few bytes can cause much work."""
         end_s = self._clock() + self._state.turn_s
         with self._exchange():
             while piece := self._frames.split():
@@ -87,14 +87,14 @@ class Connection:
                     break
 
     def send_more(self) -> None:
-        """Send answers that were throttled while the socket was full."""
+        """Send answers that had to wait while the output buffer was full."""
         if self._sender.is_throttled and not self._sender.full:
             self._sender.is_throttled = False
             with self._exchange():
                 self.calls.send_more()
 
     def begin_shutdown(self) -> None:
-        """Ask the client to reconnect; its open calls are answered."""
+        """Ask the client by a GOAWAY to reconnect; its open calls are still answered."""
         if not self.broken:
             with self._exchange():
                 if self._goaway_s is None:
@@ -116,7 +116,7 @@ class Connection:
             if self._goaway_s is not None and now_s - self._goaway_s > limits.GOAWAY_PING_S:
                 self._send_last_goaway()
             if self._sender.full:
-                # The server does not read while the socket is full, so the client cannot finish its frame.
+                # While the output buffer is full, the server does not read, so the client cannot complete its frame.
                 self._partial_s = now_s
             elif self._is_partial() and now_s - self._partial_s > limits.FRAME_S:
                 raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "an unfinished frame or header block")
@@ -135,7 +135,7 @@ class Connection:
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
-        """Send what the block produces; an error ends only this connection."""
+        """Send the output of the block; an error in it ends only this connection."""
         try:
             yield
         except ProtocolError:
@@ -182,8 +182,8 @@ class Connection:
             case events.PingAckReceived(ping_data=data) if data == _PING:
                 self._send_last_goaway()
             case events.ConnectionTerminated(error_code=ErrorCodes.NO_ERROR):
-                # The client begins no more calls but waits for answers (RFC 9113 section 6.8). h2 would refuse to send
-                # them, because it considers the connection closed.
+                # The client begins no more calls but expects answers (RFC 9113 section 6.8). h2 would refuse to send them
+                # because it considers the connection closed.
                 self._h2.state_machine.state = ConnectionState.SERVER_OPEN
                 self._is_final = True
             case events.ConnectionTerminated():
@@ -191,7 +191,7 @@ class Connection:
 
 
 def _open_h2() -> H2Connection:
-    """The server's side of a connection, with its settings ready to send."""
+    """Make h2's server side of a connection, with our SETTINGS frame ready to send."""
     h2 = _Connection(H2Configuration(client_side=False, header_encoding=None))
     h2.local_settings = Settings(
         client=False,

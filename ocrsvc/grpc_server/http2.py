@@ -1,7 +1,7 @@
-"""HTTP/2 frames: splits and checks received ones before h2 sees them, and buffers outgoing ones for the socket.
+"""HTTP/2 frames: received frames are split and checked before h2 gets them, outgoing frames are buffered.
 
-Frames go to h2 one at a time, so that the caller can stop between two of them and none is lost after a connection
-error. Their size is checked first, because h2 would buffer a frame of any announced length.
+h2 gets one frame at a time, so that handling can pause between two frames and none is lost after a connection error.
+The size is checked first, because h2 would buffer a frame of any announced length.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _MAX_BYTES: Final = {
 
 
 class FrameRefused(Exception):
-    """Ends the connection with this code in its GOAWAY; the text is for the log."""
+    """Raised to end the connection with this code in its GOAWAY; the text is for the log."""
 
     def __init__(self, code: ErrorCodes, text: str) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ class FrameSplitter:
     """Buffers received bytes until a frame is complete."""
 
     def __init__(self, check: Callable[[int, int, int], object]) -> None:
-        # Called with type, flags and length of a frame when its header is complete.
+        # Called with the type, flags and length of a frame as soon as its header is complete.
         self._check = check
         # Received bytes that `split` has not returned yet.
         self.data = bytearray()
@@ -54,19 +54,19 @@ class FrameSplitter:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a frame is incomplete."""
+        """Whether the buffer begins with an incomplete frame."""
         return len(self.data) > 0 and not self.ready_bytes
 
     @property
     def ready_bytes(self) -> int:
-        """Bytes that `split` can return: a frame, or the received part of the preface."""
+        """Number of bytes that `split` can return: a frame, or the received part of the connection preface."""
         if self._preface_bytes:
             return min(self._preface_bytes, len(self.data))
         size = _HEAD_BYTES + int.from_bytes(self.data[:3])
         return size if len(self.data) >= _HEAD_BYTES and len(self.data) >= size else 0
 
     def split(self) -> bytes:
-        """The next frame or a part of the preface; empty while the frame is incomplete."""
+        """Remove and return the next frame or a part of the preface; empty while the frame is incomplete."""
         if not self._preface_bytes and not self._is_checked and len(self.data) >= _HEAD_BYTES:
             self._is_checked = True
             self._check(self.data[3], self.data[4], int.from_bytes(self.data[:3]))
@@ -81,19 +81,19 @@ class FrameSplitter:
 class FrameLimits:
     """Limits the size of frames and header blocks, and the rate of frames without payload.
 
-    The allowance of frames grows with payload, time, answers and bytes that the client reads, so that clients that
-    make calls never exhaust it.
+    The number of allowed frames grows with payload, time, answers, and bytes that the client reads, so that clients
+    that make normal calls never use it up.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._filled_s = clock, clock()
         self._allowed = float(limits.BURST_FRAMES)
         self._block_bytes = self._continuations = 0
-        # Whether a header block is incomplete.
+        # Whether a header block has begun but not ended.
         self.in_block = False
 
     def check(self, kind: int, flags: int, length: int) -> None:
-        """Check a frame by its header. Raises FrameRefused."""
+        """Check a frame's size and charge it, by its header. Raises FrameRefused."""
         if length > _MAX_BYTES.get(kind, limits.MAX_OTHER_BYTES):
             code = ErrorCodes.FRAME_SIZE_ERROR if kind == _DATA else ErrorCodes.ENHANCE_YOUR_CALM
             raise FrameRefused(code, f"a frame of type {kind} with {length} bytes")
@@ -130,23 +130,23 @@ class FrameLimits:
 
 
 def check_settings(h2: H2Connection) -> None:
-    """Limit what h2 stores for the client's settings. Raises FrameRefused."""
+    """Limit the memory that h2 uses for the client's settings. Raises FrameRefused."""
     if len(h2.remote_settings) > limits.MAX_SETTINGS:
         raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "too many settings")
-    # Only if larger: setting the same size again would make hpack skip announcing the previous change.
+    # Only if larger: if the same size were set again, hpack would not announce the previous change.
     if h2.encoder.header_table_size > limits.MAX_TABLE_BYTES:  # noqa: PLR1730
         h2.encoder.header_table_size = limits.MAX_TABLE_BYTES
 
 
 class StallDetector:
-    """Detects a client that reads one connection or stream too slowly or not at all."""
+    """Detects a client that reads a connection or stream too slowly or not at all."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
         self._taken_bytes = 0
 
     def note(self, now_s: float, *, left: bool, taken: int = 0) -> None:
-        """Record that the client took `taken` bytes, and whether more are left."""
+        """Record that the client read `taken` bytes, and whether more wait for it."""
         if not left:
             self._since_s, self._taken_bytes = None, 0
             return
@@ -154,37 +154,37 @@ class StallDetector:
         self._taken_bytes += taken
 
     def is_stalled(self, now_s: float) -> bool:
-        """Whether the client has read too few bytes for the elapsed time."""
+        """Whether the client has read too few bytes in the time since data began to wait."""
         allowed_s = limits.STALL_GRACE_S + self._taken_bytes / limits.MIN_BYTES_PER_S
         return self._since_s is not None and now_s - self._since_s > allowed_s
 
 
 class Sender:
-    """The outgoing side of one connection."""
+    """The output buffer of one connection, and the memory of the answers in it."""
 
     def __init__(self, h2: H2Connection) -> None:
         self.h2 = h2
         # Bytes to send; the transport removes those that the socket took.
         self.out = bytearray()
-        # Whether answers wait for the socket rather than for flow control.
+        # Whether answers wait because the output buffer is full, not because of flow control.
         self.is_throttled = False
-        # Detects a client that reads nothing at all.
+        # Detects a client that reads none of its streams.
         self.stall = StallDetector()
         self._moved: deque[tuple[int, Share]] = deque()
         self._moved_bytes = 0
 
     def collect(self) -> None:
-        """Collect h2's output, and release the memory of what the socket took."""
+        """Move h2's output to the buffer, and release the memory of bytes that the socket has accepted."""
         self.out += self.h2.data_to_send()
         self.release(len(self.out))
 
     @property
     def full(self) -> bool:
-        """Whether the buffer for the socket is full."""
+        """Whether the output buffer is full."""
         return len(self.out) >= limits.MAX_UNSENT_BYTES
 
     def send_piece(self, number: int, answer: Answer, size_bytes: int) -> int:
-        """Move at most `size_bytes` of the answer to the socket's buffer; return the number of bytes."""
+        """Move at most `size_bytes` of an answer to the output buffer; return the number of bytes moved."""
         piece = answer.data[:size_bytes]
         self.h2.send_data(number, piece.tobytes())
         answer.data = answer.data[size_bytes:]
@@ -194,23 +194,23 @@ class Sender:
         return len(piece)
 
     def reset(self, number: int, code: ErrorCodes) -> None:
-        """Reset a stream; an ended one is ignored."""
+        """Reset a stream; do nothing if it has ended."""
         with contextlib.suppress(ProtocolError):
             self.h2.reset_stream(number, code)
 
     def acknowledge(self, number: int, size_bytes: int) -> None:
-        """Let the client send `size_bytes` more."""
+        """Enlarge the client's flow control window by `size_bytes`."""
         if size_bytes:
             with contextlib.suppress(ProtocolError):
                 self.h2.acknowledge_received_data(size_bytes, number)
 
     def send_goaway(self, last_stream: int, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
-        """Send a GOAWAY that leaves the connection open; h2's own would close it."""
+        """Send a GOAWAY after which the connection stays open; h2's own method would close it."""
         self.collect()
         self.out += GoAwayFrame(0, last_stream_id=last_stream, error_code=int(code)).serialize()
 
     def release(self, unsent_bytes: int = 0) -> None:
-        """Release the memory of all moved bytes but the last `unsent_bytes`."""
+        """Release the memory of bytes moved to the output buffer, except the last `unsent_bytes`."""
         while self._moved and self._moved_bytes - self._moved[0][0] >= unsent_bytes:
             size_bytes, share = self._moved.popleft()
             self._moved_bytes -= size_bytes

@@ -1,6 +1,6 @@
-"""Splits, decompresses, parses and packs gRPC messages.
+"""Splitting, decompressing, parsing and serializing of gRPC messages.
 
-Fields are counted before parsing, because two bytes, such as an empty repeated field, can take a hundred in memory.
+Fields are counted before parsing, because two bytes of a message can become an object of a hundred bytes.
 """
 
 import re
@@ -24,10 +24,10 @@ _PREFIX: Final = struct.Struct(">BI")
 PREFIX_BYTES: Final = _PREFIX.size
 _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-# Printable ASCII.
+# Characters not percent-encoded in grpc-message: printable ASCII except "%".
 _UNESCAPED: Final = bytes(range(0x20, 0x7F)).replace(b"%", b"")
 _VARINT, _BYTES = 0, 2
-# Per wire type: 64 bits, start and end of a group, 32 bits.
+# Size of a value by wire type: 1 has 64 bits, 3 and 4 begin and end a group, 5 has 32 bits.
 _FIXED_BYTES: Final = {1: 8, 3: 0, 4: 0, 5: 4}
 
 
@@ -40,7 +40,7 @@ class ReceivedMessage:
     max_bytes: int
 
     def parse(self, kind: Any, share: Share) -> Any:
-        """Parse it as a `kind`; the share then counts that instead of the bytes. Raises CallFailed, QueueFull."""
+        """Parse the message as a `kind`; `share` then counts the result, not the bytes. Raises CallFailed, QueueFull."""
         take_body(self.data)
         data = self.decompress(share)
         self.data, received_bytes = memoryview(b""), share.held_bytes
@@ -49,7 +49,7 @@ class ReceivedMessage:
         return parsed
 
     def decompress(self, share: Share) -> memoryview | bytes:
-        """The decompressed message, counted in the share. Raises as `parse`."""
+        """The decompressed bytes; `share` counts them. Raises as `parse`."""
         if self.encoding is None:
             return self.data
         try:
@@ -62,7 +62,7 @@ class ReceivedMessage:
 
 
 class MessageReader:
-    """Splits the bytes of one stream into messages; `encoding` is the value of grpc-encoding."""
+    """Splits the bytes of one call into messages; `encoding` is the value of its grpc-encoding."""
 
     def __init__(self, encoding: str, max_bytes: int) -> None:
         self._encoding, self._max_bytes = encoding, max_bytes
@@ -70,32 +70,32 @@ class MessageReader:
         self.data = bytearray()
 
     def is_plain(self, max_bytes: int) -> bool:
-        """Whether the next, complete message is uncompressed and at most `max_bytes` with its prefix."""
+        """Whether the next message, which must be complete, is uncompressed and with its prefix within `max_bytes`."""
         compressed, length = self._next()
         return not compressed and PREFIX_BYTES + length <= max_bytes
 
     def is_last(self) -> bool:
-        """Whether nothing follows the next, complete message."""
+        """Whether no bytes follow the next message, which must be complete."""
         return len(self.data) == PREFIX_BYTES + self._next()[1]
 
     def is_ready(self) -> bool:
-        """Whether the next message is complete. Raises CallFailed if it is too large or its encoding unknown."""
+        """Whether the next message is complete. Raises CallFailed if it is too large or has an unknown encoding."""
         return len(self.data) >= PREFIX_BYTES and len(self.data) >= PREFIX_BYTES + self._next()[1]
 
     @property
     def waits(self) -> bool:
-        """Whether the next message is complete or too large."""
+        """Whether the next message needs no more bytes: it is complete, or too large."""
         if len(self.data) < PREFIX_BYTES:
             return False
         length = int.from_bytes(self.data[1:PREFIX_BYTES])
         return length > self._max_bytes or len(self.data) >= PREFIX_BYTES + length
 
     def take(self) -> ReceivedMessage:
-        """Remove the next, complete message from the buffer. Raises as `is_ready`."""
+        """Remove and return the next message, which must be complete. Raises as `is_ready`."""
         compressed, length = self._next()
         end = PREFIX_BYTES + length
         if self.is_last():
-            # The usual case needs no copy.
+            # Usually no bytes follow, and no copy is needed.
             data, self.data = memoryview(self.data)[PREFIX_BYTES:], bytearray()
         else:
             data = memoryview(bytes(self.data[PREFIX_BYTES:end]))
@@ -103,7 +103,7 @@ class MessageReader:
         return ReceivedMessage(data, self._encoding if compressed else None, self._max_bytes)
 
     def _next(self) -> tuple[int, int]:
-        """Whether the next message is compressed, and its length."""
+        """The next message's flag "compressed" and its length. Raises CallFailed."""
         compressed, length = _PREFIX.unpack_from(self.data)
         if length > self._max_bytes:
             message = f"The message has more than {self._max_bytes} bytes ({length})."
@@ -115,14 +115,14 @@ class MessageReader:
 
 @dataclass(slots=True)
 class Answer:
-    """The unsent rest of an answer; the share counts it until it is sent."""
+    """The unsent rest of a serialized answer; `share` counts it until it is sent."""
 
     data: memoryview
     share: Share
 
 
 def pack(response: Any, share: Share) -> Answer:
-    """Serialize a response; the share counts its bytes. Raises QueueFull, BodyTooLarge."""
+    """Serialize a response; `share` counts its bytes. Raises QueueFull, BodyTooLarge."""
     share.take(limits.ANSWER_COPIES * (PREFIX_BYTES + response.ByteSize()))
     data = frame(response.SerializeToString())
     share.give_back((limits.ANSWER_COPIES - 1) * len(data))
@@ -130,7 +130,7 @@ def pack(response: Any, share: Share) -> Answer:
 
 
 def frame(message: bytes) -> bytes:
-    """Add the prefix of an uncompressed message."""
+    """Add the 5-byte gRPC prefix of an uncompressed message."""
     return _PREFIX.pack(0, len(message)) + message
 
 
@@ -143,12 +143,12 @@ def timeout_s(text: str) -> float:
 
 
 def escaped(text: str) -> str:
-    """Percent-encode a status text for grpc-message, cut to 4000 characters."""
+    """Percent-encode the first 4000 characters of a status text for grpc-message."""
     return quote(text[:4000], safe=_UNESCAPED)
 
 
 def parse(kind: Any, data: bytes | memoryview, share: Share) -> Any:
-    """Parse a message of class `kind`, counted in the share. Raises as ReceivedMessage.parse."""
+    """Parse a message of class `kind`; `share` counts its memory. Raises as ReceivedMessage.parse."""
     try:
         share.take(_count_fields(kind.DESCRIPTOR, data) * limits.FIELD_BYTES + limits.CONTENT_COPIES * len(data))
         return kind.FromString(data)
@@ -157,7 +157,7 @@ def parse(kind: Any, data: bytes | memoryview, share: Share) -> Any:
 
 
 def _count_fields(descriptor: Any, data: bytes | memoryview) -> int:
-    """Count all fields. Raises CallFailed above limits.MAX_FIELDS; IndexError, ValueError for malformed data."""
+    """Count a message's fields. Raises CallFailed above limits.MAX_FIELDS; IndexError, ValueError if malformed."""
     count, open_ = 0, [(descriptor, 0, len(data))]
     while open_:
         inside, at, end = open_.pop()
@@ -169,7 +169,7 @@ def _count_fields(descriptor: Any, data: bytes | memoryview) -> int:
             if length and field is not None and field.message_type is not None:
                 open_.append((field.message_type, at - length, at))
             elif length and field is not None and field.type not in (field.TYPE_STRING, field.TYPE_BYTES):
-                # Packed numbers, each of at least one byte.
+                # A packed list of numbers, which take at least one byte each.
                 count += length
             if count > limits.MAX_FIELDS:
                 raise CallFailed(Code.RESOURCE_EXHAUSTED, f"The message has more than {limits.MAX_FIELDS} fields.")
@@ -177,7 +177,7 @@ def _count_fields(descriptor: Any, data: bytes | memoryview) -> int:
 
 
 def _skip(wire_type: int, data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The end of a field's value, and its length if it is length-delimited, else 0."""
+    """The offset after a field's value at `at`, and the value's length if it is length-delimited, else 0."""
     if wire_type == _VARINT:
         return _read_varint(data, at)[1], 0
     if wire_type == _BYTES:
@@ -187,7 +187,7 @@ def _skip(wire_type: int, data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def _read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """A number and its end."""
+    """The number encoded at offset `at`, and the offset after it."""
     value = 0
     for shift in range(0, 70, 7):
         byte = data[at]

@@ -1,4 +1,4 @@
-"""gRPC methods, their calls, and status codes of failures."""
+"""gRPC methods, their calls, and the conversion of errors to status codes."""
 
 import logging
 import threading
@@ -21,10 +21,10 @@ LOGGER: Final = logging.getLogger("ocrsvc.rpc")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A call as its method sees it; `deadline` is in monotonic seconds.
+    """The data of a call that its method gets; `deadline` is in monotonic seconds.
 
-    `gone` is set when the client cancels or disconnects. `client_name` is the API key of its verified TLS certificate,
-    `key` the one that admitted it; `address` is the peer's, empty on a Unix socket.
+    `gone` is set when the client cancels or disconnects. `client_name` is the name of the API key for the client's
+    verified TLS certificate, `key` of the key used; `address` is the peer's, empty on a Unix socket.
     """
 
     deadline: float
@@ -41,7 +41,7 @@ class Call:
 
     @property
     def context(self) -> RequestContext:
-        """The context for the reader."""
+        """The call's context for the reader."""
         return RequestContext(self.priority, self.gone.is_set, self.share, self.pages, self.mask, self.ledger)
 
     @property
@@ -52,11 +52,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a service: the class of its requests, and a function that answers a request or raises.
+    """A gRPC method: the message class of its requests, and a function that answers a request or raises.
 
-    `answer` runs in a pool thread; that of a `quick` method, which needs no engine, in the loop. A `streaming` method
-    answers any number of requests in order. Metrics count calls under `adapter`; API keys need `scope`; `error_fields`
-    are additional trailers of a failed call.
+    `answer` runs in a pool thread, but for `quick` methods, which need no engine, on the loop's thread. A `streaming`
+    method answers any number of requests in order. Metrics count calls under `adapter`; API keys need `scope`;
+    `error_fields` gives additional trailers of a failed call.
     """
 
     request: Any
@@ -73,7 +73,7 @@ Methods = Mapping[str, Method]
 
 
 class Code(IntEnum):
-    """The gRPC status codes that are used here."""
+    """The gRPC status codes that the service uses."""
 
     OK = 0
     CANCELLED = 1
@@ -103,7 +103,7 @@ _CODES: Final = {
 
 
 class CallFailed(Exception):
-    """Ends a call with this status and message."""
+    """Raised to end a call with this status and message."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(code, message)
@@ -111,7 +111,7 @@ class CallFailed(Exception):
 
 
 def failure_of(error: BaseException) -> CallFailed:
-    """Convert an exception to a status; faults of the service are logged."""
+    """Convert an exception to a status; log it if it is the service's fault."""
     if isinstance(error, CallFailed):
         return error
     if isinstance(error, OcrsvcError):

@@ -1,7 +1,7 @@
 """Creates message classes from the .proto files in `protos/` at run time, without generated code.
 
-They go into a separate pool. Generated code would use protobuf's global pool, clash there with client packages for the
-same services, and require a certain range of protobuf versions. The files use only the syntax that `_parse` supports.
+They have a descriptor pool of their own. Generated code would use protobuf's global pool, conflict there with client
+packages for the same services, and need certain protobuf versions. The files use only syntax that `_parse` supports.
 """
 
 import re
@@ -23,7 +23,7 @@ _SCALARS: Final = {
 
 
 class Messages:
-    """The message classes of these files, by full name; a file must follow those that it imports."""
+    """The message classes of .proto files, by full name; each file must come after the files that it imports."""
 
     def __init__(self, *names: str) -> None:
         self._pool = descriptor_pool.DescriptorPool()
@@ -34,12 +34,12 @@ class Messages:
             self._pool.AddSerializedFile(file.SerializeToString())
 
     def __getitem__(self, name: str) -> Any:
-        """The class of a message, such as "inference.ModelInferRequest"."""
+        """The class of a message with a full name such as "inference.ModelInferRequest"."""
         return message_factory.GetMessageClass(self._pool.FindMessageTypeByName(name))
 
 
 def _parse(name: str, text: str) -> Any:
-    """Parse a file: proto3 messages, enums, oneofs, maps and imports, without options and services."""
+    """Parse a .proto file with proto3 messages, enums, oneofs, maps and imports; not with options or services."""
     file = descriptor_pb2.FileDescriptorProto(name=name)
     blocks: list[Any] = [file]
     for statement, end in _STATEMENT.findall(_COMMENT.sub("", text)):
@@ -71,10 +71,10 @@ def _add_block(outer: Any, word: str, name: str) -> Any:
 
 
 def _add_field(message: Any, *words: str) -> Any:
-    """Add a field: [`repeated` | `map` and key type] type name number."""
+    """Add a field, given its words: optional `repeated`, or `map` and key type; then type, name and number."""
     *before, kind, name, number = words
     if before[:1] == ["map"]:
-        # A map is a repeated message of key and value.
+        # protobuf represents a map as a repeated message with key and value.
         entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
         entry.options.map_entry = True
         _add_field(entry, before[1], "key", "1")
@@ -85,6 +85,6 @@ def _add_field(message: Any, *words: str) -> Any:
     if kind in _SCALARS:
         field.type = _SCALARS[kind]
     else:
-        # The pool resolves whether it is a message or an enum.
+        # The descriptor pool finds out whether the type is a message or an enum.
         field.type_name = kind
     return field

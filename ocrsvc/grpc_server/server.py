@@ -1,7 +1,7 @@
-"""The gRPC server of a worker: accepts connections, transfers their bytes, and shuts them down gracefully.
+"""A worker's gRPC server: accepts connections, transfers their bytes, and shuts them down gracefully.
 
-One loop owns all sockets and HTTP/2 state, which need no locks; a slow client delays no other. All workers share the
-arbiter's listening sockets.
+One loop thread owns all sockets and the HTTP/2 state, which therefore need no locks; a slow client does not delay
+others. All workers share the arbiter's listening sockets.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ocrsvc.serving.memory_budget import Share
 
 @dataclass(eq=False)
 class Transport:
-    """Transfers the bytes of one connection; a TlsSocket starts with its handshake."""
+    """Transfers the bytes of one connection between its socket and HTTP/2; on a TlsSocket after the handshake."""
 
     sock: socket.socket | TlsSocket
     connection: Connection
-    # The connection's memory without its calls; empty if none was left when it was accepted.
+    # The connection's memory, calls excluded; empty if the budget was used up when it was accepted.
     share: Share
     selector: selectors.BaseSelector
     # All transports of the server; a closed one removes itself.
     others: set[Transport]
-    # Handles a TlsSocket's handshake.
+    # Runs the handshake of a TlsSocket.
     handshakes: Handshakes | None = None
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Transport:
         self._stall = StallDetector()
         self._closing_s: float | None = None
         self._is_shut = False
-        # Whether bytes wait for the socket, including encrypted ones.
+        # Whether plain or encrypted bytes wait for the socket.
         self._has_unsent = False
         self._discarded_bytes = 0
         self._age_s = limits.MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311  not a secret: it spreads reconnects
@@ -60,12 +60,12 @@ class Transport:
 
     @property
     def waiting(self) -> bool:
-        """Whether received frames wait and the output buffer has room."""
+        """Whether received frames wait to be handled, and the output buffer has room."""
         connection = self.connection
         return connection.waiting and self._closing_s is None and len(connection.out) < limits.MAX_UNSENT_BYTES
 
     def _read(self, events: int) -> None:
-        """Read from a ready socket; `write` follows in every round."""
+        """Read from a ready socket; the loop calls `write` at the end of every round."""
         if not events & selectors.EVENT_READ or (self._in_handshake and not self._advance_handshake()):
             return
         try:
@@ -84,14 +84,14 @@ class Transport:
                 self.drop()
 
     def _advance_handshake(self) -> bool:
-        """Advance the handshake; return whether it is complete."""
+        """Continue the TLS handshake; return whether it is complete."""
         assert self.handshakes is not None, "only with TLS"
         assert self._tls is not None, "only with TLS"
         try:
             if not self.handshakes.advance(self._tls, self.connection.caller):
                 return False
         except OSError:
-            # The socket stays open until the client has read the alert.
+            # A lingering close lets the client read the TLS alert.
             self._in_handshake, self.connection.broken = False, True
             self.connection.out.clear()
             return False
@@ -100,7 +100,7 @@ class Transport:
         return True
 
     def write(self) -> None:
-        """Send what the socket takes, and close a finished connection."""
+        """Send as much as the socket accepts, and close a finished connection."""
         if self not in self.others or self._in_handshake or not self._send():
             return
         self.connection.send_more()
@@ -114,7 +114,7 @@ class Transport:
             self._begin_close()
 
     def _send(self) -> bool:
-        """Send what the socket takes; return whether the connection is still open."""
+        """Send as much as the socket accepts; return whether the connection is still open."""
         out = self.connection.out
         before = len(out)
         try:
@@ -145,13 +145,13 @@ class Transport:
         connection.check_time_limits()
 
     def close_now(self) -> None:
-        """Close at once, with a GOAWAY if the socket takes it."""
+        """Close the connection at once, with a GOAWAY if the socket accepts it."""
         self.connection.abort()
         if self in self.others and self._send():
             self.drop()
 
     def drop(self) -> None:
-        """Close at once."""
+        """Close the connection at once, without a GOAWAY."""
         if self in self.others:
             self.others.discard(self)
             if self.handshakes is not None and self._tls is not None:
@@ -162,7 +162,7 @@ class Transport:
             self.share.release()
 
     def _begin_close(self) -> None:
-        """Shut the socket down for writing, and give the client time to read the last answer and close."""
+        """Shut down sending, and give the client time to read the last answer and close."""
         if self._closing_s is None:
             self._closing_s = time.monotonic()
             self.connection.close()
@@ -170,7 +170,7 @@ class Transport:
             try:
                 self.sock.shutdown(socket.SHUT_WR)
             except BlockingIOError:
-                # TLS's close_notify waits for the socket.
+                # The socket does not accept close_notify yet.
                 return
             except OSError:
                 pass
@@ -178,7 +178,7 @@ class Transport:
 
 
 class RpcServer:
-    """The gRPC server of one worker; `handshakes` is for TLS, on all listeners but Unix sockets."""
+    """The gRPC server of one worker; with `handshakes` it uses TLS on all listeners except Unix sockets."""
 
     def __init__(
         self, listeners: Sequence[socket.socket], state: ServerState, handshakes: Handshakes | None = None
@@ -196,24 +196,24 @@ class RpcServer:
         state.wake = self._wake
 
     def start(self) -> None:
-        """Start accepting."""
+        """Start the loop's thread, which accepts connections."""
         for listener in self._listeners:
             listener.setblocking(False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
         self._thread.start()
 
     def drain(self) -> None:
-        """Stop accepting, send GOAWAY to all clients, answer open calls. Safe in a signal handler."""
+        """Stop accepting, send GOAWAY to all clients, and answer open calls. Safe in a signal handler."""
         self._draining = True
         self._wake()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait after `drain`; return whether all calls are answered."""
+        """After `drain`, wait until all calls are answered; return whether they are."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def stop(self, timeout_s: float) -> bool:
-        """Drain, then abort the calls that are left after `timeout_s`; return whether there were none."""
+        """Drain, then abort calls that are open after `timeout_s`; return whether all were answered."""
         self.drain()
         clean = self.wait(timeout_s)
         self._aborted = True
@@ -225,7 +225,7 @@ class RpcServer:
         return clean
 
     def _wake(self) -> None:
-        # A full pipe wakes the loop too; a closed one has no loop.
+        # A full pipe already wakes the loop; if the pipe is closed, the loop has ended.
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b".")
 
@@ -234,7 +234,7 @@ class RpcServer:
             os.read(self._wake_read, 4096)
 
     def _run_loop(self) -> None:
-        """The loop's thread."""
+        """The thread's function: serve all connections in rounds until drained or aborted."""
         checked_s = 0.0
         self._update_accepting()
         while not self._aborted and (not self._draining or self._listeners or self._transports or self.state.running):
@@ -266,7 +266,7 @@ class RpcServer:
         self._selector.close()
 
     def _divide_time(self, turns: int) -> None:
-        """Divide a round's time among the connections, so that rounds stay short."""
+        """Divide the time of a round among its connections, so that rounds stay short."""
         if self._handshakes is not None:
             self._handshakes.begin_turn()
         self.state.turn_s = min(limits.TURN_S, max(limits.MIN_TURN_S, limits.ROUND_S / max(1, turns)))
@@ -277,7 +277,7 @@ class RpcServer:
         return limits.CHECK_S if self._transports or self._paused else None
 
     def _update_accepting(self) -> None:
-        """Watch the listeners only while connections can be accepted: they would keep the loop awake."""
+        """Poll the listeners only while connections can be accepted: else waiting ones would keep waking the loop."""
         accepting = not self._draining and not self._paused
         if accepting == self._accepting:
             return
@@ -289,7 +289,7 @@ class RpcServer:
                 self._selector.unregister(listener)
 
     def _close_listeners(self) -> None:
-        """Accept waiting connections, then close: closing the socket's last copy would reset them."""
+        """Accept waiting connections, then close the listeners: the kernel resets queued ones at the last close."""
         self._update_accepting()
         while self._listeners:
             listener = self._listeners.pop()
@@ -299,13 +299,13 @@ class RpcServer:
             listener.close()
 
     def _accept(self, listener: socket.socket, _events: int) -> bool:
-        """Accept one connection, if there is one."""
+        """Accept one connection; return whether one was waiting."""
         try:
             sock, address = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return False
         except OSError:
-            # For example no free file descriptors: without a pause the loop would retry at once.
+            # For example, no file descriptor is free. Without a pause the loop would retry at once.
             self._paused = True
             message = "A connection cannot be accepted; retrying %g times per second"
             self.state.warn(message, 1 / limits.CHECK_S, exc_info=True)
@@ -318,7 +318,7 @@ class RpcServer:
         return True
 
     def _admit(self, sock: socket.socket, caller: str) -> None:
-        """Serve a new connection, closing another if there are too many. Raises OSError."""
+        """Serve a new connection; if there are too many, close another one. Raises OSError."""
         if len(self._transports) >= limits.MAX_CONNECTIONS:
             connection_to_close(self._transports).close_now()
         share = Share(self.state.memory)
@@ -339,7 +339,7 @@ class RpcServer:
 
 
 def connection_to_close(transports: Collection[Transport]) -> Transport:
-    """The connection to close for a new one: of the busiest address, without calls, idle for longest."""
+    """Choose the connection to close: of the address with the most, without calls if possible, idle for longest."""
     counts = Counter(transport.connection.caller for transport in transports)
 
     def rank(transport: Transport) -> tuple[int, bool, float]:

@@ -1,4 +1,4 @@
-"""State shared by all connections of a gRPC server: methods, memory, access, metrics, threads."""
+"""State shared by all connections of a gRPC server: methods, memory, API keys, metrics, threads."""
 
 import time
 import traceback
@@ -26,35 +26,35 @@ _WARN_INTERVAL_S: Final = 60.0
 
 @dataclass(eq=False)
 class ServerState:
-    """The state of one server; used on the loop's thread."""
+    """The state of one server, for use on the loop's thread."""
 
     methods: Methods
     # Number of pool threads.
     threads: int
     max_bytes: int
-    # Maximum and default time of a call.
+    # Maximum and default time limit of a call.
     limit_s: float
     shared: SharedLimits
     call_metrics: CallMetrics
-    # Called with 1 when a thread starts an answer, with -1 when it is done.
+    # Called with 1 when an answer is given to a thread, with -1 when it is done.
     on_call: Callable[[int], object] = ignore
     # Checks API keys; None admits all calls.
     access: CallAccess | None = None
-    # Answers in progress.
+    # Number of answers in progress.
     running: int = 0
-    # Length of a connection's turn.
+    # Length of a connection's turn in this round.
     turn_s: float = limits.TURN_S
-    # Wakes the loop, for pool threads.
+    # Called by pool threads to wake the loop.
     wake: Callable[[], object] = ignore
 
     def __post_init__(self) -> None:
         self.memory, self.callers = self.shared.memory, self.shared.callers
-        # Memory of messages that are still arriving.
+        # Budget for incomplete messages.
         arriving_bytes = max(limits.ARRIVING_PART * self.memory.total_bytes, self.max_bytes + limits.MAX_FRAME)
         self.arriving = Budget(int(arriving_bytes))
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="rpc")
         self._done: deque[Callable[[], None]] = deque()
-        # Calls that wait for a thread, with the function that resumes each.
+        # Calls that wait for a thread, each with the function that resumes it.
         self.queue: dict[object, Callable[[], None]] = {}
         self._warned_s: dict[str, float] = {}
 
@@ -64,25 +64,25 @@ class ServerState:
         return self.running < self.threads
 
     def run(self, make: Callable[[], Answer], record: CallRecord, on_outcome: Callable[[Outcome], None]) -> None:
-        """Call `make` in a pool thread, then `on_outcome` with its answer or error in the loop."""
+        """Call `make` in a pool thread, then `on_outcome` with its answer or error on the loop's thread."""
         self.running += 1
         self.on_call(1)
         self._pool.submit(self._work, make, record, on_outcome)
 
     def deliver(self) -> None:
-        """Handle the answers of pool threads."""
+        """On the loop's thread: handle the answers that pool threads have made."""
         while self._done:
             self._done.popleft()()
 
     def warn(self, message: str, *values: object, exc_info: bool = False) -> None:
-        """Log a warning; the same message at most once per minute."""
+        """Log a warning; the same message at most once a minute."""
         now_s = time.monotonic()
         if now_s - self._warned_s.get(message, -_WARN_INTERVAL_S) >= _WARN_INTERVAL_S:
             self._warned_s[message] = now_s
             LOGGER.warning(message, *values, exc_info=exc_info)
 
     def close(self) -> None:
-        """Cancel answers that no thread has started."""
+        """Cancel answers that no thread has begun."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, make: Callable[[], Answer], record: CallRecord, on_outcome: Callable[[Outcome], None]) -> None:
@@ -97,7 +97,7 @@ class ServerState:
     def _finish(self, on_outcome: Callable[[Outcome], None], outcome: Outcome) -> None:
         self.running -= 1
         self.on_call(-1)
-        # Queued calls come before this call's next message, so that a stream cannot occupy a thread forever.
+        # Resume queued calls before this call's next message, so that a stream cannot occupy a thread forever.
         while self.queue and self.has_thread:
             self.queue.pop(next(iter(self.queue)))()
         on_outcome(outcome)
@@ -108,7 +108,7 @@ def outcome_of(make: Callable[[], Answer]) -> Outcome:
     try:
         return make()
     except BaseException as error:  # noqa: BLE001  the edge: an error ends only this call
-        # Free the locals of the frames; otherwise images would wait for the garbage collector.
+        # Free the local variables of the frames; otherwise images would stay until garbage collection.
         link: BaseException | None = error
         while link is not None:
             traceback.clear_frames(link.__traceback__)
