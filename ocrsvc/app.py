@@ -30,10 +30,10 @@ from ocrsvc.url_routes import Router
 
 
 class App(Flask):
-    """Flask without its check, seven times per request, for coroutine functions, as there are none."""
+    """Flask without its checks for coroutine functions, seven per request, because the service has none."""
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function unchanged."""
+        """Return the function unchanged, although Flask expects coroutine functions to be wrapped here."""
         return func
 
 
@@ -47,7 +47,7 @@ def create_app(
 ) -> Flask:
     """Make the WSGI application for a reader, which may be started later.
 
-    `limits` are shared with gRPC. Without `jobs` jobs are off; without `gate` all requests are admitted. Raises
+    `limits` are shared with gRPC. Without `jobs` the job API is off; without `gate` no API key is needed. Raises
     ValueError if the settings have API keys but there is no gate.
     """
     if settings.keys is not None and gate is None:
@@ -55,15 +55,15 @@ def create_app(
     request_metrics = request_metrics or metrics_of_one_process()
     limits = limits or shared_limits_of(settings)
     app = App("ocrsvc", static_folder=None, template_folder=None)
-    # Flask passes the environ.
+    # Flask calls the request class with the environ.
     app.request_class = partial(Request, settings=settings, memory=limits.memory)  # type: ignore[assignment]
-    # No redirects, as they lose the body of a POST: /v1//ocr is unknown. werkzeug accepts //v1/ocr without a redirect.
+    # werkzeug would redirect /v1//ocr to /v1/ocr, and a redirected POST loses its body; now /v1//ocr is unknown.
     app.url_map.merge_slashes = False
     install_browser_headers(app, settings)
     RequestCounter(app, request_metrics)
     install(app)
     if limits.guard is not None:
-        # As Flask documents for middleware.
+        # Flask's documentation adds middleware in this way.
         app.wsgi_app = guarded(app.wsgi_app, limits.guard)  # type: ignore[method-assign]
     url_files = UrlFiles(policy_of_files(settings), settings.url_fetches)
     api = make_api(reader, url_files, settings)

@@ -1,6 +1,6 @@
-"""The service's errors: whose fault each is, its HTTP status, and whether a retry can help.
+"""The service's error classes: who is at fault, the HTTP status, and whether a retry can help.
 
-SettingsError and EngineUnavailable stop the start and never answer a request. The client raises Unreachable.
+SettingsError and EngineUnavailable stop the start and never occur in a response. Only clients raise Unreachable.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Self
 class OcrsvcError(Exception):
     """Base of all errors that ocrsvc raises on purpose.
 
-    `detail` says what happened, `remedy` what to do. The class has `status` (HTTP), `code` (short and stable, for
+    `detail` says what happened, `remedy` what to do. Each class has a `status` (HTTP), `code` (short and stable, for
     programs), `title` (for people), `retryable` (whether the same request may succeed later) and `exit_code` (of
     commands, as in sysexits.h).
     """
@@ -23,7 +23,7 @@ class OcrsvcError(Exception):
 
     def __init_subclass__(cls, **facts: object) -> None:
         super().__init_subclass__()
-        # What a retry may cure ends a command with EX_TEMPFAIL.
+        # Retryable errors end a command with EX_TEMPFAIL (75) unless the class has another exit code.
         for name, value in ({"exit_code": 75, **facts} if facts.get("retryable") else facts).items():
             setattr(cls, name, value)
 
@@ -36,9 +36,9 @@ class OcrsvcError(Exception):
         return f"{self.detail} {self.remedy}".rstrip()
 
     def without_frames(self) -> Self:
-        """The error without tracebacks, to be kept as a value: their frames would keep the request's data in memory.
+        """Remove the tracebacks, so that the error can be stored: their frames would keep the request's data in memory.
 
-        Internal errors, which are logged, keep them.
+        Internal errors keep their tracebacks for the log. Returns the error itself.
         """
         error: BaseException | None = None if self.status == OcrsvcError.status else self
         while error is not None:
@@ -47,11 +47,11 @@ class OcrsvcError(Exception):
 
 
 class OperatorError(OcrsvcError, exit_code=78):
-    """The operator must act. Stops the start, or a command."""
+    """An error that the operator must fix; it stops the service's start or a command."""
 
 
 class SettingsError(OperatorError, code="bad_settings", title="The settings are wrong"):
-    """A setting is unknown, malformed or out of bounds."""
+    """A setting is unknown, malformed or out of range."""
 
 
 class EngineUnavailable(OperatorError, code="engine_unavailable", title="The engine cannot be opened", exit_code=69):
@@ -77,7 +77,7 @@ class StoreUnavailable(
 
 
 class ClusterUnavailable(OperatorError, code="cluster_unavailable", title="The cluster cannot be used", exit_code=69):
-    """The Ray cluster for a batch run cannot be reached, or has no resources for an actor."""
+    """The Ray cluster for a batch run cannot be reached, or lacks resources for an actor."""
 
 
 class SourceGone(OperatorError, code="source_gone", title="The source cannot be read", exit_code=66):
@@ -105,7 +105,7 @@ class BadOption(CallerError, code="bad_option", title="An option is wrong"):
 
 
 class UrlRefused(BadOption, code="url_refused", title="The URL is not allowed"):
-    """The URL is malformed, or its host is not allowed; no connection was made."""
+    """The URL is malformed, or its host is not allowed; the service has not connected to it."""
 
 
 class UrlUnavailable(CallerError, status=422, code="url_unavailable", title="The URL cannot be fetched"):
@@ -119,7 +119,7 @@ class UnknownModel(CallerError, status=404, code="unknown_model", title="No such
 class BodyTimeout(
     CallerError, status=408, code="body_timeout", title="The request did not arrive in time", retryable=True
 ):
-    """The request body arrived too slowly or too late."""
+    """The request body arrived too slowly, or was not complete at the deadline."""
 
 
 class BodyTooLarge(CallerError, status=413, code="body_too_large", title="The request is too large"):
@@ -143,37 +143,37 @@ class EncryptedDocument(BrokenImage, code="encrypted_document", title="The docum
 
 
 class TooManyPages(CallerError, status=413, code="too_many_pages", title="The document has too many pages"):
-    """More pages of a document are requested than the limit."""
+    """The request asks for more pages of a document than the limit allows."""
 
 
 class PagesOverQuota(TooManyPages, code="pages_over_quota", title="More pages than the API key has in all"):
-    """The request needs more pages than its API key's whole quota of a day or month, so it can never succeed."""
+    """The request needs more pages than its API key has per day or month, so it can never succeed."""
 
 
 class ImageCrashesEngine(
     CallerError, status=422, code="image_crashes_engine", title="The engine crashes on this image"
 ):
-    """The image is on the crash denylist: it crashed the engine twice, and is not tried again for a while."""
+    """The image is on the crash denylist: it crashed the engine twice, and is refused for a while."""
 
 
 class RequestStopsWorker(
     CallerError, status=422, code="request_stops_worker", title="This request stops the service's workers"
 ):
-    """The body is on the crash denylist: it stopped a worker, and is not tried again for a while."""
+    """The request body is on the crash denylist: it hung or crashed a worker, and is refused for a while."""
 
 
 class KeyReused(
     CallerError, status=422, code="idempotency_key_reused", title="The Idempotency-Key belongs to another job"
 ):
-    """A different job was sent with the same Idempotency-Key before."""
+    """The Idempotency-Key was already used for a different job."""
 
 
 class JobNotDone(CallerError, status=409, code="job_not_done", title="The job is not done", retryable=True):
-    """The result of a job was requested before the job is done."""
+    """The result was requested of a job that is not done yet."""
 
 
 class JobFailed(CallerError, status=409, code="job_failed", title="The job has failed"):
-    """The result of a failed job was requested."""
+    """The result was requested of a job that has failed."""
 
 
 class KeysNeeded(CallerError, status=403, code="keys_needed", title="Only with API keys", exit_code=77):
@@ -189,7 +189,7 @@ class UnknownJob(CallerError, status=404, code="unknown_job", title="No such job
 
 
 class ClientGone(CallerError, status=499, code="client_gone", title="The client has disconnected"):
-    """The client has closed its connection. The status is nginx's, and appears only in logs."""
+    """The client has closed its connection. The status 499, as in nginx, appears only in logs."""
 
 
 class KeyMissing(CallerError, status=401, code="key_missing", title="An API key is needed", exit_code=77):
@@ -197,11 +197,11 @@ class KeyMissing(CallerError, status=401, code="key_missing", title="An API key 
 
 
 class KeyRefused(CallerError, status=401, code="key_refused", title="The API key is not valid", exit_code=77):
-    """The API key is wrong, revoked or expired; the error does not say which."""
+    """The API key is unknown, revoked or expired; the error does not tell which, for secrecy."""
 
 
 class ScopeMissing(CallerError, status=403, code="scope_missing", title="The API key is not for this", exit_code=77):
-    """The API key is valid, but does not allow this request."""
+    """The API key is valid but does not allow this request."""
 
 
 class ServerError(OcrsvcError):
@@ -209,7 +209,7 @@ class ServerError(OcrsvcError):
 
 
 class Refused(ServerError, status=503, retryable=True):
-    """The service is healthy but does not accept this request now; `retry_after_s` is sent as Retry-After."""
+    """The service is healthy but cannot accept this request now; `retry_after_s` becomes the header Retry-After."""
 
     def __init__(self, detail: str, remedy: str = "", retry_after_s: int = 1) -> None:
         super().__init__(detail, remedy)
@@ -221,15 +221,15 @@ class QueueFull(Refused, code="queue_full", title="The service is busy"):
 
 
 class TooManyAtOnce(Refused, status=429, code="too_many_at_once", title="Too many requests at once"):
-    """The caller has reached its limit of concurrent requests."""
+    """The caller has reached its limit on concurrent requests."""
 
 
 class TooManyJobs(Refused, status=429, code="too_many_jobs", title="Too many jobs at once"):
-    """The caller has reached its limit of unfinished jobs or of their pages."""
+    """The caller has reached its limit on unfinished jobs or on their pages."""
 
 
 class QuotaExceeded(Refused, status=429, code="quota_exceeded", title="A limit of the API key is reached"):
-    """A limit of the API key is reached; the response has RateLimit headers."""
+    """The API key has reached one of its limits; the response has RateLimit headers."""
 
     def __init__(
         self, detail: str, remedy: str = "", retry_after_s: int = 1, headers: Mapping[str, str] | None = None
@@ -260,29 +260,29 @@ class NotReady(Refused, code="not_ready", title="The service is not ready"):
 
 
 class ModelUnavailable(Refused, code="model_unavailable", title="The model is not loaded"):
-    """The requested model cannot be loaded now; others are loaded."""
+    """The requested model is not loaded, and cannot be loaded now; loaded models still serve."""
 
 
 class ResourcesExhausted(Refused, code="resources_exhausted", title="The service lacks resources"):
-    """The system has no process, file descriptor or memory for this request, or provides them too slowly."""
+    """The operating system refuses a process, file descriptor or memory for this request, or is too slow."""
 
 
 class DeadlineExceeded(ServerError, status=504, code="deadline_exceeded", title="The deadline passed", retryable=True):
-    """The request's deadline passed before its answer was ready."""
+    """The request's deadline passed before its response was ready."""
 
 
 class Unreachable(
     OcrsvcError, status=503, code="unreachable", title="The service cannot be reached", retryable=True, exit_code=69
 ):
-    """The connection to the service failed, or broke before the response. Raised only by the client."""
+    """The connection to the service failed, or broke before the response. Only clients raise it."""
 
 
 class NotConnected(Unreachable):
-    """The service did not accept the connection; nothing was sent."""
+    """The service did not accept the connection, so the request was not sent."""
 
 
 class ServicesGone(Unreachable, code="services_gone", title="No service answers", exit_code=75):
-    """No service has responded for as long as a batch run waits. Raised only by batch runs."""
+    """No service has responded for the time that a batch run waits. Only batch runs raise it."""
 
 
 class EngineFailed(ServerError, status=500, code="engine_failed", title="The engine failed on this image"):

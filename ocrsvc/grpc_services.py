@@ -1,4 +1,4 @@
-"""The gRPC services of the enabled adapters, and the health check."""
+"""The gRPC methods of the enabled adapters, and gRPC's health check."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -16,7 +16,7 @@ _SERVING, _NOT_SERVING = 1, 2
 
 
 def make_services(model: OcrModel, names: Collection[str] | None = None) -> Methods:
-    """The methods by path, of these adapters or of all, and the health check."""
+    """The gRPC methods by path: those of the adapters in `names`, or of all adapters, and the health check."""
     services: dict[str, GrpcService] = {
         name: resolve(entry.grpc)
         for name, entry in adapters().items()

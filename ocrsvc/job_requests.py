@@ -1,4 +1,4 @@
-"""Job requests of the native API and the adapters: owner, views, and result files."""
+"""Helpers for requests about jobs, for the native API and the adapters: owner, views, and result files."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +22,7 @@ from ocrsvc.serving.request_guard import waiting
 
 
 def owner_of_request() -> JobOwner:
-    """The job owner of this thread's request."""
+    """The owner of jobs that this thread's request creates or reads."""
     return JobOwner(request.caller, request.key.identity if request.key is not None else None)
 
 
@@ -38,9 +38,9 @@ def job_view(view: Callable[..., ResponseReturnValue]) -> Callable[..., Response
 
 
 class ResultFiles:
-    """Result files of jobs, for request threads.
+    """Finds or makes the result files of jobs, in request threads.
 
-    A missing file is made while its client waits; callers take turns, as making a file uses a core.
+    A missing file is made while its client waits; callers take turns, because making a file keeps a CPU core busy.
     """
 
     def __init__(self, jobs: JobStore | None, reader: Reader) -> None:
@@ -57,7 +57,7 @@ class ResultFiles:
         return self._jobs
 
     def send(self, job: Job, name: str, content_type: str) -> Response:
-        """A response with the file of a format, or of ANSWER. Raises as `path` and `make_result`."""
+        """A response with a job's result file; `name` is a format or ANSWER. Raises as `path` and `make_result`."""
 
         def make(check: Check) -> Path:
             return make_result(self.jobs, job, name, check, request.left_s)
@@ -65,7 +65,7 @@ class ResultFiles:
         return file_response(self.path(lambda: job.result_path(name), make, with_pdf=name == "pdf"), content_type)
 
     def path(self, find: Callable[[], Path | None], make: Callable[[Check], Path], *, with_pdf: bool = False) -> Path:
-        """The path from `find`, or else from `make`, in the caller's turn.
+        """The path of an existing file from `find`, or else from `make`, called when it is the caller's turn.
 
         Raises DeadlineExceeded, ClientGone, QueueFull, and as `find` and `make`.
         """
@@ -77,7 +77,7 @@ class ResultFiles:
 
     @contextmanager
     def turn(self, *, with_pdf: bool = False) -> Iterator[Check]:
-        """Wait for the caller's turn to make a file or a large response; gives a check for it. Raises as `path`."""
+        """Wait until the caller may make a file or large response; yield the check to call. Raises as `path`."""
         check = request.make_check()
         limiter = self._reader.pdf_making if with_pdf else self._reader.file_making
         with ExitStack() as stack:

@@ -1,6 +1,6 @@
 """OCRmyPDF plug-in: `ocrmypdf --plugin ocrsvc.ocrmypdf_plugin` reads pages with ocrsvc.
 
-Needs the extra `ocrmypdf`. `--ocrsvc-url` names a service; without it each OCRmyPDF process opens an engine.
+Needs the extra `ocrmypdf`. `--ocrsvc-url` names a service to use; without it each OCRmyPDF process opens an engine.
 """
 
 import atexit
@@ -37,7 +37,7 @@ _TESSERACT_FONT: Final = "/f-0-0"
 _ENGINE: Final = EngineInfo("ocrsvc", "", __version__, "", "", "")
 _PAGE_S: Final = 600.0
 _STOP_S: Final = 5.0
-# The first match counts.
+# OCRmyPDF's exception for each error class; the first class that matches counts.
 _EXCEPTIONS: Final[tuple[tuple[type[OcrsvcError], type[exceptions.ExitCodeException]], ...]] = (
     (OperatorError, exceptions.MissingDependencyError),
     (BadOption, exceptions.BadArgsError),
@@ -57,17 +57,17 @@ class OcrsvcEngine(OcrEngine):
 
     @staticmethod
     def creator_tag(options: Any) -> str:
-        """The creator in the PDF's metadata."""
+        """The program named as creator in the PDF's metadata."""
         del options
         return _NAME
 
     def __str__(self) -> str:
-        """The name in messages."""
+        """The engine's name in messages."""
         return _NAME
 
     @staticmethod
     def languages(options: Any) -> set[str]:
-        """An empty set, so that OCRmyPDF does not check --language; --ocrsvc-lang chooses the language."""
+        """No languages, so that OCRmyPDF does not check --language; --ocrsvc-lang selects the language."""
         del options
         return set()
 
@@ -84,7 +84,7 @@ class OcrsvcEngine(OcrEngine):
 
     @staticmethod
     def supports_generate_ocr() -> bool:
-        """True: `generate_ocr` returns the element tree without intermediate files."""
+        """True, because `generate_ocr` returns the element tree without intermediate files."""
         return True
 
     @staticmethod
@@ -122,7 +122,7 @@ def _has_tesseract() -> bool:
 
 @hookimpl
 def initialize(plugin_manager: Any) -> None:
-    """Disable Tesseract's plug-in if Tesseract is not installed, because it would stop OCRmyPDF."""
+    """If Tesseract is not installed, disable its plug-in, which would stop OCRmyPDF."""
     if not _has_tesseract():
         plugin_manager.set_blocked(_TESSERACT)
 
@@ -146,12 +146,12 @@ def add_options(parser: ArgumentParser) -> None:
 
 @hookimpl
 def get_ocr_engine(options: Any) -> OcrEngine | None:
-    """This engine, unless --ocr-engine names another."""
+    """This engine, unless --ocr-engine names another one."""
     return OcrsvcEngine() if getattr(options, "ocr_engine", "auto") == "auto" else None
 
 
 def read_image(image: Path, options: Any) -> Page:
-    """Read an image, with words, as the options say. Raises OCRmyPDF's exceptions."""
+    """Read an image, words included, with a service or an engine as the options say. Raises OCRmyPDF's exceptions."""
     url, key_file, lang = (str(getattr(options, f"ocrsvc_{name}", None) or "") for name in ("url", "key_file", "lang"))
     try:
         if url:
@@ -168,7 +168,7 @@ def to_ocrmypdf_error(error: OcrsvcError) -> exceptions.ExitCodeException:
 
 @cache
 def _service_reader(url: str, key_file: str, lang: str | None) -> Callable[[bytes], Page]:
-    """Read with a service, or with several by comma-separated addresses. Raises OcrsvcError."""
+    """A function that reads images with services at comma-separated addresses. Raises OcrsvcError."""
     client = Access(key_file=Path(key_file) if key_file else None).client(url)
     atexit.register(client.close)
     return lambda image: client.read(image, timeout_s=_PAGE_S, words=True, lang=lang).pages[0].record()
@@ -176,7 +176,7 @@ def _service_reader(url: str, key_file: str, lang: str | None) -> Callable[[byte
 
 @cache
 def _engine_reader(jobs: int, lang: str | None) -> Callable[[bytes], Page]:
-    """Read with an engine in this process, which uses one of `jobs` shares of the CPUs. Raises OcrsvcError."""
+    """A function that reads images with an engine in this process, on 1/`jobs` of the CPUs. Raises OcrsvcError."""
     set_library_environment(os.environ)
     from ocrsvc.pipeline.read import Reader
 
@@ -192,7 +192,7 @@ def _text_of(page: Page) -> str:
 
 
 def _with_tesseract_font(text_pdf: io.BytesIO) -> bytes:
-    """Merge the page's streams and rename its font as Tesseract does; OCRmyPDF copies only that."""
+    """Merge a page's content streams, and name its font as Tesseract does: OCRmyPDF copies only that font name."""
     whole = io.BytesIO()
     with pikepdf.open(text_pdf) as pdf:
         page = pdf.pages[0]
@@ -209,7 +209,7 @@ def _with_tesseract_font(text_pdf: io.BytesIO) -> bytes:
 
 
 def _dpi_of(image: Path) -> float:
-    """The image file's resolution in pixels per inch, or the default."""
+    """The resolution in an image file, in pixels per inch, or the default."""
     with Image.open(image) as opened:
         dpi = float(opened.info.get("dpi", (_DEFAULT_DPI, _DEFAULT_DPI))[0])
     return dpi if math.isfinite(dpi) and dpi > 0 else _DEFAULT_DPI

@@ -16,29 +16,29 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# Names that metrics and OCRSVC_ADAPTERS use for the service's own routes and for "none"; the last three are formats
-# that the native API writes itself.
+# Names that plug-ins may not have: metrics and OCRSVC_ADAPTERS use them for the service's own routes and "none"; the
+# last three are output formats of the native API.
 _RESERVED: Final = frozenset({"api", "none", "operators", "ops", "page", "json", "ndjson", "sse"})
 
 
 class EntryError(Exception):
-    """An entry, or the code it names, cannot be used; the message says which one and why."""
+    """An entry of the registry, or the code that it names, cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineEntry:
-    """One engine.
+    """A registered engine. A target is a text "module:attribute", which `resolve` imports.
 
     Attributes:
-        opener: Target of a function of the settings and the thread plan that returns an Engine.
+        opener: Target of a function that takes the settings and the thread plan and returns an Engine.
         preload: Modules that the fork server imports before forking. Not ONNX Runtime, whose import starts a thread; a
             child imports it in 50 ms.
-        uses_onnx_runtime: Whether it can use a GPU through the GPU build of ONNX Runtime.
-        settings: Target of a SettingsGroup that is not a base of `ocrsvc.settings.settings.Settings`.
-        base_groups: Targets of SettingsGroups that are bases of it. A model may set the engine's own settings, which
-            are those of `settings` and `base_groups`.
-        takes_model: The opener takes a third argument: the ModelVersion to open, or None for the engine's own model.
-        runs_model_code: Its models contain code that the engine runs, such as a library.
+        uses_onnx_runtime: Whether the engine can use a GPU through the GPU build of ONNX Runtime.
+        settings: Target of a plug-in's SettingsGroup, which `settings_class` adds to `Settings`; empty for none.
+        base_groups: Targets of the engine's SettingsGroups that are base classes of `Settings`. A model version may
+            override the settings in `settings` and `base_groups`.
+        takes_model: Whether the opener takes a third argument: a ModelVersion, or None for the engine's own model.
+        runs_model_code: Whether the engine executes code from its models, such as a library.
         package: Name and version of the plug-in's package, filled in on loading; empty for a built-in engine.
     """
 
@@ -55,26 +55,26 @@ class EngineEntry:
 
 @dataclass(frozen=True, slots=True)
 class AdapterEntry:
-    """One adapter (wire format); settings and package are as in EngineEntry.
+    """A registered adapter (wire format); `settings` and `package` are as in EngineEntry.
 
     Attributes:
-        name: Its name in OCRSVC_ADAPTERS and of its Flask blueprint.
-        port: The usual HTTP port of the format's servers; None if there is none.
-        http: Target of a function of an AdapterContext that returns the blueprint.
+        name: The adapter's name in OCRSVC_ADAPTERS, and the name of its Flask blueprint.
+        port: The usual HTTP port of servers with this wire format; None if there is none.
+        http: Target of a function that takes an AdapterContext and returns the blueprint.
         grpc: Target of a GrpcService; None without gRPC.
         members: JSON members or form fields that identify a request for this adapter if adapters share a path.
-        takes_forms: If adapters share a path, this one gets the forms, and images sent as the body.
-        yields_paths: If adapters share a path and the request does not tell them apart, another one gets it.
-        stores_documents: Whether it accepts documents to be read as jobs.
+        takes_forms: If adapters share a path, this one gets requests with a form or an image as body.
+        yields_paths: If adapters share a path and nothing in the request tells which is meant, another one gets it.
+        stores_documents: Whether the adapter accepts documents to be read as jobs.
         job_answer: Target of a function of a Job, an output and a Check that writes the answer for a finished job. It
             is called once, after the last page. Empty if there is no such answer.
         health_paths: Full paths, and gRPC methods, of the format's health checks. They need no API key and run on the
             threads reserved for quick requests.
-        job_paths: Path prefixes of jobs; they need the scope `jobs`.
-        operate_paths: Path prefixes that load and unload models; with a model repository they need the scope `operate`.
-        key_field: Header, form field, and query parameter of a GET, in which the format's clients send an API key, in
+        job_paths: Path prefixes of job routes, for which API keys need the scope `jobs`.
+        operate_paths: Path prefixes that load and unload models; with a model repository keys need the scope `operate`.
+        key_field: Name of the header, form field, or query parameter of a GET in which clients send an API key, in
             addition to `Authorization` and `X-API-Key`; empty for none.
-        key_body_paths: Full paths at which this field may be in the body.
+        key_body_paths: Full paths at which `key_field` may be a form field in the body.
     """
 
     name: str
@@ -97,18 +97,18 @@ class AdapterEntry:
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """One output format other than JSON.
+    """A registered output format other than JSON.
 
     Attributes:
-        name: Its value of the option `format`.
+        name: The format's value in the option `format`.
         media_type: The Content-Type of its answers, matched with a client's Accept header.
         suffix: The file name extension.
-        label: Its name on the web page.
+        label: The format's name on the web page.
         help: A short description.
         text: Target of a function of pages, their number and an EngineInfo that yields the text page by page. Empty for
             a binary format.
-        writer: Target of a `Writer` of `ocrsvc.formats.document`, for a binary format.
-        needs: Read options that this format switches on, whatever the request says.
+        writer: Target of a binary format's `Writer` (`ocrsvc.formats.document`); empty for a text format.
+        needs: Read options that this format turns on, whatever the request says.
         package: As in EngineEntry.
     """
 
@@ -160,7 +160,7 @@ _ENGINES: Final = (
 
 
 def _adapter(name: str, port: int | None, *, grpc: bool = False, **more: Any) -> AdapterEntry:
-    """A built-in adapter whose package has its name; `grpc` if it has a gRPC service."""
+    """The entry of a built-in adapter whose package has the adapter's name; `grpc` if it has a gRPC service."""
     package = f"ocrsvc.adapters.{name}"
     service = f"{package}.grpc:GRPC_SERVICE" if grpc else None
     return AdapterEntry(name, port, f"{package}.http:make_{name}", service, **more)
@@ -255,7 +255,7 @@ _FORMATS: Final = (
         "Searchable PDF",
         "the original pages with searchable, selectable text",
         writer="ocrsvc.formats.pdf.searchable:write_searchable_pdf",
-        # Without word boxes a search would highlight the wrong place.
+        # Without word boxes a search in the PDF would highlight the wrong part of a line.
         needs=("words",),
     ),
 )
@@ -263,34 +263,34 @@ _FORMATS: Final = (
 
 @cache
 def engines() -> Mapping[str, EngineEntry]:
-    """The engines by name, plug-ins last. Raises EntryError."""
+    """All engines by name, plug-ins last. Raises EntryError."""
     return with_plugins(_ENGINES, entry_points(group="ocrsvc.engines"), EngineEntry)
 
 
 @cache
 def adapters() -> Mapping[str, AdapterEntry]:
-    """The adapters by name, in display order, plug-ins last. Raises EntryError."""
+    """All adapters by name, in display order, plug-ins last. Raises EntryError."""
     return with_plugins(_ADAPTERS, entry_points(group="ocrsvc.adapters"), AdapterEntry)
 
 
 @cache
 def output_formats() -> Mapping[str, OutputFormat]:
-    """The output formats other than JSON by name, in display order. Raises EntryError."""
+    """All output formats except JSON by name, in display order. Raises EntryError."""
     return with_plugins(_FORMATS, entry_points(group="ocrsvc.formats"), OutputFormat)
 
 
 def text_formats() -> Mapping[str, OutputFormat]:
-    """The output formats that are text. Raises EntryError."""
+    """The output formats that are text, by name. Raises EntryError."""
     return {name: form for name, form in output_formats().items() if form.text}
 
 
 def needs_of(formats: Iterable[str]) -> dict[str, bool]:
-    """The read options that these formats need, all true; unknown names are ignored."""
+    """The read options that output formats need, each with the value True; unknown formats are ignored."""
     return {need: True for name in formats if name in output_formats() for need in output_formats()[name].needs}
 
 
 def with_plugins(built_in: Iterable[_Entry], points: Iterable[EntryPoint], kind: type[_Entry]) -> Mapping[str, _Entry]:
-    """Built-in entries and those of entry points, by name.
+    """Built-in entries and entries loaded from entry points, by name.
 
     Raises EntryError if a plug-in cannot be loaded, is not an entry of this kind, or has an invalid or taken name.
     """
@@ -322,7 +322,7 @@ def _package_of(point: EntryPoint) -> str:
 
 
 def resolve(target: str) -> Any:
-    """Import the module and return the attribute of "module:attribute". Raises EntryError."""
+    """Import a target "module:attribute", and return the attribute. Raises EntryError."""
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)

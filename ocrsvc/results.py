@@ -1,6 +1,6 @@
-"""The records that packages exchange: images, options, tasks, pages, readings. All are frozen.
+"""The frozen data classes that packages exchange: images, options, tasks, pages, and readings (timed results).
 
-Coordinates are pixels of the image *as displayed* (after applying its EXIF orientation, before any other turn); the
+Coordinates are pixels of the image *as displayed* (after applying its EXIF orientation, before any other rotation); the
 origin is the top left corner, x grows to the right, y downwards. Angles are degrees, clockwise. Durations are seconds.
 Confidences are in [0, 1].
 """
@@ -58,14 +58,14 @@ def ignore(*_: object) -> None:
 
 
 def no_check() -> None:
-    """The check of work that is never cancelled."""
+    """A Check that never raises, for work that is never cancelled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """One decoded page image, C-contiguous, upright as displayed; its format is a name such as "jpeg".
+    """One decoded page image, C-contiguous, oriented as displayed; `format` is a name such as "jpeg".
 
-    `frame` is the page's size in the pixels of requests and answers if it was drawn at another resolution, else None.
+    `frame`: the page's size in the pixels of requests and answers, if the image has another resolution; else None.
     """
 
     pixels: Pixels
@@ -74,12 +74,12 @@ class Image:
 
     @property
     def height(self) -> int:
-        """Rows, in pixels."""
+        """Height in pixels."""
         return int(self.pixels.shape[0])
 
     @property
     def width(self) -> int:
-        """Columns, in pixels."""
+        """Width in pixels."""
         return int(self.pixels.shape[1])
 
 
@@ -88,34 +88,35 @@ class ReadOptions:
     """The options of one request.
 
     Attributes:
-        rotate: "auto" lets the engine find the page's orientation; a number is the clockwise turn that makes the page
-            upright, without a search.
+        rotate: "auto" lets the engine find the page's orientation; a number is the clockwise rotation in degrees that
+            makes the page upright.
         detect: False reads the whole image as one line.
-        upright_boxes: True returns boxes with horizontal and vertical sides (Tr: flag 1; False is flag 2).
-        max_side: Longest side in pixels of the engine's input; larger images are shrunk first, and the boxes scaled
-            back. None: the engine decides.
-        min_confidence: Lines below this are left out. None: the engine's own threshold.
-        decoder: "greedy" takes the likeliest path through a line, "beam" searches for the likeliest text, if supported.
+        upright_boxes: True returns boxes with horizontal and vertical sides (the engine Tr's flag 1; False: flag 2).
+        max_side: Longest side in pixels of the engine's input; larger images are shrunk first, and boxes scaled back.
+            None lets the engine decide.
+        min_confidence: Lines with a lower confidence are left out. None is the engine's own threshold.
+        decoder: "greedy" takes the likeliest character at each step; "beam" searches for the likeliest text of the
+            line, if supported.
         unwarp: True lets the engine flatten a curved page, if supported; False reads the page as it is.
-        tables: True returns the tables of the page.
-        spaces: Spaces between Chinese and Latin characters: "auto" decides by the gaps of the whole page and the
-            recognizer's own spaces, "model" leaves it to the recognizer, "visible" inserts one at every visible gap.
+        tables: True returns the page's tables.
+        spaces: Spaces between Chinese and Latin characters: "auto" inserts them by the page's gaps and the recognizer's
+            spaces, "model" keeps the recognizer's spaces, "visible" inserts one at every visible gap.
             Ignored by engines whose recognizer reports no character positions.
-        words: True returns the words of each line, Chinese by character; "segmented" joins Chinese characters to words
-            by a dictionary, which needs the package jieba. Engines without character positions return none.
+        words: True returns the words of each line, each Chinese character as a word; "segmented" joins Chinese
+            characters to words by a dictionary (package jieba). Engines without character positions return no words.
         characters: True returns the characters of each word; implies words.
         layout: True returns the regions of the page.
-        barcodes: True returns the bar codes of the page; "only" returns them without any text.
+        barcodes: True returns the page's bar codes; "only" returns them without reading text.
         region: The part of each page to read: x, y, width and height in pixels of the page as displayed, clipped to the
             page; None is the whole page.
-        text_layer: Use of a PDF page's own text. "ignore": the engine reads the drawn page. "auto": use it if it is
-            sound; the engine reads pages with much other content. "merge": the engine reads everything else on the
-            page. "only": use nothing else, and run no engine.
-        mask: What to mask in the answer; engines and the result cache never see it.
-        model: Name of the model, as `models/model_name.py` parses it; None: chosen by `tier` and `lang`, or by the
-            service.
+        text_layer: How to use a PDF page's text layer. "ignore": read the rendered page with the engine. "auto": use
+            the text layer if it is plausible, but the engine on pages with much other content. "merge": use the text
+            layer, and the engine for everything else on the page. "only": use the text layer without any engine.
+        mask: Kinds of text to mask in the answer; engines and the result cache do not get this option.
+        model: Name of the model, as `models/model_name.py` parses it. None lets `tier` and `lang`, or the service,
+            choose.
         tier: Size class of the model.
-        lang: Language of the text, as a lower-case tag; "auto" lets the engine choose a recognizer per line.
+        lang: Language of the text, as a lower-case tag; "auto" lets the engine choose a recognizer for each line.
     """
 
     rotate: Rotate = "auto"
@@ -140,20 +141,20 @@ class ReadOptions:
 
     @property
     def wants_words(self) -> bool:
-        """Whether the lines need words."""
+        """Whether the engine must return words."""
         return bool(self.words) or self.characters
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """The model, tier and language that a request names outside its options; see ReadOptions."""
+    """A model, tier and language that the request's query selects, for any wire format; see ReadOptions."""
 
     model: str | None = None
     tier: str | None = None
     lang: str | None = None
 
     def apply(self, options: ReadOptions) -> ReadOptions:
-        """Fill in what the options leave open."""
+        """Set model, tier and language where the options have none."""
         return replace(
             options, model=options.model or self.model, tier=options.tier or self.tier, lang=options.lang or self.lang
         )
@@ -163,8 +164,8 @@ class ModelChoice:
 class ReadTask:
     """One image for an engine to read, with its options.
 
-    The deadline is in monotonic seconds. The engine calls the check between passes over the image and between lines.
-    `own` is the page's own text, in the coordinates of the image, if requested.
+    `deadline` is in monotonic seconds. The engine calls `check` between passes over the image and between lines.
+    `own` is the PDF page's text layer, in the coordinates of the image, if requested.
     """
 
     image: Image
@@ -176,9 +177,9 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class OwnText:
-    """The text layer of a PDF page, limited to lines that match what the page shows, in reading order.
+    """A PDF page's text layer: only lines that match what the page shows, in reading order.
 
-    `angle` is the clockwise turn that makes the lines upright; `is_all` says that the page has nothing else to read.
+    `angle` is the clockwise rotation that makes the lines upright; `is_all` means that there is no other text to read.
     """
 
     lines: tuple[Line, ...]
@@ -188,9 +189,9 @@ class OwnText:
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """One image file and its options, for an engine that decodes files (EngineTraits.decodes).
+    """One encoded image file and its options, for an engine that decodes files itself (EngineTraits.decodes).
 
-    Without options the engine returns the decoded image, in colour. Deadline and check are as in ReadTask.
+    Without options the engine only decodes, and returns the image in colour. Deadline and check are as in ReadTask.
     """
 
     data: bytes
@@ -213,10 +214,10 @@ class Character:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of a table, with its first row and column, counted from 0, and its spans.
+    """One cell of a table: its first row and column, counted from 0, and the number of rows and columns it spans.
 
-    Its text joins the pieces of a row by spaces and rows by newlines, "" for an empty cell; `lines` are the indices of
-    the page's lines in it.
+    Text in the same row is joined by spaces, rows by newlines; an empty cell has "". `lines` are the indices of the
+    page's lines in the cell.
     """
 
     row: int
@@ -230,7 +231,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table on a page: a grid of `rows` x `columns` that the cells cover without overlap, in row order."""
+    """A table on a page: cells, in row order, that cover a grid of `rows` x `columns` without overlap."""
 
     box: Box
     rows: int
@@ -245,9 +246,9 @@ RegionType = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region of a page, with the indices of the page's lines in it: none in most figures.
+    """A region of the page's layout, such as a title or figure; `lines` are the indices of the page's lines in it.
 
-    The confidence is 0 for text in no region of the layout model.
+    The confidence is 0 for a text region that was added for lines outside all regions of the layout model.
     """
 
     type: RegionType
@@ -258,10 +259,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Barcode:
-    """A bar code or QR code on a page; its box begins at the code's own top left corner.
+    """A bar code or QR code on a page; the first corner of its box is the code's own top left, also if it is rotated.
 
-    The type is zxing-cpp's name of the format, such as QRCode, EAN13, Code128. Bytes that are not text appear as
-    zxing-cpp shows them.
+    `type` is zxing-cpp's name of the format, such as QRCode, EAN13 or Code128. `text` shows bytes that are not text
+    as zxing-cpp does.
     """
 
     type: str
@@ -271,7 +272,7 @@ class Barcode:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a line, without spaces; its box runs along the line's. Characters only if requested."""
+    """One word of a line, without spaces; its box is parallel to the line's. It has characters only if requested."""
 
     text: str
     confidence: float
@@ -283,7 +284,7 @@ class Word:
 class Line:
     """One line of text.
 
-    `words` is None if they were not requested or the engine returns none; `source` is None unless the text layer was
+    `words` is None if words were not requested or the engine returns none; `source` is None unless the text layer was
     requested.
     """
 
@@ -296,9 +297,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class MaskedPart:
-    """A part of a line that was replaced by stars; a match over two lines gives a part in each.
+    """A part of a line that was replaced by stars; a match that runs over two lines gives one part in each.
 
-    `line` is the line's index, `begin` and `end` (exclusive) are character offsets; the box has the line's height.
+    `line` is the line's index; `begin` and `end` (exclusive) are offsets in its text. The box has the line's height.
     """
 
     kind: MaskKind
@@ -310,7 +311,7 @@ class MaskedPart:
 
 @dataclass(frozen=True, slots=True)
 class EngineTimes:
-    """When an engine began a page, had detected its lines, and ended, on `time.monotonic`."""
+    """The `time.monotonic` when an engine began a page, had detected its lines, and finished it."""
 
     began_s: float
     found_s: float
@@ -321,9 +322,9 @@ class EngineTimes:
 class Page:
     """The result of one page: lines and regions in reading order, tables and bar codes from top to bottom.
 
-    `width` and `height` are those of the image as displayed, the frame of all boxes; `angle` is the clockwise turn (0,
-    90, 180 or 270) that made the text upright; `number` counts pages from 1. If regions were requested, every line is
-    in one. `masked` is None without masking; `times` are set if an engine read the page for this request.
+    All boxes are in the image as displayed, of size `width` x `height`; `angle` is the clockwise rotation (0, 90, 180
+    or 270) that made the text upright; `number` counts pages from 1. If regions were requested, every line is in one.
+    `masked` is None without masking; `times` are set if an engine read the page for this request.
     """
 
     width: int
@@ -345,18 +346,18 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class DecodedPage(Page):
-    """The answer to a FileTask: a page in the frame of its image, or the image without lines, if requested."""
+    """The answer to a FileTask: a page in the decoded image's coordinates, or if requested the image without lines."""
 
     decode_s: float = 0.0
     image: Image | None = None
 
     @classmethod
     def of(cls, page: Page, decode_s: float, image: Image | None = None) -> DecodedPage:
-        """Add the decoding time and image to a page."""
+        """Make a DecodedPage from a page, the decoding time and the image."""
         return cls(**_values_of(page), decode_s=decode_s, image=image)
 
     def page(self) -> Page:
-        """The page alone."""
+        """The page without decoding time and image."""
         return Page(**_values_of(self))
 
 
@@ -366,7 +367,7 @@ def _values_of(page: Page) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """The engine that read a page, with its model, device, precision and execution provider."""
+    """Which engine read a page, with which model, device, precision and execution provider."""
 
     name: str
     model: str
@@ -378,7 +379,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The time of one page: decoding, in the queue, in the engine, and total."""
+    """The seconds that one page took: decoding, waiting in the queue, in the engine, and in total."""
 
     decode_s: float
     queue_s: float
@@ -388,7 +389,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The result for one image: its page, the engine, the timing, and whether it came from the cache."""
+    """The result for one image: page, engine, timing, and whether it came from the result cache."""
 
     page: Page
     engine: EngineInfo

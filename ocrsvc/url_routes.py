@@ -1,6 +1,6 @@
 """Routing between adapters that share a path, and the choice of the adapter that answers an unknown path or method.
 
-The port decides first, if it is bound as an adapter's usual port; otherwise headers, key and body decide.
+A port in OCRSVC_USUAL_PORTS decides first; at other ports the headers, the API key and the body decide.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -19,15 +19,15 @@ FORMS: Final = frozenset({"multipart/form-data", "application/x-www-form-urlenco
 
 
 class Router:
-    """Chooses the adapter for each request. Create it after all adapters are registered.
+    """Chooses the adapter that answers a request. Create it after all adapters are registered.
 
-    Each adapter is a blueprint with its name, and formats its own errors.
+    Each adapter is a Flask blueprint of the same name, which formats its own errors.
     """
 
     def __init__(self, app: Flask, settings: Settings) -> None:
         self._usual_ports = settings.usual_ports
         self._rules: dict[str, list[Rule]] = {}
-        # Rules by adapter for each (path, method).
+        # For each path and method, the URL rules by adapter.
         rivals: dict[tuple[str, str], dict[str, Rule]] = {}
         for rule in app.url_map.iter_rules():
             name = rule.endpoint.partition(".")[0]
@@ -37,16 +37,16 @@ class Router:
         self._shared = {place: rules for place, rules in rivals.items() if len(rules) > 1}
 
     def by_head(self, request: Request) -> None:
-        """Choose by port, headers and key; for an unknown route, the adapter at the port or the only one there."""
+        """Choose by port, headers and key; for an unknown path or method, the only adapter at the port or the path."""
         if request.routing_exception is None:
             if rivals := self._rivals(request):
                 request.url_rule = rivals[_best_by_head(request, self._allowed(request, rivals))]
         elif len(owners := self._adapters_at_port(request) or _owners(self._rules, request.path)) == 1:
-            # No route matched; the blueprint of this rule formats the error.
+            # No route matched. The blueprint of this rule formats the error.
             request.url_rule = self._rules[next(iter(owners))][0]
 
     def by_body(self, request: Request) -> None:
-        """If several adapters are left for a POST, choose the one that its body fits."""
+        """If several adapters are still possible for a POST, choose the first that its body fits."""
         rivals = self._rivals(request) if request.method == "POST" else {}
         left = self._allowed(request, rivals)
         if len(left) > 1:
@@ -54,11 +54,11 @@ class Router:
             request.url_rule = rivals[name] if name else request.url_rule
 
     def _rivals(self, request: Request) -> Mapping[str, Rule]:
-        """The rules, by adapter, that share the request's path and method."""
+        """The URL rules, by adapter, for the request's path and method if several adapters share them."""
         return {} if request.url_rule is None else self._shared.get((request.url_rule.rule, request.method), {})
 
     def _allowed(self, request: Request, rivals: Collection[str]) -> Collection[str]:
-        """The rivals at the request's port and among these those that its key allows; each filter must leave one."""
+        """Filter the rivals by the request's port, then by its API key; a filter that leaves none is skipped."""
         left = self._adapters_at_port(request).intersection(rivals) or rivals
         if request.key is not None and request.key.adapters is not None:
             return request.key.adapters.intersection(left) or left
@@ -70,7 +70,7 @@ class Router:
 
 
 def _best_by_head(request: Request, rivals: Collection[str]) -> str:
-    """The best of several adapters for the method and the body's type."""
+    """Choose among adapters by the request's method and the body's type."""
     if request.method != "POST":
         # The web page's view serves both browsers and programs.
         return "page" if "page" in rivals else min(rivals, key=_rank)
@@ -79,18 +79,18 @@ def _best_by_head(request: Request, rivals: Collection[str]) -> str:
 
 
 def _rank(name: str) -> tuple[bool, str]:
-    """Sort key: adapters that yield their paths to others last, else by name."""
+    """Sort key: by name, but adapters that yield their paths to others last."""
     entry = adapters().get(name)
     return (entry is not None and entry.yields_paths, name)
 
 
 def _by_body(request: Request, left: Collection[str]) -> Iterator[str]:
-    """The adapters that the body fits, best first; a JSON body fits the adapters in `left` that know its members."""
+    """Yield adapters that the body fits, best first; JSON fits the adapters in `left` that define its members."""
     if request.mimetype == "multipart/form-data":
         yield from _taking_forms()
         return
     raw = None
-    # The chosen adapter reports the error of an unreadable body.
+    # An unreadable body is ignored here; the chosen adapter reports the error.
     with suppress(OcrsvcError):
         raw, members = request.content.raw, request.content.members
         sent = ((name, entry.members) for name, entry in adapters().items() if name in left)
@@ -100,7 +100,7 @@ def _by_body(request: Request, left: Collection[str]) -> Iterator[str]:
 
 
 def _taking_forms() -> frozenset[str]:
-    """The adapters whose clients send forms."""
+    """The adapters that get forms if adapters share a path."""
     return frozenset(name for name, entry in adapters().items() if entry.takes_forms)
 
 

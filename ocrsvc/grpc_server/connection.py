@@ -182,8 +182,8 @@ class Connection:
             case events.PingAckReceived(ping_data=data) if data == _PING:
                 self._send_last_goaway()
             case events.ConnectionTerminated(error_code=ErrorCodes.NO_ERROR):
-                # The client begins no more calls but expects answers (RFC 9113 section 6.8). h2 would refuse to send them
-                # because it considers the connection closed.
+                # The client begins no more calls but expects answers (RFC 9113 section 6.8). h2 would refuse to send
+                # them because it considers the connection closed.
                 self._h2.state_machine.state = ConnectionState.SERVER_OPEN
                 self._is_final = True
             case events.ConnectionTerminated():

@@ -40,7 +40,7 @@ class ReceivedMessage:
     max_bytes: int
 
     def parse(self, kind: Any, share: Share) -> Any:
-        """Parse the message as a `kind`; `share` then counts the result, not the bytes. Raises CallFailed, QueueFull."""
+        """Parse as class `kind`; `share` then counts the result instead of the bytes. Raises CallFailed, QueueFull."""
         take_body(self.data)
         data = self.decompress(share)
         self.data, received_bytes = memoryview(b""), share.held_bytes

@@ -1,4 +1,4 @@
-"""Descriptions of settings for people: variable, unit, help, accepted values; passwords as stars."""
+"""Descriptions of settings for people: variable, unit, help and accepted values, without passwords."""
 
 import re
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from ocrsvc.settings.settings import settings_class
 
 PREFIX: Final = "OCRSVC_"
 
-# In an address such as redis://user:secret@host or redis://host?password=secret, even with an unescaped / or @.
+# Match passwords in addresses such as redis://user:secret@host or redis://host?password=secret, even with / or @.
 _PASSWORDS: Final = (re.compile(r"([?&]password=)[^&\s]*", re.IGNORECASE), re.compile(r"(://[^/@\s:]*:)\S*(?=@)"))
-# API keys, which error messages would show if they are in a variable with a wrong name.
+# Matches API keys, which an error message would show if they were in a variable with a wrong name.
 _API_KEY: Final = re.compile(r"\bocr_\w[\w-]*")
 
 
 def groups() -> Iterator[type[SettingsGroup]]:
-    """The setting groups, in the order of their fields in `settings_class()`."""
+    """The groups of settings, in the order of their fields in `settings_class()`."""
     for base in reversed(settings_class().__mro__):
         if SettingsGroup in base.__bases__:
             yield base
@@ -39,7 +39,7 @@ def unit_of(name: str) -> str:
 
 
 def help_of(name: str) -> str:
-    """A setting's help, one sentence."""
+    """The help of a setting, one sentence."""
     return settings_class().model_fields[name].description or ""
 
 
@@ -55,21 +55,21 @@ def is_secret(name: str) -> bool:
 
 
 def without_passwords(text: str) -> str:
-    """The text with passwords in addresses and API keys replaced by stars."""
+    """Replace passwords in addresses, and API keys, by stars."""
     for place in _PASSWORDS:
         text = place.sub(r"\1***", text)
     return _API_KEY.sub("ocr_***", text)
 
 
 def _declared(name: str, key: str) -> str:
-    """A text declared by `setting` in addition to the field; empty if there is none."""
+    """The "unit" or "accepted" text that `setting` has added to the field; empty if there is none."""
     extra: Any = settings_class().model_fields[name].json_schema_extra or {}
     text = extra.get(key, "")
     return str(text() if callable(text) else text)
 
 
 def _plain_type(field: FieldInfo) -> Any:
-    """The field's type without None."""
+    """The type of a field, without the alternative None."""
     if get_origin(field.annotation) in (Union, UnionType):
         return next(part for part in get_args(field.annotation) if part is not NoneType)
     return field.annotation
@@ -87,7 +87,7 @@ def _describe_kind(name: str, kind: Any) -> str:
 
 
 def _describe_bounds(field: FieldInfo) -> str:
-    """The bounds as text with a leading space."""
+    """The field's bounds as text such as " from 1 to 256", with a leading space."""
     names = ("ge", "gt", "le")
     bounds = {name: getattr(bound, name) for name in names for bound in field.metadata if hasattr(bound, name)}
     words = {"ge": " from {}", "gt": " above {}", "le": " to {}" if "ge" in bounds else " up to {}"}

@@ -52,7 +52,7 @@ class EngineSettings(SettingsGroup, title="Engine"):
 
 
 class PpocrEngineSettings(SettingsGroup, title="Engine ppocr"):
-    """Settings of ppocr. `provider` is checked against `device`, so EngineSettings come first."""
+    """Settings of ppocr. The check of `provider` needs `device`, so EngineSettings must be validated first."""
 
     precision: Literal["auto", "fp32", "fp16", "bf16", "int8"] = setting(
         "auto",
@@ -89,7 +89,7 @@ class PpocrEngineSettings(SettingsGroup, title="Engine ppocr"):
 
 
 class TrEngineSettings(SettingsGroup, title="Engine tr"):
-    """Settings of tr: its files, and how its sessions are shared."""
+    """Settings of tr: its files, and how requests share its sessions."""
 
     tr_home: Path | None = setting(None, "Folder with libtr.so, ctpn.bin and crnn.bin, for the engine tr.")
     tr_shared_sessions: bool = setting(
@@ -98,7 +98,7 @@ class TrEngineSettings(SettingsGroup, title="Engine tr"):
 
 
 class IsolationSettings(SettingsGroup, title="Isolation"):
-    """Engines in child processes, and the crash denylist."""
+    """Settings of engines in child processes, and of the crash denylist."""
 
     isolation: Literal["thread", "process"] = setting(
         "thread",

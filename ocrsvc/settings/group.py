@@ -1,4 +1,4 @@
-"""Declaring settings: the base class of groups, one setting, and types that several groups share."""
+"""Declaration of settings: the base class of groups, a field function, and types that several groups share."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _BYTE_UNITS: Final = {"": 1, "b": 1} | {
 class SettingsGroup(BaseModel):
     """A frozen group of settings. `Settings` inherits from every group (`ocrsvc.settings.settings`).
 
-    `title` is its heading in the reference: `class TlsSettings(SettingsGroup, title="TLS")`.
+    `title` is the group's heading in the reference: `class TlsSettings(SettingsGroup, title="TLS")`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -34,9 +34,10 @@ def setting(
     between: tuple[float, float] | None = None,
     le: float | None = None,
 ) -> Any:
-    """Declare a setting: its default, or a function that returns it, and one sentence of help.
+    """Declare a setting by its default, or a function that returns the default, and one sentence of help.
 
-    Names ending in _s or _bytes imply the unit; `accepted`, a text or a function, replaces the type's description.
+    A name that ends in _s or _bytes implies the unit; `accepted`, a text or a function, overrides the description of
+    accepted values.
     """
     ge, le = between or (None, le)
     return Field(
@@ -50,7 +51,7 @@ def setting(
 
 @dataclass(frozen=True, slots=True)
 class Percentage:
-    """A percentage of an amount that is known only where the setting is used."""
+    """A percentage, whose base amount is known only by the code that uses the setting."""
 
     percent: float
 
@@ -59,19 +60,19 @@ class Percentage:
 
 
 def bytes_of(amount: int | Percentage | None, whole_bytes: int) -> int | None:
-    """An amount of memory in bytes; percentages are of `whole_bytes`, and None stays None."""
+    """Convert an amount of memory to bytes; percentages refer to `whole_bytes`, and None stays None."""
     return round(amount.percent / 100 * whole_bytes) if isinstance(amount, Percentage) else amount
 
 
 def split_list(value: object, separator: str = ",") -> object:
-    """The parts of a text such as "a, b"; other values unchanged."""
+    """Split a text such as "a, b" into stripped, non-empty parts; return other values unchanged."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(separator) if part.strip())
     return value
 
 
 def _parse_bytes(value: object) -> object:
-    """The bytes in "64MiB", "1GB" or "4096"; other values unchanged, for pydantic to refuse."""
+    """Parse "64MiB", "1GB" or "4096" as bytes; return other values unchanged, so that pydantic refuses them."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", str(value).strip())
     unit = _BYTE_UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
@@ -80,7 +81,7 @@ def _parse_bytes(value: object) -> object:
 
 
 def _parse_amount(value: object) -> object:
-    """The Percentage in "80%", if it is above 0 and up to 100; else as `_parse_bytes`."""
+    """Parse "80%" as a Percentage if it is above 0 and up to 100, other text as `_parse_bytes` does."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", str(value).strip())
     if match is None:
         return _parse_bytes(value)

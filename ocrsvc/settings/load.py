@@ -1,6 +1,6 @@
-"""Loading settings from the environment, and from the TOML file in `OCRSVC_CONFIG`; all errors are reported together.
+"""Loads settings from environment variables and the TOML file in `OCRSVC_CONFIG`; reports all errors together.
 
-The environment takes precedence. An empty variable counts as not set.
+Environment variables take precedence. An empty variable counts as not set.
 """
 
 import difflib
@@ -43,7 +43,7 @@ Source = Literal["default", "file", "environment"]
 
 @dataclass(frozen=True, slots=True)
 class RawValue:
-    """An unchecked value: the setting's name, its label in messages, and its source."""
+    """An unchecked value of a setting, with the setting's name, its label in messages, and the value's source."""
 
     name: str
     label: str
@@ -52,12 +52,12 @@ class RawValue:
 
 
 def read_settings(environ: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
-    """Read and check the settings, by default of this process's environment. Raises SettingsError."""
+    """Read and check the settings, by default from this process's environment. Raises SettingsError."""
     return check_settings(gather(environ, file))
 
 
 def check_settings(given: Mapping[str, RawValue]) -> Settings:
-    """Check raw values. Raises SettingsError with one line per error: the name, its value, what is accepted."""
+    """Check raw values. Raises SettingsError with one line per error: name, value, and accepted values."""
     fields = settings_class().model_fields
     complaints = [_unknown(item) for item in given.values() if item.name not in fields]
     values = {name: item.value for name, item in given.items() if name in fields}
@@ -73,7 +73,7 @@ def check_settings(given: Mapping[str, RawValue]) -> Settings:
 
 
 def gather(environ: Mapping[str, str] | None = None, file: Path | None = None) -> dict[str, RawValue]:
-    """Unchecked values by setting name. Raises SettingsError if the file cannot be read or is not TOML."""
+    """Read unchecked values, by setting name. Raises SettingsError if the file cannot be read or is not TOML."""
     environ = os.environ if environ is None else environ
     named = environ.get(CONFIG_VARIABLE)
     file = Path(named) if file is None and named else file
@@ -82,7 +82,7 @@ def gather(environ: Mapping[str, str] | None = None, file: Path | None = None) -
 
 
 def _with_new_names(given: Mapping[str, RawValue]) -> dict[str, RawValue]:
-    """The values under their new names, with a warning for each old one. Raises SettingsError where both are set."""
+    """Rename settings with old names, and log a warning for each. Raises SettingsError if old and new are both set."""
     values = {name: item for name, item in given.items() if name not in RENAMED}
     for old, item in given.items():
         if old not in RENAMED:
@@ -100,7 +100,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
     for variable, value in environ.items():
         if variable.startswith(PREFIX) and variable not in {CONFIG_VARIABLE, API_KEY_VARIABLE} and value != "":
             name = variable.removeprefix(PREFIX)
-            # OCRSVC_Engine is refused, so that two spellings cannot have different values.
+            # Only all-capital names match: OCRSVC_Engine is refused, since OCRSVC_ENGINE could have another value.
             yield RawValue(name.lower() if name.isupper() else name, variable, value, "environment")
 
 
@@ -112,20 +112,20 @@ def _from_file(file: Path) -> Iterator[RawValue]:
     except ValueError as error:
         raise SettingsError(f"{CONFIG_VARIABLE}: {file} is not a TOML file: {error}.") from error
     for key, value in table.items():
-        # As text, so that `workers = true` is refused in the file as in the environment.
+        # Converted to text, so that `workers = true` in the file is refused as in the environment.
         plain = value if isinstance(value, dict | list) else str(value)
         yield RawValue(key, f"{key} (in {file.name})", plain, "file")
 
 
 def _unknown(item: RawValue) -> str:
-    """The error for an unknown setting, with its replacement or the most similar setting."""
+    """The error message for an unknown setting, with its replacement or the most similar setting."""
     written = variable_of if item.source == "environment" else str
     if item.name in REPLACED:
         return f"{item.label} is no longer a setting: use {written(REPLACED[item.name])}. {_ONE_ACCOUNT}"
     known = [*settings_class().model_fields, "config"]
     near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
     hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists all settings."
-    # It may be a misspelt secret.
+    # Hidden, because the setting may be a secret with a misspelt name.
     value = "***" if near and is_secret(near[0]) else repr(without_passwords(str(item.value)))
     return f"{item.label} is {value}: unknown setting; {hint}"
 

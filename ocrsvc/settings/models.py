@@ -7,7 +7,7 @@ from pydantic import Field, PositiveFloat, SecretStr, StringConstraints
 
 from ocrsvc.settings.group import ListOf, MemoryAmount, Percentage, SettingsGroup, setting
 
-# Optionally with a version or a label.
+# A model's name, optionally with a version (/1) or a label (:stable).
 _MODEL: Final = "^[a-z0-9][a-z0-9._-]{0,63}(?:/[1-9][0-9]{0,8}|:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?$"
 ModelName = Annotated[str, StringConstraints(pattern=_MODEL)]
 ModelNames = ListOf[ModelName]
@@ -52,7 +52,7 @@ class ModelSettings(SettingsGroup, title="Models"):
 class ModelKeySettings(SettingsGroup, title="Encrypted models"):
     """The key of encrypted models, from one of three sources."""
 
-    # Excluded from settings that are passed to other processes.
+    # Secret, so it is excluded when settings are passed to other processes.
     models_key: Annotated[SecretStr | None, Field(exclude=True)] = setting(
         None,
         "The key of encrypted models; it is removed from the environment after it was read, and never shown.",
@@ -61,7 +61,7 @@ class ModelKeySettings(SettingsGroup, title="Encrypted models"):
     models_key_fd: int | None = setting(
         None, "File descriptor from which the key of encrypted models is read, at the start only.", between=(3, 2**20)
     )
-    # Its arguments may contain credentials of a key server.
+    # Excluded too, because its arguments may contain credentials of a key server.
     models_key_command: Annotated[SecretStr | None, Field(exclude=True)] = setting(
         None,
         "Program with arguments that prints the key of encrypted models; it runs without a shell, at the start and at "

@@ -10,11 +10,11 @@ from pydantic import AfterValidator, PositiveFloat, StringConstraints, Validatio
 from ocrsvc.plugins import adapters
 from ocrsvc.settings.group import ByteCount, ListOf, Names, SettingsGroup, setting
 
-# Kinds of names in a client certificate: the subject's common name, and alternative names.
+# Kinds of names in a client certificate: the subject's common name (CN), and alternative names.
 _NAME_KINDS: Final = ("CN", "DNS", "URI", "EMAIL", "IP")
 _BIND: Final = re.compile(r"unix:\S+|(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})")
 _ORIGIN: Final = r"^(?:\*|https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?)$"
-# The last colon is the separator: URIs contain colons, key names do not.
+# KIND=NAME:KEY. The last colon separates the key's name, which has no colons; a URI may have some.
 _CERTIFICATE_NAME: Final = rf"^(?:{'|'.join(_NAME_KINDS)})=\S(?:.*\S)?:[^\s:=]+$"
 _LABEL: Final = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _PATTERN: Final = rf"^(?:\*|(?:\*\.)?{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]{{2,45}}\])(?::(?:[1-9][0-9]{{0,4}}|\*))?$"
@@ -34,7 +34,7 @@ def _check_certificate_names(entries: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_adapters(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names without duplicates; ("none",) is empty. Raises ValueError for an unknown adapter."""
+    """Remove duplicate names; ("none",) means no adapter. Raises ValueError for an unknown adapter."""
     if names == ("none",):
         return ()
     if unknown := set(names) - set(adapters()):
@@ -43,7 +43,7 @@ def _check_adapters(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_usual_ports(names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-    """The names, if each adapter is on and has a usual port, and `bind` has a host. Raises ValueError."""
+    """Check that each adapter is on and has a usual port, and that `bind` has a host. Raises ValueError."""
     names = _check_adapters(names)
     portless = [name for name in names if adapters()[name].port is None or name not in info.data.get("adapters", names)]
     if portless or (names and str(info.data.get("bind", "")).startswith("unix:")):
@@ -147,7 +147,7 @@ class TlsSettings(SettingsGroup, title="TLS"):
 
 
 class AdapterSettings(SettingsGroup, title="API adapters"):
-    """The API adapters. `usual_ports` is checked against `bind`, so ServiceSettings come first."""
+    """The API adapters. The check of `usual_ports` needs `bind`, so ServiceSettings must be validated first."""
 
     adapters: AdapterNames = setting(
         lambda: tuple(adapters()),
@@ -185,7 +185,7 @@ class AccessSettings(SettingsGroup, title="Access"):
 
 
 class OutgoingSettings(SettingsGroup, title="Outgoing requests"):
-    """Callers' URLs: files that are fetched, and callbacks."""
+    """Requests to callers' URLs: files to fetch, and callbacks."""
 
     url_hosts: HostPatterns = setting(
         (),
@@ -236,7 +236,7 @@ class LoggingSettings(SettingsGroup, title="Logging"):
 
 
 class TraceSettings(SettingsGroup, title="Traces"):
-    """Traces of requests, by OpenTelemetry."""
+    """Traces of requests, with OpenTelemetry."""
 
     traces: Literal["off", "otlp"] = setting(
         "off",

@@ -1,4 +1,4 @@
-"""All settings in one class, which inherits the fields of every group, including those of plug-ins."""
+"""The class of all settings, which inherits the fields of every group, plug-ins' groups included."""
 
 from functools import cache
 from typing import cast
@@ -11,7 +11,7 @@ from ocrsvc.settings import engine, models, service, workers_and_limits
 from ocrsvc.settings.group import SettingsGroup
 
 
-# pydantic takes the fields of the last base first: settings are checked, listed and described from the bottom up.
+# pydantic takes the fields of the last base class first, so settings are checked and listed from the bottom up.
 class Settings(
     engine.FakeEngineSettings,
     service.TraceSettings,
@@ -34,17 +34,17 @@ class Settings(
     engine.PpocrEngineSettings,
     engine.EngineSettings,
 ):
-    """All checked settings, frozen. Instances are of `settings_class()`."""
+    """All settings, checked and frozen. Create instances with `settings_class()`, which adds plug-ins' settings."""
 
 
 @cache
 def settings_class() -> type[Settings]:
-    """`Settings` with the groups of plug-ins added.
+    """The subclass of `Settings` that has the plug-ins' groups too.
 
     Raises SettingsError if a plug-in cannot be used, or one of its settings has a name that is taken.
     """
     try:
-        # Output formats have no settings, but an unusable one stops the start as well.
+        # Output formats have no settings, but are loaded here so that an unusable one stops the start too.
         output_formats()
         entries: list[EngineEntry | AdapterEntry] = [*engines().values(), *adapters().values()]
         groups = tuple(dict.fromkeys(_group_of(entry) for entry in entries if entry.settings))

@@ -21,7 +21,7 @@ _MAX_PATTERN_CHARS: Final = 1000
 
 
 def _complete_formats(value: object) -> object:
-    """Pixel limits from "gif=1000, webp=2000" or a table; missing formats get their defaults. Raises ValueError."""
+    """Parse pixel limits such as "gif=1000, webp=2000" or a table, and add missing formats. Raises ValueError."""
     if isinstance(value, str):
         value = {key.strip(): limit.strip() for key, _, limit in (part.partition("=") for part in value.split(","))}
     if not isinstance(value, Mapping):
@@ -42,7 +42,7 @@ def _check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def compile_pattern(pattern: str) -> Any:
-    """Compile a pattern with re2 and bounded memory. Raises ValueError, and ImportError without re2."""
+    """Compile a pattern with re2 and a memory limit. Raises ValueError, and ImportError without re2."""
     import re2
 
     options = re2.Options()
@@ -65,7 +65,7 @@ FormatPixels = Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator
 
 
 class WorkerSettings(SettingsGroup, title="Workers"):
-    """Worker processes, their threads and limits. None: `ocrsvc.system.thread_plan` decides."""
+    """Worker processes, their threads and limits. Where a value is None, `ocrsvc.system.thread_plan` decides."""
 
     workers: int | None = setting(None, "Worker processes; overridden by gunicorn's -w.", "processes", between=(1, 256))
     threads: int | None = setting(
@@ -108,7 +108,7 @@ class WorkerSettings(SettingsGroup, title="Workers"):
 
 
 class LimitSettings(SettingsGroup, title="Limits"):
-    """Limits on the queue, time, bytes, callers, pixels and pages of requests."""
+    """Limits on requests: queue, time, bytes, callers, pixels and pages."""
 
     queue_size: int = setting(
         64,
@@ -156,7 +156,7 @@ class LimitSettings(SettingsGroup, title="Limits"):
 
 
 class JobSettings(SettingsGroup, title="Jobs"):
-    """The folder of jobs, and its limits."""
+    """The folder of jobs, and limits on it."""
 
     jobs_dir: Path | None = setting(
         None,
@@ -182,7 +182,7 @@ class JobSettings(SettingsGroup, title="Jobs"):
         "time, up to an hour.",
         between=(1, 100),
     )
-    # Excluded from settings that are passed to other processes.
+    # Secret, so it is excluded when settings are passed to other processes.
     callback_secret: Annotated[SecretStr | None, Field(exclude=True)] = setting(
         None,
         "Secret from which each API key's own secret is derived; that signs callbacks of the key's jobs that have no "
@@ -192,7 +192,7 @@ class JobSettings(SettingsGroup, title="Jobs"):
 
 
 class CacheSettings(SettingsGroup, title="Result cache"):
-    """The result cache: in each worker's memory, or in Redis."""
+    """The result cache, in each worker's memory or in Redis."""
 
     cache_bytes: ByteCount | None = setting(
         None,
@@ -210,7 +210,7 @@ class CacheSettings(SettingsGroup, title="Result cache"):
 
 
 class MaskingSettings(SettingsGroup, title="Masking"):
-    """The operator's masking patterns."""
+    """The operator's patterns of text to mask."""
 
     mask_patterns: Patterns = setting(
         (), "Your own patterns, which mask=own masks, such as EMP-[0-9]{6}, in RE2's syntax.", accepted=_ACCEPTED

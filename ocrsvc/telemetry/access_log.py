@@ -12,11 +12,11 @@ from ocrsvc.telemetry.log_lines import DROPPED, LINE_BYTES, QUEUE_LINES, REQUEST
 _STDOUT: Final = 1
 _LONGEST_PATH: Final = 200
 _FIELDS: Final = ("client", "method", "path", "adapter", "status", "code", "bytes_in", "bytes_out", "seconds")
-# Lines wait this long to be written together; a killed worker loses them.
+# Lines wait this long so that several are written at once; a killed worker loses waiting lines.
 _PAUSE_S: Final = 0.02
 _LOGGER: Final = "ocrsvc.access"
 _SERVER_ERROR: Final = 500
-# gRPC status codes of server faults; HTTP's codes begin at 100.
+# gRPC status codes of server faults; they cannot be confused with HTTP status codes, which begin at 100.
 _OUR_FAULT: Final = frozenset({2, 4, 12, 13, 14, 15})
 
 
@@ -43,21 +43,21 @@ class Event:
 
 
 class Origin(NamedTuple):
-    """The process that writes a line, and its worker's slot."""
+    """The process that writes a line, and its slot in the worker table."""
 
     pid: int
     worker: int | None = None
 
 
 def as_json(event: Event, origin: Origin) -> bytes:
-    """One line of JSON, in the schema of log_lines.py."""
+    """Format an event as one line of JSON, in the schema of log_lines.py."""
     level = "error" if event.status >= _SERVER_ERROR or event.status in _OUR_FAULT else "info"
     fields = head(event.at_s, level, REQUEST, _LOGGER, origin.pid, origin.worker)
     return json_line(fields | {"id": event.id} | _optional(event) | _fields(event))
 
 
 def as_text(event: Event, _origin: Origin) -> bytes:
-    """One line of key=value; values that are not plain words are quoted as JSON strings."""
+    """Format an event as one line of key=value; values other than plain words are quoted as JSON strings."""
     pairs = {"time": moment(event.at_s), "id": event.id} | _fields(event) | _optional(event)
     return " ".join(f"{name}={_plain(value)}" for name, value in pairs.items()).encode("utf-8", "replace") + b"\n"
 
@@ -72,7 +72,7 @@ def _optional(event: Event) -> dict[str, Any]:
 
 
 class AccessLog:
-    """Writes events to a file descriptor from a thread; calls `on_drop` for each lost event."""
+    """Writes events to a file descriptor in a background thread; calls `on_drop` for each lost event."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class AccessLog:
         self.put, self.stop = self._writer.put, self._writer.stop
 
     def _write(self, events: Sequence[Event]) -> None:
-        """Write lines together, in pieces that a pipe accepts whole."""
+        """Write lines in groups small enough to be written to a pipe atomically."""
         together = b""
         for line in self._lines_of(events):
             if together and len(together) + len(line) > LINE_BYTES:
@@ -101,7 +101,7 @@ class AccessLog:
         _write_all(self._target, together)
 
     def _lines_of(self, events: Sequence[Event]) -> Iterator[bytes]:
-        """The lines of the events; events that cannot be formatted are dropped."""
+        """Format events as lines; drop events that cannot be formatted."""
         for event in events:
             try:
                 yield self._as_line(event, self._origin)
@@ -116,7 +116,7 @@ class AccessLog:
 
 
 def _write_all(target: int, line: bytes) -> None:
-    """Write a line with one call if the pipe has room, so that lines of several workers do not mix."""
+    """Write bytes with one call if the pipe has room, so that lines of several workers do not mix."""
     while line:
         line = line[os.write(target, line) :]
 

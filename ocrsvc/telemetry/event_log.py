@@ -1,6 +1,6 @@
-"""The service's own log: JSON lines, and handlers that never make a request wait.
+"""The service's own log: JSON lines, and handlers that never block a request.
 
-The arbiter writes its lines itself if the stream accepts them; a worker has a thread for that (log_lines.py).
+The arbiter writes its lines directly if the stream accepts them; a worker has a thread for that (log_lines.py).
 """
 
 import logging
@@ -23,14 +23,14 @@ _IDS: Final = "request_ids"
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats records as JSON lines, see log_lines.py; `worker` is the worker's slot."""
+    """Formats records as JSON lines, as log_lines.py describes; `worker` is the worker's slot."""
 
     def __init__(self, worker: int | None = None) -> None:
         super().__init__()
         self._worker = worker
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line without a newline."""
+        """Format a record as a line without a newline."""
         message = record.getMessage()
         event = getattr(record, "event", None) or event_name(message)
         fields = head(record.created, record.levelname.lower(), event, record.name, record.process, self._worker)
@@ -50,13 +50,13 @@ def _stack_of(record: logging.LogRecord) -> str:
 
 
 class ReadyStreamHandler(logging.StreamHandler[Any]):
-    """Writes to a stream, and drops lines while the stream accepts none; the first one waits a second."""
+    """Writes to a stream; if the stream accepts nothing for a second, drops lines until it does."""
 
     lost = 0
     on_drop: Callable[[], object] = ignore
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write or drop a record."""
+        """Write a record, or drop it if the stream accepts nothing."""
         if not _is_writable(self.stream, 0 if self.lost else _PATIENCE_MS):
             self.lost += 1
             self.on_drop()
@@ -68,7 +68,7 @@ class ReadyStreamHandler(logging.StreamHandler[Any]):
 
 
 def _is_writable(stream: Any, patience_ms: int) -> bool:
-    """Whether the stream accepts a line within `patience_ms`; True if that is unknown."""
+    """Whether the stream accepts a line within `patience_ms`; True if it cannot be polled."""
     try:
         poll = select.poll()
         poll.register(stream.fileno(), select.POLLOUT)
@@ -89,7 +89,7 @@ class BackgroundHandler(logging.Handler):
         )
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Format a record and queue it; its arguments are not kept."""
+        """Format a record and queue it, without keeping its arguments in memory."""
         setattr(record, _IDS, current_ids())
         try:
             record.msg, record.args = record.getMessage(), None
@@ -103,11 +103,11 @@ class BackgroundHandler(logging.Handler):
             self._writer.put(record)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until all lines so far are written, at most `timeout_s`."""
+        """Wait at most `timeout_s` until all queued lines are written."""
         self._writer.flush(timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Write queued lines, at most for `timeout_s`; later lines are written by the thread that logs them."""
+        """Write queued lines for at most `timeout_s`; later lines are written by the thread that logs them."""
         self._is_stopped = True
         self._writer.stop(timeout_s)
 
@@ -117,14 +117,14 @@ def _write(record: logging.LogRecord) -> None:
 
 
 def lost_record(lost: int) -> logging.LogRecord:
-    """A record that reports the number of lost lines."""
+    """A warning record with the number of lost lines."""
     record = logging.LogRecord("ocrsvc", logging.WARNING, __file__, 0, f"DROPPED {lost} lines of this log", None, None)
     record.event = DROPPED
     return record
 
 
 def log_as_json() -> None:
-    """Write all logs of this process to stderr as JSON, for a process without gunicorn's logger."""
+    """Write all logs of this process to stderr as JSON; for processes without gunicorn's logger."""
     handler = ReadyStreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.getLogger().handlers[:] = [handler]
@@ -133,7 +133,7 @@ def log_as_json() -> None:
 
 
 def log_uncaught() -> None:
-    """Log uncaught errors of all threads, instead of printing them."""
+    """Log uncaught exceptions of all threads instead of printing them."""
 
     def log_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None:

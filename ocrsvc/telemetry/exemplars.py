@@ -1,4 +1,4 @@
-"""Exemplars of histograms: the last sampled trace in each bucket, in shared memory like metrics_store.py."""
+"""Exemplars of histograms: the last sampled trace in each bucket, in shared memory as in metrics_store.py."""
 
 import ctypes
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from ocrsvc.telemetry.metric import Key
 SERIES: Final = 64
 """Largest number of series with exemplars in one process; later series have none."""
 
-# An exemplar is kept for this long, so that frequent requests do not rewrite it.
+# An exemplar is kept at least this long, so that frequent requests do not rewrite it each time.
 _FRESH_S: Final = 1.0
 _KEY_BYTES: Final = 96
 _TRACE_BYTES: Final = 32
@@ -30,7 +30,7 @@ Exemplars = Mapping[Key, Mapping[int, Exemplar]]
 
 
 class _Bucket(ctypes.Structure):
-    # at_s is 0 if the bucket has no exemplar, or while it is written.
+    # at_s is 0 if the bucket has no exemplar, or one is being written.
     _fields_ = (("at_s", ctypes.c_double), ("value", ctypes.c_double), ("trace_id", ctypes.c_char * _TRACE_BYTES))
 
 
@@ -43,14 +43,14 @@ class _Block(ctypes.Structure):
 
 
 class WorkerExemplars:
-    """Writes one block; the block's only writer, used by one thread at a time."""
+    """The only writer of one process's block of exemplars; used by one thread at a time."""
 
     def __init__(self, block: _Block) -> None:
         self._block = block
         self._entries: dict[Key, _Entry] = {}
 
     def put(self, key: Key, bucket: int, exemplar: Exemplar) -> None:
-        """Replace the exemplar of a bucket, unless that is newer or less than a second older."""
+        """Replace a bucket's exemplar, unless the present one is newer or less than a second older."""
         entry = self._entries.get(key) or self._begin(key)
         if entry is None:
             return
@@ -73,25 +73,25 @@ class WorkerExemplars:
 
 
 class ExemplarStore:
-    """All blocks, in shared memory. Create it in the arbiter before any fork; `common` is the arbiter's own block."""
+    """The exemplars of all processes, a block each. Create it in the arbiter before any fork; `common` is its own."""
 
     def __init__(self, slots: int) -> None:
         self._blocks = shared_array(_Block, slots + 1)
         self.common = WorkerExemplars(self._blocks[0])
 
     def of_worker(self, slot: int) -> WorkerExemplars:
-        """Worker, once, after its fork: the writer of its block."""
+        """Call once in a worker, after its fork; returns the writer of its block."""
         return WorkerExemplars(self._blocks[slot + 1])
 
     def fold(self, slot: int) -> None:
-        """Arbiter, after a worker was reaped: keep its exemplars, and clear its block."""
+        """Arbiter, after reaping a worker: copy its exemplars to the common block, and clear its own."""
         block = self._blocks[slot + 1]
         for key, bucket, exemplar in _exemplars(block):
             self.common.put(key, bucket, exemplar)
         ctypes.memset(ctypes.byref(block), 0, ctypes.sizeof(block))
 
     def read(self, blocks: int) -> Exemplars:
-        """The latest exemplars in the first `blocks` blocks."""
+        """The latest exemplar of each bucket in the first `blocks` blocks."""
         latest: dict[Key, dict[int, Exemplar]] = {}
         for block in self._blocks[:blocks]:
             for key, bucket, exemplar in _exemplars(block):

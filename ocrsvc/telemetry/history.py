@@ -1,6 +1,6 @@
-"""The last ten minutes of the service for the operators' page: a point every five seconds, in shared memory.
+"""The service's last ten minutes, for the operators' page: a data point every five seconds, in shared memory.
 
-The arbiter writes the points, any worker reads them. They hold counts since the start; two points give a rate.
+The arbiter writes the points, and any worker reads them. They hold counts since the start; two points give a rate.
 """
 
 import ctypes
@@ -19,14 +19,14 @@ from ocrsvc.telemetry.worker_table import State, WorkerTable
 
 EVERY_S: Final = 5.0
 SPAN_S: Final = 600.0
-# Requests of the operators' page itself are not counted.
+# Blueprints whose requests are not counted, because the operators' page itself makes them.
 _UNCOUNTED: Final = ("ops", "operators", "page")
 _WAIT: Final = metrics.STAGE_SECONDS.of("queue", "request")
 _TOTAL: Final = metrics.STAGE_SECONDS.of("total", "request")
 _SHARE: Final = 0.95
 _LEAST_S: Final = 0.001
 _BUCKETS: Final = len(BUCKETS_S) + 1
-# Two more than the intervals shown: each needs its start, and the oldest point may be overwritten during a read.
+# Two more points than intervals shown: one for the first interval's start, one that may be overwritten in a read.
 _POINTS: Final = int(SPAN_S / EVERY_S) + 2
 
 _COUNTS: Final = ("requests", "images", "own_failures", "caller_failures", "refused")
@@ -34,9 +34,9 @@ _GAUGES: Final = ("in_flight", "waiting", "ready", "memory_used_bytes", "gpu_use
 
 
 class Point(ctypes.Structure):
-    """The service at one moment of the monotonic clock: counts since the start, and gauges.
+    """A data point: counts since the start, and gauges, at one moment of the monotonic clock.
 
-    `wait` and `total` count images since the start, by bucket of their time in the queue and of their total time.
+    `wait` and `total` are histograms of the images since the start, by time in the queue and by total time.
     """
 
     _fields_ = (
@@ -51,7 +51,7 @@ class _Head(ctypes.Structure):
 
 
 class History:
-    """The ring of points. Create it in the arbiter before any fork."""
+    """A ring buffer of data points. Create it in the arbiter before any fork."""
 
     def __init__(self) -> None:
         [self._head] = shared_array(_Head, 1)
@@ -63,19 +63,19 @@ class History:
         return not written or now_s - self._points[(written - 1) % _POINTS].when_s >= EVERY_S
 
     def add(self, point: Point) -> None:
-        """Overwrite the oldest point. Arbiter only."""
+        """Arbiter only: add a point, which overwrites the oldest one."""
         self._points[self._head.written % _POINTS] = point
         self._head.written += 1
 
     def read(self) -> list[Point]:
-        """The points, oldest first, without the one that is overwritten next."""
+        """All points, oldest first, except the one that will be overwritten next."""
         written = self._head.written
         kept = range(max(0, written - _POINTS + 1), written)
         return [Point.from_buffer_copy(self._points[number % _POINTS]) for number in kept]
 
 
 def observe(store: MetricsStore, worker_table: WorkerTable, now_s: float) -> Point:
-    """Measure the service now."""
+    """Make a data point of the service's present state."""
     series, live = store.read(), worker_table.live()
     busy = [entry.gpu_busy_ratio for worker in live if (entry := worker_table.entry(worker.slot)).gpu_busy_read_s]
     nothing = (0.0,) * _BUCKETS
@@ -98,13 +98,13 @@ def observe(store: MetricsStore, worker_table: WorkerTable, now_s: float) -> Poi
 
 
 def _sum(series: Series, metric: Metric, only: Sequence[str] = (), without: Sequence[str] = ()) -> float:
-    """Sum a metric's series, if given `only` those with these values of the first label, or all `without` them."""
+    """Sum a metric's series, by first label: `only` these values if any are given, and `without` those."""
     labelled = ((" ".join(key[2:3]), values[0]) for key, values in series.items() if key[1] == metric.name)
     return sum(value for label, value in labelled if label not in without and (not only or label in only))
 
 
 def curves(points: Sequence[Point]) -> dict[str, list[float | None]]:
-    """One number per interval between two points: rates, gauges at its end, and 95th percentiles of times."""
+    """Curves with one value per interval between two points: a rate, a gauge at its end, or a 95th percentile."""
     pairs = list(pairwise(points))
     plots: dict[str, list[float | None]] = {f"{name}_per_s": [_rate(name, *pair) for pair in pairs] for name in _COUNTS}
     plots |= {name: [getattr(after, name) for _, after in pairs] for name in _GAUGES}
@@ -120,9 +120,9 @@ def _rate(name: str, before: Point, after: Point) -> float:
 
 
 def quantile(share: float, buckets: Sequence[float]) -> float | None:
-    """The quantile of a histogram, interpolated as Prometheus does it; None without observations.
+    """The quantile `share` of a histogram, interpolated as Prometheus does; None without observations.
 
-    Observations above the last of BUCKETS_S count as that bound.
+    Observations above the largest of BUCKETS_S count as equal to it.
     """
     rank, before, low = share * sum(buckets), 0.0, 0.0
     if rank <= 0:

@@ -1,6 +1,6 @@
-"""Splits the time of one request into stages without gaps.
+"""Splits the time of one request into stages that follow each other without gaps.
 
-While the request's thread waits for a page, the stages of that page count, so the stages add up to the whole request.
+While the request's thread waits for a page, the page's stages count instead, so the sum is the request's whole time.
 """
 
 import time
@@ -19,7 +19,7 @@ MAX_SEGMENTS: Final = 256
 
 
 class Segment(NamedTuple):
-    """A stage with its begin and end, on the ledger's clock. A tuple, because each request makes a dozen."""
+    """A stage with its begin and end on the ledger's clock. A tuple for speed: each request makes a dozen."""
 
     stage: Stage
     begin_s: float
@@ -29,7 +29,7 @@ class Segment(NamedTuple):
 class Ledger:
     """Records the stages of one request on a monotonic clock; used by one thread at a time.
 
-    `segments` are the first MAX_SEGMENTS that have ended; `trace_id` is empty unless the request's trace is sampled.
+    `segments` are the first MAX_SEGMENTS finished ones; `trace_id` is empty unless the request's trace is sampled.
     """
 
     def __init__(self, began_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,7 +42,7 @@ class Ledger:
         self._spent_s = dict.fromkeys(STAGES, 0.0)
 
     def enter(self, stage: Stage) -> Stage:
-        """Begin a stage; returns the one before."""
+        """Begin a stage; return the previous one."""
         before = self._stage
         if stage != before:
             self._add(before, self._clock())
@@ -51,7 +51,7 @@ class Ledger:
 
     @contextmanager
     def during(self, stage: Stage) -> Iterator[None]:
-        """Be in a stage within a block."""
+        """Count the block's time for a stage, then return to the previous stage."""
         before = self.enter(stage)
         try:
             yield
@@ -59,7 +59,7 @@ class Ledger:
             self.enter(before)
 
     def note_page(self, phases: Sequence[Segment]) -> None:
-        """Count the wait for a page, which is now there, as the page's `phases` where they overlap the wait."""
+        """A page has been read: split the time spent waiting for it into the page's `phases`, where they overlap."""
         now_s = self._clock()
         self.pages += 1
         for phase in phases:
@@ -70,19 +70,19 @@ class Ledger:
         self._add(self._stage, now_s)
 
     def seconds(self) -> Mapping[str, float]:
-        """The seconds of each stage so far; they add up to the request's age."""
+        """The seconds of each stage so far; their sum is the request's age."""
         spent_s = {str(stage): stage_s for stage, stage_s in self._spent_s.items()}
         spent_s[self._stage] += self._clock() - self._since_s
         return spent_s
 
     def close(self) -> float:
-        """End the last stage; returns the time of the request's end."""
+        """End the last stage; return the time of that."""
         now_s = self._clock()
         self._add(self._stage, now_s)
         return now_s
 
     def _add(self, stage: Stage, end_s: float) -> None:
-        """Count the time since the last segment for this stage."""
+        """Add the time from the last segment's end to `end_s` to this stage."""
         begin_s, self._since_s = self._since_s, end_s
         self._spent_s[stage] += end_s - begin_s
         if self.segments and self.segments[-1].stage == stage:
@@ -92,7 +92,7 @@ class Ledger:
 
 
 class NoLedger(Ledger):
-    """Records nothing; thread-safe."""
+    """A Ledger that records nothing; thread-safe."""
 
     def enter(self, stage: Stage) -> Stage:
         """Do nothing."""
@@ -106,6 +106,6 @@ NO_LEDGER: Final = NoLedger(0.0)
 
 
 def server_timing(seconds: Mapping[str, float]) -> str:
-    """The Server-Timing header (https://www.w3.org/TR/server-timing/): milliseconds of each stage, and the total."""
+    """The header Server-Timing (https://www.w3.org/TR/server-timing/): milliseconds of each stage and in total."""
     entries = {**seconds, "total": sum(seconds.values())}
     return ", ".join(f"{name};dur={1000 * spent_s:.3f}" for name, spent_s in entries.items())

@@ -1,7 +1,7 @@
-"""Log lines: one JSON event per line, by docs/log.schema.json, and the thread that writes them.
+"""Log lines, one JSON event each as docs/log.schema.json describes, and the thread that writes them.
 
-A line has at most LINE_BYTES, so that a pipe accepts it whole and lines of several processes never mix. When the queue
-is full, lines are dropped and counted; a later line reports their number.
+A line has at most LINE_BYTES, so that a write to a pipe is atomic and lines of several processes never mix. When the
+queue is full, lines are dropped and counted; a later line reports their number.
 """
 
 import queue
@@ -23,25 +23,25 @@ _TOGETHER: Final = 64
 LINE_BYTES: Final = 4096
 """PIPE_BUF of Linux, with the newline."""
 
-# Names of events: a request was answered, and lines were dropped.
+# Names of the events "request answered" and "log lines dropped".
 REQUEST: Final = "request"
 DROPPED: Final = "dropped"
 _MESSAGE: Final = "message"
-# Shortened first, at its beginning: the error itself is at the end.
+# A stack is shortened first, and at its beginning, because the error is at its end.
 _STACK: Final = "stack"
 _LONG: Final = (_STACK, _MESSAGE, "path")
 _MIN_CHARACTERS: Final = 40
-# Our own messages begin with the event in capitals: READY, WANTS, DRAINING, RECYCLED, STUCK, HELD, CHILD … LOST.
+# Our messages begin with the event's name in capitals: READY, WANTS, DRAINING, RECYCLED, STUCK, HELD, CHILD … LOST.
 _NAMED: Final = re.compile(r"(?:CHILD \S+ )?([A-Z]{4,20})\b(?!-)")
 
 
 def head(at_s: float, level: str, event: str, logger: str, pid: int | None, worker: int | None) -> dict[str, Any]:
-    """The first fields of every line."""
+    """The fields with which every line begins."""
     return {"time": moment(at_s), "level": level, "event": event, "logger": logger, "pid": pid, "worker": worker}
 
 
 def json_line(fields: dict[str, Any]) -> bytes:
-    """The line with its newline; long texts are shortened until it fits."""
+    """Format fields as a line with its newline; shorten long texts until the line has at most LINE_BYTES."""
     line = _dump(fields)
     for name in _LONG:
         if len(line) <= LINE_BYTES:
@@ -53,18 +53,18 @@ def json_line(fields: dict[str, Any]) -> bytes:
 
 
 def event_name(message: str) -> str:
-    """The event's name: the first word of our own messages in lower case, else "message"."""
+    """The event's name in a message of ours (its first word, in lower case), else "message"."""
     named = _NAMED.match(message)
     return named[1].lower() if named else _MESSAGE
 
 
 def moment(at_s: float) -> str:
-    """Unix time as ISO 8601, in UTC and to the millisecond."""
+    """Format a Unix time as ISO 8601 in UTC, with milliseconds."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
 
 
 def _shortened(text: str, excess_bytes: int, *, at_end: bool) -> str:
-    """The text shortened by at least `excess_bytes` of JSON, but not below 40 characters; "…" replaces the rest."""
+    """Shorten a text by `excess_bytes` or more of its JSON, keeping at least 40 characters; "…" marks the cut."""
     keep, full_bytes = len(text), len(orjson.dumps(text))
     while keep > _MIN_CHARACTERS and full_bytes - len(orjson.dumps(_cut(text, keep, at_end=at_end))) < excess_bytes:
         keep = max(_MIN_CHARACTERS, keep - max(_MIN_CHARACTERS, keep // 8))
@@ -81,7 +81,7 @@ def _dump(fields: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:
-        # orjson refuses lone surrogates, which stand for bytes that are not UTF-8.
+        # orjson refuses lone surrogates, by which Python represents bytes that are not UTF-8.
         plain = {
             name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
             for name, value in fields.items()
@@ -90,11 +90,11 @@ def _dump(fields: dict[str, Any]) -> bytes:
 
 
 class LineWriter(Generic[T]):
-    """Writes lines in order, by a thread that starts with the first line (after the fork).
+    """Writes lines in order in a thread, which starts with the first line because threads do not survive a fork.
 
-    Any thread and signal handlers may call it. The thread calls `write`, and `write_lost` with a number; lines are lost
-    if `write` raises. After each write it waits `pause_s` for more lines: waking it for each line would cost more than
-    writing it.
+    Any thread and signal handlers may call it. The thread calls `write` with lines, and `write_lost` with the number of
+    lost ones; if `write` raises, its lines are lost. After each write it waits `pause_s` for more lines, because waking
+    it for each line would cost more than writing it.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class LineWriter(Generic[T]):
     ) -> None:
         self._name, self._write, self._write_lost, self._on_drop = name, write, write_lost, on_drop
         self._max_queued, self._pause_s = max_queued, pause_s
-        # Its `put` is reentrant, so that a signal handler cannot deadlock.
+        # SimpleQueue, because its `put` is reentrant and so cannot deadlock in a signal handler.
         self._lines: queue.SimpleQueue[T | threading.Event | None] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._lost = 0
 
     def put(self, line: T) -> None:
-        """Queue a line, or drop it; never waits."""
+        """Queue a line, or drop it if the queue is full; never blocks."""
         if self._lines.qsize() >= self._max_queued:
             self._lost += 1
             self._on_drop()
@@ -125,7 +125,7 @@ class LineWriter(Generic[T]):
             self._on_drop()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all lines so far are written, at most `timeout_s`; returns whether they are."""
+        """Wait at most `timeout_s` until all queued lines are written; return whether they are."""
         if self._thread is None:
             return True
         done = threading.Event()
@@ -133,13 +133,13 @@ class LineWriter(Generic[T]):
         return done.wait(timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Write queued lines, at most for `timeout_s`."""
+        """Write queued lines for at most `timeout_s`, and end the thread."""
         if self._thread is not None:
             self._lines.put(None)
             self._thread.join(timeout_s)
 
     def _start(self) -> bool:
-        """Whether the thread runs; if the system refuses it, the next line tries again."""
+        """Start the thread if needed; return whether it runs. If the system refuses it, the next line tries again."""
         if self._thread is None:
             with self._starting:
                 if self._thread is None:
@@ -170,7 +170,7 @@ class LineWriter(Generic[T]):
                 time.sleep(self._pause_s)
 
     def _take(self) -> list[T | threading.Event | None]:
-        """Wait for queued lines, and return up to 64 of them."""
+        """Wait for a queued line, and return up to 64 lines."""
         taken = [self._lines.get()]
         with suppress(queue.Empty):
             while len(taken) < _TOGETHER:

@@ -1,4 +1,4 @@
-"""Removes what clients have sent from paths and errors, so that they can be logged."""
+"""Removes clients' data from paths and errors, so that these can be logged."""
 
 import re
 from typing import Final
@@ -8,17 +8,17 @@ from ocrsvc.errors import CallerError, OcrsvcError
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:~\-]{0,64}")
 _HIDDEN: Final = "…"
 _WITHOUT_MESSAGE: Final = "(message not logged, as it may contain input)"
-# Messages of these errors are about this machine; others may quote the input.
+# Error types whose messages are about this machine; messages of others may quote a client's input.
 _ABOUT_THE_MACHINE: Final = (MemoryError, RuntimeError, ImportError)
 
 
 def loggable_path(path: str) -> str:
-    """The path of a request, with … in place of each part that may be a file name."""
+    """A request's path, with "…" in place of each part that may be a file name."""
     return "/".join(part if _PLAIN.fullmatch(part) else _HIDDEN for part in path.split("/"))
 
 
 def loggable_error(error: BaseException) -> BaseException:
-    """A copy of the error for `exc_info`: same name, stack and causes; its message only if it cannot quote input."""
+    """A copy of an error for `exc_info`, with name, stack and causes, but the message only if it quotes no input."""
     kind = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
     copy: BaseException = kind(_message_of(error))
     copy.__traceback__ = error.__traceback__

@@ -20,9 +20,9 @@ _UNITS: Final = ("seconds", "bytes", "ratio")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric; `name` omits the suffix `_total` of a counter and `_info` of an info.
+    """A metric. `name` is without the suffix `_total` of counters and `_info` of infos.
 
-    Values of labels must come from small, fixed sets. Series with `known` labels exist from the start, as 0.
+    Label values must come from small, fixed sets. Series with `known` label values exist from the start, with value 0.
     """
 
     name: str
@@ -33,22 +33,22 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """The unit at the end of the name; empty for a count."""
+        """The unit at the end of the metric's name; empty for a number without unit."""
         unit = self.name.rpartition("_")[2]
         return unit if unit in _UNITS else ""
 
     @property
     def shown_name(self) -> str:
-        """The name in Prometheus; a histogram's series add `_bucket`, `_sum` and `_count`."""
+        """The metric's name in Prometheus, to which a histogram's series add `_bucket`, `_sum` and `_count`."""
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
     @property
     def shown_kind(self) -> str:
-        """The type in Prometheus."""
+        """The metric's type in Prometheus."""
         return self.kind if self.kind in ("counter", "histogram") else "gauge"
 
     def of(self, *labels: str) -> Key:
-        """The key of the series with these values of the labels."""
+        """The key of the series with these label values."""
         return (self.kind, self.name, *labels)
 
 

@@ -1,6 +1,6 @@
 """The table of metrics: name, kind, unit, help and labels of each.
 
-Tests hold the files of `monitoring/` (reference, alert rules, dashboard) against it.
+Tests compare the files of `monitoring/` (reference, alert rules, dashboard) with it.
 """
 
 from typing import Final, Literal, get_args
@@ -89,7 +89,7 @@ MEMORY_USED: Final = gauge(
 )
 MEMORY_LIMIT: Final = gauge("ocrsvc_memory_limit_bytes", "Memory of the container or the machine.")
 
-# GPUs, numbered over all that the service has used since its start.
+# GPUs; their numbers count all GPUs that the service has used since its start.
 WORKER_GPU: Final = gauge("ocrsvc_worker_gpu_bytes", "GPU memory that the worker holds.", ("slot",))
 GPU_MEMORY_USED: Final = gauge("ocrsvc_gpu_memory_used_bytes", "GPU memory that all processes hold.", ("gpu",))
 GPU_MEMORY_TOTAL: Final = gauge("ocrsvc_gpu_memory_total_bytes", "Memory of the GPU or its visible MIG part.", ("gpu",))

@@ -1,9 +1,9 @@
-"""The metrics of the whole service, in shared memory that all workers write and any worker reads.
+"""The metrics of the whole service, in shared memory that all workers write and any worker can read.
 
 The arbiter creates one `MetricsStore` before any fork: one block per worker slot, and a common one. Only one process
-writes a block, and locks are shared only within a process, so a killed worker leaves nothing locked. After a worker was
-reaped, the arbiter adds its block to the common one and clears it: counters do not decrease when workers are replaced.
-Series are found by name: after a SIGHUP, workers with newer code may count metrics unknown to the arbiter.
+writes a block, and no lock is shared between processes, so a killed worker leaves nothing locked. After reaping a
+worker, the arbiter adds its block to the common one and clears it: counters do not decrease when workers are replaced.
+Series are stored by name: after a SIGHUP, workers with newer code may count metrics that the arbiter does not know.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SERIES: Final = 4096
 """Series that one block may hold, twice what all formats can make; SERIES_DROPPED counts the excess."""
 
 SAMPLE_S: Final = 0.5
-# Limit for a hanging disk when the worker ends.
+# How long an ending worker waits for a sampler that a disk blocks.
 _END_S: Final = 1.0
-# Kinds whose values end with their worker, and kinds whose largest value over all workers counts.
+# Kinds of metrics that are dropped when their worker ends; kinds of which the largest value of all workers counts.
 _ENDING: Final = ("gauge", "reading")
 _LARGEST: Final = ("latest", "reading")
 _KEY_BYTES: Final = 96
@@ -52,23 +52,23 @@ class _Series(ctypes.Structure):
 
 
 class _Block(ctypes.Structure):
-    # The last slot collects what does not fit, and is never read.
+    # The last series collects the values that find no free one; it is never read.
     _fields_ = (("used", ctypes.c_int64), ("dropped", ctypes.c_int64), ("series", _Series * (SERIES + 1)))
 
 
 class _Head(ctypes.Structure):
-    # The version is odd while the arbiter adds a block to the common one; slots from `high` on were never used.
+    # `version` is odd while the arbiter adds a block to the common one; slots from `high` on were never used.
     _fields_ = (("version", ctypes.c_int64), ("high", ctypes.c_int64), ("started_s", ctypes.c_double))
 
 
 class WorkerMetrics:
-    """Writes one block; the block's only writer. Any thread of the process and its signal handlers may call it."""
+    """The only writer of one process's block. Any thread of the process and its signal handlers may call it."""
 
     def __init__(self, block: _Block, exemplars: WorkerExemplars) -> None:
         self._block = block
         self._exemplars = exemplars
         self._values: dict[Key, ctypes.Array[ctypes.c_double]] = {}
-        # Reentrant: a signal handler may count a dropped log line while its thread counts.
+        # Reentrant, because a signal handler may count a dropped log line while its thread holds the lock.
         self._lock = threading.RLock()
 
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
@@ -76,14 +76,14 @@ class WorkerMetrics:
         self.record(((metric.of(*labels), by),))
 
     def put(self, metric: Metric, value: float, *labels: str) -> None:
-        """Set a gauge, a reading or a latest time."""
+        """Set a metric whose values overwrite each other: a gauge, a reading, or the latest time of an event."""
         with self._lock:
             self._values_of(metric.of(*labels))[0] = value
 
     def record(
         self, counts: Iterable[tuple[Key, float]], times: Iterable[tuple[Key, float]] = (), trace_id: str = ""
     ) -> None:
-        """Add to several counters, and seconds to histograms; a sampled trace becomes their exemplar."""
+        """Add to several counters and gauges, and seconds to histograms; a sampled trace becomes their exemplar."""
         with self._lock:
             for key, by in counts:
                 self._values_of(key)[0] += by
@@ -95,7 +95,7 @@ class WorkerMetrics:
                     self._exemplars.put(key, bucket, Exemplar(trace_id, seconds, time.time()))
 
     def add_block(self, series: Series) -> None:
-        """Add another block's values, without gauges and readings, which end with their worker."""
+        """Add the values of an ended worker's block, except gauges and readings, which are void without it."""
         with self._lock:
             for key, values in series.items():
                 if key == SERIES_DROPPED.of():
@@ -106,7 +106,7 @@ class WorkerMetrics:
                         own[number] = value
 
     def _values_of(self, key: Key) -> ctypes.Array[ctypes.c_double]:
-        """The values of a series, which is created if it is new."""
+        """The values of a series; a new series is created."""
         if key not in self._values:
             block = self._block
             if block.used == SERIES:
@@ -119,9 +119,9 @@ class WorkerMetrics:
 
 
 class MetricsStore:
-    """All blocks, in shared memory. Create it in the arbiter before any fork.
+    """The metrics of all processes, a block for each. Create it in the arbiter before any fork.
 
-    Only used slots take memory. `common` is the arbiter's own block, with the counts of past workers.
+    Only used slots take memory. `common` is the arbiter's own block, which also has the counts of ended workers.
     """
 
     def __init__(self, slots: int = 1) -> None:
@@ -133,7 +133,7 @@ class MetricsStore:
 
     @property
     def started_s(self) -> float:
-        """When the service was started, in Unix time."""
+        """When the service started, in Unix time."""
         return float(self._head.started_s)
 
     def claim(self, slot: int) -> None:
@@ -141,11 +141,11 @@ class MetricsStore:
         self._head.high = max(self._head.high, slot + 1)
 
     def worker_metrics(self, slot: int = 0) -> WorkerMetrics:
-        """Worker, once, after its fork: the writer of its block."""
+        """Call once in a worker, after its fork; returns the writer of its block."""
         return WorkerMetrics(self._blocks[slot + 1], self._exemplars.of_worker(slot))
 
     def fold(self, slot: int) -> None:
-        """Arbiter, after a worker was reaped: keep its counts, and clear its block for the next worker."""
+        """Arbiter, after reaping a worker: add its counts to the common block, and clear its block for the next one."""
         block = self._blocks[slot + 1]
         self._head.version += 1
         self.common.add_block(dict(_series(block)))
@@ -154,7 +154,7 @@ class MetricsStore:
         self._exemplars.fold(slot)
 
     def read(self) -> Series:
-        """The values of the whole service; read again if the arbiter has folded meanwhile, so no counter decreases."""
+        """The values of the whole service; repeat the read if the arbiter folds meanwhile, so no counter decreases."""
         for _ in range(_TRIES):
             version = self._head.version
             series = self._add_up()
@@ -176,7 +176,7 @@ class MetricsStore:
 
 
 def _series(block: _Block) -> Iterator[tuple[Key, Sequence[float]]]:
-    """The series of a block, in the order of their creation."""
+    """The series of a block, in order of creation."""
     if block.dropped:
         yield SERIES_DROPPED.of(), (float(block.dropped), *[0.0] * (_VALUES - 1))
     for number in range(min(block.used, SERIES)):
@@ -185,14 +185,14 @@ def _series(block: _Block) -> Iterator[tuple[Key, Sequence[float]]]:
 
 
 def _merged(key: Key, one: Iterable[float], other: Iterable[float]) -> list[float]:
-    """Combine the values of one series in two blocks."""
+    """Combine two blocks' values of one series, by maximum or sum."""
     return list(map(max if key[0] in _LARGEST else add, one, other))
 
 
 def count_reading(
     worker_metrics: WorkerMetrics, reading: Reading, trace_id: str = "", source: PageSource = "request"
 ) -> None:
-    """Count an image with its lines and stage times, or as a cache hit."""
+    """Count an image: one that was read, with its lines and stage times, or a cache hit."""
     if reading.from_cache:
         worker_metrics.count(CACHE_HITS, source)
         return
@@ -215,7 +215,7 @@ def count_model_request(worker_metrics: WorkerMetrics, readings: Sequence[Readin
 def count_version(
     worker_metrics: WorkerMetrics, name: str, version: str, readings: Sequence[Reading], seconds: float
 ) -> None:
-    """Count a request to the model API for a model version; without readings as failed."""
+    """Count a request to the model API by model version; without readings it counts as failed."""
     spent = [("success" if readings else "fail", seconds)]
     spent += [stage for reading in readings for stage in _stages(reading).items()]
     worker_metrics.record(
@@ -233,7 +233,7 @@ def _stages(reading: Reading) -> dict[str, float]:
 
 
 class Sampler(threading.Thread):
-    """Sets the gauges that `read` yields every `every_s` seconds; on an OSError or OcrsvcError the old values stay."""
+    """Calls `read` every `every_s` seconds, and sets the gauges that it yields; after an error old values stay."""
 
     def __init__(self, metrics: WorkerMetrics, read: Callable[[], Iterable[Sample]], every_s: float = SAMPLE_S) -> None:
         super().__init__(name="sampler", daemon=True)
@@ -244,7 +244,7 @@ class Sampler(threading.Thread):
         """Sample until `stop`."""
         is_done = False
         while not is_done:
-            # The disk or key store may be unavailable; their users log that.
+            # Errors of the disk or key store are logged by the code that needs them.
             with suppress(OSError, OcrsvcError):
                 for metric, value in self._read():
                     self._worker_metrics.put(metric, value)

@@ -1,6 +1,6 @@
 """Exports the traces of requests over OTLP/HTTP with OpenTelemetry's SDK (extra `otel`).
 
-Imported only if traces are on. A tracer is created after the fork, since the SDK's span processor starts a thread.
+Imported only if traces are on. Create a tracer after the fork, because the SDK's span processor starts a thread.
 """
 
 import logging
@@ -34,7 +34,7 @@ Count = Callable[[int], object]
 
 
 class CountingExporter(SpanExporter):  # type: ignore[misc, unused-ignore]  # where the extra is not installed
-    """Limits and counts the spans that wait for an exporter: the SDK's queue drops the oldest ones silently."""
+    """Limits and counts the spans that wait for export, because the SDK's queue drops the oldest ones silently."""
 
     def __init__(self, exporter: SpanExporter, max_waiting: int, on_drop: Count, on_export: Count) -> None:
         self._exporter, self.max_waiting = exporter, max_waiting
@@ -44,7 +44,7 @@ class CountingExporter(SpanExporter):  # type: ignore[misc, unused-ignore]  # wh
         self._lost = 0
 
     def admit(self, spans: int) -> bool:
-        """Reserve room for spans; without room they count as dropped, and the result is False."""
+        """Reserve room for spans and return True; without room, count them as dropped and return False."""
         with self._lock:
             has_room = self._waiting + spans <= self.max_waiting
             self._waiting += spans if has_room else 0
@@ -67,7 +67,7 @@ class CountingExporter(SpanExporter):  # type: ignore[misc, unused-ignore]  # wh
         return result
 
     def shutdown(self) -> None:
-        """Shut down the exporter; any thread may call it, and it ends a wait between two retries."""
+        """Shut down the exporter, also while it waits between two retries; any thread may call this."""
         self._exporter.shutdown()
 
     def _take(self, spans: int) -> int:
@@ -90,7 +90,7 @@ class CountingExporter(SpanExporter):  # type: ignore[misc, unused-ignore]  # wh
 
 
 class OtlpTracer:
-    """A tracing.Tracer. Calls `on_drop` with the number of spans dropped, `on_export` with the number sent."""
+    """A tracing.Tracer that exports spans; calls `on_drop` and `on_export` with the number of dropped or sent ones."""
 
     def __init__(
         self, provider: TracerProvider, exporter: SpanExporter, limits: BatchLimits, on_drop: Count, on_export: Count
@@ -118,9 +118,9 @@ class OtlpTracer:
                 self._processor.on_end(each)
 
     def stop(self, timeout_s: float) -> None:
-        """Send waiting spans, at most for `timeout_s`; the rest counts as dropped."""
+        """Send waiting spans for at most `timeout_s`; count the rest as dropped."""
         self._exporter.max_waiting = 0
-        # The SDK's shutdown has no timeout.
+        # In a thread, because the SDK's shutdown has no timeout.
         ending = threading.Thread(target=self._processor.shutdown, name="traces-end", daemon=True)
         ending.start()
         ending.join(timeout_s)
@@ -165,8 +165,8 @@ class OtlpTracer:
 
 
 def make_tracer(ratio: float | None, limits: BatchLimits, on_drop: Count, on_export: Count) -> OtlpTracer:
-    """A tracer configured by OpenTelemetry's variables; `ratio` overrides their sampler."""
-    # The exporter logs each retry, which floods the log while the collector is unreachable.
+    """Make a tracer, configured by OpenTelemetry's environment variables; `ratio` overrides their sampler."""
+    # Silenced because the exporter logs each retry, which floods the log while the collector is unreachable.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     sampler = ParentBased(TraceIdRatioBased(ratio)) if ratio is not None else None
     provider = TracerProvider(sampler=sampler, resource=_resource(), shutdown_on_exit=False)
@@ -174,7 +174,7 @@ def make_tracer(ratio: float | None, limits: BatchLimits, on_drop: Count, on_exp
 
 
 def _resource() -> Resource:
-    """The service's name by OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES (default "ocrsvc"), and this process."""
+    """OpenTelemetry's resource: this process, and the service's name from OTEL_* variables or "ocrsvc"."""
     given = Resource.create()
     own: dict[str, str | int] = {"service.version": __version__, "process.pid": os.getpid()}
     if str(given.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
@@ -183,6 +183,6 @@ def _resource() -> Resource:
 
 
 def _span_context(context: TraceContext, span_id: int, *, is_remote: bool = False) -> SpanContext:
-    """OpenTelemetry's context of a span in the request's trace."""
+    """OpenTelemetry's SpanContext for a span in the request's trace."""
     state = TraceState.from_header([context.state]) if context.state else None
     return SpanContext(int(context.trace_id, 16), span_id, is_remote, TraceFlags(context.flags), state)

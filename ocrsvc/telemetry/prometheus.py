@@ -1,4 +1,4 @@
-"""Exposes the metrics of the service to Prometheus."""
+"""The service's metrics in the formats that Prometheus scrapes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,7 +28,7 @@ Samples = Mapping[tuple[str, ...], float]
 
 
 class Row(NamedTuple):
-    """A field of the worker table, and the metric that exposes it."""
+    """A field of the worker table with the metric that exposes it."""
 
     field: str
     metric: Metric
@@ -61,7 +61,7 @@ GPU_ROWS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The sources of the metrics: also this worker's engine once it is loaded, and the denied inputs by kind."""
+    """The sources of the metrics; `engine` is None until it is loaded, `denied` counts denied inputs by kind."""
 
     store: MetricsStore
     worker_table: WorkerTable
@@ -70,7 +70,7 @@ class Observed:
 
 
 def expose(observed: Observed, accept: str) -> tuple[bytes, str]:
-    """The response body and content type; `accept` chooses between the text format and OpenMetrics."""
+    """The response's body and content type; the header `accept` selects the text format or OpenMetrics."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families(observed)))
     encode, content_type = choose_encoder(accept)
@@ -82,12 +82,12 @@ class _Families(Collector):
         self._families = tuple(families)
 
     def collect(self) -> Iterable[Family]:
-        """Return the families."""
+        """Return the metric families; prometheus_client calls this."""
         return self._families
 
 
 def families(observed: Observed) -> Iterator[Family]:
-    """All metrics of the service as Prometheus' metric families."""
+    """All metrics of the service as metric families of prometheus_client."""
     series, exemplars = observed.store.read(), observed.store.exemplars()
     for metric in COUNTED:
         yield _counted(metric, series, exemplars)
@@ -104,7 +104,7 @@ def families(observed: Observed) -> Iterator[Family]:
 
 
 def _family(metric: Metric, samples: Samples) -> Family:
-    """The family of a counter or gauge."""
+    """The metric family of a counter or gauge."""
     kind = CounterMetricFamily if metric.shown_kind == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
     for labels, value in samples.items():
@@ -115,7 +115,7 @@ def _family(metric: Metric, samples: Samples) -> Family:
 def _counted(metric: Metric, series: Series, exemplars: Exemplars) -> Family:
     by_labels = {key[2:]: values for key, values in series.items() if key[:2] == (metric.kind, metric.name)}
     if metric.kind != "reading":
-        # Start at 0, so that Prometheus sees the first event as an increase.
+        # Series start at 0, so that Prometheus sees the first event as an increase.
         known = metric.known if metric.labels else ((),)
         by_labels = dict.fromkeys(known, (0.0,) * (len(_BOUNDS) + 1)) | by_labels
     if metric.kind == "histogram":
@@ -156,7 +156,7 @@ def _entries(worker_table: WorkerTable) -> Iterator[Family]:
 
 
 def latest_by_gpu(entries: Iterable[WorkerEntry], row: Row) -> Samples:
-    """The latest reading of each GPU by any worker that uses it."""
+    """The latest value of each GPU, from any worker that uses it."""
     read_at = "gpu_busy_read_s" if row.metric is metrics.GPU_UTILIZATION else "gpu_read_s"
     read = sorted((entry for entry in entries if getattr(entry, read_at)), key=lambda entry: getattr(entry, read_at))
     return {(str(entry.gpu),): getattr(entry, row.field) for entry in read}

@@ -1,7 +1,7 @@
-"""The latest failures of the service, in shared memory: time, fault, code, route and request id.
+"""The latest failures of the service, in shared memory: time, kind of fault, code, route and request id.
 
-No client input is kept: the route is the URL rule that matched. Each worker slot has one ring per kind of fault, so
-that a flood of one kind does not displace the others. The rings outlive the worker.
+No client input is stored: the route is the URL rule that matched. Each worker slot has one ring buffer per kind of
+fault, so that many failures of one kind do not overwrite the others. The buffers outlive the worker.
 """
 
 import ctypes
@@ -35,13 +35,13 @@ class _Record(ctypes.Structure):
 
 
 class _Rings(ctypes.Structure):
-    # Per kind of fault: the number of records ever written, and the ring.
+    # Per kind of fault: the number of records ever written, and the ring buffer.
     _fields_ = (("written", ctypes.c_int64 * len(_FAULTS)), ("records", _Record * KEPT * len(_FAULTS)))
 
 
 @dataclass(frozen=True, slots=True)
 class RecentError:
-    """One failure; `when_s` is Unix time, `status` is HTTP's (also for gRPC calls), 0 if HTTP has none."""
+    """One failure. `when_s` is Unix time; `status` is the HTTP status, also for gRPC calls, 0 if there is none."""
 
     when_s: float
     fault: Fault
@@ -54,7 +54,7 @@ class RecentError:
 
 
 def fault_of(failure: OcrsvcError) -> Fault:
-    """Whose fault a failure is."""
+    """Classify a failure: "caller" or "service" is at fault, or a healthy service "refused" the request."""
     if failure.status < OcrsvcError.status:
         return "caller"
     return "refused" if isinstance(failure, Refused) else "service"
@@ -69,7 +69,7 @@ class ErrorRecorder:
         self._lock = threading.Lock()
 
     def note(self, fault: Fault, status: int, code: str, *, adapter: str, route: str, request_id: str) -> None:
-        """Overwrite the oldest failure of this kind."""
+        """Record a failure, which overwrites the oldest of the same fault."""
         number = _FAULTS.index(fault)
         texts = {"id": request_id, "code": code, "route": route, "adapter": adapter}
         with self._lock:
@@ -83,18 +83,18 @@ class ErrorRecorder:
 
 
 class RecentErrors:
-    """The failures of all workers. Create it in the arbiter before any fork; only used slots take memory."""
+    """The latest failures of all workers. Create it in the arbiter before any fork; only used slots take memory."""
 
     def __init__(self, slots: int = 1, clock: Callable[[], float] = time.time) -> None:
         self._rings = shared_array(_Rings, slots)
         self._clock = clock
 
     def recorder(self, slot: int = 0) -> ErrorRecorder:
-        """Worker, once, after its fork: the writer of its rings."""
+        """Call once in a worker, after its fork; returns the writer of its ring buffers."""
         return ErrorRecorder(self._rings[slot], self._clock)
 
     def read(self, slots: int = 1) -> list[RecentError]:
-        """The failures in the first `slots` slots, latest first."""
+        """The failures of the first `slots` workers, latest first."""
         errors = [error for slot in range(slots) for error in _kept(slot, self._rings[slot])]
         return sorted(errors, key=lambda error: -error.when_s)
 

@@ -1,4 +1,4 @@
-"""The ids of the request that a thread serves, for its log lines."""
+"""Request id and trace id of the request that a thread serves, for the thread's log lines."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from ocrsvc.telemetry.trace_context import TraceContext
 
 
 class RequestIds(NamedTuple):
-    """The request's id and its trace's id, which is empty without a trace."""
+    """A request's id, and the id of its trace, empty if it has none."""
 
     id: str
     trace_id: str = ""
@@ -35,7 +35,7 @@ def clear_ids() -> None:
 
 @contextmanager
 def with_ids(request_id: str, trace: TraceContext | None) -> Iterator[None]:
-    """Set the ids within the block."""
+    """Set the ids for the duration of the block."""
     set_ids(request_id, trace)
     try:
         yield

@@ -1,4 +1,4 @@
-"""W3C Trace Context: parses the headers traceparent and tracestate, and writes them for the response.
+"""W3C Trace Context: parses the headers traceparent and tracestate, and makes them for the response.
 
 A malformed header is ignored (https://www.w3.org/TR/trace-context/). Parsing takes linear time and bounded memory.
 """
@@ -7,7 +7,7 @@ import re
 import time
 from dataclasses import dataclass
 
-# Ids are no secrets. Python reseeds after a fork; os.urandom takes 12 us for the five ids of a request.
+# Not `secrets`: ids are not secret, and os.urandom takes 12 us for a request's five. Python reseeds after a fork.
 from random import getrandbits
 from typing import Final
 
@@ -21,12 +21,12 @@ MAX_STATE: Final = 512
 """Characters of tracestate that are passed on, the specification's minimum; members beyond it are dropped."""
 
 _MAX_PARSED_STATE: Final = 4096
-# Bits of a UUID of version 7.
+# The version and variant bits of a UUID of version 7.
 _VERSION_7: Final = 7 << 76
 _VARIANT: Final = 2 << 62
 _MAX_MEMBERS: Final = 32
 _MAX_PARENT: Final = 256
-# Version, trace id, parent id and flags; a later version may append fields.
+# Matches version, trace id, parent id and flags; a later version may append fields.
 _PARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _MEMBER: Final = re.compile(
     r"(?:[a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
@@ -37,9 +37,9 @@ _SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A request's trace, with ids in hexadecimal digits, and the tracestate to pass on.
+    """The trace that a request belongs to: ids in hexadecimal, and the tracestate to pass on.
 
-    `span_id` is the request's span, or the caller's if tracing is off here; `parent_id` is the caller's span.
+    `span_id` is the request's span, or with tracing off the caller's; `parent_id` is the caller's span.
     """
 
     trace_id: str
@@ -55,30 +55,30 @@ class TraceContext:
 
     @property
     def sampled_id(self) -> str:
-        """The trace's id if the trace is recorded, else empty."""
+        """The trace's id if the trace is recorded, else an empty text."""
         return self.trace_id if self.is_sampled else ""
 
     def headers(self) -> dict[str, str]:
-        """The headers of the response."""
+        """The response's headers traceparent and tracestate."""
         parent = {PARENT_HEADER: f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"}
         return parent | ({STATE_HEADER: self.state} if self.state else {})
 
 
 def read_trace_context(parent: str, state: str = "") -> TraceContext | None:
-    """Parse the caller's headers; None if traceparent is missing or malformed."""
+    """Parse the headers that the caller sent; None if traceparent is missing or malformed."""
     match = _PARENT.fullmatch(parent.strip(" \t")) if 0 < len(parent) <= _MAX_PARENT else None
     if match is None:
         return None
     version, trace_id, span_id, flags, rest = match.groups()
     if version == "ff" or (version == "00" and rest is not None) or not (trace_id.strip("0") and span_id.strip("0")):
         return None
-    # For later versions only the flag "sampled" is defined.
+    # In later versions only the flag "sampled" keeps its meaning.
     known = int(flags, 16) & (0x03 if version == "00" else SAMPLED)
     return TraceContext(trace_id, span_id, flags=known, state=_passed_state(state))
 
 
 def _passed_state(state: str) -> str:
-    """The tracestate to pass on: empty if it is malformed, only the first members if it is long."""
+    """The tracestate to pass on: empty if it is malformed, cut to its first members if it is long."""
     if not state or len(state) > _MAX_PARSED_STATE:
         return ""
     members = [member for part in state.split(",") if (member := part.strip(" \t"))]
@@ -91,7 +91,7 @@ def _passed_state(state: str) -> str:
 
 
 def new_trace_id() -> str:
-    """A random id for a trace that begins here."""
+    """A random id for a trace that begins with this request."""
     return f"{getrandbits(128):032x}"
 
 
@@ -101,12 +101,12 @@ def new_span_id() -> str:
 
 
 def request_id_of(header: str) -> str:
-    """The header X-Request-Id if it is 1 to 128 visible ASCII characters, else a new id."""
+    """The value of X-Request-Id if it is 1 to 128 visible ASCII characters, else a new id."""
     return header if _SANE_ID.fullmatch(header) else _new_request_id()
 
 
 def _new_request_id() -> str:
-    """A UUID of version 7 (RFC 9562), as TurboOCR's clients expect it; later ids sort after earlier ones."""
+    """A UUID of version 7 (RFC 9562), which TurboOCR's clients expect; later ids sort after earlier ones."""
     milliseconds = time.time_ns() // 1_000_000
     number = milliseconds << 80 | _VERSION_7 | getrandbits(12) << 64 | _VARIANT | getrandbits(62)
     text = f"{number:032x}"

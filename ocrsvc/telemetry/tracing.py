@@ -1,6 +1,6 @@
-"""The interface of tracers, the span of a request, and the settings of tracing.
+"""The interface of tracers, the span of a request, and checks of the tracing settings.
 
-Imports nothing of OpenTelemetry, which is an extra.
+Imports nothing from OpenTelemetry, which is an optional extra.
 """
 
 import time
@@ -22,7 +22,7 @@ _MAX_VALUE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RequestSpan:
-    """A finished request with its stages. Times are of `time.monotonic`; adding `epoch_s` gives Unix time.
+    """A finished request with its stages. Times are from `time.monotonic`; adding `epoch_s` gives Unix time.
 
     `error` is the error code; empty for success and for errors of the caller.
     """
@@ -38,10 +38,10 @@ class RequestSpan:
 
 
 class Tracer(Protocol):
-    """Records requests. Thread-safe; no method waits."""
+    """Records requests as spans. Thread-safe; no method blocks."""
 
     def begin(self, caller: TraceContext | None, name: str, *, may_start_trace: bool) -> TraceContext | None:
-        """Return the trace of a new request; without `may_start_trace` only a caller's trace is recorded."""
+        """Return a new request's trace; without `may_start_trace`, record it only if the caller began the trace."""
         ...
 
     def put(self, span: RequestSpan) -> None:
@@ -77,7 +77,7 @@ def put_request(
 
 
 class BatchLimits(NamedTuple):
-    """Spans that may wait, spans sent together, and the longest delay; with the SDK's defaults."""
+    """Most spans that may wait, spans sent at once, and the longest delay; defaults are the SDK's."""
 
     queue_spans: int = 2048
     batch_spans: int = 512
@@ -85,7 +85,7 @@ class BatchLimits(NamedTuple):
 
 
 def is_tracing(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Whether traces are exported; OTEL_SDK_DISABLED=true also turns them off."""
+    """Whether the settings turn on traces and OTEL_SDK_DISABLED is not true."""
     return settings.traces == "otlp" and environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
 
 
@@ -103,7 +103,7 @@ def check_tracing(settings: Settings, environ: Mapping[str, str]) -> None:
 
 
 def batch_limits(environ: Mapping[str, str]) -> BatchLimits:
-    """Parse OpenTelemetry's variables. Raises SettingsError for values that the SDK would silently ignore."""
+    """Parse OpenTelemetry's OTEL_BSP_* variables. Raises SettingsError for values that the SDK silently ignores."""
     queue_spans = _whole_number(environ, "OTEL_BSP_MAX_QUEUE_SIZE", BatchLimits().queue_spans)
     batch_spans = _whole_number(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BatchLimits().batch_spans)
     delay_ms = _whole_number(environ, "OTEL_BSP_SCHEDULE_DELAY", int(BatchLimits().delay_s * 1000))

@@ -1,8 +1,8 @@
 """The state of all workers, in shared memory that the arbiter creates and every worker inherits by fork.
 
-One head, and one entry per living worker. The arbiter allocates and frees entries and grants successors; a worker
-writes its own measurements. Each field is written by one aligned 8-byte store: no lock is needed, and a killed worker
-leaves no half-written number.
+It has one head, and one entry per living worker. The arbiter allocates and frees entries and grants replacements; a
+worker writes its own measurements. Each field is written by one aligned 8-byte store, so that no lock is needed and a
+killed worker leaves no half-written number.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ class Reason(IntEnum):
 
     @property
     def pressure(self) -> int:
-        """Order of replacement: 3 at once, 2 before memory or threads run out, 1 in turn; 0 without a reason."""
+        """Urgency of a replacement: 3 at once, 2 before memory or threads run out, 1 for other reasons, 0 for none."""
         if self in (Reason.RSS_HARD, Reason.GPU_HARD):
             return 3
         if self in (Reason.RSS_SOFT, Reason.RSS_GROWTH, Reason.GPU_SOFT, Reason.GPU_GROWTH, Reason.STUCK):
@@ -58,7 +58,7 @@ class State(IntEnum):
 
 
 class Granted(IntEnum):
-    """What the arbiter has granted to a worker with a reason to be replaced."""
+    """How the arbiter lets a worker be replaced: after its successor is ready, by draining first, or not yet."""
 
     NOTHING = 0
     SUCCESSOR = 1
@@ -66,18 +66,18 @@ class Granted(IntEnum):
 
 
 class WorkerEntry(ctypes.Structure):
-    """One worker. Times are monotonic seconds, which all processes of a machine share.
+    """The entry of one worker. Times are monotonic seconds, which are the same in all processes of a machine.
 
     Attributes:
         pid: 0 until the worker has written it.
-        successor: The slot of its successor; NO_SUCCESSOR before that is forked.
-        gpu: Number of its GPU among all that the service has used since its start.
-        gpu_bytes, gpu_max_step_bytes: Its GPU memory, and the largest growth between two checks.
-        gpu_busy_ratio: Share of the last second in which the GPU computed.
-        gpu_read_s, gpu_busy_read_s: When memory and ratio were read; 0 without a reading.
+        successor: The slot of its successor; NO_SUCCESSOR until the successor is forked.
+        gpu: Number of its GPU among all GPUs that the service has used since its start.
+        gpu_bytes, gpu_max_step_bytes: Its GPU memory, and the largest increase between two checks.
+        gpu_busy_ratio: Share of the last second in which the GPU was busy.
+        gpu_read_s, gpu_busy_read_s: When GPU memory and `gpu_busy_ratio` were read; 0 if they could not be.
         rss_hard_bytes: Resident memory at which the worker stops accepting; 0 is no limit.
-        alive_s: Time of the last heartbeat; before the first one, a later time until which none is due.
-        wanted_s: When the replacement was requested; 0 without a reason.
+        alive_s: Time of the last heartbeat; before the first one, the future time from which the timeout counts.
+        wanted_s: When its replacement was requested; 0 if none was.
     """
 
     _fields_ = [
@@ -95,17 +95,17 @@ class Head(ctypes.Structure):
     """The state shared by all workers.
 
     Attributes:
-        base: Number of workers without successors.
-        high: Entries from this one on were never used.
+        base: Number of workers, successors not counted.
+        high: Entries from this number on were never used.
         ever_ready: 1 after any worker was ready.
-        unusable: 1 after a worker found, before any was ready, that the engine cannot be opened here.
-        boot_failures: Workers that died before they were ready, or could not be forked, since the last good start.
+        unusable: 1 if, before any worker was ready, one reported that the engine cannot be opened.
+        boot_failures: Workers that died before READY, or could not be forked, since the last successful start.
         backoff_until_s: No worker is forked before this time.
         gpu_footprint_bytes: Largest GPU memory of any worker after its warm-up.
-        exited_s: When the last worker was reaped; older GPU readings are out of date.
+        exited_s: When the last worker was reaped; GPU measurements from before are out of date.
         drain_first: Number of workers that drained before their successor loaded.
-        certificates: Generation of the TLS certificates.
-        leaving: 1 while the service is not ready but still serves (OCRSVC_DRAIN_S).
+        certificates: Generation of the TLS certificates that workers should use.
+        leaving: 1 while a stopping service reports "not ready" but still serves (OCRSVC_DRAIN_S).
     """
 
     _fields_ = [
@@ -118,7 +118,7 @@ class Head(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One worker at one moment; the fields are those of WorkerEntry."""
+    """A copy of one worker's entry at one moment; the fields are those of WorkerEntry."""
 
     slot: int
     state: State
@@ -142,7 +142,7 @@ class Snapshot:
 
     @property
     def awaits_grant(self) -> bool:
-        """Whether the arbiter has not granted the replacement yet."""
+        """Whether the worker needs a replacement that the arbiter has not granted yet."""
         return self.needs_replacement and not self.granted
 
 
@@ -154,16 +154,16 @@ class WorkerTable:
         self._entries = shared_array(WorkerEntry, SLOTS)
 
     def entry(self, number: int) -> WorkerEntry:
-        """The shared entry, for reading and writing."""
+        """The entry in shared memory, for reading and writing."""
         return self._entries[number]
 
     def live(self) -> list[Snapshot]:
-        """A snapshot of each worker, in the order of the entries."""
+        """A snapshot of each worker, in order of slots."""
         numbers = range(self.head.high)
         return [_snapshot(number, self._entries[number]) for number in numbers if self._entries[number].state]
 
     def allocate(self, now_s: float) -> int:
-        """Take the lowest free entry, cleared and BOOTING; returns its number. Arbiter only."""
+        """Arbiter only: clear the lowest free entry and set it to BOOTING; return its number."""
         number = next(number for number in range(SLOTS) if self._entries[number].state == State.FREE)
         self._entries[number] = WorkerEntry(successor=NO_SUCCESSOR, forked_s=now_s)
         self._entries[number].state = State.BOOTING
@@ -173,18 +173,18 @@ class WorkerTable:
         return number
 
     def free(self, number: int) -> None:
-        """Free an entry, after its worker is reaped. Arbiter only."""
+        """Arbiter only: free an entry after its worker was reaped."""
         self._entries[number].state = State.FREE
 
     def gpu_use_of_others(self, slot: int) -> tuple[int, bool]:
-        """GPU bytes that the other workers on this worker's GPU reported, and whether all of them are READY."""
+        """The GPU bytes that other workers on this worker's GPU have reported, and whether all of them are READY."""
         gpu = self._entries[slot].gpu
         others = [worker for worker in self.live() if worker.slot != slot and worker.gpu == gpu]
         settled = all(worker.state is State.READY for worker in others)
         return sum(worker.gpu_bytes for worker in others), settled
 
     def requests_in_flight(self, excluding: int) -> Iterator[int]:
-        """Requests in flight at each READY worker, except the one in the slot `excluding`."""
+        """The number of requests in flight at each READY worker except the one in the slot `excluding`."""
         for number in range(self.head.high):
             entry = self._entries[number]
             if entry.state == State.READY and number != excluding:
@@ -192,7 +192,7 @@ class WorkerTable:
 
 
 def _snapshot(number: int, entry: WorkerEntry) -> Snapshot:
-    # Read first, because a worker writes them last: if its state is DRAINING, drained_s is already set.
+    # Read these first, because a worker writes them last: if its state is DRAINING, drained_s is already set.
     kinds = {"state": State(entry.state), "reason": Reason(entry.reason), "granted": Granted(entry.granted)}
     values = {name: getattr(entry, name) for name, *_ in WorkerEntry._fields_ if name in Snapshot.__slots__}
     return Snapshot(slot=number, **values | kinds)
