@@ -1,4 +1,4 @@
-"""Groups the lines of a page into headings, paragraphs, list items and tables, in O(n log n)."""
+"""Groups the n lines of a page into headings, paragraphs, list items and tables, in O(n log n)."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,20 +15,20 @@ from ocrsvc.results import Box, Page, Region, RegionType, Table
 Kind = Literal["heading", "paragraph", "item", "table"]
 
 _LEVELS: Final = ((1.8, 1), (1.45, 2), (1.22, 3))
-"""Smallest size of a heading's letters, relative to the running text, and its level."""
-_HARDLY_LARGER: Final = 3  # level of headings that may be paragraph lines with boxes larger by chance
+"""Smallest size of a heading's letters, relative to the running text, and the heading's level."""
+_HARDLY_LARGER: Final = 3  # headings from this level on may be paragraph lines whose boxes are larger by chance
 _SECTION: Final = re.compile(r"§?\s?(\d{1,2}(?:\.\d{1,2}){1,4})\.?\s+[^\W\d_]{2}")
 _OF_SECTION: Final = ((3, 0.85), (2, 1.05))
-"""Least number of parts in a section's number, and the smallest size of its letters."""
+"""Least number of parts in a section's number ("2.1" has two), and the smallest relative size of its letters."""
 _OTHER_SIZE: Final = 1.3
-_ALIKE: Final = 1.1  # ratio of the sizes of two lines of one heading that fall into different levels
+_ALIKE: Final = 1.1  # heading lines of different levels are one heading if their size ratio is smaller
 _HEADING_LINES: Final = 3
 _HEADING_CHARACTERS: Final = 120
 _LEAST_CUT: Final = 25
-# In heights of the line, unless a unit is given.
+# Distances in heights of the line, unless a unit is given.
 _INDENT: Final = (0.8, 8.0)
 _FREE_AT_END: Final = 2.0
-_FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # of the column's width, at the end of a paragraph or of an open sentence
+_FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # least free share of a paragraph's last line, after a sentence or inside
 _WIDER_GAP: Final = 0.45
 _MOST_GAP: Final = 2.5
 _OVERLAP: Final = 0.3
@@ -51,14 +51,14 @@ _LETTER: Final = re.compile(r"[^\W\d_]")
 _DENSE: Final = re.compile(
     "[\u2018-\u201d\u2026\u2e80-\u312f\u31a0-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]"
 )
-"""Chinese and Japanese characters and their punctuation, at which lines join without a space."""
+"""Chinese and Japanese characters and punctuation: lines that end or begin with one are joined without a space."""
 
 
 @dataclass(slots=True)
 class Block:
     """A heading with its level from 1, a paragraph, a list item, or a table.
 
-    `numbers` are the indices of its lines on the page, and `lines` their texts, empty for a table.
+    `numbers` are the indices of its lines on the page, and `lines` the texts of these, empty for a table.
     """
 
     kind: Kind
@@ -69,11 +69,11 @@ class Block:
 
     @property
     def text(self) -> str:
-        """Its text, for a table as Markdown."""
+        """The block's text; a table's as Markdown."""
         return join_lines(self.lines) if self.table is None else to_markdown(self.table)
 
     def frame(self, page: Page) -> Box:
-        """The smallest upright rectangle around it."""
+        """The smallest upright rectangle around the block."""
         boxes = [page.lines[number].box for number in self.numbers]
         if self.table is not None:
             boxes.append(self.table.box)
@@ -84,7 +84,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A line on the upright page, with its index on the page and that of its region, -1 for none.
+    """A line on the upright page: its index (`number`), text, sides in pixels, and the index of its region, or -1.
 
     `size` is the height of its box in pixels, and `ratio` the size of its letters relative to the running text.
     """
@@ -102,7 +102,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Common left and right side of lines below each other, and their pitch in line heights."""
+    """Common left and right side of lines below each other, and the distance between these in line heights."""
 
     left: float
     right: float
@@ -112,7 +112,7 @@ class _Column:
 def blocks_of(page: Page, body: BodySize | None = None) -> list[Block]:
     """The blocks of a page in reading order; `body` is the size of the document's running text, by default the page's.
 
-    Headers and footers are left out where regions mark them. A table takes the place of its first line.
+    Leaves out headers and footers that regions mark. A table stands where its first line is.
     """
     body = body or BodySize().add(page)
     tables = _tables_by_line(page.tables)
@@ -135,7 +135,7 @@ def blocks_of(page: Page, body: BodySize | None = None) -> list[Block]:
 
 
 def _tables_by_line(tables: Sequence[Table]) -> dict[int, Table]:
-    """Tables with several rows and columns, by their lines; a single row or column is running text."""
+    """Map lines to their tables; tables with a single row or column are left out, as they are running text."""
     return {
         line: table
         for table in tables
@@ -180,9 +180,9 @@ def _block_of(line: _Placed, level: int) -> Block:
 
 
 def _without_false_headings(blocks: Sequence[Block]) -> list[Block]:
-    """Turn headings into paragraphs where they are too long or end like a clause.
+    """Turn headings into paragraphs if they are too long or end like a clause.
 
-    Also slightly larger ones that continue in lower case: their boxes may be larger by chance.
+    So are slightly larger ones that continue in lower case, because their boxes may be larger by chance.
     """
     kept: list[Block] = []
     for block in blocks:
@@ -222,7 +222,7 @@ def _column_of(lines: Sequence[_Placed]) -> _Column:
         (other.bottom - one.bottom) / max(1.0, one.size) for one, other in pairwise(lines) if _is_of_size(one, other)
     )
     middle = sorted(lines, key=lambda line: line.size)[len(lines) // 2]
-    # A line without height, from a damaged document, is not of the same size as itself.
+    # A line without height, from a damaged document, does not even count as of its own size.
     usual = [line for line in lines if _is_of_size(line, middle)] or lines
     lefts, rights = sorted(line.left for line in usual), sorted(line.right for line in usual)
     pitch = pitches[len(pitches) // 3] if pitches else _USUAL_PITCH
@@ -250,7 +250,7 @@ def _heading_level(line: _Placed, regions: Sequence[Region]) -> int:
 
 
 def _flows_on(before: _Placed, line: _Placed, column: _Column) -> bool:
-    """Whether a slightly larger line continues a full line above it."""
+    """Whether a slightly larger line continues the line above it, which is full and ends no sentence."""
     is_like = line.ratio < _LEVELS[1][0] * before.ratio and _pitch(before, line) <= column.pitch + _WIDER_GAP / 2
     return is_like and not _ENDED.search(before.text) and not _is_short(before, line, column)
 
@@ -273,7 +273,7 @@ def _begins(block: Block, before: _Placed, line: _Placed, level: int, column: _C
 
 
 def _is_indented(before: _Placed, line: _Placed, column: _Column, block: Block) -> bool:
-    """Whether a line is indented relative to the line before and its column; false within a hanging item."""
+    """Whether an indent begins a paragraph: to the line before and to the column; not inside a hanging list item."""
     least, most = _INDENT
     moved = line.left - before.left
     if block.kind == "item" and len(block.lines) == 1 and moved > 0:
@@ -307,12 +307,12 @@ def _is_chinese_join(one: str, other: str) -> bool:
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """Join lines of one text: words divided by hyphens are joined, and Chinese gets no spaces between lines."""
+    """Join lines of one text: hyphenated words are rejoined, and Chinese lines are joined without spaces."""
     parts = [lines[0]] if lines else []
     for one, other in pairwise(lines):
         if _HYPHENATED.search(one) and _LETTER.match(other):
             word = one.rsplit(" ", 1)[-1][:-1]
-            # Before a capital, or in a word with another hyphen, the hyphen belongs to the word.
+            # Before a capital, or in a word with another hyphen, the hyphen is part of the spelling.
             if other[0].islower() and not any(hyphen in word for hyphen in _HYPHENS):
                 parts[-1] = parts[-1][:-1]
         elif not (_DENSE.match(one[-1:]) or _DENSE.match(other)):

@@ -1,4 +1,4 @@
-"""Boxes and confidences of lines and words as arrays, and rounded to whole pixels."""
+"""Converts boxes and confidences of lines and words to arrays, and boxes to whole pixels."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -14,13 +14,13 @@ Boxed = Line | Word | Character
 Boxes = NDArray[np.float64]
 """(N, 4, 2): four corners x, y, clockwise from where reading starts, in pixels of the image as displayed."""
 
-# Those of the JSON, so that `ocrsvc read --url` makes the same files from it.
+# Decimals of box coordinates in JSON, which other formats also round to: `ocrsvc read --url` makes them from JSON.
 BOX_DIGITS: Final = 1
 CONFIDENCE_DIGITS: Final = 4
 
 
 def to_boxes(texts: Sequence[Boxed]) -> Boxes:
-    """The corners of lines, words or characters."""
+    """The corners of lines, words or characters as an array (N, 4, 2)."""
     return np.array([text.box for text in texts], np.float64).reshape(-1, 4, 2)
 
 
@@ -30,7 +30,7 @@ def whole(boxes: Boxes) -> NDArray[np.int64]:
 
 
 def to_frames(boxes: Boxes) -> Boxes:
-    """The upright frame around each box, (N, 4): left, top, right, bottom."""
+    """The bounding rectangle of each box, (N, 4): left, top, right, bottom."""
     return np.hstack([boxes.min(axis=1), boxes.max(axis=1)])
 
 
@@ -40,10 +40,10 @@ def to_scores(texts: Sequence[Boxed], digits: int = 5) -> list[float]:
 
 
 class PlacedText(NamedTuple):
-    """A line or word in whole pixels of the image as displayed, with the upright frame around it.
+    """A line or word in whole pixels of the image as displayed, with its bounding rectangle (frame).
 
-    `corners` are x, y of the four corners, clockwise from where reading starts; `is_upright` says whether they equal
-    the frame's. `angle` is in whole degrees, anticlockwise relative to the page, from 0 to 359.
+    `corners` are x, y of the four corners, clockwise from where reading starts; `is_upright`: they equal the frame's
+    corners. `angle` is anticlockwise relative to the page, in whole degrees from 0 to 359.
     """
 
     text: str
@@ -58,14 +58,14 @@ class PlacedText(NamedTuple):
 
 
 class PlacedWord(NamedTuple):
-    """A word of a line, and whether the line has a space before it."""
+    """A word of a line, and whether a space precedes it in the line's text."""
 
     placed: PlacedText
     after_blank: bool
 
 
 class PlacedLine(NamedTuple):
-    """A line and its words, none if they were not requested."""
+    """A line and its words; no words if they were not requested."""
 
     placed: PlacedText
     words: tuple[PlacedWord, ...]
@@ -80,7 +80,7 @@ def place_lines(page: Page) -> Iterator[PlacedLine]:
 
 
 def _spaces_before(line: Line) -> Iterator[bool]:
-    """For each word, whether the line's text has a space before it."""
+    """For each word, whether a space precedes it in the line's text."""
     end = 0
     for word in line.words or ():
         begin = line.text.find(word.text, end)
@@ -90,7 +90,7 @@ def _spaces_before(line: Line) -> Iterator[bool]:
 
 def _place(texts: Sequence[Boxed], page: Page) -> Iterator[PlacedText]:
     boxes = to_boxes(texts).round(BOX_DIGITS)
-    # Halves are rounded up, as in browsers.
+    # Round halves up, as browsers do.
     frames = np.floor(to_frames(boxes) + 0.5).clip(0, [page.width, page.height] * 2).astype(np.int64).tolist()
     corners = np.floor(boxes + 0.5).astype(np.int64).reshape(-1, 8).tolist()
     along = boxes[:, 1] - boxes[:, 0]

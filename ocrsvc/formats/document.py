@@ -1,4 +1,4 @@
-"""A document that was read, and how it is written in an output format."""
+"""A recognized document, and how it is written in an output format."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from ocrsvc.results import Check, EngineInfo, Page, ReadOptions
 
 
 class Output(Protocol):
-    """A file that is written sequentially."""
+    """A file that is only written, sequentially."""
 
     def write(self, data: bytes | memoryview, /) -> object:
         """Write all of the bytes. Raises OSError."""
@@ -21,10 +21,10 @@ PictureOf = Callable[[Page], bytes]
 
 @dataclass(frozen=True, slots=True)
 class DocumentResult:
-    """A document: the whole sent file, and its pages that were read, in order.
+    """A recognized document: the file as sent, and the pages that were read, in order.
 
-    Pages are iterated once per output file. A searchable PDF shows the `failed` pages without text. `picture_of` draws
-    pages, at `dpi`, whose original must not be shown because parts are masked.
+    Pages are iterated once per output file. A searchable PDF shows the `failed` pages without text. If parts of pages
+    are masked, the original must not be shown, and `picture_of` draws pages at `dpi`.
     """
 
     file: bytes
@@ -41,7 +41,7 @@ Writer = Callable[[DocumentResult, Output, float, Check], None]
 
 
 def options_for(formats: Iterable[str], options: ReadOptions) -> ReadOptions:
-    """The requested options plus those that these formats need."""
+    """Add to the options what these formats need, such as words."""
     needs: dict[str, Any] = {name: True for name in needs_of(formats) if not getattr(options, name)}
     return replace(options, **needs)
 
@@ -49,7 +49,7 @@ def options_for(formats: Iterable[str], options: ReadOptions) -> ReadOptions:
 def write_document(name: str, result: DocumentResult, output: Output, limit_s: float, check: Check) -> None:
     """Write a document in an output format within `limit_s` seconds; calls `check` between pages.
 
-    Memory holds the sent file and one page of the output. Raises BrokenImage if text cannot be added to the file,
+    Holds the sent file and one page of output in memory. Raises BrokenImage if text cannot be added to the file,
     DeadlineExceeded, ResourcesExhausted, and OSError from the output.
     """
     form = output_formats()[name]
@@ -62,7 +62,7 @@ def write_document(name: str, result: DocumentResult, output: Output, limit_s: f
 
 
 def text_parts(form: OutputFormat, pages: Iterable[Page], count: int, engine: EngineInfo) -> Iterator[str]:
-    """The text of pages in a text format, page by page."""
+    """Yield the output of a text format, page by page; `count` is the number of pages."""
     return cast(Iterator[str], resolve(form.text)(pages, count, engine))
 
 

@@ -14,9 +14,9 @@ JPEG_QUALITY = 75
 
 
 def draw_page(pixels: Pixels, page: Page, check: Check = no_check) -> bytes:
-    """Draw a JPEG of the page's size with coloured frames around its lines and black masked parts.
+    """Draw a JPEG of the page with coloured frames around its lines, and masked parts in black.
 
-    Draws on `pixels`, (H, W) gray or (H, W, 3) BGR, unless a copy is needed for colour or size.
+    Overwrites `pixels`, (H, W) gray or (H, W, 3) BGR, unless a conversion of colour or size makes a copy.
     """
     canvas = _canvas(pixels, page)
     for part in page.masked or ():
@@ -32,14 +32,14 @@ def draw_page(pixels: Pixels, page: Page, check: Check = no_check) -> bytes:
 
 
 def _black_out(canvas: Pixels, box: Box) -> None:
-    """Fill a box and its blurred edge."""
+    """Fill a box in black, and a margin around it, because edges of letters are blurred."""
     corners = np.array(box, np.float32).round().astype(np.int32)
     cv2.fillPoly(canvas, [corners], color=(0, 0, 0))
     cv2.polylines(canvas, [corners], isClosed=True, color=(0, 0, 0), thickness=3)
 
 
 def drawing_bytes(pixels: Pixels, page: Page) -> int:
-    """Peak memory of `draw_page`: a copy if needed, and the JPEG twice."""
+    """Peak memory of `draw_page` in bytes: the copy, if any, and the JPEG twice."""
     canvas_bytes = 0 if pixels.shape == (page.height, page.width, 3) else 4
     return page.width * page.height * (canvas_bytes + 2)
 

@@ -77,7 +77,7 @@ def _frame(text: PlacedText) -> str:
 
 
 def _turned(line: PlacedText) -> str:
-    """Corners and angle of a line that is not upright."""
+    """The hOCR properties for the corners and angle of a line that is not upright."""
     if line.is_upright:
         return ""
     poly = "; poly " + " ".join(map(str, line.corners))
@@ -85,9 +85,9 @@ def _turned(line: PlacedText) -> str:
 
 
 def alto_parts(pages: Iterable[Page], _count: int, engine: EngineInfo) -> Iterator[str]:
-    """Write pages as ALTO with one block per page, as blocks are unknown, and one string per word.
+    """Write pages as ALTO with one block per page, because blocks are unknown, and one String per word.
 
-    A line without words gets one string with its whole text.
+    A line without words gets one String with its whole text.
     """
     system = to_markup(f"{engine.name} {engine.model} {engine.version}")
     yield _ALTO_HEAD.format(system=system)
@@ -117,7 +117,7 @@ def _strings(line: PlacedLine, ids: str) -> str:
     if not line.words:
         return _string(line.placed, ids)
     return "".join(
-        # The schema allows no space before the first string.
+        # The ALTO schema allows no SP before the first String.
         ("<SP/>" if word.after_blank and number > 1 else "") + _string(word.placed, f"{ids}_{number}")
         for number, word in enumerate(line.words, start=1)
     )

@@ -9,7 +9,7 @@ import orjson
 
 from ocrsvc.formats.document import Output
 
-# The lists of a short document stay in memory.
+# Shorter lists stay in memory; longer ones go to a temporary file.
 _IN_MEMORY_BYTES: Final = 1 << 18
 _COPIED_BYTES: Final = 1 << 18
 
@@ -24,7 +24,7 @@ def write_list(values: Iterable[object], output: Output) -> None:
 
 
 class JsonText:
-    """An output that writes UTF-8 text, in pieces of whole characters, as one JSON string."""
+    """An Output that writes UTF-8 text as one JSON string; pieces must not divide a character."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -37,12 +37,12 @@ class JsonText:
         self._output.write(b'"')
 
     def write(self, data: bytes | memoryview, /) -> object:
-        """Add a piece. Raises OSError."""
+        """Append a piece to the string. Raises OSError."""
         return self._output.write(orjson.dumps(str(data, "utf-8"))[1:-1])
 
 
 class JsonList:
-    """A JSON list that is collected in memory while it is short, then in an unnamed file."""
+    """A JSON list that is collected in memory while it is short, then in an unnamed temporary file."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] = SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115  `close` closes it

@@ -1,4 +1,4 @@
-"""Converts results to plain dicts and lists for orjson. orjson writes an EngineInfo itself."""
+"""Converts results to plain dicts and lists for orjson, except EngineInfo, which orjson writes without help."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -16,7 +16,7 @@ DEFAULTS: Final = ReadOptions()
 
 
 def page_to_dict(page: Page, number: int, options: ReadOptions = DEFAULTS, *, lines: bool = True) -> dict[str, object]:
-    """The page, numbered from 1, as a dict with its lines, if `lines`, and the requested layout, tables and barcodes.
+    """Convert page `number` (from 1) to a dict with its lines, if `lines`, and requested layout, tables and barcodes.
 
     Boxes are four [x, y] corners, clockwise from where reading starts.
     """
@@ -79,7 +79,7 @@ def _words_to_dicts(words: Sequence[Word]) -> list[dict[str, object]]:
 
 
 def _to_dicts(texts: Sequence[Boxed]) -> list[dict[str, object]]:
-    """Text, confidence in [0, 1] and box of each line, word or character."""
+    """Convert lines, words or characters to dicts of text, confidence in [0, 1] and box."""
     batches = (texts[begin : begin + BATCH] for begin in range(0, len(texts), BATCH))
     return [answer for batch in batches for answer in _batch_to_dicts(batch)]
 
@@ -93,11 +93,11 @@ def _batch_to_dicts(texts: Sequence[Boxed]) -> list[dict[str, object]]:
 
 
 def stages_to_dict(seconds: Mapping[str, float]) -> dict[str, object]:
-    """Seconds of each stage of a request, and their sum, rounded to microseconds."""
+    """Durations of a request's stages, and their sum, in seconds rounded to microseconds."""
     stages = {f"{name}_s": round(spent_s, TIMING_DIGITS) for name, spent_s in seconds.items()}
     return {"request_s": round(sum(stages.values()), TIMING_DIGITS), "stages": stages}
 
 
 def timing_to_dict(timing: Timing) -> dict[str, float]:
-    """Seconds of each step, rounded to microseconds."""
+    """Durations of the steps of reading a page, in seconds rounded to microseconds."""
     return {name: round(seconds, TIMING_DIGITS) for name, seconds in asdict(timing).items()}

@@ -1,8 +1,8 @@
-"""Size of a line's letters relative to the running text, from the height and the width of its box.
+"""Estimates the size of a line's letters relative to the running text, from the height and the width of its box.
 
-The height of a box depends on its letters and on the detector's grid: boxes of 40 px text are 1.2 to 1.45 times as high
-as those of 26 px text. The width is more precise, given the letters, but includes gaps. So the height gives a range,
-and the width the size within it.
+The height depends on which letters occur and on the detector's grid: boxes of 40 px text are 1.2 to 1.45 times as high
+as those of 26 px text. The width of known letters is more precise, but includes gaps. So the height gives a range of
+sizes, and the width the size within it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _ADVANCES: Final = (
 """Widths of letters in ems, averaged over common typefaces; _USUAL_ADVANCE is that of other letters and digits."""
 _USUAL_ADVANCE: Final = 0.56
 _WIDE_ADVANCE: Final = 1.0
-_WIDE: Final = 0x2E80  # first of the square characters: Chinese, Japanese and Korean
+_WIDE: Final = 0x2E80  # first code point of square characters: Chinese, Japanese and Korean
 _LEAST_EMS: Final = 0.3
 _ADVANCE: Final = {letter: advance for letters, advance in _ADVANCES for letter in letters}
 _SURELY_LARGER: Final = 1.05
-_MOST_LESS, _MOST_MORE = 1 / 1.15, 1.3  # bounds of the correction by the width, as factors of the size by height
-_STEPS: Final = 8  # per pixel, in which sizes are counted
+_MOST_LESS, _MOST_MORE = 1 / 1.15, 1.3  # the width may correct the size by height by factors in this range
+_STEPS: Final = 8  # sizes are counted in eighths of a pixel
 
 
 class BodySize:
-    """Median letter size of the added pages, all of one page size."""
+    """Median letter size of the added pages, which must have one page size, as sizes are in pixels."""
 
     def __init__(self) -> None:
         self._heights, self._widths = Counter[int](), Counter[int]()
@@ -44,7 +44,7 @@ class BodySize:
         return self
 
     def ratio_of(self, line: Line) -> float:
-        """Size of a line's letters relative to the median; 1 without any letters added."""
+        """Size of a line's letters relative to the median; 1 if no letters were added."""
         height, em = _middle(self._heights), _middle(self._widths)
         if not height:
             return 1.0
@@ -60,7 +60,7 @@ def height_of(line: Line) -> float:
 
 
 def _em_of(line: Line) -> float:
-    """The type size, in pixels, at which the line's text is as wide as its box."""
+    """The font size, in pixels, at which the line's text is as wide as its box."""
     return math.dist(line.box[0], line.box[1]) / max(_LEAST_EMS, sum(map(_advance, line.text)))
 
 

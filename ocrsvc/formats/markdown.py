@@ -8,24 +8,23 @@ from ocrsvc.formats.blocks import BULLET, NUMBER, Block, blocks_of
 from ocrsvc.formats.letter_sizes import BodySize
 from ocrsvc.results import EngineInfo, Page
 
-# Anywhere within a line.
+# Characters that Markdown interprets anywhere in a line.
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<~$]|&(?=#?\w{1,32};))")
-# At the beginning of a block: headings, quotations, lists, rules, numbers of lists.
+# Markers that Markdown interprets at the beginning of a block: headings, quotations, lists, rules, list numbers.
 _BEGINNING: Final = re.compile(r"^(?=[#>+\-=:|])|^(\d{1,9})(?=[.)](?:\s|$))")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def markdown_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
-    """Each page's headings, paragraphs, lists and tables; a comment with the number before each page but the first."""
+    """Write pages as headings, paragraphs, lists and tables; a comment with the number precedes pages but the first."""
     for at, (page, text) in enumerate(markdown_by_page(pages)):
         yield (f"\n<!-- page {page.number} -->\n\n" if at else "") + text
 
 
 def markdown_by_page(pages: Iterable[Page]) -> Iterator[tuple[Page, str]]:
-    """Each page with its Markdown.
+    """Yield each page with its Markdown.
 
-    Headings are found relative to the running text of all pages of that size so far, as a title page alone has hardly
-    any.
+    Headings are larger than the running text of all pages of that size so far: a title page alone has hardly any.
     """
     bodies: dict[tuple[int, int], BodySize] = {}
     for page in pages:
@@ -34,7 +33,7 @@ def markdown_by_page(pages: Iterable[Page]) -> Iterator[tuple[Page, str]]:
 
 
 def _written(blocks: Sequence[Block]) -> str:
-    """The blocks separated by blank lines, except the items of one list."""
+    """Join blocks with blank lines, and items of one list without."""
     parts: list[str] = []
     number = 0
     for at, block in enumerate(blocks):
@@ -48,7 +47,7 @@ def _written(blocks: Sequence[Block]) -> str:
 
 
 def _block(block: Block, number: int) -> tuple[str, int]:
-    """The block as Markdown, and its number if it is a numbered item, else 0; `number` is that of the block before."""
+    """Convert a block to Markdown; returns it and its item number, or 0. `number` is that of the block before."""
     match block.kind:
         case "table":
             return block.text, 0
@@ -67,7 +66,7 @@ def _item(text: str, number: int) -> tuple[str, int]:
     if marker is None:
         return f"- {_begun(text)}", 0
     item_number = int(marker[1])
-    # Markdown numbers the items of a list itself, so a gap in the numbers would show wrong ones.
+    # Markdown renumbers the items of a list, so an item after a gap in the numbers becomes a paragraph.
     if number and item_number != number + 1:
         return _begun(text), 0
     return f"{item_number}{marker[2]} {_begun(text[marker.end() :])}", item_number
@@ -75,7 +74,7 @@ def _item(text: str, number: int) -> tuple[str, int]:
 
 def _begun(text: str) -> str:
     """Escape a text at the beginning of a block."""
-    # Control characters become spaces, which would hide a special beginning.
+    # Strip spaces first (control characters become spaces), because they would hide a marker at the beginning.
     inline = _inline(text).strip()
     return _BEGINNING.sub(lambda match: f"{match[0]}\\", inline, count=1)
 

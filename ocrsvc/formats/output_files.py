@@ -1,4 +1,4 @@
-"""The files of documents that were read: one per output format, their names, and all of them as one zip."""
+"""The output files of recognized documents: one per format, their names, and all of them as one zip."""
 
 import re
 import unicodedata
@@ -24,19 +24,19 @@ UNNAMED: Final = "document"
 _MAX_NAME_BYTES: Final = 150
 _MAX_SENT_CHARACTERS: Final = 1000
 _PATH_SEPARATORS: Final = re.compile(r"[/\\]")
-# Characters that Windows refuses in names, and its device names, reserved with any ending.
+# Characters that Windows forbids in file names, and its device names, which it reserves with any extension.
 _REFUSED: Final = re.compile(r'[<>:"|?*]')
 _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
-# Controls, formats (which reverse text direction), surrogates, private-use and unknown characters, line breaks.
+# Unicode categories: control, format (may reverse text direction), surrogate, private use, unassigned, line breaks.
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
-# The earliest date of a zip, fixed so that equal results give equal bytes.
+# The earliest date that a zip can have; fixed, so that equal results give equal bytes.
 _ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedResult:
-    """A document that was read, and its sent file name, "" for none."""
+    """A recognized document, and the file name that the client sent, "" for none."""
 
     name: str
     result: DocumentResult
@@ -44,7 +44,7 @@ class NamedResult:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file to write: a safe file name, its Content-Type, and its writer."""
+    """A file to write: its safe file name, its Content-Type, and the function that writes it."""
 
     name: str
     media_type: str
@@ -54,11 +54,11 @@ class OutputFile:
 def files_of(
     formats: Sequence[str], documents: Sequence[NamedResult], as_json: Callable[[], bytes], *, words: bool
 ) -> list[OutputFile]:
-    """The files of one or more documents in these formats.
+    """The output files of one or more documents in these formats.
 
-    Several documents become one file per format with continuous page numbers. Searchable PDF joins images only; with a
-    PDF among the documents each gets its own file. `as_json` makes the file of the format "json"; `words` says whether
-    text formats contain words, as searchable PDF always does.
+    Several documents become one file per format, with continuous page numbers. But if one of them is a PDF, each gets a
+    searchable PDF of its own. `as_json` makes the file of the format "json"; `words`: text formats contain words, as
+    searchable PDF always does.
     """
     stem = _stem_of(documents)
     if words:
@@ -75,7 +75,7 @@ def zip_name(documents: Sequence[NamedResult]) -> str:
 
 
 def write_zip(files: Sequence[OutputFile], output: IO[bytes], limit_s: float, check: Check) -> None:
-    """Write a zip of these files; only JSON is held in memory. Raises as the writers do, and OSError."""
+    """Write a zip of these files; holds only JSON in memory. Raises what the writers raise, and OSError."""
     with zipfile.ZipFile(output, "w") as archive:
         for file in files:
             entry = zipfile.ZipInfo(file.name, _ZIP_DATE)
@@ -138,14 +138,14 @@ def _joined(results: Sequence[DocumentResult]) -> DocumentResult:
 
 
 def _write_images(results: Sequence[DocumentResult], output: Output, limit_s: float, check: Check) -> None:
-    # Loads image codecs, which other formats do not need.
+    # Imported here because it loads image codecs, which other formats do not need.
     from ocrsvc.formats.pdf.searchable import write_images
 
     write_images(results, output, limit_s, check)
 
 
 def stem_of(file_name: str) -> str:
-    """A safe stem for output files, from a sent file name without folders and ending; "document" for none."""
+    """Make a safe stem for output files from a sent file name, without folders and extension; "document" for none."""
     name = unicodedata.normalize("NFC", _PATH_SEPARATORS.split(file_name[-_MAX_SENT_CHARACTERS:])[-1])
     visible = "".join(character for character in name if unicodedata.category(character) not in _INVISIBLE)
     stem, dot, ending = visible.rpartition(".")
@@ -157,7 +157,7 @@ def stem_of(file_name: str) -> str:
 
 
 def disposition_of(name: str) -> str:
-    """The Content-Disposition header (RFC 6266) of a file to save under this name, made by `stem_of`."""
+    """The Content-Disposition header (RFC 6266) that saves a file under this name; it must be safe (`stem_of`)."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().replace('"', "_").replace("\\", "_")
     if plain == name:
         return f'attachment; filename="{name}"'

@@ -1,4 +1,4 @@
-"""Serializes pages for pipes, files and caches, and checks them when they are read back."""
+"""Serializes pages for pipes, files and caches, and validates them when they are read back."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -8,7 +8,7 @@ from typing import Any, Final
 from ocrsvc.results import Cell, Character, Line, Page, Region, Table, Word
 
 _ANGLES: Final = (0, 90, 180, 270)
-# Times belong to the reading itself, not to a stored page.
+# `times` are those of one request, so they are not stored with a page.
 _PACKED: Final = [field.name for field in fields(Page) if field.name != "times"]
 
 
@@ -17,13 +17,13 @@ class InvalidData(ValueError):
 
 
 def pack_page(page: Page) -> dict[str, object]:
-    """The page for orjson, which writes infinite numbers and NaN as null; `unpack_page` refuses those."""
+    """Convert a page for orjson, which writes infinite numbers and NaN as null; `unpack_page` refuses such pages."""
     return {name: getattr(page, name) for name in _PACKED}
 
 
 def unpack_page(value: Any) -> Page:
     """Make a page from parsed JSON and check it completely. Raises InvalidData."""
-    # Takes 0.2 s to import, and few processes unpack pages.
+    # Imported here because importing takes 0.2 s, and few processes unpack pages.
     from pydantic import ValidationError
 
     try:
@@ -43,7 +43,7 @@ def _adapter() -> Any:
 
 
 def _problems_of(page: Page) -> Iterator[str]:
-    """Problems of a page whose values have the right types."""
+    """Yield inconsistencies of a page whose values have the right types."""
     count = len(page.lines)
     if not (page.width > 0 < page.height and page.angle in _ANGLES):
         yield "a page without a size or an angle"

@@ -9,7 +9,7 @@ from ocrsvc.results import EngineInfo, Page
 
 COLUMNS: Final = "level page_num block_num par_num line_num word_num left top width height conf text"
 PAGE_LEVEL, LINE_LEVEL, WORD_LEVEL = 1, 4, 5
-# Tesseract's value for a row without text.
+# Tesseract's confidence for rows without text.
 NO_CONFIDENCE: Final = -1
 _BREAKS: Final = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
@@ -21,10 +21,10 @@ def text_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Itera
 
 
 def tsv_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
-    """One row per page, line and word, words with their confidence in percent.
+    """Write one row per page, line and word; words have a confidence in percent.
 
-    Blocks and paragraphs are unknown and numbered 0. A line without words has confidence and text itself, which
-    Tesseract gives only to words. Tabs and line breaks inside a text become spaces.
+    Blocks and paragraphs are unknown and numbered 0. A line without words has confidence and text in its own row, which
+    Tesseract's never has. Tabs and line breaks inside a text become spaces.
     """
     yield COLUMNS.replace(" ", "\t") + "\n"
     for page in pages:

@@ -1,4 +1,4 @@
-"""Loads the files of MCP tool calls, and reads their pages by an engine in this process or by a service."""
+"""Loads the files of MCP tool calls, and recognizes their pages with an engine in this process or with a service."""
 
 import os
 import stat
@@ -20,7 +20,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import Page, Reading, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
 
-# Pages per request to a service, which receives the whole file each time.
+# Pages per request to a service; each request sends the whole file again.
 PAGES_PER_REQUEST: Final = 4
 PAGE_S: Final = 300.0
 _STOP_S: Final = 5.0
@@ -28,7 +28,7 @@ _STOP_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What may be read: files in these folders, without links that leave them, and URLs that `policy` allows.
+    """What tools may read: files in these folders, without links out of them, and URLs that `policy` allows.
 
     `limit_s` is the time limit for fetching a URL.
     """
@@ -39,17 +39,17 @@ class Sources:
     limit_s: float
 
     def load(self, path: str, base64: str, url: str) -> bytes:
-        """The bytes of the one argument that is not empty.
+        """Load the file given by the one argument that is not empty.
 
-        Raises BadOption (not exactly one argument, or a path outside the folders), NothingSent, BodyTooLarge; as
-        `decode_base64` and `fetch_file`.
+        Raises BadOption (not exactly one argument, or a path outside the folders), NothingSent, BodyTooLarge, and what
+        `decode_base64` and `fetch_file` raise.
         """
         if sum(map(bool, (path, base64, url))) != 1:
             raise BadOption("Give exactly one of path, base64 and url.")
         if path:
             return self._file(path)
         if base64:
-            # Four characters encode three bytes; a data URI has a header.
+            # Four characters encode three bytes; 1024 bytes are left for the header of a data URI.
             self._check_size(len(base64) // 4 * 3 - 1024)
             return decode_base64(base64)
         if not self.policy.is_on:
@@ -57,7 +57,7 @@ class Sources:
         return fetch_file(url, self.policy, self.limit_s).data
 
     def _file(self, path: str) -> bytes:
-        """Read a file in the folders; the opened file is checked too, because its name may change meanwhile."""
+        """Read a file in the folders; checks the opened file again, because its path may be replaced meanwhile."""
         try:
             # O_NONBLOCK, because opening a pipe would wait for a writer.
             full = Path(os.path.realpath(self.folders[0] / path if self.folders else Path(path)))
@@ -89,7 +89,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """The requested pages of a file, of which at most `max_pages` are read, with words and tables if requested."""
+    """A request for pages of a file, of which at most `max_pages` are read, with words and tables if requested."""
 
     data: bytes
     ranges: Ranges
@@ -100,7 +100,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class PageResult:
-    """One page: its number, the document's number of pages, the number of pages to read, and the page or its error."""
+    """One page: its number, the document's page count, the count of pages to read, and the page or its error."""
 
     number: int
     total: int
@@ -112,17 +112,17 @@ Pages = Generator[PageResult, None, None]
 
 
 class PageSource(Protocol):
-    """Reads the pages of files, for any thread."""
+    """Recognizes the pages of files; any thread may call it."""
 
     def pages(self, request: PageRequest, is_gone: Callable[[], bool]) -> Pages:
-        """Yield the pages in order as they are read, until `is_gone`. Raises OcrsvcError for an unreadable file."""
+        """Yield pages in order as they are read, until `is_gone()`. Raises OcrsvcError for an unreadable file."""
 
     def close(self) -> None:
         """Stop the engine or close the connections."""
 
 
 class EnginePages:
-    """An engine in this process; `open_reader` opens a warm reader at first use."""
+    """Recognizes pages with an engine in this process; `open_reader` opens a warm reader at first use."""
 
     def __init__(self, open_reader: Callable[[], Reader]) -> None:
         self._open_reader = open_reader
@@ -148,7 +148,7 @@ class EnginePages:
 
 
 class ServicePages:
-    """A service, read with `client`, which `close` closes."""
+    """Recognizes pages with a service through `client`, which `close` closes."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -32,7 +32,7 @@ from ocrsvc.plugins import output_formats
 from ocrsvc.results import EngineInfo, Page
 
 PATH: Final = "/mcp"
-# HTTP sessions, of 40 kB each; further ones get a 503. An idle session ends after IDLE_S.
+# Most HTTP sessions, of 40 kB each; opening another is answered with 503. An idle session ends after IDLE_S.
 MAX_SESSIONS: Final = 1000
 IDLE_S: Final = 300.0
 _STOP_S: Final = 5
@@ -57,7 +57,7 @@ Progress = Callable[[int, int], object]
 
 
 def make_server(source: PageSource, files: Sources, max_pages: int, max_characters: int) -> MCPServer:
-    """Make the server, whose tools read files by `source`, at most this much per call."""
+    """Make the server; its tools read `files` with `source`, at most `max_pages` and `max_characters` per call."""
     server = MCPServer("ocrsvc", version=__version__, instructions=_INSTRUCTIONS)
     tools = _Tools(source, files, max_pages, max_characters)
     how = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -67,7 +67,7 @@ def make_server(source: PageSource, files: Sources, max_pages: int, max_characte
 
 
 class _Tools:
-    """The tools; calls wait so that only a few files are in memory at once."""
+    """The tools; at most _CALLS_AT_ONCE calls run and the others wait, so that few files are in memory."""
 
     def __init__(self, source: PageSource, files: Sources, max_pages: int, max_characters: int) -> None:
         self._source, self._files, self._max_pages, self._max_characters = source, files, max_pages, max_characters
@@ -136,7 +136,7 @@ class _Tools:
         return await self._in_thread(ctx, read)
 
     async def _in_thread(self, ctx: Context[Any], read: Callable[[Progress, Callable[[], bool]], T]) -> T:
-        """Run `read` in a thread; a cancelled call ends within a page. Raises ToolError."""
+        """Run `read` in a thread; after cancellation it stops at the end of a page. Raises ToolError."""
         gone = threading.Event()
 
         def progress(count: int, total: int) -> None:
@@ -162,9 +162,9 @@ def _ranges_of(pages: str) -> Ranges:
 
 @dataclass(slots=True)
 class DocumentText:
-    """Collects the text of a document's pages, up to a number of characters.
+    """Collects the text of a document's pages, up to `max_characters`.
 
-    `ranges` are the requested pages, `read` those in the text; a note names the others.
+    `ranges` are the requested pages, `read` the pages in the text; a note at its end names the other requested pages.
     """
 
     format: str
@@ -175,7 +175,7 @@ class DocumentText:
     total: int = 0
 
     def add(self, page: PageResult) -> bool:
-        """Add a page; return False if it does not fit, so that reading can stop."""
+        """Add a page; returns False if its text does not fit, so that reading can stop."""
         self.total = page.total
         text = _page_text(page.outcome, self.format)
         left = self.max_characters - sum(map(len, self.parts))
@@ -187,7 +187,7 @@ class DocumentText:
         return True
 
     def text(self) -> str:
-        """All pages, with a note on the remaining ones."""
+        """The text of all added pages, with a note on the remaining ones."""
         left = [number for number in choose(self.ranges, self.total) if number not in set(self.read)]
         rest = ",".join(format_ranges(left)[:_MAX_RANGES])
         note = f"[{len(left)} more of the requested pages were not read; call again with pages={rest!r}.]"
@@ -211,7 +211,7 @@ def cut(text: str, max_characters: int) -> str:
 
 
 def _lines_json(page: Page, *, words: bool) -> str:
-    """A page's first lines with their boxes in pixels; `lines_total` is the number of all lines."""
+    """JSON of a page's first _MAX_LINES lines with their boxes in pixels; `lines_total` is the number of all lines."""
     members = page_to_dict(page, page.number)
     listed: Any = members["lines"]
     for line in () if words else listed:
@@ -221,7 +221,7 @@ def _lines_json(page: Page, *, words: bool) -> str:
 
 
 def listen(host: str, port: int, token: str) -> socket.socket:
-    """Open a listening socket. Raises OperatorError for a public one without a token, and for a port in use."""
+    """Open a listening socket. Raises OperatorError for a public address without a token, and for a port in use."""
     if not token and not is_loopback(host):
         raise OperatorError(f"At {host} other machines could read the files.", "Require a token: --token-file FILE.")
     try:
@@ -231,9 +231,9 @@ def listen(host: str, port: int, token: str) -> socket.socket:
 
 
 def serve(server: MCPServer, listener: socket.socket, token: str, max_bytes: int) -> None:
-    """Serve until a signal comes; with a token, only clients that send `Authorization: Bearer TOKEN`.
+    """Serve until a signal arrives; with a token, only clients that send `Authorization: Bearer TOKEN`.
 
-    `max_bytes` is the largest file in a request's base64.
+    `max_bytes` is the size limit of a file that a request contains as base64.
     """
     host = listener.getsockname()[0]
     app = server.streamable_http_app(

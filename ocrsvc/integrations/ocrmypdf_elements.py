@@ -12,15 +12,15 @@ from ocrsvc.formats.boxes import PlacedLine, PlacedText, PlacedWord, place_lines
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Page
 
-# Scale of OCRmyPDF's unitless orientation confidence; it requires 14 by default.
+# Value for full confidence on OCRmyPDF's unitless scale, on which OCRmyPDF requires 14 by default.
 _MAX_ORIENTATION_CONFIDENCE: Final = 30.0
-# Steeper lines count as vertical.
+# Lines steeper than this count as vertical.
 _STEEP_DEGREES: Final = 45
 _MIN_CHARACTERS: Final = 4
 
 
 def to_tree(page: Page, dpi: float, number: int) -> OcrElement:
-    """The page's element tree; `number` counts from 0."""
+    """Convert a page to an element tree; `number` is its number from 0."""
     lines = [_to_line(placed) for placed in place_lines(page) if placed.placed.text]
     box = BoundingBox(left=0, top=0, right=page.width, bottom=page.height)
     paragraphs = [OcrElement(OcrClass.PARAGRAPH, bbox=box, children=lines)] if lines else []
@@ -36,7 +36,7 @@ def orientation_of(page: Page) -> tuple[int, float]:
 
 
 def skew_of(page: Page) -> float:
-    """Anticlockwise rotation in degrees that makes the lines level; 0 without long enough lines."""
+    """Anticlockwise rotation in degrees that makes the lines level; 0 if no line is long enough."""
     edges = [line.box[:2] for line in page.lines if len(line.text) >= _MIN_CHARACTERS]
     # Clockwise angle of each line's upper edge.
     angles = [math.degrees(math.atan2(y1 - y0, x1 - x0)) for (x0, y0), (x1, y1) in edges]
@@ -45,7 +45,7 @@ def skew_of(page: Page) -> float:
 
 def _to_line(placed: PlacedLine) -> OcrElement:
     line = placed.placed
-    # From 0 to 359 degrees anticlockwise, to -180 to 179.
+    # Map 0 to 359 degrees to -180 to 179.
     angle = (line.angle + 180) % 360 - 180
     is_steep = abs(angle) > _STEEP_DEGREES
     direction: Literal["ltr", "rtl"] = "rtl" if runs_from_right_to_left(line.text) else "ltr"
@@ -68,7 +68,7 @@ def _baseline(line: PlacedText) -> Baseline:
 
 
 def _words(placed: PlacedLine) -> Iterator[OcrElement]:
-    """The words separated by spaces; a line without words is one word."""
+    """Join the parts of words that no space separates; a line without words is one word."""
     parts: list[PlacedText] = []
     for word in placed.words or (PlacedWord(placed.placed, after_blank=True),):
         if word.after_blank and parts:

@@ -1,4 +1,4 @@
-"""Finds payment cards, mail addresses and phone numbers. Each finder yields [begin, end) in half-width text."""
+"""Finds payment cards, mail addresses and phone numbers. Finders yield index ranges [begin, end) of half-width text."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import Final
 
 from ocrsvc.masking.text_forms import DIGIT, to_digits, without_separators
 
-# Cards: issuers' ranges, lengths, and the check digit of ISO 7812 (Luhn).
+# Cards are recognized by their issuer's range, their length, and the check digit of ISO 7812 (Luhn).
 _LEAST_CARD, _MOST_CARD = 13, 19
 
 # Ranges of the first four digits, by the lengths of the number: ISO/IEC 7812 as published by the networks.
@@ -29,7 +29,7 @@ _LENGTHS: Final = {
 }
 _DOUBLED: Final = str.maketrans("0123456789", "0246813579")
 
-# Letters beside the digits mark a serial number, except No and Card before it.
+# Letters next to the digits mean a serial number, unless they are No or Card before it.
 _RUN: Final = re.compile(
     r"(?:(?<![0-9A-Za-z])|(?<=[Nn][Oo])|(?<=[Cc][Aa][Rr][Dd]))[0-9]+(?:[ \-\n]{1,2}[0-9]+)*(?![0-9A-Za-z])"
 )
@@ -56,7 +56,7 @@ def find_cards(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _cards_in_run(groups: Sequence[tuple[int, int]], text: str) -> Iterator[tuple[int, int]]:
-    """Card numbers made of neighbouring groups of digits; the longest number from each first group."""
+    """Find card numbers made of successive groups of digits: the longest number that begins with each group."""
     first = 0
     while first < len(groups):
         last = _last_of_card(groups[first : first + _MOST_CARD], text)
@@ -67,7 +67,7 @@ def _cards_in_run(groups: Sequence[tuple[int, int]], text: str) -> Iterator[tupl
 
 
 def _last_of_card(groups: Sequence[tuple[int, int]], text: str) -> int | None:
-    """The last group of the longest card number that begins with the first group; None without one."""
+    """Index of the last group of the longest card number that begins with the first group; None if there is none."""
     begin = groups[0][0]
     if text[begin] in "01" or groups[0][1] - begin > _MOST_CARD:
         return None
@@ -80,24 +80,24 @@ def _last_of_card(groups: Sequence[tuple[int, int]], text: str) -> int | None:
 
 
 def _are_printed(sizes: Sequence[int]) -> bool:
-    """Whether groups of digits are as on a card: fours (OCR may lose spaces between them), 4-6-5, 6-13, or ones."""
+    """Whether digits are grouped as on cards: fours (OCR may lose spaces between), 4-6-5, 6-13, or single digits."""
     if all(size % 4 == 0 for size in sizes[:-1]) or all(size == 1 for size in sizes):
         return True
     return tuple(sizes) in {(4, 6, 5), (4, 6, 4), (6, 13), (6, 10)}
 
 
 def is_card(number: str) -> bool:
-    """Whether digits are a card number: issuer's range and length, and check digit."""
+    """Whether digits are a card number, by the issuer's range and length, and the check digit."""
     if len(number) not in _LENGTHS.get(int(number[:4]), ()):
         return False
     return sum(map(int, number[::-2] + number[-2::-2].translate(_DOUBLED))) % 10 == 0
 
 
-# Mail, with the single spaces that recognizers put around its punctuation.
+# Mail addresses may contain single spaces, which recognizers insert around punctuation.
 _LOCAL: Final = re.compile(r"[A-Za-z0-9._%+\-']{1,64}[ ]?\Z")
 _LABEL: Final = r"[A-Za-z0-9][A-Za-z0-9\-]{0,62}"
 _DOMAIN: Final = re.compile(rf"[ ]?(?:{_LABEL}[.]){{1,8}}[A-Za-z]{{2,24}}(?![A-Za-z0-9\-])")
-# The last dot with a space beside it, or misread as another mark.
+# A domain whose last dot has a space beside it, or was misread as another punctuation mark.
 _MISREAD_DOMAIN: Final = re.compile(
     rf"[ ]?{_LABEL}[ ]?[.,\u3002\u00b7][ ]?(?:com|cn|net|org|edu|gov)(?:[.](?:cn|hk|tw|uk))?(?![A-Za-z0-9\-])"
 )
@@ -106,7 +106,7 @@ _MISREAD_DOMAIN: Final = re.compile(
 def find_mails(text: str) -> Iterator[tuple[int, int]]:
     """Find mail addresses in ASCII."""
     for at in (mark.start() for mark in re.finditer("@", text)):
-        # Longest parts of an address.
+        # An address has at most 64 characters before the @ and 255 after it.
         local = _LOCAL.search(text, max(0, at - 64), at)
         window = (at + 1, min(len(text), at + 1 + 255))
         domain = _DOMAIN.match(text, *window) or _MISREAD_DOMAIN.match(text, *window)
@@ -114,12 +114,12 @@ def find_mails(text: str) -> Iterator[tuple[int, int]]:
             yield local.start(), domain.end()
 
 
-# Phones: Chinese mobile and landline, international, North American and British; none has a check digit.
-# After a dash it is part of a code or serial number, unless a Chinese name precedes the dash.
+# Phone numbers: Chinese mobile and landline, international, North American and British; none has a check digit.
+# A number after a dash is part of a serial number, unless Chinese characters (a name) precede the dash.
 _BEFORE: Final = r"(?:(?<=[Tt][Ee][Ll])|(?<=[\u4e00-\u9fff][_\-])|(?<=[\u4e00-\u9fff]--)|(?<![0-9A-Za-z._\-]))"
 _AFTER: Final = r"(?![0-9A-Za-z]|[.\-][0-9])"
 
-# From the numbering plan of the Ministry of Industry and Information Technology.
+# Area codes of the numbering plan of China's Ministry of Industry and Information Technology.
 _CHINESE_AREAS: Final = (
     "10|2[0-57-9]|3(?:1[0-9]|35|49|5[0-9]|7[0-79]|9[1-8])|4(?:1[0-9]|2[179]|3[1-9]|5[1-9]|6[4789]|7[0-9]|8[23])"
     "|5(?:1[0-9]|2[37]|3[0-9]|43|46|5[0-9]|6[1-6]|7[0-9]|80|9[1-9])|6(?:3[1-5]|6[0238]|9[12])"
@@ -155,7 +155,7 @@ _INTERNATIONAL: Final = re.compile(
     r"(?<![0-9A-Za-z+])\(?\+[ ]?"
     r"(?P<number>[1-9][0-9]{0,2}\)?[ \-.]?(?:\([0-9]{1,5}\)[ \-]?)?[0-9](?:[ \-.]{0,2}[0-9]){5,13})(?![0-9A-Za-z])"
 )
-# Most digits by country code; digits beyond them, after a space, are another number.
+# Most digits of a number by country code; further digits after a space belong to another number.
 _MOST_DIGITS: Final = (("86", 13), ("44", 12), ("1", 11))
 # Country codes of ITU-T E.164.
 _COUNTRIES: Final = re.compile(
@@ -178,7 +178,7 @@ _DATE: Final = re.compile(
 
 
 def find_phones(text: str) -> Iterator[tuple[int, int]]:
-    """Find phone numbers: in a national format, with a country code, or after a word for phone."""
+    """Find phone numbers in a national format, with a country code, or after a word such as Tel."""
     for pattern in _NATIONAL:
         for match in pattern.finditer(text):
             yield match.span()
@@ -194,7 +194,7 @@ def find_phones(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _without_next(number: str) -> str:
-    """Cut off another number that follows after a space."""
+    """Cut off a second number that follows after a space."""
     max_digits = next((count for code, count in _MOST_DIGITS if number.startswith(code)), len(number))
     places = [place for place, character in enumerate(number) if character.isdecimal()]
     if len(places) <= max_digits or places[max_digits] == places[max_digits - 1] + 1:

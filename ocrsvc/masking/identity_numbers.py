@@ -1,4 +1,4 @@
-"""Finds numbers of persons, firms and accounts: kind "id". Each finder yields [begin, end) in half-width text.
+"""Finds numbers of persons, firms and accounts (kind "id"). Finders yield index ranges [begin, end) of half-width text.
 
 Numbers with a check digit may contain spaces, dashes and letters misread for digits, and may continue in the next line;
 the others are found by their format or by a word before them.
@@ -13,11 +13,11 @@ from typing import Final
 from ocrsvc.masking.text_forms import DIGIT, count_digits, to_digits, without_separators
 
 # Chinese resident identity numbers: 18 characters with a check character (GB 11643, MOD 11-2), or 15 digits without.
-# GB/T 2260: provinces, autonomous regions and cities; 83 is for residence permits of Taiwan.
+# First two digits (GB/T 2260): provinces, autonomous regions and cities; 83 is for residence permits of Taiwanese.
 _REGIONS: Final = (range(11, 16), range(21, 24), range(31, 38), range(41, 47), range(50, 55), range(61, 66), (71,))
 _PROVINCES: Final = frozenset(str(code) for codes in (*_REGIONS, range(81, 84)) for code in codes)
 _RESIDENT_WEIGHTS: Final = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)
-# Small x, the multiplication sign, and the Cyrillic letters.
+# Recognizers return these for X: small x, the multiplication sign, and Cyrillic letters.
 _LAST_CHARACTERS: Final = str.maketrans(dict.fromkeys("x\u00d7\u0425\u0445", "X"))
 
 _SEPARATED: Final = r"[ \-\n]{0,3}"
@@ -29,10 +29,10 @@ _OLD_RESIDENT_ID: Final = re.compile(r"(?<![0-9A-Za-z])[1-8][0-9]{14}(?![0-9A-Za
 
 
 def find_resident_ids(text: str) -> Iterator[tuple[int, int]]:
-    """Find resident identity numbers; 18 characters may contain separators and continue in the next line."""
+    """Find resident identity numbers; those of 18 characters may contain separators and continue in the next line."""
     for match in _RESIDENT_ID.finditer(text):
         number = without_separators(match[1])
-        # More than four letters are a word, not misread digits.
+        # A match with more than four letters is a word, not a number with misread digits.
         is_number = match[1].count("\n") < 2 and count_digits(number) >= 14
         if is_number and is_resident_id(to_digits(number[:-1] + number[-1].translate(_LAST_CHARACTERS))):
             yield match.span(1)
@@ -49,7 +49,7 @@ def is_resident_id(number: str) -> bool:
 
 
 def _is_born(number: str, birth: str) -> bool:
-    """Whether a number begins with a region of GB/T 2260 (a province and a part other than 00) and the date exists."""
+    """Whether a number begins with a region of GB/T 2260 (province and a part other than 00) and `birth` is a date."""
     try:
         return number[:2] in _PROVINCES and number[2:4] != "00" and date.fromisoformat(birth).year in range(1900, 2100)
     except ValueError:
@@ -59,7 +59,7 @@ def _is_born(number: str, birth: str) -> bool:
 # Chinese unified social credit codes: 18 characters with a check character (GB 32100).
 _CODE_CHARACTERS: Final = "0123456789ABCDEFGHJKLMNPQRTUWXY"
 _CODE_WEIGHTS: Final = tuple(3**place % 31 for place in range(17))
-# GB 11714, the organization code within it.
+# Weights of the organization code (GB 11714), which is part of the credit code.
 _BODY_WEIGHTS: Final = (3, 7, 9, 10, 5, 8, 4, 2)
 # The code excludes letters that look like digits, so such a letter is a misread digit.
 _TO_CODE_DIGITS: Final = str.maketrans("OoIilZzSs|", "0011122551")
@@ -70,7 +70,7 @@ _CODE: Final = re.compile(
 
 
 def find_credit_codes(text: str) -> Iterator[tuple[int, int]]:
-    """Find credit codes; they may contain separators and continue in the next line."""
+    """Find unified social credit codes; they may contain separators and continue in the next line."""
     for match in _CODE.finditer(text):
         candidate = match[1]
         if candidate.count("\n") < 2 and count_digits(candidate) >= 8:
@@ -80,7 +80,7 @@ def find_credit_codes(text: str) -> Iterator[tuple[int, int]]:
 
 
 def is_credit_code(code: str) -> bool:
-    """Whether 18 characters are a credit code; all digits also need the organization code's check character."""
+    """Whether 18 characters are a credit code; codes of digits only must also match the organization code's check."""
     if not (code[1:8].isdecimal() and code[2:4] in _PROVINCES and set(code) <= set(_CODE_CHARACTERS)):
         return False
     total = sum(_CODE_CHARACTERS.index(letter) * weight for letter, weight in zip(code, _CODE_WEIGHTS, strict=False))
@@ -89,7 +89,7 @@ def is_credit_code(code: str) -> bool:
 
 
 # International bank account numbers: a country, two check digits (ISO 7064 MOD 97-10) and an account.
-# Length by country (SWIFT's registry of IBAN formats).
+# Length of IBANs by country (SWIFT's registry of IBAN formats).
 _IBANS: Final = (
     "NO15 BE16 DK18 FO18 FI18 GL18 NL18 SD18 MK19 SI19 AT20 BA20 EE20 KZ20 XK20 LT20 LU20 MN20 HR21 LV21 LI21 "
     "CH21 BH22 BG22 CR22 GE22 DE22 IE22 ME22 RS22 GB22 VA22 TL23 GI23 IQ23 IL23 SO23 AE23 OM23 AD24 CZ24 MD24 "
@@ -98,7 +98,7 @@ _IBANS: Final = (
     "SC31 LC32 RU33"
 )
 _IBAN_LENGTHS: Final = {entry[:2]: int(entry[2:]) for entry in _IBANS.split()}
-# Recognizers may lose the space after the word IBAN.
+# The word IBAN may touch the number, because recognizers lose spaces.
 _IBAN_HEAD: Final = re.compile(r"(?:(?<![0-9A-Za-z])|(?<=[Ii][Bb][Aa][Nn]))([A-Za-z]{2})[ ]?([0-9OoQDIil|ZzSsB]{2})")
 _IBAN_RESTS: Final = {
     length: re.compile(rf"(?:[ \n]?[0-9A-Za-z]){{{length - 4}}}(?![0-9A-Za-z])") for length in _IBAN_LENGTHS.values()
@@ -115,21 +115,21 @@ def find_ibans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_any_iban(text: str) -> bool:
-    """Whether a text is an IBAN, as read or with misread letters as digits."""
+    """Whether a text is an IBAN, either as it is or after converting misread letters to digits."""
     number = without_separators(text).upper()
     head = number[:2] + to_digits(number[2:4])
     return any(is_iban(head + rest) for rest in dict.fromkeys((number[4:], to_digits(number[4:]))))
 
 
 def is_iban(number: str) -> bool:
-    """Whether check digits and length by country are right."""
+    """Whether a number has the length of its country's IBANs, and the right check digits."""
     if _IBAN_LENGTHS.get(number[:2]) != len(number) or not number[2:4].isdecimal():
         return False
     return int("".join(str(int(character, 36)) for character in number[4:] + number[:4])) % 97 == 1
 
 
-# Numbers without a check digit. Some US social security numbers are never issued, and two were printed in
-# advertisements and copied into thousands of forms.
+# Numbers without a check digit. US social security numbers, except ranges that are never issued, and two numbers that
+# were printed in advertisements and copied into thousands of forms.
 _AREA: Final = r"(?!000|666|9|078[ \-]{0,2}05[ \-]{0,2}1120|219[ \-]{0,2}09[ \-]{0,2}9999)[0-9]{3}"
 _GROUP, _SERIAL = "(?!00)[0-9]{2}", "(?!0000)[0-9]{4}"
 _SHAPES: Final = (
@@ -176,7 +176,7 @@ def find_passports(text: str) -> Iterator[tuple[int, int]]:
 
 
 def is_second_line(line: str) -> bool:
-    """Whether the check digits of number, birth and expiry are right in 44 characters."""
+    """Whether 44 characters have the right check digits for passport number, date of birth and date of expiry."""
     return (
         all(check_digit(line[begin:end]) == to_digits(line[end]) for begin, end in ((0, 9), (13, 19), (21, 27)))
         and to_digits(line[13:19]).isdecimal()
@@ -184,10 +184,10 @@ def is_second_line(line: str) -> bool:
 
 
 def check_digit(field: str) -> str:
-    """The check digit of a field, in which fillers count 0."""
+    """The check digit of a field (ICAO 9303); the filler < counts as 0."""
     return str(_weighed(field.replace("<", "0"), (7, 3, 1)) % 10)
 
 
 def _weighed(number: str, weights: Sequence[int]) -> int:
-    """The sum of characters times their repeating weights: digits count as themselves, letters from 10."""
+    """Weighted sum of characters, with repeating weights: digits have their value, letters 10 (A) to 35."""
     return sum(int(character, 36) * weight for character, weight in zip(number, cycle(weights), strict=False))

@@ -12,23 +12,23 @@ from typing import Final
 from ocrsvc.masking.rules import MASK, Rules, Span, find_spans, mask_spans, masked_text
 from ocrsvc.results import Box, Cell, Character, Line, MaskedPart, Page, Point, Word
 
-# Fewest characters of a cell's part that identify its place; shorter parts of numbers also occur elsewhere.
+# Shorter parts of a cell's text may occur in a line several times, so they do not identify a position.
 LONG: Final = 4
 _LONG_PART: Final = re.compile(rf"\S{{{LONG},}}")
 
-# Margin, in full-width characters, around a part of a line without known character boxes.
+# Margin, in full-width characters, around a masked part of a line whose character boxes are unknown.
 MARGIN = 3.0
-# Further margin as a share of the line's length: letters may be wide before the part and narrow after it.
+# Additional margin, as a share of the line's length: letters may be wide before the part and narrow after it.
 MARGIN_SHARE = 0.04
-# Margin beside known boxes, in heights of the line: the edges of letters are blurred.
+# Margin beside known character boxes, in heights of the line, because the edges of letters are blurred.
 _EDGE = 0.08
 
 
 def mask_page(page: Page, rules: Rules) -> Page:
-    """Replace what the rules find on a page by stars, and list it.
+    """Replace what the rules find on a page by stars, and list the masked parts.
 
-    Rules see the lines in reading order, so that they find numbers with a check digit that continue in the next line. A
-    table's cell is masked where its lines are, and where the rules match its own text.
+    Rules search the lines in reading order, to find numbers with a check digit that continue in the next line. A cell
+    of a table is masked where its lines are masked, and where the rules match the cell's text.
     """
     starts = list(accumulate((len(line.text) + 1 for line in page.lines), initial=0))
     parts = tuple(_parts_of(find_spans(page.text, rules), page.lines, starts))
@@ -45,7 +45,7 @@ def mask_page(page: Page, rules: Rules) -> Page:
 
 
 def _parts_of(spans: Sequence[Span], lines: Sequence[Line], starts: Sequence[int]) -> Iterator[MaskedPart]:
-    """Split each span of the page's text into parts of its lines."""
+    """Split each span of the page's text into parts of lines; `starts` are the indices of the lines in the text."""
     for begin, end, kind in spans:
         for number in range(bisect_right(starts, begin) - 1, bisect_right(starts, end - 1)):
             line, start = lines[number], starts[number]
@@ -63,7 +63,7 @@ def _masked_line(line: Line, spans: Sequence[tuple[int, int]] | None) -> Line:
 
 
 def _masked_words(words: Sequence[Word], text: str, masked: str) -> tuple[Word, ...]:
-    """The words of a masked line; stars alone if the words differ from the text without its spaces."""
+    """The words of a masked line; if the words do not make up the text, all become stars."""
     visible = (character for character, before in zip(masked, text, strict=True) if not before.isspace())
     source = visible if "".join(word.text for word in words) == "".join(text.split()) else repeat(MASK)
     return tuple(_masked_word(word, "".join(islice(source, len(word.text)))) for word in words)
@@ -77,14 +77,14 @@ def _masked_word(word: Word, masked: str) -> Word:
 
 
 def _masked_cell(cell: Cell, before: Sequence[Line], after: Sequence[Line], rules: Rules) -> Cell:
-    """Mask a cell, which holds whole lines or pieces of lines."""
+    """Mask a cell, which has whole lines or pieces; `before`, `after`: the page's lines, before and after masking."""
     changed = [(before[at].text, after[at].text) for at in cell.lines if before[at].text != after[at].text]
     text = cell.text
     for line, masked in changed:
         text = _with_line_masked(text, line, masked)
     divided = [(line, masked) for line, masked in changed if line not in cell.text]
     if divided:
-        # Parts of divided lines, even within a word, are masked as in the line.
+        # The cell has only pieces of these lines, maybe of words: mask each piece as it is masked in its line.
         lines, masked = ("\n".join(texts) for texts in zip(*divided, strict=True))
         text = _LONG_PART.sub(lambda part: _as_masked(part[0], lines, masked), text)
     return replace(cell, text=mask_spans(text, ((begin, end) for begin, end, _ in find_spans(cell.text, rules))))
@@ -100,7 +100,7 @@ def _with_line_masked(cell: str, line: str, masked: str) -> str:
         return "".join([*pieces, cell[end:]])
     if cell in line:
         return _as_masked(cell, line, masked)
-    # The cell has a piece of the line beside others: mask word by word.
+    # The cell has a piece of this line and of others: mask word by word.
     for word, stars in sorted(zip(line.split(), masked.split(), strict=True), key=lambda pair: -len(pair[0])):
         if word != stars:
             cell = cell.replace(word, stars)
@@ -108,10 +108,10 @@ def _with_line_masked(cell: str, line: str, masked: str) -> str:
 
 
 def _as_masked(part: str, text: str, masked: str) -> str:
-    """A part of a text as masked in that text.
+    """Mask a part of a text as it is masked in that text.
 
-    If the part occurs several times, the occurrence with the most stars decides, as any of them may be the cell's. A
-    short part is only searched between spaces, if it occurs there.
+    If the part occurs several times, the occurrence with the most stars counts, because any may be the cell's. A short
+    part must stand between spaces, if it occurs so at all.
     """
     places = list(_places(part, text))
     if len(part) < LONG:
@@ -120,7 +120,7 @@ def _as_masked(part: str, text: str, masked: str) -> str:
 
 
 def _places(part: str, text: str) -> Iterator[int]:
-    """Where a part occurs in a text; neighbouring occurrences may share one character."""
+    """Yield the indices at which a part occurs in a text; successive occurrences may share one character."""
     at = text.find(part)
     while at >= 0:
         yield at
@@ -128,17 +128,17 @@ def _places(part: str, text: str) -> Iterator[int]:
 
 
 def place_of(line: Line, begin: int, end: int) -> Box:
-    """The box of characters [begin, end) of a line's text, with a margin where their boxes are unknown."""
+    """The box of characters [begin, end) of a line's text; with a wide margin if their boxes are unknown."""
     known = _known_range(line, begin, end) if line.words else None
     return _cut(line.box, *(known or _share(line, begin, end)))
 
 
 def _known_range(line: Line, begin: int, end: int) -> tuple[float, float] | None:
-    """The range by boxes of characters or words, as shares of the line's length; None if the words differ."""
+    """Start and end by boxes of characters or words, as shares of the line's length; None if words are not the text."""
     words = line.words or ()
     if "".join(word.text for word in words) != "".join(line.text.split()):
         return None
-    # Words have no spaces, so these are not counted.
+    # Words contain no spaces, so count characters without spaces.
     first, last = (len("".join(line.text[:place].split())) for place in (begin, end))
     boxes = list(_boxes_between(words, first, last))
     if not boxes:
@@ -161,7 +161,7 @@ def _boxes_between(words: Sequence[Word], first: int, last: int) -> Iterator[Box
 
 
 def _share(line: Line, begin: int, end: int) -> tuple[float, float]:
-    """The range by usual widths of characters, with a margin, as shares of the line's length."""
+    """Start and end by the usual widths of characters, with a margin, as shares of the line's length."""
     widths = [1.0 if unicodedata.east_asian_width(character) in {"W", "F"} else 0.5 for character in line.text]
     whole = sum(widths)
     margin = MARGIN / whole + MARGIN_SHARE
@@ -171,7 +171,7 @@ def _share(line: Line, begin: int, end: int) -> tuple[float, float]:
 def _along(box: Box, point: Point) -> float:
     """A point's position along a line's box, as a share of its length."""
     begin, end = complex(*box[0]), complex(*box[1])
-    # The real part of the quotient is the projection of one vector on the other.
+    # The real part of the quotient is the projection of one vector on the other, as a share of the other's length.
     return ((complex(*point) - begin) / (end - begin)).real if end != begin else 0.0
 
 

@@ -19,17 +19,17 @@ from ocrsvc.masking.text_forms import to_half_width
 from ocrsvc.results import MASK_KINDS, MaskKind
 from ocrsvc.settings.workers_and_limits import compile_pattern
 
-HEADER: Final = "X-Mask"  # HTTP header and gRPC metadata that requests masking in any format
+HEADER: Final = "X-Mask"  # HTTP header and gRPC metadata key that request masking, whatever the body's format
 
 _ONE: Final = "|".join(MASK_KINDS)
 ACCEPTED: Final = f"one or more of {', '.join(MASK_KINDS)}, separated by commas"
 PATTERN: Final = f"^ *({_ONE}) *(, *({_ONE}) *){{0,{len(MASK_KINDS) - 1}}}$"
 
-Find = Callable[[str], Iterator[tuple[int, int]]]  # yields the [begin, end) of each match in a text
+Find = Callable[[str], Iterator[tuple[int, int]]]  # yields the index range [begin, end) of each match in a text
 
 MASK: Final = "*"
 
-# Rules with check digits come first: of several matches the first names the kind.
+# Kinds with check digits come first, because the first of several overlapping matches determines the kind.
 _FINDERS: Final[Mapping[MaskKind, tuple[Find, ...]]] = {
     "id": (find_resident_ids, find_credit_codes, find_ibans, find_passports, find_shapes),
     "card": (find_cards,),
@@ -64,14 +64,14 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The kinds to mask, and the operator's patterns, which apply if "own" is among the kinds."""
+    """The kinds to mask, and finders for the operator's patterns (`own`), which apply if "own" is among the kinds."""
 
     kinds: frozenset[MaskKind]
     own: tuple[Find, ...] = ()
 
 
 def make_rules(kinds: Iterable[MaskKind] = MASK_KINDS, patterns: Sequence[str] = ()) -> Rules:
-    """The rules of these kinds, by default all, and the operator's patterns, which RE2 matches in linear time."""
+    """Make the rules of these kinds, by default all, and the operator's patterns, which RE2 matches in linear time."""
     return Rules(frozenset(kinds), tuple(partial(_find_own, compile_pattern(pattern)) for pattern in patterns))
 
 
@@ -103,14 +103,14 @@ def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
 
 
 def _find_own(pattern: Any, text: str) -> Iterator[tuple[int, int]]:
-    # re2 converts offsets of a str in one pass.
+    # `finditer` of re2 converts the byte offsets of all matches to str offsets in a single pass.
     return ((begin, end) for begin, end in (match.span() for match in pattern.finditer(text)) if begin < end)
 
 
 def _matches(text: str, rules: Rules) -> Iterator[Span]:
     plain = to_half_width(text)
     for kind, finders in (*_FINDERS.items(), ("own", rules.own)):
-        # The operator's patterns also see the unconverted text.
+        # The operator's patterns search both the original and the half-width text.
         forms = dict.fromkeys((text, plain) if kind == "own" else (plain,))
         for find, form in product(finders if kind in rules.kinds else (), forms):
             yield from (Span(begin, end, kind) for begin, end in find(form))

@@ -1,6 +1,6 @@
 """Normalizes recognized text: full-width characters, unusual spaces and dashes, letters misread for digits.
 
-Conversions keep the length, so that indices stay valid.
+`to_half_width` and `to_digits` keep the length of a text, so that indices stay valid.
 """
 
 from typing import Final
@@ -10,10 +10,10 @@ _SPACES: Final = dict.fromkeys([0x00A0, 0x202F, 0x205F, 0x3000, 0x0009, *range(0
 _DASHES: Final = dict.fromkeys([*range(0x2010, 0x2016), 0x2212, 0x2500, 0xFE58, 0xFE63, 0xFF0D], "-")
 _HALF_WIDTH: Final[dict[int, int | str]] = {**_FULL_WIDTH, **_SPACES, **_DASHES}
 
-# Recognizers confuse these; only a check digit can decide.
+# Recognizers confuse these letters with digits; only a check digit can tell which is right.
 _LETTERS_FOR_DIGITS: Final = str.maketrans("OoQDIil|ZzSsB", "0000111122558")
 
-DIGIT: Final = "[0-9OoQDIil|ZzSsB]"  # pattern of a digit or a letter misread for one
+DIGIT: Final = "[0-9OoQDIil|ZzSsB]"  # regular expression for a digit or a letter misread for one
 
 # Separators between the digits of a number with a check digit.
 _NO_SEPARATORS: Final = str.maketrans("", "", " -\n")

@@ -1,4 +1,4 @@
-"""The font of invisible text: one block glyph for every letter, and the map from codes to Unicode."""
+"""The font of invisible text: the same block glyph for all letters, and the map from codes to Unicode."""
 
 import struct
 import zlib
@@ -17,16 +17,16 @@ _UNKNOWN: Final = ord("?")
 
 
 class FontCodes:
-    """Assigns two-byte codes to letters: letters up to U+FFFF keep their code point.
+    """Assigns two-byte codes to letters: up to U+FFFF the code is the code point.
 
-    Letters above get the surrogate codes, which no letter uses: 2,048 per document.
+    Letters above get codes of the surrogate range, which no letter uses: at most 2,048 per document.
     """
 
     def __init__(self) -> None:
         self._others: dict[str, int] = {}
 
     def codes_of(self, text: str) -> bytes:
-        """The codes of a text, two bytes each; a letter without a code becomes a question mark."""
+        """Encode a text with two bytes per letter; letters for which no code is left become question marks."""
         return struct.pack(f">{len(text)}H", *map(self._code_of, text))
 
     def to_unicode(self) -> bytes:
@@ -61,10 +61,10 @@ _MAP_END: Final = b"endcmap\nCMapName currentdict /CMap defineresource pop\nend\
 
 
 class FontParts(NamedTuple):
-    """The PDF objects of the font: dictionaries without their references, and Flate-compressed streams.
+    """The PDF objects of the font: dictionaries without references to each other, and Flate-compressed streams.
 
-    `font` lacks /DescendantFonts, an array of `letters`, and /ToUnicode; `letters` lacks /FontDescriptor, which is
-    `description`, and /CIDToGIDMap; `description` lacks /FontFile2, which is `file`, of `file_bytes` uncompressed.
+    References to add: in `font` /DescendantFonts (an array of `letters`) and /ToUnicode; in `letters` /FontDescriptor
+    (`description`) and /CIDToGIDMap; in `description` /FontFile2 (`file`, with `file_bytes` uncompressed).
     """
 
     font: bytes
@@ -77,7 +77,7 @@ class FontParts(NamedTuple):
 
 
 def font_parts(codes: FontCodes) -> FontParts:
-    """Make the font objects of a document with these codes."""
+    """Make the font objects of a document whose text uses these codes."""
     wide, descent, file = round(_EM * ADVANCE), round(_EM * DESCENT), block_font()
     return FontParts(
         b"<< /Type /Font /Subtype /Type0 /BaseFont /Invisible /Encoding /Identity-H >>",
@@ -93,9 +93,9 @@ def font_parts(codes: FontCodes) -> FontParts:
 
 
 def block_font() -> bytes:
-    """A TrueType font of one glyph, a block as large as a letter, because only the place of invisible text counts.
+    """A TrueType font of one glyph, a block as large as a letter: of invisible text only the position matters.
 
-    pdfium takes a line of one letter for empty if the glyph has no outline.
+    Without an outline, pdfium would treat a line of one letter as empty.
     """
     advance, descent = round(_EM * ADVANCE), round(_EM * DESCENT)
     frame = (0, -descent, advance, _ASCENT)
@@ -119,7 +119,7 @@ def block_font() -> bytes:
 
 
 def _font_file(tables: Mapping[bytes, bytes]) -> bytes:
-    """A font file of these tables, sorted by tag."""
+    """Assemble a font file from its tables, which TrueType requires to be sorted by tag."""
     at = 12 + 16 * len(tables)
     directory, body = b"", b""
     for tag, table in tables.items():

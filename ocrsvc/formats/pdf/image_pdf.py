@@ -13,7 +13,7 @@ from ocrsvc.formats.pdf.text_lines import PageText
 
 _CATALOG, _PAGES, _FONT, _LETTERS, _DESCRIPTION, _TO_UNICODE, _TO_GLYPH, _FONT_FILE = range(1, 9)
 _FIRST_PAGE: Final = 9
-# A page, its content and its picture.
+# Each page is three objects: the page, its content stream and its image.
 _OBJECTS_OF_PAGE: Final = 3
 _BLANK_POINTS: Final = (595, 842)
 
@@ -43,17 +43,17 @@ class PdfObjects:
         self._write([b"%PDF-1.5\n%\xe2\xe3\xcf\xd3\n"])
 
     def add(self, number: int, content: Iterable[bytes | memoryview]) -> None:
-        """Add an object, in pieces."""
+        """Write an object, given in pieces."""
         self._places[number] = self._size
         self._write([b"%d 0 obj\n" % number, *content, b"\nendobj\n"])
 
     def add_stream(self, number: int, head: bytes, content: Sequence[bytes | memoryview]) -> None:
-        """Add a stream with these members of its dictionary."""
+        """Write a stream object; `head` are the entries of its dictionary."""
         size = sum(map(len, content))
         self.add(number, [b"<< %b /Length %d >>\nstream\n" % (head, size), *content, b"\nendstream"])
 
     def end(self) -> None:
-        """Write the cross-reference table and trailer; the file ID is a hash of the content."""
+        """Write the cross-reference table and trailer, with a hash of the content as file ID."""
         place, count = self._size, len(self._places) + 1
         rows = b"".join(b"%010d 00000 n \n" % self._places[number] for number in range(1, count))
         name = self._hash.hexdigest()[:32].encode()
@@ -69,7 +69,7 @@ class PdfObjects:
 
 
 class ImagePdf(PdfObjects):
-    """Writes a PDF of images; `finish` completes the file."""
+    """Writes a PDF with an image per page; `finish` completes the file."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(output)
@@ -77,7 +77,7 @@ class ImagePdf(PdfObjects):
         self._codes = FontCodes()
 
     def add_page(self, image: PageImage, text: PageText | None) -> None:
-        """Add a page of this image with its text, if any."""
+        """Add a page with this image and its text, if any."""
         wide, high = image.size_points
         number = _FIRST_PAGE + _OBJECTS_OF_PAGE * self._pages
         turn = _TURNS[image.orientation]

@@ -1,4 +1,4 @@
-"""Converts an image file for a PDF page: JPEG and most PNG data unchanged, all others losslessly."""
+"""Converts an image file for a PDF page: JPEG and most PNG data is copied unchanged, all other is stored losslessly."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from ocrsvc.imaging.codecs.png import PALETTE, RGB, Png, read_png
 _JPEG_COLOURS: Final = {1: b"/DeviceGray", 3: b"/DeviceRGB", 4: b"/DeviceCMYK"}
 _PACKING: Final = 6
 _LEAST_DPI, _MOST_DPI = 100.0, 2400.0
-_USUAL_DPI: Final = 200.0  # for images without a resolution, or with that of a screen
+_USUAL_DPI: Final = 200.0  # assumed for images without a resolution, or with that of a screen
 _TURNED: Final = frozenset({5, 6, 7, 8})
 
 
 @dataclass(frozen=True, slots=True)
 class PageImage:
-    """An image ready for a PDF; `width` and `height` are those of its samples, in pixels.
+    """An image ready for a PDF; `width` and `height` are in pixels as stored, before the orientation is applied.
 
-    `orientation` is the EXIF orientation, 1 to 8, applied for display; `dpi` is as displayed; `head` has the entries of
-    its dictionary that describe the samples.
+    `orientation` is the EXIF orientation, 1 to 8, that the PDF applies for display; `dpi` is as displayed; `head` has
+    the entries of the PDF image's dictionary that describe the samples.
     """
 
     width: int
@@ -38,7 +38,7 @@ class PageImage:
 
     @property
     def size_points(self) -> tuple[float, float]:
-        """Width and height of the page as displayed."""
+        """Width and height of the page as displayed, in points."""
         shown = (self.height, self.width) if self.orientation in _TURNED else (self.width, self.height)
         return shown[0] * 72 / self.dpi[0], shown[1] * 72 / self.dpi[1]
 
@@ -90,7 +90,7 @@ def _of_png(png: Png, raw: bytes, orientation: int, dpi: Resolution) -> PageImag
 
 
 def _of_pixels(encoded: EncodedImage) -> PageImage:
-    """Decode an image without a PDF filter, turn it upright and compress it like a PNG."""
+    """Decode an image of a format that PDF does not have, turn it upright, and compress it like a PNG."""
     pixels = decode_pixels(encoded, gray=False).pixels
     how = [cv2.IMWRITE_PNG_COMPRESSION, _PACKING]
     if pixels.ndim == 2 and not np.any((pixels != 0) & (pixels != 255)):

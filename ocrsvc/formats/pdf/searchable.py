@@ -1,6 +1,6 @@
 """Searchable PDF: the pages of a PDF with an invisible text layer, or a page per image.
 
-A child process with limits of memory and time adds text to a PDF, as in `ocrsvc.imaging.pdf.open_pdf`.
+Text is added to a PDF by a child process with limits of memory and time, as in `ocrsvc.imaging.pdf.open_pdf`.
 """
 
 import heapq
@@ -25,18 +25,18 @@ from ocrsvc.imaging.document import is_pdf, may_have_pages
 from ocrsvc.results import Page
 from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess
 
-# Images decoded here were within the limits when they were read.
+# No practical limit: images were checked against the limits when they were recognized.
 _LIMITS: Final = PixelLimits(1 << 40)
 _COPIED_BYTES: Final = 1 << 20
 _CHILD: Final = "ocrsvc.formats.pdf.text_layer_child"
 _CHILD_BYTES: Final = 192 << 20
-# Limit of the result, as a multiple of the input and in addition to it: compressed data may expand endlessly.
+# The result may have twice the bytes of PDF and text plus _MORE_BYTES: damaged compressed data may expand endlessly.
 _GROWTH: Final = 2
 _MORE_BYTES: Final = 64 << 20
 _REMEDY: Final = "Ask for another output format, such as text."
 
 NumberedText = tuple[int, PageText | CallerError]
-"""A page's number in its file, and its text or the error of reading it."""
+"""A page's number in its file, and its text, or the error raised when it was read."""
 
 
 def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float, check: Check) -> None:
@@ -52,9 +52,9 @@ def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float,
 
 
 def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, limit_s: float, check: Check) -> None:
-    """Write a PDF, given as a real file, with these texts on its pages, in any order; raises as a `Writer`.
+    """Write a PDF (a file with a descriptor) with `texts`, in any order, on its pages; raises what a `Writer` raises.
 
-    Pages without text stay unchanged, and so does a PDF without texts.
+    Pages without text stay unchanged; a PDF without any text is copied.
     """
     stop_s = time.monotonic() + limit_s
     with TemporaryFile() as text, TemporaryFile() as laid:
@@ -70,7 +70,7 @@ def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, li
 
 
 def _lay_text(file: int, text: int, result: int, limit_s: float, check: Check) -> None:
-    """Let the child process write a PDF with text on its pages; all three are file descriptors."""
+    """Have the child process write a PDF with text on its pages; `file`, `text` and `result` are file descriptors."""
     file_bytes, text_bytes = os.fstat(file).st_size, os.fstat(text).st_size
     most_bytes = _GROWTH * (file_bytes + text_bytes) + _MORE_BYTES
     child = ChildProcess(_CHILD, _CHILD_BYTES + 4 * file_bytes + text_bytes, most_bytes, (file, text, result), check)
@@ -88,7 +88,7 @@ def _lay_text(file: int, text: int, result: int, limit_s: float, check: Check) -
 
 
 def write_images(results: Iterable[DocumentResult], output: Output, limit_s: float, check: Check) -> None:
-    """Write one PDF of several documents with an image per page. Arguments and errors as of a `Writer`."""
+    """Write several documents as one PDF with an image per page. Takes and raises what a `Writer` does."""
     stop_s = time.monotonic() + limit_s
 
     def check_time() -> None:
@@ -128,12 +128,12 @@ def _add_picture(pdf: ImagePdf, file: bytes, directory: int | None, text: PageTe
         return
     if directory is not None:
         raise text
-    # An image that could not be read may crash a decoder.
+    # Do not decode an image that could not be read: it may crash a decoder.
     pdf.add_page(page_image(file, _LIMITS, decodes=False), None)
 
 
 def _add_masked(pdf: ImagePdf, result: DocumentResult, picture_of: PictureOf, check: Check) -> None:
-    """Add pictures with masked parts in black; blank for pages that were not read, whose masked parts are unknown."""
+    """Add pages drawn with masked parts in black; unread pages are blank, because what to mask there is unknown."""
     for _, page in _pages_of(result):
         check()
         if page is None:

@@ -16,7 +16,8 @@ _LEAST_POINTS: Final = 0.1
 _TURN_DIGITS: Final = 4
 _STEP_DIGITS: Final = 1
 _LEAST_STRETCH: Final = 0.1
-_LEAST_CLIMB, _MOST_CLIMB = 0.1, 1.0  # of a slanted line, in points; of a word in it, in heights of the line
+# A line that climbs less (in points) counts as level; one with a word that climbs more (in line heights) stays slanted.
+_LEAST_CLIMB, _MOST_CLIMB = 0.1, 1.0
 _WORD: Final = re.compile(r"\S+\s*|\s+")
 _NO_BOX: Final = (0.0, 0.0, 612.0, 792.0)
 
@@ -25,13 +26,13 @@ Frame = tuple[float, float, float, float]  # left, bottom, right and top, in poi
 
 @dataclass(frozen=True, slots=True)
 class PageFrame:
-    """The visible part of a page and its clockwise turn, 0, 90, 180 or 270 degrees, as pdfium interprets them."""
+    """The visible part of a page in points, and its clockwise turn (0, 90, 180, 270), as pdfium interprets a PDF."""
 
     box: Frame
     turn: int
 
     def to_points(self, width: int, height: int) -> ToPoints:
-        """A mapping from pixels of the page, drawn in this size, to its points."""
+        """Make a mapping from pixels of the page, drawn in this size, to points of the PDF page."""
         left, bottom, right, top = self.box
         wide, high = right - left, top - bottom
 
@@ -51,7 +52,7 @@ class PageFrame:
 
 
 def frame_of(media: Sequence[float], crop: Sequence[float], turn: int) -> PageFrame:
-    """The frame of a page with these boxes from the file; US Letter if none is valid."""
+    """The frame of a page with this MediaBox, CropBox and turn from the file; US Letter if no box is valid."""
     whole = _box_of(media) or _NO_BOX
     left, bottom, right, top = _box_of(crop) or whole
     common = (max(whole[0], left), max(whole[1], bottom), min(whole[2], right), min(whole[3], top))
@@ -67,9 +68,9 @@ def _box_of(numbers: Sequence[float]) -> Frame | None:
 
 
 def page_content(lines: Iterable[TextLine], to_points: ToPoints, font: bytes, codes: FontCodes) -> bytes:
-    """The content stream that writes lines invisibly and restores the graphics state.
+    """Make the content stream that writes lines as invisible text, and then restores the graphics state.
 
-    `font` is the font's name in the page's resources; letters are added to `codes`.
+    `font` is the font's name in the page's resources; `codes` assigns codes to new letters.
     """
     drawn = b"\n".join(_drawn(line, to_points, font, codes) for line in lines)
     return b"q BT 3 Tr\n%b\nET Q\n" % drawn
@@ -92,7 +93,7 @@ def _drawn(line: TextLine, to_points: ToPoints, font: bytes, codes: FontCodes) -
         step = [round(one - other, _STEP_DIGITS) for one, other in zip(at, before, strict=True)]
         if any(step):
             written.append(b"%b Td" % _numbers_of(step))
-        # Rounding errors must not add up along the line.
+        # Continue from the rounded position, so that rounding errors do not add up along the line.
         before = (before[0] + step[0], before[1] + step[1])
         stretch = max(_LEAST_STRETCH, 100 * (stop - begin) * length / (round(size, 1) * len(text) * ADVANCE))
         written.append(b"%b Tz <%b> Tj" % (number_of(stretch, 1), codes.codes_of(text).hex().encode()))
@@ -101,7 +102,7 @@ def _drawn(line: TextLine, to_points: ToPoints, font: bytes, codes: FontCodes) -
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """How a line is written: the directions of its letters, its pieces, and each piece's start in these directions."""
+    """How a line is written: its letters' unit vectors (run, rise), its pieces, and their starts along the vectors."""
 
     run: Point
     rise: Point
@@ -110,10 +111,10 @@ class _Steps:
 
 
 def _steps(pieces: Sequence[Piece], along: Point, up: Point, length: float, size: float) -> _Steps:
-    """Write a slightly slanted line as level words.
+    """Divide a slightly slanted line into level words.
 
-    PDF readers split a slanted word: poppler does where a letter is half a point higher than the first. A level word
-    lies at most half its height off its place; a line with a word that would lie farther off stays slanted.
+    PDF readers split a slanted word: poppler does at a letter half a point higher than the first. Level words may be
+    wrong by half their height; a line with a word that would be off by more stays slanted.
     """
     x, y = along
     run = (math.copysign(1.0, x), 0.0) if abs(x) > abs(y) else (0.0, math.copysign(1.0, y))
@@ -131,7 +132,7 @@ def _steps(pieces: Sequence[Piece], along: Point, up: Point, length: float, size
 
 
 def _words(piece: Piece) -> Iterator[Piece]:
-    """The words of a piece with the spaces after them, at equal widths of letters."""
+    """Divide a piece into words with the spaces after them, as if all letters had equal widths."""
     text, begin, stop = piece
     letter = (stop - begin) / len(text)
     for word in _WORD.finditer(text):
@@ -143,6 +144,6 @@ def _numbers_of(values: Iterable[float]) -> bytes:
 
 
 def number_of(value: float, digits: int = 2) -> bytes:
-    """A number in PDF syntax: without exponent and trailing zeros."""
+    """Format a number in PDF syntax: without exponent and trailing zeros."""
     written = f"{value:.{digits}f}".rstrip("0").rstrip(".")
     return b"0" if written == "-0" else written.encode()

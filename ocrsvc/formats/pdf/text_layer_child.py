@@ -3,10 +3,10 @@
     python -m ocrsvc.formats.pdf.text_layer_child PARENT MEMORY FILE_BYTES FILE TEXT RESULT
 
 FILE, TEXT and RESULT are file descriptors. TEXT holds a line of JSON per page: its number, its width and height in
-drawn pixels, and the lines of its `PageText`. It answers `lay` with `written` when RESULT has the new PDF.
+drawn pixels, and the lines of its `PageText`. The answer to `lay` is `written`, when RESULT holds the new PDF.
 
-qpdf keeps everything that it does not know. pdfium, which draws the pages, would rewrite their resources and drop those
-that look unused, such as fonts that only a form on the page uses.
+qpdf is used because it keeps everything that it does not know. pdfium, which draws pages, would rewrite their resources
+and drop those that seem unused, such as fonts that only a form on the page uses.
 """
 
 import codecs
@@ -22,7 +22,7 @@ from ocrsvc.formats.pdf.text_content import PageFrame, frame_of, page_content
 from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
 _FONT: Final = "OcrText"
-# What Python raises for a file with objects of wrong types, or too many of them.
+# Raised for PDFs with objects of wrong types, or with too many objects.
 _WRONG: Final = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 _DEEPEST: Final = 64
 _INHERITED: Final = ("/MediaBox", "/CropBox", "/Rotate", "/Resources")
@@ -54,7 +54,7 @@ class _Layers:
         self._complete_font()
         how = {"object_stream_mode": self._pikepdf.ObjectStreamMode.preserve}
         if self._pdf.is_encrypted:
-            # Keeps its restrictions, which needs random numbers and recompresses streams.
+            # Keep the encryption and its restrictions; this needs random numbers and recompresses streams.
             how |= {"encryption": True}
         else:
             # Streams keep their compression.
@@ -89,7 +89,7 @@ class _Layers:
         return name
 
     def _begin_with(self, page: Any, content: bytes) -> None:
-        """Prepend content to a page, because the page's own content may leave coordinates transformed."""
+        """Prepend content to a page: appended content would be placed wrongly if the page's own changes coordinates."""
         pikepdf, before = self._pikepdf, page.get("/Contents")
         rest = [before] if isinstance(before, pikepdf.Stream) else []
         if isinstance(before, pikepdf.Array):
@@ -119,7 +119,7 @@ def _frame_of(inherited: dict[str, Any]) -> PageFrame:
 
 
 def _numbers_of(values: Any) -> list[float]:
-    """The numbers; empty if another value is among them, since pdfium takes such an array for missing."""
+    """Convert an array to numbers; empty if it contains anything else, because pdfium then ignores the array."""
     try:
         return [float(value) for value in values]
     except (TypeError, ValueError):
@@ -127,11 +127,11 @@ def _numbers_of(values: Any) -> list[float]:
 
 
 def main() -> None:
-    """Serve one parent until it closes the connection."""
+    """Serve the parent until it closes the connection."""
     file, text, result = apply_limits()
     import pikepdf
 
-    # Python loads this codec on first use, when files can no longer be opened.
+    # Load this codec now: at its first use files can no longer be opened.
     codecs.lookup("utf-16-be")
 
     def lay() -> str:
@@ -143,7 +143,7 @@ def main() -> None:
                     layers.lay(*orjson.loads(page))
             layers.save(result)
         except (pikepdf.PdfError, *_WRONG) as error:
-            # Only damaged files and those with a password end here; the parent writes the message.
+            # The file is damaged or needs a password; the parent writes the message.
             raise RequestFailed("damaged") from error
         return pack("written")
 
@@ -153,5 +153,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Skips the clean-up of Python: the system frees everything.
+    # Exit without the slow clean-up of Python; the system frees everything.
     os._exit(0)

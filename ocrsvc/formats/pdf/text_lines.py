@@ -1,4 +1,4 @@
-"""Divides the text of a page into the lines and pieces of its invisible text layer."""
+"""Divides the text of a page into lines, and these into words (pieces), for its invisible text layer."""
 
 import math
 import re
@@ -17,16 +17,16 @@ _LEAST_GAP: Final = 0.25  # between two words, in heights of their line; below 0
 _LEAST_BEND: Final = 0.3
 """Least distance, across a bent line, of its words' centres, in heights of the tallest word. Straight lines have less,
 even if words lack ascenders or descenders."""
-_LEAST_HEIGHT: Final = 0.5  # of the tallest word; the centre of a lower one, such as a single mark, may be off the line
+_LEAST_HEIGHT: Final = 0.5  # in heights of the tallest word; lower words, such as a single mark, may be off centre
 _OWN: Final[LineSource] = "text_layer"
 _HYPHENATED: Final = re.compile(r"[^\W\d_]-$")
 
 Words = Sequence[tuple[str, Box]]
 
-Piece = tuple[str, float, float]  # text, and its beginning and end along the line, whose length is 1
+Piece = tuple[str, float, float]  # text, and its beginning and end along the line as shares of the line's length
 
 TextLine = tuple[Sequence[float], Sequence[Piece]]
-"""A line's box, x0, y0, … x3, y3 in pixels, clockwise from where reading starts; and its pieces, from left to right."""
+"""A line's box (x0, y0, … x3, y3 in pixels, clockwise from where reading starts), and its pieces in visual order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class PageText:
 
 
 def text_of(page: Page, *, is_over_own: bool = False) -> PageText:
-    """The text layer of a page; `is_over_own` leaves out lines that the PDF already has as text."""
+    """Make the text layer of a page; `is_over_own` leaves out lines that the PDF already has as text."""
     lines = [
         part
         for line in page.lines
@@ -51,9 +51,9 @@ def text_of(page: Page, *, is_over_own: bool = False) -> PageText:
 
 
 def _lines_of(text: str, box: Box, words: Words) -> list[TextLine]:
-    """Divide a line into its words, if known, with the spaces after them; each word of a bent line becomes a line.
+    """Divide a line into its words, if known, with the spaces after them; words of a bent line become lines themselves.
 
-    A right-to-left line is one piece in visual order, because PDF viewers reorder such text themselves.
+    A right-to-left line stays one piece in visual order, because PDF viewers reorder such text themselves.
     """
     if (shown := visual_order(text)) != text:
         return [(_flat(box), [(shown, 0.0, 1.0)])]
@@ -73,7 +73,7 @@ def _height(corners: Box) -> float:
 
 
 def _middles_of(box: Box, words: Words, tallest: float) -> list[float]:
-    """Height of the line's centre above its lower side at each word; low words are interpolated between the others."""
+    """Height of each word's centre above the line's lower side; for low words interpolated from their neighbours."""
     places = [sum(_sides_of(corners, box)) / 2 for _, corners in words]
     seen = [
         (place, _height_above(box, corners))
@@ -93,7 +93,7 @@ def _height_above(line: Box, word: Box) -> float:
 
 
 def _part(line: Box, piece: Piece, middle: float, height: float) -> list[float]:
-    """The box of a piece of this height whose centre is `middle` above the lower side of its line."""
+    """The box of a piece with this height, and its centre `middle` pixels above the lower side of its line."""
     (end_x, end_y), (start_x, start_y) = line[2], line[3]
     across, down = end_x - start_x, end_y - start_y
     length = math.hypot(across, down) or 1.0
@@ -110,16 +110,16 @@ def _flat(box: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def _with_firm_hyphen(pieces: list[Piece]) -> list[Piece]:
-    """Write a hyphen at the end of a line as U+2010: after an ASCII hyphen poppler joins the next word.
+    """Replace a hyphen at the end of a line by U+2010.
 
-    In columns that word is often another column's.
+    After an ASCII hyphen, poppler joins the next word in the file, which often belongs to another column.
     """
     text, begin, end = pieces[-1]
     return [*pieces[:-1], (f"{text[:-1]}\u2010", begin, end)] if _HYPHENATED.search(text) else pieces
 
 
 def _pieces_of(text: str, box: Box, words: Words, height: float) -> list[Piece]:
-    """The words along their line; empty if they are not the text's words in order."""
+    """Place the words along their line; empty if they are not the words of `text` in order."""
     begins = _begins_of([word for word, _ in words], text)
     sides = [_sides_of(corners, box) for _, corners in words]
     is_ordered = all(one < two for (one, _), (two, _) in pairwise(sides))
@@ -130,13 +130,13 @@ def _pieces_of(text: str, box: Box, words: Words, height: float) -> list[Piece]:
     pieces = []
     for (word, _), at, stop, side, later in zip(words, begins, [*begins[1:], len(text)], sides, nexts, strict=True):
         end = _end_of(side, later, gap if stop > at + len(word) else 0.0)
-        # A space after a word is as wide as a letter of the word.
+        # Spaces after a word get the average width of the word's letters.
         pieces.append((text[at:stop], side[0], side[0] + (end - side[0]) * (stop - at) / len(word)))
     return pieces
 
 
 def _end_of(side: tuple[float, float], later: float, gap: float) -> float:
-    """The end of a word before the next one at `later`: viewers read a gap as a space, so words without one touch."""
+    """The end of a word before the next one, at `later`: `gap` before it, or at it, as viewers show gaps as spaces."""
     begin, end = side
     if gap:
         return max(min(end, later - gap), (begin + end) / 2)
@@ -144,7 +144,7 @@ def _end_of(side: tuple[float, float], later: float, gap: float) -> float:
 
 
 def _begins_of(words: Sequence[str], text: str) -> list[int]:
-    """Where each word begins in the text; empty if the text is more than its words and spaces."""
+    """The index in `text` of each word; empty if `text` contains anything besides the words and white space."""
     begins, at = [], 0
     for word in words:
         begin = text.find(word, at)
