@@ -1,6 +1,6 @@
 """The Python client: `Client` for synchronous and `AsyncClient` for asynchronous programs.
 
-They are imported at first use, because they need httpx, which building requests does not.
+They are imported at first use, because they need httpx; building requests works without it.
 """
 
 from typing import TYPE_CHECKING, Any

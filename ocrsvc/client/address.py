@@ -18,13 +18,13 @@ _USER: Final = re.compile(r"(?<=//)[^\s]*@|\A[^/\s]*@")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of one service.
+    """The address of one service, or with `is_looked_up` of a service at each IP address of a name.
 
     Attributes:
-        name: The host as the caller wrote it, for the header Host and the certificate.
-        host: What to connect to: the name, or one of its IP addresses.
-        is_looked_up: Whether every IP address of the name is a service.
-        path: Prefix of the service's paths: empty, or with a leading and no trailing slash.
+        name: The host as the caller wrote it; used for the header Host and to check the certificate.
+        host: The host to connect to: the name, or one of its IP addresses.
+        is_looked_up: Whether to look up the name's IP addresses, each of which is a service.
+        path: Prefix of the service's URL paths: empty, or with a leading slash and no trailing one.
     """
 
     scheme: str
@@ -46,17 +46,17 @@ class Address:
         return name if self.port == _PORTS[self.scheme] else f"{name}:{self.port}"
 
     def at(self, host: str) -> Address:
-        """This service at one of the IP addresses of its name."""
+        """The address with `host`, one of the IP addresses of its name, as the host to connect to."""
         return replace(self, host=host, is_looked_up=False)
 
 
 def is_single(url: str | Sequence[str]) -> TypeGuard[str]:
-    """Whether this names one service, rather than a list or all addresses of a name."""
+    """Whether the argument is the URL of one service, not a list or a dns+ URL."""
     return isinstance(url, str) and not url.startswith(DNS_PREFIX)
 
 
 def services_of(urls: str | Sequence[str]) -> list[Address]:
-    """Parse http://host:port and dns+http://name:port, without duplicates. Raises BadOption."""
+    """Parse URLs such as http://host:port and dns+http://name:port; omit duplicates. Raises BadOption."""
     listed = [urls] if isinstance(urls, str) else list(urls)
     if not listed:
         raise BadOption("No service is named.", _REMEDY)
@@ -69,7 +69,7 @@ def without_user(text: str) -> str:
 
 
 def _parsed(text: str) -> Address:
-    """Raises BadOption."""
+    """Parse one URL. Raises BadOption."""
     url = text.removeprefix(DNS_PREFIX)
     shown = repr(without_user(url))
     if not re.match(r"https?://[^/\s]", url):

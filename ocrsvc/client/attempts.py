@@ -6,13 +6,13 @@ from ocrsvc.client.address import Address
 from ocrsvc.client.balancer import Balancer, Clock, Outcome, Place, Rules
 from ocrsvc.errors import CallerError, DeadlineExceeded, NotConnected, OcrsvcError, Refused, ServerError, Unreachable
 
-# Attempts with a broken connection before giving up; refusals are retried until the deadline.
+# Give up after this many broken connections; a service that is overloaded is retried until the deadline.
 MAX_BROKEN: Final = 5
-# The shortest pause, even if Retry-After is 0: there must be no busy loop.
+# The shortest pause between attempts, even if Retry-After is 0, to prevent a busy loop.
 FIRST_WAIT_S: Final = 0.2
 _MAX_PAUSE_S: Final = 1.0
 _FAULTS: Final = 2
-# For other failures, another service's result for the same request decides whether the first was at fault.
+# Other errors have no fixed outcome: the service is at fault only if another one answers the same request.
 _OUTCOMES: Final = (
     (NotConnected, Outcome.NOT_CONNECTED),
     (Unreachable, Outcome.BROKEN),
@@ -22,7 +22,7 @@ _OUTCOMES: Final = (
 
 
 class Attempts:
-    """The attempts of one request; `clock` and `chance` as in Balancer, `last` is the latest error."""
+    """The attempts at sending one request; `clock` and `chance` as in Balancer, `last` is the latest error."""
 
     def __init__(self, balancer: Balancer, timeout_s: float, rules: Rules, clock: Clock, chance: Clock) -> None:
         self._balancer, self._timeout_s, self._rules = balancer, timeout_s, rules
@@ -40,7 +40,7 @@ class Attempts:
         return self._end_s - self._clock()
 
     def next(self) -> Place | float:
-        """The place to send the request to, or the seconds to wait before calling again.
+        """The slot at the service to send the request to, or the seconds to wait before calling again.
 
         Raises DeadlineExceeded; Unreachable if no service was reachable for `Rules.patience_s`; Refused if all refuse
         for longer than the time left.
@@ -50,17 +50,17 @@ class Attempts:
         place = self._balancer.take(self._avoid, ejected=not self._avoid and self._unreachable_since_s is not None)
         if place is None:
             return self._pause_s()
-        # The next attempt goes to another service.
+        # Send the next attempt to another service.
         self._avoid.add(place.host.address)
         return place
 
     def too_late(self) -> DeadlineExceeded:
-        """The error of a request without an answer at its deadline."""
+        """The error to raise if the deadline has passed without an answer."""
         last = f" Last error: {self.last.detail}" if self.last else ""
         return DeadlineExceeded(f"No answer within {self._timeout_s:g} seconds.{last}", "Allow more time or try later.")
 
     def answered(self, place: Place) -> None:
-        """Record an answer; services that failed with the same request before are blamed."""
+        """Record an answer; it counts as a failure of the services that failed with the same request before."""
         self._balancer.end(place, Outcome.ANSWERED)
         for faulty in self._faults:
             self._balancer.blame(faulty)
@@ -91,22 +91,22 @@ class Attempts:
             now_s = self._clock()
             if self._unreachable_since_s is None:
                 self._unreachable_since_s = now_s
-            # All are tried, however long that takes.
+            # Try each service at least once, even after `patience_s`.
             has_untried = len(self._avoid) < len(self._balancer)
             return has_untried or now_s - self._unreachable_since_s < self._rules.patience_s
         self._broken += 1
-        # The request itself may break the services, so it must not go to all of them.
+        # The request itself may crash services, so do not send it to all of them.
         return self._broken < MAX_BROKEN
 
     def _pause_s(self) -> float:
-        """Seconds to wait for a service. Raises Refused, Unreachable."""
+        """Seconds to wait until a service may be usable. Raises Refused, Unreachable."""
         self._avoid.clear()
         refused = self._balancer.refusal()
         if refused is None and not self._balancer.is_busy():
-            # Another request's probe shows whether a service is back.
+            # Wait for the result of another request's probe, which shows whether a service works again.
             return _MAX_PAUSE_S if self._balancer.is_probing() else self._unreachable_pause_s()
         self._unreachable_since_s = None
-        # The longest pause limits how late the end of an ejection is noticed.
+        # Nothing wakes this request when an ejection ends, so limit the pause.
         if refused is None:
             return _MAX_PAUSE_S
         refusal, wait_s = refused

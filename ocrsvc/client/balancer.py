@@ -1,4 +1,4 @@
-"""Chooses the service for each request: that with the fewest requests in flight relative to its capacity."""
+"""Sends each request to the service with the fewest requests in flight relative to its capacity."""
 
 import asyncio
 from collections import deque
@@ -14,22 +14,22 @@ from ocrsvc.errors import Refused
 Clock = Callable[[], float]
 
 NEVER: Final = float("-inf")
-# Pause after a refusal or timeout before the limit of a service grows again.
+# Time after a refusal or timeout during which a service's concurrency limit does not grow.
 _GROW_AGAIN_S: Final = 30.0
-# Timeouts within this time halve the limit only once.
+# Timeouts within this time of each other halve the limit only once.
 _SAME_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A client's rules for balancing and retries.
+    """A client's rules for balancing and retries. An ejected service gets no requests for a while.
 
     Attributes:
-        connect_s: Time limit for a connection.
-        patience_s: How long a request is retried while no service is reachable, within its deadline.
+        connect_s: Time limit for opening a connection.
+        patience_s: How long a request is retried while no service is reachable, at most until its deadline.
         failures: Consecutive failures that eject a service; one failed connection ejects it at once.
-        first_ejection_s, longest_ejection_s: Length of an ejection, which doubles each time the next probe fails.
-        at_once: Concurrent requests per service until it refuses one.
+        first_ejection_s, longest_ejection_s: Limits of an ejection's length, which doubles when a probe fails.
+        at_once: Assumed capacity of a service in concurrent requests, until a refusal or timeout lowers it.
         refresh_s: Interval of DNS lookups.
     """
 
@@ -43,7 +43,7 @@ class Rules:
 
 
 class Outcome(Enum):
-    """How a request to a service ended, for judging the service."""
+    """How a request ended, which decides whether its service is ejected."""
 
     ANSWERED = "answered"
     NOT_CONNECTED = "not connected"
@@ -55,15 +55,15 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """One service and its state. Times are on the balancer's clock.
+    """One service and its state. Times are those of the balancer's clock.
 
     Attributes:
-        at_once: Its known limit of concurrent requests; the fraction counts towards the next one.
-        probing: Whether a request is probing it after an ejection.
-        more_s: When `at_once` may grow again.
-        failures: Consecutive failures.
-        ejection_s: Length of its last ejection; 0 after it has answered for that long.
-        ejected_until_s: When a request may probe it; None unless it is ejected.
+        at_once: Estimated limit of concurrent requests; only its whole part applies.
+        probing: Whether a request is testing it after an ejection.
+        more_s: Time from which `at_once` may grow again.
+        failures: Number of consecutive failures.
+        ejection_s: Length of its last ejection; 0 after it has since worked for that long.
+        ejected_until_s: Time from which a request may probe it; None unless it is ejected.
     """
 
     address: Address
@@ -81,20 +81,20 @@ class Host:
 
     @property
     def is_ejected(self) -> bool:
-        """Whether it is excluded now."""
+        """Whether the service is ejected."""
         return self.ejected_until_s is not None
 
     def is_free(self, now_s: float) -> bool:
-        """Whether it may be used now, if it has room."""
+        """Whether the service may get a request now if it is below its limit."""
         may_ask = self.ejected_until_s is None or (now_s >= self.ejected_until_s and not self.probing)
         return may_ask and now_s >= self.refused_until_s
 
     def state(self, now_s: float) -> str:
-        """For display: open, refusing or ejected."""
+        """The state for display: open, refusing or ejected."""
         return "ejected" if self.is_ejected else "refusing" if now_s < self.refused_until_s else "open"
 
     def note_answer(self, now_s: float, max_at_once: int) -> None:
-        """Record an answer; a service at its limit gets a slightly higher one."""
+        """Record an answer; if the service is at its concurrency limit, raise the limit slightly."""
         self.answered_s = now_s
         if self.in_flight + 1 >= int(self.at_once) < max_at_once and now_s >= self.more_s:
             self.at_once += 1 / self.at_once
@@ -105,18 +105,18 @@ class Host:
             self.at_once, self.more_s = max(1, self.at_once // 2), now_s + _GROW_AGAIN_S
 
     def note_refusal(self, refusal: Refused, now_s: float, wait_s: float) -> None:
-        """Record a refusal: pause for `wait_s`, and limit the service to its other requests in flight."""
+        """Record a refusal: pause for `wait_s`, and lower the limit to the other requests now in flight."""
         self.refused_until_s, self.refusal = max(self.refused_until_s, now_s + wait_s), refusal
         self.at_once, self.more_s = max(1, min(int(self.at_once), self.in_flight - 1)), now_s + _GROW_AGAIN_S
 
     def judge(self, outcome: Outcome, rules: Rules, now_s: float, chance: float, *, probe: bool) -> None:
-        """Judge the service by a finished request; `probe` says whether that probed an ejected service.
+        """Decide from a finished request whether to eject or readmit the service; `probe` if it was a probe.
 
-        `chance` in [0, 1) spreads the return of clients that ejected it together.
+        `chance` in [0, 1) lengthens the ejection, so that clients that ejected it together do not return together.
         """
         if outcome is Outcome.ANSWERED:
             self._recover(now_s)
-        # Requests that were in flight at the ejection do not count again.
+        # Failures of requests that were in flight when the service was ejected do not count again.
         elif outcome is not Outcome.UNKNOWN and (probe or not self.is_ejected):
             self.failures = rules.failures if outcome is Outcome.NOT_CONNECTED else self.failures + 1
             if probe or self.failures >= rules.failures:
@@ -137,7 +137,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A request's place at a service, to be released; `probe` says whether it probes an ejected one."""
+    """One request's slot at a service, to be released; `probe` says whether the request tests an ejected service."""
 
     host: Host
     probe: bool
@@ -154,7 +154,7 @@ class HostState:
 
 
 class Balancer:
-    """The services of one client, for tasks of one event loop; `states` and `capacity` are for any thread.
+    """The services of one client, for tasks of one event loop; any thread may call `states` and `capacity`.
 
     `clock` returns monotonic seconds, `chance` random numbers in [0, 1).
     """
@@ -165,15 +165,15 @@ class Balancer:
         self._waiting: deque[asyncio.Event] = deque()
 
     def replace(self, addresses: Iterable[Address]) -> None:
-        """Replace the services; those that stay keep their state."""
+        """Replace the list of services; services in both lists keep their state."""
         known, at_once = self._hosts, self._rules.at_once
         self._hosts = {address: known.get(address) or Host(address, at_once) for address in addresses}
         self._wake_waiting()
 
     def take(self, avoid: Collection[Address] = (), *, ejected: bool = False) -> Place | None:
-        """Take a place at the best service, to be released with `end` or `refuse`; None if there is none.
+        """Take a slot at the best service, to be released with `end` or `refuse`; None if no service has a slot.
 
-        With `ejected`, if all services are ejected, the one that returns first is probed early.
+        With `ejected`, if all services are ejected, probe the one whose ejection ends first before it ends.
         """
         now_s = self._clock()
         hosts = [host for host in self._hosts.values() if host.address not in avoid]
@@ -182,14 +182,14 @@ class Balancer:
             free = _first_to_return(hosts)
         if not free:
             return None
-        # A service that is due for a probe goes first.
+        # Prefer a service that is due for a probe.
         host = min(free, key=lambda each: (not each.is_ejected, each.in_flight / int(each.at_once), self._chance()))
         host.in_flight += 1
         host.probing = probe = host.is_ejected
         return Place(host, probe, now_s)
 
     def end(self, place: Place, outcome: Outcome) -> None:
-        """Release a place and judge its service."""
+        """Release a slot, and update its service's state by the outcome."""
         host = place.host
         host.in_flight -= 1
         if place.probe:
@@ -203,17 +203,17 @@ class Balancer:
         self._wake_waiting()
 
     def refuse(self, place: Place, refusal: Refused, wait_s: float) -> None:
-        """Release a place at a service that refuses requests for `wait_s`."""
-        # Before a waiting request could take the place.
+        """Release the slot of a refused request, and send the service no request for `wait_s`."""
+        # Record this before a waiting request can take the slot.
         place.host.note_refusal(refusal, self._clock(), wait_s)
         self.end(place, Outcome.ANSWERED)
 
     def blame(self, place: Place) -> None:
-        """Blame the service of a released place, because another one answered the same request."""
+        """Count a failure of a released slot's service, because another service answered the same request."""
         self._judge(place.host, Outcome.FAULTY, probe=False)
 
     async def wait_for_room(self, timeout_s: float) -> None:
-        """Wait until a place may be free, at most `timeout_s`."""
+        """Wait until a slot may be free, at most `timeout_s`."""
         woken = asyncio.Event()
         self._waiting.append(woken)
         try:
@@ -225,23 +225,23 @@ class Balancer:
                 self._waiting.remove(woken)
 
     def refusal(self) -> tuple[Refused, float] | None:
-        """If all open services refuse: the refusal that ends first, and the seconds until then."""
+        """The refusal that ends first, and the seconds until then; None unless all open services refuse requests."""
         first = min(self._open(), key=lambda host: host.refused_until_s, default=None)
         if first is None or first.refusal is None or (left_s := first.refused_until_s - self._clock()) <= 0:
             return None
         return first.refusal, left_s
 
     def is_busy(self) -> bool:
-        """Whether a service is at its known limit."""
+        """Whether a service is at its concurrency limit."""
         now_s = self._clock()
         return any(host.is_free(now_s) and not self._has_room(host) for host in self._hosts.values())
 
     def is_probing(self) -> bool:
-        """Whether a request probes an ejected service."""
+        """Whether a request is testing an ejected service."""
         return any(host.probing for host in self._hosts.values())
 
     def capacity(self) -> int:
-        """The known limit of concurrent requests of all open services, at least 1."""
+        """The sum of the concurrency limits of all services that are not ejected, at least 1."""
         return max(1, sum(int(host.at_once) for host in self._open()))
 
     def states(self) -> tuple[HostState, ...]:
@@ -256,23 +256,23 @@ class Balancer:
         return [host for host in self._hosts.values() if not host.is_ejected]
 
     def _has_room(self, host: Host) -> bool:
-        """Whether it is below its limit; a service that has never refused has none."""
+        """Whether the service is below its limit; until a refusal or timeout lowers `at_once`, there is no limit."""
         return host.in_flight < int(host.at_once) or host.at_once >= self._rules.at_once
 
     def _wake_waiting(self) -> None:
-        """Wake one waiting task per service with room, oldest first."""
+        """Wake one waiting task, oldest first, for each service that is below its limit."""
         now_s = self._clock()
         for host in self._hosts.values():
             if self._waiting and host.is_free(now_s) and self._has_room(host):
                 self._waiting.popleft().set()
 
     def _is_silent_alone(self, place: Place) -> bool:
-        """Whether only this service has been silent since the place was taken, so that it is at fault, not the page."""
+        """Whether other services answered since the slot was taken but this one did not, so that it is at fault."""
         answered = [host for host in self._hosts.values() if host.answered_s >= place.began_s]
         return bool(answered) and place.host not in answered
 
     def _judge(self, host: Host, outcome: Outcome, *, probe: bool) -> None:
-        # A single service is never ejected.
+        # Never eject the only service.
         if len(self._hosts) > 1 or outcome is Outcome.ANSWERED:
             host.judge(outcome, self._rules, self._clock(), self._chance(), probe=probe)
 

@@ -34,11 +34,11 @@ class Access(TypedDict, total=False):
     """Access to services.
 
     Attributes:
-        headers: Sent with every request, for example for a proxy.
+        headers: Headers sent with every request, for example for a proxy.
         api_key: The service's API key; None uses OCRSVC_API_KEY of the environment.
-        ca: File with the CA of the service's certificate, in PEM; by default those that httpx trusts.
-        certificate: Files with the client certificate and its key, in PEM.
-        priority: Of requests without the option `priority`.
+        ca: PEM file with the CA of the service's certificate; by default the CAs that httpx trusts.
+        certificate: PEM files with the client certificate and its key.
+        priority: Priority of requests without the option `priority`.
         rules: Rules for balancing; None means `Rules()`, for a single service with connect_s=5 and patience_s=3.
     """
 
@@ -51,7 +51,7 @@ class Access(TypedDict, total=False):
 
 
 class AsyncClient:
-    """An asynchronous client of one or several services, with the arguments and errors of `Client`."""
+    """Asynchronous client of one or several services; arguments and errors are those of `Client`."""
 
     def __init__(self, url: str | Sequence[str], *, timeout_s: float = TIMEOUT_S, **access: Unpack[Access]) -> None:
         self.timeout_s, self.is_single = timeout_s, is_single(url)
@@ -139,7 +139,7 @@ class AsyncClient:
 
 
 class Client:
-    """A synchronous, thread-safe client of one or several services, and a context manager.
+    """Synchronous, thread-safe client of one or several services; also a context manager.
 
     Args:
         url: The service's URL, such as http://127.0.0.1:8000, with a path if it has a prefix. For a list of equivalent
@@ -160,8 +160,8 @@ class Client:
     def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
         """Read one image: a path, the bytes of a file, or an array, (H, W) gray or (H, W, 3) BGR, uint8.
 
-        docs/api.md describes the options. Raises DeadlineExceeded without an answer in time, Unreachable after several
-        failed connections, and the service's errors as the class of their code.
+        docs/api.md describes the options. Raises DeadlineExceeded if no answer comes in time, Unreachable after
+        several failed connections, and for an error response the error class of its code.
         """
         return self._loop().run(self._client.read(body_of(picture), timeout_s=timeout_s, **options))
 
@@ -173,9 +173,9 @@ class Client:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Generator[Outcome, None, None]:
-        """Read many images; yield answers in order as they come, or an image's error in place of its answer.
+        """Read many images; yield their answers in the order of the images, or the error of an image that failed.
 
-        Pictures are consumed lazily, with `at_once` requests in flight, so they need not fit into memory together.
+        `pictures` is consumed lazily, with `at_once` requests in flight, so not all must fit into memory at once.
         `timeout_s` is per image.
         """
         loop, source, in_flight = self._loop(), iter(pictures), deque[Future[Outcome]]()
@@ -197,7 +197,7 @@ class Client:
     def stream(
         self, file: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]
     ) -> Iterator[StreamedPage]:
-        """The pages of a file as they are read; leaving the loop early stops the service.
+        """The pages of a file as they are read; closing the generator early stops the reading.
 
         `timeout_s` is for all pages. Raises BadOption for several services, because a started answer cannot move to
         another; otherwise as `read`.
@@ -209,7 +209,7 @@ class Client:
         return self._loop().run(self._client.models(timeout_s=timeout_s))
 
     def ask(self, request: Request, parse: Callable[[Response], T], timeout_s: float | None = None) -> T:
-        """As `AsyncClient.ask`."""
+        """See `AsyncClient.ask`."""
         return self._loop().run(self._client.ask(request, parse, timeout_s))
 
     def submit_job(
@@ -229,7 +229,7 @@ class Client:
         Args:
             formats: Result files to write after the last page.
             name: Name of the document.
-            callback, callback_secret: URL to call when the job ends, and the secret that signs the call.
+            callback, callback_secret: URL that the service calls when the job ends, and the secret to sign the call.
             idempotency_key: Submitting again with the same key returns the same job; None generates a key, so that
                 retries after a broken connection create no second job.
             timeout_s: Time limit for submitting, and for each request about the job.
@@ -239,7 +239,7 @@ class Client:
         job_fields = {"format": ",".join(formats), "name": name, "callback": callback}
         query = query_of({**options, **{key: value for key, value in job_fields.items() if value}})
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
-        # Not in the URL, which proxies may log.
+        # Headers, because proxies may log the URL.
         optional = {"Idempotency-Key": key, "X-Callback-Secret": callback_secret}
         headers = {name: value for name, value in optional.items() if value}
         limit_s = timeout_s or self._client.timeout_s
@@ -256,7 +256,7 @@ class Client:
         return [state_of(job) for job in answer["jobs"]]
 
     def capacity(self) -> int:
-        """The known limit of concurrent requests of the services."""
+        """The sum of the services' estimated limits of concurrent requests."""
         return self._client.services.balancer.capacity()
 
     def states(self) -> tuple[HostState, ...]:
@@ -276,13 +276,13 @@ class Client:
 
     @property
     def _ask_one(self) -> Ask:
-        """`ask`, if there is one service. Raises BadOption."""
+        """The method `ask`. Raises BadOption if the client has several services."""
         if self._client.is_single:
             return self.ask
         raise BadOption("A job belongs to one service, but this client has several.", "Make a client of that service.")
 
     def _loop(self) -> LoopThread:
-        """The event loop's thread; a new one after a fork."""
+        """The thread of the event loop; after a fork, a new one."""
         with self._lock:
             if self._thread is None or self._thread.pid != os.getpid():
                 self._thread = LoopThread(self._client.close)
@@ -300,7 +300,7 @@ class Client:
 
 
 async def _body_of(picture: ImageInput) -> bytes:
-    # A path may lie on a slow disk.
+    # In a thread, because reading a file may block.
     return picture if isinstance(picture, bytes) else await asyncio.to_thread(body_of, picture)
 
 

@@ -39,7 +39,7 @@ class JobState:
 
 
 class Job:
-    """A background job, for any thread; `Client.job(id)` finds it again in another program.
+    """A background job, for any thread; another program gets it with `Client.job(id)`.
 
     `timeout_s` is the time limit of each request.
     """
@@ -64,9 +64,9 @@ class Job:
         raise DeadlineExceeded(f"The job is not done after {timeout_s:g} s: {known}.", "It continues: wait again.")
 
     def pages(self, timeout_s: float, after: int = 0) -> Iterator[Page | OcrsvcError]:
-        """The pages after page `after`, in order as they are read; a failed page is its error.
+        """Yield the pages after the first `after`, in order as they are read; for a failed page, its error.
 
-        `timeout_s` is for all pages. A failed job ends with the pages that it has. Raises DeadlineExceeded; as
+        `timeout_s` is for all pages. If the job fails, the pages end without an error. Raises DeadlineExceeded; as
         `state`.
         """
         for state in self._states(timeout_s):
@@ -91,7 +91,7 @@ class Job:
         self._ask(Request("DELETE", self._path), Response.content, self._timeout_s)
 
     def _states(self, timeout_s: float) -> Iterator[JobState]:
-        """Poll the state until the time is over, once more at its end."""
+        """Poll the state until the job's time limit, with a last poll at the limit."""
         end_s, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
         while True:
             yield self.state()

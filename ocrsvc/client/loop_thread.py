@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """For all threads of the process that created it; `at_end` runs after all tasks are cancelled."""
+    """A thread with an event loop, for one process; `at_end` runs after `close` has cancelled all tasks."""
 
     def __init__(self, at_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.pid: Final = os.getpid()
@@ -27,7 +27,7 @@ class LoopThread:
         self._ready.wait()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine. Raises NotConnected if this is closed."""
+        """Start a coroutine. Raises NotConnected if the thread is closed."""
         with self._lock:
             if self._is_closed:
                 coroutine.close()
@@ -35,7 +35,7 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine and return its result. Raises as it does; NotConnected if this is closed meanwhile."""
+        """Run a coroutine and return its result. Raises as the coroutine; NotConnected if the thread is closed."""
         return result_of(self.submit(coroutine))
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class LoopThread:
 
 
 def result_of(future: Future[T]) -> T:
-    """The result of a submitted coroutine, which is cancelled if the wait is interrupted. Raises as `run`."""
+    """Wait for a submitted coroutine's result; if the wait is interrupted, cancel the coroutine. Raises as `run`."""
     try:
         return future.result()
     except CancelledError as error:

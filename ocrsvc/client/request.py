@@ -21,7 +21,7 @@ PATH: Final = "/v1/ocr"
 MODELS_PATH: Final = "/v1/ocr/models"
 TIMEOUT_HEADER: Final = "X-Request-Timeout"
 PRIORITY_HEADER: Final = "X-Priority"
-# Share of the time left that is reserved for the response's way back.
+# Fraction of the time left that is reserved for transferring the response.
 _MARGIN: Final = 0.05
 _MAX_MARGIN_S: Final = 0.5
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -33,7 +33,7 @@ ImageInput: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 Priority: TypeAlias = Literal["interactive", "batch"]
-"""Interactive requests go before batch requests."""
+"""The service reads interactive requests before batch requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def common_headers(
 ) -> dict[str, str]:
     """The headers of every request, in lower case: key and priority, overridden by the caller's headers.
 
-    A key of None means OCRSVC_API_KEY, an empty one none. Raises BadOption, without the values.
+    A key of None means that in OCRSVC_API_KEY, an empty one no key. Raises BadOption, whose text omits the values.
     """
     for name, value in (headers or {}).items():
         if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
@@ -93,14 +93,14 @@ def common_headers(
 
 
 def key_header(key: str) -> dict[str, str]:
-    """The header for an API key. Raises BadOption for invalid characters, without the key."""
+    """The header for an API key. Raises BadOption for invalid characters; its text omits the key."""
     if not re.fullmatch(r"[\x21-\x7e]+", key):
         raise BadOption("The API key must be visible ASCII.", "Send it as `ocrsvc keys add` printed it.")
     return {"Authorization": f"Bearer {key}"}
 
 
 def body_of(picture: ImageInput) -> bytes:
-    """The bytes to send: the file's, or an array as binary PNM. Raises NothingSent, BadOption."""
+    """The request body: the file's bytes, or an array as binary PNM. Raises NothingSent, BadOption."""
     if isinstance(picture, bytes | bytearray | memoryview):
         return bytes(picture)
     if not isinstance(picture, str | os.PathLike):
@@ -132,7 +132,7 @@ def query_of(options: Mapping[str, object]) -> dict[str, str]:
 
 def _as_text(value: object) -> str:
     if isinstance(value, float):
-        # Never with an exponent.
+        # Fixed-point notation, never an exponent.
         return f"{value:.9f}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -35,7 +35,7 @@ class Page:
     """One page with its number from 1; `angle` is the rotation in degrees that made it upright.
 
     `text` is the lines joined by newlines. Lines and regions are in reading order, tables and bar codes from top to
-    bottom; what was not requested is empty, `masked` None.
+    bottom; parts that were not requested are empty, `masked` is None.
     """
 
     number: int
@@ -101,7 +101,7 @@ class StreamedPage:
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """One version of a model; while it is AVAILABLE, `model="NAME/VERSION"` or `model="NAME:LABEL"` selects it.
+    """One version of a model; while AVAILABLE, the option `model="NAME/VERSION"` or `model="NAME:LABEL"` selects it.
 
     `engine` is None for a damaged version; `tier` is tiny, small, medium or None; languages are lower-case tags.
     """
@@ -135,13 +135,13 @@ class Response:
     url: str = ""
 
     def content(self) -> bytes:
-        """The body. Raises the service's error as the class of its code."""
+        """The body. Raises the error in an error response, as the error class of its code."""
         if self.status // 100 != 2:
             raise error_of(self.status, self._object() or {}, self.retry_after)
         return self.body
 
     def data(self) -> Data:
-        """The JSON object in the body. Raises as `content`; ServerError for another body."""
+        """The JSON object in the body. Raises as `content`; ServerError for a body that is not a JSON object."""
         self.content()
         if (data := self._object()) is None:
             raise foreign_response()
@@ -205,7 +205,7 @@ async def pages_of(pieces: AsyncIterator[bytes]) -> AsyncGenerator[StreamedPage,
 
 
 def _streamed(data: Data) -> StreamedPage:
-    """Parse a line of a stream. Raises OcrsvcError for an error line."""
+    """Parse the line of a page. Raises OcrsvcError if it is an error line."""
     with _parsing():
         if "page" not in data:
             raise error_of(int(data["error"].get("status", 500)), data["error"], None)
@@ -222,12 +222,12 @@ def _parsing() -> Iterator[None]:
 
 
 def foreign_response() -> ServerError:
-    """The error of a response that is not ocrsvc's."""
+    """The error to raise for a response that does not come from this service."""
     return ServerError("The response is not from ocrsvc.", "Check the address.")
 
 
 def error_of(status: int, data: Data, retry_after: str | None) -> OcrsvcError:
-    """Convert a problem to an error by its code, for unknown codes by its status."""
+    """Convert a problem (RFC 9457) to the error class of its code, or for an unknown code, of its HTTP status."""
     kind = _KINDS.get(str(data.get("code")), _by_status(status))
     # The detail may be arbitrarily long.
     detail = str(data.get("detail") or f"The service answered {status} without an explanation.")[:_MAX_CHARACTERS]
@@ -245,7 +245,7 @@ def retry_after_s(value: str | None) -> int:
         return int(value[:_MAX_DIGITS])
     try:
         moment = parsedate_to_datetime(value or "")
-        # HTTP dates are in UTC.
+        # HTTP dates are in UTC even if they name no time zone.
         left = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)
     except (ValueError, OverflowError):
         return 1
@@ -257,7 +257,7 @@ def _by_status(status: int) -> type[OcrsvcError]:
     return known.get(status, CallerError if 400 <= status < 500 else ServerError)
 
 
-# Classes without their own code inherit their parent's, which must map to the parent.
+# Error class by code; subclasses that inherit a code are left out, so that it maps to the parent class.
 _KINDS: Final[Mapping[str, type[OcrsvcError]]] = {
     kind.code: kind
     for kind in vars(errors).values()
@@ -299,7 +299,7 @@ def _word_of(data: Data) -> Word:
 
 
 def _part(kind: Callable[..., T], data: Data, **converted: object) -> T:
-    """Make a record from the members that it has fields for; `converted` replaces some."""
+    """Make a record from the JSON members named as its fields; `converted` replaces some of them."""
     members = {name: data[name] for name in kind.__dataclass_fields__ if name in data}  # type: ignore[attr-defined]
     if "box" in members:
         members["box"] = tuple((x, y) for x, y in data["box"])

@@ -1,4 +1,4 @@
-"""Sends requests to services with httpx, with retries, from tasks of an event loop."""
+"""Sends requests to services with httpx, and retries them; for tasks of an event loop."""
 
 import asyncio
 import os
@@ -27,12 +27,12 @@ Resolve = Callable[[str, int], Sequence[str]]
 
 MAX_RESPONSE_BYTES: Final = 1 << 28
 
-# One connection per request in flight; idle ones are kept up to a number.
+# Each request in flight has its own connection; at most 64 idle ones are kept.
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64)
 _SINGLE_SERVICE_RULES: Final = Rules(connect_s=5.0, patience_s=3.0)
 _LOOKUP_RETRY_S: Final = 5.0
-# A connection ends after six seconds without acknowledgements, also while waiting for a response: that may take long,
-# but the host must be reachable.
+# The kernel closes a connection after six seconds without TCP acknowledgements. A response may take long, but a host
+# that is no longer reachable is noticed.
 _TCP_OPTIONS: Final = (
     ("TCP_KEEPIDLE", 3),
     ("TCP_KEEPALIVE", 3),
@@ -47,7 +47,7 @@ _SOCKET_OPTIONS: Final = [
 
 
 def addresses_of_name(name: str, port: int) -> list[str]:
-    """The IP addresses of a name, by the system's resolver. Raises OSError."""
+    """Look up the IP addresses of a name with the system's resolver. Raises OSError."""
     infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos))
 
@@ -55,7 +55,7 @@ def addresses_of_name(name: str, port: int) -> list[str]:
 class Services:
     """Equivalent services; arguments and errors are those of `Client`.
 
-    Connections and state belong to one event loop; on another loop, as after a fork, they are created anew.
+    Connections and state belong to one event loop; they are created again on another loop, for example after a fork.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Services:
     ) -> None:
         self._named, self._headers = services_of(urls), common_headers(headers, api_key, priority)
         self._rules, self._resolve = rules or (_SINGLE_SERVICE_RULES if is_single(urls) else Rules()), resolve
-        # Loading the system's CAs takes milliseconds, so only for https.
+        # Loading the system's CAs takes milliseconds, so do it only for https.
         is_secure = any(each.scheme == "https" for each in self._named)
         default = httpx.create_ssl_context() if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._tls = client_context(ca, *(certificate or ())) or default
@@ -89,7 +89,7 @@ class Services:
         return await self._until_answered(self._attempts(timeout_s), attempt)
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[StreamedPage, None]:
-        """Stream the pages of a response; retried until a response has started. Raises OcrsvcError."""
+        """Stream the pages of a response; retry only until a response has started. Raises OcrsvcError."""
 
         async def attempt(place: Place, left_s: float) -> tuple[httpx.Response, Address]:
             async with asyncio.timeout(left_s):
@@ -114,7 +114,7 @@ class Services:
         fixed = [each for each in self._named if not each.is_looked_up]
         self.balancer = Balancer(fixed, rules, clock, random.random)
         self._names = NameLookup(self._named, self.balancer, rules.refresh_s, clock, self._resolve)
-        # No proxy from the environment: balancing needs direct connections.
+        # Ignore proxies in the environment, because balancing needs direct connections.
         transport = httpx.AsyncHTTPTransport(
             verify=self._tls, trust_env=False, limits=_LIMITS, socket_options=_SOCKET_OPTIONS
         )
@@ -147,7 +147,7 @@ class Services:
                 return result
 
     async def _place(self, attempts: Attempts) -> Place:
-        """Wait for a place at a service. Raises OcrsvcError."""
+        """Wait for a slot at a service. Raises OcrsvcError."""
         while True:
             try:
                 await self._names.ready(attempts.left_s())
@@ -160,7 +160,7 @@ class Services:
             await self.balancer.wait_for_room(min(step, attempts.left_s()))
 
     async def _send(self, place: Place, request: Request, left_s: float) -> httpx.Response:
-        """Send the request; return the response, whose body is unread, to be closed."""
+        """Send the request; return the response without its body. The caller must close it."""
         address = place.host.address
         host = {"Host": self._headers.get("host", address.authority)}
         http_request = self._http.build_request(
@@ -176,7 +176,7 @@ class Services:
 
 
 async def _received(answer: httpx.Response, address: Address) -> Response:
-    """Receive the body. Raises ServerError for one above MAX_RESPONSE_BYTES."""
+    """Receive the body. Raises ServerError for a body above MAX_RESPONSE_BYTES."""
     pieces, length = list[bytes](), 0
     async for piece in answer.aiter_raw():
         pieces.append(piece)
@@ -200,7 +200,7 @@ async def _pieces(answer: httpx.Response, attempts: Attempts, address: Address) 
 
 @contextmanager
 def _translated(address: Address, attempts: Attempts) -> Iterator[None]:
-    """Convert errors of httpx and timeouts to OcrsvcError."""
+    """Convert httpx errors and timeouts in the block to OcrsvcError."""
     try:
         yield
     except httpx.RequestError as error:
@@ -212,7 +212,7 @@ def _translated(address: Address, attempts: Attempts) -> Iterator[None]:
 
 
 def _reason_of(error: BaseException) -> str:
-    """The system's reason for an error, if it has one."""
+    """The operating system's reason for an error, else the error's text."""
     if isinstance(error, httpx.ConnectTimeout):
         return "it does not answer"
     cause: BaseException | None = error
@@ -232,7 +232,7 @@ def _remedy_of(reason: str) -> str:
 
 
 class NameLookup:
-    """Updates the balancer with the IP addresses of names; a failed lookup keeps the previous ones.
+    """Keeps the balancer's list of IP addresses up to date; a failed lookup keeps the previous ones.
 
     `resolve` returns the IP addresses of a name and port; it may block and raise OSError.
     """
@@ -252,7 +252,7 @@ class NameLookup:
         """Start lookups that are due; wait for them if no address is known. Raises NotConnected."""
         self.refresh(self._refresh_s if self._addresses else 0.0)
         if self._running is not None and not self._addresses:
-            # The lookup continues if this caller gives up.
+            # The lookup continues even if this caller's timeout ends.
             await asyncio.wait([self._running], timeout=timeout_s)
         if not self._addresses:
             names = ", ".join(each.name for each in self._names)
