@@ -42,7 +42,7 @@ _BYTES_A_PIXEL: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class RequestFile:
-    """A file of a request: its bytes or error, its name, and its pages."""
+    """A file of a request: its bytes or the error of decoding it, its name, and its pages."""
 
     data: bytes | OcrsvcError
     name: str
@@ -50,7 +50,7 @@ class RequestFile:
 
 
 class DocumentResponses:
-    """Makes responses, for any thread; `pdf_dpi` is the resolution of rendered PDF pages."""
+    """Makes responses in formats other than JSON, for any thread; PDF pages are rendered at `pdf_dpi`."""
 
     def __init__(self, reader: Reader, pdf_dpi: int) -> None:
         self._reader, self._pdf_dpi = reader, pdf_dpi
@@ -89,14 +89,14 @@ class DocumentResponses:
                 write_zip(outputs, output, _limit_s(), check)
             size_bytes = output.tell()
             output.seek(0)
-            # The response's own copy is counted while it is files.
+            # Count this copy of the file in the memory share; the response counts it from then on.
             with request.share.holding(size_bytes):
                 data = output.read()
         return Response(data, content_type=outputs[0].media_type if len(outputs) == 1 else ZIP_TYPE)
 
     def _documents_of(self, files: Sequence[RequestFile]) -> list[NamedResult]:
         engine = next(file.read.readings[0].engine for file in files if file.read.readings)
-        # With masking every page has a list, which may be empty.
+        # With the option `mask` every page has a list of masked parts, which may be empty; else it is None.
         is_masked = any(reading.page.masked is not None for file in files for reading in file.read.readings)
         return [NamedResult(file.name, self._result_of(file, engine, is_masked=is_masked)) for file in files]
 
@@ -120,20 +120,20 @@ def _check_failures(files: Sequence[RequestFile], formats: Sequence[str]) -> Non
 
 
 def _failed_pages(files: Sequence[RequestFile]) -> str:
-    """The failed pages in the syntax of the option `pages`, numbered across all files; "" for none."""
+    """The failed pages in the syntax of the option `pages`, numbered across all files; "" if none has failed."""
     outcomes = [outcome for file in files for _, outcome in file.read.pages]
     if len(files) == 1:
         numbers = [number for number, _ in files[0].read.errors]
     else:
         numbers = [at for at, outcome in enumerate(outcomes, start=1) if isinstance(outcome, OcrsvcError)]
     ranges = format_ranges(numbers)
-    # To keep the header short, the last range is open and may include pages that did not fail.
+    # To keep the header short, the last range is open-ended, and may include pages that did not fail.
     rest = [f"{more.partition('-')[0]}-" for more in ranges[_MAX_RANGES : _MAX_RANGES + 1]]
     return ",".join([*ranges[:_MAX_RANGES], *rest])
 
 
 def _picture_bytes(files: Sequence[RequestFile]) -> int:
-    """Memory for the largest page that must be encoded for a PDF: its pixels and the compressed copy."""
+    """Bytes needed to encode the largest image for a PDF: its pixels and the compressed copy."""
     pages = [
         reading.page
         for file in files
@@ -148,7 +148,7 @@ def _is_text(outputs: Sequence[OutputFile]) -> bool:
 
 
 def _limit_s() -> float:
-    """Slightly more than the time left, so that the request's check reports the deadline first."""
+    """Slightly more than the request's time left, so that its check raises first when the deadline passes."""
     return request.left_s + _AFTER_DEADLINE_S
 
 

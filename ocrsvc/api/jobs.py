@@ -28,7 +28,7 @@ from ocrsvc.settings.settings import Settings
 
 KEY_HEADER: Final = "Idempotency-Key"
 SIGNING_HEADER: Final = "X-Callback-Secret"
-"""Secret for clients that send the document as the body: it must not be in the URL, which is logged."""
+"""The callback secret, if the document is the body: a secret must not be in the URL, which is logged."""
 SOURCE: Final = "api"
 CALLBACK_FIELDS: Final = ("callback", "callback_secret")
 JOB_FIELDS: Final = (*CALLBACK_FIELDS, "format", "name")
@@ -36,7 +36,7 @@ JOB_FIELDS: Final = (*CALLBACK_FIELDS, "format", "name")
 DEFAULT_PAGES: Final = 20
 MAX_PAGES: Final = 100
 MAX_PAGES_BYTES: Final = 8 << 20
-"""A response ends with the page that exceeds this size."""
+"""A response ends after the page with which it exceeds this size."""
 DEFAULT_JOBS: Final = 20
 MAX_JOBS: Final = 100
 
@@ -125,7 +125,7 @@ class _JobViews:
         return response
 
     def pages(self, job_id: str) -> Response:
-        """The pages read so far, those after `after`."""
+        """The pages read so far, without the first `after`."""
         job, after = self._find(job_id), _number("after", 0, 0, 10**9)
         limit, form = _number("limit", DEFAULT_PAGES, 1, MAX_PAGES), request.args.get("format", _accepted())
         if form not in {JSON, NDJSON}:
@@ -144,7 +144,7 @@ class _JobViews:
         return self._respond(job, respond)
 
     def result(self, job_id: str) -> Response:
-        """A file of all pages."""
+        """The result of all pages, as a file in one format."""
         job, name = self._find(job_id), _format_of(request.args.get("format", JSON))
         return self._respond(job, lambda: self._result_response(job, name))
 
@@ -185,7 +185,7 @@ def _unknown(job_id: str) -> UnknownJob:
 
 
 def _check_fields(fields: list[tuple[str, object]]) -> None:
-    """Raises BadOption for an option that jobs lack."""
+    """Raises BadOption for an option that jobs do not have."""
     for name, _ in fields:
         if name not in JOB_OPTIONS:
             raise unknown_option(name, JOB_OPTIONS)
@@ -212,7 +212,7 @@ def _callback_of(job_fields: dict[str, Any]) -> tuple[str, str]:
 
 
 def _name_of(name: object) -> str:
-    """The job's name, by default that of the file."""
+    """The job's name in the request, else the name of its file."""
     named = as_text(name) if name else next((part.filename for part in request.content.files if part.filename), "")
     return "".join(character for character in named[-200:] if character.isprintable())
 

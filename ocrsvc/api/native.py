@@ -31,7 +31,7 @@ from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 
 MODELS_PATH: Final = "/v1/ocr/models"
-"""Not /v1/models, which belongs to KServe and TensorFlow Serving."""
+"""Not /v1/models, which is a path of KServe and TensorFlow Serving."""
 
 Outcome = Reading | OcrsvcError
 
@@ -75,7 +75,7 @@ def make_api(reader: Reader, url_files: UrlFiles, settings: Settings) -> Bluepri
 
 
 def _version(status: VersionStatus) -> dict[str, object]:
-    """A model version. Reasons for not serving are omitted: they may name paths."""
+    """A model version as JSON; the reason why it does not serve is omitted, because it may name paths."""
     about: dict[str, object] = {"engine": None, "title": "", "tier": None, "languages": (), "licence": ""}
     if status.version is not None:
         described = status.version.description
@@ -97,7 +97,7 @@ def _context(options: RequestedOptions) -> RequestContext:
 
 
 def _accepted() -> str:
-    """The format that the header Accept names, else JSON. Raises BadOption for a zip without formats."""
+    """The format in the header Accept, else JSON. Raises BadOption for a zip, which needs named formats."""
     if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
         return JSON
     names = {JSON_TYPE: JSON} | {form.media_type: name for name, form in output_formats().items()}
@@ -113,7 +113,7 @@ def _accepted() -> str:
 
 
 def _answer(files: Sequence[FileRead], options: RequestedOptions, *, total_s: float) -> dict[str, object]:
-    """The JSON response."""
+    """The response in JSON."""
     readings = [reading for file in files for reading in file.readings]
     stages = stages_to_dict(request.ledger.seconds()) if options.stages else {}
     return {
@@ -126,7 +126,7 @@ def _answer(files: Sequence[FileRead], options: RequestedOptions, *, total_s: fl
 
 
 def _numbered_pages(files: Sequence[FileRead]) -> list[tuple[int, dict[str, object], Outcome]]:
-    """All pages, numbered across files, each with its source if a file has several pages."""
+    """All pages, numbered across files; if a file has several pages, each page names its file and number."""
     if len(files) == 1:
         return [(number, {}, outcome) for number, outcome in files[0].pages]
     has_source = any(file.total > 1 for file in files)

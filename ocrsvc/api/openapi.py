@@ -11,9 +11,9 @@ from ocrsvc.plugins import output_formats
 
 
 def openapi(*, wants_keys: bool = False, fetches_urls: bool = False) -> dict[str, Any]:
-    """The description; `wants_keys` if requests need API keys, `fetches_urls` if they may have URLs."""
+    """The API's description, with `wants_keys` including API keys, with `fetches_urls` including URLs as input."""
     text = files(__package__).joinpath("openapi.yaml").read_text("utf-8")
-    # libyaml, which PyYAML's wheels include, is ten times faster.
+    # The loader of libyaml, which PyYAML's wheels include, is ten times faster.
     described: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     del described["x-shared"]
     described["info"]["version"] = __version__
@@ -27,7 +27,7 @@ def openapi(*, wants_keys: bool = False, fetches_urls: bool = False) -> dict[str
 
 
 def _add_formats(reading: dict[str, Any]) -> None:
-    """Add all output formats, including those of plug-ins."""
+    """Add all output formats, including those of plug-ins, to the description of POST /v1/ocr."""
     content, names = reading["responses"]["200"]["content"], ["json", *output_formats()]
     for name, form in output_formats().items():
         content.setdefault(form.media_type, {"schema": {"description": f"With format={name}: {form.help}."}})

@@ -77,7 +77,7 @@ def _description(*, wants_keys: bool, fetches_urls: bool) -> bytes:
 def make_operators(
     settings: Settings, reader: Reader, request_metrics: RequestMetrics, gate: AccessGate | None = None
 ) -> Blueprint:
-    """Make GET /metrics, /ops and /ops/…, as OCRSVC_OPS allows; every worker answers for the whole service."""
+    """Make GET /metrics, /ops and /ops/…, if OCRSVC_OPS allows it; each worker reports on the whole service."""
     operators, audit = Blueprint("operators", __name__), audit_log_of(settings)
     if settings.ops == "off":
         return operators
@@ -87,7 +87,7 @@ def make_operators(
 
     @operators.get("/metrics")
     def metrics() -> Response:
-        # Other workers publish these twice a second; this worker does so now.
+        # Each worker publishes these values twice a second; update this worker's now.
         request_metrics.worker_metrics.put(WAITING, reader.waiting())
         request_metrics.worker_metrics.put(STUCK, reader.stuck_threads())
         denied, table = count_denied(request_metrics), request_metrics.worker_table
@@ -130,7 +130,7 @@ def make_operators(
 
 
 def _name_new_path(response: Response) -> Response:
-    """Name the new path in answers under the old one, which goes with the next version (RFC 9745)."""
+    """Mark responses under the old path as deprecated (RFC 9745), and name the new path."""
     if request.path.startswith(OLD_DENYLIST_PATH):
         response.headers["Deprecation"] = "@1795824000"
         response.headers["Link"] = f'<{DENYLIST_PATH}>; rel="successor-version"'
@@ -138,12 +138,12 @@ def _name_new_path(response: Response) -> Response:
 
 
 def _who() -> str:
-    """The caller for the audit log: its API key, or its address without keys."""
+    """The caller's name in the audit log: its API key, or without one its address."""
     return f"key:{request.key.name}" if request.key is not None else f"address:{request.remote_addr or 'local'}"
 
 
 def count_denied(request_metrics: RequestMetrics) -> Mapping[str, int]:
-    """The number of denied images and request bodies."""
+    """Count the images and request bodies on the crash denylist that are refused."""
     lists = {"image": request_metrics.image_denylist, "request": request_metrics.body_denylist}
     return {
         kind: 0 if known.is_empty() else sum(entry.is_refused for entry in known.entries())

@@ -1,4 +1,4 @@
-"""JSON of the operators' page: workers, figures, the last ten minutes, failures, denied inputs."""
+"""JSON for the operators' page: workers, figures, the last ten minutes, failures, crash denylist."""
 
 import os
 import time
@@ -25,7 +25,7 @@ from ocrsvc.telemetry.worker_table import Reason, State, WorkerEntry, WorkerTabl
 Node = dict[str, Any]
 
 _MAX_ERRORS: Final = 20
-"""Per kind of fault."""
+"""Maximum number of listed failures per kind of fault."""
 
 
 def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, settings_name: str = "") -> Node:
@@ -81,7 +81,7 @@ def _all(series: Series, metric: Metric) -> float:
 def _by(
     series: Series, metric: Metric, label: int = 0, value: Callable[[Sequence[float]], float] = itemgetter(0)
 ) -> dict[str, float]:
-    """The sums of a metric by one of its labels, largest first."""
+    """Sum a metric by the values of one of its labels; largest sum first."""
     sums: dict[str, float] = {}
     for key, values in series.items():
         if key[1] == metric.name:
@@ -117,7 +117,7 @@ def _models(series: Series) -> Node | None:
 
 
 def errors_to_list(request_metrics: RequestMetrics) -> list[Node]:
-    """The last failures of the whole service, up to a number per kind of fault, newest first."""
+    """The last failures of all workers, newest first, at most _MAX_ERRORS per kind of fault."""
     slots = max(1, request_metrics.worker_table.head.high)
     errors = request_metrics.errors.read(slots) if request_metrics.errors is not None else []
     seen: Counter[str] = Counter()

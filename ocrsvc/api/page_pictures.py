@@ -1,4 +1,4 @@
-"""Pictures of the pages of documents, which browsers cannot show themselves."""
+"""Renders pages of documents as JPEGs, because browsers cannot show PDF or TIFF."""
 
 import re
 from typing import Final
@@ -13,7 +13,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import Image, Page
 
 MAX_PICTURE_SIDE_PX: Final = 1600
-"""Longest side of a page picture: twice its size on most screens."""
+"""Longest side of a page picture in pixels: twice its displayed size on most screens."""
 
 _PAGE_NUMBER: Final = re.compile("[1-9][0-9]{0,6}")
 
@@ -30,7 +30,7 @@ def respond_with_picture(reader: Reader, file: bytes, number: str) -> Response:
 
 
 def _picture_of(image: Image) -> bytes:
-    """The page as a JPEG, shrunk if it is larger. Raises QueueFull, BodyTooLarge."""
+    """The page as a JPEG, shrunk to MAX_PICTURE_SIDE_PX. Raises QueueFull, BodyTooLarge."""
     scale = min(1.0, MAX_PICTURE_SIDE_PX / max(image.width, image.height))
     page = Page(max(1, round(image.width * scale)), max(1, round(image.height * scale)), 0, ())
     with request.share.part() as held, held.holding(drawing_bytes(image.pixels, page)):

@@ -14,7 +14,7 @@ URL_FIELD: Final = "url"
 
 
 def request_files(content: Content, url_files: UrlFiles) -> list[bytes | OcrsvcError]:
-    """The files in order, one from a URL last; invalid base64 is an error in its place. Raises as `images`, `fetch`."""
+    """The files in order, one from a URL last; an error stands for invalid base64. Raises as `images`, `fetch`."""
     fetched = fetch_named(content, url_files)
     if fetched is None:
         return content.images(IMAGE_FIELDS, IMAGE_FIELDS)
@@ -30,7 +30,7 @@ def file_names(content: Content, count: int) -> list[str]:
 
 
 def fetch_named(content: Content, url_files: UrlFiles) -> FetchedFile | None:
-    """Fetch the request's URL; None without one or if fetching is off. Raises BadOption; as `fetch`."""
+    """Fetch the file at the request's URL; None without a URL or if fetching is off. Raises BadOption; as `fetch`."""
     urls = [value for name, value in content.fields if name == URL_FIELD and value is not None]
     if not urls or not url_files.is_on:
         return None

@@ -22,9 +22,9 @@ Pages = Generator[PageRead, None, None]
 
 
 def respond_by_page(pages: Pages, options: RequestedOptions, form: StreamForm, files: int, began_s: float) -> Response:
-    """A response that starts when the first page is read; `pages` are those of all `files`, `began_s` is monotonic.
+    """A response that starts when the first page is read; `files` is their number, `began_s` a monotonic time.
 
-    Raises errors before the first page, that of a single page, and DeadlineExceeded of the first page.
+    Raises errors that occur before the first page, the error of an only page, and the first page's DeadlineExceeded.
     """
     try:
         first = next(pages)
@@ -39,7 +39,7 @@ def respond_by_page(pages: Pages, options: RequestedOptions, form: StreamForm, f
 
 
 class PageStream:
-    """The parts of one response, for the request's own thread."""
+    """Makes the parts of one streamed response, in the request's own thread."""
 
     def __init__(self, options: RequestedOptions, form: StreamForm, files: int, began_s: float) -> None:
         self._request, self._options, self._form, self._files = current_request(), options, form, files
@@ -60,7 +60,7 @@ class PageStream:
         return self._piece("error", {"error": problem_dict(failure, self._request.id)})
 
     def _page(self, page: PageRead) -> dict[str, object]:
-        """The page as in JSON, with page counts. Raises DeadlineExceeded, after which no page is read."""
+        """The page as in the JSON response, with page counts. Raises DeadlineExceeded; no further page is read then."""
         source = {} if self._files == 1 else {"source": {"file": page.file, "page": page.number}}
         number = page.number if self._files == 1 else self._read + self._failed + 1
         counts = {"pages_total": page.total, "pages_wanted": page.chosen}

@@ -1,7 +1,7 @@
-"""Serves the web page at `/` (JSON for programs), the API reference at `/docs` and the operators' page at `/ops`.
+"""Serves the web page at `/` (to non-browsers JSON), the API reference at `/docs`, the operators' page at `/ops`.
 
-Their files in `static/` and `static_ops/` are read at the start. Browsers revalidate them on every visit, so that a
-page and its scripts are of the same version.
+The files in `static/` and `static_ops/` are read when the service starts. Browsers revalidate them on every visit, so
+that a page and its scripts have the same version.
 """
 
 from functools import partial
@@ -37,7 +37,7 @@ FILE: Final = Markup(
 )
 FORM: Final = '<form id="settings">'
 MODELS_FORM: Final = '<form id="settings" data-models>'
-# Only the page's own files may run; images are the user's.
+# Browsers may load only the service's own files; images may also be local ones of the user.
 POLICY: Final = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
@@ -55,7 +55,7 @@ def make_page(*, has_models: bool = False) -> Blueprint:
 
     @page.get("/")
     def front() -> Response:
-        # Browsers prefer HTML; */* gets JSON.
+        # Browsers prefer HTML; other clients, which usually accept */*, get JSON.
         if request.accept_mimetypes.best_match(("application/json", "text/html")) == "text/html":
             return _file(INDEX, files[INDEX])
         response = Response(banner, content_type="application/json")
@@ -86,14 +86,14 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def _with_tabs(page: str) -> str:
-    """Insert a tab per text format (plain text has one already) and a button per other format."""
+    """Insert a tab for each text format except plain text, which has one, and a button for each other format."""
     tabs = (TAB.format(name, form) for name, form in text_formats().items() if name != "text")
     others = (FILE.format(name, form) for name, form in output_formats().items() if not form.text)
     return page.replace(TABS, "".join(tabs)).replace(FILES, "".join(others))
 
 
 def _file(name: str, data: bytes) -> Response:
-    """A file, or 304 if the browser has it."""
+    """The response with a file, or 304 if the browser has the same version."""
     response = Response(data, content_type=TYPES[Path(name).suffix])
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["Referrer-Policy"] = "no-referrer"
