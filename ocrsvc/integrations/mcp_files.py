@@ -89,7 +89,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """A request for pages of a file, of which at most `max_pages` are read, with words and tables if requested."""
+    """A request for pages of a file: at most `max_pages` of those in `ranges`, with words and tables if requested."""
 
     data: bytes
     ranges: Ranges
@@ -100,7 +100,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class PageResult:
-    """One page: its number, the document's page count, the count of pages to read, and the page or its error."""
+    """Page `number` of a document of `total` pages, of which `chosen` are read; `outcome` is the page or its error."""
 
     number: int
     total: int

@@ -187,7 +187,7 @@ class DocumentText:
         return True
 
     def text(self) -> str:
-        """The text of all added pages, with a note on the remaining ones."""
+        """The text of all added pages, with a note on the requested pages that are missing."""
         left = [number for number in choose(self.ranges, self.total) if number not in set(self.read)]
         rest = ",".join(format_ranges(left)[:_MAX_RANGES])
         note = f"[{len(left)} more of the requested pages were not read; call again with pages={rest!r}.]"
