@@ -97,7 +97,7 @@ class NothingSent(CallerError, code="nothing_sent", title="No image was sent"):
 
 
 class BadBase64(CallerError, code="bad_base64", title="The base64 text cannot be decoded"):
-    """The text that should be base64 is not."""
+    """A text that should be base64 cannot be decoded."""
 
 
 class BadOption(CallerError, code="bad_option", title="An option is wrong"):

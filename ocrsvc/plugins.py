@@ -1,9 +1,8 @@
-"""The registry of engines, adapters and output formats: one entry each, built-in or from a plug-in.
+"""The registry of engines, adapters and output formats, which are built in or come from plug-ins.
 
-Installed packages add entries by the entry points `ocrsvc.engines`, `ocrsvc.adapters` and `ocrsvc.formats`, which are
-loaded on first use. Built-in entries import nothing: they name their code as "module:attribute", and `resolve` imports
-it when needed. Entry points are loaded in gunicorn's arbiter, so their modules must not import Flask or a numeric
-library.
+Installed packages add entries by entry points in the groups `ocrsvc.engines`, `ocrsvc.adapters` and `ocrsvc.formats`,
+loaded on first use. An entry names its code as "module:attribute", which `resolve` imports when it is needed. Entry
+points are loaded in gunicorn's arbiter, so their modules must not import Flask or a numeric library.
 """
 
 import re
@@ -211,7 +210,7 @@ _ADAPTERS: Final = (
         # TurboOCR's health, liveness and readiness checks.
         health_paths=("/health", "/health/live", "/health/ready", "/ocr.OCRService/Health"),
     ),
-    # It shares its path with the native API, which has no such member.
+    # It shares its path with the native API, whose requests never have the member "document".
     _adapter("mistral", None, members=("document",), stores_documents=True),
     _adapter(
         "azure_read",

@@ -38,11 +38,11 @@ Barcodes = bool | Literal["only"]
 
 TextLayer = Literal["ignore", "auto", "only", "merge"]
 LineSource = Literal["text_layer", "ocr"]
-"""Origin of a line: the text layer of a PDF, or the engine."""
+"""Where a line comes from: the text layer of a PDF, or the engine."""
 
 MaskKind = Literal["id", "phone", "card", "mail", "own"]
 MASK_KINDS: Final[tuple[MaskKind, ...]] = get_args(MaskKind)
-"""What can be masked in an answer; "own" stands for the operator's patterns."""
+"""Kinds of text that can be masked in an answer; "own" stands for the operator's patterns."""
 
 MIN_SIDE_PX: Final = 16
 MAX_SIDE_PX: Final = 65_535

@@ -68,7 +68,7 @@ class Url:
 
     @property
     def authority(self) -> str:
-        """The value of the Host header."""
+        """The host, with the port unless it is the scheme's default, as in the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -82,7 +82,7 @@ class Url:
 
 
 def parse_url(text: str) -> Url:
-    """Parse a URL. Raises UrlRefused unless it is http or https and unambiguous."""
+    """Parse an http or https URL. Raises UrlRefused for other schemes, and for URLs that clients read differently."""
     if len(text) > MAX_URL_CHARS:
         raise UrlRefused(f"The URL has {len(text)} characters.", f"Send at most {MAX_URL_CHARS}.")
     if _FORBIDDEN.search(text):

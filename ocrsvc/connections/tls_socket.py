@@ -95,7 +95,7 @@ class TlsSocket:
         return self.established
 
     def _has_hello_head(self) -> bool:
-        """Check the head of the ClientHello; False if more bytes are needed. Raises NotTls, ssl.SSLError."""
+        """Check the first 9 bytes of the ClientHello; False if more are needed. Raises NotTls, ssl.SSLError."""
         if self._hello[0] != _HANDSHAKE_RECORD:
             raise NotTls("the client does not speak TLS")
         if len(self._hello) < _HELLO_HEAD_BYTES:

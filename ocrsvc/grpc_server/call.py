@@ -170,7 +170,7 @@ class Stream:
         return None
 
     def drop(self) -> None:
-        """Release the memory and unsent answers of the call."""
+        """Discard the call's unsent answers, and release its memory."""
         while self.out:
             answer = self.out.popleft()
             answer.share.give_back(len(answer.data))

@@ -47,7 +47,7 @@ class Connection:
         self.began_s = clock()
         # When the first byte of the incomplete frame or header block arrived.
         self._partial_s = self.began_s
-        # When the first GOAWAY was sent, and when the worker began to drain.
+        # When the first GOAWAY was sent, and when the worker began to drain; None before.
         self._goaway_s: float | None = None
         self.draining_s: float | None = None
         # Whether the last GOAWAY was sent or received, after which no call may begin.

@@ -105,7 +105,7 @@ class FrameLimits:
         self.charge(_COSTS.get(kind, 1))
 
     def allow(self, frames: int) -> None:
-        """Allow more frames."""
+        """Increase the number of allowed frames, up to BURST_FRAMES."""
         self._allowed = min(self._allowed + frames, limits.BURST_FRAMES)
 
     def charge(self, frames: int) -> None:
@@ -164,7 +164,7 @@ class Sender:
 
     def __init__(self, h2: H2Connection) -> None:
         self.h2 = h2
-        # Bytes to send; the transport removes those that the socket took.
+        # Bytes to send; the transport removes those that the socket has accepted.
         self.out = bytearray()
         # Whether answers wait because the output buffer is full, not because of flow control.
         self.is_throttled = False

@@ -19,7 +19,7 @@ LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 # Longest wait for the ping's acknowledgement before the last GOAWAY is sent.
 GOAWAY_PING_S: Final = 2.0
-# After the grace period, a client must read its answers at this average rate.
+# A client must read its answers at the minimum average rate, after a grace period.
 STALL_GRACE_S: Final = 10.0
 MIN_BYTES_PER_S: Final = 1000.0
 
@@ -83,5 +83,5 @@ MAX_FIELDS: Final = 10_000
 FIELD_BYTES: Final = 256
 # Copies of a message's content while it is answered: the message, a field's value, and the list's elements.
 CONTENT_COPIES: Final = 3
-# Copies of an answer while it is packed: the message, its bytes, and the bytes with their prefix.
+# Copies of an answer while it is serialized: the message, its bytes, and the bytes with their prefix.
 ANSWER_COPIES: Final = 3

@@ -37,7 +37,7 @@ class Transport:
     # The connection's memory, calls excluded; empty if the budget was used up when it was accepted.
     share: Share
     selector: selectors.BaseSelector
-    # All transports of the server; a closed one removes itself.
+    # All transports of the server; a transport removes itself when it closes.
     others: set[Transport]
     # Runs the handshake of a TlsSocket.
     handshakes: Handshakes | None = None

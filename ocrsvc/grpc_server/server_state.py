@@ -38,7 +38,7 @@ class ServerState:
     call_metrics: CallMetrics
     # Called with 1 when an answer is given to a thread, with -1 when it is done.
     on_call: Callable[[int], object] = ignore
-    # Checks API keys; None admits all calls.
+    # Checks API keys; if None, calls need no key.
     access: CallAccess | None = None
     # Number of answers in progress.
     running: int = 0

@@ -32,7 +32,7 @@ from ocrsvc.telemetry.loggable import loggable_path
 # Views with this attribute set to true do not use the engine, so they are admitted when its queue is full.
 WITHOUT_ENGINE: Final = "is_without_engine"
 HeadCheck = Callable[[Any, str | None], OcrsvcError | None]
-"""Called with gunicorn's request and the client certificate's key name; returns the refusal, or None to receive it."""
+"""Gets gunicorn's request and the client certificate's key name; returns an error to refuse the body, or None."""
 
 # Enough for a colour page of 50 million pixels, held twice while it is rotated, and a body of 64 MiB.
 _MAX_REQUEST_BYTES: Final = 384 * 2**20
@@ -118,7 +118,7 @@ class KeyCheck:
 
     def refusal_of_head(self, request: Any, client_name: str | None) -> OcrsvcError | None:
         """The HeadCheck: runs in the event loop, and never blocks because it checks keys in memory only."""
-        # The path as the application will see it.
+        # Decode the path as the WSGI application will get it.
         path, headers = "/" + unquote(request.path).lstrip("/"), dict(request.headers)
         names = ("AUTHORIZATION", "X-API-KEY", *self._routes.key_headers)
         credential = credential_of(*(headers.get(name, "") for name in names))

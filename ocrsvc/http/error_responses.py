@@ -68,7 +68,7 @@ def problem_dict(failure: OcrsvcError, request_id: str) -> dict[str, object]:
 
 
 def problem(error: Exception) -> Response:
-    """Flask error handler: any exception as problem JSON."""
+    """Flask error handler: respond to any exception with problem JSON."""
     failure = failure_of(error)
     body = orjson.dumps(problem_dict(failure, request.id))
     return Response(body, failure.status, content_type=PROBLEM_TYPE)

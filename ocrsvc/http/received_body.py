@@ -67,7 +67,7 @@ class Chunks:
     """Decoder of the chunked transfer coding (RFC 9112 section 7.1), incremental and in linear time."""
 
     def __init__(self) -> None:
-        # Set after the last chunk and its trailers.
+        # Whether the last chunk and its trailers have been received.
         self.done = False
         self._line = bytearray()
         # Called with the next line; before it come `_left_bytes` of a chunk's data.

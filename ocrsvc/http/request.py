@@ -228,7 +228,7 @@ def _parse_seconds(header: str, text: str, accepted: str, above: float = -1.0) -
 
 
 def parse_priority(text: str) -> Priority:
-    """The priority with this name. Raises BadOption."""
+    """Parse the name of a priority. Raises BadOption."""
     name = text.strip().lower()
     if name not in PRIORITIES:
         raise BadOption(f"{PRIORITY_HEADER} is {text[:40]!r}: accepted is {' or '.join(PRIORITIES)}.")

@@ -27,7 +27,7 @@ class UrlFiles:
         # If false, no host is allowed, and each adapter refuses URLs with its own message.
         self.is_on = policy.is_on
         self._max_of_caller = (max_fetches + 1) // 2
-        # Number of fetches by caller.
+        # Number of running fetches by caller.
         self._fetching: Counter[str] = Counter()
         self._lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""The access log: one line per request, written by a thread, without page content or query strings."""
+"""The access log: one line per request, without page content or query strings, written in a background thread."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _OUR_FAULT: Final = frozenset({2, 4, 12, 13, 14, 15})
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One answered request; `at_s` is Unix time.
+    """The data of one answered request for its log line; `at_s` is Unix time.
 
     `client` is the peer's address, empty for a Unix socket; `key` is the name of an API key.
     """

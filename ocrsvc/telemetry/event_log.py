@@ -16,7 +16,7 @@ from ocrsvc.telemetry.loggable import loggable_error
 from ocrsvc.telemetry.request_ids import RequestIds, current_ids
 
 TARGETS: Final = "ocrsvc.log_targets"
-"""The logger whose handlers write a worker's lines; as a logger its files are reopened by gunicorn on SIGUSR1."""
+"""Name of the logger whose handlers write a worker's lines. A logger, so that gunicorn reopens its files on SIGUSR1."""
 
 _PATIENCE_MS: Final = 1000
 _IDS: Final = "request_ids"

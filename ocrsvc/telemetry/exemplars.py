@@ -18,7 +18,7 @@ _MAX_BUCKETS: Final = 16
 
 
 class Exemplar(NamedTuple):
-    """An observed value, its trace, and its Unix time."""
+    """An observed value with the id of its trace and the Unix time."""
 
     trace_id: str
     value: float
@@ -26,7 +26,7 @@ class Exemplar(NamedTuple):
 
 
 Exemplars = Mapping[Key, Mapping[int, Exemplar]]
-"""By series and by bucket."""
+"""Exemplars by key of the series, then by number of the bucket."""
 
 
 class _Bucket(ctypes.Structure):

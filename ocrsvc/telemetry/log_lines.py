@@ -21,7 +21,7 @@ QUEUE_LINES: Final = 10_000
 _TOGETHER: Final = 64
 
 LINE_BYTES: Final = 4096
-"""PIPE_BUF of Linux, with the newline."""
+"""Longest line with its newline: Linux's PIPE_BUF, up to which a write to a pipe is atomic."""
 
 # Names of the events "request answered" and "log lines dropped".
 REQUEST: Final = "request"

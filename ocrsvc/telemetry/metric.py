@@ -5,12 +5,12 @@ from functools import partial
 from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram", "latest", "reading", "info"]
-"""How values of several workers are combined, and whether they outlive their worker. Counters and histograms: summed,
-outlive it. Gauges: summed, end with it. latest (a time): the latest, outlives it. reading (all workers measure the
-same thing): the largest, ends with it. info: always 1, its content is in its labels."""
+"""How the values of several workers are combined, and whether they are kept when their worker ends. Counters and
+histograms: summed, kept. Gauges: summed, dropped. latest (a time): the maximum, kept. reading (all workers measure the
+same thing): the maximum, dropped. info: always 1, with its content in the labels."""
 
 Key = tuple[str, ...]
-"""A series: its kind, its metric's name, and the values of its labels."""
+"""The key of a series: the metric's kind, its name, and the label values."""
 
 BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the buckets of every histogram, in seconds; one more bucket counts larger values."""

@@ -9,24 +9,24 @@ from ocrsvc.telemetry import model_metrics
 from ocrsvc.telemetry.metric import Metric, counter, gauge, histogram, info, reading
 
 OWN_FAULTS: Final = ("internal", "engine_failed", "deadline_exceeded")
-"""Error codes that are the service's own fault."""
+"""Error codes of failures inside the service, not caused by callers or load."""
 
 SERVICE_FAULTS: Final = (
     *(*OWN_FAULTS, "queue_full", "not_ready", "model_unavailable"),
     *("resources_exhausted", "storage_full", "keys_unavailable"),
 )
-"""Error codes that are not the caller's fault: those with status 500, 503 or 504."""
+"""Error codes that are not the caller's fault, with HTTP status 500, 503 or 504."""
 
 CALLERS_LIMITS: Final = ("too_many_at_once", "too_many_jobs", "quota_exceeded")
-"""Codes of refusals by a caller's own limits, which do not depend on the load."""
+"""Error codes of refusals because a caller reached its limits; they do not depend on the load."""
 
 
 PageSource = Literal["request", "job"]
-"""Whether a client waits for the image, or it is a page of a job."""
+"""Origin of an image: a request whose client waits for the result, or a job."""
 
 _SOURCES: Final = tuple((source,) for source in get_args(PageSource))
 
-# Requests and images.
+# Metrics of requests and images.
 REQUESTS: Final = counter("ocrsvc_requests", "Requests, by adapter, status and code.", ("adapter", "status", "code"))
 REQUEST_SECONDS: Final = histogram("ocrsvc_request_seconds", "Seconds of requests, head to response.", ("adapter",))
 IN_FLIGHT: Final = gauge("ocrsvc_in_flight_requests", "Requests and gRPC calls in progress, including the scrape.")
@@ -78,7 +78,7 @@ BOOT_FAILURES_IN_A_ROW: Final = gauge(
 WORKER_REQUESTS: Final = gauge("ocrsvc_worker_requests", "Requests served by the worker in this slot.", ("slot",))
 WORKER_IN_FLIGHT: Final = gauge("ocrsvc_worker_in_flight_requests", "Requests in progress in the worker.", ("slot",))
 
-# Memory.
+# Metrics of memory.
 WORKER_RSS: Final = gauge("ocrsvc_worker_rss_bytes", "Resident memory of the worker.", ("slot",))
 WORKER_RSS_LIMIT: Final = gauge(
     "ocrsvc_worker_rss_limit_bytes", "Resident memory at which the worker stops accepting; 0 is no limit.", ("slot",)
@@ -123,7 +123,7 @@ KEYS_NEAR_QUOTA: Final = reading(
     "ocrsvc_keys_near_quota", "API keys with at most a tenth left of their daily or monthly pages; up to a minute old."
 )
 
-# TLS.
+# Metrics of TLS.
 TLS_HANDSHAKES: Final = counter(
     "ocrsvc_tls_handshakes", "Handshakes, by outcome: ok, refused (by either side), not_tls, unfinished.", ("outcome",)
 )
@@ -136,7 +136,7 @@ TLS_NOT_AFTER: Final = reading(
     "ocrsvc_tls_certificate_not_after_timestamp_seconds", "Expiry of the certificate, in Unix time; absent without TLS."
 )
 
-# The service itself.
+# Metrics of the service's operation: logs, traces and versions.
 EVENTS_DROPPED: Final = counter("ocrsvc_access_events_dropped", "Access log lines dropped as its queue was full.")
 LINES_DROPPED: Final = counter(
     "ocrsvc_log_lines_dropped", "Lines of the service's own log dropped because its queue or its pipe was full."

@@ -44,7 +44,7 @@ _TRY_S: Final = 0.001
 
 Sample = tuple[Metric, float]
 Series = Mapping[Key, Sequence[float]]
-"""Values by key: for a histogram one per bucket, one for larger values, and the sum; other kinds use the first."""
+"""The values of each series: for a histogram the count per bucket, one for larger values, and the sum; else one."""
 
 
 class _Series(ctypes.Structure):
@@ -72,7 +72,7 @@ class WorkerMetrics:
         self._lock = threading.RLock()
 
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
-        """Add to a counter or a gauge."""
+        """Add `by` to a counter or a gauge."""
         self.record(((metric.of(*labels), by),))
 
     def put(self, metric: Metric, value: float, *labels: str) -> None:
@@ -241,7 +241,7 @@ class Sampler(threading.Thread):
         self._done = threading.Event()
 
     def run(self) -> None:
-        """Sample until `stop`."""
+        """The thread's function: sample until `stop` is called."""
         is_done = False
         while not is_done:
             # Errors of the disk or key store are logged by the code that needs them.
@@ -251,7 +251,7 @@ class Sampler(threading.Thread):
             is_done = self._done.wait(self._every_s)
 
     def stop(self) -> None:
-        """End the thread, if it was started."""
+        """End the thread if it was started."""
         self._done.set()
         if self.is_alive():
             self.join(_END_S)

@@ -29,7 +29,7 @@ _NS: Final = 1_000_000_000
 _ROOT: Final = Context()
 _SCOPE: Final = InstrumentationScope("ocrsvc", __version__)
 
-# Called with a number of spans.
+# A callback that gets a number of spans.
 Count = Callable[[int], object]
 
 

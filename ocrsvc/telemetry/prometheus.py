@@ -49,14 +49,14 @@ ENTRY_ROWS: Final = (
     Row("requests", metrics.WORKER_REQUESTS),
     Row("in_flight", metrics.WORKER_IN_FLIGHT),
 )
-"""Fields of worker_table.WorkerEntry, labelled by slot: labels with process ids would make ever more series."""
+"""Fields of worker_table.WorkerEntry, labelled by slot, since labels with process ids would add series forever."""
 
 GPU_ROWS: Final = (
     Row("gpu_used_bytes", metrics.GPU_MEMORY_USED),
     Row("gpu_total_bytes", metrics.GPU_MEMORY_TOTAL),
     Row("gpu_busy_ratio", metrics.GPU_UTILIZATION),
 )
-"""Fields of worker_table.WorkerEntry; the latest reading of each GPU counts."""
+"""Fields of worker_table.WorkerEntry about its GPU; of the workers on one GPU, the latest measurement counts."""
 
 
 @dataclass(frozen=True, slots=True)

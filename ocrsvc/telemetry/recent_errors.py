@@ -17,7 +17,7 @@ from ocrsvc.system.shared_memory import shared_array
 Fault = Literal["service", "refused", "caller"]
 
 KEPT: Final = 20
-"""Failures of each kind kept per slot."""
+"""How many failures of each kind are kept per worker slot."""
 
 _FAULTS: Final[tuple[Fault, ...]] = ("service", "refused", "caller")
 

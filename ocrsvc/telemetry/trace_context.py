@@ -18,7 +18,7 @@ SAMPLED: Final = 1
 """The trace flag "sampled"."""
 
 MAX_STATE: Final = 512
-"""Characters of tracestate that are passed on, the specification's minimum; members beyond it are dropped."""
+"""Most characters of tracestate to pass on (the specification's minimum); members beyond it are dropped."""
 
 _MAX_PARSED_STATE: Final = 4096
 # The version and variant bits of a UUID of version 7.

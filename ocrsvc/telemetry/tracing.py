@@ -50,7 +50,7 @@ class Tracer(Protocol):
 
 
 class NoTracer:
-    """Records nothing, and passes on the caller's trace unchanged."""
+    """A Tracer that records nothing, and passes on the caller's trace unchanged."""
 
     def begin(self, caller: TraceContext | None, name: str, *, may_start_trace: bool) -> TraceContext | None:  # noqa: ARG002  Tracer's signature
         """See Tracer."""

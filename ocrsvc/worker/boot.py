@@ -64,7 +64,7 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     service.worker.closing.callback(background.stop, _FLUSH_LOG_S)
     limit_arenas()
     sys.setswitchinterval(_SWITCH_S)
-    # With several GPUs, or a named one, this worker sees only the GPU that the arbiter chose for it.
+    # With several GPUs, or GPUs named in OCRSVC_GPUS, this worker sees only the one that the arbiter chose for it.
     if len(service.gpus) > 1 or (service.gpus and service.settings.gpus):
         pin_gpu(os.environ, service.controller.gpus[worker.entry.gpu])
         worker.log.info("Slot %s computes on GPU %s", worker.slot_number, os.environ[VISIBLE])
@@ -135,7 +135,7 @@ def _open_engine(service: ServiceContext, worker: RecyclingWorker, reader: Reade
 def _start_samplers(service: ServiceContext, reader: Reader) -> None:
     """Start threads that periodically update gauges of the queue, models, jobs and keys, until this worker ends."""
     own = service.worker
-    # One thread each: a disk that hangs must not delay the other gauges.
+    # One thread per sampler, so that a hanging disk does not delay the other gauges.
     samplers = [
         Sampler(own.metrics, lambda: ((WAITING, reader.waiting()), (STUCK, reader.stuck_threads()))),
         Sampler(own.metrics, reader.worker_models.loaded.gauges),

@@ -23,7 +23,7 @@ from ocrsvc.worker.gunicorn_internals import RecyclingWorker
 _KEEPALIVE_S: Final = 75
 # Longest time between two heartbeats of a worker's main loop; requests have their own deadline.
 _TIMEOUT_S: Final = 30
-# Time to send the last responses, beyond the longest deadline.
+# Seconds to send the last responses; the graceful timeout adds them to the longest deadline.
 _LAST_ANSWERS_S: Final = 5
 _BACKLOG: Final = 2048
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point; gunicorn makes a file for each worker, which is closed at once
@@ -40,7 +40,7 @@ _ONLY_VALUES: Final[Mapping[str, tuple[Sequence[object], str]]] = {
 
 
 def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
-    """gunicorn's settings, by its own names."""
+    """Our settings as gunicorn's settings, under gunicorn's names."""
     return {
         "bind": addresses(settings),
         "workers": plan.workers,

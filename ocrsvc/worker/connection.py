@@ -130,7 +130,7 @@ class Connection:
                 self.pace.move(acknowledged_bytes, now_s)
 
     def forget_request(self) -> None:
-        """Free the request's memory and its response, sent or not."""
+        """Free the memory of the request, and discard the rest of its response."""
         self.sender.forget()
         if self.body is not None:
             self.body.discard()
@@ -160,7 +160,7 @@ class Sender:
 
     @property
     def is_left(self) -> bool:
-        """Whether the kernel has not accepted the whole response."""
+        """Whether the kernel has not accepted all of the response yet."""
         return self._left_bytes > 0 or self._at < self._end
 
     @property

@@ -82,7 +82,7 @@ class EventLoop:
     ) -> None:
         self._cfg, self._log, self._listeners, self._load, self.limits = cfg, log, listeners, load, limits
         self._parser, self._answer = parser, answer
-        # None without TLS; Unix sockets never use it.
+        # None without TLS; connections on Unix sockets never use TLS.
         self.handshakes: Handshakes | None = None
         self.connections = 0
         # Connections in the poller, and those of them that are idle between two requests.
@@ -232,7 +232,7 @@ class EventLoop:
             self._drop(conn)
 
     def _listen(self, conn: Connection, act: Callable[[Connection], None], event: int = selectors.EVENT_READ) -> None:
-        """From now on call `act` when the connection is readable, or writable."""
+        """Call `act` whenever the connection is readable, or writable if `event` says so."""
         change = self._poller.modify if conn in self._waiting else self._poller.register
         change(conn.sock, event, lambda _sock: self._guarded(conn, act))
         self._waiting.add(conn)
@@ -354,7 +354,7 @@ class EventLoop:
             self.kept.add(conn)
 
     def _refuse(self, conn: Connection, answer: bytes) -> None:
-        """Answer without parsing the head, and close."""
+        """Send a fixed error response without parsing the head, and close the connection."""
         self._log.debug("Refused a head of %s bytes from %s", len(conn.received), conn.client)
         with suppress(OSError):
             conn.sock.send(answer)
@@ -407,7 +407,7 @@ class EventLoop:
             conn.note_taken(now_s)
             if conn.pace.is_too_slow(now_s, scarce=scarce, stall_s=READER_STALL_S):
                 self._log.info("Cut off a client that reads its response too slowly: %s", conn.client)
-                # The close becomes a TCP reset, so that the kernel discards unsent bytes.
+                # With SO_LINGER at 0 closing sends a TCP reset, and the kernel discards unsent bytes.
                 with suppress(OSError):
                     conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 self._drop(conn)

@@ -65,7 +65,7 @@ def head_parser(cfg: Any, client: Any) -> Callable[[bytes], Head]:
         parsed = Head()
         try:
             request = next(parser)
-            # RFC 9112 section 3.2.
+            # HTTP/1.1 requires a Host header (RFC 9112 section 3.2).
             if request.version >= (1, 1) and all(name != "HOST" for name, _ in request.headers):
                 raise InvalidHeader("HOST is missing", req=request)
         except Exception as error:  # noqa: BLE001  the request's thread lets gunicorn answer it
@@ -180,7 +180,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         self.entry.alive_s = time.monotonic()
 
     def run(self) -> None:
-        """Serve until stopped and the gRPC server has finished."""
+        """Serve HTTP until stopped, then wait until the gRPC server has finished."""
         self.loop.run(self.notify)
         if self.grpc_server is not None:
             end_s = (self.entry.drained_s or time.monotonic()) + self.cfg.graceful_timeout
@@ -212,7 +212,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         """Request thread: answer a request that fails outside the application, such as one with a malformed head."""
 
         def send(answer: bytes) -> None:
-            # Every response of the service has this header.
+            # Added because every response of the service has this header.
             client.sendall(answer.replace(b"\r\n", b"\r\nX-Content-Type-Options: nosniff\r\n", 1))
 
         super().handle_error(req, SimpleNamespace(sendall=send, gettimeout=client.gettimeout), addr, exc)
@@ -258,12 +258,12 @@ def _living_process(path: Path) -> int | None:
         pass
     except (OSError, OverflowError):
         return None
-    # 0 and negative numbers mean process groups.
+    # For `os.kill`, 0 and negative ids mean process groups.
     return pid if pid > 0 else None
 
 
 def take_over(server: Any, service: ServiceContext, pidfile: str | None = None) -> None:
-    """Turn gunicorn's arbiter into a LastingArbiter; called by `on_starting`, as the `gunicorn` command creates it."""
+    """Turn the arbiter that the `gunicorn` command has created into a LastingArbiter; called by `on_starting`."""
     server.__class__ = LastingArbiter
     server.begin(service, pidfile)
 

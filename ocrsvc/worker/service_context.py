@@ -59,7 +59,7 @@ class ServiceContext:
         self.pidfile: str | None = None
         self.addresses: object = None
         self.controller = ReplacementController(WorkerTable())
-        # Images that killed an engine's child process, and request bodies that hung or killed a worker.
+        # Images that crashed an engine's child process, and request bodies that hung or crashed a worker.
         self.image_denylist = CrashDenylist(settings.crash_denylist_size, settings.crash_denylist_s)
         self.request_denylist = CrashDenylist(settings.crash_denylist_size, settings.crash_denylist_s)
         self.in_flight = InFlightTable(SLOTS)
