@@ -14,7 +14,7 @@ Boxed = Line | Word | Character
 Boxes = NDArray[np.float64]
 """(N, 4, 2): four corners x, y, clockwise from where reading starts, in pixels of the image as displayed."""
 
-# Decimals of box coordinates in JSON, which other formats also round to: `ocrsvc read --url` makes them from JSON.
+# Decimals of box coordinates in JSON; other formats round alike, because `ocrsvc read --url` makes them from JSON.
 BOX_DIGITS: Final = 1
 CONFIDENCE_DIGITS: Final = 4
 

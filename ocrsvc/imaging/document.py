@@ -119,7 +119,7 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take
 
 
 def chosen_pages(document: Document, ranges: Ranges, max_pages: int, *, cut: bool) -> Sequence[int]:
-    """Choose the pages to read. Raises BadOption if there are none; above `max_pages` cuts or raises TooManyPages."""
+    """The pages to read, at most `max_pages` if `cut`, else raises TooManyPages. Raises BadOption if there are none."""
     numbers = choose(ranges, document.count)
     if not numbers:
         pages = "1 page" if document.count == 1 else f"{document.count} pages"
@@ -137,7 +137,7 @@ class _PdfDocument(Document):
     def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> None:
         super().__init__(data, limits)
         self._take, self._canvas_bytes = take, 0
-        # The child process holds a copy of the file.
+        # Reserve the copy of the file that the child process holds.
         take(len(data))
         max_pixels = min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels))
         self._drawing = DrawingLimits(dpi, max_pixels, limits.max_side)

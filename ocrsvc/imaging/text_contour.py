@@ -70,7 +70,7 @@ def parts_of(outline: Outline, parts: NDArray[np.floating]) -> Quads:
     """
     points = parts[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2).astype(np.float64)
     corners = _through_pieces(outline, points) if is_curved(outline) else _through(outline, points)
-    # A quad without area has no perspective.
+    # A quad without area has no perspective transform, so its points are not finite.
     corners[~np.isfinite(corners)] = 0.0
     framed = np.minimum(np.maximum(corners, outline.min(axis=0)), outline.max(axis=0))
     return cast(Quads, framed.reshape(-1, 4, 2).astype(np.float32))

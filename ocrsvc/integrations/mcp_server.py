@@ -36,7 +36,7 @@ PATH: Final = "/mcp"
 MAX_SESSIONS: Final = 1000
 IDLE_S: Final = 300.0
 _STOP_S: Final = 5
-# Room for the JSON around the base64 text.
+# Size limit of a request's JSON without the base64 text.
 _JSON_BYTES: Final = 1 << 16
 _CALLS_AT_ONCE: Final = 4
 _MAX_LINES: Final = 1000

@@ -37,7 +37,7 @@ def find_resident_ids(text: str) -> Iterator[tuple[int, int]]:
         if is_number and is_resident_id(to_digits(number[:-1] + number[-1].translate(_LAST_CHARACTERS))):
             yield match.span(1)
     for match in _OLD_RESIDENT_ID.finditer(text):
-        # Issued until October 1999; only region and date can be checked.
+        # Numbers of 15 digits were issued until October 1999; only their region and date can be checked.
         if _is_born(match[0], "19" + match[0][6:12]):
             yield match.span()
 
@@ -137,7 +137,7 @@ _SHAPES: Final = (
         r"(?<![0-9A-Za-z])(?<![0-9][\-.,])"
         rf"(?P<number>{_AREA}(?P<mark>[ \-]){_GROUP}(?P=mark){_SERIAL})(?![0-9A-Za-z]|-[0-9])"
     ),
-    # Without dashes only after its name, as nine digits can be anything.
+    # Without dashes only after the name of the number, because nine digits can be anything.
     re.compile(
         r"(?:SSN|social security)[^0-9\n]{0,24}"
         rf"(?P<number>{_AREA}[ \-]{{0,2}}{_GROUP}[ \-]{{0,2}}{_SERIAL})(?![0-9])",
@@ -148,7 +148,7 @@ _SHAPES: Final = (
         r"(?<![0-9A-Za-z])(?P<number>(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]"
         r"[ \-]?[0-9]{2}[ \-]?[0-9]{2}[ \-]?[0-9]{2}[ \-]?[A-D])(?![0-9A-Za-z])"
     ),
-    # Passports after their name.
+    # Passport numbers after a word for passport.
     re.compile(
         r"(?:护照|通行证|passport)[^0-9A-Z\n]{0,3}(?:号码|号|编号|number|no)?[^0-9A-Za-z\n]{0,6}"
         r"(?P<number>(?-i:[A-Z]{1,2}[ ]?[0-9]{7,8}|[0-9]{9}))(?![0-9A-Za-z])",
@@ -158,7 +158,7 @@ _SHAPES: Final = (
 
 
 def find_shapes(text: str) -> Iterator[tuple[int, int]]:
-    """Find numbers by their format or by a word before them."""
+    """Find numbers without a check digit by their format or by a word before them."""
     return (match.span("number") for shape in _SHAPES for match in shape.finditer(text))
 
 
@@ -168,7 +168,7 @@ _FIRST_LINE: Final = re.compile(r"(?<![0-9A-Z<])P[A-Z<](?:[ ]?[A-Z<]){20,42}\n?\
 
 
 def find_passports(text: str) -> Iterator[tuple[int, int]]:
-    """Find machine-readable lines of passports; the line of names only directly before the second line."""
+    """Find machine-readable lines of passports; the first line (names) only directly above a valid second line."""
     for match in _SECOND_LINE.finditer(text) if "<" in text else ():
         if is_second_line(match[0].replace(" ", "")):
             names = _FIRST_LINE.search(text, max(0, match.start() - 2 * 44), match.start())

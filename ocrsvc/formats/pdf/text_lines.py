@@ -144,7 +144,7 @@ def _end_of(side: tuple[float, float], later: float, gap: float) -> float:
 
 
 def _begins_of(words: Sequence[str], text: str) -> list[int]:
-    """The index in `text` of each word; empty if `text` contains anything besides the words and white space."""
+    """The index in `text` of each word; empty if `text` contains anything but the words and white space."""
     begins, at = [], 0
     for word in words:
         begin = text.find(word, at)

@@ -18,7 +18,7 @@ Resolution = tuple[float, float]  # pixels per inch, across and down
 
 FLAT_LEVELS = 48  # a page whose gray levels span fewer counts as one flat colour
 OPAQUE = 255
-BAND_PIXELS: Final = 1 << 18  # pixels converted at once, so that intermediate arrays do not grow with the page
+BAND_PIXELS: Final = 1 << 18  # pixels converted per step, so that intermediate arrays do not grow with the page
 
 # EXIF orientations that mirror left to right, and the clockwise degrees by which each then turns.
 _MIRRORED: Final = frozenset({2, 4, 5, 7})
@@ -62,7 +62,7 @@ def broken(name: str, problem: str) -> BrokenImage:
 
 
 def decode_with_opencv(raw: bytes, flags: int, name: str) -> Samples:
-    """Decode without the GIL. Raises BrokenImage."""
+    """Decode an image with OpenCV, which releases the GIL. Raises BrokenImage."""
     samples = try_opencv(raw, flags)
     if samples is None:
         raise broken(name, "is truncated or damaged: its pixels cannot be decoded")
@@ -106,7 +106,7 @@ def flatten(samples: Samples, *, gray: bool) -> Pixels:
 def stretch(values: NDArray[Any]) -> Pixels:
     """Convert (H, W) float or 32-bit samples, whose header states no white level, to 8-bit gray.
 
-    White is 1 if no value is larger, else 255 if no value is larger; all other ranges are stretched to 0 to 255.
+    If all values lie in 0 to 1, 1 is white; else if all lie in 0 to 255, 255 is white; other ranges are stretched.
     """
     ends = [(levels.min(), levels.max()) for rows in bands(*values.shape) for levels in (_finite(values[rows]),)]
     low, high = float(min(low for low, _ in ends)), float(max(high for _, high in ends))

@@ -20,7 +20,7 @@ from ocrsvc.results import Check, no_check
 from ocrsvc.system.child_process import ChildFailed, ChildLate, ChildProcess, resources_exhausted
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
-LIMIT_S: Final = 10.0  # for decoding; 50 megapixels take two seconds
+LIMIT_S: Final = 10.0  # time limit of decoding; 50 megapixels take two seconds
 MAX_BOXES: Final = 10_000  # boxes directly inside one box, and items with properties; photos of phones have about fifty
 _MAX_BRANDS_BYTES: Final = 512
 _PROGRAM: Final = "ocrsvc.imaging.codecs.heif_child"
@@ -44,14 +44,14 @@ def open_heif(raw: bytes) -> EncodedImage:
         width, height = struct.unpack_from(">II", raw, primary[b"ispe"] + 4)
         turn = raw[primary[b"irot"]] & 3 if b"irot" in primary else 0
         mirror = 1 + (raw[primary[b"imir"]] & 1) if b"imir" in primary else 0
-        # The chroma format of HEVC: 0 is gray, 1 is 4:2:0. Bits 2 and 3 of AV1: colour has half the height and width.
+        # Finer than 4:2:0: HEVC's chroma_format_idc is 2 or 3; AV1's chroma_subsampling_x and _y are not both 1.
         is_finer = any(raw[at + 16] & 2 for kind, at, _ in every if kind == b"hvcC")
         is_finer |= any(raw[at + 2] & 12 != 12 for kind, at, _ in every if kind == b"av1C")
     except (LookupError, struct.error) as cause:
         raise broken(name, "does not declare the size of its primary image") from cause
     child = _BYTES_PER_PIXEL[name][is_finer]
     decode = partial(_decode, raw, name, width * height, child)
-    # libheif turns HEIC itself. HEIF says that EXIF does not count.
+    # libheif applies a HEIC's orientation itself; HEIF requires readers to ignore the orientation in EXIF.
     orientation = _ORIENTATIONS[turn][mirror] if is_avif else 1
     # Copies of the file: the memory file, and two in the child.
     need, copied = (child + _CANVAS_BYTES_PER_PIXEL,) * 2, 3 * len(raw)
@@ -61,7 +61,7 @@ def open_heif(raw: bytes) -> EncodedImage:
 
 
 def _read_properties(raw: bytes, name: str) -> tuple[list[Box], dict[bytes, int]]:
-    """The properties of all images, and by type the offset of each property of the primary image."""
+    """The properties of all images; and the primary image's properties, as offsets by type."""
     start, end = _by_kind(raw, 0, len(raw), name)[b"meta"]
     meta = _by_kind(raw, start + 4, end, name)
     at, _ = meta[b"pitm"]
@@ -81,7 +81,7 @@ def _numbers_of(raw: bytes, start: int, end: int, item: int) -> list[int]:
             break
         item_id, at = int.from_bytes(raw[at : at + id_bytes], "big"), first + raw[first - 1] * number_bytes
         if item_id == item:
-            # The highest bit says whether the property is essential.
+            # The highest bit is a flag (essential property), not part of the number.
             mask, offsets = 0x7FFF if number_bytes > 1 else 0x7F, range(first, min(at, end), number_bytes)
             return [int.from_bytes(raw[offset : offset + number_bytes], "big") & mask for offset in offsets]
     return []

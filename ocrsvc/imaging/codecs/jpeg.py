@@ -17,7 +17,7 @@ START_OF_SCAN = 0xDA
 APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
 DENSITY = struct.Struct(">BHH")
 UNITS_IN_INCH = {1: 1.0, 2: 2.54}
-BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length
+BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without length and body
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 FRAME_BYTES = 6  # of a frame header before its list of components: depth, height, width, number of components
@@ -35,7 +35,7 @@ class JpegHeader:
     height: int = 0
     components: int = 0
     has_scans: bool = False  # more than one scan
-    coefficient_bytes: int = 0  # per pixel, rounded up
+    coefficient_bytes: int = 0  # memory of the DCT coefficients per pixel, rounded up
     exif: bytes = b""
     dpi: tuple[float, float] | None = None
     scan_offset: int = 0
@@ -84,7 +84,7 @@ def _note_segment(header: JpegHeader, marker: int, body: bytes) -> None:
     if marker in FRAME_MARKERS:
         _note_frame(header, marker, body)
     elif marker == START_OF_SCAN:
-        # A scan with fewer components than the frame: other scans have the others.
+        # A first scan with fewer components than the image means that more scans follow.
         header.has_scans = header.has_scans or (bool(body) and body[0] < header.components)
     elif marker == APP1 and body.startswith(b"Exif\0\0") and not header.exif:
         header.exif = body

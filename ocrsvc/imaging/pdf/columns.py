@@ -32,7 +32,7 @@ _LEAST_ROWS: Final = 3
 _SURE_ROWS: Final = 5
 _ROWS_WITHOUT_EDGE: Final = 6  # aligned gaps in this many rows separate columns without aligned text: centred cells
 _MOST_CHANNELS: Final = 64
-_MOST_PASSED: Final = 8  # a channel ends after this many successive rows that do not reach it
+_MOST_PASSED: Final = 8  # a series of aligned gaps ends after this many successive rows too short to reach it
 
 # Bullets, and numbers and letters with punctuation, belong to the lines of their list items.
 _MARKER_CHARACTERS: Final = 7

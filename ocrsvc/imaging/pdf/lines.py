@@ -41,7 +41,7 @@ FindRules = Callable[[int], RuleFinder | None]
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """Characters in logical order, their texts, and whether a space precedes each; the line is `degrees` clockwise."""
+    """Characters in logical order, their texts, and whether a space precedes each; the line is turned by `degrees`."""
 
     members: Indices
     texts: Sequence[str]

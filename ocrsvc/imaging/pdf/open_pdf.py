@@ -26,15 +26,15 @@ from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
 POINTS_PER_INCH: Final = 72
 MIN_DPI: Final = 72  # small text is illegible below; a page that exceeds the limits even at MIN_DPI is refused
-PAGE_LIMIT_S: Final = 10.0  # for opening the file and for each page; a scan of 50 megapixels takes a second or two
+PAGE_LIMIT_S: Final = 10.0  # time limit for opening a file and for each page; a scan of 50 megapixels takes 1 to 2 s
 MAX_IMAGE_SCALE: Final = 1.5  # bounds the cost of pages that are one image: at most 1.5 times the dpi of other pages
 _SAME_RESOLUTION: Final = 0.02  # horizontal and vertical resolutions of an image that differ by less count as equal
-TEXT_LIMIT_S: Final = 5.0  # for finding a page's characters: ten thousand take some milliseconds
+TEXT_LIMIT_S: Final = 5.0  # time limit for finding a page's characters; ten thousand take some milliseconds
 MOST_CHARACTERS: Final = 50_000  # per page of a text layer; the densest newspaper pages have 30,000
-_MEMORY_BYTES: Final = 144 << 20  # of the child, without the canvas; a scan of 50 megapixels needs less than half
+_MEMORY_BYTES: Final = 144 << 20  # memory limit of the child, without the canvas; 50 megapixels need less than half
 CANVAS_BYTES_PER_PIXEL: Final = 4
 _PROGRAM: Final = "ocrsvc.imaging.pdf.child"
-_MAX_PAGES: Final = 1 << 21  # pdfium trusts the page count that a file declares
+_MAX_PAGES: Final = 1 << 21  # limits the page count that a file declares, which pdfium does not verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _NO_CHARACTERS: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
 MOST_BAD: Final = 0.02  # a line with a larger share of bad characters is left to the engine
 
 LEAST_LETTERS: Final = 80  # a font with fewer Latin letters is not judged by their frequency
-LEAST_DIFFERENT: Final = 16  # nor is a font with fewer different letters, such as one for formulas
+LEAST_DIFFERENT: Final = 16  # a font with fewer different letters, such as one for formulas, is not judged either
 MOST_BITS: Final = 4.95  # cross-entropy in bits per letter: usually 4.1 to 4.7; 4.9 to 5.8 if the map permutes letters
 LEAST_SYMBOLS, MOST_SYMBOLS = 60, 0.6  # in a font of at least 60 characters, a larger share of symbols is implausible
 

@@ -113,7 +113,7 @@ def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder |
     x, y = {0: (0, 0), 90: (0, width), 180: (width, height), 270: (height, 0)}[degrees]
     scale_x, scale_y = _scale(frame).tolist()[:: 1 if degrees % 180 == 0 else -1]
     turned = np.ascontiguousarray(np.rot90(drawing, degrees // 90))
-    # The darker of both sides' backgrounds: both are lighter than a ruled line, one equals the edge of a coloured area.
+    # Background is the darker of both sides: a ruled line is darker than both, a coloured area only than one.
     beside = [cv2.dilate(turned, np.ones((1, _NEAR_PX + 1), np.uint8), anchor=(at, 0)) for at in (0, _NEAR_PX)]
     ground = np.asarray(cv2.min(*beside), np.uint8)
 
@@ -128,7 +128,7 @@ def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder |
 def _find_rules(
     drawing: Pixels, ground: Pixels, left: Numbers, right: Numbers, top: Numbers, bottom: Numbers
 ) -> tuple[Flags, Flags]:
-    """Whether each gap has a pixel column darker than both sides at all rows; whether one whose sides differ at all."""
+    """Whether each gap has a pixel column darker than both its sides in all rows; and one whose sides differ in all."""
     (height, width), is_rule, is_step = drawing.shape, np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
     if width < _MIN_DRAWING_PX:
         return is_rule, is_step

@@ -19,7 +19,7 @@ LEFTWARDS_BLANK: Final = 0.28  # narrowest gap between Arabic words; gaps inside
 WIDE_BLANK: Final = 0.5  # narrowest gap between Chinese characters that counts as a space
 _BACK: Final = 0.3  # largest overlap of two successive characters of a line
 _SIDEWAYS: Final = 0.3  # largest sideways shift in a vertical line
-_PITCH: Final = (0.7, 1.6)  # distance between characters of a vertical line
+_PITCH: Final = (0.7, 1.6)  # least and largest distance between characters of a vertical line
 _LARGER: Final = 2.5  # largest ratio of font sizes in a run
 
 IN_STRING, AFTER_NOTHING, AFTER_GUESS, AFTER_BLANK, IN_OBJECT = range(5)

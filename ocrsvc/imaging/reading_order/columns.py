@@ -38,13 +38,13 @@ LEVEL_OF_NUMBERS = 0.3  # LEVEL if one side is numbers, whose boxes are lower th
 OVERLAPPING = 0.7  # largest distance of the centres of lines that overlap without being level
 CHANCE = 0.7  # in two columns, at most this share of the rows is level by chance
 CHANCE_OF_WORDS = 0.85  # CHANCE for columns of words, because tables seldom consist of words only
-STRICT = 4.0  # above this ratio of level to crooked rows, only lists, tables and running text count as columns
-FEW_ROWS = 3  # least rows that can prove anything
+STRICT = 4.0  # from this ratio of level to crooked rows on, two lists also count as columns
+FEW_ROWS = 3  # fewest rows that are evidence for columns or for a table
 LONG = 4.0  # least median length, in line heights, of words that are not cells of a table
 EVEN = 0.2  # largest deviation of lengths of running text from their median, as a share of the median
 TIGHT = 1.5  # largest distance between lines of one text, in heights of their boxes
 LOOSE = 2.1  # TIGHT for long lines of running text: Chinese has wider line spacing
-FULL = 8.0  # least length of such long lines, in line heights
+FULL = 8.0  # least median length of long lines of running text, in line heights
 RAGGED = 0.25  # largest free share of a column's width at the end of a line that continues
 WRAPPED = 0.34  # least share of lines of paragraphs that continue in the next line
 MOST = 0.6  # share of a column's lines or rows that counts as most
@@ -135,7 +135,7 @@ def _height(lines: TextLines, here: Indices) -> int:
 
 
 def _places(lefts: Numbers, rights: Numbers) -> Numbers:
-    """The x positions, midway between the end of a line and the next beginning of one, that the fewest lines cross."""
+    """Candidate x positions of gutters: ends of lines before the next line begins, where the fewest lines cross."""
     edges = np.concatenate([rights, lefts])
     order = np.argsort(edges, kind="stable")
     is_left = order >= len(rights)
@@ -145,7 +145,7 @@ def _places(lefts: Numbers, rights: Numbers) -> Numbers:
 
 
 def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int, int]]:
-    """Find the longest runs of lines that do not cross a place: (first, last, place), each division of lines once."""
+    """Find the longest runs of lines that do not cross an x position: (first, last, its index), each division once."""
     across = np.pad(~(before | behind), ((0, 0), (1, 1)), constant_values=True)
     place, at = np.nonzero(across)
     same = place[1:] == place[:-1]

@@ -23,7 +23,7 @@ CENTRED = 0.3  # largest difference, in line heights, of the centres or first li
 SAME_RULED = 0.5  # CENTRED for cells between two ruled lines
 TABLE_ROWS = 3  # fewest rows with several cells in a table
 MOST_TRIED = 4  # most jumps in the sorted gaps between rows that are tried as the limit of line spacing to row spacing
-LEAST_JUMP = 0.1  # least height of such a jump, in line heights
+LEAST_JUMP = 0.1  # least difference, in line heights, of two successive gaps that is such a jump
 MOST_LEVEL = 0.85  # least share of level rows among the rows of a table with multi-line cells
 SAME_EDGE = 0.3  # largest distance, in line heights, between left edges of lines of a column
 SAME_SIZE = 0.5  # largest relative difference of the heights of lines of a cell
@@ -163,7 +163,7 @@ def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
 
 
 def _wrapped(lines: TextLines, rows: Rows) -> Links:
-    """Link lines to the line below where its first word would not have fitted behind them into the column."""
+    """Link lines to the line below if its first word would not have fitted behind them into their column."""
     here = numbers_of(rows)
     # The left side of the next line in the row limits the column.
     nexts = np.concatenate([[*lines.left[row[1:]], np.inf] for row in rows])

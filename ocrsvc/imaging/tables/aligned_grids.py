@@ -34,7 +34,7 @@ from ocrsvc.imaging.tables.text_grid import (
 )
 from ocrsvc.results import Check
 
-MOST_COLUMNS: Final = 128  # in tables without rules; more are a pattern, and slow: lines are compared with all gutters
+MOST_COLUMNS: Final = 128  # more columns without rules are a pattern, and slow: lines are compared with all gutters
 DEEPEST: Final = 6
 ROW_GAP: Final = 2.5  # widest gap between two rows of a table, in line heights
 MOST_SINGLES: Final = 2  # most consecutive rows with a single piece within a table

@@ -30,7 +30,7 @@ SAME_RULE: Final = 0.4  # largest distance, in line heights, of rules that form 
 WALL: Final = 0.6  # two cells are separated if at least this share of the border between them is ruled
 RULED: Final = 0.55  # least share of a grid's borders that is ruled; edges in pictures have less
 OPEN_EDGE: Final = 1.0  # a grid has an open edge if rules reach this many line heights beyond its last border
-MOST_CELLS: Final = 20_000  # per grid; more are hatching or graph paper
+MOST_CELLS: Final = 20_000  # a grid with more cells is hatching or graph paper
 MOST_AREA: Final = 4  # largest total area of grids, in areas of the page: nested grids overlap
 
 
