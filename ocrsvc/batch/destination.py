@@ -1,4 +1,4 @@
-"""Where a run's output goes: a folder, or a path in an object store. Files appear whole or not at all."""
+"""A run's output: a local folder, or a path in an object store. Files appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ocrsvc.errors import BadOption
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-# The protocols that can create an object only where there is none.
+# fsspec protocols that can create an object on condition that it does not exist yet.
 DESTINATIONS: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "memory")
-# A draft that is older belongs to a process that died.
+# An older temporary file was left by a process that died.
 _LEFT_S: Final = 3600.0
 
 
 class WrittenFile(NamedTuple):
-    """A file of the output, with its SHA-256 in hexadecimal."""
+    """A finished file of the output: name, size in bytes, and SHA-256 in hexadecimal."""
 
     name: str
     size: int
@@ -36,14 +36,14 @@ class WrittenFile(NamedTuple):
 
 
 class HashedFile(io.FileIO):
-    """A file that is written from its beginning to its end, and hashed meanwhile; its name is that in the output."""
+    """A file that is hashed while it is written from start to end; `name` is its name in the output."""
 
     def __init__(self, path: Path, name: str, mode: str) -> None:
         super().__init__(path, mode)
         self._name, self._size, self._hash = name, 0, hashlib.sha256()
 
     def write(self, data: ReadableBuffer) -> int:
-        """Write all of it. Raises OSError."""
+        """Write all of `data`. Raises OSError."""
         view = memoryview(data).cast("B")
         at = 0
         while at < len(view):
@@ -53,42 +53,42 @@ class HashedFile(io.FileIO):
         return len(view)
 
     def written(self) -> WrittenFile:
-        """What has been written."""
+        """The name, size and hash of the data written so far."""
         return WrittenFile(self._name, self._size, self._hash.hexdigest())
 
 
 class Destination:
-    """The files of a folder by their names, with slashes; for any thread. Methods raise OSError."""
+    """A local folder for output; file names are relative paths with slashes. Thread-safe. Methods raise OSError."""
 
-    # Between two notes.
+    # Shortest interval at which callers should call `note`.
     note_s = 0.0
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.address = folder, str(folder)
 
     def open(self, name: str) -> BinaryIO:
-        """A file to be read. Raises FileNotFoundError."""
+        """Open a file for reading. Raises FileNotFoundError."""
         return (self.folder / name).open("rb")
 
     def read(self, name: str) -> bytes:
-        """A file's bytes. Raises FileNotFoundError."""
+        """Read a whole file. Raises FileNotFoundError."""
         with self.open(name) as file:
             return file.read()
 
     @contextmanager
     def writing(self, name: str, *, replace: bool = True) -> Iterator[HashedFile]:
-        """A file that appears, durably, when the block ends without error. FileExistsError unless it may `replace`."""
+        """A new file, durable and visible if the block succeeds. FileExistsError if it exists, unless `replace`."""
         path, draft = self.folder / name, self._drafts / secrets.token_hex(8)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with HashedFile(draft, name, "x") as file:
                 yield file
                 os.fsync(file.fileno())
-            # Unlike a rename, a link fails where there is a file already.
+            # Unlike a rename, creating a hard link fails if the path exists.
             draft.replace(path) if replace else path.hardlink_to(draft)
         finally:
             draft.unlink(missing_ok=True)
-        # So that the name survives a loss of power.
+        # Sync the folder too, so that the file's name survives a power failure.
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
@@ -96,40 +96,40 @@ class Destination:
             os.close(folder)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file unless there is one, and say whether it was written; of several callers one writes it."""
+        """Write a file unless it exists; returns whether this call wrote it. If several callers try, one succeeds."""
         try:
             with self.writing(name, replace=False) as file:
                 file.write(data)
         except FileExistsError:
-            # Where a request's answer was lost it may have been written, and libraries send some again by themselves.
+            # The same content may be from this call: its response was lost, or the library repeated the request.
             return self.read(name) == data
         return True
 
     def note(self, name: str, data: bytes) -> None:
-        """Write a small file over what was there by one call; it survives this process, but no loss of power."""
+        """Overwrite a small file with a single write; it survives a crash of this process, but not a power failure."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with io.FileIO(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "w") as file:
             file.write(data.ljust(os.fstat(file.fileno()).st_size))
 
     def names(self, folder: str) -> list[str]:
-        """The files directly in a folder, sorted."""
+        """Names of the files directly in a folder, sorted; empty without the folder."""
         with suppress(FileNotFoundError), os.scandir(self.folder / folder) as entries:
             return sorted(entry.name for entry in entries if entry.is_file())
         return []
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Delete a file if it exists."""
         (self.folder / name).unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder with what is in it, if it is there."""
+        """Delete a folder and its contents if it exists."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self.folder / folder)
 
     @cached_property
     def _drafts(self) -> Path:
-        """The folder of files that are not whole yet, without those of processes that died."""
+        """The folder for temporary files; old ones, left by processes that died, are deleted first."""
         folder = self.folder / "_ocrsvc/.tmp"
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():
@@ -140,7 +140,7 @@ class Destination:
 
 
 class ObjectDestination(Destination):
-    """The objects below a URL: a file is written into a temporary one of this machine, and sent when it is whole."""
+    """The objects below a URL; a file is written to a local temporary file first, and uploaded when complete."""
 
     note_s = 5.0
 
@@ -180,7 +180,7 @@ class ObjectDestination(Destination):
 
 
 def open_destination(out: str) -> Destination:
-    """The destination that --out names: a folder, file:// or an object store. Raises BadOption."""
+    """The destination for --out: a folder, a file:// URL or an object store. Raises BadOption."""
     protocol, path = protocol_of(out), out.partition("://")[2].strip("/")
     if protocol in ("", "file"):
         return Destination(Path(out.removeprefix("file://")))

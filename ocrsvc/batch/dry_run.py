@@ -1,4 +1,4 @@
-"""What a run would read and what that would cost: files and pages are counted, and a few pages are read."""
+"""Dry runs: count the files and pages that a run would read, and read a sample of them to measure the speed."""
 
 import math
 import random
@@ -12,27 +12,27 @@ from typing import Final, NamedTuple
 from ocrsvc.batch.pages import PageGroup, PageReader, PageResult, SourceFile
 
 SAMPLE_PAGES: Final = 24
-"""Read for an estimate; any page is as likely to be among them."""
+"""Number of pages read for an estimate, drawn with equal probability from all pages."""
 SAMPLE_S: Final = 60.0
-"""After which no more of them are begun."""
+"""Time after which no more pages of the sample are begun."""
 _MOST_KINDS: Final = 30
 
 
 class SourceCounts(NamedTuple):
-    """What sources hold: files, pages and bytes by kind (the end of a file's name), and a sample of single pages."""
+    """Numbers of files, pages and bytes by kind (the file name's extension), and a random sample of single pages."""
 
     kinds: dict[str, tuple[int, int, int]]
     sample: list[PageGroup]
 
     @property
     def total(self) -> tuple[int, int, int]:
-        """Files, pages and bytes."""
+        """Total numbers of files, pages and bytes."""
         files, pages, size = (sum(kind[at] for kind in self.kinds.values()) for at in range(3))
         return files, pages, size
 
 
 class Pace(NamedTuple):
-    """What reading a sample showed; `spread` is 1.96 standard errors of a page's seconds, over their mean."""
+    """The speed measured on a sample; `spread` is 1.96 standard errors of the seconds per page, over their mean."""
 
     pages: int
     failed: int
@@ -41,12 +41,12 @@ class Pace(NamedTuple):
     spread: float
 
     def seconds_for(self, pages: int, machines: int = 1) -> float:
-        """On this number of machines such as this one."""
+        """Estimated seconds for this number of pages on this number of machines like this one."""
         return pages / max(self.pages_per_s, 1e-9) / machines
 
 
 def count_sources(files: Iterable[SourceFile]) -> SourceCounts:
-    """Count them, kinds with most pages first; the same sources give the same sample."""
+    """Count files by kind, kinds with the most pages first; the same sources give the same sample."""
     kinds: dict[str, tuple[int, int, int]] = {}
     sample, seen, chance = list[PageGroup](), 0, random.Random(1)  # noqa: S311  no secret
     for file in files:
@@ -65,10 +65,10 @@ def count_sources(files: Iterable[SourceFile]) -> SourceCounts:
 def measure_pace(
     reader: PageReader, sample: Sequence[PageGroup], clock: Callable[[], float] = time.monotonic
 ) -> Pace | None:
-    """Read the sample with a reader that is started; None where there is nothing to read. Raises as it does."""
+    """Read the sample with a started reader, and time it; None for an empty sample. Raises as the reader does."""
     if not sample:
         return None
-    # What is opened once, such as a model, is not part of a long run's pace.
+    # Not timed: the first read also does one-time work, such as opening a model.
     list(reader.read(sample[0]))
     at_once, began_s = reader.at_once, clock()
 

@@ -1,4 +1,4 @@
-"""Files at paths, and objects at URLs by fsspec, with requests sent again and failures as OSError."""
+"""Local files, and objects at URLs through fsspec: requests are retried, and failures raised as OSError."""
 
 import errno
 import functools
@@ -24,7 +24,7 @@ PACKAGES: Final = dict.fromkeys(("s3", "s3a", "http", "https", "memory"), _EXTRA
     **dict.fromkeys(("az", "abfs"), "adlfs"),
     "hf": "huggingface_hub",
 }
-"""The protocols, each with what `pip install` needs for it."""
+"""Supported protocols, each with the package to `pip install` for it."""
 _OPENING: Final = threading.Lock()
 _S3_CONFIG: Final[dict[str, Any]] = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64}
 _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{1,20})://")
@@ -32,17 +32,17 @@ _USER: Final = re.compile(r"(?<=://)[^/\s@]*@")
 _QUERY: Final = re.compile(r"(?<=://)([^\s?'\"<>]*)\?[^\s'\"<>]+")
 _SECRET: Final = re.compile(r"signature|token|credential|password|secret|api_?key|accesskey|^sig$|^auth$")
 _UNHEARD_S: Final = 20.0
-"""How long a request is sent again while nothing has ever answered."""
+"""How long a request is retried if the server has never answered before."""
 _FIRST_WAIT_S: Final = 0.2
 _MOST_WAIT_S: Final = 10.0
 _VERSION_KEYS: Final = ("generation", "ETag", "etag", "md5Hash", "content_md5", "updated", "LastModified", "mtime")
 _FAULT_STATUS: Final = frozenset({408, 409, 425, 429})
-# Of S3's answers with the status 400: those of faults on the way.
+# Error codes of S3's status 400 that report a transmission fault, so a retry may succeed.
 _FAULT_CODES: Final = frozenset({"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"})
 _ANSWERS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
-# In a program: they are raised as they are.
+# Programming errors, which are raised unchanged.
 _MISTAKES: Final = (TypeError, AttributeError, AssertionError, NameError)
-# By name, of libraries that need not all be installed.
+# Names of exception classes, whose libraries may not be installed.
 _NO_CREDENTIALS: Final = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
 
 
@@ -53,12 +53,12 @@ def protocol_of(url: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """A text whose URLs have neither users and passwords nor queries, which may hold tokens."""
+    """Mask the URLs in a text: users and passwords, and queries, which may contain tokens."""
     return _QUERY.sub(r"\1?***", _USER.sub("***@", text))
 
 
 def check_no_secrets(url: str) -> None:
-    """Raises BadOption for a URL that holds a password or a token: the plan and the report name it."""
+    """Raises BadOption for a URL with a password or a token, as the plan and the report would show it."""
     parts = urlsplit(url)
     if "@" in parts.netloc:
         what = f"{without_secrets(url)} holds a user or password, which would be written into the plan and the report."
@@ -72,7 +72,7 @@ def check_no_secrets(url: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A file, or an object or a folder of them: its path or URL, bytes, and text that changes with its content."""
+    """A file, object or object folder: path or URL, size in bytes, and a `version` that changes with its content."""
 
     url: str
     size: int
@@ -81,12 +81,12 @@ class StoredObject:
 
 
 def is_local(address: str) -> bool:
-    """Whether an address is a path of this machine."""
+    """Whether an address is a local path or a file:// URL."""
     return protocol_of(address) in ("", "file")
 
 
 def look_at(address: str) -> StoredObject:
-    """The file at a path or URL as it is now. Raises OSError, and BadOption for a URL that cannot be read."""
+    """Current size and version of the file at a path or URL. Raises OSError, and BadOption for an unsupported URL."""
     if not is_local(address):
         return open_objects(address).look_at(address)
     path = address.removeprefix(FILE)
@@ -97,16 +97,16 @@ def look_at(address: str) -> StoredObject:
 
 
 def open_file(address: str) -> BinaryIO:
-    """The file at a path or URL for reading at any place, unbuffered. Raises OSError and BadOption."""
+    """Open the file at a path or URL for reading with `seek`, unbuffered if local. Raises OSError and BadOption."""
     if not is_local(address):
         return open_objects(address).open(address)
-    # Something that is not a file any more, such as a pipe, must not make its reader wait.
+    # O_NONBLOCK: if a pipe has replaced the file, opening it must not block.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     return os.fdopen(os.open(address.removeprefix(FILE), flags), "rb", buffering=0)
 
 
 class Objects:
-    """Objects of one protocol, for any thread of this process; requests are repeated for `retry_s`, then OSError."""
+    """Objects of one protocol; any thread of one process may call. Requests are retried for `retry_s`, then OSError."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Objects:
         self._was_heard = False
 
     def look_at(self, url: str) -> StoredObject:
-        """An object as it is now."""
+        """Current size and version of an object."""
         info = self._send("HEAD", url, lambda system, path: system.info(path))
         if info.get("type") == "directory":
             raise FileNotFoundError(errno.ENOENT, f"{url} is no object")
@@ -130,15 +130,15 @@ class Objects:
         return _object_of(url, info)
 
     def read(self, url: str, begin: int | None = None, end: int | None = None) -> bytes:
-        """An object's bytes, or some of them."""
+        """Read an object, or its bytes from `begin` up to `end`."""
         data: bytes = self._send("GET", url, lambda system, path: system.cat_file(path, start=begin, end=end))
         if begin and end is not None and len(data) > end - begin:
-            # The server gives no parts of files, and has sent all of it.
+            # The server ignored the requested range, and sent the whole object.
             raise OSError(errno.ENOTSUP, f"GET {url}: the server gives whole files only; download the archive first")
         return data if end is None else data[: end - (begin or 0)]
 
     def open(self, url: str) -> BinaryIO:
-        """An object to be read at any place; a megabyte is read ahead."""
+        """Open an object for reading with `seek`; one MiB is read ahead."""
         from fsspec.spec import AbstractBufferedFile
 
         class ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
@@ -148,33 +148,33 @@ class Objects:
         return cast("BinaryIO", ObjectFile(self._system, url, block_size=1 << 20, size=size))
 
     def listing(self, url: str) -> list[StoredObject]:
-        """What lies directly in a folder, in the order of the names; nothing where there is none."""
+        """The objects and folders directly in a folder, sorted by URL; empty without the folder."""
         try:
             entries = self._send("LIST", url, lambda system, path: system.ls(path, detail=True))
         except FileNotFoundError:
             return []
         root = f"{self._protocol}://"
         found = (_object_of(root + str(entry["name"]).removeprefix(root).lstrip("/"), entry) for entry in entries)
-        # Some stores list a folder as an object in itself.
+        # Some stores include the folder itself in its listing.
         return sorted((one for one in found if one.url.rstrip("/") != url.rstrip("/")), key=lambda one: one.url)
 
     def below(self, url: str) -> Iterator[StoredObject]:
-        """The objects below a folder, depth first; memory holds one folder of each level."""
+        """All objects below a folder, depth first; memory holds the listing of one folder per level."""
         for entry in self.listing(url):
             yield from self.below(entry.url.rstrip("/")) if entry.is_folder else (entry,)
 
     def put_file(self, url: str, file: Path, *, replace: bool = True) -> None:
-        """Write an object, which appears whole. Raises FileExistsError where one may not be replaced."""
+        """Upload a file atomically. Raises FileExistsError if the object exists, unless `replace`."""
         mode = "overwrite" if replace else "create"
         self._send("PUT", url, lambda system, path: system.put_file(str(file), path, mode=mode))
 
     def delete(self, url: str) -> None:
-        """Remove an object, if it is there."""
+        """Delete an object if it exists."""
         with suppress(FileNotFoundError):
             self._send("DELETE", url, lambda system, path: system.rm_file(path))
 
     def _send(self, verb: str, url: str, call: Callable[[Any, str], Any]) -> Any:
-        """Call the file system with the path of a URL, again where that may help. Raises OSError."""
+        """Run `call` with the file system and a URL's path, and retry it after transient failures. Raises OSError."""
         path = str(self._system._strip_protocol(url))  # noqa: SLF001  fsspec's own convention
         began, wait_s = self._clock(), _FIRST_WAIT_S
         while True:
@@ -195,37 +195,37 @@ class Objects:
 
 
 def _cause_of(failure: Exception) -> Exception:
-    """The error itself: fsspec reports any HEAD over HTTP that failed as a missing file."""
+    """The original error: fsspec reports every failed HTTP HEAD request as FileNotFoundError."""
     cause = failure.__cause__
     is_other = isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError | KeyError)
     return cause if isinstance(failure, FileNotFoundError) and is_other else failure  # type: ignore[return-value]
 
 
 def open_objects(url: str) -> Objects:
-    """Those of a URL's protocol. Raises BadOption where it is unknown or lacks a package, or the URL holds a secret."""
+    """Objects of a URL's protocol. Raises BadOption: unknown protocol, missing package, or a secret in the URL."""
     check_no_secrets(url)
     protocol = protocol_of(url)
     if protocol not in PACKAGES:
         raise BadOption(f"{protocol}:// is not known: accepted are {', '.join(f'{name}://' for name in PACKAGES)}.")
     with _OPENING:
-        # Its connections belong to the process that opened them.
+        # One per process, as connections do not work after a fork.
         return _objects_of(protocol, os.getpid())
 
 
 @functools.cache
 def _objects_of(protocol: str, _pid: int) -> Objects:
-    """Listings are not cached: other processes write there too."""
+    """Open the file system of a protocol, without a cache of listings, as other processes write there too."""
     try:
         import fsspec
         from fsspec.config import conf
 
         options: dict[str, Any] = {}
         if protocol in ("s3", "s3a"):
-            # `Objects` sends requests again, for a bounded time.
+            # No retries in botocore: `Objects` retries, for a bounded time.
             own = _S3_CONFIG | {"retries": {"total_max_attempts": 1}}
             options["config_kwargs"] = own | conf.get("s3", {}).get("config_kwargs", {})
         elif protocol in ("http", "https"):
-            # For the names and passwords in ~/.netrc, and for proxies.
+            # Use passwords from ~/.netrc, and proxies from the environment.
             options["client_kwargs"] = {"trust_env": True}
         system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError as error:
@@ -238,7 +238,7 @@ def _objects_of(protocol: str, _pid: int) -> Objects:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed later: timeouts, lost connections, load, faults of the server."""
+    """Whether a retry may succeed: after timeouts, lost connections, overload and server faults."""
     status, code = _answer(error)
     if status is not None:
         return status >= 500 or status in _FAULT_STATUS or code in _FAULT_CODES
@@ -247,7 +247,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def os_error_of(error: BaseException, what: str) -> OSError:
-    """The OSError that says what went wrong with a request; FileExistsError, that its condition did not hold."""
+    """Convert a request's error to OSError; FileExistsError if the object existed but must not."""
     if isinstance(error, FileExistsError) or _answer(error)[0] == 412:
         number = errno.EEXIST
     elif isinstance(error, FileNotFoundError):
@@ -256,12 +256,12 @@ def os_error_of(error: BaseException, what: str) -> OSError:
         number = errno.EACCES
     else:
         number = errno.ETIMEDOUT if is_transient(error) else getattr(error, "errno", None) or errno.EIO
-    # Of its numbers OSError makes its subclasses.
+    # OSError(number, ...) makes an instance of the subclass for this number.
     return OSError(number, without_secrets(f"{what}: {str(error) or type(error).__name__}")[:600])
 
 
 def _answer(error: BaseException) -> tuple[int | None, str | None]:
-    """HTTP status and S3's code of the answer that an error was made of, where there was one."""
+    """HTTP status and S3 error code of the response that caused an error; None where unknown."""
     for found in (error, error.__cause__):
         response = getattr(found, "response", None)
         if isinstance(response, dict):
@@ -275,7 +275,7 @@ def _answer(error: BaseException) -> tuple[int | None, str | None]:
 
 
 def _object_of(url: str, info: dict[str, Any]) -> StoredObject:
-    """Its version is the first of the keys that the file system knows."""
+    """Convert fsspec's description of an object; its version is the first of _VERSION_KEYS that has a value."""
     size = int(info.get("size") or 0)
     known = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "").strip('"')
     return StoredObject(url, size, f"{size}-{known}" if known else str(size), info.get("type") == "directory")

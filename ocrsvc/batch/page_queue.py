@@ -1,4 +1,4 @@
-"""Pages that are to be read, in groups of one file, in the order of the plan; suspects apart from the others."""
+"""The queue of pages to read, in groups of one file, in plan order; pages suspected of killing processes wait apart."""
 
 import threading
 from collections import deque
@@ -12,35 +12,35 @@ from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.work_file import Deaths
 from ocrsvc.errors import ImageCrashesEngine
 
-# The bound of groups can change without any of them ending, as when names are looked up anew.
+# Check the limit of groups this often: a DNS lookup may find more servers, and raise it, while no group ends.
 _ASK_AGAIN_S: Final = 5.0
 _REMEDY: Final = "Convert it, or find out what ended the process; --retry-failed tries the page again."
 
 
 class PageQueue:
-    """For one thread; `limit` pages may be begun. `deaths` are pages over which processes died; others change them.
+    """Pages to read, of which at most `limit` are begun; for one thread. `deaths` counts process deaths by page.
 
-    A page fails when `attempts` processes have died while they read nothing else.
+    The caller updates `deaths`. A page fails after `attempts` processes have died while they read only that page.
     """
 
     def __init__(self, plan: Plan, deaths: dict[int, Deaths], attempts: int, limit: int | None) -> None:
         self._plan, self._deaths, self._attempts, self._left = plan, deaths, attempts, limit
         self._groups = deque[PageGroup]()
-        # Each a page over which one process died, or several.
+        # Groups of one page: doubtful if one process died while reading it, suspect if several did.
         self._doubtful, self._suspects = deque[PageGroup](), deque[PageGroup]()
 
     @property
     def is_at_limit(self) -> bool:
-        """Whether no page may be begun any more."""
+        """Whether `limit` pages have been begun."""
         return self._left == 0
 
     @property
     def has_suspects(self) -> bool:
-        """Whether there are pages that may have killed a process."""
+        """Whether pages that may have killed a process wait, and the limit allows another page."""
         return bool(self._suspects or self._doubtful) and not self.is_at_limit
 
     def add(self, part: int, known: Container[int]) -> tuple[int, list[PageResult]]:
-        """Queue a part's pages without a result; gives their number, and results of those that killed too often."""
+        """Queue a part's pages without a result; returns their number, and failures of those that killed too often."""
         count, failed = 0, []
         for first, file in self._plan.files_of(part):
             for group in self._groups_of(file, first, known):
@@ -56,18 +56,18 @@ class PageQueue:
         return count, failed
 
     def add_again(self, group: PageGroup, index: int) -> None:
-        """Queue a page of a group behind all others, once more."""
+        """Queue a page of a group again, at the end."""
         self._groups.append(group.only([group.pages[group.indexes.index(index)]]))
         if self._left is not None:
             self._left += 1
 
     def take(self) -> PageGroup | None:
-        """The next group, cut off at the limit."""
+        """Remove and return the next group, cut off at the limit; None if no page may be begun."""
         return self._taken(self._groups) if self._groups and not self.is_at_limit else None
 
     def take_suspects(self) -> list[PageGroup]:
-        """The next pages to be read together and with nothing else: one, where several processes died over it."""
-        # The square root of n pages over which one process died finds the one that kills in the fewest rounds.
+        """Remove and return the suspects to read next, alone: several doubtful pages together, or one suspect page."""
+        # Reading the square root of n doubtful pages at once takes the fewest rounds to find the one that kills.
         waiting, count = (self._doubtful, isqrt(len(self._doubtful))) if self._doubtful else (self._suspects, 1)
         return [self._taken(waiting) for _ in range(count if self._left is None else min(count, self._left))]
 
@@ -79,7 +79,7 @@ class PageQueue:
         return group
 
     def _groups_of(self, file: SourceFile, first: int, known: Container[int]) -> Iterator[PageGroup]:
-        """The pages of a file without a result: together, but for those over which processes died."""
+        """Group a file's pages without a result; a page during which processes died gets a group of its own."""
         unread = [(number, first + at) for at, number in enumerate(file.pages) if first + at not in known]
         apart = [[page] for page in unread if page[1] in self._deaths]
         rest = [page for page in unread if page[1] not in self._deaths]
@@ -89,7 +89,7 @@ class PageQueue:
 
 
 class GroupAdmission:
-    """Bounds the groups, and the bytes of their files, under way at once; a larger file is alone. For any thread."""
+    """Limits the groups that are read at once, and their files' bytes; a larger file is read alone. Thread-safe."""
 
     def __init__(self, most_bytes: int, most_at_once: Callable[[], int]) -> None:
         self._most_bytes, self._most_at_once = most_bytes, most_at_once
@@ -98,7 +98,7 @@ class GroupAdmission:
 
     @contextmanager
     def entered(self, size_bytes: int) -> Iterator[None]:
-        """Wait until there is room for a group with a file of this size, and keep it for the block."""
+        """Wait until the limits allow a group whose file has this size, and count it during the block."""
         with self._changed:
             while self._sizes and (
                 len(self._sizes) >= self._most_at_once() or sum(self._sizes) + size_bytes > self._most_bytes

@@ -1,4 +1,4 @@
-"""What a batch run reads: files, groups of their pages, and the result of each page."""
+"""Data types of batch runs: files, groups of their pages, results of pages, and the interface of page readers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import orjson
 from ocrsvc.errors import OcrsvcError
 
 MOST_GROUP_PAGES: Final = 16
-"""Pages of one file that are read together: the file is opened once for them."""
+"""Largest number of pages of one file that are read together, for which the file is opened once."""
 COPIED: Final = "copied"
-"""The worker of pages whose results were copied from a file with the same content."""
+"""Worker name of pages whose results were copied from a file with the same content."""
 _PAGE_KEYS: Final = ("width", "height", "angle", "text", "lines", "regions", "tables", "barcodes", "masked")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file with pages to read, from 1; `name` is that in the results, unique in a plan.
+    """A file and the numbers of its pages to read, from 1; `name` is its name in results, unique in a plan.
 
-    Its bytes are at `address`, a path or a URL, and in it at a `place` where `kind` names an archive. `version` changes
-    with its content, "" where unknown. `total` is its number of pages, 0 where that could not be found: page 1 is read.
+    `address` is a path or URL. For a member of an archive, `kind` is the archive's and `place` the position. `version`
+    changes with the content, "" if unknown. `total` is the number of pages; if it is unknown, 0, and page 1 is read.
     """
 
     name: str
@@ -37,7 +37,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class FileResults:
-    """A file, and its pages that have a result, in order; `record` gives a page's record, `load` the file's bytes."""
+    """A file and the pages that have a result, in order; `record` returns a page's JSON, `load` the file's bytes."""
 
     file: SourceFile
     pages: Sequence[int]
@@ -46,32 +46,32 @@ class FileResults:
 
 
 Load = Callable[[SourceFile], bytes]
-"""Gives the bytes of a source's file; raises OcrsvcError."""
+"""Returns the bytes of a file; raises OcrsvcError."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageGroup:
-    """Pages of one file that are read together: their numbers in the file, from 1, and in the plan, from 0."""
+    """Pages of one file that are read together; `pages` count from 1 in the file, `indexes` from 0 in the plan."""
 
     file: SourceFile
     pages: tuple[int, ...]
     indexes: tuple[int, ...]
 
     def index_of(self, number: int) -> int:
-        """The number in the plan of a page of the file."""
+        """Convert a page's number in the file to its number in the plan."""
         return self.indexes[self.pages.index(number)]
 
     def only(self, numbers: Sequence[int]) -> PageGroup:
-        """Some of its pages."""
+        """A group with only these pages."""
         return PageGroup(self.file, tuple(numbers), tuple(map(self.index_of, numbers)))
 
 
 @dataclass(frozen=True, slots=True)
 class PageResult:
-    """The result of the page with the number `index` in the plan.
+    """The result of one page; `index` is its number in the plan.
 
-    `record` is one line of JSON without its newline, `error` the error's code, "" for a page that was read; a retryable
-    error is not the page's fault. `seconds` include waits for an engine, `confidence` is its lines' mean in [0, 1].
+    `record` is one line of JSON without its newline, `error` an error code, "" for a page that was read. A retryable
+    error is not the page's fault. `seconds` includes waits for an engine; `confidence` is the lines' mean, from 0 to 1.
     """
 
     index: int
@@ -85,39 +85,39 @@ class PageResult:
 
 
 class PageReader(Protocol):
-    """Reads groups of pages, in several threads at once; every reader gives the same records, byte by byte."""
+    """Reads groups of pages in several threads at once; all readers return the same records, byte by byte."""
 
-    # Other processes than this one and its children read: no page kills this one.
+    # Whether other processes than this one and its children read, so that no page can kill this one.
     is_elsewhere: bool
 
     def start(self) -> Mapping[str, str]:
-        """Get ready; gives engine, model, version and other facts that results depend on. Raises OcrsvcError."""
+        """Get ready; returns engine, model, version and other facts that results depend on. Raises OcrsvcError."""
 
     @property
     def at_once(self) -> int:
-        """How many groups are read at once; may change during a run."""
+        """Number of groups that can be read at once; may change during a run."""
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
-        """Yield a result for each page as soon as it is read. Raises OcrsvcError only for what stops the run."""
+        """Yield a result for each page as soon as it is read. Raises OcrsvcError only if the run must stop."""
 
     def close(self) -> None:
-        """End within seconds."""
+        """Stop within seconds."""
 
 
 def record_head(source: str, number: int) -> bytes:
-    """How the record of every page begins, also of one that failed."""
+    """The first bytes of a page's JSON record, whether it was read or failed."""
     return orjson.dumps({"source": source, "page": number})[:-1] + b","
 
 
 def result_of(group: PageGroup, number: int, page: Mapping[str, Any], seconds: float, worker: str) -> PageResult:
-    """The result of a page that was read; `page` is as the native API answers it."""
+    """The result of a page that was read; `page` is its JSON from the native API."""
     record = {"source": group.file.name, "page": number}
     record |= {key: page[key] for key in _PAGE_KEYS if key in page} | {"error": None}
     return _read(group, number, orjson.dumps(record), page["lines"], seconds, worker)
 
 
 def copied_result(record: bytes, source: str, group: PageGroup, number: int) -> PageResult:
-    """The result of a page, copied from the record of the same page of `source`, whose content is the same."""
+    """Copy a result from the record of the same page of `source`, a file with the same content."""
     head = record_head(source, number)
     assert record.startswith(head), "every record begins with its source and page"
     copy = record_head(group.file.name, number) + record[len(head) :]
@@ -125,7 +125,7 @@ def copied_result(record: bytes, source: str, group: PageGroup, number: int) -> 
 
 
 def failure_of(group: PageGroup, number: int, error: OcrsvcError, seconds: float = 0.0, worker: str = "") -> PageResult:
-    """The result of a page that could not be read; a caller's fault is the page's, and is not tried again."""
+    """The result of a page that failed; only retryable errors and errors with status 500 or more are tried again."""
     what = {"code": error.code, "detail": error.detail, "remedy": error.remedy}
     record = {"source": group.file.name, "page": number, "text": "", "lines": [], "error": what}
     is_retryable = error.retryable or error.status >= 500

@@ -1,4 +1,4 @@
-"""Parts of the output: a part exists when its manifest appears, which is written last."""
+"""Parts of the output; a part exists once its manifest does, which is written last."""
 
 import gzip
 from collections import Counter
@@ -21,17 +21,17 @@ from ocrsvc.errors import DamagedRun
 
 PARTS: Final = "_ocrsvc/parts"
 KEPT: Final = "_ocrsvc/kept"
-"""Results of parts with failures, until those are tried again."""
+"""Folder for the results of parts with failed pages, kept until --retry-failed needs them."""
 UNFINISHED: Final = "unfinished/"
-"""Where parts are of which --limit has left some pages unread."""
+"""Folder for parts that --limit left incomplete."""
 _AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A part of the output: the number of pages read, and of failed ones by error code.
+    """A finished part of the output: `done` counts pages that were read, `failed` counts others by error code.
 
-    `files` has bytes and SHA-256 by name, `pages` each page's facts in the plan's order, `reader` engine and model.
+    `files` has size and SHA-256 by name, `pages` the facts of each page in plan order, `reader` engine and model.
     """
 
     part: int
@@ -43,13 +43,13 @@ class Manifest:
 
 
 def finished_parts(destination: Destination) -> list[int]:
-    """The parts that are in the output. Raises OSError."""
+    """Numbers of the parts that have a manifest in the output. Raises OSError."""
     names = (name.removesuffix(".json") for name in destination.names(PARTS))
     return [int(name) for name in names if name.isdecimal()]
 
 
 def read_manifest(destination: Destination, part: int) -> Manifest:
-    """The manifest of a part. Raises FileNotFoundError, OSError and DamagedRun."""
+    """Read the manifest of a part. Raises FileNotFoundError, OSError and DamagedRun."""
     data = destination.read(_manifest_name(part))
     try:
         values = orjson.loads(data)
@@ -61,7 +61,7 @@ def read_manifest(destination: Destination, part: int) -> Manifest:
 
 
 def read_manifests(destination: Destination, parts: Iterable[int]) -> Iterator[Manifest]:
-    """The manifests of these parts, a few read at once. Raises as `read_manifest`."""
+    """Read the manifests of these parts, several at once. Raises as `read_manifest`."""
     rest = iter(parts)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         while some := list(islice(rest, 4 * _AT_ONCE)):
@@ -70,7 +70,7 @@ def read_manifests(destination: Destination, parts: Iterable[int]) -> Iterator[M
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """Writes parts in the formats `outputs` from results in the work file; for one thread; `root` has all sources."""
+    """Writes parts in the formats `outputs` from the work file, in one thread. `root` is the sources' common folder."""
 
     destination: Destination
     plan: Plan
@@ -81,14 +81,14 @@ class PartWriter:
     root: str = ""
 
     def write(self, part: int, *, is_reopened: bool) -> Manifest:
-        """Write a part whose pages have a result, then its manifest; another process's stands. Raises OSError."""
+        """Write a complete part, then its manifest; returns that, or one that another process wrote. Raises OSError."""
         if is_reopened:
-            # Between here and the new manifest the part does not exist; its kept results do.
+            # Until the new manifest is written, the part does not exist, but its kept results do.
             self.destination.delete(_manifest_name(part))
         try:
             files = self.write_files(part, replace=is_reopened)
         except FileExistsError:
-            # An object store has files of this part's other writer, or of one that died before its manifest.
+            # Another process wrote them: it also wrote the manifest, or it may have died before that.
             if part in finished_parts(self.destination):
                 return read_manifest(self.destination, part)
             files = self.write_files(part, replace=True)
@@ -109,7 +109,7 @@ class PartWriter:
         return manifest
 
     def write_files(self, part: int, *, replace: bool, folder: str = "") -> list[WrittenFile]:
-        """Write what is known of a part, without a manifest. Raises as `write`."""
+        """Write the results that a part has so far, without a manifest. Raises as `write`."""
         writers = open_writers(self.outputs, self.reader, folder, self.root)
         return [write(self.destination, part, self._results(part), replace=replace) for write in writers]
 
@@ -127,7 +127,7 @@ class PartWriter:
 
 
 def read_kept(destination: Destination, part: int) -> Iterator[tuple[int, bytes, PageFacts]]:
-    """The results of a part with failures: numbers, records, facts. Raises OSError and DamagedRun."""
+    """Kept results of a part with failed pages: page number, JSON record, facts. Raises OSError and DamagedRun."""
     try:
         with closing(destination.open(_kept_name(part))) as file, gzip.GzipFile(fileobj=file) as lines:
             while head := lines.readline():
@@ -143,7 +143,7 @@ def read_kept(destination: Destination, part: int) -> Iterator[tuple[int, bytes,
 
 
 def kept_parts(destination: Destination) -> set[int]:
-    """The parts whose results are kept. Raises OSError."""
+    """Numbers of the parts whose results are kept. Raises OSError."""
     return {int(name.partition(".")[0]) for name in destination.names(KEPT) if name[:1].isdecimal()}
 
 

@@ -1,4 +1,4 @@
-"""The plan of a run: every file with its pages, in the order of the output, cut into parts; one SQLite file."""
+"""The plan of a run, an SQLite file: all files with their pages in output order, divided into parts."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ BEGIN;
 
 
 class Plan:
-    """A plan that is written; for any thread. A page's number in the plan counts from 0."""
+    """A finished plan, opened for reading; thread-safe. Pages are numbered across the whole plan, from 0."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,26 +36,26 @@ class Plan:
         self.files, self.pages, self.bytes = self._db.execute(totals).fetchone()
 
     def pages_of(self, part: int) -> range:
-        """The numbers of a part's pages."""
+        """The range of page numbers in a part."""
         behind = self._firsts[part + 1] if part + 1 < self.parts else self.pages
         return range(self._firsts[part], behind)
 
     def part_of(self, page: int) -> int:
-        """The part that has a page."""
+        """The number of the part that contains a page."""
         return bisect_right(self._firsts, page) - 1
 
     def files_of(self, part: int) -> list[tuple[int, SourceFile]]:
-        """The files of a part, each with the number of its first page."""
+        """The files of a part, each with the plan's number of its first page."""
         pages = self.pages_of(part)
         return list(self._select("WHERE first >= ? AND first < ? ORDER BY first", pages.start, pages.stop))
 
     def page(self, page: int) -> tuple[SourceFile, int]:
-        """The file that a page is of, and the page's number in it."""
+        """The file that contains a page, and the page's number in it."""
         [(first, file)] = self._select("WHERE first <= ? ORDER BY first DESC LIMIT 1", page)
         return file, file.pages[page - first]
 
     def all_files(self, order: str = "first") -> Iterator[SourceFile]:
-        """Every file in the order of the output, or by "name"."""
+        """All files in output order, or sorted by "name"."""
         return (file for _, file in self._select(f"ORDER BY {order}"))
 
     def _select(self, which: str, *values: int) -> Iterator[tuple[int, SourceFile]]:
@@ -67,7 +67,7 @@ class Plan:
 
 
 def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: Plan | None = None) -> Plan:
-    """Write a plan of the parts of `after` and these files; a part ends with the file that makes it `part_pages`."""
+    """Write a plan: the parts of `after`, then these files. The file with which a part reaches `part_pages` ends it."""
     path.unlink(missing_ok=True)
     if after is not None:
         shutil.copyfile(after.path, path)
@@ -81,7 +81,7 @@ def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: 
 
 
 def _rows(files: Iterable[SourceFile], part_pages: int, part: int, first: int) -> Iterator[tuple[object, ...]]:
-    """A row for each file; the usual address and pages are null. Addresses and places need not be valid text."""
+    """A row per file, with null for a default address or pages. Addresses and places are bytes, perhaps not UTF-8."""
     begin = first
     for file in files:
         address = None if file.address == file.name else os.fsencode(file.address)

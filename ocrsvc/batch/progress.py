@@ -1,4 +1,4 @@
-"""How a run stands: counted, and shown by rich on a terminal, in lines, and to Prometheus."""
+"""Progress of a run: counters, shown by rich on a terminal, as lines of text, and as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ocrsvc.errors import BadOption
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Commits, about a second apart, over which rates and the time left are taken.
+# Number of commits, about a second apart, over which rates and the remaining time are computed.
 _WINDOW: Final = 60
 _LINES_S: Final = 10.0
 _ADDRESS: Final = re.compile(r"(?:\[?([0-9a-zA-Z.:-]+?)\]?:)?(\d{1,5})")
@@ -40,15 +40,15 @@ _METRICS: Final = (
     ("gauge", "in_flight_pages", "in_flight", "", "Pages that are being read."),
     ("gauge", "last_commit_timestamp_seconds", "committed", "", "When results were made durable last."),
 )
-"""Type, name behind `ocrsvc_batch_`, attribute of RunCounts, label or "", and help."""
+"""Type, name after the prefix `ocrsvc_batch_`, attribute of RunCounts, label or "", and help text."""
 
 
 @dataclass(slots=True)
 class RunCounts:
-    """What one command has done; the thread of its run counts, and any may look.
+    """Counters of one command; the run's thread writes them, any thread may read them.
 
-    `planned` are its pages, `done_before` and `failed_before` those with a result of earlier commands. Each page
-    counts its share of its file's `source_bytes`; `committed` is Unix time; `worker_seconds` include waits for engines.
+    `planned` is its shard's number of pages; earlier commands read `done_before`, and failed `failed_before`. Each page
+    adds its share of its file to `source_bytes`; `committed` is Unix time; `worker_seconds` includes waits for engines.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -70,36 +70,36 @@ class RunCounts:
     worker_pages: Counter[str] = field(default_factory=Counter)
     worker_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     began_s: float = 0.0
-    # The moments of commits, with pages and lines at each.
+    # Time of each of the last commits, and the numbers of pages and lines by then.
     _samples: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
 
     @property
     def all_done(self) -> int:
-        """Pages of the shard that any command has read."""
+        """Pages of the shard that were read, by this or earlier commands."""
         return self.done_before + self.done
 
     @property
     def all_failed(self) -> int:
-        """Pages of the shard that have failed."""
+        """Pages of the shard that failed, in this or earlier commands."""
         return self.failed_before + self.failed.total()
 
     @property
     def left(self) -> int:
-        """Pages of the shard that have no result."""
+        """Pages of the shard without a result."""
         return self.planned - self.all_done - self.all_failed
 
     def begin(self) -> None:
-        """Reading begins; what is planned and known before is set."""
+        """Start the clock; call it when reading begins, after `planned` and the counts of earlier commands are set."""
         self.began_s = self.clock()
         self._samples.append((self.began_s, 0, 0))
 
     def begun(self, group: PageGroup) -> None:
-        """The pages of a group are about to be read."""
+        """Count the pages of a group that is about to be read."""
         self.in_flight += len(group.pages)
         self.source_bytes += group.file.size * len(group.pages) / max(1, group.file.total)
 
     def page(self, result: PageResult, *, is_tried_again: bool = False) -> None:
-        """A page was read or has failed, and counts, unless it is tried again."""
+        """Count a page that was read or has failed; if it is tried again, count only the attempt."""
         worker = without_secrets(result.worker)
         self.worker_seconds[worker] += result.seconds
         self.attempts += 1
@@ -116,12 +116,12 @@ class RunCounts:
         self.result_bytes += len(result.record)
 
     def commit(self, now: float) -> None:
-        """What was read is durable since `now`, Unix time; once a second."""
+        """Note that all results were committed at `now`, Unix time; called about once per second."""
         self.committed = now
         self._samples.append((self.clock(), self.done + self.failed.total(), self.lines))
 
     def rates(self) -> tuple[float, float]:
-        """Pages and lines a second, over the last minute or since reading began."""
+        """Pages and lines per second, over the last minute or since reading began."""
         now_s = self.clock()
         then_s, pages, lines = self._samples[0] if self._samples else (now_s, 0, 0)
         span_s = max(now_s - then_s, 1e-3)
@@ -130,20 +130,20 @@ class RunCounts:
 
 @contextmanager
 def showing(*, quiet: bool = False, metrics: str | None = None, output: TextIO | None = None) -> Iterator[RunCounts]:
-    """Counts for a run, shown on standard error or `output`, and to Prometheus at `metrics`. Raises BadOption."""
+    """Counters for a run, shown on standard error or `output`, and to Prometheus at `metrics`. Raises BadOption."""
     counts, stream = RunCounts(), output or sys.stderr
     with ExitStack() as stack:
         if metrics is not None:
             stack.enter_context(_serving_metrics(counts, *address_of(metrics), stream))
         if not quiet:
-            # rich is of the extra `progress`.
+            # The package extra `progress` installs rich.
             is_drawn = stream.isatty() and find_spec("rich") is not None
             stack.enter_context(_drawing(counts, stream) if is_drawn else writing_lines(counts, stream))
         yield counts
 
 
 def line_of(now: RunCounts) -> str:
-    """How a run stands, in one line."""
+    """The progress of a run in one line of text."""
     finished, (pages_per_s, lines_per_s) = now.planned - now.left, now.rates()
     left = f", {duration_of(now.left / pages_per_s)} left" if now.left and pages_per_s else ""
     return (
@@ -156,7 +156,7 @@ def line_of(now: RunCounts) -> str:
 def writing_lines(
     counts: RunCounts, output: TextIO, wait: Callable[[threading.Event, float], bool] = threading.Event.wait
 ) -> Iterator[None]:
-    """A thread writes a line every few seconds."""
+    """Write a line of progress every ten seconds, in a thread, during the block."""
     closed = threading.Event()
 
     def write() -> None:
@@ -180,13 +180,13 @@ def _drawing(counts: RunCounts, output: TextIO) -> Iterator[None]:
 
     console = Console(file=output)
     with Live(get_renderable=partial(drawn, counts), console=console, redirect_stdout=False):
-        # rich hides the cursor, and nothing would show it again when a second Ctrl-C ends the process.
+        # rich hides the cursor, which would stay hidden if a second Ctrl-C kills the process.
         console.show_cursor()
         yield
 
 
 def drawn(now: RunCounts) -> RenderableType:
-    """How a run stands, for rich."""
+    """The progress of a run as a display for rich."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -204,7 +204,7 @@ def drawn(now: RunCounts) -> RenderableType:
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Host and port of `--metrics-port`: PORT, or HOST:PORT. Raises BadOption."""
+    """Parse the host and port of `--metrics-port`: PORT, or HOST:PORT. Raises BadOption."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match[2]) > 65535:
         raise BadOption(f"--metrics-port is {text!r}: accepted is PORT or HOST:PORT, such as 9100 or 0.0.0.0:9100.")
@@ -213,7 +213,7 @@ def address_of(text: str) -> tuple[str, int]:
 
 @contextmanager
 def _serving_metrics(counts: RunCounts, host: str, port: int, output: TextIO) -> Iterator[None]:
-    """Prometheus is answered at the address, in threads of its own. Raises BadOption."""
+    """Serve Prometheus metrics at the address during the block, in separate threads. Raises BadOption."""
     from prometheus_client import CollectorRegistry, start_http_server
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector

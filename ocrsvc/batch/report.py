@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file without scripts, made of the plan and the manifests."""
+"""The report of a run: one HTML file without scripts, made from the plan and the manifests."""
 
 import re
 import sqlite3
@@ -34,13 +34,13 @@ _USUAL: Final = {"rotate": "auto", "detect": True, "unwarp": True, "spaces": "au
 _OF_OUTPUT: Final = ("sources", "format", "part_pages", "shards")
 _WORDS: Final = {"pdf_dpi": "PDFs at {1} dpi", "imaging": "images decoded by {1}"}
 _PAUSE_S: Final = 60.0
-"""Without a page for so long, the run is taken to have stood still."""
+"""Longer gaps between pages count as pauses, not as working time."""
 _SECONDS: Final = [step * 10.0**power for power in range(-3, 4) for step in (1, 2, 5)]
 _CONFIDENCES: Final = [step / 20 for step in range(21)]
 
 
 class Plot(NamedTuple):
-    """Columns, each with a label, pages that were read, and pages that failed."""
+    """A bar chart; each column has a label, the number of pages read, and the number of pages failed."""
 
     title: str
     text: str
@@ -48,11 +48,11 @@ class Plot(NamedTuple):
 
 
 Table = Callable[..., list[Any]]
-"""Gives the rows of a query of SQL with its values; its table `page` has the pages of the parts in the output."""
+"""Runs an SQL query with values, and returns its rows; the table `page` has the pages of all finished parts."""
 
 
 def fill_table(db: sqlite3.Connection, pages: Iterable[tuple[int, PageFacts]]) -> Table:
-    """Write the table of these pages."""
+    """Write these pages to a database's new table `page`; returns a function that runs queries."""
     columns = ", ".join(PageFacts._fields)
     db.executescript(f"PRAGMA synchronous=OFF; CREATE TABLE page(n INTEGER PRIMARY KEY, {columns})")
     db.executemany("INSERT INTO page VALUES (?,?,?,?,?,?,?,?)", ((n, *facts) for n, facts in pages))
@@ -60,7 +60,7 @@ def fill_table(db: sqlite3.Connection, pages: Iterable[tuple[int, PageFacts]]) -
 
 
 def write_report(destination: Destination) -> str:
-    """Write it, over the one before; gives its name. Raises BadOption where there is no run, DamagedRun, OSError."""
+    """Write the report over the last one; returns its name. Raises BadOption without a run, DamagedRun, OSError."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"text": _text, "moment": "{:%Y-%m-%d %H:%M:%S} UTC".format, "seconds": seconds_of}
     environment.filters |= {"duration": duration_of, "bytes": bytes_of, "rate": rate_of}
@@ -108,7 +108,7 @@ def _facts(destination: Destination, plan: Plan, table: Table) -> dict[str, Any]
 
 
 def in_words(run: RunDescription, address: str) -> dict[str, str]:
-    """What the run was, by subject: destination, engine and model, and options that are not the usual."""
+    """Describe the run for people, by subject: destination, engine, model, and options that are not defaults."""
     asked, reader = run.asked, run.reader
     others = {name: value for name, value in asked.items() if value != _USUAL.get(name) and (value or name in _USUAL)}
     options = (name if value is True else f"{name} {value or 'off'}" for name, value in others.items())
@@ -124,7 +124,7 @@ def in_words(run: RunDescription, address: str) -> dict[str, str]:
 
 
 def worked_seconds(table: Table) -> float:
-    """Seconds in which pages came, pauses between commands left out."""
+    """Seconds during which pages were read; pauses between commands are not counted."""
     moments = "SELECT at AS moment FROM page UNION ALL SELECT at - seconds FROM page"
     gaps = f"SELECT moment - lag(moment) OVER (ORDER BY moment) AS gap FROM ({moments})"  # noqa: S608  constants
     [(worked_s,)] = table(f"SELECT total(gap) FROM ({gaps}) WHERE gap < ?", _PAUSE_S)  # noqa: S608  constants
@@ -132,7 +132,7 @@ def worked_seconds(table: Table) -> float:
 
 
 def plots_of(table: Table) -> Iterator[Plot]:
-    """Those for which there is something to show."""
+    """Make the bar charts for which there are data."""
     [(known, began, ended)] = table("SELECT count(*), min(at - seconds), max(at) FROM page")
     if known:
         width_s = max((ended - began) / _MOST_BINS, 1.0)
@@ -156,7 +156,7 @@ def plots_of(table: Table) -> Iterator[Plot]:
 def _columns(
     table: Table, value: str, which: str, edges: Sequence[float], label: Callable[[float], str]
 ) -> list[tuple[str, int, int]]:
-    """How many pages have a value between two edges; the first and the last column have also what is beyond."""
+    """Count the pages with a value between each two edges; the first and last column also count values outside."""
     columns = [[0, 0] for _ in edges[1:]]
     for number, is_failed in table(f"SELECT {value}, error != '' FROM page WHERE {which}"):  # noqa: S608  constants
         columns[min(max(bisect_right(edges, number), 1), len(columns)) - 1][is_failed] += 1
@@ -165,7 +165,7 @@ def _columns(
 
 
 def _first_pages(destination: Destination, plan: Plan, table: Table, error: str) -> list[tuple[str, str]]:
-    """Names of the first pages with an error, and what was wrong."""
+    """Names and error details of the first pages with this error code."""
     pages = [n for (n,) in table("SELECT n FROM page WHERE error = ? ORDER BY n LIMIT ?", error, _MOST_FILES_OF_REASON)]
     parts = dict.fromkeys(map(plan.part_of, pages))
     kept = {n: record for part in parts for n, record, _ in read_kept(destination, part) if n in pages}
@@ -173,7 +173,7 @@ def _first_pages(destination: Destination, plan: Plan, table: Table, error: str)
 
 
 def _shown(destination: Destination, plan: Plan, n: int, *facts: Any) -> dict[str, Any]:
-    """A page, with its text if the output has JSON Lines."""
+    """The facts of a page, with its text if the output has JSON Lines."""
     own, part = {"name": _name_of(plan, n), "text": ""}, plan.part_of(n)
     for folder in ("", "jsonl/"):
         with (
@@ -191,7 +191,7 @@ def _name_of(plan: Plan, n: int) -> str:
 
 
 def _text(value: object) -> str:
-    """A value for people, without passwords of addresses."""
+    """Format a value for people, with passwords in URLs masked."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     shown = visible(without_secrets(value if isinstance(value, str) else orjson.dumps(value).decode()))

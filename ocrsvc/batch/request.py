@@ -1,4 +1,4 @@
-"""What a command asks for: sources, how their pages are read and by whom, and the output."""
+"""The request of a batch command: sources, page options, the reader, and the output."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 RAY_ADDRESS: Final = "ray://"
 MOST_FILE_BYTES: Final = 64 * 1024 * 1024
-"""What a file or a member may hold unless OCRSVC_MAX_BODY_BYTES says otherwise."""
+"""Size limit of a file or archive member, unless OCRSVC_MAX_BODY_BYTES is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """What is to be planned; larger files fail unread.
+    """The files and pages to plan; files above `most_file_bytes` fail without being read.
 
-    `pages` are those of each document ("1-3,7"), `column` is a table's column of images (None finds it), `include` and
-    `exclude` are patterns of names, `sample` is a number of pages or a share ("2.5%").
+    `pages` selects pages of each document ("1-3,7"), `column` is a table's column of images (None finds it), `include`
+    and `exclude` are name patterns, `sample` is a number of pages or a share ("2.5%").
     """
 
     sources: tuple[str, ...]
@@ -36,8 +36,8 @@ class SourceRequest:
     most_file_bytes: int = MOST_FILE_BYTES
 
     def choice(self) -> dict[str, Any]:
-        """What must stay the same during a run: the sources, and what chooses pages, as far as it was given."""
-        # A folder's name has not the slash that shells add; an address differs by it.
+        """Options that must stay the same during a run: the sources, and page selections that are not defaults."""
+        # Ignore a slash that the shell added to a folder's name; in a URL it makes a difference.
         sources = [name if "://" in name else name.rstrip("/") or name for name in self.sources]
         defaults = asdict(SourceRequest((), most_file_bytes=self.most_file_bytes))
         return {name: value for name, value in asdict(self).items() if value != defaults[name]} | {"sources": sources}
@@ -45,7 +45,7 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """How services are asked, `at_once` groups at each; the run stops after `patience_s` without an answer of any."""
+    """How to call services: `at_once` groups per service; the run stops after `patience_s` without any answer."""
 
     api_key: str | None = None
     ca: Path | None = None
@@ -56,9 +56,9 @@ class ServiceAccess:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest:
-    """Actors, each with an engine of its own: None is as many as the nodes have room for, also later ones.
+    """Ray actors, each with its own engine; `actors` None means all that fit on the nodes, also on nodes added later.
 
-    `cpus` and `gpus` of each may be fractions; `options` are others of Ray's. `wait_s` seconds without any end the run.
+    `cpus` and `gpus` per actor may be fractions; `options` are Ray's. The run stops after `wait_s` without an actor.
     """
 
     actors: int | None = None
@@ -70,10 +70,10 @@ class ClusterRequest:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """A command's run; see the options of `ocrsvc batch`.
+    """The options of one `ocrsvc batch` command.
 
-    `options` say how pages are read, `on` names the reader, with the settings of `environment`. The shard has the parts
-    whose number leaves `shard` when divided by `shards`; `limit` pages end the command.
+    `options` are page options; `on` names the reader, whose settings are in `environment`. The shard has the parts
+    whose number modulo `shards` is `shard`; the command ends after `limit` pages.
     """
 
     sources: SourceRequest
@@ -97,6 +97,6 @@ class BatchRequest:
     services: ServiceAccess = field(default_factory=ServiceAccess)
 
     def asked(self) -> dict[str, Any]:
-        """What must stay the same in a run, with lists for tuples as in its file."""
+        """Options that must stay the same during a run, with lists instead of tuples, as in its JSON file."""
         own = {"format": self.outputs, "part_pages": self.part_pages, "shards": self.shards}
         return dict(orjson.loads(orjson.dumps(own | self.sources.choice() | self.options)))

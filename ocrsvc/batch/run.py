@@ -1,4 +1,4 @@
-"""The run: one thread hands pages to reading threads, keeps their results, and has parts written that are whole."""
+"""The run: one thread gives pages to reading threads, stores their results, and has complete parts written."""
 
 import contextlib
 import hashlib
@@ -22,14 +22,14 @@ from ocrsvc.batch.work_file import BegunPages
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 
 MOST_FAILURES: Final = 100
-"""Tries in a row that fail and are not the pages' fault: the reader is broken, so the run ends and no page fails."""
+"""After this many failed tries in a row that are not the pages' fault, the reader is broken, and the run stops."""
 COMMIT_S: Final = 1.0
 _MOST_UNWRITTEN: Final = 4
-"""Parts that may wait to be written before no further ones are begun."""
+"""No part is begun while this many wait to be written."""
 
 
 class Run:
-    """Works on `parts` until all are in the output, the limit is reached, or it is drained; writes `reopened` anew."""
+    """Reads `parts` until all are written, the limit is reached, or `drain` is called; rewrites `reopened` parts."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class Run:
         self._pages = PageQueue(self._plan, begun.deaths, request.attempts, request.limit)
         self._todo, self._unwritten = iter(parts), len(parts)
         self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        # It starts threads as they are needed; as many read at once as the reader takes, and as many more wait.
+        # Starts threads when needed. `_admission` lets `reader.at_once` of them read; as many more wait for it.
         self._reading = ThreadPoolExecutor(10_000, "batch-reading")
         self._admission = GroupAdmission(sys.maxsize, lambda: reader.at_once)
         self._writing = ThreadPoolExecutor(1, "batch-output")
         self._in_writing = 0
-        # Parts that are worked on, with the pages that have no result yet.
+        # Number of pages without a result, by part that was begun.
         self._left: dict[int, int] = {}
         self._in_flight: dict[PageGroup, None] = {}
         self._attempts: dict[int, int] = {}
@@ -60,24 +60,24 @@ class Run:
         self._is_apart = False
         self._drain = threading.Event()
         self._committed = time.time()
-        # The first page of the first file with each content, and groups of files that are others' copies.
+        # For --dedupe: the first page of the first file with each content hash, and groups whose file is a copy.
         self._contents = self._work.contents() if request.dedupe else None
         self._contents_lock = threading.Lock()
         self._copies: list[tuple[PageGroup, int]] = []
 
     def drain(self) -> None:
-        """Begin no more pages, and no more parts of the output; for any thread and for signal handlers."""
+        """Begin no more pages, and write no more parts. Any thread and signal handlers may call."""
         self._drain.set()
         self._events.put(lambda: self._writing.shutdown(wait=False, cancel_futures=True))
 
     def execute(self) -> RunCounts:
-        """Do all of it. Raises OcrsvcError, OSError and sqlite3.Error; what was committed stands in any case."""
+        """Run to the end. Raises OcrsvcError, OSError and sqlite3.Error; committed results are kept in any case."""
         self._counts.begin()
         try:
             self._loop()
             self._commit()
             if self._pages.is_at_limit and self._request.shards == 1:
-                # What was read of parts that are not whole is shown beside the output.
+                # Results of incomplete parts are written to the folder `unfinished`.
                 for part in self._left:
                     if self._work.errors(self._plan.pages_of(part)):
                         self._writer.write_files(part, replace=True, folder=UNFINISHED)
@@ -91,12 +91,12 @@ class Run:
         while True:
             self._begin_groups()
             if self._in_flight or self._in_writing:
-                # What came, waiting a little for the first.
+                # Handle all events that have arrived, and wait up to COMMIT_S for the first.
                 with contextlib.suppress(queue.Empty):
                     self._events.get(timeout=COMMIT_S)()
                     while True:
                         self._events.get_nowait()()
-                # Also where the clock was set back.
+                # The difference is negative if the clock was set back: then commit, too.
                 if not 0 <= time.time() - self._committed < COMMIT_S:
                     self._commit()
                 continue
@@ -105,7 +105,7 @@ class Run:
                 return
 
     def _begin_groups(self) -> None:
-        """Begin twice the groups that are read at once: no reader waits for a commit. Suspects are read apart."""
+        """Begin up to twice the groups read at once, so that commits delay no reader. Suspects are read alone."""
         if self._drain.is_set() or self._is_apart:
             return
         groups: list[PageGroup] = []
@@ -133,7 +133,7 @@ class Run:
             reading.add_done_callback(partial(self._put, self._take_end, group))
 
     def _begin_part(self) -> bool:
-        """Queue the pages of the next part; False where there is none, or many parts wait to be written."""
+        """Queue the pages of the next part; False if there is none, or too many parts wait to be written."""
         if self._in_writing >= _MOST_UNWRITTEN or (part := next(self._todo, None)) is None:
             return False
         known = self._work.errors(self._plan.pages_of(part))
@@ -212,7 +212,7 @@ class Run:
             self._work.forget(self._plan.pages_of(part))
 
     def _read(self, group: PageGroup, *, is_to_be_read: bool) -> tuple[bytes, int] | None:
-        """On a reading thread: read a group, unless another file has its content; gives that and its first page."""
+        """In a reading thread: read a group, unless its file is a copy of another; returns the file's `_content_of`."""
         with self._admission.entered(0):
             content = None if self._contents is None or is_to_be_read else self._content_of(group, self._contents)
             if content is None or content[1] == first_page_of(group):
@@ -221,7 +221,7 @@ class Run:
             return content
 
     def _content_of(self, group: PageGroup, contents: dict[bytes, int]) -> tuple[bytes, int] | None:
-        """None of a file that cannot be loaded: reading it says why."""
+        """A file's hash, and the first page of the first file with that hash; None if it cannot be loaded."""
         try:
             digest = hashlib.blake2b(self._writer.load(group.file), digest_size=16).digest()
         except OcrsvcError:
@@ -230,7 +230,7 @@ class Run:
             return digest, contents.setdefault(digest, first_page_of(group))
 
     def _copy(self) -> None:
-        """Copy results to pages of files with the same content, and read pages that have nothing to copy."""
+        """Copy results to the pages of duplicate files, and read pages for which there is no result to copy."""
         copies, self._copies = self._copies, []
         for group, first in copies:
             later, unread = self._copy_group(group, first)
@@ -240,7 +240,7 @@ class Run:
                 self._begin([group.only(unread)], is_to_be_read=True)
 
     def _copy_group(self, group: PageGroup, first: int) -> tuple[list[int], list[int]]:
-        """Gives the pages that may be copied later, and those that have nothing to copy."""
+        """Copy the results that exist; returns the pages to copy later, and those that must be read."""
         source, _ = self._plan.page(first)
         later, unread = [], []
         for number, index in zip(group.pages, group.indexes, strict=True):
@@ -257,5 +257,5 @@ class Run:
 
 
 def first_page_of(group: PageGroup) -> int:
-    """The number in the plan of the first page of a group's file."""
+    """The plan's number of the first page of a group's file."""
     return group.indexes[0] - group.file.pages.index(group.pages[0])

@@ -1,4 +1,4 @@
-"""A run's description, made once (`_ocrsvc/run.json`): sources, options, formats, shards, reader and plan."""
+"""The description of a run, written once (`_ocrsvc/run.json`): sources, options, formats, shards, reader and plan."""
 
 import itertools
 import os
@@ -25,15 +25,15 @@ from ocrsvc.errors import BadOption, DamagedRun, RunChanged
 
 RUN_FILE: Final = "_ocrsvc/run.json"
 FORMAT: Final = 5
-"""Of a run's folder. Earlier ones had a ledger, other manifests or other plans."""
+"""Version of the run folder's format. Earlier versions had a ledger, other manifests or other plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """A run as its first command described it; `asked` must stay the same.
+    """A run as its first command described it; `asked` has the options that later commands must not change.
 
-    `reader` are engine, model, version and settings; `plan` is the name of the plan's file, and `plan_digest` its
-    SHA-256. `id` is random; each --update makes a revision. `ocrsvc` is the first version.
+    `reader` has engine, model, version and settings; `plan` is the name of the plan's file, and `plan_digest` its
+    SHA-256. `id` is random; each --update makes a revision. `ocrsvc` is the version that began the run.
     """
 
     asked: dict[str, Any]
@@ -47,7 +47,7 @@ class RunDescription:
 
     @classmethod
     def read(cls, destination: Destination) -> Self | None:
-        """The last revision of the run in a destination, if there is one. Raises DamagedRun."""
+        """Read the last revision of the run in a destination; None without a run. Raises DamagedRun."""
         found = None
         for revision in itertools.count(1):
             name = _file_of(revision)
@@ -67,7 +67,7 @@ class RunDescription:
         return found
 
     def open_plan(self, destination: Destination, folder: Path) -> Plan:
-        """The run's plan, copied from an object store into `folder`. Raises DamagedRun."""
+        """Open the run's plan, which is copied to `folder` if it is in an object store. Raises DamagedRun."""
         path = destination.folder / self.plan
         try:
             if isinstance(destination, ObjectDestination) and not (path := folder / path.name).exists():
@@ -81,7 +81,7 @@ class RunDescription:
         raise DamagedRun(f"The plan in {destination.address} is damaged.", "Choose another destination.")
 
     def check_same(self, asked: dict[str, Any], address: str) -> None:
-        """Raises RunChanged, naming what differs, if a command asks for something else than this run."""
+        """Raises RunChanged, naming the differences, if a command's options are not those of this run."""
         differing = [name for name in self.asked | asked if self.asked.get(name) != asked.get(name)]
         if differing:
             began, now = (
@@ -93,7 +93,7 @@ class RunDescription:
             raise RunChanged(f"The run in {address} began with {began}; now it is {now}.", remedy)
 
     def check_reader(self, reader: Mapping[str, str]) -> None:
-        """Raises RunChanged if another engine or model, or one with other settings, would read."""
+        """Raises RunChanged if the reader's engine, model or settings are not those of this run."""
         if any(self.reader[key] != reader[key] for key in self.reader.keys() & reader.keys()):
             began, now = (" ".join(filter(None, each.values())) for each in (self.reader, reader))
             raise RunChanged(
@@ -103,7 +103,7 @@ class RunDescription:
 
 
 def open_known_run(destination: Destination, folder: Path) -> tuple[RunDescription, Plan]:
-    """The run in a destination and its plan, copied into `folder` if need be. Raises BadOption where there is none."""
+    """Read the run in a destination, and open its plan (see `open_plan`). Raises BadOption if there is no run."""
     described = RunDescription.read(destination)
     if described is None:
         raise BadOption(f"There is no batch run in {destination.address}.", "Name the folder of --out.")
@@ -113,7 +113,7 @@ def open_known_run(destination: Destination, folder: Path) -> tuple[RunDescripti
 def begin_run(
     destination: Destination, request: BatchRequest, reader: Mapping[str, str], folder: Path, counts: PlanningCounts
 ) -> RunDescription:
-    """Plan a run; where another process has begun it meanwhile, its plan stands."""
+    """Plan a run; if another process has planned it meanwhile, that plan is used. Raises as `check_same`."""
     new, files = RunDescription(request.asked(), reader), find_sources(request.sources, counts)
     described = _plan(destination, new, files, folder) or RunDescription.read(destination)
     assert described is not None, "another process has written it"
@@ -124,7 +124,7 @@ def begin_run(
 def continue_run(
     destination: Destination, described: RunDescription, request: BatchRequest, folder: Path, counts: PlanningCounts
 ) -> RunDescription:
-    """The run, with new files if those are asked for. Raises RunChanged where sources are others."""
+    """Check that a run can be continued, and with --update add new files. Raises RunChanged if sources differ."""
     described.check_same(request.asked(), destination.address)
     with closing(described.open_plan(destination, folder)) as plan:
         if not request.as_planned:
@@ -146,7 +146,7 @@ def continue_run(
 def _plan(
     destination: Destination, run: RunDescription, files: Iterable[SourceFile], folder: Path, after: Plan | None = None
 ) -> RunDescription | None:
-    """Write the run with a plan of these files, `after` a plan its next revision; None if another process was first."""
+    """Write a run's plan and description, or with `after` its next revision; None if another process was first."""
     draft = folder / f"plan-{os.getpid()}.draft"
     try:
         with closing(write_plan(draft, files, run.asked["part_pages"], after)) as plan:
@@ -161,7 +161,7 @@ def _plan(
     if not destination.create(_file_of(revision), orjson.dumps(asdict(planned), option=orjson.OPT_INDENT_2)):
         return None
     for name in destination.names("_ocrsvc"):
-        # Of processes that were not first, or died.
+        # Left by processes that were not first, or died.
         if name.startswith("plan-") and f"_ocrsvc/{name}" not in (planned.plan, run.plan):
             destination.delete(f"_ocrsvc/{name}")
     return planned

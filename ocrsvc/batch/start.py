@@ -1,4 +1,4 @@
-"""Begins a run or continues it: takes the shard, and makes plan, work folder, reader and writers ready."""
+"""Begins or continues a run: locks the shard, and opens the plan, work folder, reader and writers."""
 
 import fcntl
 import os
@@ -26,7 +26,7 @@ from ocrsvc.errors import BadOption, OperatorError
 
 
 def open_reader(request: BatchRequest, load: Load) -> PageReader:
-    """What reads, as --on names it, not started; `load` works in any thread or process. Raises OcrsvcError."""
+    """Make the reader that --on names, not started; `load` works in any thread or process. Raises OcrsvcError."""
     if request.on == "local":
         from ocrsvc.batch.readers.local_reader import open_local
 
@@ -50,14 +50,14 @@ def open_reader(request: BatchRequest, load: Load) -> PageReader:
 def open_run(
     destination: Destination, request: BatchRequest, progress: RunCounts, counts: PlanningCounts | None = None
 ) -> Iterator[Run]:
-    """This process's work on the run, ready to be executed. Raises OcrsvcError, OSError and sqlite3.Error."""
+    """Prepare this process's part of the run; call `execute` on it. Raises OcrsvcError, OSError and sqlite3.Error."""
     check_formats(request.outputs, request.options)
     shard, counts = f"{request.shard}-of-{request.shards}", counts or PlanningCounts()
     with ExitStack() as stack:
         load = stack.enter_context(closing(SourceLoader(request.sources.most_file_bytes, keeps_all=request.dedupe)))
         reader = stack.enter_context(closing(open_reader(request, load)))
         described = RunDescription.read(destination)
-        # What the reader refuses is not written down as the options of a new run.
+        # Start the reader first, so that options that it refuses are not stored as those of a new run.
         identity = {} if described else dict(reader.start())
         folder = request.work or work_folder(destination)
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def open_run(
 def _settle(
     request: BatchRequest, writer: PartWriter, begun: BegunPages, counts: RunCounts
 ) -> tuple[list[int], frozenset[int]]:
-    """Compare what is known with the output; gives the parts to work on, and those of them that are written again."""
+    """Compare stored results with the output; returns the parts to work on, and which of them are rewritten."""
     destination, plan, work = writer.destination, writer.plan, writer.work
     own = range(request.shard, plan.parts, request.shards)
     todo, reopened = set(own), set()
@@ -98,12 +98,12 @@ def _settle(
         counts.failed_before += sum(manifest.failed.values())
         if not request.dedupe:
             work.forget(plan.pages_of(manifest.part))
-    # Also those that were being written again.
+    # Take over kept results, also of parts whose rewriting was interrupted.
     for part in kept_parts(destination) & todo:
         known = work.errors(plan.pages_of(part))
         work.add_kept(row for row in read_kept(destination, part) if row[0] not in known)
     for part in todo:
-        # Pages of parts in work that have a result, of which those that failed may be tried again.
+        # Count the results of unfinished parts; with --retry-failed, forget failures so that they are read again.
         errors = work.errors(plan.pages_of(part))
         failed = [page for page, error in errors.items() if error]
         counts.done_before += len(errors) - len(failed)
@@ -120,7 +120,7 @@ def _settle(
 
 
 class ShardInUse(OperatorError):
-    """Another process works on this shard, or may do so."""
+    """Another process works on this shard, or may still work on it."""
 
     code = "shard_in_use"
     title = "Another process works on this shard"
@@ -128,7 +128,7 @@ class ShardInUse(OperatorError):
 
 
 def work_folder(destination: Destination) -> Path:
-    """This machine's folder for what is not in the output yet, which is made: in a destination on a local disk."""
+    """Create this machine's folder for unfinished results: in the destination if that is a local disk, else in /tmp."""
     folder, address = destination.folder / "_ocrsvc/work", destination.address
     is_folder = not isinstance(destination, ObjectDestination)
     if is_folder:
@@ -143,19 +143,19 @@ def work_folder(destination: Destination) -> Path:
 
 @contextmanager
 def shard_lock(destination: Destination, shard: str, *, take_over: bool) -> Iterator[None]:
-    """Work on a shard, such as "0-of-8", alone while the block runs. Raises ShardInUse."""
+    """Lock a shard, such as "0-of-8", during the block. Raises ShardInUse."""
     name, host = f"_ocrsvc/owners/{shard}", socket.gethostname()
-    # Not in the folder of --work: commands that name different ones meet here.
+    # Ignore --work here: commands with different work folders must find the same lock.
     with (work_folder(destination) / f"{shard}.lock").open("w") as file:
         try:
-            # Ends with the process, however that ends; processes that it starts do not inherit it.
+            # The kernel releases the lock when this process ends; programs that it starts do not inherit it.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise _in_use(destination, "on this machine") from error
         if not destination.create(name, host.encode()):
             with suppress(FileNotFoundError):
                 owner = destination.read(name).decode(errors="replace")
-                # One on this machine has ended, since its lock is free.
+                # An owner on this machine has ended, as its lock is free.
                 if owner != host and not take_over:
                     raise _in_use(destination, f"on {owner}, or was killed there")
             with destination.writing(name) as output:

@@ -1,4 +1,4 @@
-"""Checks a run: that the output holds every page once, as the manifests and the plan say."""
+"""Verifies a run: its output contains every page once, and agrees with the manifests and the plan."""
 
 import hashlib
 import re
@@ -25,7 +25,7 @@ _NO_ERROR: Final = b'"error":null}\n'
 
 @dataclass(slots=True)
 class Verification:
-    """What was found: pages and parts of the plan, those in the output, and sentences about what is wrong."""
+    """The result of a check: numbers of planned and finished pages and parts, and a sentence per problem."""
 
     pages: int = 0
     done: int = 0
@@ -56,7 +56,7 @@ def verify(destination: Destination) -> Verification:
                 found.failed += sum(manifest.failed.values())
                 found.problems += _check_part(destination, plan, manifest)
                 names.update(manifest.files)
-            # A program that reads all files would also read those that belong to no part.
+            # Report files that belong to no part: a program that reads the whole folder would read them, too.
             for below in sorted({name.rpartition("/")[0] for name in names if _PART_FILE.fullmatch(name)}):
                 for name in destination.names(below):
                     if (match := _PART_FILE.fullmatch(name)) and int(match[1]) >= plan.parts:
@@ -80,7 +80,7 @@ def _check_part(destination: Destination, plan: Plan, manifest: Manifest) -> Ite
 
 
 def check_file(destination: Destination, name: str, size: int, sha256: str) -> str:
-    """What is wrong with a file of the output; "" if nothing is. Raises OSError."""
+    """Compare an output file with its size and SHA-256; returns the problem, or "". Raises OSError."""
     try:
         with closing(destination.open(name)) as file:
             digest, found = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def check_file(destination: Destination, name: str, size: int, sha256: str) -> s
 
 
 def _check_lines(destination: Destination, plan: Plan, manifest: Manifest, name: str) -> Iterator[str]:
-    """The first line of JSON Lines that is not the page that the plan has there, or not as the manifest says."""
+    """Yield the first line of JSON Lines that is not the next page in the plan, or contradicts the manifest."""
     heads = [record_head(file.name, number) for _, file in plan.files_of(manifest.part) for number in file.pages]
     with closing(destination.open(name)) as file:
         for number, (line, head, facts) in enumerate(zip_longest(file, heads, manifest.pages), 1):

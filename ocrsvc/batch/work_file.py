@@ -1,4 +1,4 @@
-"""What is known of pages whose parts are not in the output: results on this machine, begun pages in the destination."""
+"""State of unfinished parts: results in a file on this machine, and a note of begun pages in the destination."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 
 
 class PageFacts(NamedTuple):
-    """The facts of a page beside its record: `at` is Unix time, the others are as in PageResult."""
+    """Facts that a page's record lacks: number of tries, Unix time (`at`), and others as in PageResult."""
 
     error: str
     attempts: int
@@ -40,9 +40,9 @@ class PageFacts(NamedTuple):
 
 
 class WorkFile:
-    """The results of one shard in an SQLite file, which is opened or begun; another run's results are removed.
+    """The results of one shard in an SQLite file, created if missing; results of another run are deleted.
 
-    One thread writes; `record` and `facts` are for any. A damaged file is set aside: its pages are read again.
+    One thread writes; any thread may call `record` and `facts`. A damaged file is renamed, and its pages read again.
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
@@ -50,7 +50,7 @@ class WorkFile:
         try:
             self._open(run_id)
         except sqlite3.DatabaseError as error:
-            # The file is at fault, and not the room on the disk.
+            # Continue only if the file is damaged, not after other errors such as a full disk.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise
@@ -61,61 +61,61 @@ class WorkFile:
             self._open(run_id)
 
     def add(self, result: PageResult, attempts: int, at: float) -> None:
-        """Note a result; durable after the next commit. A page that was read stays read."""
+        """Store a result, durable after the next commit; a result without an error is not replaced."""
         if self.errors(range(result.index, result.index + 1)).get(result.index) != "":
             facts = (result.error, attempts, at, result.seconds, result.confidence, result.lines, result.worker)
             self.add_kept([(result.index, result.record, PageFacts(*facts))])
 
     def add_kept(self, rows: Iterable[tuple[int, bytes, PageFacts]]) -> None:
-        """Take over results of a part that is opened again."""
+        """Store the kept results of a part that is rewritten."""
         values = ((n, record, _crc(n, facts.error, record), *facts) for n, record, facts in rows)
         self._db.executemany("INSERT OR REPLACE INTO page VALUES (?,?,?,?,?,?,?,?,?,?)", values)
 
     def add_content(self, digest: bytes, first: int) -> None:
-        """Note the first page of the first file with this content."""
+        """Store the first page of the first file with this content hash."""
         self._db.execute("INSERT OR IGNORE INTO content VALUES (?,?)", (digest, first))
 
     def contents(self) -> dict[bytes, int]:
-        """The contents that were noted."""
+        """The stored content hashes, each with its first page."""
         return dict(self._db.execute("SELECT digest, n FROM content").fetchall())
 
     def commit(self) -> None:
-        """Make durable what was noted. Raises sqlite3.Error where the disk is full."""
+        """Commit the stored results. Raises sqlite3.Error, such as for a full disk."""
         self._db.execute("COMMIT")
         self._db.execute("BEGIN")
 
     def errors(self, pages: range) -> dict[int, str]:
-        """The pages of a range that have a result, with their errors."""
+        """Error codes of the pages in a range that have a result; "" for pages that were read."""
         rows = self._db.execute("SELECT n, error FROM page WHERE n >= ? AND n < ?", (pages.start, pages.stop))
         return dict(rows.fetchall())
 
     def record(self, page: int) -> bytes | None:
-        """The record of a page that has a result, undamaged."""
+        """The JSON record of a page; None if it has no result, or a damaged one."""
         row = self._db.execute("SELECT record, error, crc FROM page WHERE n = ?", (page,)).fetchone()
         return row[0] if row and _crc(page, row[1], row[0]) == row[2] else None
 
     def facts(self, pages: range) -> Iterator[tuple[int, PageFacts]]:
-        """What is known of each page of a range, in their order."""
+        """The facts of each page in a range that has a result, in order."""
         query = "SELECT * FROM page WHERE n >= ? AND n < ? ORDER BY n"
         for n, _, _, *facts in self._db.execute(query, (pages.start, pages.stop)).fetchall():
             yield n, PageFacts(*facts)
 
     def forget(self, pages: Iterable[int]) -> None:
-        """Forget the results of pages."""
+        """Delete the results of pages."""
         self._db.executemany("DELETE FROM page WHERE n = ?", ((page,) for page in pages))
 
     def close(self) -> None:
-        """Close the file with what was committed."""
+        """Close the file; uncommitted results are lost."""
         self._db.close()
 
     def remove(self) -> None:
-        """Close the file, and remove it."""
+        """Close the file, and delete it."""
         self._db.close()
         for end in _SIDE_FILES:
             self.path.with_name(self.path.name + end).unlink(missing_ok=True)
 
     def _open(self, run_id: str) -> None:
-        # Python's SQLite takes one thread at a time: the thread that writes parts reads beside the run's.
+        # Two threads use it (one runs, one writes parts); SQLite serializes their calls.
         self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60, check_same_thread=False)
         try:
             self._db.execute(f"PRAGMA journal_mode={'WAL' if is_local_disk(self.path.parent) else 'DELETE'}")
@@ -126,7 +126,7 @@ class WorkFile:
                 self._db.executescript("DELETE FROM run; DELETE FROM page; DELETE FROM content;")
                 self._db.execute("INSERT INTO run VALUES (?)", (run_id,))
             self._db.execute("BEGIN")
-            # SQLite has no checksums of what it keeps: damage inside a row is found by nothing else.
+            # SQLite has no checksums, so only this comparison finds damage inside a row.
             rows = self._db.execute("SELECT n, error, record, crc FROM page")
             self.forget([n for n, error, record, crc in rows if _crc(n, error, record) != crc])
         except BaseException:
@@ -135,7 +135,7 @@ class WorkFile:
 
 
 def is_local_disk(folder: Path) -> bool:
-    """Whether a folder lies on a disk of this machine, where SQLite's WAL works."""
+    """Whether a folder is on a local disk, where SQLite's WAL mode works."""
     device = folder.stat().st_dev
     try:
         mounts = Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines()
@@ -150,16 +150,16 @@ def _crc(n: int, error: str, record: Any) -> int:
 
 
 class Deaths(NamedTuple):
-    """Processes that died while they read a page: all, and those that read nothing else."""
+    """Numbers of processes that died while reading a page: all of them, and those that read only this page."""
 
     all: int
     alone: int
 
 
 class BegunPages:
-    """A shard's note of begun pages in the destination; `deaths` are pages over which processes died. For one thread.
+    """A shard's file with the pages being read, in the destination; `deaths` counts process deaths by page.
 
-    Where a note costs a request, pages are noted every few seconds, and suspects at once. Methods raise OSError.
+    In an object store it is written every few seconds, for suspects at once. For one thread. Methods raise OSError.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class BegunPages:
         self.deaths = self._read()
 
     def note(self, pages: Iterable[int], *, is_apart: bool = False) -> None:
-        """These pages, and no others, are being read from now on."""
+        """Write that exactly these pages are being read now."""
         if not is_apart and self._clock() - self._noted_s < self._destination.note_s:
             return
         self._noted_s = self._clock()
@@ -180,19 +180,19 @@ class BegunPages:
         self._destination.note(self._name, orjson.dumps(note))
 
     def forget(self, pages: Iterable[int]) -> None:
-        """Count deaths over these pages anew."""
+        """Reset the counts of deaths for these pages."""
         for page in pages:
             self.deaths.pop(page, None)
 
     def end(self) -> None:
-        """This process ends in order."""
+        """Write that this process has ended normally."""
         if self.deaths:
             self.note((), is_apart=True)
         else:
             self._destination.delete(self._name)
 
     def _read(self) -> dict[int, Deaths]:
-        """What earlier processes noted; none where the note is cut off or of another run."""
+        """Read the death counts, adding one for each page the last process had begun; empty if the note is unusable."""
         try:
             note: Any = orjson.loads(self._destination.read(self._name))
             if note["run"] != self._run_id:

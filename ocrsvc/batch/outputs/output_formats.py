@@ -1,4 +1,4 @@
-"""The output formats of batch runs, by name, and the contract of what writes them."""
+"""The output formats of batch runs, by name, and the interface of their writers."""
 
 import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,9 +13,9 @@ from ocrsvc.errors import BadOption
 from ocrsvc.plugins import text_formats
 
 WritePart = Callable[..., WrittenFile]
-"""Called with destination, part, an iterator of FileResults, and `replace`; gives the file that the manifest names.
+"""Called with destination, part, an iterator of FileResults, and `replace`; returns the file for the manifest.
 
-The same results give the same bytes. Raises OSError; FileExistsError for what must not be replaced.
+The same results give the same bytes. Raises OSError; FileExistsError if the file exists, unless `replace`.
 """
 BATCH_FORMATS: Final = {
     "jsonl": "one line of JSON for each page",
@@ -26,11 +26,11 @@ BATCH_FORMATS: Final = {
     **{name: f"{form.help}, a file for each source" for name, form in text_formats().items()},
     "pdf": "searchable PDF, a file for each source",
 }
-"""By name, with what they hold."""
+"""Format names, each with a short description."""
 
 
 def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Raises BadOption unless the formats are known, each named once, and fit how pages are to be read."""
+    """Raises BadOption for formats that are unknown, repeated, or impossible with the page options."""
     for name in names:
         if name not in BATCH_FORMATS:
             raise BadOption(f"--format is {name!r}: accepted are {', '.join(BATCH_FORMATS)}, separated by commas.")
@@ -47,9 +47,9 @@ def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
 def open_writers(
     names: Sequence[str], reader: Mapping[str, str], below: str = "", root: str = ""
 ) -> Iterator[WritePart]:
-    """What writes these formats `below` a folder, of what `reader` has read in `root`."""
+    """Yield a writer per format for files in the folder `below`; `reader` is the engine, `root` the sources' folder."""
     for name in names:
-        # Readers of Parquet take every file in a folder for it.
+        # Parquet gets its own folder, as Parquet readers try to read every file in a folder.
         has_folder = len(names) > 1 or name.startswith("parquet")
         folder = f"{below}{name.replace(':', '-')}/" if has_folder else below
         if name.startswith("jsonl"):
@@ -70,7 +70,7 @@ def _write_lines(
     name = f"{folder}pages-{part:05d}.{ending}"
     with destination.writing(name, replace=replace) as output, ExitStack() as packing:
         is_packed = ending.endswith(".gz")
-        # Without a name and a time in it: the same pages give the same bytes.
+        # The gzip header has no name and time, so that the same pages give the same bytes.
         lines = packing.enter_context(gzip.GzipFile("", "wb", 6, output, 0)) if is_packed else output
         for results in files:
             for page in results.pages:

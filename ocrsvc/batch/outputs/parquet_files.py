@@ -1,4 +1,4 @@
-"""Parquet with a row for each page, line or word of a part; every file of every run has the same columns."""
+"""Parquet files with a row per page, line or word of a part; all files of a kind have the same columns."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from ocrsvc.batch.destination import Destination, WrittenFile
 from ocrsvc.batch.pages import FileResults
 
-# Of records; as Python objects they take about ten times as much memory.
+# Size of JSON records per row group; as Python objects they take about ten times as much memory.
 _GROUP_BYTES: Final = 4 << 20
 _BOX: Final = pa.list_(pa.list_(pa.float64()))
 _NUMBERS: Final = pa.list_(pa.int32())
@@ -21,7 +21,7 @@ def _struct(**fields: pa.DataType) -> pa.StructType:
 
 
 def _text(**more: pa.DataType) -> pa.StructType:
-    """A piece of text, as lines, words and characters are."""
+    """The Parquet type of a line, word or character."""
     return _struct(text=pa.string(), confidence=pa.float64(), box=_BOX, **more)
 
 
@@ -51,7 +51,7 @@ PAGE_COLUMNS: Final = pa.schema(
         ("error", _ERROR),
     ]
 )
-"""One row for each page, as the record of a page has it."""
+"""One row per page, with the values of the page's JSON record."""
 _OF_PAGE: Final = list(PAGE_COLUMNS)[:5]
 _PLACE: Final = [
     ("text", pa.string()),
@@ -62,19 +62,19 @@ _PLACE: Final = [
     ("error", _ERROR),
 ]
 LINE_COLUMNS: Final = pa.schema([*_OF_PAGE, ("line", pa.int32()), *_PLACE])
-"""One row for each line: `line` counts from 0 on its page; left, top, right and bottom are the frame around its box.
+"""One row per line: `line` counts from 0 on its page; left, top, right and bottom are its box's bounding rectangle.
 
-`source` is the file's, as everywhere; where the line comes from is `line_source`.
+`source` is the file's name, as in the other tables; `line_source` is the `source` of the line in its JSON.
 """
 WORD_COLUMNS: Final = pa.schema([*_OF_PAGE, ("line", pa.int32()), ("word", pa.int32()), *_PLACE])
-"""One row for each word: `word` counts from 0 in its line."""
+"""One row per word: `word` counts from 0 in its line."""
 _COLUMNS: Final = {"page": PAGE_COLUMNS, "line": LINE_COLUMNS, "word": WORD_COLUMNS}
 
 
 def write_parquet(
     folder: str, rows: str, destination: Destination, part: int, files: Iterator[FileResults], *, replace: bool
 ) -> WrittenFile:
-    """Write a file with a row for each "page", "line" or "word"; see WritePart."""
+    """Write a file with a row per "page", "line" or "word", as `rows` says; see WritePart."""
     name, columns = f"{folder}{rows}s-{part:05d}.parquet", _COLUMNS[rows]
     with (
         destination.writing(name, replace=replace) as output,
@@ -87,7 +87,7 @@ def write_parquet(
 
 
 def _groups_of(files: Iterator[FileResults]) -> Iterator[list[bytes]]:
-    """The records of one row group after the other."""
+    """Yield the JSON records of each row group."""
     group: list[bytes] = []
     size = 0
     for results in files:
@@ -102,7 +102,7 @@ def _groups_of(files: Iterator[FileResults]) -> Iterator[list[bytes]]:
 
 
 def rows_of(page: dict[str, Any], rows: str) -> Iterator[dict[str, Any]]:
-    """The rows of a page's record; null are the line and word of a page or line that has none."""
+    """The rows of a page's record; a page without lines, or a line without words, gives one row with null values."""
     if rows == "page":
         yield page
         return
@@ -116,7 +116,7 @@ def rows_of(page: dict[str, Any], rows: str) -> Iterator[dict[str, Any]]:
 
 
 def _place_of(text: dict[str, Any] | None) -> dict[str, Any]:
-    """The text, confidence and box of a line or word, and the frame around the box."""
+    """Text, confidence, box and bounding rectangle of a line or word."""
     if text is None:
         return {"text": None}
     across, down = zip(*text["box"], strict=True)

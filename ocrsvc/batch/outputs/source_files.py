@@ -1,4 +1,4 @@
-"""Formats with a file for each source: texts, hOCR, ALTO, TSV and searchable PDFs, with a list for each part."""
+"""Formats with one file per source (text, hOCR, ALTO, TSV, searchable PDF), and a list of these files per part."""
 
 import hashlib
 import logging
@@ -28,16 +28,16 @@ from ocrsvc.results import EngineInfo, Page, no_check
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
 _PDF_LIMIT_S: Final = 60.0
 _PDF_LIMIT_OF_PAGE_S: Final = 0.5
-# Behind the folder of the format; what reads folders of data passes over names that begin so.
+# Subfolder for the lists; programs that read data folders skip names that begin with an underscore.
 _LISTS: Final = "_files/"
 _OF_PAGE: Final = ("page", "width", "height", "angle", "text", "lines")
 
 WriteFile = Callable[[FileResults, HashedFile], object]
-"""Writes the file of one source. Raises CallerError or SourceGone if there cannot be one, and OSError."""
+"""Writes the file of one source. Raises CallerError or SourceGone if that is impossible, and OSError."""
 
 
 def source_file_writer(name: str, folder: str, reader: Mapping[str, str], root: str) -> Callable[..., WrittenFile]:
-    """What writes searchable PDFs, or the format of this name in the registry; names are relative to `root`."""
+    """The writer of searchable PDFs or of a registered text format; file names are relative to the folder `root`."""
     engine = EngineInfo(reader["engine"], reader["model"], reader["version"], "", "", "")
     form = text_formats().get(name)
     write_file, ending = (partial(_write_text, form, engine), form.suffix) if form else (_write_pdf, _PDF)
@@ -45,7 +45,7 @@ def source_file_writer(name: str, folder: str, reader: Mapping[str, str], root: 
 
 
 def is_listing(name: str) -> bool:
-    """Whether a file of the output lists files of sources."""
+    """Whether an output file is a list of the files written for sources."""
     return f"/{_LISTS}" in f"/{name}"
 
 
@@ -60,9 +60,9 @@ def _write_part(
     *,
     replace: bool,
 ) -> WrittenFile:
-    """Write a file for each source with results, and a list of them, which the manifest names.
+    """Write a file per source with results, and a list of these files, which the manifest names.
 
-    The list has a line of JSON for each of these sources: `source`, and `file`, `bytes` and `sha256`, or `error`.
+    The list has a line of JSON per source: `source`, and either `file`, `bytes` and `sha256`, or `error`.
     """
     with destination.writing(f"{folder}{_LISTS}{name}-{part:05d}.jsonl", replace=replace) as listing:
         for results in files:
@@ -87,7 +87,7 @@ def _write_text(form: OutputFormat, engine: EngineInfo, results: FileResults, ou
 
 
 def _page_of(record: dict[str, Any]) -> Page:
-    """The page of a record; one that has failed is empty."""
+    """Convert a JSON record to a page; a failed page becomes an empty one."""
     known = {"width": 0, "height": 0, "angle": 0} | record
     return page_of({name: known[name] for name in _OF_PAGE}).record()
 
@@ -102,7 +102,7 @@ def _write_pdf(results: FileResults, output: HashedFile) -> None:
         return
     with TemporaryFile() as file:
         file.write(data)
-        # From here on the file alone holds it: it may be as large as memory allows.
+        # Free the memory, which may be much: the temporary file has the data now.
         del data
         file.flush()
         limit_s = _PDF_LIMIT_S + _PDF_LIMIT_OF_PAGE_S * results.file.total
@@ -111,7 +111,7 @@ def _write_pdf(results: FileResults, output: HashedFile) -> None:
 
 
 def _texts_of(results: FileResults, *, is_over_own: bool = False) -> Iterator[NumberedText]:
-    """Each page with what was read of it, or why nothing was."""
+    """Yield each page's number with its text, or with the error if it failed."""
     for number in results.pages:
         record = orjson.loads(results.record(number))
         failed = record["error"]
@@ -121,15 +121,15 @@ def _texts_of(results: FileResults, *, is_over_own: bool = False) -> Iterator[Nu
 
 _PDF: Final = ".pdf"
 ENDINGS: Final = (".txt", ".tsv", ".hocr", ".alto.xml", _PDF)
-"""Of the files that belong to one source each, by which they differ from its name."""
+"""Endings added to a source's name to make the name of its output file."""
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+[A-Za-z0-9.+-]*)?://")
-# What Windows or a shell trips over, and "%" itself; "/" divides names.
+# Characters to escape as %XX: those that Windows or shells do not accept, and "%"; "/" separates folders.
 _UNSAFE: Final = re.compile(r'[\x00-\x1f\x7f"%*:<>?\\|\ud800-\udfff]')
-# And the names of what the destination has beside them: `_ocrsvc`, `_files` and `unfinished`.
+# Also escaped at a name's ends; a name must not equal the destination's own `_ocrsvc`, `_files` or `unfinished`.
 _UNSAFE_ENDS: Final = re.compile(
     r"\A(?:[@. ]|_(?=(?i:ocrsvc|files)\Z)|[uU](?=(?i:nfinished)\Z))|[. ]\Z|~(?=[0-9a-f]{16}\Z)"
 )
-# A folder must not have the name that a file beside it gets.
+# The dot of these endings is escaped in folder names, so that no folder has the name of an output file.
 _FILE_ENDINGS: Final = re.compile(
     rf"\.(?=(?:{'|'.join(re.escape(ending[1:]) for ending in ENDINGS)}|html|jsonl|jsonl\.gz|parquet)\Z)", re.IGNORECASE
 )
@@ -139,7 +139,7 @@ _DIGITS: Final = 16
 
 
 def common_folder(sources: Sequence[str]) -> str:
-    """The folder that has all sources, with a slash at its end; "" unless all are absolute paths."""
+    """The deepest folder that contains all sources, with a slash at its end; "" unless all are absolute paths."""
     if not all(source.startswith("/") for source in sources):
         return ""
     fixed = (re.split(r"[*?[]", source.rstrip("/"))[0] or "/" for source in sources)
@@ -147,7 +147,7 @@ def common_folder(sources: Sequence[str]) -> str:
 
 
 def source_path(name: str, ending: str) -> str:
-    """The name in the destination of the file of a source, as results call it, with one of ENDINGS."""
+    """Path in the destination of a source's output file; `name` is the source in results, `ending` one of ENDINGS."""
     first, rest = [], name
     if found := _SCHEME.match(name):
         first, rest = [f"@{_UNSAFE.sub(_quoted, name[: found.end() - 3])}"], name[found.end() :]
@@ -160,7 +160,7 @@ def source_path(name: str, ending: str) -> str:
     if ending == _PDF == f"{dot}{suffix}".lower() and not is_image_name(stem):
         last, ending = stem, dot + suffix
     elif ending == _PDF and not is_image_name(last):
-        # A PDF keeps its name, and no other file may get that: no safe name ends so.
+        # `a.pdf` keeps its name, so the output of a file `a` gets another one, with an ending that no escaped name has.
         ending = f"%{_PDF}"
     path = "/".join([*parts, _shortened(_safe(last), name) + ending])
     if len(path.encode()) <= _LONGEST_BYTES:
@@ -169,7 +169,7 @@ def source_path(name: str, ending: str) -> str:
 
 
 def _safe(part: str) -> str:
-    """One part of a name, with percent signs for what must not stand in it."""
+    """Escape the unsafe characters of one path component with percent signs."""
     known = {"": "@", ".": "@@", "..": "@up"}.get(part)
     return known or _UNSAFE_ENDS.sub(_quoted, _UNSAFE.sub(_quoted, part))
 
@@ -179,7 +179,7 @@ def _quoted(found: re.Match[str]) -> str:
 
 
 def _shortened(part: str, whole: str, *, always: bool = False) -> str:
-    """A part that file systems take, with a digest of the whole where it had to be cut."""
+    """Cut a path component that is too long for file systems, and add a digest of `whole` to keep it unique."""
     data = part.encode()
     if len(data) <= _LONGEST_PART_BYTES and not always:
         return part

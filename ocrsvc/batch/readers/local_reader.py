@@ -1,4 +1,4 @@
-"""Reads pages in this process's own engine threads, without HTTP."""
+"""Reads pages in engine threads of this process, without HTTP."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -18,16 +18,16 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
 
 RESULT_SETTINGS: Final = ("device", "precision", "provider", "imaging", "pdf_dpi", "fake_text", "fake_confidence")
-"""The settings that change what is read; a run is gone on with under the same ones."""
+"""Settings that affect results; they must stay the same when a run is continued."""
 PAGE_LIMIT_S: Final = 120.0
-"""A page that takes longer has failed, unless OCRSVC_DEADLINE_S is set."""
+"""Time limit of a page, unless OCRSVC_DEADLINE_S is set."""
 OWN_SETTINGS: Final = {"OCRSVC_MAX_PAGES": "100000"}
-"""The files are the operator's own, so all pages of them may be read."""
+"""A page limit that no document reaches: the files are the operator's own, so all their pages may be read."""
 _CONTEXT: Final = RequestContext(priority="batch")
 
 
 class LocalReader:
-    """The engine of these settings, with its threads; see PageReader."""
+    """Reads with the engine of these settings; see PageReader."""
 
     is_elsewhere = False
 
@@ -39,7 +39,7 @@ class LocalReader:
         self._settings, self._options, self._load, self._page_limit_s = settings, options, load, page_limit_s
 
     def start(self) -> Mapping[str, str]:
-        """Raises UnknownModel, too: what the options name is not there, for no page."""
+        """Start the engine. Raises UnknownModel, too: a missing model fails the run here, instead of every page."""
         self._reader.start()
         with self._reader.one_version(self._options, self._page_limit_s, _CONTEXT):
             pass
@@ -49,11 +49,11 @@ class LocalReader:
 
     @property
     def at_once(self) -> int:
-        """One more than engine threads, so that the next page is decoded meanwhile."""
+        """One more than the engine threads, so that the next page is decoded while they read."""
         return self._plan.engine_threads + 1
 
     def read(self, group: PageGroup, data: bytes | None = None) -> Iterator[PageResult]:
-        """`data` are the bytes of the file, None if they are to be loaded."""
+        """Read a group; `data` is the file's content, None to load it."""
         try:
             data = self._load(group.file) if data is None else data
             with self._reader.open_document(data, self._page_limit_s, _CONTEXT) as document:
@@ -67,7 +67,7 @@ class LocalReader:
                     record = page_to_dict(read, number, self._options)
                     yield result_of(group, number, record, time.monotonic() - began_s, "this process")
         except OcrsvcError as error:
-            # The file could not be opened: no page of it was read.
+            # The file could not be loaded or opened, so all its pages fail.
             yield from (failure_of(group, number, error) for number in group.pages)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class LocalReader:
 
 
 def open_local(request: BatchRequest, load: Load) -> LocalReader:
-    """The reader in this process, where a file that crashes the engine fails alone. Raises as `open_reader`."""
+    """Make a local reader, with engines in child processes: a file that crashes one fails alone. See `open_reader`."""
     environment = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | OWN_SETTINGS
     settings = read_settings(environment)
     limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in environment else PAGE_LIMIT_S

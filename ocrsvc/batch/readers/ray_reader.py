@@ -1,4 +1,4 @@
-"""Reads pages by actors of a Ray cluster: the command starts them, hands out pages, and alone writes the output."""
+"""Reads pages with actors of a Ray cluster; the command starts them, assigns pages, and alone writes the output."""
 
 import logging
 import math
@@ -29,26 +29,26 @@ from ocrsvc.system.thread_plan import set_library_environment
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
 MOST_SENT_BYTES: Final = 128 * 1024 * 1024
-"""Files that nodes lack, in Ray's object store at a time; a larger one goes alone."""
+"""Limit of files in Ray's object store at a time, for nodes that cannot load them; a larger one is sent alone."""
 DEATHS_TOGETHER: Final = 2
-"""Actors that may end while they read a group, among others; then its pages are read one by one, alone."""
+"""After this many actors ended while reading a group, its pages are read one by one, by otherwise idle actors."""
 DEATHS_ALONE: Final = 3
-"""Actors that may end while they read a page and nothing else; then the page has failed."""
+"""After this many actors ended while reading only one page, that page has failed."""
 _UPDATE_S: Final = 1.0
 _PAUSE_S: Final = 30.0
-"""Before another actor is started, after one could not be used."""
+"""Pause before the next actor is started, after one could not be used."""
 _SPARE_S: Final = 120.0
 _STOP_S: Final = 5.0
 _ENVIRONMENT: Final = {
-    # Ray reports its use to its makers by default.
+    # Ray sends usage statistics to its makers by default.
     "RAY_USAGE_STATS_ENABLED": "0",
-    # A line on every worker for each that has no GPU.
+    # Without this, Ray prints a warning for each actor without a GPU.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
 
 
 class ActorArguments(NamedTuple):
-    """How an actor reads: settings without secrets, options, the loader of files, and the command's folder."""
+    """What an actor needs: settings without secrets, page options, the file loader, and the command's folder."""
 
     given: Mapping[str, RawValue]
     options: ReadOptions
@@ -58,7 +58,7 @@ class ActorArguments(NamedTuple):
 
 
 class ActorStarted(NamedTuple):
-    """The answer of an actor that is ready; `at_once` is the number of groups that it reads at once."""
+    """An actor's answer when it is ready; `at_once` is the number of groups that it can read at once."""
 
     identity: Mapping[str, str]
     ocrsvc: str
@@ -67,7 +67,7 @@ class ActorStarted(NamedTuple):
 
 
 class PageActor:
-    """Its methods run in several threads of Ray."""
+    """The Ray actor that reads pages; Ray calls its methods in several threads."""
 
     def __init__(self, arguments: ActorArguments) -> None:
         self._arguments = arguments
@@ -84,7 +84,7 @@ class PageActor:
         return ActorStarted(reader.start(), __version__, reader.at_once, self._host)
 
     def read(self, group: PageGroup, data: bytes | None) -> tuple[PageResult, ...] | None:
-        """A group's results, of a file that is loaded or given as `data`; None if this node cannot load it."""
+        """Read a group from its file, or from `data`; returns None if this node cannot load the file."""
         try:
             data = self._arguments.load(group.file) if data is None else data
         except OperatorError:
@@ -96,7 +96,7 @@ class PageActor:
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """An actor that is ready: Ray's handle, its answer, the number of groups it reads, and whether it lacks files."""
+    """A ready actor: Ray's handle, its answer, the number of groups it is reading, and whether it cannot load files."""
 
     handle: Any
     started: ActorStarted
@@ -105,7 +105,7 @@ class Actor:
 
 
 class RayReader:
-    """As many actors as the command asks for, or as the cluster has room for; see PageReader."""
+    """Reads with the requested number of actors, or with all that fit on the cluster; see PageReader."""
 
     is_elsewhere = True
 
@@ -116,7 +116,7 @@ class RayReader:
         self.ray: Any = None
         self.actors: list[Actor] = []
         self._identity: Mapping[str, str] = {}
-        # Handles by the references to their answers.
+        # Starting actors: each handle by Ray's reference to the result of its `start`.
         self._starting: dict[Any, Any] = {}
         self._start_after_s = 0.0
         self._without_actor_since_s = clock()
@@ -128,7 +128,7 @@ class RayReader:
         self._watcher = threading.Thread(target=self._watch, name="ray-actors", daemon=True)
 
     def start(self) -> Mapping[str, str]:
-        """Returns when the first actor is ready."""
+        """Connect to the cluster, and wait until the first actor is ready."""
         self.ray = connect(self._on)
         self._watcher.start()
         with self._changed:
@@ -142,14 +142,14 @@ class RayReader:
         return max(1, sum(actor.started.at_once for actor in list(self.actors)))
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
-        """As PageReader.read; pages of actors that end are read again, and after two ends each of them alone."""
+        """As PageReader.read. If an actor dies, its group is read again; after two deaths, each page is read alone."""
         for _ in range(DEATHS_TOGETHER):
             if results := self._read(group):
                 return iter(results)
         return (self._read_alone(group.only([number])) for number in group.pages)
 
     def close(self) -> None:
-        """Ray ends the actors of a command that leaves the cluster."""
+        """Leave the cluster; Ray then ends the command's actors."""
         self._closed.set()
         self._fail(ClusterUnavailable("The run has ended.", "Give the same command again to continue."))
         if self.ray is not None:
@@ -164,7 +164,7 @@ class RayReader:
         return failure_of(page, page.pages[0], ImageCrashesEngine(what, "Give actors more memory, or convert it."))
 
     def _read(self, group: PageGroup, *, alone: bool = False) -> tuple[PageResult, ...]:
-        """By an actor that loads the file, or gets it if its node lacks it; () if the actor has ended."""
+        """Read with an actor that loads the file, or is sent it if its node cannot load it; () if the actor died."""
         with self._taken(alone=alone) as actor:
             results = None if actor.lacks_files else self._ask(actor, group, None)
             if results is not None:
@@ -178,7 +178,7 @@ class RayReader:
                 return self._ask(actor, group, data) or ()
 
     def _ask(self, actor: Actor, group: PageGroup, data: Any) -> tuple[PageResult, ...] | None:
-        """As PageActor.read; () if the actor has ended or does not answer in time."""
+        """Call PageActor.read; returns () if the actor has died or does not answer in time."""
         from ray.exceptions import RayError, RayTaskError
 
         limit_s = self._arguments.page_limit_s * len(group.pages) + _SPARE_S
@@ -192,9 +192,9 @@ class RayReader:
 
     @contextmanager
     def _taken(self, *, alone: bool) -> Iterator[Actor]:
-        """Wait for an actor with room for a group; if `alone`, for one that reads nothing else meanwhile.
+        """Wait for an actor with room for a group, and reserve it; if `alone`, for an idle one, and reserve all of it.
 
-        No other group begins while one waits to be read alone. Raises the error that has ended reading.
+        No other group begins while one waits to be read alone. Raises the error that made the reader fail.
         """
         with self._changed:
             self._waiting_alone += alone
@@ -242,7 +242,7 @@ class RayReader:
             self._fail(error)
 
     def update(self) -> None:
-        """Start missing actors, and take those that are ready. Raises RunChanged and ClusterUnavailable."""
+        """Start missing actors, and use those that have become ready. Raises RunChanged and ClusterUnavailable."""
         now_s = self._clock()
         for _ in range(self._missing() if now_s >= self._start_after_s else 0):
             handle = self._make()
@@ -268,13 +268,13 @@ class RayReader:
             return max(0, self._request.actors - count)
         if self._starting:
             return 0
-        # Ray's figure for free resources lags behind.
+        # Ray updates free resources late, so the nodes' total resources limit the number of actors, too.
         most = sum(room_in(self._request, node["Resources"]) for node in self.ray.nodes() if node["Alive"])
         room = min(room_in(self._request, self.ray.available_resources()), most - count)
         return max(room, 0 if count else 1)
 
     def _admit(self, handle: Any, answer: Any) -> None:
-        """Use an actor unless its start has failed, or it would read with another version, engine or model."""
+        """Use an actor, unless its start failed or its ocrsvc version, engine or model differs from the run's."""
         try:
             started: ActorStarted = self.ray.get(answer)
         except Exception as error:  # noqa: BLE001  anything may keep it from starting; it is reported
@@ -294,7 +294,7 @@ class RayReader:
             self._changed.notify_all()
 
     def _refuse(self, handle: Any, error: OcrsvcError) -> None:
-        """End an actor. Raises the error if it is the first one: then settings or nodes are wrong."""
+        """End an actor. Raises the error if no actor was ready before: then settings or nodes are wrong."""
         self._kill(handle)
         self._start_after_s = self._clock() + _PAUSE_S
         if not self._identity:
@@ -302,30 +302,30 @@ class RayReader:
         LOGGER.warning("An actor is not used: %s", error.detail)
 
     def _kill(self, handle: Any) -> None:
-        # It may have ended already, or the whole cluster.
+        # The actor or the whole cluster may have ended already.
         with suppress(Exception):
             self.ray.kill(handle)
 
 
 def needs_of(request: ClusterRequest) -> dict[str, float]:
-    """The resources of an actor, by Ray's names; memory in bytes."""
+    """The resources that an actor needs, by Ray's names; memory in bytes."""
     own = {"CPU": request.cpus, "GPU": request.gpus, "memory": float(request.options.get("memory", 0))}
     return {name: amount for name, amount in (own | dict(request.options.get("resources", {}))).items() if amount}
 
 
 def room_in(request: ClusterRequest, free: Mapping[str, float]) -> int:
-    """The number of actors that fit into free resources."""
-    # Ray counts in ten-thousandths; a hundredth GPU must not be lost to rounding.
+    """The number of actors that fit into these free resources."""
+    # Ray's amounts have four decimals; 1e-6 keeps floating-point errors from losing an actor.
     return min((int(free.get(name, 0) / amount + 1e-6) for name, amount in needs_of(request).items()), default=1)
 
 
 def first_line(error: BaseException) -> str:
-    """Ray's text of an error in one line; its own errors go on for many."""
+    """An error's text joined to one line of at most 600 characters; Ray's errors have many lines."""
     return " ".join(str(error).split())[:600] or type(error).__name__
 
 
 def open_ray(request: BatchRequest, load: Load) -> RayReader:
-    """The reader, not connected. Raises as `open_reader`."""
+    """Make the reader; its `start` connects. Raises as `open_reader`."""
     given = settings_to_send(request.environment, request.cluster)
     limit_s = check_settings(given).deadline_s if "OCRSVC_DEADLINE_S" in request.environment else PAGE_LIMIT_S
     arguments = ActorArguments(given, read_options(request.options.items()).read, load, limit_s, str(Path.cwd()))
@@ -333,7 +333,7 @@ def open_ray(request: BatchRequest, load: Load) -> RayReader:
 
 
 def settings_to_send(environment: Mapping[str, str], cluster: ClusterRequest) -> dict[str, RawValue]:
-    """Settings, also of OCRSVC_CONFIG's file, without secrets and passwords, which Ray stores. Raises SettingsError."""
+    """The actors' settings, also from OCRSVC_CONFIG, without secrets, as Ray would store them. Raises SettingsError."""
     threads = {} if cluster.gpus else {"OCRSVC_ENGINE_THREADS": str(max(1, round(cluster.cpus)))}
     given = gather({"OCRSVC_ISOLATION": "process"} | threads | dict(environment) | OWN_SETTINGS)
     check_settings(given)
@@ -345,15 +345,15 @@ def _actor_options(request: ClusterRequest) -> dict[str, Any]:
     own = {
         "num_cpus": request.cpus,
         "num_gpus": request.gpus,
-        # So each death is seen and counted, and another actor may start wherever there is room.
+        # Without restarts by Ray, every death is counted, and a new actor can start on any node.
         "max_restarts": 0,
         "max_task_retries": 0,
-        # More than engine threads, of which those of a GPU are few: Ray makes a thread for each.
+        # Must exceed the number of engine threads (few with a GPU). Ray makes a thread per concurrent call.
         "max_concurrency": max(16, math.ceil(request.cpus) + 4),
         "scheduling_strategy": "SPREAD",
     }
     runtime = dict(request.options.get("runtime_env", {}))
-    # Ray would give the numeric libraries as many threads as the actor has CPUs, which the engine threads fill.
+    # Otherwise Ray gives numeric libraries a thread per CPU, but engine threads already use all CPUs of the actor.
     variables: dict[str, str] = {}
     set_library_environment(variables)
     runtime["env_vars"] = variables | runtime.get("env_vars", {})
@@ -361,7 +361,7 @@ def _actor_options(request: ClusterRequest) -> dict[str, Any]:
 
 
 def connect(on: str) -> Any:
-    """The module `ray`, connected. Raises BadOption and ClusterUnavailable."""
+    """Connect to the cluster; returns the module `ray`. Raises BadOption and ClusterUnavailable."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -382,8 +382,8 @@ def connect(on: str) -> Any:
 
 
 def check_listens(on: str) -> None:
-    """Raises ConnectionError where nothing listens at the cluster's address: Ray itself would try for minutes."""
-    # Ray does not remove what it notes about this machine's cluster when that is killed.
+    """Raises ConnectionError if nothing listens at the cluster's address; Ray itself would retry for minutes."""
+    # Ray writes the local cluster's address to this file, and leaves it there if the cluster is killed.
     noted = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
     own = os.environ.get("RAY_ADDRESS") or (noted.read_text("utf-8").strip() if noted.exists() else "")
     host, _, port = (on.removeprefix(RAY_ADDRESS) if on.startswith(RAY_ADDRESS) else own).rpartition(":")

@@ -1,4 +1,4 @@
-"""Reads pages by services of this project, over which they are balanced."""
+"""Reads pages with remote services of this project, balancing the load between them."""
 
 import threading
 import time
@@ -31,27 +31,27 @@ from ocrsvc.errors import (
 from ocrsvc.imaging.codecs.decode import no_bytes
 
 PAGE_LIMIT_S: Final = 600.0
-"""A page that takes longer has failed."""
-# Files that are on their way to services take so much memory at most, unless one alone is larger.
+"""Time limit of a request."""
+# Memory limit of the files being sent to services; a larger file is sent alone.
 _MOST_HELD_BYTES: Final = 1 << 28
-# How long services may be out of reach when the run begins.
+# How long one request is retried while no service is reachable; at the start the run then fails.
 _UNREACHABLE_S: Final = 10.0
 _BLANK_LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
-# Services may have died over it by chance.
+# A file fails after it got no answer this often; once may be chance.
 _ROUNDS: Final = 2
-# No page is to blame for these, and waiting changes nothing.
+# Errors that stop the run: they are not a page's fault, and waiting does not help.
 _STOPPING: Final = (KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded, RunChanged)
-# Nothing came, or too late, or only refusals; what else comes is about the page.
+# Errors without an answer about the page, which are retried; all others are about the page.
 _NO_ANSWER: Final = (Unreachable, Refused, DeadlineExceeded)
-# A page without text, of 32x32 pixels: what reads it reads the others.
+# A blank page of 32x32 pixels in PGM format, to test whether a service can read at all.
 _BLANK: Final = b"P5\n32 32\n255\n" + b"\xff" * 1024
-# What stands before services answers so when it reaches none.
+# Statuses with which a proxy answers if it reaches no service.
 _OF_PROXIES: Final = (502, 503, 504)
 
 
 class Answered(NamedTuple):
-    """What a service answered, its address, and engine, model and version that have read."""
+    """A service's answer, its address, and the engine, model and version that it used."""
 
     data: Data
     url: str
@@ -59,7 +59,7 @@ class Answered(NamedTuple):
 
 
 class ServiceReader:
-    """Services that all read with the same engine and model; see PageReader."""
+    """Reads with services that all use the same engine and model; see PageReader."""
 
     is_elsewhere = True
 
@@ -72,7 +72,7 @@ class ServiceReader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._services, self._load = services, load
-        # A page that takes too long is no reason to lose those that are sent with it.
+        # With `partial`, a page that takes too long does not fail the other pages of its request.
         self._query = query_of(options) | {"partial": "true"}
         self._patience_s, self._clock = patience_s, clock
         self._admission = GroupAdmission(_MOST_HELD_BYTES, services.capacity)
@@ -81,7 +81,7 @@ class ServiceReader:
         self._answered_s = clock()
 
     def start(self) -> Mapping[str, str]:
-        """One of the services reads a blank page."""
+        """Read a blank page with one service, to learn the engine and model."""
         self._identity = self._read_blank().identity
         return self._identity
 
@@ -90,7 +90,7 @@ class ServiceReader:
         return self._services.capacity()
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
-        """The file is sent once for all pages of the group."""
+        """Send the file once for all pages of the group, and yield their results."""
         began_s = self._clock()
         with self._admission.entered(group.file.size):
             answer = self._answer(group)
@@ -107,13 +107,13 @@ class ServiceReader:
         self._services.close()
 
     def _answer(self, group: PageGroup) -> Answered | OcrsvcError:
-        """A service's answer, or why no page was read. Raises the errors that stop the run."""
+        """A service's answer, or the error with which all pages fail. Raises the errors that stop the run."""
         try:
             body = self._load(group.file)
         except OcrsvcError as error:
             return error
         if not body:
-            # A request without a body says nothing of the file, and its error must be the same from all readers.
+            # A request without a body gets another error, but all readers must give the same error for an empty file.
             return no_bytes()
         unanswered = 0
         while True:
@@ -133,7 +133,7 @@ class ServiceReader:
                     raise ServicesGone(what, remedy) from error
 
     def _is_left_unanswered(self, error: OcrsvcError) -> bool:
-        """Whether services had the file and gave no answer, and then a blank page is read: that is the file's fault."""
+        """Whether the file is at fault: services received it and did not answer, but still read a blank page."""
         never_had_it = any(isinstance(each, NotConnected | Refused) for each in (error, error.__cause__))
         if never_had_it or not isinstance(error, _NO_ANSWER):
             return False
@@ -144,12 +144,12 @@ class ServiceReader:
         return True
 
     def _read_blank(self) -> Answered:
-        """Any service's reading of a blank page, of which a region need not be part. Raises as `_ask`."""
+        """Read a blank page with any service, without the option `region`, which may not fit it. Raises as `_ask`."""
         query = {name: value for name, value in self._query.items() if name != "region"}
         return self._ask(_BLANK, query, _BLANK_LIMIT_S)
 
     def _ask(self, body: bytes, query: Mapping[str, str], limit_s: float) -> Answered:
-        """Raises as `Client.ask`, and RunChanged if another engine or model has read than at first."""
+        """Send one request. Raises as `Client.ask`, and RunChanged if the engine or model is not that of `start`."""
         answered = self._services.ask(Request("POST", PATH, query, body), parse_answer, limit_s)
         self._answered_s = self._clock()
         if self._identity and answered.identity != self._identity:
@@ -162,7 +162,7 @@ class ServiceReader:
 
 
 def open_services(request: BatchRequest, load: Load) -> ServiceReader:
-    """The reader, which has asked nothing yet. Raises as `open_reader`."""
+    """Make the reader; it sends nothing before `start`. Raises as `open_reader`."""
     access = request.services
     client = Client(
         request.on.split(","),
@@ -176,7 +176,7 @@ def open_services(request: BatchRequest, load: Load) -> ServiceReader:
 
 
 def pages_option(group: PageGroup) -> dict[str, str]:
-    """The option that names the pages of a group; none for the only page of a file."""
+    """The option that selects the pages of a group; none for a file with one page."""
     if group.file.total == 1:
         return {}
     first, last = group.pages[0], group.pages[-1]
@@ -185,7 +185,7 @@ def pages_option(group: PageGroup) -> dict[str, str]:
 
 
 def parse_answer(response: Response) -> Answered:
-    """The answer that a response holds. Raises Unreachable and OcrsvcError."""
+    """Parse a service's response. Raises Unreachable and OcrsvcError."""
     if response.status in _OF_PROXIES and b'"code"' not in response.body:
         raise Unreachable(f"{response.url} answers with the status {response.status}.", "Check what is behind it.")
     data = response.data()
@@ -196,7 +196,7 @@ def parse_answer(response: Response) -> Answered:
     return Answered(data, response.url, identity)
 
 
-# Of the output's 32 bits.
+# Fits into the 32-bit columns of the output.
 _Whole = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Corner = Annotated[list[float], Field(min_length=2, max_length=2)]
 
@@ -210,7 +210,7 @@ class _Line(BaseModel, strict=True):
 
 
 class _Page(BaseModel, strict=True):
-    # What else came would end the run where its output is written.
+    # Checked here, because a malformed page would stop the run when its output is written.
     text: str
     width: _Whole
     height: _Whole
@@ -223,7 +223,7 @@ class _Page(BaseModel, strict=True):
 
 
 def page_of(data: Data, number: int) -> Mapping[str, Any] | OcrsvcError:
-    """A page as the service gives it, or its error."""
+    """One page of a service's answer, or its error."""
     page: Any = next((each for each in data["pages"] if isinstance(each, dict) and each.get("page") == number), None)
     if page is None:
         return ServerError(f"The answer has no page {number}.", "Check that the service is of this version.")

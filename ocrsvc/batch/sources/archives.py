@@ -1,4 +1,4 @@
-"""Zips, and tars, packed or not: listed by zipfile and tarfile, members loaded by their place."""
+"""Zip and tar archives, compressed or not: members are listed by zipfile and tarfile, and loaded by position."""
 
 import bz2
 import gzip
@@ -25,12 +25,12 @@ from ocrsvc.batch.sources.source_files import (
 )
 from ocrsvc.errors import BrokenArchive, SourceGone
 
-# What tarfile reads at once of a file are headers and long names; larger ones are bombs.
+# Limit of a single read by tarfile, which reads headers and long names; larger ones are attacks on memory.
 _MOST_READ_BYTES: Final = 1024 * 1024
 _PIECE_BYTES: Final = 256 * 1024
 _HISTORY_BYTES: Final = 16 * 1024 * 1024
 _MOST_WINDOW_BYTES: Final = 128 * 1024 * 1024
-# What may be unpacked however small the archive is.
+# Any archive may unpack to this size; a large one to _MOST_RATIO times its own size.
 _FREE_BYTES: Final = 1 << 30
 _MOST_RATIO: Final = 1000
 _MOST_DIRECTORY_BYTES: Final = 128 * 1024 * 1024
@@ -41,7 +41,7 @@ _ZIP_ERRORS: Final = (
 
 
 class TarArchive:
-    """A tar; see Archive. A packed one (gzip, Zstandard, bzip2, xz) is read from its beginning."""
+    """A tar archive; see Archive. A compressed one (gzip, Zstandard, bzip2, xz) is read from its beginning."""
 
     def __init__(self, address: str, *, is_packed: bool = False) -> None:
         self._file: Any = _Unpacked(address) if is_packed else open_file(address)
@@ -49,7 +49,7 @@ class TarArchive:
         self.close = self._file.close
 
     def members(self, archive: Found) -> Iterator[Found]:
-        """Without folders; that a tar is cut off in one is found when it is loaded."""
+        """Members except folders; if the tar is cut off within a member, only loading that member reports it."""
         names = MemberNames()
         try:
             for info in self._headers():
@@ -71,19 +71,19 @@ class TarArchive:
         return data
 
     def _headers(self) -> Iterator[tarfile.TarInfo]:
-        """The headers, without folders'. Raises TarError, ValueError and the like, and BrokenArchive."""
+        """Headers of all members except folders. Raises TarError, ValueError and similar errors, and BrokenArchive."""
         file: Any = _HeaderFile(self._file)
         with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as tar:
             end = -1
             while (info := tar.next()) is not None:
-                # Else it keeps 1 kB for each.
+                # Otherwise tarfile keeps 1 kB of memory per member.
                 tar.members.clear()  # type: ignore[attr-defined]
                 if info.size < 0 or info.offset_data <= end:
                     raise tarfile.ReadError("a size is negative")
                 end = info.offset_data
                 if not info.isdir():
                     yield info
-            # tarfile takes a header that is damaged for the end.
+            # tarfile takes a damaged header for the archive's end, but a real end consists of zero bytes.
             if self._read_at(tar.offset, 512).strip(b"\0"):
                 raise tarfile.ReadError(f"there is no header at byte {tar.offset}")
 
@@ -94,7 +94,7 @@ class TarArchive:
 
 
 class _HeaderFile:
-    """What tarfile reads headers from; it refuses headers that are bombs."""
+    """The file from which tarfile reads headers; reads above _MOST_READ_BYTES raise BrokenArchive."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.tell, self.seek = file, file.tell, file.seek
@@ -107,10 +107,10 @@ class _HeaderFile:
 
 
 class _Unpacked:
-    """What a packed file unpacks to, in one pass, which begins anew for what is further back than what is held.
+    """The decompressed content of a file, with `seek`; seeking back beyond the held bytes decompresses from the start.
 
-    The last 16 to 32 MiB are held, so that threads need not ask quite in order. No bomb is unpacked to its end: a
-    megabyte of bzip2 may be a terabyte, which would take hours. Raises OSError, SourceGone and BrokenArchive.
+    The last 16 to 32 MiB are held, as threads read slightly out of order. Bombs are not decompressed to the end: one
+    MB of bzip2 may hold a terabyte, which would take hours. Raises OSError, SourceGone and BrokenArchive.
     """
 
     def __init__(self, address: str) -> None:
@@ -150,7 +150,7 @@ class _Unpacked:
         try:
             piece: bytes = self._stream.read(_PIECE_BYTES)
         except Exception as error:
-            # An error with a number is the system's; each library has others for data that are damaged.
+            # Errors with an errno are from the system; damaged data raise a different exception in each library.
             if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
                 raise
             raise BrokenArchive(f"The archive is cut off or damaged: {error}.", "Make it again.") from error
@@ -176,7 +176,7 @@ def _unpacker(extension: str, file: BinaryIO) -> Any:
 
 
 class _Xz:
-    """xz with a limit of memory, which the standard library's file does not have."""
+    """A reader of xz with a memory limit, which lzma.LZMAFile does not have."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -193,11 +193,11 @@ class _Xz:
 
 
 class ZipArchive:
-    """A zip; see Archive. A member's place is its number in the directory."""
+    """A zip archive; see Archive. A member's `place` is its index in the zip's directory."""
 
     def __init__(self, address: str) -> None:
         with ExitStack() as opened, _broken("The zip"):
-            # A member is read in pieces of 4 KiB.
+            # Buffered, because zipfile reads members in pieces of 4 KiB.
             file: Any = open_file(address)
             reader = opened.enter_context(io.BufferedReader(file))
             _check_directory(reader)
@@ -214,7 +214,7 @@ class ZipArchive:
             if not problem and info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 problem = f"It is packed in a way that is not read here (method {info.compress_type} of the zip)."
             head = b"" if problem or not self._reads_heads else self._read_head(info)
-            # The bytes of its name: zipfile takes those that are not said to be UTF-8 for code page 437.
+            # Restore the name's bytes: zipfile decodes them as code page 437 if the UTF-8 flag is missing.
             is_utf8 = info.flag_bits & _UTF8
             path = info.orig_filename.encode(*(("utf-8", "surrogateescape") if is_utf8 else ("cp437",)))
             yield archive.member(names.name(path), str(place), info.file_size, head, problem)
@@ -230,7 +230,7 @@ class ZipArchive:
         return data
 
     def _read_head(self, info: zipfile.ZipInfo) -> bytes:
-        """The first bytes of a member; none of one that cannot be read, which loading it will say."""
+        """The first bytes of a member; empty if it cannot be read, which loading it will report."""
         try:
             with self._zip.open(info) as member:
                 return member.read(HEAD_BYTES)
@@ -247,8 +247,8 @@ def _broken(what: str) -> Iterator[None]:
 
 
 def _check_directory(file: BinaryIO) -> None:
-    """Raises BrokenArchive for a directory that zipfile would take too much memory for."""
-    # zipfile reads the end of the zip by itself before the directory, and has no public name for that.
+    """Raises BrokenArchive for a zip directory that would take zipfile too much memory."""
+    # Only this private function reads the zip's end record without the directory.
     if (end := zipfile._EndRecData(file)) is None:  # type: ignore[attr-defined]  # noqa: SLF001
         return
     _, disk, _, _, members, directory_bytes, *_ = end

@@ -1,6 +1,6 @@
-"""Finds the files of sources: files, folders, patterns and lists, on this machine and at URLs."""
+"""Finds the files that sources name: files, folders, patterns and lists, on this machine and at URLs."""
 
-# A Path for each of a million files costs more than all else here.
+# Creating a Path for each of a million files would take longer than everything else here.
 # ruff: noqa: PTH112, PTH116, PTH118
 
 import os
@@ -27,7 +27,7 @@ _SPECIAL: Final = re.compile(r"[*?\[]")
 
 
 def find_all(sources: tuple[str, ...], counts: PlanningCounts, *, only_local: bool = False) -> Iterator[Found]:
-    """The files of all sources, each once; `only_local` are files of this machine. Raises SourceGone and BadOption."""
+    """Yield the files of all sources once each, or `only_local` ones. Raises SourceGone and BadOption."""
     seen: set[int] = set()
     has_ranges = False
     for source in sources:
@@ -68,7 +68,7 @@ def _is_list(source: str) -> bool:
 
 
 def _find_source(source: str, counts: PlanningCounts) -> Iterator[Found]:
-    """The files of a file's, folder's or pattern's name. Raises SourceGone."""
+    """The files of one source: a file, a folder, a pattern or a URL. Raises SourceGone."""
     if not is_local(source):
         return _find_objects(source, counts)
     path = source.removeprefix(FILE)
@@ -84,7 +84,7 @@ def _find_source(source: str, counts: PlanningCounts) -> Iterator[Found]:
 
 
 def _walk(top: str, counts: PlanningCounts, pattern: str = "**") -> Iterator[Found]:
-    """The files below a folder, depth first, in the order of names. Raises SourceGone where nothing matches."""
+    """The files below a folder, depth first, sorted by name. Raises SourceGone if none matches the pattern."""
     stack, is_empty = [(top, True)], pattern != "**"
     while stack:
         path, is_folder = stack.pop()
@@ -100,7 +100,7 @@ def _walk(top: str, counts: PlanningCounts, pattern: str = "**") -> Iterator[Fou
             elif path == top or "**" in pattern or path.count("/") < pattern.count("/"):
                 stack += reversed(_entries(path, counts, is_top=path == top))
         except OSError as error:
-            # What cannot be looked at is not skipped: loading it will say why.
+            # Do not skip what cannot be examined: it is planned, and loading it will report the reason.
             is_empty = False
             problem = f"The folder {path_name(path)} cannot be listed: {error.strerror}." if is_folder else ""
             yield Found(path_name(path), _absolute(path), problem=problem)
@@ -109,7 +109,7 @@ def _walk(top: str, counts: PlanningCounts, pattern: str = "**") -> Iterator[Fou
 
 
 def _entries(folder: str, counts: PlanningCounts, *, is_top: bool) -> list[tuple[str, bool]]:
-    """The paths in a folder, sorted, and whether they are folders; without hidden ones. Raises OSError."""
+    """The paths in a folder, sorted, each with whether it is a folder; hidden ones are skipped. Raises OSError."""
     with os.scandir(folder or ".") as listing:
         found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in listing}
     if found.pop(_RUN_FOLDER, None) is not None:
@@ -126,12 +126,12 @@ def _found(path: str, status: os.stat_result, *, is_named: bool = False) -> Foun
 
 
 def _absolute(path: str) -> str:
-    """Links and .. stay in it, which may not mean what they seem to."""
+    """Make a path absolute, without resolving links; `..` stays, as after a link it means another folder."""
     return path if path.startswith("/") else os.path.join(os.getcwd(), path)  # noqa: PTH109  as above
 
 
 def _find_objects(source: str, counts: PlanningCounts) -> Iterator[Found]:
-    """An object, what lies below a prefix, or what a pattern matches. Raises SourceGone and BadOption."""
+    """One object, the objects below a prefix, or those that match a pattern. Raises SourceGone and BadOption."""
     objects, rest = open_objects(source), source.partition("://")[2]
     is_web = protocol_of(source) in ("http", "https")
     is_pattern = not is_web and _SPECIAL.search(rest) is not None
@@ -163,7 +163,7 @@ def _found_object(found: StoredObject, *, is_named: bool = False) -> Found:
 
 
 def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> Iterator[Found]:
-    """The files of a list; an entry that is not there fails when it is read, and does not end the planning."""
+    """The files that a list names; a missing file does not stop the planning, but fails when it is read."""
     try:
         with nullcontext(sys.stdin.buffer) if source in _STANDARD_INPUT else open_file(source[1:]) as file:
             data = file.read()
@@ -179,13 +179,13 @@ def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> It
             for found in _find_source(named, counts):
                 yield found if ranges is None else replace(found, ranges=ranges)
         except SourceGone:
-            # Loading it will say why.
+            # Plan it anyway; loading it will report the reason.
             address = _absolute(named.removeprefix(FILE)) if is_local(named) else named
             yield Found(path_name(named), address, is_named=True, ranges=ranges)
 
 
 def _parse(entry: bytes, where: str) -> tuple[str, Ranges | None]:
-    """Source and pages of an entry: a path or URL, or a JSON object with source and perhaps pages. Raises BadOption."""
+    """Parse a list's entry: a path, a URL, or a JSON object with `source` and optional `pages`. Raises BadOption."""
     try:
         if len(entry) > _MOST_ENTRY_BYTES:
             raise ValueError(len(entry))

@@ -1,4 +1,4 @@
-"""Loads what was planned: a whole file, or a member of an archive, if it is still what it was."""
+"""Loads planned files, or members of archives, unless they have changed since the planning."""
 
 import threading
 import weakref
@@ -17,27 +17,27 @@ from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import may_have_pages, open_document
 
 FAILURE: Final = "failure"
-"""The kind of what cannot be read: its place is the reason."""
+"""`kind` of a file that could not be planned; its `place` is the reason."""
 LINKED: Final = "linked"
-"""The kind of a whole file that a table names: its place is the table's address."""
-# Archives that stay open while nothing is read from them.
+"""`kind` of a separate file that a table names; its `place` is the table's address."""
+# Number of archives that stay open for later reads.
 MOST_OPEN: Final = 8
-# Of files that are kept; a larger one is kept alone.
+# Limit of files kept in memory; a larger file is kept alone.
 KEPT_BYTES: Final = 64 * 1024 * 1024
 _LOCKS: Final = 64
 
 
 class SourceLoader:
-    """Loads files, for any thread and, pickled, any process; keeps the last documents, with `keeps_all` other files."""
+    """Loads files; thread-safe, and can be pickled. Keeps the last documents in memory, with `keeps_all` all files."""
 
     def __init__(self, most_bytes: int = MOST_FILE_BYTES, *, keeps_all: bool = False) -> None:
         self._most_bytes, self._keeps_all = most_bytes, keeps_all
-        # By kind, address and version; the one that was used last is last.
+        # Open archives by kind, address and version, least recently used first.
         self._open: dict[tuple[str, str, str], Archive] = {}
-        # By address and place, in the same order.
+        # Contents by address and place, least recently used first.
         self._kept: dict[tuple[str, str], bytes] = {}
         self._lock = threading.Lock()
-        # A thread waits for another one that loads the same file, and seldom for others.
+        # Each file uses one of these locks, so that threads do not load the same file twice.
         self._loading = [threading.Lock() for _ in range(_LOCKS)]
         self._tables = Tables()
 
@@ -45,7 +45,7 @@ class SourceLoader:
         return partial(SourceLoader, self._most_bytes, keeps_all=self._keeps_all), ()
 
     def __call__(self, file: SourceFile) -> bytes:
-        """The bytes of a file. Raises SourceGone, also where it has changed, CallerError and ResourcesExhausted."""
+        """Load a planned file. Raises SourceGone (also if it has changed), CallerError and ResourcesExhausted."""
         if file.total == 1 and not self._keeps_all:
             return self._load_planned(file)
         key = file.address, file.place
@@ -64,7 +64,7 @@ class SourceLoader:
             kind = BrokenArchive if file.version else SourceGone
             raise kind(file.place, "Repair it, and choose another destination for it.")
         data = self.load(file)
-        # Where the name alone was known at planning, or counting failed, no page of a document may be lost.
+        # If planning knew only the name, or could not count pages, check that no page of a document was missed.
         is_counted = file.total > 1 or (file.total == 1 and extension_of(file.name) in DOCUMENTS)
         if not is_counted and (pages := count_pages(data)) != 1:
             what = f"{file.name} is a document of {pages} pages, of which 1 is planned."
@@ -72,7 +72,7 @@ class SourceLoader:
         return data
 
     def load(self, file: SourceFile | Found) -> bytes:
-        """The bytes at a file's place; `version` "" is not compared. Raises as a call does."""
+        """Load a file or member; its version is not compared if it is "". Raises as `__call__`."""
         try:
             now = look_at(file.address)
             if file.version and now.version != file.version:
@@ -91,18 +91,18 @@ class SourceLoader:
             raise type(error)(f"{file.name}: {error.detail}", error.remedy) from error
 
     def open(self, kind: str, address: str, column: str | None = None) -> Archive:
-        """The archive at an address, to be closed. Raises OSError, SourceGone and BrokenArchive."""
+        """Open an archive or table, which the caller must close. Raises OSError, SourceGone and BrokenArchive."""
         if kind in {"tar", "packed_tar"}:
             return TarArchive(address, is_packed=kind == "packed_tar")
         return ZipArchive(address) if kind == "zip" else TableArchive(address, column, self._tables)
 
     def close(self) -> None:
-        """Close the archives that no thread reads any more; the others close after that."""
+        """Release the archives; each is closed when no thread uses it any more."""
         self._open.clear()
         self._tables.close()
 
     def _archive(self, key: tuple[str, str, str]) -> Archive:
-        """An archive that stays open; those that were used longest ago close when no thread has them any more."""
+        """An archive that stays open for later calls; the least recently used one closes when no thread uses it."""
         with self._lock:
             archive = self._open.pop(key, None)
             if archive is None:
@@ -115,7 +115,7 @@ class SourceLoader:
 
 
 def count_pages(data: bytes) -> int:
-    """The pages of a file, those of a PDF found in a child process. Raises CallerError and ResourcesExhausted."""
+    """Count a file's pages, those of a PDF in a child process. Raises CallerError and ResourcesExhausted."""
     if not may_have_pages(data):
         return 1
     with closing(open_document(data, PixelLimits(1 << 40), 100, lambda: None, lambda _bytes: None)) as document:

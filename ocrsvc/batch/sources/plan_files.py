@@ -1,4 +1,4 @@
-"""Plans the files of sources: themselves, the images in archives and tables, or one page that fails."""
+"""Plans the files of sources, and the images in archives and tables; one that is unreadable becomes a failing page."""
 
 import heapq
 import os
@@ -29,13 +29,13 @@ from ocrsvc.imaging.document import is_pdf, may_have_pages
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, choose, parse_ranges
 
 _IMAGES: Final = re.compile("jpe?g|jpe|jfif|a?png|webp|gif|bmp|dib|p[bgnp]m|avif|hei[cf]|jp2|jpx|jxl|pdf|tiff?")
-"""Also formats that are not read here: such a file fails, and says so, where skipping it would hide it."""
+"""File extensions of images, also in unsupported formats: such a file fails visibly instead of being skipped."""
 _PACKED_TARS: Final = "(?P<packed_tar>tar[.](gz|bz2|xz|zst)|tgz|tbz2?|txz|tzst)"
 _ARCHIVES: Final = re.compile(f"(?si).*[.]({_PACKED_TARS}|(?P<tar>tar)|(?P<zip>zip|cbz)|(?P<parquet>parquet))")
 _FIRST: Final = range(1, 2)
-# Archives may say any size.
+# Limit of a size from an archive, which may state any number.
 _MOST_SIZE_BYTES: Final = 1 << 40
-# Each has a document of 64 MiB at most, and its child has it a second time.
+# Each thread holds a document of up to 64 MiB, and its child process a copy.
 _MOST_THREADS: Final = 4
 _AHEAD: Final = 64
 _SAMPLE: Final = re.compile(r"(?P<share>\d{1,3}(\.\d{1,9})?)%|(?P<count>\d{1,12})")
@@ -45,7 +45,7 @@ _MOST_EXAMPLES: Final = 3
 def find_sources(
     request: SourceRequest, counts: PlanningCounts, planned: Iterable[SourceFile] = ()
 ) -> Iterator[SourceFile]:
-    """The files of all sources in the order of the output, but those `planned`. Raises SourceGone and BadOption."""
+    """Plan the files of all sources in output order, except those in `planned`. Raises SourceGone and BadOption."""
     known = {key for key, _, _ in _versions(planned)}
     with closing(_Planner(request, counts)) as planner:
         found = find_all(request.sources, counts)
@@ -55,13 +55,13 @@ def find_sources(
         if not request.is_sorted:
             yield from files
             return
-        # SQLite sorts by names.
+        # Sort by name in a temporary SQLite file instead of in memory.
         with TemporaryDirectory() as folder, closing(write_plan(Path(folder, "all"), files, 500)) as plan:
             yield from plan.all_files("name")
 
 
 class _Planner:
-    """Plans files, in one thread; `close` it. Raises BadOption."""
+    """Plans files; for one thread, which must `close` it. Raises BadOption."""
 
     def __init__(self, request: SourceRequest, counts: PlanningCounts) -> None:
         self._request, self._counts = request, counts
@@ -73,7 +73,7 @@ class _Planner:
             raise BadOption(f"--pages is {request.pages!r}: accepted are {ACCEPTED}.") from error
 
     def plan_all(self, files: Iterable[Found]) -> Iterator[SourceFile]:
-        """Plan files in their order; the pages of a few documents are counted at once."""
+        """Plan files in order; threads count the pages of several documents at once."""
         rest, threads = iter(files), min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, thread_name_prefix="batch-plan") as pool:
             while some := list(islice(rest, _AHEAD)):
@@ -81,7 +81,7 @@ class _Planner:
                     yield from self.plan(found, total)
 
     def plan(self, found: Found, total: int | None = None) -> Iterator[SourceFile]:
-        """Plan a file, or the members of an archive, with the pages that its list or the command asks for."""
+        """Plan a file or the members of an archive, with the pages that the list or the command selects."""
         if found.problem:
             yield self._failure(found)
         elif archive := _ARCHIVES.fullmatch(found.name):
@@ -91,7 +91,7 @@ class _Planner:
             yield from self._plan(found, total)
 
     def _plan_archive(self, archive: Found) -> Iterator[SourceFile]:
-        """Plan the members of an archive or a table, and a page that fails where it ends early."""
+        """Plan the members of an archive or a table; if reading it fails, add a page that will fail."""
         try:
             with closing(self._loader.open(archive.kind, archive.address, self._request.column)) as opened:
                 for member in opened.members(archive):
@@ -105,17 +105,17 @@ class _Planner:
         yield self._failure(replace(archive, problem=detail))
 
     def _linked(self, table: Found, row: Found) -> Found:
-        """A file that a table names: it is called by its row, so that rows may name one file."""
+        """The file that a table's row names; it gets the name of the row, as several rows may name the same file."""
         is_trusted, is_whole = self._request.column is not None, "://" in row.path or row.path.startswith("/")
         address = row.path if is_whole else f"{table.address.rpartition('/')[0]}/{row.path}"
         try:
-            # A table that others made must not choose what else of this machine and its network is read.
+            # An untrusted table must not make this machine read arbitrary files or URLs.
             if not (is_trusted or is_below(table.address.rpartition("/")[0], address)):
                 raise BadOption(
                     "It names a file outside the table's folder: name the column with the paths by --column."
                 )
             if not is_trusted and is_local(address):
-                # A link that is changed later leads nowhere else.
+                # Resolve links now, so that one that is changed later has no effect.
                 address = str(Path(address).resolve())
             now = look_at(address)
         except OSError:
@@ -132,7 +132,7 @@ class _Planner:
             return
         head = _read_head(found) if found.head is None and not found.problem else found.head or b""
         if head is None:
-            # What cannot be read is not skipped: it may be an image. Its version is not known, nor compared.
+            # An unreadable file may be an image, so it is planned, and fails. Its version is unknown and not compared.
             self._counts.unreadable += 1
             yield SourceFile(found.name, found.address, "", 0, 0, _FIRST, found.kind, found.place)
         elif not (
@@ -146,12 +146,12 @@ class _Planner:
             yield from self._chosen(found, self._count(found, head) if total is None else total)
 
     def _count_named(self, found: Found) -> int | None:
-        """The pages of a file whose name says that it is a document; None for others."""
+        """Count the pages of a file with a document's extension; None for others."""
         is_document = extension_of(found.name) in DOCUMENTS and not found.problem
         return self._count(found, b"") if is_document else None
 
     def _count(self, found: Found, head: bytes) -> int:
-        """The pages of a file; 0 of a document that is too large or cannot be opened, which reading it will say."""
+        """Count a file's pages; 0 for a document that is too large or cannot be opened; reading it reports why."""
         if not (may_have_pages(head) if head else extension_of(found.name) in DOCUMENTS):
             return 1
         if found.size > self._request.most_file_bytes:
@@ -177,7 +177,7 @@ class _Planner:
 
 
 def is_below(folder: str, address: str) -> bool:
-    """Whether a file is below a folder; on this machine where its links lead decides. Raises ValueError for a NUL."""
+    """Whether a file is below a folder, after resolving local links. Raises ValueError for a NUL in the address."""
     scheme, _, rest = address.rpartition("://")
     above, _, below = folder.rpartition("://")
     if scheme != above:
@@ -188,17 +188,17 @@ def is_below(folder: str, address: str) -> bool:
 
 
 def _matches_any(name: str, patterns: Iterable[str]) -> bool:
-    """A pattern without a slash is one of the name alone, wherever the file is."""
+    """Whether any pattern matches; a pattern without a slash is compared with the last component of the name only."""
     return any(matches(name if "/" in pattern else name.rpartition("/")[2], pattern) for pattern in patterns)
 
 
 def is_image_name(name: str) -> bool:
-    """Whether the name ends like that of an image or a PDF."""
+    """Whether a name has the extension of an image or a PDF."""
     return _IMAGES.fullmatch(extension_of(name)) is not None
 
 
 def _read_head(found: Found) -> bytes | None:
-    """The first bytes of a file; none where they cost a request and its name says enough, None where unreadable."""
+    """The first bytes of a file; none of a remote file with an image's extension, to save a request; None on errors."""
     address = found.address
     if not found.version:
         return None
@@ -212,7 +212,7 @@ def _read_head(found: Found) -> bytes | None:
 
 
 def _sampled(files: Iterable[SourceFile], text: str, seed: int, counts: PlanningCounts) -> Iterator[SourceFile]:
-    """The files with those pages that --sample takes, in the same order; memory holds them. Raises BadOption."""
+    """The files with only the pages that --sample selects, in the same order; memory holds these. Raises BadOption."""
     match = _SAMPLE.fullmatch(text)
     share = float(match["share"]) / 100 if match and match["share"] else None
     if match is None or (share or 0) > 1 or not (share or int(match["count"] or 0)):
@@ -242,9 +242,9 @@ def _hash(name: str, number: int, seed: int) -> int:
 def check_unchanged(
     planned: Iterable[SourceFile], request: SourceRequest, address: str, *, may_grow: bool = False
 ) -> None:
-    """Raises RunChanged with numbers of files where sources differ from the plan, and SourceGone.
+    """Raises RunChanged, with numbers of files, if sources differ from the plan, and SourceGone.
 
-    Object stores, whose listing takes minutes, and standard input are left out: what has changed there fails when read.
+    Object stores (listing takes minutes) and standard input are not checked: a changed object fails when it is read.
     """
     known = {key: version for key, version, is_here in _versions(planned) if is_here}
     changes, examples, counts = Counter(new=0, changed=0, missing=0), list[str](), PlanningCounts()
@@ -269,7 +269,7 @@ def check_unchanged(
 
 
 def _versions(planned: Iterable[SourceFile]) -> Iterator[tuple[int, int, bool]]:
-    """Of each file of a plan: hashes of address and version, 0 where that is unknown, and whether it is local."""
+    """For each planned file: hash of its address, hash of its version (0 if unknown), and whether it is local."""
     for file in planned:
         is_linked = file.kind == LINKED
         address = file.place if is_linked else file.address

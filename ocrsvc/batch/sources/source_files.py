@@ -1,4 +1,4 @@
-"""What sources hold before it is planned: files and members, their names, and what is left out."""
+"""Files, archive members and table rows before they are planned: their names, and counts of skipped ones."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ocrsvc.errors import BodyTooLarge, BrokenArchive
 from ocrsvc.imaging.page_ranges import Ranges
 
 MOST_MEMBERS: Final = 500_000
-"""Of an archive: zipfile takes about 650 bytes for each."""
+"""Largest number of members of an archive; zipfile takes about 650 bytes of memory per member."""
 HEAD_BYTES: Final = 64
-"""What of a file says what it is."""
+"""Number of first bytes of a file that show its format."""
 DOCUMENTS: Final = frozenset({"pdf", "tif", "tiff"})
 _MOST_KINDS: Final = 200
-# What looks as if it had been escaped here.
+# A name that looks as if `bytes_name` had escaped it.
 _LOOKS_ESCAPED: Final = re.compile(r"\\x[89a-f][0-9a-f]")
 
 
 @dataclass(slots=True)
 class PlanningCounts:
-    """What is found and not planned, counted meanwhile; `unreadable` is planned as pages that fail."""
+    """Counts of files that were found but not planned; `unreadable` ones are planned as pages that fail."""
 
     skipped: Counter[str] = field(default_factory=Counter)
     unreadable: int = 0
@@ -35,7 +35,7 @@ class PlanningCounts:
     not_sampled: int = 0
 
     def to_sentences(self) -> list[str]:
-        """What people should know of it; nothing of what did not happen."""
+        """Sentences for people about the counts that are not zero."""
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common(8))
         kinds += ", and others" if len(self.skipped) > 8 else ""
         such_as = f", such as {self.first_unreadable}" if self.first_unreadable else ""
@@ -52,17 +52,17 @@ class PlanningCounts:
         return sentences + ([f"{self.not_sampled} pages are not in the sample"] if self.not_sampled else [])
 
     def skip(self, kind: str, count: int = 1) -> None:
-        """Count files that are not planned; the number of kinds is bounded, as names of files choose them."""
+        """Count skipped files by kind; the number of kinds is limited, as they come from untrusted file names."""
         is_known = kind in self.skipped or len(self.skipped) < _MOST_KINDS
         self.skipped.update({kind if is_known else "other kinds": count} if count else {})
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file, a member of an archive or a row of a table, that may be planned; see SourceFile.
+    """A file, a member of an archive or a row of a table that may be planned; see SourceFile.
 
-    `size` is 0 where unknown. `head` are the first bytes: None where they are to be read, "" where the name decides. If
-    it `is_named` it is planned even if it is no image. `path` is a row's, `ranges` are the pages that a list asks for.
+    `size` is 0 if unknown. `head` has the first bytes: None if not read yet, empty if only the name decides. `is_named`
+    files are planned even if they are no images. `path` is what a table's row names, `ranges` the pages a list selects.
     """
 
     name: str
@@ -78,33 +78,33 @@ class Found:
     ranges: Ranges | None = None
 
     def member(self, name: str, place: str, size: int, head: bytes, problem: str, path: str = "") -> Found:
-        """What lies at a place of this archive; its name begins with what is between the names."""
+        """A member of this archive; `name` is appended to the archive's name, and `place` is its position."""
         own, is_row = self.name + name, name.startswith("#")
         problem = f"{own}: {problem}" if problem else ""
         return Found(own, self.address, size, self.version, head, is_row, problem, self.kind, place, path, self.ranges)
 
 
 class Archive(Protocol):
-    """An archive or a table that is open; methods raise OSError and BrokenArchive."""
+    """An open archive or table; methods raise OSError and BrokenArchive."""
 
     def members(self, archive: Found) -> Iterator[Found]:
-        """What is in it, in its order, for one thread; what came before a failure stands."""
+        """Yield the members in order; those before an error are valid. For one thread."""
 
     def load(self, place: str, most_bytes: int) -> bytes:
-        """The bytes of a member, for any thread. Raises BodyTooLarge, too."""
+        """Load a member; thread-safe. Raises BodyTooLarge, too."""
 
     def close(self) -> None:
         """Close it."""
 
 
 class MemberNames:
-    """Gives the members of one archive names that are valid text, lead nowhere else and are unique."""
+    """Makes names for the members of one archive: valid text, unique, and without `..`."""
 
     def __init__(self) -> None:
         self._times: dict[int, int] = {}
 
     def name(self, path: bytes) -> str:
-        """The name of the next member with this path; .. becomes __. Raises BrokenArchive for too many members."""
+        """Make the name of the next member, which has this path; `..` becomes `__`. Raises BrokenArchive: too many."""
         if len(self._times) >= MOST_MEMBERS:
             raise too_many_members(f"more than {MOST_MEMBERS:,}")
         parts = (part for part in bytes_name(path).split("/") if part not in {"", "."})
@@ -119,12 +119,12 @@ class MemberNames:
 
 
 def path_name(path: str) -> str:
-    """The name of a path of this machine, whose invalid bytes are surrogates as `os.fsdecode` makes them."""
+    """Convert a local path to a name; the path's bytes that are not UTF-8 are surrogates, as from `os.fsdecode`."""
     return path if path.isascii() and "\\" not in path else bytes_name(os.fsencode(path))
 
 
 def bytes_name(name: bytes) -> str:
-    r"""The text that these bytes are in UTF-8; other bytes are escaped as \xe4, and backslashes doubled then."""
+    r"""Decode a name from UTF-8; if it is invalid, its other bytes become escapes like \xe4, and \ is doubled."""
     try:
         text = name.decode()
     except UnicodeDecodeError:
@@ -133,24 +133,24 @@ def bytes_name(name: bytes) -> str:
 
 
 def extension_of(name: str) -> str:
-    """What is behind a name's last dot, in lower case; "" where there is none."""
+    """The part of a name after its last dot, in lower case; "" without one."""
     stem, dot, extension = name.rpartition("/")[2].rpartition(".")
     return extension.lower() if dot and stem else ""
 
 
 def too_large(size: int, most_bytes: int) -> BodyTooLarge:
-    """The error of a file or member that holds too much."""
+    """The error for a file or member that is too large."""
     what = f"It has {size} bytes; the limit is {most_bytes} (OCRSVC_MAX_BODY_BYTES)."
     return BodyTooLarge(what, "Raise the limit, or split it.")
 
 
 def too_many_members(found: str) -> BrokenArchive:
-    """The error of an archive with too many members."""
+    """The error for an archive with too many members."""
     return BrokenArchive(f"It has {found} members; at most {MOST_MEMBERS:,} are read: unpack it, and name its folder.")
 
 
 def read_fully(file: BinaryIO, size: int) -> bytes:
-    """At most `size` bytes of a file that may give fewer at a time. Raises OSError."""
+    """Read `size` bytes, fewer only at the end of the file, even if one `read` returns less. Raises OSError."""
     pieces: list[bytes] = []
     while size and (piece := file.read(size)):
         pieces.append(piece)

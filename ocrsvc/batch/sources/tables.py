@@ -1,8 +1,8 @@
-"""Parquet files of images, read in one child process with a memory limit.
+"""Parquet files of images, read in a child process with a memory limit.
 
-The process is this file as a program. It gets JSON objects: `table` (address, version, column), `row`, and
-`most_bytes` for that row's image, or null to list the rows from there on. It answers with a JSON object: `error`, a
-class with its arguments, or `size`, the number of bytes that follow.
+The child runs this file. It receives JSON objects: `table` (address, version, column), `row`, and `most_bytes`, the
+limit of the row's image, or null to list rows from `row` on. It answers with a JSON object: `error`, a class name
+with arguments, or `size`, the number of bytes that follow.
 """
 
 import os
@@ -26,40 +26,40 @@ from ocrsvc.errors import BadOption, BodyTooLarge, BrokenArchive, OcrsvcError, S
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.sandbox import end_with_parent, limit_resources
 
-# A row of 64 MiB takes up to 260 MB while it is unpacked, Python and pyarrow 60 MB.
+# Memory limit of the child: unpacking a row of 64 MiB takes up to 260 MB, Python and pyarrow 60 MB.
 _MEMORY_BYTES: Final = 400_000_000
-# The most that one message holds: sockets that keep messages apart take 200 kB at most.
+# Largest message; sockets that preserve message boundaries take at most 200 kB.
 _CHUNK_BYTES: Final = 64 * 1024
 _ANSWER_S: Final = 300.0
-# Other allocators of pyarrow's reserve more address space than the limit.
+# pyarrow's other allocators reserve more address space than the memory limit allows.
 _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 _ERRORS: Final = {kind.__name__: kind for kind in (BadOption, BodyTooLarge, BrokenArchive, OSError, SourceGone)}
 _MOST_OPEN: Final = 4
 _MOST_ROWS: Final = 1000
 _PATHS_AT_ONCE: Final = 16
 _WINDOW_BYTES: Final = 24 * 1024 * 1024
-# That may be empty, or the same.
+# A file may state this many rows however small it is, and otherwise at most one row per byte.
 _FREE_ROWS: Final = 1_000_000
 _IMAGES: Final = ("image", "img", "bytes", "content")
 _PATHS: Final = ("path", "image_path", "file_name", "file", "image")
-# PDF and TIFF, as `imaging.document` knows them, whose libraries take the process half a second to load.
+# PDF and TIFF signatures, as in `imaging.document`, which would take the child half a second to import.
 _DOCUMENT: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,16}%PDF-|II[*+]\0|MM\0[*+]")
 _BINARY: Final = ("binary", "large_binary", "binary_view")
 _TEXT: Final = ("string", "large_string", "string_view")
 
 
 class Tables:
-    """The child process, started when it is first asked; for any thread. `close` it."""
+    """The child process that reads tables, started by the first request. Thread-safe; the owner must `close` it."""
 
     def __init__(self) -> None:
         self._program: Program | None = None
         self._lock = threading.Lock()
 
     def ask(self, table: Sequence[str | None], row: int, most_bytes: int | None = None) -> bytes:
-        """What the process answers. Raises OcrsvcError and OSError as reading the table does."""
+        """Request a row's image, or without `most_bytes` a list of rows as JSON. Raises OcrsvcError and OSError."""
         request = orjson.dumps({"table": table, "row": row, "most_bytes": most_bytes})
         with self._lock:
-            # It ends with the thread that started it: one that has ended before it was asked is no table's fault.
+            # The child ends with the thread that started it, which is not the table's fault: then start another.
             for _ in range(1 if self._program is None else 2):
                 try:
                     answer, data = self._ask(request)
@@ -77,7 +77,7 @@ class Tables:
             self._end()
 
     def _ask(self, request: bytes) -> tuple[dict[str, Any], bytes]:
-        """The answer. Raises ConnectionError where the process has ended, and TimeoutError."""
+        """Send a request, and receive its answer. Raises ConnectionError if the child has ended, and TimeoutError."""
         if self._program is None:
             from ocrsvc.system.thread_plan import set_library_environment
 
@@ -103,17 +103,17 @@ class Tables:
 
 
 class TableArchive:
-    """A table; see Archive. Its members are called by their rows, from 0."""
+    """A table; see Archive. Its members are named by row numbers, from 0."""
 
     def __init__(self, address: str, column: str | None, tables: Tables) -> None:
         if find_spec("pyarrow") is None:
             raise SourceGone("Parquet files need pyarrow.", "Install the extra: pip install '.[parquet]'.")
         self._tables, self._column = tables, column
-        # A file that is replaced is another table.
+        # With the version, so that a replaced file is opened again.
         self._table = (address, look_at(address).version)
 
     def members(self, archive: Found) -> Iterator[Found]:
-        """Reads the column where it has paths or documents, whose pages are to be counted."""
+        """List the rows; the column is only read if it has paths, or documents whose pages must be counted."""
         row = 0
         while found := orjson.loads(self._tables.ask((*self._table, self._column), row)):
             for size, head, path, problem in found:
@@ -126,14 +126,14 @@ class TableArchive:
         return self._tables.ask((*self._table, column or None), int(row), most_bytes)
 
     def close(self) -> None:
-        """The process closes what it has not used for long."""
+        """Do nothing: the child keeps the last few tables open, and closes the others."""
 
 
 class _Table:
-    """In the process: a table with the column that holds images, or paths of them.
+    """In the child: a table, with its column of images or of paths to images.
 
-    Rows are read one at a time, as a dictionary may say each of its values a thousand times. The last ones are kept:
-    callers do not ask quite in order.
+    Rows are read one at a time, as a dictionary encoding may repeat a large value a thousand times. The last rows are
+    kept, because callers request them slightly out of order.
     """
 
     def __init__(self, address: str, column: str | None) -> None:
@@ -141,10 +141,10 @@ class _Table:
 
         file = open_file(address)
         self._size = file.seek(0, os.SEEK_END)
-        # A column's pages one after another, and not whole chunks, which may have gigabytes.
+        # Read the column page by page, not in whole column chunks, which may have gigabytes.
         self._parquet = parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
         about = self._parquet.metadata
-        # 40 kB may hold 20 million rows of nothing.
+        # A file of 40 kB may state 20 million empty rows.
         if not 0 <= about.num_rows <= max(_FREE_ROWS, self._size):
             raise BrokenArchive(f"It says that it has {about.num_rows} rows in {self._size} bytes.")
         groups = map(about.row_group, range(about.num_row_groups))
@@ -155,7 +155,7 @@ class _Table:
         self._kept_bytes, self._next = 0, -1
 
     def rows(self, begin: int) -> list[tuple[int, str, str, str]]:
-        """Size, head, path and problem of the rows from this one on until there are many; none at the end."""
+        """Size, first bytes, path and problem of up to _MOST_ROWS rows from `begin` on; empty after the last row."""
         if self._is_listed_unread:
             total = self._starts[-1]
             return [(self._size // total, "", "", "")] * min(_MOST_ROWS, total - begin)
@@ -169,7 +169,7 @@ class _Table:
                 else:
                     found.append((len(data), bytes(data[:HEAD_BYTES]).decode("latin-1"), "", ""))
         except Exception:
-            # It comes again when the rows from there are asked for.
+            # Return the rows before the error; requesting the next ones raises it again.
             self._next = -1
             if not found:
                 raise
@@ -187,14 +187,14 @@ class _Table:
 
     @cached_property
     def _is_listed_unread(self) -> bool:
-        """Whether the rows are listed by the table's own numbers: it has images, and the first is no document."""
+        """Whether rows can be listed without reading them: they have images, and the first one is not a document."""
         if self._has_paths:
             return False
         first = self._value(0) if self._starts[-1] else None
         return first is None or not first.is_valid or not _DOCUMENT.match(bytes(first.as_buffer()[:HEAD_BYTES]))
 
     def _value(self, row: int) -> Any:
-        """The value in a row; None behind the last."""
+        """The value in a row; None after the last row."""
         group = max(0, bisect_right(self._starts, row) - 1)
         if row < self._next - len(self._kept) or self._starts[group] > self._next or self._next < 0:
             self._values, self._next = self._read(group), self._starts[group]
@@ -210,7 +210,7 @@ class _Table:
         return self._kept[row - self._next]
 
     def _read(self, group: int) -> Iterator[Any]:
-        """The values of the column, from a row group on."""
+        """Yield the values of the column, from this row group on."""
         at_once, path = _PATHS_AT_ONCE if self._has_paths else 1, ".".join(filter(None, (self._name, self._field)))
         for number in range(group, len(self._starts) - 1):
             for batch in self._parquet.iter_batches(at_once, row_groups=[number], columns=[path], use_threads=False):
@@ -223,7 +223,7 @@ def _bytes_of(value: Any) -> int:
 
 
 def _find_column(schema: Any, wanted: str | None) -> tuple[str, str, bool]:
-    """Name of the column with images, its field if it is a struct, and whether it has paths. Raises BrokenArchive."""
+    """Find the column of images: name, field if it is a struct, and whether it has paths. Raises BrokenArchive."""
     by_likelihood = sorted(schema.names, key=lambda name: _IMAGES.index(name) if name in _IMAGES else len(_IMAGES))
     for has_paths in (False, True):
         for name in by_likelihood if wanted is None else [wanted]:
@@ -248,7 +248,7 @@ def _open_table(address: str, _version: str, column: str | None) -> _Table:
 
 
 def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """An answer, and the data that follow it. Where something fails, tables are opened anew."""
+    """Answer a request: the JSON object, and the data that follow it. After an error, all tables are opened again."""
     row, most_bytes = request["row"], request["most_bytes"]
     try:
         table = _open_table(*request["table"])
@@ -266,13 +266,13 @@ def _error_of(error: Exception) -> list[Any]:
     if isinstance(error, MemoryError):
         error = BrokenArchive(f"Reading it takes more memory than {_MEMORY_BYTES // 1_000_000} MB.")
     elif not isinstance(error, OcrsvcError):
-        # pyarrow says so what is wrong with the content.
+        # Other exceptions come from pyarrow, and describe what is wrong with the file.
         error = BrokenArchive(f"The table is cut off or damaged: {str(error)[:200]}.")
     return [type(error).__name__, error.detail, error.remedy]
 
 
 def main() -> None:
-    """Answer until the parent closes the connection."""
+    """Answer requests until the parent closes the connection."""
     end_with_parent(int(sys.argv[1]))
     limit_resources(_MEMORY_BYTES, 0, 256)
     with socket.socket(fileno=0) as wire:
