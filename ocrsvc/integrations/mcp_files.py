@@ -59,9 +59,9 @@ class Sources:
     def _file(self, path: str) -> bytes:
         """Read a file in the folders; checks the opened file again, because its path may be replaced meanwhile."""
         try:
-            # O_NONBLOCK, because opening a pipe would wait for a writer.
             full = Path(os.path.realpath(self.folders[0] / path if self.folders else Path(path)))
             self._check_within(full, path)
+            # With O_NONBLOCK, because opening a pipe would otherwise wait for a writer.
             descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "its name has a null character"
